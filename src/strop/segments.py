@@ -1,0 +1,165 @@
+"""Statistics of one column grouped by a key: the only copy of grouped and masked arithmetic.
+
+Every function takes `values_N` [N], a key `key_N` [N] int in 0..num-1 and `num`, and returns one
+number per key ([num]) unless it says otherwise. `where_N` [N] bool names the members that count;
+values elsewhere may be anything, NaN included. Sums are taken in float64 and returned in the
+values' dtype, so a float32 batch of millions of tokens loses nothing.
+"""
+
+import torch
+from torch import Tensor
+
+
+def _clean(values_N: Tensor, where_N: Tensor | None) -> Tensor:
+    return values_N if where_N is None else torch.where(where_N, values_N, values_N.new_zeros(()))
+
+
+def count(key_N: Tensor, num: int, where_N: Tensor | None = None) -> Tensor:
+    """Members per key, int64."""
+    ones = torch.ones_like(key_N) if where_N is None else where_N.to(torch.int64)
+    return torch.zeros(num, dtype=torch.int64, device=key_N.device).index_add_(0, key_N, ones)
+
+
+def total(values_N: Tensor, key_N: Tensor, num: int, where_N: Tensor | None = None) -> Tensor:
+    """Sum per key; 0 for a key without members. Differentiable in `values_N`."""
+    wide = _clean(values_N, where_N).double()
+    zeros = torch.zeros(num, dtype=torch.float64, device=key_N.device)
+    return zeros.index_add(0, key_N, wide).to(values_N.dtype)
+
+
+def mean(
+    values_N: Tensor,
+    key_N: Tensor,
+    num: int,
+    where_N: Tensor | None = None,
+    weight_N: Tensor | None = None,
+) -> Tensor:
+    """Mean per key, weighted by `weight_N` where given; 0 for a key without weight."""
+    if weight_N is None:
+        size = count(key_N, num, where_N).to(values_N.dtype)
+    else:
+        values_N = values_N * weight_N
+        size = total(weight_N.to(values_N.dtype), key_N, num, where_N)
+    sums = total(values_N, key_N, num, where_N)
+    return torch.where(size > 0, sums / torch.where(size > 0, size, 1), 0)
+
+
+def std(
+    values_N: Tensor, key_N: Tensor, num: int, where_N: Tensor | None = None, ddof: int = 1
+) -> Tensor:
+    """Standard deviation per key with `ddof` (1 unbiased, 0 biased); 0 where too few members.
+
+    Equal values give exactly 0: deviations are taken from the mean, which for equal values is
+    corrected to the value itself.
+    """
+    centred = values_N - _exact_mean(values_N, key_N, num, where_N)[key_N]
+    squares = total(centred.double() ** 2, key_N, num, where_N)
+    free = (count(key_N, num, where_N) - ddof).clamp(min=0)
+    variance = torch.where(free > 0, squares / free.clamp(min=1), 0)
+    return variance.sqrt().to(values_N.dtype)
+
+
+def _exact_mean(values_N: Tensor, key_N: Tensor, num: int, where_N: Tensor | None) -> Tensor:
+    """The mean, clamped between the smallest and the largest member, so equal values stay exact."""
+    low = extreme(values_N, key_N, num, where_N, largest=False)
+    high = extreme(values_N, key_N, num, where_N, largest=True)
+    return torch.minimum(torch.maximum(mean(values_N, key_N, num, where_N), low), high)
+
+
+def centred(values_N: Tensor, key_N: Tensor, num: int, where_N: Tensor | None = None) -> Tensor:
+    """`values_N` minus the mean of its key [N]; equal members give exactly 0."""
+    return values_N - _exact_mean(values_N, key_N, num, where_N)[key_N]
+
+
+def leave_one_out_mean(
+    values_N: Tensor, key_N: Tensor, num: int, where_N: Tensor | None = None
+) -> Tensor:
+    """Per member [N], the mean of the key's other members; 0 for an only member."""
+    others = count(key_N, num, where_N)[key_N] - 1
+    rest = total(values_N, key_N, num, where_N)[key_N] - _clean(values_N, where_N)
+    return torch.where(others > 0, rest / others.clamp(min=1), 0)
+
+
+def extreme(
+    values_N: Tensor,
+    key_N: Tensor,
+    num: int,
+    where_N: Tensor | None = None,
+    largest: bool = True,
+) -> Tensor:
+    """Largest (or smallest) member per key; 0 for a key without members."""
+    if where_N is not None:
+        values_N, key_N = values_N[where_N], key_N[where_N]
+    result = values_N.new_zeros(num)
+    mode = "amax" if largest else "amin"
+    return result.scatter_reduce(0, key_N, values_N, mode, include_self=False)
+
+
+def lower_median(
+    values_N: Tensor, key_N: Tensor, num: int, where_N: Tensor | None = None
+) -> Tensor:
+    """Median per key; of an even number of members the lower of the two middle ones."""
+    return values_N[lower_median_row(values_N, key_N, num, where_N)] * (
+        count(key_N, num, where_N) > 0
+    )
+
+
+def lower_median_row(
+    values_N: Tensor, key_N: Tensor, num: int, where_N: Tensor | None = None
+) -> Tensor:
+    """Row [num] of the member that is its key's lower median; row 0 for a key without members."""
+    row_N = torch.arange(values_N.shape[0], device=key_N.device)
+    if where_N is not None:
+        row_N = row_N[where_N]
+    by_value = torch.argsort(values_N[row_N], stable=True)
+    row_N = row_N[by_value]
+    row_N = row_N[torch.argsort(key_N[row_N], stable=True)]
+    size = count(key_N, num, where_N)
+    start = torch.cumsum(size, 0) - size
+    middle = start + (size - 1).clamp(min=0) // 2
+    if row_N.shape[0] == 0:
+        return torch.zeros_like(size)
+    return row_N[middle.clamp(max=row_N.shape[0] - 1)] * (size > 0)
+
+
+def first(key_N: Tensor, num: int) -> Tensor:
+    """First row of every key; N for a key without members."""
+    row_N = torch.arange(key_N.shape[0], device=key_N.device)
+    result = torch.full((num,), key_N.shape[0], device=key_N.device)
+    return result.scatter_reduce(0, key_N, row_N, "amin")
+
+
+def order_within(key_N: Tensor, num: int) -> Tensor:
+    """Position [N] of every row among the rows of its key, in row order, from 0."""
+    order = torch.argsort(key_N, stable=True)
+    size = count(key_N, num)
+    start = torch.cumsum(size, 0) - size
+    position = torch.empty_like(order)
+    position[order] = torch.arange(order.shape[0], device=order.device) - start[key_N[order]]
+    return position
+
+
+def rows_of(key_N: Tensor, wanted: Tensor, num: int) -> Tensor:
+    """Rows whose key is in `wanted`, in the order of `wanted`, each key's rows in row order.
+
+    `key_N` is sorted: the rows of a key lie together.
+    """
+    size = torch.bincount(key_N, minlength=num)
+    start = torch.cumsum(size, 0) - size
+    counts = size[wanted]
+    ends = torch.cumsum(counts, 0)
+    offset = torch.repeat_interleave(start[wanted] - (ends - counts), counts)
+    return offset + torch.arange(offset.shape[0], device=key_N.device)
+
+
+def spread(values_B: Tensor, key_N: Tensor, where_N: Tensor | None = None) -> Tensor:
+    """Each row's value of its key [N], 0 where `where_N` is false; one fresh tensor, written once."""
+    result = values_B.index_select(0, key_N)
+    return result if where_N is None else result.mul_(where_N)
+
+
+def softmax(values_N: Tensor, key_N: Tensor, num: int, where_N: Tensor | None = None) -> Tensor:
+    """exp(values) divided by its sum over the key [N]; 0 outside `where_N`."""
+    top = extreme(values_N.detach(), key_N, num, where_N)[key_N]
+    weight = _clean(torch.exp(_clean(values_N - top, where_N)), where_N)
+    return weight / total(weight, key_N, num)[key_N].clamp(min=torch.finfo(weight.dtype).tiny)
