@@ -1,0 +1,1 @@
+"""Rollouts: strategies, engines that generate tokens, and the driver between the two."""

@@ -1,0 +1,133 @@
+"""What every engine takes and gives: Request, Event, Finished and the Engine protocol.
+
+Nothing here imports torch, so strategies and their tests can be read and run without a model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
+
+from strop.errors import UserError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Rule = Callable[["Tensor"], "Tensor"]
+Ended = Literal["", "paused", "stop", "length", "aborted"]
+CAPABILITIES = frozenset({"fork", "rules", "num_top", "pause"})
+STATISTICS = frozenset({"entropy", "logp_model", "top"})
+
+
+@dataclass(frozen=True)
+class Request:
+    """One sequence to continue.
+
+    A draw depends only on (seed, position), where position counts all tokens before the drawn one,
+    prompt included; so a result does not depend on the slot or on what else is in the batch, and
+    two requests with equal ids and seed give the same tokens. Members of a group need own seeds.
+
+    temperature 0 is greedy: the most likely token that the rules allow (the lowest id on ties).
+    Raises UserError for an empty prompt or a field out of range.
+    """
+
+    ids: tuple[int, ...]  # prompt token ids, at least one
+    max_tokens: int  # most new tokens, >= 1
+    temperature: float = 1.0  # >= 0
+    rules: tuple[Rule, ...] = ()  # hashable, picklable; each maps scaled logits [N, V] to [N, V]
+    num_top: int = 0  # most likely tokens to report, before temperature and rules
+    pause_every: int = 0  # pause after so many new tokens; 0: run to the end
+    stop_ids: tuple[int, ...] = ()  # a drawn one ends the request and is its last token
+    stop_strings: tuple[str, ...] = ()  # end once the text of the new tokens holds one of them
+    seed: int = 0  # any integer; its lowest 64 bits count
+    want: frozenset[str] = frozenset()  # of "entropy", "logp_model", "top" ("top" needs num_top)
+    keep: bool = False  # hold the cache after the end while slots last, so that forks are cheap
+
+    def __post_init__(self) -> None:
+        if not self.ids:
+            raise UserError("a request has an empty prompt; give at least one token id")
+        for name, least in (("max_tokens", 1), ("num_top", 0), ("pause_every", 0)):
+            if getattr(self, name) < least:
+                raise UserError(f"Request.{name} is {getattr(self, name)}; it must be >= {least}")
+        if not 0 <= self.temperature < float("inf"):
+            raise UserError(
+                f"Request.temperature is {self.temperature}; it must be >= 0 and finite"
+            )
+        unknown = sorted(self.want - STATISTICS)
+        if unknown:
+            raise UserError(f"Request.want has {unknown[0]!r}; choose from {sorted(STATISTICS)}")
+        if "top" in self.want and self.num_top == 0:
+            raise UserError("Request.want has 'top' but num_top is 0; set num_top to 1 or more")
+        if "" in self.stop_strings:
+            raise UserError("Request.stop_strings has an empty string; leave it out")
+
+
+class Event(NamedTuple):
+    """New tokens of one request, all sampled by one version of the weights.
+
+    Joining the events of a request in order gives its new tokens; the last one has `ended` set.
+    Every column is as long as `ids`, or empty when it was not wanted. Nats throughout.
+    """
+
+    request: int
+    ids: tuple[int, ...]  # new tokens
+    logp: tuple[float, ...]  # under the sampling distribution (temperature, rules); greedy: 0.0
+    version: int  # of the weights that sampled these tokens
+    logp_model: tuple[float, ...] = ()  # at the temperature, without rules; greedy: temperature 1
+    entropy: tuple[float, ...] = ()  # of that same distribution, in nats
+    top: tuple[Mapping[int, float], ...] = ()  # num_top log-probs before temperature and rules
+    ended: Ended = ""
+
+
+class Finished(NamedTuple):
+    """A request and all its events so far, oldest first."""
+
+    request: Request
+    events: tuple[Event, ...]
+
+
+class Engine(Protocol):
+    """Generates; several callers may share one engine, each knows its requests by their ids."""
+
+    capabilities: frozenset[str]  # out of CAPABILITIES
+    version: int  # of the weights that sample now
+    parked: list[Event]  # events that somebody stepped over for other callers; see `drive`
+
+    def submit(self, request: Request) -> int:
+        """Queue a request and return its id; UserError when it cannot fit the context."""
+        ...
+
+    def fork(self, id: int, at: int, forced: tuple[int, ...] = (), **changes: Any) -> int:
+        """Queue a new request that starts with the first `at` tokens of another one.
+
+        `at` counts prompt and new tokens together; the new request's ids are those tokens and
+        then `forced`. Other fields are the parent's, but for `changes`; max_tokens becomes what
+        the parent had left at that place. With the parent's seed and nothing forced the fork
+        repeats the parent, so give a new `seed`. Same result as submitting that request afresh.
+        """
+        ...
+
+    def resume(self, id: int, **changes: Any) -> None:
+        """Continue a paused request; one that has ended gives its end event, without ids, again."""
+        ...
+
+    def abort(self, id: int) -> Finished:
+        """End a request now, free its slot; its last event (ended "aborted") is in the answer."""
+        ...
+
+    def release(self, id: int) -> None:
+        """Forget a request: its tokens, its cache, its events. It can't be forked any more."""
+        ...
+
+    def busy(self) -> bool:
+        """True while a step can bring something: running or waiting requests, unread events."""
+        ...
+
+    def step(self) -> list[Event]:
+        """Advance all running requests by one token or more; return what there is to report."""
+        ...
+
+    def load_weights(self, state: Any, version: int) -> None:
+        """Sample with other weights from the next token on."""
+        ...
