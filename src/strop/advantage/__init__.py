@@ -1,0 +1,1 @@
+"""Writes `advantage_T`: a chain of baseline, scale, credit and weight parts."""

@@ -1,0 +1,1 @@
+"""What is subtracted from a rollout's advantage."""

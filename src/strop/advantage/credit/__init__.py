@@ -1,0 +1,1 @@
+"""How a rollout's advantage reaches its turns and tokens."""

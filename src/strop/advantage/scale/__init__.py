@@ -1,0 +1,1 @@
+"""What a rollout's advantage is divided by."""

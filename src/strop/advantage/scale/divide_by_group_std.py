@@ -1,0 +1,43 @@
+"""Give every prompt's group advantages of the same spread."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from strop import segments
+from strop.part import require, require_one_of
+
+
+@dataclass(frozen=True)
+class DivideByGroupStd:
+    """Easy and hard prompts push equally hard: advantages are measured in group deviations.
+
+        advantage_i <- advantage_i / (std_{j in group} advantage_j + eps)
+
+    The deviation of centred advantages equals that of the rewards.
+
+    Reads: advantage_B [B] float, group_B [B] int, scored_B [B] bool.
+    Writes: advantage_B [B] float.
+    Source: arXiv 2402.03300, sec. 4.1.2 (the denominator of the outcome advantage).
+    Differs from the source: no.
+    Nearest part: divide_by_group_mad.
+    Edges: group of one -> divided by 1 + eps; all equal -> 0 / eps = 0; unscored rollouts -> 0
+    and outside the deviation.
+    """
+
+    # Added to the deviation; in reward units. Default: released code (verl; TRL has 1e-4).
+    eps: float = 1e-6
+    # "unbiased" (n - 1) or "biased" (n). Default: released code (verl, TRL, OpenRLHF).
+    std: str = "unbiased"
+
+    def __post_init__(self) -> None:
+        require(self, "eps", low=0.0)
+        require_one_of(self, "std", ("unbiased", "biased"))
+
+    def __call__(self, advantage_B: Tensor, group_B: Tensor, scored_B: Tensor) -> Tensor:
+        num = int(group_B.max()) + 1 if group_B.numel() else 0
+        ddof = 1 if self.std == "unbiased" else 0
+        std_P = segments.std(advantage_B, group_B, num, scored_B, ddof)
+        std_P = torch.where(segments.count(group_B, num, scored_B) == 1, 1.0, std_P)
+        return torch.where(scored_B, advantage_B / (std_P + self.eps)[group_B], 0)

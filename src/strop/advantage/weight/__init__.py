@@ -1,0 +1,1 @@
+"""Further factors on a token's advantage."""

@@ -1,0 +1,263 @@
+"""Parts put together: the ten stages of a step, checked before anything runs.
+
+`Algorithm.check` walks the stages in order and refuses a part whose columns nothing provides, two
+parts whose facts contradict each other, and an advantage chain that does not end in `advantage_T`.
+"""
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from strop import part as parts
+from strop.batch import COLUMNS, DERIVED
+from strop.errors import UserError
+from strop.part import Use
+from strop.schedule import Schedule
+
+CHAINS = ("sampling", "reward", "curation", "probes", "advantage", "selection", "rates", "control")
+SINGLE = ("rollout", "plan")
+SLOTS = ("objective", "ratio", "correction", "average", "on")
+STAGES = (
+    "sampling", "rollout", "reward", "curation", "probes", "advantage", "selection", "terms",
+    "rates", "plan", "control",
+)  # fmt: skip
+
+# Columns that the trainer computes when something reads them, just before the first reader.
+REFRESHED = frozenset(
+    {"logp_old_T", "entropy_old_T", "mean_logp_old_T", "logp_ref_T", "logp_sampler_T"}
+)
+CURRENT = ("logp_T", "entropy_T", "mean_logp_T")
+# Pairs of facts that must not stand in one algorithm, and why.
+CONTRADICTIONS = (
+    (
+        "removes_uniform_groups",
+        "learns_from_uniform_groups",
+        "the first drops the groups that the second lives on",
+    ),
+    (
+        "contains_behavior_ratio",
+        "corrects_behavior_ratio",
+        "the engine's importance weight would be applied twice",
+    ),
+    (
+        "advantage_mean_is_not_zero",
+        "whitens_advantage",
+        "whitening would remove the bias that the first puts in on purpose",
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Term:
+    """loss = -coef * sum_t share_T * correction_T * objective_T over the rows of the term.
+
+    objective: (log_ratio_T or logp_T, advantage_T, ...) -> objective_T. average: (denominator_T,
+    ...) -> share_T, over the whole update. ratio: -> log_ratio_T. correction: -> correction_T,
+    detached. on: -> on_T, narrows both masks. Learners other than "policy" start from mask_T.
+    """
+
+    name: str
+    objective: Use
+    average: Use
+    ratio: Use | None = None
+    correction: Use | None = None
+    on: Use | None = None
+    coef: float | Schedule = 1.0
+    learner: str = "policy"
+
+    def uses(self) -> Iterator[tuple[str, Use]]:
+        """The filled slots in the order in which they run."""
+        for slot in ("on", "ratio", "correction", "objective", "average"):
+            use = getattr(self, slot)
+            if use is not None:
+                yield slot, use
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """One training method: which parts run at each stage of a step."""
+
+    sampling: tuple[Use, ...]
+    rollout: Use
+    reward: tuple[Use, ...] = ()
+    curation: tuple[Use, ...] = ()
+    probes: tuple[Use, ...] = ()
+    advantage: tuple[Use, ...] = ()
+    selection: tuple[Use, ...] = ()
+    terms: tuple[Term, ...] = ()
+    rates: tuple[Use, ...] = ()
+    plan: Use | None = None
+    control: tuple[Use, ...] = ()
+
+    def __post_init__(self) -> None:
+        for stage in CHAINS:
+            object.__setattr__(self, stage, _distinct(getattr(self, stage)))
+        names = [term.name for term in self.terms]
+        if len(set(names)) != len(names):
+            raise UserError(f"two loss terms share a name: {', '.join(names)}")
+
+    def uses(self) -> Iterator[tuple[str, Use]]:
+        """(path, use) of every place, in the order of a step."""
+        for stage in STAGES:
+            if stage == "terms":
+                for term in self.terms:
+                    yield from ((f"terms.{term.name}.{slot}", use) for slot, use in term.uses())
+            elif stage in SINGLE:
+                use = getattr(self, stage)
+                if use is not None:
+                    yield f"{stage}.{use.label}", use
+            else:
+                yield from ((f"{stage}.{use.label}", use) for use in getattr(self, stage))
+
+    def reads(self, stages: tuple[str, ...] = STAGES) -> frozenset[str]:
+        """Every column that some part of these stages reads."""
+        return frozenset(
+            read.column
+            for path, use in self.uses()
+            if path.split(".")[0] in stages
+            for read in parts.reads(use)
+        )
+
+    def facts(self) -> frozenset[str]:
+        """All facts that the parts state."""
+        return frozenset(fact for _, use in self.uses() for fact in parts.facts(use))
+
+    def check(self, given: frozenset[str] = frozenset()) -> None:
+        """Raise UserError for a column that nothing provides or facts that contradict.
+
+        `given`: columns that come with the prompts or from outside.
+        """
+        have = set(given) | set(DERIVED) | {"step", "num_steps"} | set(REFRESHED)
+        for path, use in self.uses():
+            stage = path.split(".")[0]
+            if stage == "rates":
+                have |= {"gradient_T", "denominator_T"}
+            if stage == "advantage":
+                have.add("advantage_B")
+            if stage == "terms":
+                have |= {"gradient_T", "denominator_T", *CURRENT}
+            for read in parts.reads(use):
+                if read.required and not _provided(read.column, have):
+                    raise UserError(_missing(path, use, read.column))
+            have |= set(parts.writes(use))
+            if stage == "rollout":
+                have |= {"turn_T", "rollout_K", "group_B", "uid_P", "draw_P", "id_T", "mask_T"}
+        self._check_terms()
+        self._check_facts()
+        if self.terms and "advantage_T" not in have and "advantage_T" in self.reads(("terms",)):
+            raise UserError(
+                "the advantage chain does not write advantage_T: end it with a credit part such as "
+                "spread_evenly"
+            )
+
+    def _check_terms(self) -> None:
+        for term in self.terms:
+            read = {r.column for r in parts.reads(term.objective)}
+            if "log_ratio_T" in read and term.ratio is None:
+                raise UserError(
+                    f"term {term.name}: {term.objective.label} reads log_ratio_T; give the term a "
+                    "ratio such as ratio_per_token"
+                )
+            if term.ratio is not None and "log_ratio_T" not in read:
+                raise UserError(
+                    f"term {term.name} has the ratio {term.ratio.label}, but "
+                    f"{term.objective.label} does not read log_ratio_T: leave the ratio out"
+                )
+
+    def _check_facts(self) -> None:
+        stated: dict[str, str] = {}
+        for _, use in self.uses():
+            for fact in parts.facts(use):
+                stated.setdefault(fact, use.label)
+        for one, other, why in CONTRADICTIONS:
+            if one in stated and other in stated:
+                raise UserError(f"{stated[one]} and {stated[other]} do not go together: {why}")
+
+    # -- paths: "advantage.divide_by_group_std.eps", "terms.policy.objective.clip_low" ----------
+
+    def paths(self) -> dict[str, Any]:
+        """Every number and option by its full path."""
+        found: dict[str, Any] = {}
+        for path, use in self.uses():
+            for name, value in parts.fields_of(use.part).items():
+                found[f"{path}.{name}"] = value
+        for term in self.terms:
+            found[f"terms.{term.name}.coef"] = term.coef
+        return found
+
+    def with_knobs(self, knobs: Mapping[str, Any]) -> "Algorithm":
+        """The algorithm with values replaced along full paths. Raises UserError if one is unknown."""
+        result = self
+        for path, value in knobs.items():
+            *where, name = path.split(".")
+            if path not in result.paths():
+                raise UserError(f"no option {path}")
+            if where[0] == "terms" and name == "coef" and len(where) == 2:
+                result = result._with_term(where[1], coef=value)
+            elif where[0] == "terms":
+                old = getattr(result._term(where[1]), where[2])
+                result = result._with_term(where[1], **{where[2]: _changed(old, name, value)})
+            elif where[0] in SINGLE:
+                use = _changed(getattr(result, where[0]), name, value)
+                result = dataclasses.replace(result, **{where[0]: use})
+            else:
+                chain = tuple(
+                    _changed(use, name, value) if use.label == where[1] else use
+                    for use in getattr(result, where[0])
+                )
+                result = dataclasses.replace(result, **{where[0]: chain})
+        return result
+
+    def _term(self, name: str) -> Term:
+        return next(term for term in self.terms if term.name == name)
+
+    def _with_term(self, name: str, **changes: Any) -> "Algorithm":
+        terms = tuple(
+            dataclasses.replace(term, **changes) if term.name == name else term
+            for term in self.terms
+        )
+        return dataclasses.replace(self, terms=terms)
+
+    def at_step(self, step: int, num_steps: int) -> "Algorithm":
+        """Every schedule replaced by its number at `step` (counted from 1)."""
+        scheduled = {
+            path: value(step, num_steps)
+            for path, value in self.paths().items()
+            if isinstance(value, Schedule)
+        }
+        return self.with_knobs(scheduled)
+
+
+def _changed(use: Use, name: str, value: Any) -> Use:
+    return dataclasses.replace(use, part=parts.replace(use.part, **{name: value}))
+
+
+def _distinct(chain: tuple[Use, ...]) -> tuple[Use, ...]:
+    """Uses with labels made distinct: the second `whiten` is labelled `whiten_2`."""
+    seen: dict[str, int] = {}
+    result = []
+    for use in chain:
+        seen[use.label] = seen.get(use.label, 0) + 1
+        number = seen[use.label]
+        label = use.label if number == 1 else f"{use.label}_{number}"
+        result.append(dataclasses.replace(use, label=label))
+    return tuple(result)
+
+
+def _provided(column: str, have: set[str]) -> bool:
+    if column == "logp_denominator_T":
+        return "logp_old_T" in have
+    return column in have or (column.endswith("_TV") and column.startswith("logq"))
+
+
+def _missing(path: str, use: Use, column: str) -> str:
+    known = {c.name: c for c in COLUMNS}
+    stage = path.split(".")[0]
+    if column not in known:
+        return f"{stage}: {use.label} reads {column}, which no part before it writes"
+    writer = known[column].writer
+    return (
+        f"{stage}: {use.label} reads {column} ({known[column].meaning}), which nothing before it "
+        f"writes; add a part of the stage '{writer}' that does"
+    )

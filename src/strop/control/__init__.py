@@ -1,0 +1,1 @@
+"""Moves knobs for the next step from this step's metrics."""

@@ -1,0 +1,1 @@
+"""Decides which rows make up the groups, before the advantage is known."""

@@ -1,0 +1,165 @@
+"""The one loss kernel: terms and columns in, loss and adjoints of the current columns out.
+
+    loss = - sum_terms coef * sum_t share_T * correction_T * objective_T
+
+Minus the adjoint of `logp_T` is the token weight c_t (share of the average included). Everything
+that must be known of a whole update (shares, corrections, narrowed masks) is prepared once, so the
+terms may then run on all rows, on a micro-batch or on a chunk of tokens with the same result, as
+far as their declared scope allows.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from strop import part as parts
+from strop.algorithm import CURRENT, Term
+from strop.batch import Batch, level_of
+
+SCOPES = ("token", "rollout", "update")
+
+
+def scope_of(terms: Sequence[Term]) -> str:
+    """The widest scope among the terms: whose current columns move a token's adjoint."""
+    widest = 0
+    for term in terms:
+        for use in (term.ratio, term.objective):
+            if use is not None:
+                widest = max(widest, SCOPES.index(getattr(use.part, "scope", "token")))
+    return SCOPES[widest]
+
+
+def is_distribution(term: Term) -> bool:
+    """Whether the term's objective needs the whole next-token distribution."""
+    return any(read.column.endswith("_TV") for read in parts.reads(term.objective))
+
+
+def current_columns(terms: Sequence[Term]) -> tuple[str, ...]:
+    """The current columns that the terms read, in a fixed order; logp_T always among them."""
+    wanted = {"logp_T"}
+    for term in terms:
+        wanted |= {read.column for _, use in term.uses() for read in parts.reads(use)}
+    return tuple(name for name in CURRENT if name in wanted)
+
+
+@dataclass
+class View:
+    """Rows of a batch as a term sees them: float token columns are 0 outside `mask_T`.
+
+    `rows` narrows the token table to a slice (a head chunk); other tables are passed whole.
+    `current` overrides columns of the batch.
+    """
+
+    batch: Batch
+    rows: slice = slice(None)
+    current: Mapping[str, Tensor] = field(default_factory=dict)
+    _seen: dict[str, Tensor] = field(default_factory=dict)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.current or name in self.batch
+
+    def __getitem__(self, name: str) -> Tensor:
+        if name not in self._seen:
+            self._seen[name] = self._column(name)
+        return self._seen[name]
+
+    def _column(self, name: str) -> Tensor:
+        column = self.current[name] if name in self.current else self.batch[name][self._rows(name)]
+        if level_of(name) != "T" or not column.is_floating_point():
+            return column
+        mask_T = self.batch["mask_T"][self.rows]
+        return torch.where(mask_T, column, column.new_zeros(()))
+
+    def _rows(self, name: str) -> Any:
+        return self.rows if level_of(name) == "T" else ()
+
+    def with_columns(self, **columns: Tensor) -> "View":
+        """The same rows with further columns; what was read stays read."""
+        kept = {name: value for name, value in self._seen.items() if name not in columns}
+        return View(self.batch, self.rows, {**self.current, **columns}, kept)
+
+
+@dataclass
+class Tally:
+    """What the terms reported over the rows of an update: losses, and metrics as (sum, weight)."""
+
+    losses: dict[str, float] = field(default_factory=dict)
+    sums: dict[str, list[float]] = field(default_factory=dict)
+
+    def add(self, name: str, total: Tensor | float, weight: Tensor | float) -> None:
+        """Add a sum with its weight."""
+        entry = self.sums.setdefault(name, [0.0, 0.0])
+        entry[0] += float(total)
+        entry[1] += float(weight)
+
+    def means(self) -> dict[str, float]:
+        """sum / weight of every metric; 0 where nothing was counted."""
+        return {name: total / weight if weight else 0.0 for name, (total, weight) in self.sums.items()}
+
+
+def prepare(
+    terms: Sequence[Term], batch: Batch, rng: torch.Generator | None = None
+) -> Batch:
+    """`batch` with each term's constants of this update as columns `<term>:rows_T`, `:share_T`.
+
+    Reads gradient_T, denominator_T (policy) or mask_T (other learners). Shares are taken over the
+    whole update, so a later split into micro-batches changes nothing.
+    """
+    for term in terms:
+        own = term.learner == "policy"
+        gradient_T = batch["gradient_T"] if own else batch["mask_T"]
+        denominator_T = batch["denominator_T"] if own else batch["mask_T"]
+        view = View(batch)
+        if term.on is not None:
+            on_T = parts.call(term.on, view, rng=rng).value
+            gradient_T, denominator_T = gradient_T & on_T, denominator_T & on_T
+        view = view.with_columns(gradient_T=gradient_T, denominator_T=denominator_T)
+        share_T = parts.call(term.average, view).value
+        if term.correction is not None:
+            share_T = share_T * parts.call(term.correction, view).value.detach()
+        new = {f"{term.name}:rows_T": gradient_T, f"{term.name}:count_T": denominator_T}
+        batch = batch.set(**new, **{f"{term.name}:share_T": share_T.detach()})
+    return batch
+
+
+def term_loss(term: Term, view: View, tally: Tally, **special: Any) -> Tensor:
+    """The term's loss over the rows of a prepared `view` [], differentiable in current columns."""
+    rows_T = view[f"{term.name}:rows_T"]
+    view = view.with_columns(gradient_T=rows_T, denominator_T=view[f"{term.name}:count_T"])
+    if term.ratio is not None:
+        view = view.with_columns(log_ratio_T=parts.call(term.ratio, view).value)
+    outcome = parts.call(term.objective, view, **special)
+    objective_T = torch.where(rows_T, outcome.value, outcome.value.new_zeros(()))
+    weight_T = torch.where(rows_T, view[f"{term.name}:share_T"], 0).to(objective_T.dtype)
+    loss = -term.coef * (weight_T * objective_T).sum()
+    count = rows_T.sum()
+    for name, value_T in outcome.metrics.items():
+        tally.add(name, torch.where(rows_T, value_T.detach(), 0).sum(), count)
+    tally.losses[term.name] = tally.losses.get(term.name, 0.0) + float(loss.detach())
+    return loss
+
+
+def adjoints(
+    terms: Sequence[Term], view: View, columns: Mapping[str, Tensor], tally: Tally, **special: Any
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Loss [] and dL/d(column) [T] for every current column, on the rows of `view`.
+
+    `columns` are detached values of the current columns on those rows. Distribution terms are left
+    to the head (`distribution_objective`).
+    """
+    leaves = {name: value.detach().requires_grad_() for name, value in columns.items()}
+    view = View(view.batch, view.rows, {**view.current, **leaves})
+    with torch.enable_grad():
+        losses = [
+            term_loss(term, view, tally, **special) for term in terms if not is_distribution(term)
+        ]
+        loss = torch.stack(losses).sum() if losses else next(iter(leaves.values())).sum() * 0
+        grads = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True)
+    filled = {
+        name: torch.zeros_like(leaf) if grad is None else grad
+        for (name, leaf), grad in zip(leaves.items(), grads, strict=True)
+    }
+    return loss.detach(), filled

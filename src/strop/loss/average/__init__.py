@@ -1,0 +1,1 @@
+"""Writes `share_T`: how token losses become one number."""

@@ -1,0 +1,1 @@
+"""Writes `objective_T` from the ratio and the advantage: clip, gate or soften."""

@@ -1,0 +1,1 @@
+"""Writes `objective_T` of terms beside the advantage: divergences and entropy."""

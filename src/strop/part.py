@@ -1,0 +1,255 @@
+"""What a part is: a frozen dataclass called with the columns that its parameters name.
+
+A part's fields are its hyperparameters. The parameters of its `__call__` are the columns it reads
+(`reward_B`, `logp_old_T`; a parameter with the default None is optional) and, where it needs them,
+the special names of `SPECIAL`. Its folder, or a class attribute `writes`, says what it writes.
+"""
+
+import dataclasses
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from strop.errors import UserError
+from strop.schedule import Schedule
+
+# Parameters of a part's call that are not columns.
+#   batch     the whole Batch            state     this part's state from the last step
+#   rng       torch.Generator seeded by (seed, step, label, update)
+#   services  engine, pool, scoring      num_wanted  prompts asked for (sampling)
+#   metrics   numbers of this step (control)       draws  what the sampler chose (rollout)
+SPECIAL = frozenset(
+    {"batch", "state", "rng", "services", "num_wanted", "metrics", "draws", "pool", "knobs"}
+)
+
+WRITES: dict[str, tuple[str, ...]] = {
+    "reward": ("reward_B",),
+    "advantage/baseline": ("advantage_B",),
+    "advantage/scale": ("advantage_B",),
+    "advantage/credit": ("advantage_T",),
+    "advantage/weight": ("advantage_T",),
+    "loss/ratio": ("log_ratio_T",),
+    "loss/correction": ("correction_T",),
+    "loss/bound": ("objective_T",),
+    "loss/penalty": ("objective_T",),
+    "loss/value": ("objective_T",),
+    "loss/average": ("share_T",),
+}
+
+
+class Result(NamedTuple):
+    """What a part returns; a bare value means `Result(value)`.
+
+    value: a tensor, or a tuple in the order of `writes`. state: stages 1 to 4 only. metrics: one
+    number each; a loss part may give one number per token, which the kernel averages.
+    """
+
+    value: Any
+    state: Any = None
+    metrics: Mapping[str, Any] = {}
+
+
+class Curated(NamedTuple):
+    """A curation's answer: rows to keep, why, rows to add, and draws to roll out before it goes on.
+
+    `ask`: number of further prompts wanted, or draws of given prompts. Stages 2 to 4 run again for
+    them and the curation sees the joined batch; while something is asked nothing is dropped.
+    """
+
+    keep_B: Any
+    reason: str
+    add: Any = None
+    ask: "tuple[Draw, ...] | int" = ()
+
+
+class Draw(NamedTuple):
+    """One prompt to roll out: its uid, how many rollouts, columns that go with them."""
+
+    uid: int
+    num_rollouts: int
+    columns: Mapping[str, Any] = {}
+
+
+class Selected(NamedTuple):
+    """A selection's answer: tokens with gradient, tokens that count in averages, and why."""
+
+    gradient_T: Any
+    denominator_T: Any
+    reason: str
+
+
+class Update(NamedTuple):
+    """One optimiser step of a plan: its tokens and how they are weighted.
+
+    factor_T multiplies advantage_T, detached; before: columns recomputed first; after: columns
+    measured afterwards; terms: names of the terms that take part, empty for all.
+    """
+
+    tokens_T: Any
+    factor_T: Any = None
+    before: tuple[str, ...] = ()
+    after: tuple[str, ...] = ()
+    terms: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Use:
+    """One place of a part in an algorithm; `columns` renames what it reads or writes."""
+
+    part: Any
+    columns: tuple[tuple[str, str], ...] = ()
+    label: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.label:
+            object.__setattr__(self, "label", name_of(self.part))
+
+
+@dataclass(frozen=True)
+class Read:
+    """One column that a part reads: parameter, column, and whether it must be there."""
+
+    parameter: str
+    column: str
+    required: bool
+
+
+def name_of(part: Any) -> str:
+    """The part's name: its class name in snake_case, which is its file's name."""
+    text = type(part).__name__
+    return "".join(
+        "_" + c.lower() if c.isupper() and i and not text[i - 1].isupper() else c.lower()
+        for i, c in enumerate(text)
+    )
+
+
+def folder_of(part: Any) -> str:
+    """The folder of a built-in part ("advantage/scale"); empty for a user's own part."""
+    module = type(part).__module__.split(".")
+    return "/".join(module[1:-1]) if module[0] == "strop" else ""
+
+
+def parameters(part: Any) -> tuple[inspect.Parameter, ...]:
+    """The parameters of the part's call, without self."""
+    return tuple(inspect.signature(part).parameters.values())
+
+
+def reads(use: Use) -> tuple[Read, ...]:
+    """The columns that the part reads at this place."""
+    renamed = {**getattr(use.part, "columns", {}), **dict(use.columns)}
+    return tuple(
+        Read(p.name, renamed.get(p.name, p.name), p.default is inspect.Parameter.empty)
+        for p in parameters(use.part)
+        if p.name not in SPECIAL
+    )
+
+
+def writes(use: Use) -> tuple[str, ...]:
+    """The columns that the part writes at this place."""
+    renamed = dict(use.columns)
+    default = WRITES.get(folder_of(use.part), ())
+    return tuple(renamed.get(name, name) for name in getattr(use.part, "writes", default))
+
+
+def facts(use: Use) -> frozenset[str]:
+    """What the part states about itself."""
+    return getattr(use.part, "facts", frozenset())
+
+
+def call(use: Use, batch: Any, **special: Any) -> Result:
+    """Call the part with the columns it names from `batch` and the special names it asks for.
+
+    Raises UserError when a required column is not there.
+    """
+    arguments: dict[str, Any] = {}
+    for read in reads(use):
+        if batch is not None and read.column in batch:
+            arguments[read.parameter] = batch[read.column]
+        elif read.required:
+            raise UserError(f"part {use.label} reads {read.column}, which nothing has written")
+    for parameter in parameters(use.part):
+        if parameter.name in SPECIAL and parameter.name in special:
+            arguments[parameter.name] = special[parameter.name]
+    if "batch" in {p.name for p in parameters(use.part)}:
+        arguments["batch"] = batch
+    outcome = use.part(**arguments)
+    return outcome if isinstance(outcome, Result) else Result(outcome)
+
+
+def write(batch: Any, use: Use, result: Result) -> Any:
+    """`batch` with the part's columns set from its result."""
+    names = writes(use)
+    values = result.value if isinstance(result.value, tuple) else (result.value,)
+    assert len(names) == len(values), f"{use.label} writes {names}, returned {len(values)} values"
+    return batch.set(**dict(zip(names, values, strict=True)))
+
+
+def require(part: Any, name: str, low: float | None = None, high: float | None = None) -> None:
+    """Raise UserError unless field `name` lies in [low, high]; a schedule is checked per step."""
+    value = getattr(part, name)
+    if isinstance(value, Schedule) or value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, int | float) or value != value:
+        raise UserError(f"{name_of(part)}.{name} must be a number, it is {value!r}")
+    if (low is not None and value < low) or (high is not None and value > high):
+        bounds = f"at least {low}" if high is None else f"between {low} and {high}"
+        bounds = f"at most {high}" if low is None else bounds
+        raise UserError(f"{name_of(part)}.{name} must be {bounds}, it is {value}")
+
+
+def require_one_of(part: Any, name: str, allowed: tuple[str, ...]) -> None:
+    """Raise UserError unless field `name` is one of `allowed`."""
+    if (value := getattr(part, name)) not in allowed:
+        raise UserError(f"{name_of(part)}.{name} must be one of {', '.join(allowed)}: {value!r}")
+
+
+def fields_of(part: Any) -> dict[str, Any]:
+    """Field names and values of a part."""
+    return {f.name: getattr(part, f.name) for f in dataclasses.fields(part)}
+
+
+def replace(part: Any, **changes: Any) -> Any:
+    """The part with fields changed. Raises UserError for an unknown field or a wrong type."""
+    known = fields_of(part)
+    for name, value in changes.items():
+        if name not in known:
+            raise UserError(
+                f"{name_of(part)} has no field {name}; it has {', '.join(known) or 'none'}"
+            )
+        changes[name] = _fitting(part, name, known[name], value)
+    return dataclasses.replace(part, **changes)
+
+
+def _fitting(part: Any, name: str, old: Any, new: Any) -> Any:
+    """`new` as a value for a field that held `old`."""
+    if isinstance(new, list):
+        new = tuple(new)
+    declared = next(f.type for f in dataclasses.fields(part) if f.name == name)
+    is_float = declared in (float, "float") or isinstance(old, float)
+    if isinstance(new, int) and not isinstance(new, bool) and is_float:
+        return float(new)
+    numeric = isinstance(old, int | float) and not isinstance(old, bool)
+    if numeric and not isinstance(new, int | float | Schedule | None):
+        raise UserError(f"{name_of(part)}.{name} takes a number, got {new!r}")
+    if declared in (int, "int") and isinstance(new, float) and not new.is_integer():
+        raise UserError(f"{name_of(part)}.{name} takes a whole number, got {new!r}")
+    if declared in (int, "int") and isinstance(new, float):
+        return int(new)
+    if isinstance(old, bool) and not isinstance(new, bool):
+        raise UserError(f"{name_of(part)}.{name} takes true or false, got {new!r}")
+    if isinstance(old, str) and not isinstance(new, str):
+        raise UserError(f"{name_of(part)}.{name} takes text, got {new!r}")
+    return new
+
+
+def at_step(part: Any, step: int, num_steps: int) -> Any:
+    """The part with every schedule replaced by its number at `step`."""
+    changes = {
+        name: value(step, num_steps)
+        for name, value in fields_of(part).items()
+        if isinstance(value, Schedule)
+    }
+    return replace(part, **changes) if changes else part
+
+

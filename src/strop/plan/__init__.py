@@ -1,0 +1,1 @@
+"""Yields the updates of a step: which tokens form one optimiser step, and how often."""

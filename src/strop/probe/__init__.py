@@ -1,0 +1,1 @@
+"""Writes columns on demand, just before their first reader."""

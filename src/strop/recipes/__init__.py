@@ -1,0 +1,1 @@
+"""Published methods by name, each a composition of parts."""

@@ -1,0 +1,54 @@
+"""What most recipes share: the stages around the advantage and the loss."""
+
+from typing import Any
+
+from strop.catalogue import nearest
+from strop.errors import UserError
+from strop.loss.average.average_by_constant_length import AverageByConstantLength
+from strop.loss.average.average_over_tokens import AverageOverTokens
+from strop.loss.average.average_per_prompt import AveragePerPrompt
+from strop.loss.average.average_per_sequence import AveragePerSequence
+from strop.loss.average.average_sequence_sums import AverageSequenceSums
+from strop.loss.average.sum_over_tokens import SumOverTokens
+from strop.loss.penalty.penalise_kl_to_reference import PenaliseKlToReference
+from strop.algorithm import Term
+from strop.part import Use
+from strop.plan.split_into_minibatches import SplitIntoMinibatches
+from strop.reward.score_with_verifiers import ScoreWithVerifiers
+from strop.rollout.sample_independently import SampleIndependently
+from strop.sampling.draw_in_shuffled_order import DrawInShuffledOrder
+
+AVERAGES: dict[str, Any] = {
+    "token-mean": AverageOverTokens(),
+    "token-sum": SumOverTokens(),
+    "seq-mean-token-mean": AveragePerSequence(),
+    "seq-mean": AveragePerSequence(),
+    "seq-mean-token-sum": AverageSequenceSums(),
+    "seq-mean-token-sum-norm": AverageByConstantLength(),
+    "prompt-mean": AveragePerPrompt(),
+}
+
+
+def average(aggregation: str) -> Use:
+    """The part behind an aggregation's usual name. Raises UserError for an unknown name."""
+    if aggregation not in AVERAGES:
+        hint = nearest(aggregation, AVERAGES) or f"; there are {', '.join(AVERAGES)}"
+        raise UserError(f"no aggregation {aggregation!r}{hint}")
+    return Use(AVERAGES[aggregation])
+
+
+def around(num_prompts: int = 32, num_rollouts: int = 16) -> dict[str, Any]:
+    """Sampling, rollout, reward and plan of a plain on-policy step."""
+    return {
+        "sampling": (Use(DrawInShuffledOrder(num_prompts, num_rollouts)),),
+        "rollout": Use(SampleIndependently()),
+        "reward": (Use(ScoreWithVerifiers()),),
+        "plan": Use(SplitIntoMinibatches()),
+    }
+
+
+def kl_terms(beta: float, aggregation: str) -> tuple[Term, ...]:
+    """The penalty on leaving the reference policy, or nothing at beta 0."""
+    if beta == 0:
+        return ()
+    return (Term("kl", Use(PenaliseKlToReference()), average(aggregation), coef=beta),)

@@ -1,0 +1,48 @@
+"""Group relative policy optimisation."""
+
+from strop.advantage.baseline.subtract_group_mean import SubtractGroupMean
+from strop.advantage.credit.spread_evenly import SpreadEvenly
+from strop.advantage.scale.divide_by_group_std import DivideByGroupStd
+from strop.algorithm import Algorithm, Term
+from strop.loss.bound.clip_both_sides import ClipBothSides
+from strop.loss.ratio.ratio_per_token import RatioPerToken
+from strop.part import Use
+from strop.recipes._base import around, average, kl_terms
+
+
+def grpo(
+    *,
+    eps: float = 1e-6,
+    std: str = "unbiased",
+    normalize_std: bool = True,
+    singleton: str = "raw",
+    clip_low: float = 0.2,
+    clip_high: float = 0.2,
+    beta: float = 0.0,
+    aggregation: str = "seq-mean-token-mean",
+    num_prompts: int = 32,
+    num_rollouts: int = 16,
+) -> Algorithm:
+    """DeepSeekMath: Pushing the Limits of Mathematical Reasoning in Open Language Models.
+
+    arXiv 2402.03300, eq. 3. Code: none released (verl, TRL carry it). Parent: none. Status: exact.
+
+    Equation: A_i = (R_i - mean_g) / (std_g + eps);
+    loss = -mean_i mean_t min(rho A_i, clip(rho, 1 - clip_low, 1 + clip_high) A_i) + beta KL(ref).
+    Differs from the parent: it is the root of the group-relative family.
+    Differs from the paper: 1. no penalty towards the reference unless beta > 0 (paper: 0.04), as
+    TRL has it; 2. eps is not given in the paper (1e-6 is verl's).
+    Try: num_rollouts, clip_high (0.28 keeps more entropy), aggregation ("token-mean").
+    """
+    scale = (Use(DivideByGroupStd(eps, std)),) if normalize_std else ()
+    policy = Term(
+        "policy",
+        objective=Use(ClipBothSides(clip_low, clip_high)),
+        ratio=Use(RatioPerToken()),
+        average=average(aggregation),
+    )
+    return Algorithm(
+        **around(num_prompts, num_rollouts),
+        advantage=(Use(SubtractGroupMean(singleton)), *scale, Use(SpreadEvenly())),
+        terms=(policy, *kl_terms(beta, aggregation)),
+    )

@@ -1,0 +1,1 @@
+"""Writes `reward_B` and its components from whole groups of rollouts."""

@@ -1,0 +1,1 @@
+"""Writes draws: which prompts are rolled out, and how often each."""

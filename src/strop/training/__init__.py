@@ -1,0 +1,1 @@
+"""Makes new weights: the learner, column refresh, the loop and its checkpoints."""
