@@ -1,0 +1,89 @@
+"""What an evaluation measures: flat arrays with one entry per rollout, and an estimate."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from strop.errors import UserError
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+
+
+class Estimate(NamedTuple):
+    """A number, its interval over prompts, and how many prompts it rests on.
+
+    `low` and `high` are NaN when one prompt gives no interval; they equal `value` where the number
+    describes the drawn sample and nothing is inferred (counts, shortest, longest).
+    """
+
+    value: float
+    low: float
+    high: float
+    n_prompts: int
+
+
+@dataclass(frozen=True, eq=False)
+class Samples:
+    """Rollouts of one evaluation; prompts may have different numbers of them, in any order.
+
+    Raises UserError for columns of different lengths, for a scored rollout without a finite score
+    and for a confidence that is not a log-probability.
+    """
+
+    prompt_B: Ints  # which prompt; any integers
+    score_B: Floats  # the verifier's score; whatever where scored_B is False
+    length_B: Ints  # generated tokens
+    truncated_B: Bools  # cut off by the token limit
+    answer_B: Sequence[str | None] | None = None  # extracted, normalised; None: nothing extracted
+    confidence_B: Floats | None = None  # log-probability in nats (mean per token or whole sequence)
+    entropy_B: Floats | None = None  # mean over the rollout's tokens, nats; NaN: no token
+    scored_B: Bools | None = None  # False: the verifier failed; None: all were scored
+    right_at: float = 1.0  # a rollout is right when its score is at least this
+
+    def __post_init__(self) -> None:
+        num_rollouts = len(self.prompt_B)
+        for field in fields(self):
+            column: Any = getattr(self, field.name)
+            if field.name.endswith("_B") and column is not None and len(column) != num_rollouts:
+                raise UserError(
+                    f"{field.name} has {len(column)} entries and prompt_B has {num_rollouts}; "
+                    "give one entry per rollout in every column."
+                )
+        if not np.isfinite(self.score_B[self.scored]).all():
+            raise UserError("score_B holds a score that is not finite; mark it in scored_B.")
+        if self.confidence_B is not None and (self.confidence_B > 0.01).any():
+            raise UserError(
+                f"confidence_B reaches {np.nanmax(self.confidence_B):g}; it is a log-probability "
+                "in nats and cannot be positive."
+            )
+
+    @property
+    def scored(self) -> Bools:
+        """[B] True where the verifier gave a score."""
+        if self.scored_B is None:
+            return np.ones(len(self.prompt_B), dtype=bool)
+        return np.asarray(self.scored_B, dtype=bool)
+
+    @property
+    def right_B(self) -> Bools:
+        """[B] True where the score reaches `right_at`."""
+        return np.asarray(self.score_B >= self.right_at)
+
+    def only_scored(self) -> "Samples":
+        """The same samples without the rollouts whose verifier failed."""
+        keep_B = self.scored
+        kept: dict[str, Any] = {"right_at": self.right_at}
+        for field in fields(self):
+            column: Any = getattr(self, field.name)
+            if column is None or not field.name.endswith("_B"):
+                continue
+            if field.name == "answer_B":
+                kept["answer_B"] = [a for a, keep in zip(column, keep_B, strict=True) if keep]
+            else:
+                kept[field.name] = np.asarray(column)[keep_B]
+        return Samples(**kept)

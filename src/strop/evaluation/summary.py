@@ -1,0 +1,183 @@
+"""The numbers of an evaluation, by name, with intervals over prompts."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from strop.errors import UserError
+from strop.evaluation.at_k import distinct_at_k, majority_at_k, pass_at_k
+from strop.evaluation.bootstrap import bootstrap
+from strop.evaluation.calibration import (
+    Statistic,
+    auc,
+    expected_calibration_error,
+    mean_over_prompts,
+    share,
+)
+from strop.evaluation.samples import Estimate, Floats, Ints, Samples
+
+
+def summarise(
+    samples: Samples,
+    ks: Sequence[int] = (1,),
+    *,
+    coverage: float = 0.95,
+    num_resamples: int = 2000,
+    seed: int = 0,
+) -> dict[str, Estimate]:
+    """Every number that the samples allow; keys in this order, `k` once for each of `ks`.
+
+    - `mean@n`: mean score of a prompt's n samples (its expectation for any k), mean over prompts
+    - `pass@k`, `maj@k`, `distinct@k`: see `at_k.py`, mean over prompts; the last two with answers
+    - `distinct_fraction`: distinct answers / n, mean over prompts; with answers
+    - `auc`, `ece`: see `calibration.py`; with confidences (ECE on exp(confidence))
+    - `entropy`: mean over all tokens, nats; with entropies
+    - `completions/mean_length`, `completions/clipped_ratio` (share cut off by the token limit):
+      over rollouts; `completions/min_length`, `completions/max_length`: of the sample
+    - `num_rollouts`, `num_unscored`, `num_unscored_prompts`: counts
+
+    Rollouts that were not scored take part in nothing but the last two counts; a prompt without any
+    scored rollout is left out and counted. A rollout whose confidence or entropy is NaN leaves only
+    that statistic. Seeded: the same samples give the same numbers.
+    Raises UserError when no rollout was scored, or when a k exceeds the scored samples of a prompt.
+    """
+    kept = samples.only_scored()
+    if len(kept.prompt_B) == 0:
+        raise UserError("no rollout was scored, so there is nothing to evaluate.")
+    groups = _Groups.of(kept)
+    for k in ks:
+        _check_k(k, samples, groups)
+    statistics: dict[str, Statistic] = {
+        "mean@n": mean_over_prompts(groups.sum(kept.score_B) / groups.n_P)
+    }
+    for k in ks:
+        statistics[f"pass@{k}"] = mean_over_prompts(
+            pass_at_k(groups.n_P, groups.sum(kept.right_B).astype(np.int64), k)
+        )
+    statistics |= _answer_statistics(kept, groups, ks, seed)
+    statistics |= _token_statistics(kept, groups)
+    estimates = bootstrap(
+        statistics,
+        len(groups.n_P),
+        coverage=coverage,
+        num_resamples=num_resamples,
+        seed=seed,
+        num_rollouts=len(kept.prompt_B),
+    )
+    return estimates | _descriptions(samples, kept, len(groups.n_P))
+
+
+def as_json(estimates: Mapping[str, Estimate], prefix: str = "") -> dict[str, float | None]:
+    """Flat form: `pass@1`, `pass@1/low`, `pass@1/high` after `prefix`; None where undefined."""
+    flat: dict[str, float | None] = {}
+    for name, estimate in estimates.items():
+        for ending, value in (
+            ("", estimate.value),
+            ("/low", estimate.low),
+            ("/high", estimate.high),
+        ):
+            flat[f"{prefix}{name}{ending}"] = value if math.isfinite(value) else None
+    return flat
+
+
+@dataclass(frozen=True)
+class _Groups:
+    """Prompts numbered 0 .. P-1."""
+
+    prompt_B: Ints
+    id_P: Ints
+    n_P: Ints
+
+    @classmethod
+    def of(cls, samples: Samples) -> "_Groups":
+        id_P, prompt_B, n_P = np.unique(samples.prompt_B, return_inverse=True, return_counts=True)
+        return cls(prompt_B.astype(np.int64), id_P, n_P.astype(np.int64))
+
+    def sum(self, value_B: np.ndarray) -> Floats:
+        return np.asarray(
+            np.bincount(self.prompt_B, weights=value_B, minlength=len(self.n_P)), dtype=np.float64
+        )
+
+
+def _check_k(k: int, samples: Samples, groups: _Groups) -> None:
+    if k < 1:
+        raise UserError(f"k = {k} makes no sense; ask for k of at least 1.")
+    fewest = int(groups.n_P.argmin())
+    n = int(groups.n_P[fewest])
+    if k > n:
+        failed = int((~samples.scored & (samples.prompt_B == groups.id_P[fewest])).sum())
+        raise UserError(
+            f"k = {k} needs {k} scored samples of every prompt, and prompt {groups.id_P[fewest]} "
+            f"has n = {n} ({failed} more were not scored); ask for k <= {n} or draw more samples."
+        )
+
+
+def _answer_statistics(
+    kept: Samples, groups: _Groups, ks: Sequence[int], seed: int
+) -> dict[str, Statistic]:
+    """maj@k, distinct@k and the distinct fraction; empty without answers."""
+    if kept.answer_B is None:
+        return {}
+    given_B = np.array([answer is not None for answer in kept.answer_B], dtype=bool)
+    texts = np.array([answer for answer in kept.answer_B if answer is not None], dtype=object)
+    _, text_B = np.unique(texts, return_inverse=True)
+    pairs = np.stack([groups.prompt_B[given_B], text_B.astype(np.int64)], axis=1)
+    answer_A, answer_B, count_A = np.unique(pairs, axis=0, return_inverse=True, return_counts=True)
+    answer_B = answer_B.reshape(-1)
+    right_A = np.bincount(answer_B, weights=kept.right_B[given_B], minlength=len(count_A)) / count_A
+    prompt_A = answer_A[:, 0]
+    ends = np.searchsorted(prompt_A, np.arange(len(groups.n_P) + 1))
+    rows = [slice(a, b) for a, b in pairwise(ends)]
+    statistics: dict[str, Statistic] = {}
+    for k in ks:
+        rng = np.random.default_rng((seed, k))
+        majority_P = [
+            majority_at_k(count_A[row], right_A[row], int(n), k, rng)
+            for row, n in zip(rows, groups.n_P, strict=True)
+        ]
+        statistics[f"maj@{k}"] = mean_over_prompts(np.array(majority_P))
+        statistics[f"distinct@{k}"] = mean_over_prompts(
+            distinct_at_k(prompt_A, count_A, groups.n_P, k)
+        )
+    statistics["distinct_fraction"] = mean_over_prompts(np.diff(ends) / groups.n_P)
+    return statistics
+
+
+def _token_statistics(kept: Samples, groups: _Groups) -> dict[str, Statistic]:
+    """Confidence against correctness, entropy and lengths."""
+    statistics: dict[str, Statistic] = {}
+    if kept.confidence_B is not None:
+        known_B = ~np.isnan(kept.confidence_B)
+        confidence, right = kept.confidence_B[known_B], kept.right_B[known_B]
+        prompt = groups.prompt_B[known_B]
+        statistics["auc"] = auc(confidence, right, prompt)
+        probability = np.minimum(np.exp(confidence), 1.0)
+        statistics["ece"] = expected_calibration_error(probability, right, prompt)
+    if kept.entropy_B is not None:
+        known_B = ~np.isnan(kept.entropy_B)
+        tokens_B = np.where(known_B, kept.length_B, 0)
+        nats_B = np.where(known_B, kept.entropy_B, 0.0) * tokens_B
+        statistics["entropy"] = share(groups.sum(nats_B), groups.sum(tokens_B))
+    n_P = groups.n_P.astype(np.float64)
+    statistics["completions/mean_length"] = share(groups.sum(kept.length_B), n_P)
+    statistics["completions/clipped_ratio"] = share(groups.sum(kept.truncated_B), n_P)
+    return statistics
+
+
+def _descriptions(samples: Samples, kept: Samples, num_prompts: int) -> dict[str, Estimate]:
+    """Numbers of this sample, with nothing inferred: low = high = value."""
+    num_seen_prompts = len(np.unique(samples.prompt_B))
+    numbers = {
+        "completions/min_length": kept.length_B.min(),
+        "completions/max_length": kept.length_B.max(),
+        "num_rollouts": len(kept.prompt_B),
+        "num_unscored": len(samples.prompt_B) - len(kept.prompt_B),
+        "num_unscored_prompts": num_seen_prompts - num_prompts,
+    }
+    return {
+        name: Estimate(float(value), float(value), float(value), num_prompts)
+        for name, value in numbers.items()
+    }

@@ -1,0 +1,79 @@
+"""Student-t quantiles against tables and closed forms; intervals over seeds."""
+
+import math
+from statistics import NormalDist
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from strop.errors import UserError
+from strop.evaluation.seeds import over_seeds, paired_difference, t_quantile
+
+
+@pytest.mark.parametrize(
+    ("p", "df", "expected"),
+    [  # printed tables of Student's t to six decimals and more
+        (0.975, 1, 12.706204736),
+        (0.975, 2, 4.302652730),
+        (0.975, 3, 3.182446305),
+        (0.975, 4, 2.776445105),
+        (0.975, 5, 2.570581836),
+        (0.975, 9, 2.262157163),
+        (0.975, 30, 2.042272456),
+        (0.95, 7, 1.894578605),
+        (0.995, 4, 4.604094871),
+        (0.995, 10, 3.169272667),
+        (0.9995, 6, 5.958816179),
+    ],
+)
+def test_quantile_matches_tables(p: float, df: int, expected: float) -> None:
+    assert t_quantile(p, df) == pytest.approx(expected, abs=1e-6)
+
+
+@given(st.floats(0.01, 0.99))
+def test_quantile_matches_closed_forms(p: float) -> None:
+    assert t_quantile(p, 1) == pytest.approx(math.tan(math.pi * (p - 0.5)), rel=1e-9, abs=1e-9)
+    two = (2 * p - 1) * math.sqrt(2 / (4 * p * (1 - p)))
+    assert t_quantile(p, 2) == pytest.approx(two, rel=1e-9, abs=1e-9)
+    assert t_quantile(1 - p, 7) == pytest.approx(-t_quantile(p, 7), abs=1e-9)
+    assert t_quantile(p, 1_001) == pytest.approx(NormalDist().inv_cdf(p), rel=3e-3, abs=1e-6)
+
+
+def test_mean_over_seeds_worked_example() -> None:
+    # mean 2, s = 1, n = 3, t = 4.30265273: half width 4.30265273 / sqrt(3) = 2.48413772
+    found = over_seeds([1.0, 2.0, 3.0])
+    assert found[:3] == pytest.approx((2.0, -0.48413772, 4.48413772), abs=1e-7)
+    assert found.n_seeds == 3
+
+
+def test_pairing_removes_what_the_seed_does_to_both() -> None:
+    theirs = [0.1, 0.5, 0.9]
+    ours = [0.2, 0.6, 1.1]  # differences 0.1, 0.1, 0.2: s = 0.0577350
+    found = paired_difference(ours, theirs)
+    assert found.value == pytest.approx(0.4 / 3)
+    assert found.high - found.value == pytest.approx(
+        4.30265273 * 0.0577350 / math.sqrt(3), abs=1e-6
+    )
+
+
+def test_interval_covers_as_often_as_it_says() -> None:
+    x = np.random.default_rng(0).normal(0.0, 1.0, (2000, 4))
+    found = [over_seeds(row.tolist(), 0.8) for row in x]
+    assert np.mean([f.low <= 0 <= f.high for f in found]) == pytest.approx(0.8, abs=0.03)
+
+
+def test_edges() -> None:
+    one = over_seeds([0.5])
+    assert one.value == 0.5
+    assert math.isnan(one.low)
+    with pytest.raises(UserError, match="same seeds"):
+        paired_difference([1.0], [1.0, 2.0])
+    for values in ([], [math.nan, 1.0]):
+        with pytest.raises(UserError, match="finite number per seed"):
+            over_seeds(values)
+    with pytest.raises(UserError, match="coverage"):
+        over_seeds([1.0, 2.0], 95)
+    with pytest.raises(ValueError, match="df"):
+        t_quantile(0.9, 0)
