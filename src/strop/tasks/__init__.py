@@ -1,0 +1,1 @@
+"""Prompts, references and verifiers: what is trained on and how it is scored."""

@@ -1,0 +1,145 @@
+"""What is trained on: prompts in three splits, the rewards that score them, and facts."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from strop.errors import UserError
+from strop.tasks.names import did_you_mean
+
+MAX_SPLIT_ROWS = 1_000_000_000  # a split's uids start at a multiple of this
+_MAX_TOKENS_COUNTDOWN = 32  # the longest answer, brackets included, in characters
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """One prompt and the columns that its rewards read.
+
+    `uid` belongs to the row of its file or generator: it is stable over a run, does not depend on
+    the order of drawing, and never repeats across the splits of a task.
+    """
+
+    uid: int
+    prompt: str | list[dict[str, Any]]
+    columns: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class RewardSpec:
+    """Where a reward function lives and how its value enters the weighted sum."""
+
+    name: str
+    source: str  # "module:function", "path/file.py:function", or a built-in name
+    weight: float = 1.0
+    fields: Mapping[str, str] = field(default_factory=dict)  # parameter -> column it reads
+    # True: a row's score never depends on the other rows, so a batch may be scored in pieces.
+    rows_are_independent: bool = False
+
+
+@dataclass(frozen=True)
+class Task:
+    """Prompts in three disjoint splits, rewards, and what recipes may rely on."""
+
+    name: str
+    train: Sequence[Prompt]
+    validation: Sequence[Prompt]
+    heldout: Sequence[Prompt]
+    rewards: tuple[RewardSpec, ...]
+    answer: str = ""  # "module:function": completion -> text of the final answer, or None
+    max_tokens: int = 1024  # default length of a completion, tokens
+    reward_range: tuple[float, float] | None = None  # of the weighted sum; None: not known
+    reward_values: tuple[float, ...] = ()  # all possible rewards where they are few: (0.0, 1.0)
+
+
+def load_task(
+    name: str,
+    *,
+    seed: int = 0,
+    num_train: int | None = None,
+    num_validation: int | None = None,
+    num_heldout: int | None = None,
+    config: Mapping[str, Any] | None = None,
+) -> Task:
+    """Build a task by name: `countdown`, or `reasoning_gym:DATASET`.
+
+    Sizes left out are the task's own (all puzzles; 1000, 100 and 100 generated rows). `seed` and
+    `config` belong to generated tasks; Countdown's splits are the same for every seed. Files are
+    read by `strop.tasks.data_files.load_data`.
+
+    Raises UserError for an unknown task or dataset, a size that the task cannot fill, and a
+    configuration that the dataset refuses.
+    """
+    sizes = {"train": num_train, "validation": num_validation, "heldout": num_heldout}
+    for split, size in sizes.items():
+        if size is not None and size < (split == "train"):
+            raise UserError(f"task {name!r}: the size of the {split} split is {size}; make it more")
+    family, _, member = name.partition(":")
+    builder = _FAMILIES.get(family)
+    if builder is None:
+        hint = did_you_mean(family, _FAMILIES)
+        raise UserError(
+            f"unknown task {name!r}{hint}; tasks are countdown and reasoning_gym:DATASET, "
+            "and data files are given as data"
+        )
+    return builder(member, sizes, seed, config or {})
+
+
+def number_rows(rows: Sequence[Mapping[str, Any]], split: int, first: int = 0) -> list[Prompt]:
+    """Rows with a `prompt` become prompts with consecutive uids of split 0, 1 or 2."""
+    start = split * MAX_SPLIT_ROWS + first
+    return [
+        Prompt(start + i, row["prompt"], {k: v for k, v in row.items() if k != "prompt"})
+        for i, row in enumerate(rows)
+    ]
+
+
+Sizes = Mapping[str, int | None]
+
+
+def _countdown(member: str, sizes: Sizes, seed: int, config: Mapping[str, Any]) -> Task:
+    from strop.tasks import countdown
+
+    if member or config:
+        raise UserError(f"task countdown takes no dataset and no configuration, got {member!r}")
+    splits = {}
+    for position, (split, theirs) in enumerate(zip(sizes, countdown.SPLITS, strict=True)):
+        rows = countdown.puzzles(theirs)
+        size = len(rows) if sizes[split] is None else sizes[split]
+        assert size is not None
+        if size > len(rows):
+            raise UserError(
+                f"task countdown has {len(rows)} {split} puzzles, {size} were asked for: ask fewer"
+            )
+        splits[split] = number_rows(rows[:size], position)
+    return Task(
+        name="countdown",
+        rewards=(
+            RewardSpec("correct", "strop.tasks.countdown:correct", rows_are_independent=True),
+        ),
+        answer="strop.tasks.countdown:extract_answer",
+        max_tokens=_MAX_TOKENS_COUNTDOWN,
+        reward_range=(0.0, 1.0),
+        reward_values=(0.0, 1.0),
+        **splits,
+    )
+
+
+def _reasoning_gym(member: str, sizes: Sizes, seed: int, config: Mapping[str, Any]) -> Task:
+    from strop.tasks import generated  # the library takes two seconds to import
+
+    splits = generated.draw_splits(member, sizes, seed, config)
+    return Task(
+        name=f"reasoning_gym:{member}",
+        rewards=(RewardSpec("correct", "strop.tasks.generated:score", rows_are_independent=True),),
+        answer="strop.tasks.answers:extract_answer",
+        reward_range=(0.0, 1.0),
+        train=number_rows(splits["train"], 0),
+        validation=number_rows(splits["validation"], 1),
+        heldout=number_rows(splits["heldout"], 2),
+    )
+
+
+_FAMILIES: dict[str, Callable[[str, Sizes, int, Mapping[str, Any]], Task]] = {
+    "countdown": _countdown,
+    "reasoning_gym": _reasoning_gym,
+}
