@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from strop.algorithm import Term
 from strop.catalogue import nearest
 from strop.errors import UserError
 from strop.loss.average.average_by_constant_length import AverageByConstantLength
@@ -11,7 +12,6 @@ from strop.loss.average.average_per_sequence import AveragePerSequence
 from strop.loss.average.average_sequence_sums import AverageSequenceSums
 from strop.loss.average.sum_over_tokens import SumOverTokens
 from strop.loss.penalty.penalise_kl_to_reference import PenaliseKlToReference
-from strop.algorithm import Term
 from strop.part import Use
 from strop.plan.split_into_minibatches import SplitIntoMinibatches
 from strop.reward.score_with_verifiers import ScoreWithVerifiers

@@ -1,0 +1,44 @@
+"""Add up the tokens of a rollout, divide by one fixed length, then average over rollouts."""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from strop import segments
+from strop.errors import UserError
+from strop.part import require
+
+
+@dataclass(frozen=True)
+class AverageByConstantLength:
+    """A token's weight does not depend on how long its answer became (seq-mean-token-sum-norm).
+
+        share_t = denominator_t / (rollouts that count * L);   L = length, or max_length if 0
+
+    Reads: denominator_T [T] bool, rollout_T [T] int, max_length [] int where length is 0.
+    Writes: share_T [T] float.
+    Source: arXiv 2503.20783, sec. 3.2 (a constant in place of the response length).
+    Differs from the source: no; rollouts without a counting token do not count as rollouts.
+    Nearest part: average_sequence_sums; equal to it when length is 1.
+    Edges: no token -> all shares 0; neither length nor max_length -> UserError.
+    """
+
+    # The constant, tokens; 0: the run's largest number of generated tokens. Default: ours (the
+    # paper and TRL use that maximum; a batch's own width would change from step to step).
+    length: int = 0
+
+    def __post_init__(self) -> None:
+        require(self, "length", low=0)
+
+    def __call__(
+        self, denominator_T: Tensor, rollout_T: Tensor, max_length: Tensor | None = None
+    ) -> Tensor:
+        length = self.length or max_length
+        if length is None:
+            raise UserError(
+                "average_by_constant_length needs a length: set its field, or give the run column "
+                "max_length (the largest number of generated tokens)"
+            )
+        num = int(rollout_T.max()) + 1 if rollout_T.numel() else 0
+        counting = (segments.count(rollout_T, num, denominator_T) > 0).sum()
+        return denominator_T.double() / (counting.clamp(min=1) * length)
