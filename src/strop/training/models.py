@@ -1,0 +1,157 @@
+"""Loads a Hugging Face causal model and its tokenizer, and takes the model apart at its head."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from strop.errors import UserError
+from strop.loss.head import Head, columns
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16,
+          "float64": torch.float64}  # fmt: skip
+TINY = "tiny"
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A model with its tokenizer and where it came from."""
+
+    model: nn.Module
+    tokenizer: Any
+    source: str
+
+    @property
+    def context(self) -> int:
+        """Most tokens of a sequence, prompt and answer together."""
+        return int(getattr(text_config(self.model), "max_position_embeddings", 2**20))
+
+
+def model_path(name: str) -> str:
+    """The folder of the shipped model for "tiny", else the name itself."""
+    if name == TINY:
+        from strop.assets import tiny_countdown
+
+        return str(tiny_countdown())
+    return name
+
+
+def load(
+    name: str,
+    *,
+    dtype: str = "float32",
+    device: str = "cpu",
+    gradient_checkpointing: bool = False,
+    attention: str = "sdpa",
+    chat_template: str = "",
+) -> Loaded:
+    """A causal model and its tokenizer from a folder or a name known to transformers.
+
+    Dropout is switched off: sampler and trainer must agree on every log-probability. Raises
+    UserError when the model or tokenizer cannot be loaded or the dtype is unknown.
+    """
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    if dtype not in DTYPES:
+        raise UserError(f"model.dtype must be one of {', '.join(DTYPES)}, it is {dtype!r}")
+    path = model_path(name)
+    _check_folder(name, path)
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(path)
+        model = AutoModelForCausalLM.from_pretrained(
+            path, dtype=DTYPES[dtype], attn_implementation=attention
+        )
+    except (OSError, ValueError, KeyError, RuntimeError) as error:
+        first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise UserError(f"cannot load the model {name!r}: {first}") from error
+    if chat_template:
+        tokenizer.chat_template = _read_text(chat_template, "model.chat_template")
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
+        if isinstance(getattr(module, "attention_dropout", None), float):
+            module.attention_dropout = 0.0
+    model.to(device).eval()
+    if gradient_checkpointing:
+        model.gradient_checkpointing_enable({"use_reentrant": False})
+        model.train()
+    return Loaded(model, tokenizer, name)
+
+
+def _check_folder(name: str, path: str) -> None:
+    folder = Path(path)
+    looks_local = folder.exists() or path.startswith((".", "/", "~"))
+    if looks_local and not (folder / "config.json").is_file():
+        raise UserError(f"no model in {name}: the folder has no config.json")
+
+
+def _read_text(path: str, option: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"{option}: cannot read {path}: {error.strerror}") from error
+
+
+def check_same_architecture(folder: Path, model: nn.Module) -> None:
+    """Raise UserError when the checkpoint in `folder` is of another architecture than `model`."""
+    saved = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    ours = model.config.to_dict()  # type: ignore[union-attr, operator]
+    for key in ("model_type", "hidden_size", "num_hidden_layers", "vocab_size"):
+        if key in saved and key in ours and saved[key] != ours[key]:
+            raise UserError(
+                f"the checkpoint {folder} has {key} {saved[key]}, the model has {ours[key]}: "
+                "give the model that the run was started with"
+            )
+
+
+def text_config(model: nn.Module) -> Any:
+    """The language part of the model's configuration."""
+    config: Any = model.config
+    return config.get_text_config() if hasattr(config, "get_text_config") else config
+
+
+def trunk_of(model: Any) -> nn.Module:
+    """The part of the model that makes hidden states."""
+    decoder = model.get_decoder() if hasattr(model, "get_decoder") else None
+    return decoder if decoder is not None else model.base_model
+
+
+def head_of(model: Any, temperature: float = 1.0, chunk_tokens: int | None = None) -> Head:
+    """The model's head at a sampling temperature, with its logit scaling and soft cap."""
+    config = text_config(model)
+    output = model.get_output_embeddings()
+    if output is None:
+        raise UserError(f"{type(model).__name__} has no language-model head")
+    scale = float(getattr(config, "logit_scale", None) or 1.0)
+    scaling = getattr(config, "logits_scaling", None)
+    scale = scale / float(scaling) if scaling else scale
+    softcap = getattr(config, "final_logit_softcapping", None)
+    return Head(
+        output.weight,
+        getattr(output, "bias", None),
+        temperature=temperature,
+        softcap=float(softcap) if softcap else None,
+        scale=scale,
+        chunk_tokens=chunk_tokens,
+    )
+
+
+@torch.no_grad()
+def check_head(model: Any) -> None:
+    """Raise UserError unless trunk and head together give the model's own log-probabilities."""
+    device = next(model.parameters()).device
+    vocabulary = model.get_output_embeddings().weight.shape[0]
+    ids = (torch.arange(8, device=device) * 7 + 3) % vocabulary
+    own: Tensor = model(input_ids=ids[None], use_cache=False).logits[0, :-1].float()
+    hidden = trunk_of(model)(input_ids=ids[None], use_cache=False).last_hidden_state[0, :-1]
+    ours = columns(head_of(model), hidden, ids[1:])["logp_T"]
+    theirs = own.log_softmax(-1).gather(1, ids[1:, None]).squeeze(1)
+    tolerance = 1e-3 if own.dtype == hidden.dtype else 0.1
+    if not torch.allclose(ours.float(), theirs, atol=tolerance, rtol=tolerance):
+        raise UserError(
+            f"{type(model).__name__} changes its logits in a way that strop does not know: its "
+            "log-probabilities differ from head times hidden state"
+        )

@@ -1,0 +1,134 @@
+"""The policy as a learner: columns without gradient, adjoints pushed back, optimiser steps."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from strop.batch import Batch
+from strop.errors import RunStopped
+from strop.loss import head
+from strop.training.models import head_of, trunk_of
+from strop.training.pack import pad_rollouts
+
+# (rows of the micro-batch's policy tokens, their columns) -> adjoints
+AdjointsOf = Callable[[slice, dict[str, Tensor]], Mapping[str, Tensor]]
+
+
+@dataclass
+class Policy:
+    """A causal model that is trained, or a frozen one that is only scored.
+
+    temperature: of the sampler; all columns are taken at it. token_budget: padded tokens of one
+    forward pass.
+    """
+
+    model: Any
+    temperature: float = 1.0
+    token_budget: int = 16384
+    optimiser: torch.optim.Optimizer | None = None
+    max_grad_norm: float = 1.0
+
+    current: tuple[str, ...] = ("logp_T", "entropy_T", "mean_logp_T")
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights lie."""
+        return next(self.model.parameters()).device
+
+    def micro_batches(self, batch: Batch) -> list[Tensor]:
+        """Rollout indices of the forward passes over `batch`."""
+        return batch.split(self.token_budget)
+
+    @torch.no_grad()
+    def columns(self, batch: Batch, names: Sequence[str]) -> dict[str, Tensor]:
+        """Current columns [T] of every policy token, 0 elsewhere, without gradient."""
+        found: dict[str, Tensor] = {}
+        for index_B in self.micro_batches(batch):
+            micro = batch.take(index_B)
+            hidden, ids = self.hidden(micro)
+            values = head.columns(self.head(), hidden, ids, tuple(names))
+            rows = self._policy_rows(batch, index_B)
+            for name, value in values.items():
+                column = found.setdefault(name, value.new_zeros(batch.size("T")))
+                column[rows] = value
+        return found
+
+    def push(
+        self,
+        micro: Batch,
+        names: Sequence[str],
+        adjoints_of: AdjointsOf,
+        whole: bool,
+        distributions: Mapping[str, head.Distribution] | None = None,
+        others: Mapping[str, tuple[head.Head, Tensor]] | None = None,
+    ) -> dict[str, Tensor]:
+        """Forward, adjoints and backward of one micro-batch; returns its columns.
+
+        whole: `adjoints_of` must see all rows at once (its scope is wider than a token), so the
+        columns are measured first over the same hidden states.
+        """
+        hidden, ids = self.hidden(micro)
+        chosen = adjoints_of
+        if whole:
+            with torch.no_grad():
+                values = head.columns(self.head(), hidden.detach(), ids, tuple(names))
+            known = adjoints_of(slice(None), values)
+
+            def chosen(rows: slice, _: dict[str, Tensor]) -> Mapping[str, Tensor]:
+                return {name: adjoint[rows] for name, adjoint in known.items()}
+
+        loss, values = head.push_loss(
+            self.head(), hidden, ids, chosen, tuple(names),
+            distributions=distributions or {}, others=others or {},
+        )  # fmt: skip
+        loss.backward()
+        return values
+
+    def hidden(self, micro: Batch) -> tuple[Tensor, Tensor]:
+        """Hidden states before, and ids of, the policy tokens of `micro`, in token order."""
+        ids_BL, _ = pad_rollouts(micro)
+        # Right padding under a causal mask: no token sees the padding, so no mask is needed.
+        states = trunk_of(self.model)(input_ids=ids_BL, use_cache=False).last_hidden_state
+        mask_T = micro["mask_T"]
+        rollout_T = micro["rollout_T"][mask_T]
+        start_B = torch.cumsum(micro["size_B"], 0) - micro["size_B"]
+        position_T = mask_T.nonzero().squeeze(1) - start_B[rollout_T]
+        return states[rollout_T, position_T - 1], micro["id_T"][mask_T]
+
+    def head(self) -> head.Head:
+        """The model's head at the sampling temperature."""
+        return head_of(self.model, self.temperature)
+
+    def _policy_rows(self, batch: Batch, index_B: Tensor) -> Tensor:
+        """Token rows of `batch` that belong to the policy tokens of the rollouts `index_B`."""
+        from strop import segments
+
+        rows = segments.rows_of(batch["rollout_T"], index_B, batch.size("B"))
+        return rows[batch["mask_T"][rows]]
+
+    def update(self, lr: float) -> dict[str, float]:
+        """One optimiser step at learning rate `lr`; gradients are clipped, checked and cleared.
+
+        Raises RunStopped when a gradient is not finite; the weights are then as before.
+        """
+        assert self.optimiser is not None
+        parameters = list(self.parameters())
+        norm = nn.utils.clip_grad_norm_(parameters, self.max_grad_norm)
+        if not torch.isfinite(norm):
+            self.optimiser.zero_grad(set_to_none=True)
+            raise RunStopped(
+                f"the gradient is not finite (norm {float(norm)}); lower training.lr, or look at "
+                "the last rollouts for log-probabilities that are not finite"
+            )
+        for group in self.optimiser.param_groups:
+            group["lr"] = lr
+        self.optimiser.step()
+        self.optimiser.zero_grad(set_to_none=True)
+        return {"grad_norm": float(norm), "learning_rate": lr}
+
+    def parameters(self) -> Iterator[nn.Parameter]:
+        """The trained parameters."""
+        return (p for p in self.model.parameters() if p.requires_grad)
