@@ -128,7 +128,7 @@ class Algorithm:
 
         `given`: columns that come with the prompts or from outside.
         """
-        have = set(given) | set(DERIVED) | {"step", "num_steps"} | set(REFRESHED)
+        have = set(given) | set(DERIVED) | {"step", "num_steps", "max_length"} | set(REFRESHED)
         for path, use in self.uses():
             stage = path.split(".")[0]
             if stage == "rates":

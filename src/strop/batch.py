@@ -77,6 +77,7 @@ COLUMNS: tuple[Column, ...] = (
     Column("draw_P", "int", "", "rollout", "which draw of that prompt"),
     Column("difficulty_P", "float", "", "sampling", "estimated difficulty"),
     Column("phase_P", "int", "", "sampling", "phase of a curriculum"),
+    Column("max_length", "int", "tokens", "trainer", "most tokens of an answer"),
     Column("step", "int", "steps", "trainer", "training step, counted from 1"),
     Column("num_steps", "int", "steps", "trainer", "training steps of the run"),
 )
@@ -181,6 +182,15 @@ class Batch:
         if "parent_B" in columns:
             columns["parent_B"] = new_B[columns["parent_B"]]
         return Batch(columns)
+
+    def narrow(self, rows_T: Tensor) -> "Batch":
+        """Only the tokens where `rows_T` [T] bool is true; the other tables stay as they are."""
+        return Batch(
+            {
+                name: column[rows_T] if level_of(name) == "T" else column
+                for name, column in self.columns.items()
+            }
+        )
 
     def join(self, other: "Batch") -> "Batch":
         """Both batches' rollouts; groups with equal `(uid_P, draw_P)` become one group.

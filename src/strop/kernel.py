@@ -18,6 +18,7 @@ from torch import Tensor
 from strop import part as parts
 from strop.algorithm import CURRENT, Term
 from strop.batch import Batch, level_of
+from strop.loss.head_types import Distribution
 
 SCOPES = ("token", "rollout", "update")
 
@@ -68,7 +69,7 @@ class View:
 
     def _column(self, name: str) -> Tensor:
         column = self.current[name] if name in self.current else self.batch[name][self._rows(name)]
-        if level_of(name) != "T" or not column.is_floating_point():
+        if level_of(name) != "T" or name.endswith("_TV") or not column.is_floating_point():
             return column
         mask_T = self.batch["mask_T"][self.rows]
         return torch.where(mask_T, column, column.new_zeros(()))
@@ -163,3 +164,32 @@ def adjoints(
         for (name, leaf), grad in zip(leaves.items(), grads, strict=True)
     }
     return loss.detach(), filled
+
+
+def distributions(terms: Sequence[Term], view: View) -> dict[str, Distribution]:
+    """The head's columns for the terms that need the whole next-token distribution.
+
+    Named `distribution:<term>`; `distribution_adjoints` gives what multiplies them.
+    """
+    return {f"distribution:{t.name}": _distribution(t, view) for t in terms if is_distribution(t)}
+
+
+def _distribution(term: Term, view: View) -> Distribution:
+    reads = [read.column for read in parts.reads(term.objective) if read.column.endswith("_TV")]
+
+    def objective(rows: slice, logq_TV: Tensor, **others: Tensor) -> Tensor:
+        here = View(view.batch, rows, {"logq_TV": logq_TV, **others})
+        return parts.call(term.objective, here).value
+
+    return Distribution(objective, tuple(name for name in reads if name != "logq_TV"))
+
+
+def distribution_adjoints(terms: Sequence[Term], view: View) -> dict[str, Tensor]:
+    """dL/d(column) [rows] of every column of `distributions`: -coef * share within the rows."""
+    found = {}
+    for term in terms:
+        if is_distribution(term):
+            rows_T = view[f"{term.name}:rows_T"]
+            share_T = torch.where(rows_T, view[f"{term.name}:share_T"], 0)
+            found[f"distribution:{term.name}"] = -term.coef * share_T
+    return found

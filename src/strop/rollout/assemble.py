@@ -13,6 +13,7 @@ from strop.rollout.engines.base import Event, Request
 
 COLUMNS = (
     "turn_T", "id_T", "mask_T", "origin_T", "version_T", "logp_behavior_T", "logp_sampler_T",
+    "entropy_behavior_T",
     "rollout_K", "index_K", "group_B", "rollout_uid_B", "truncated_B", "parent_B", "fork_at_B",
     "uid_P", "draw_P",
 )  # fmt: skip
@@ -23,8 +24,8 @@ def assemble(
 ) -> Batch:
     """One single-turn rollout per request, in order; requests of a draw lie together.
 
-    The prompt's tokens have mask 0 and log-probabilities 0. `logp_sampler_T` is 0 throughout
-    where the engine was not asked for it.
+    The requests asked for "logp_model" and "entropy". The prompt's tokens have mask 0 and
+    log-probabilities 0.
     """
     answers = [list(chain.from_iterable(e.ids for e in events)) for events in heard]
     prompt_size = torch.tensor([len(request.ids) for request in requests])
@@ -50,6 +51,7 @@ def assemble(
             "version_T": _answer_column(versions, mask_T, torch.int64),
             "logp_behavior_T": _answer_column([e.logp for ev in heard for e in ev], mask_T),
             "logp_sampler_T": _answer_column([e.logp_model for ev in heard for e in ev], mask_T),
+            "entropy_behavior_T": _answer_column([e.entropy for ev in heard for e in ev], mask_T),
             "rollout_K": numbers,
             "index_K": torch.zeros_like(numbers),
             "group_B": group_B,

@@ -1,0 +1,224 @@
+"""Stage 8, the update: a plan's optimiser steps, each measured where it must be, then applied.
+
+Every update is prepared once over all its rows (shares, corrections, masks). Then, as the widest
+scope of its parts allows,
+
+- token:   one pass; each head chunk asks for the adjoints of its own tokens;
+- rollout: a micro-batch (whole rollouts) is measured and applied over the same hidden states;
+- update:  all micro-batches are measured first, the terms run once on the flat columns, then every
+           micro-batch is pushed with its slice of the adjoints.
+
+The result is the same however the rows are split.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from strop import kernel
+from strop import part as parts
+from strop.algorithm import Algorithm, Term
+from strop.batch import Batch
+from strop.errors import RunStopped
+from strop.kernel import Tally, View
+from strop.part import Update
+from strop.training.policy import Policy
+from strop.training.refresh import refresh
+
+
+@dataclass
+class Learned:
+    """What the updates of a step did: metrics, and the measured columns of the first update."""
+
+    metrics: dict[str, float] = field(default_factory=dict)
+    num_updates: int = 0
+
+
+@dataclass
+class Learner:
+    """The models behind the updates: the trained policy and, where something reads it, a reference.
+
+    rng_of(label, update) gives a fresh generator for a part in an update.
+    """
+
+    policy: Policy
+    reference: Policy | None
+    lr: float
+    rng_of: Any
+
+    def learn(self, algorithm: Algorithm, batch: Batch) -> Learned:
+        """Run the plan on a batch with advantage_T, gradient_T and denominator_T."""
+        tally, norms = Tally(), Tally()
+        learned = Learned()
+        plan = algorithm.plan
+        assert plan is not None
+        updates = parts.call(plan, batch, rng=self.rng_of(plan.label, 0)).value
+        update = next(updates, None)
+        while update is not None:
+            measured = self._one(algorithm, batch, update, learned.num_updates, tally, norms)
+            learned.num_updates += 1
+            try:
+                update = updates.send((batch, measured))
+            except StopIteration:
+                update = None
+        learned.metrics = {**tally.means(), **norms.means(), **_losses(tally, learned.num_updates)}
+        return learned
+
+    def _one(
+        self, algorithm: Algorithm, batch: Batch, update: Update, number: int, tally: Tally,
+        norms: Tally,
+    ) -> dict[str, Tensor]:  # fmt: skip
+        """One optimiser step; returns the columns that the plan wants measured afterwards."""
+        terms = [t for t in algorithm.terms if not update.terms or t.name in update.terms]
+        if update.before:
+            batch = refresh(batch, update.before, self.policy, self.reference)
+        chosen = _rows_of(batch, update)
+        if not bool(chosen["gradient_T"].any()):
+            norms.add("groups/frac_updates_empty", 1.0, 1.0)
+            return {}
+        norms.add("groups/frac_updates_empty", 0.0, 1.0)
+        lr_scale = 1.0
+        for use in algorithm.rates:
+            lr_scale *= float(parts.call(use, chosen, rng=self.rng_of(use.label, number)).value)
+        self.apply(terms, chosen, number, tally)
+        for name, value in self.policy.update(self.lr * lr_scale).items():
+            norms.add(name, value, 1.0)
+        if not update.after:
+            return {}
+        return self.policy.columns(batch, update.after)
+
+    def apply(self, terms: list[Term], batch: Batch, number: int, tally: Tally) -> None:
+        """Add the gradient of the terms over `batch` to the weights' gradients."""
+        rng = self.rng_of("terms", number)
+        prepared = kernel.prepare(terms, batch, rng)
+        has_gradient_B = torch.zeros(batch.size("B"), dtype=torch.bool, device=rng.device)
+        has_gradient_B[prepared["rollout_T"][prepared["gradient_T"]]] = True
+        prepared = prepared.keep(has_gradient_B)
+        names = kernel.current_columns(terms)
+        scope = kernel.scope_of(terms)
+        micros = self.policy.micro_batches(prepared)
+        if len(micros) == 1:  # in the batch's own order, so that draws do not depend on the split
+            micros = [torch.arange(prepared.size("B"), device=rng.device)]
+        measured = None
+        if scope == "update" and len(micros) > 1:
+            measured = self._measure(terms, prepared, names, number, tally)
+        for index_B in micros:
+            micro = (measured or prepared).take(index_B)
+            compact = micro.narrow(micro["mask_T"])
+            if measured is not None:
+                adjoints_of = _known(compact, names, terms)
+            else:
+                adjoints_of = self._asked(terms, compact, number, tally)
+            columns = self.policy.push(
+                micro,
+                names,
+                adjoints_of,
+                whole=measured is None and scope != "token",
+                distributions=kernel.distributions(terms, View(compact)),
+                others=self._others(terms, micro),
+            )
+            _report(compact, columns, terms, tally)
+
+    def _measure(
+        self, terms: list[Term], prepared: Batch, names: tuple[str, ...], number: int, tally: Tally
+    ) -> Batch:
+        """The batch with the adjoints of all its rows as columns `adjoint:<name>`."""
+        columns = self.policy.columns(prepared, names)
+        mask_T = prepared["mask_T"]
+        values = {name: column[mask_T] for name, column in columns.items()}
+        found = self._asked(terms, prepared.narrow(mask_T), number, tally)(slice(None), values)
+        spread = {}
+        for name in names:
+            full = columns[name].new_zeros(mask_T.shape[0])
+            full[mask_T] = found[name]
+            spread[f"adjoint:{name}"] = full
+        return prepared.set(**spread)
+
+    def _asked(self, terms: list[Term], compact: Batch, number: int, tally: Tally) -> Any:
+        """Adjoints computed from the columns of the rows asked for."""
+
+        def adjoints_of(rows: slice, columns: dict[str, Tensor]) -> Mapping[str, Tensor]:
+            fresh = {} if "logp_old_T" in compact else {"logp_old_T": columns["logp_T"].detach()}
+            view = View(compact, rows, fresh)
+            plain = {name: columns[name] for name in kernel.current_columns(terms)}
+            loss, found = kernel.adjoints(
+                terms, view, plain, tally, rng=self.rng_of("objective", number)
+            )
+            if not bool(torch.isfinite(loss)):
+                raise RunStopped(
+                    f"the loss is {float(loss)}; look at the step's log-probabilities and "
+                    "advantages, or lower training.lr"
+                )
+            return {**found, **kernel.distribution_adjoints(terms, View(compact, rows))}
+
+        return adjoints_of
+
+    def _others(self, terms: list[Term], micro: Batch) -> dict[str, Any]:
+        """Other policies' heads and hidden states, for the distribution terms that read them."""
+        wanted = {
+            name
+            for term in terms
+            if kernel.is_distribution(term)
+            for name in (read.column for read in parts.reads(term.objective))
+            if name.endswith("_TV") and name != "logq_TV"
+        }
+        if not wanted:
+            return {}
+        if wanted != {"logq_ref_TV"} or self.reference is None:
+            raise RuntimeError(f"no policy for {', '.join(sorted(wanted))}")
+        with torch.no_grad():
+            hidden, _ = self.reference.hidden(micro)
+        return {"logq_ref_TV": (self.reference.head(), hidden)}
+
+
+def _rows_of(batch: Batch, update: Update) -> Batch:
+    """The batch with its masks narrowed to the update, its advantage weighted, idle rows dropped."""
+    gradient_T = batch["gradient_T"] & update.tokens_T
+    denominator_T = batch["denominator_T"] & update.tokens_T
+    batch = batch.set(gradient_T=gradient_T, denominator_T=denominator_T)
+    if update.factor_T is not None:
+        batch = batch.set(advantage_T=batch["advantage_T"] * update.factor_T.detach())
+    in_update_B = torch.zeros(batch.size("B"), dtype=torch.bool, device=gradient_T.device)
+    in_update_B[batch["rollout_T"][update.tokens_T]] = True
+    return batch if bool(in_update_B.all()) else batch.keep(in_update_B)
+
+
+def _known(compact: Batch, names: tuple[str, ...], terms: list[Term]) -> Any:
+    """Adjoints that a measuring pass has found."""
+
+    def adjoints_of(rows: slice, columns: dict[str, Tensor]) -> Mapping[str, Tensor]:
+        found = {name: compact[f"adjoint:{name}"][rows] for name in names}
+        return {**found, **kernel.distribution_adjoints(terms, View(compact, rows))}
+
+    return adjoints_of
+
+
+def _report(
+    compact: Batch, columns: Mapping[str, Tensor], terms: list[Term], tally: Tally
+) -> None:
+    """Metrics that need the columns of the pass: sampler against trainer, distribution terms."""
+    if "logp_sampler_T" in compact:
+        gap_T = (columns["logp_T"] - compact["logp_sampler_T"]).abs()
+        tally.add("sampling/sampling_logp_difference/mean", gap_T.sum(), gap_T.numel())
+    for term in terms:
+        name = f"distribution:{term.name}"
+        if name in columns:
+            weight_T = kernel.distribution_adjoints([term], View(compact))[name]
+            loss = float((weight_T * columns[name]).sum())
+            tally.losses[term.name] = tally.losses.get(term.name, 0.0) + loss
+            rows_T = compact[f"{term.name}:rows_T"]
+            tally.add(f"objective/{term.name}", columns[name][rows_T].sum(), rows_T.sum())
+
+
+def _losses(tally: Tally, num_updates: int) -> dict[str, float]:
+    """Mean loss per update, in all and per term."""
+    if num_updates == 0:
+        return {"loss": 0.0}
+    each = {f"loss/{name}": total / num_updates for name, total in tally.losses.items()}
+    found = {"loss": sum(each.values()), **each}
+    if "loss/policy" in found:
+        found["policy_loss"] = found.pop("loss/policy")
+    return found

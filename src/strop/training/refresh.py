@@ -1,0 +1,40 @@
+"""Stage 5, refreshing: computes a column just before its first reader, on the rows that remain."""
+
+from collections.abc import Iterable
+
+import torch
+
+from strop.batch import Batch
+from strop.errors import UserError
+from strop.training.policy import Policy
+
+# column of the batch -> column of the policy that it is
+OF_POLICY = {
+    "logp_old_T": "logp_T",
+    "entropy_old_T": "entropy_T",
+    "mean_logp_old_T": "mean_logp_T",
+}
+
+
+def refresh(
+    batch: Batch, names: Iterable[str], policy: Policy, reference: Policy | None
+) -> Batch:
+    """`batch` with the columns `names` computed under the policy's or the reference's weights.
+
+    Raises UserError for the reference's columns when the run keeps no reference.
+    """
+    wanted = set(names)
+    ours = {name: OF_POLICY[name] for name in sorted(wanted) if name in OF_POLICY}
+    if ours:
+        found = policy.columns(batch, sorted(set(ours.values())))
+        batch = batch.set(**{name: found[current] for name, current in ours.items()})
+    if "logp_ref_T" in wanted:
+        if reference is None:
+            raise UserError("a part reads logp_ref_T, but the run keeps no reference policy")
+        batch = batch.set(logp_ref_T=reference.columns(batch, ("logp_T",))["logp_T"])
+    return batch
+
+
+def freeze(model: torch.nn.Module) -> torch.nn.Module:
+    """The model without gradients, for a reference policy."""
+    return model.requires_grad_(False).eval()
