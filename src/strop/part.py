@@ -253,3 +253,9 @@ def at_step(part: Any, step: int, num_steps: int) -> Any:
     return replace(part, **changes) if changes else part
 
 
+
+
+def update(use: Use, batch: Any, state: Any) -> Any:
+    """The part's state after the step, from its own `update` and the columns that it names."""
+    names = [n for n in inspect.signature(use.part.update).parameters if n != "state"]
+    return use.part.update(**{name: batch[name] for name in names}, state=state)

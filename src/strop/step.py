@@ -1,0 +1,139 @@
+"""One training step, stage by stage. Read this first.
+
+    1 sampling    which prompts, how many rollouts each
+    2 rollout     a strategy over an engine
+    3 reward      scores, whole groups at a time
+    4 curation    which rows make up the groups; may ask for more of 1 to 3
+    5 refresh     columns of the current policy that something below reads
+    6 advantage   baseline, scale, credit, weight
+    7 selection   which tokens learn, which count in averages
+    8 loss        the plan's updates
+    9 control     new knob values for the next step
+   10 observe     metrics and the batch, for the log
+
+Nothing here depends on how the rows are later split into micro-batches.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from strop import part as parts
+from strop.algorithm import REFRESHED, Algorithm
+from strop.batch import Batch
+from strop.training.clock import Clock
+from strop.training.collect import Collector
+from strop.training.learn import Learner
+from strop.training.metrics import step_metrics
+from strop.training.policy import Policy
+from strop.training.refresh import refresh
+from strop.training.seeds import generators
+
+
+@dataclass
+class World:
+    """What a step acts on: models, engine, services and the settings of the run."""
+
+    policy: Policy
+    reference: Policy | None
+    engine: Any
+    services: Any
+    pool: tuple[int, ...]
+    seed: int
+    num_steps: int
+    lr: Any  # number or schedule
+
+
+@dataclass
+class Stepped:
+    """The outcome of a step: its rows, its metrics, the state of all parts after it."""
+
+    batch: Batch
+    metrics: dict[str, float]
+    state: dict[str, Any]
+
+
+def train_step(world: World, algorithm: Algorithm, state: Mapping[str, Any], step: int) -> Stepped:
+    """Run step `step` (counted from 1). `state` is read, never changed; weights are."""
+    clock = Clock()
+    rng_of = generators(world.seed, step)
+    torch.manual_seed(rng_of("global", 0).initial_seed())
+    algorithm = algorithm.with_knobs(state.get("knobs", {})).at_step(step, world.num_steps)
+    run_columns = {
+        "step": torch.tensor(step),
+        "num_steps": torch.tensor(world.num_steps),
+        "max_length": torch.tensor(algorithm.rollout.part.max_tokens or world.services.max_tokens),
+    }
+
+    # 1 to 4
+    collector = Collector(
+        world.services, world.engine, world.pool, rng_of, clock, run_columns
+    )
+    collected = collector.collect(algorithm, dict(state))
+    batch, metrics = collected.batch.to(world.policy.device), collected.metrics
+
+    # 5, just before the first reader; a lone update takes its own log-probabilities as the old ones
+    lone = algorithm.plan is None or algorithm.plan.part.num_updates == 1
+    early = ("probes", "advantage", "selection")
+    wanted = algorithm.reads(early if lone else (*early, "terms", "rates", "plan"))
+    wanted |= algorithm.reads(("terms",)) & {"logp_ref_T", "entropy_old_T", "mean_logp_old_T"}
+    with clock("refresh"):
+        batch = refresh(batch, wanted & REFRESHED, world.policy, world.reference)
+        for use in algorithm.probes:
+            outcome = parts.call(use, batch, services=world.services, rng=rng_of(use.label, 0))
+            batch = parts.write(batch, use, outcome)
+
+    # 6
+    with clock("advantage"):
+        batch = batch.set(advantage_B=batch["reward_B"])
+        for use in algorithm.advantage:
+            outcome = parts.call(use, batch, rng=rng_of(f"advantage.{use.label}", 0))
+            batch = parts.write(batch, use, outcome)
+            metrics.update(outcome.metrics)
+
+        # 7
+        scored_T = batch["mask_T"] & batch["scored_B"][batch["rollout_T"]]
+        batch = batch.set(gradient_T=scored_T, denominator_T=scored_T)
+        for use in algorithm.selection:
+            outcome = parts.call(use, batch, rng=rng_of(f"selection.{use.label}", 0))
+            batch = batch.set(
+                gradient_T=batch["gradient_T"] & outcome.value.gradient_T,
+                denominator_T=batch["denominator_T"] & outcome.value.denominator_T,
+            )
+            metrics.update(outcome.metrics)
+
+    # 8
+    lr = world.lr(step, world.num_steps) if callable(world.lr) else world.lr
+    lr = state.get("knobs", {}).get("training.lr", lr)
+    with clock("update"):
+        learner = Learner(world.policy, world.reference, lr, rng_of)
+        learned = learner.learn(algorithm, batch)
+        world.engine.load_weights(None, step)
+    metrics.update(step_metrics(batch), **learned.metrics)
+
+    # 9
+    new_state = _end_of_step(algorithm, collected.state, batch, metrics)
+
+    # 10
+    metrics.update(clock.metrics(batch))
+    return Stepped(batch, metrics, new_state)
+
+
+def _end_of_step(
+    algorithm: Algorithm, state: dict[str, Any], batch: Batch, metrics: dict[str, float]
+) -> dict[str, Any]:
+    """State after the parts' own updates and the controls' new knobs."""
+    for path, use in algorithm.uses():
+        if path in state and hasattr(use.part, "update"):
+            state[path] = parts.update(use, batch, state[path])
+    knobs = dict(state.get("knobs", {}))
+    for use in algorithm.control:
+        path = f"control.{use.label}"
+        before = state[path] if path in state else use.part.init()
+        outcome = parts.call(use, batch, metrics=metrics, state=before)
+        state[path] = outcome.state
+        knobs.update(outcome.value)
+        metrics.update(outcome.metrics)
+    return {**state, "knobs": knobs}

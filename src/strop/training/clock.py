@@ -1,0 +1,48 @@
+"""Seconds spent in each stage of a step, and what they amount to in tokens per second."""
+
+import resource
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from strop.batch import Batch
+
+
+class Clock:
+    """Adds up wall seconds by stage: `with clock("reward"): ...`."""
+
+    def __init__(self) -> None:
+        self.begun = time.perf_counter()
+        self.seconds: dict[str, float] = {}
+
+    @contextmanager
+    def __call__(self, stage: str) -> Iterator[None]:
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            spent = time.perf_counter() - start
+            self.seconds[stage] = self.seconds.get(stage, 0.0) + spent
+
+    def metrics(self, batch: Batch) -> dict[str, float]:
+        """timing_s/*, perf/* and step_time (s)."""
+        whole = time.perf_counter() - self.begun
+        tokens = float(batch["mask_T"].sum())
+        return {
+            **{f"timing_s/{stage}": seconds for stage, seconds in self.seconds.items()},
+            "step_time": whole,
+            "perf/tokens_per_s": tokens / whole,
+            "perf/rollouts_per_s": batch.size("B") / whole,
+            "perf/peak_mem_gb": peak_memory_gb(),
+        }
+
+
+def peak_memory_gb() -> float:
+    """Largest memory so far, GiB: of the GPU where there is one, else of this process."""
+    if torch.cuda.is_available():
+        return torch.cuda.max_memory_allocated() / 2**30
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**30

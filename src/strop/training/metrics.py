@@ -1,0 +1,70 @@
+"""Numbers of a step for the log, from its batch; docs/METRICS.md gives each its formula."""
+
+import torch
+from torch import Tensor
+
+from strop import segments
+from strop.batch import Batch
+
+
+def step_metrics(batch: Batch) -> dict[str, float]:
+    """Rewards, group signal, answer lengths and entropy over the rollouts that were kept."""
+    num_rollouts = batch.size("B")
+    found = {"num_tokens": float(batch.size("T")), "num_rollouts": float(num_rollouts)}
+    if num_rollouts == 0:
+        return found
+    scored_B = batch["scored_B"]
+    found["rewards/frac_unscored"] = 1 - _mean(scored_B)
+    return {**found, **_rewards(batch), **_lengths(batch), **_policy(batch)}
+
+
+def _rewards(batch: Batch) -> dict[str, float]:
+    scored_B, reward_B = batch["scored_B"], batch["reward_B"]
+    if not bool(scored_B.any()):
+        return {}
+    group_B, num = batch["group_B"], batch.size("P")
+    std_P = segments.std(reward_B, group_B, num, scored_B)
+    has_P = segments.count(group_B, num, scored_B) > 0
+    outcome_B = batch["outcome_B"]
+    low_P = segments.extreme(outcome_B, group_B, num, scored_B, largest=False)
+    high_P = segments.extreme(outcome_B, group_B, num, scored_B, largest=True)
+    best, worst = outcome_B[scored_B].max(), outcome_B[scored_B].min()
+    best, worst = best.clamp(min=1.0), worst.clamp(max=0.0)
+    all_1, all_0 = (low_P >= best)[has_P], (high_P <= worst)[has_P]
+    return {
+        "reward": _mean(reward_B[scored_B]),
+        "reward_std": _mean(std_P[has_P]),
+        "frac_reward_zero_std": _mean((std_P == 0)[has_P]),
+        "groups/frac_all_0": _mean(all_0),
+        "groups/frac_all_1": _mean(all_1),
+        "groups/frac_mixed": 1 - _mean(all_0 | all_1),
+        "advantage/abs_mean": _mean(batch["advantage_B"][scored_B].abs()),
+    }
+
+
+def _lengths(batch: Batch) -> dict[str, float]:
+    length_B, truncated_B = batch["length_B"].double(), batch["truncated_B"]
+    found = {
+        "completions/mean_length": _mean(length_B),
+        "completions/min_length": float(length_B.min()),
+        "completions/max_length": float(length_B.max()),
+        "completions/clipped_ratio": _mean(truncated_B),
+    }
+    if not bool(truncated_B.all()):
+        ended_B = length_B[~truncated_B]
+        found["completions/mean_terminated_length"] = _mean(ended_B)
+    return found
+
+
+def _policy(batch: Batch) -> dict[str, float]:
+    mask_T = batch["mask_T"]
+    learns_B = torch.zeros(batch.size("B"), dtype=torch.bool, device=mask_T.device)
+    learns_B[batch["rollout_T"][batch["gradient_T"]]] = True
+    return {
+        "entropy": _mean(batch["entropy_behavior_T"][mask_T]),
+        "groups/frac_rollouts_with_gradient": _mean(learns_B),
+    }
+
+
+def _mean(values: Tensor) -> float:
+    return float(values.double().mean()) if values.numel() else 0.0
