@@ -1,0 +1,82 @@
+"""Checkpoints: a Hugging Face model folder plus what training needs to go on exactly.
+
+    RUN/checkpoints/step-000050/    config.json, model.safetensors, tokenizer.json, ...
+                                    trainer.pt  (optimiser, state of all parts, step)
+
+A checkpoint is written beside its place under a name with a leading dot and renamed when it is
+whole, so a folder `step-*` is always complete. Random generators need no place in it: all are
+derived from (seed, step).
+"""
+
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from strop.errors import RunStopped, UserError
+
+
+def save(folder: Path, step: int, loaded: Any, optimiser: Any, state: dict[str, Any]) -> Path:
+    """Write the checkpoint of `step` and return its place. Raises RunStopped on a full disk."""
+    place = folder / f"step-{step:06d}"
+    unfinished = folder / f".step-{step:06d}"
+    try:
+        shutil.rmtree(unfinished, ignore_errors=True)
+        unfinished.mkdir(parents=True)
+        loaded.model.save_pretrained(unfinished, safe_serialization=True)
+        loaded.tokenizer.save_pretrained(unfinished)
+        trainer = {"step": step, "optimiser": optimiser.state_dict(), "state": state}
+        torch.save(trainer, unfinished / "trainer.pt")
+        for path in unfinished.iterdir():
+            _flush(path)
+        if place.exists():
+            shutil.rmtree(place)
+        unfinished.rename(place)
+        _flush(folder)
+    except (OSError, RuntimeError) as error:  # safetensors and torch wrap a full disk differently
+        shutil.rmtree(unfinished, ignore_errors=True)
+        raise RunStopped(
+            f"the checkpoint of step {step} could not be written to {folder}: {error}; free some "
+            "room, the last complete checkpoint is still there"
+        ) from error
+    return place
+
+
+def prune(folder: Path, keep: int) -> None:
+    """Delete all but the newest `keep` checkpoints and whatever was left unfinished."""
+    for path in complete(folder)[:-keep]:
+        shutil.rmtree(path)
+    for path in folder.glob(".step-*"):
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def complete(folder: Path) -> list[Path]:
+    """Complete checkpoints, oldest first."""
+    return sorted(path for path in folder.glob("step-*") if (path / "trainer.pt").is_file())
+
+
+def newest(folder: Path) -> Path:
+    """The newest complete checkpoint. Raises UserError when there is none."""
+    found = complete(folder)
+    if not found:
+        raise UserError(f"{folder} holds no complete checkpoint")
+    return found[-1]
+
+
+def read(place: Path) -> dict[str, Any]:
+    """Step, optimiser and state of a checkpoint. Raises UserError when it cannot be read."""
+    try:
+        return torch.load(place / "trainer.pt", weights_only=True)
+    except Exception as error:
+        raise UserError(f"the checkpoint {place} cannot be read: {error}") from error
+
+
+def _flush(path: Path) -> None:
+    """Make sure that what was written has reached the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,202 @@
+"""The settings of a run: one TOML file that reproduces it.
+
+Sections hold what is not the method: model, data, training, evaluation. The method is a recipe in
+one-line notation and the values of its options by full path under [algorithm].
+"""
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from strop import notation
+from strop.algorithm import STAGES, Algorithm
+from strop.catalogue import nearest
+from strop.errors import UserError
+from strop.schedule import Schedule
+
+
+class Section(BaseModel):
+    """Unknown keys are refused."""
+
+    model_config = ConfigDict(extra="forbid", validate_default=True)
+
+
+class ModelSettings(Section):
+    """Which model is trained and how it is held in memory."""
+
+    name: str = Field("tiny", description="folder, Hugging Face name, or tiny (shipped)")
+    dtype: str = Field("float32", description="float32, bfloat16, float16 or float64")
+    device: str = Field("auto", description="auto, cpu, cuda, cuda:1, mps")
+    gradient_checkpointing: bool = Field(False, description="less memory, more time")
+    attention: str = Field("sdpa", description="attention implementation of transformers")
+    chat_template: str = Field("", description="file with a chat template for the tokenizer")
+
+
+class DataSettings(Section):
+    """What is trained on."""
+
+    task: str = Field("countdown", description="countdown or reasoning_gym:NAME; not with files")
+    files: tuple[str, ...] = Field((), description="JSON Lines, Parquet or CSV with a prompt column")
+    validation_files: tuple[str, ...] = Field((), description="the same, for validation")
+    validation_size: int = Field(0, ge=0, description="prompts of validation; 0: the task's own")
+    train_size: int = Field(0, ge=0, description="prompts of training; 0: all")
+    max_prompt_tokens: int = Field(0, ge=0, description="longest prompt; 0: what the model allows")
+    task_config: dict[str, Any] = Field({}, description="options of a generated task")
+    stop_strings: tuple[str, ...] = Field((), description="text that ends an answer")
+
+
+class RewardSettings(Section):
+    """What scores the answers."""
+
+    functions: tuple[str, ...] = Field((), description="file.py:function or a built-in; none: task's")
+    weights: tuple[float, ...] = Field((), description="one per function; none: 1 each")
+    timeout_seconds: float = Field(10.0, gt=0, description="limit of one call")
+    num_workers: int = Field(1, ge=1, description="grader processes")
+
+
+class TrainingSettings(Section):
+    """The optimiser and the loop."""
+
+    steps: int = Field(300, ge=1, description="training steps")
+    lr: float | str = Field(1e-6, description="AdamW's learning rate, or a schedule")
+    weight_decay: float = Field(0.0, ge=0)
+    betas: tuple[float, float] = (0.9, 0.95)
+    max_grad_norm: float = Field(1.0, gt=0, description="gradients are scaled down to this norm")
+    token_budget: int = Field(16384, ge=1, description="padded tokens of one forward pass")
+    num_slots: int = Field(512, ge=1, description="sequences that the engine generates at once")
+    save_every: int = Field(50, ge=0, description="steps between checkpoints; 0: at the end only")
+    keep_checkpoints: int = Field(3, ge=1, description="newest checkpoints that stay")
+    rollouts_every: int = Field(10, ge=0, description="steps between Parquet files; 0: none")
+
+
+class EvaluationSettings(Section):
+    """Scores on held-back prompts, never used in training."""
+
+    every: int = Field(50, ge=0, description="steps between validations; 0: none")
+    num_samples: int = Field(16, ge=1, description="answers per prompt")
+    k: tuple[int, ...] = Field((1, 16), description="k of pass@k and maj@k")
+    max_prompts: int = Field(64, ge=1, description="prompts of a validation")
+
+
+class RunConfig(Section):
+    """A whole run."""
+
+    recipe: str = Field("grpo", description="name(parameter=value, ...) of the method")
+    seed: int = Field(0, ge=0)
+    threads: int = Field(0, ge=0, description="CPU threads; 0: what torch chooses")
+    model: ModelSettings = ModelSettings()
+    data: DataSettings = DataSettings()
+    reward: RewardSettings = RewardSettings()
+    training: TrainingSettings = TrainingSettings()
+    evaluation: EvaluationSettings = EvaluationSettings()
+    algorithm: dict[str, Any] = Field({}, description="options of the method by full path")
+
+    def build(self) -> Algorithm:
+        """The algorithm with all its options set, checked. Raises UserError."""
+        algorithm = notation.recipe(self.recipe)
+        for path, text in self.algorithm.items():
+            value = notation.value(text) if isinstance(text, str) else text
+            algorithm = notation.override(algorithm, path, value)
+        algorithm.check()
+        for step in (1, self.training.steps):
+            algorithm.at_step(step, self.training.steps)
+        return algorithm
+
+    def lr(self) -> float | Schedule:
+        """The learning rate as a number or schedule."""
+        value = self.training.lr
+        value = notation.value(value) if isinstance(value, str) else value
+        if isinstance(value, Schedule) or (isinstance(value, int | float) and value >= 0):
+            return value
+        raise UserError(f"training.lr must be a number >= 0 or a schedule, it is {value!r}")
+
+    def complete(self) -> "RunConfig":
+        """The same run with every option of the method written out."""
+        paths = self.build().paths()
+        shown = {path: _plain(value) for path, value in paths.items()}
+        return self.model_copy(update={"algorithm": shown})
+
+    def to_toml(self) -> str:
+        """The text of the configuration file."""
+        return tomli_w.dumps(_without_none(self.model_dump(mode="json")))
+
+
+def load(path: Path) -> RunConfig:
+    """Read a configuration file. Raises UserError naming the file, line or key."""
+    try:
+        raw = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"cannot read the configuration {path}: {error.strerror}") from error
+    except tomllib.TOMLDecodeError as error:
+        raise UserError(f"{path} is not TOML: {error}") from error
+    return make(raw, str(path))
+
+
+def make(raw: dict[str, Any], where: str = "the options") -> RunConfig:
+    """A configuration from plain values. Raises UserError naming the key and the nearest one."""
+    try:
+        return RunConfig(**raw)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(str(piece) for piece in first["loc"])
+        if first["type"] == "extra_forbidden":
+            raise UserError(f"{where}: no option {key}{nearest(key, settings())}") from error
+        raise UserError(f"{where}: {key} = {first.get('input')!r}: {first['msg']}") from error
+
+
+def settings() -> dict[str, str]:
+    """Every setting outside the method by its path, with its description."""
+    found: dict[str, str] = {}
+    for name, field in RunConfig.model_fields.items():
+        if isinstance(field.annotation, type) and issubclass(field.annotation, Section):
+            for inner, each in field.annotation.model_fields.items():
+                found[f"{name}.{inner}"] = each.description or ""
+        elif name != "algorithm":
+            found[name] = field.description or ""
+    return found
+
+
+def override(raw: dict[str, Any], assignments: list[str]) -> dict[str, Any]:
+    """`raw` with `path=value` assignments: settings by their path, the rest options of the method.
+
+    Raises UserError for an assignment without a name or of an unknown setting.
+    """
+    known = settings()
+    result = {k: dict(v) if isinstance(v, dict) else v for k, v in raw.items()}
+    for assignment in assignments:
+        path, _, text = assignment.partition("=")
+        path = path.strip()
+        head, _, rest = path.partition(".")
+        value = notation.value(text.strip())
+        if isinstance(value, Schedule):
+            value = text.strip()
+        if path in known and rest:
+            result.setdefault(head, {})[rest] = value
+        elif path in known:
+            result[path] = value
+        elif rest and head in (*STAGES, *notation.STAGE_ALIASES):
+            result.setdefault("algorithm", {})[path] = value
+        else:
+            options = [*known, *(f"{stage}.<option>" for stage in STAGES)]
+            hint = nearest(path, known) or f"; there are {', '.join(options)}"
+            raise UserError(f"no option {path or assignment!r}{hint}")
+    return result
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Schedule):
+        return notation.value_text(value)
+    if value is None:
+        return "none"
+    if isinstance(value, float) and value in (float("inf"), float("-inf")):
+        return value
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _without_none(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {k: _without_none(v) for k, v in value.items() if v is not None}
+    return value

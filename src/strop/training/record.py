@@ -1,0 +1,125 @@
+"""The run's folder: metrics.jsonl, rollouts/*.parquet, config.toml; nothing is ever half written.
+
+After a kill, lines and files of steps beyond the checkpoint are cut off, so every step appears
+once.
+"""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+
+from strop.batch import Batch
+from strop.errors import RunStopped, UserError
+
+
+class Record:
+    """Writes a run's folder. Raises RunStopped when the disk is full."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.metrics_path = folder / "metrics.jsonl"
+        self.rollouts = folder / "rollouts"
+
+    def create(self, config: str) -> None:
+        """A new folder with its configuration. Raises UserError when a run is there already."""
+        if (self.folder / "config.toml").exists():
+            raise UserError(
+                f"{self.folder} already holds a run: go on with `strop train --resume "
+                f"{self.folder}`, or give another folder with --out"
+            )
+        try:
+            self.rollouts.mkdir(parents=True, exist_ok=True)
+            write_whole(self.folder / "config.toml", config)
+        except OSError as error:
+            raise UserError(f"cannot write to {self.folder}: {error.strerror}") from error
+
+    def cut_after(self, step: int) -> None:
+        """Forget everything that was written of later steps."""
+        if self.metrics_path.exists():
+            kept = []
+            for line in self.metrics_path.read_text(encoding="utf-8").splitlines():
+                if (found := _parsed(line)) is not None and found["step"] <= step:
+                    kept.append(line)
+            write_whole(self.metrics_path, "".join(f"{line}\n" for line in kept))
+        for path in self.rollouts.glob("*.parquet"):
+            if int(path.stem.rpartition("-")[2]) > step:
+                path.unlink()
+
+    def metrics(self, step: int, values: dict[str, float]) -> None:
+        """Append the step's line."""
+        line = json.dumps({"step": step, **{k: values[k] for k in sorted(values)}})
+        try:
+            with self.metrics_path.open("a", encoding="utf-8") as file:
+                file.write(line + "\n")
+                file.flush()
+        except OSError as error:
+            raise RunStopped(f"cannot write {self.metrics_path}: {error}") from error
+
+    def write_rollouts(self, step: int, batch: Batch, services: Any) -> None:
+        """The step's rollouts as Parquet: texts, rewards, advantages, lengths."""
+        table = rollout_table(step, batch, services)
+        path = self.rollouts / f"step-{step:06d}.parquet"
+        try:
+            unfinished = path.with_suffix(".unfinished")
+            pq.write_table(table, unfinished)
+            unfinished.rename(path)
+        except OSError as error:
+            raise RunStopped(f"cannot write {path}: {error}") from error
+
+
+def rollout_table(step: int, batch: Batch, services: Any) -> pa.Table:
+    """One row per rollout: step, uid, prompt, completion, one column per reward, advantage, ..."""
+    prompts, completions = services.texts(batch)
+    uid_B = batch["uid_P"][batch["group_B"]]
+    learns_B = torch.zeros(batch.size("B"), dtype=torch.bool)
+    learns_B[batch["rollout_T"][batch["gradient_T"]].cpu()] = True
+    columns: dict[str, Any] = {
+        "step": [step] * batch.size("B"),
+        "uid": uid_B.tolist(),
+        "draw": batch["draw_P"][batch["group_B"]].tolist(),
+        "prompt": [p if isinstance(p, str) else json.dumps(p) for p in prompts],
+        "completion": completions,
+        "reward": batch["reward_B"].tolist(),
+        **{
+            f"reward/{name}": [None if v != v else v for v in column.tolist()]
+            for name, column in zip(services.reward_names, batch["reward_BM"].T, strict=True)
+        },
+        "advantage": batch["advantage_B"].tolist(),
+        "scored": batch["scored_B"].tolist(),
+        "truncated": batch["truncated_B"].tolist(),
+        "gradient": learns_B.tolist(),
+        "length": batch["length_B"].tolist(),
+    }
+    return pa.table(columns)
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file so that it is never seen half written."""
+    unfinished = path.with_name(f".{path.name}.unfinished")
+    with unfinished.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    unfinished.rename(path)
+
+
+def read_metrics(folder: Path) -> list[dict[str, Any]]:
+    """All complete lines of a run's metrics. Raises UserError when the folder is not a run."""
+    path = folder / "metrics.jsonl"
+    if not path.is_file():
+        raise UserError(f"{folder} is not a run: it has no metrics.jsonl")
+    lines = path.read_text(encoding="utf-8").splitlines()
+    return [found for line in lines if (found := _parsed(line)) is not None]
+
+
+def _parsed(line: str) -> dict[str, Any] | None:
+    """The line's values; None for a line that a kill cut short."""
+    try:
+        return json.loads(line)
+    except json.JSONDecodeError:
+        return None
