@@ -1,0 +1,174 @@
+"""Figures as plain plotly dictionaries: lines of several runs, and stacked areas of one run."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from strop.report.run_folder import Run
+
+# Readable on a light and on a dark page; told apart with the common colour-vision deficiencies.
+COLOURS = (
+    "#3478b8",
+    "#d07a1c",
+    "#2a9183",
+    "#b4557e",
+    "#7a68c2",
+    "#8a7a2a",
+    "#4f9fcf",
+    "#9a6a4c",
+)
+GREY = "#8a929e"
+DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
+SMOOTH_FROM = 30  # values from which a noisy curve also gets its moving mean
+
+
+@dataclass(frozen=True)
+class Chart:
+    """A titled figure; the page supplies the colours of text and grid."""
+
+    title: str
+    caption: str
+    data: tuple[dict[str, Any], ...]
+    layout: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One number of a run and, where they are recorded, the limits around it."""
+
+    key: str
+    label: str
+    low: str = ""
+    high: str = ""
+
+
+def lines(
+    runs: Sequence[Run],
+    title: str,
+    caption: str,
+    curves: Sequence[Curve],
+    *,
+    percent: bool = False,
+    smooth: bool = False,
+    zero: bool = True,
+) -> Chart | None:
+    """Curves over steps; with several runs the colour is the run and the dash is the curve.
+
+    `zero` starts the axis at 0 where all values allow it. None when no run has any of the numbers.
+    """
+    data: list[dict[str, Any]] = []
+    used = [curve for curve in curves if any(run.series(curve.key)[0] for run in runs)]
+    for run_index, run in enumerate(runs):
+        for curve_index, curve in enumerate(used):
+            colour = COLOURS[(run_index if len(runs) > 1 else curve_index) % len(COLOURS)]
+            name = _name(run, curve, several_runs=len(runs) > 1, several_curves=len(used) > 1)
+            data += _band(run, curve, colour)
+            data += _line(run, curve, name, colour, DASHES[curve_index % 6], smooth, len(runs) > 1)
+    if not data:
+        return None
+    all_positive = all(y is None or y >= 0 for trace in data for y in trace["y"])
+    axis: dict[str, Any] = {"rangemode": "tozero" if zero and all_positive else "normal"}
+    if percent:
+        axis["tickformat"] = ".2~%"
+    visible = sum(trace.get("showlegend", True) for trace in data)
+    return Chart(title, caption, tuple(data), {"yaxis": axis, "showlegend": visible > 1})
+
+
+def stack(
+    run: Run, title: str, caption: str, labels: Mapping[str, tuple[str, str]], *, percent: bool
+) -> Chart | None:
+    """Areas on top of each other; `labels` is key -> (label, colour); a missing value is 0."""
+    found = {key: dict(zip(*run.series(key), strict=True)) for key in labels}
+    found = {key: values for key, values in found.items() if values}
+    if not found:
+        return None
+    steps = sorted(set().union(*found.values()))
+    shape = "linear" if percent else "hvh"  # seconds belong to their step, not to a slope
+    data = tuple(
+        {
+            "x": steps,
+            "y": [values.get(step, 0.0) for step in steps],
+            "name": labels[key][0],
+            "mode": "lines" if len(steps) > 1 else "lines+markers",
+            "line": {
+                "width": 0.5,
+                "color": labels[key][1],
+                "shape": "linear" if percent else "hvh",
+            },
+            "fillcolor": see_through(labels[key][1], 0.75),
+            "stackgroup": "all",
+        }
+        for key, values in found.items()
+    )
+    axis: dict[str, Any] = {"rangemode": "tozero"}
+    if percent:
+        axis |= {"tickformat": ".2~%", "range": [0, 1]}
+    return Chart(title, caption, data, {"yaxis": axis, "showlegend": True})
+
+
+def see_through(colour: str, alpha: float) -> str:
+    """`#rrggbb` with an opacity."""
+    red, green, blue = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
+    return f"rgba({red}, {green}, {blue}, {alpha:g})"
+
+
+def moving_mean(values: Sequence[float], window: int) -> list[float]:
+    """Mean of the `window` (an odd number) values around each; at the ends of those that exist."""
+    half = window // 2
+    sums = [0.0]
+    for value in values:
+        sums.append(sums[-1] + value)
+    spans = [(max(0, i - half), min(len(values), i + half + 1)) for i in range(len(values))]
+    return [(sums[stop] - sums[start]) / (stop - start) for start, stop in spans]
+
+
+def _name(run: Run, curve: Curve, *, several_runs: bool, several_curves: bool) -> str:
+    if several_runs and several_curves:
+        return f"{run.name} · {curve.label}"
+    return run.name if several_runs else curve.label
+
+
+def _line(
+    run: Run, curve: Curve, name: str, colour: str, dash: str, smooth: bool, several_runs: bool
+) -> list[dict[str, Any]]:
+    """The curve, or its values faintly and their moving mean where there are many."""
+    steps, values = run.series(curve.key)
+    if not steps:
+        return []
+    trace: dict[str, Any] = {
+        "x": steps,
+        "y": values,
+        "name": name,
+        "mode": "lines+markers" if len(steps) <= SMOOTH_FROM else "lines",
+        "marker": {"size": 5},
+        "line": {"color": colour, "width": 2, "dash": dash if several_runs else "solid"},
+    }
+    if not smooth or len(steps) <= SMOOTH_FROM:
+        return [trace]
+    window = 2 * (len(values) // 40) + 3
+    faint = trace | {
+        "line": {"color": see_through(colour, 0.35), "width": 1},
+        "showlegend": False,
+        "hoverinfo": "skip",
+    }
+    mean = trace | {"y": moving_mean(values, window), "name": f"{name} (mean of {window})"}
+    return [faint, mean]
+
+
+def _band(run: Run, curve: Curve, colour: str) -> list[dict[str, Any]]:
+    """A shaded area between the two limits of a curve; nothing where they are not recorded."""
+    low = dict(zip(*run.series(curve.low), strict=True))
+    high = dict(zip(*run.series(curve.high), strict=True))
+    steps = sorted(low.keys() & high.keys())
+    if not steps:
+        return []
+    edge = {
+        "x": steps,
+        "mode": "lines",
+        "line": {"width": 0.5, "color": see_through(colour, 0.4)},
+        "showlegend": False,
+        "hoverinfo": "skip",
+    }
+    fill = {"fill": "tonexty", "fillcolor": see_through(colour, 0.13)}
+    upper = [high[step] for step in steps]
+    return [edge | {"y": [low[step] for step in steps]}, edge | {"y": upper} | fill]

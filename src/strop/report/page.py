@@ -1,0 +1,142 @@
+"""The report page: one HTML file that opens without a network."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from html import escape
+from importlib import resources
+from pathlib import Path
+
+from plotly.offline import get_plotlyjs
+
+from strop.errors import UserError
+from strop.report.charts import Chart
+from strop.report.run_folder import Run, read_run
+from strop.report.sections import sections
+from strop.report.tables import differing_settings, every_number, examples, headlines
+
+# The browser itself refuses anything from outside the page.
+POLICY = (
+    "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
+    "img-src data: blob:; font-src data:"
+)
+
+
+def write_report(runs: Sequence[Path], out: Path) -> Path:
+    """Write one page about the folders of one or more runs; returns `out`.
+
+    Several runs share their charts (one colour each). What a run has not recorded is left out and
+    named in a note. Raises UserError without a run, for a folder that is not a run, and for a
+    damaged metrics file.
+    """
+    if not runs:
+        raise UserError("a report needs at least one run's folder.")
+    read = _unique_names([read_run(Path(folder)) for folder in runs], runs)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(render(read), encoding="utf-8")
+    return out
+
+
+def render(runs: Sequence[Run]) -> str:
+    """The page as text."""
+    title = "strop: " + ", ".join(run.name for run in runs)
+    return "".join(
+        (
+            '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n',
+            f'<meta http-equiv="Content-Security-Policy" content="{escape(POLICY)}">\n',
+            '<meta name="viewport" content="width=device-width, initial-scale=1">\n',
+            f"<title>{escape(title)}</title>\n<style>{_asset('page.css')}</style>\n</head>\n<body>\n",
+            _header(runs),
+            "<main>\n",
+            _section("Numbers", headlines(runs)),
+            *(_section(name, _charts(charts, name)) for name, charts in sections(runs)),
+            _section("Rollouts of the last steps", _per_run(runs, [examples(r) for r in runs])),
+            _section("Settings", _settings(runs)),
+            _section("Every recorded number", _folded(runs, [every_number(r) for r in runs])),
+            "</main>\n",
+            f"<script>{get_plotlyjs()}</script>\n<script>{_asset('page.js')}</script>\n",
+            "</body>\n</html>\n",
+        )
+    )
+
+
+def _unique_names(runs: list[Run], folders: Sequence[Path]) -> list[Run]:
+    """Folder names, or whole paths where two folders have the same name."""
+    names = [run.name for run in runs]
+    return [
+        replace(run, name=str(folder)) if names.count(run.name) > 1 else run
+        for run, folder in zip(runs, folders, strict=True)
+    ]
+
+
+def _asset(name: str) -> str:
+    return resources.files("strop.report").joinpath(name).read_text(encoding="utf-8")
+
+
+def _header(runs: Sequence[Run]) -> str:
+    names = " <i>and</i> ".join(escape(run.name) for run in runs)
+    items = []
+    for run in runs:
+        about = _about(run) if len(runs) == 1 else f"{run.name}: {_about(run)}"
+        items.append(f"<p>{escape(about)}</p>")
+        items += [f'<p class="note">{escape(_prefixed(run, note, runs))}</p>' for note in run.notes]
+    return f"<header>\n<h1>{names}</h1>\n{''.join(items)}\n</header>\n"
+
+
+def _prefixed(run: Run, note: str, runs: Sequence[Run]) -> str:
+    return note if len(runs) == 1 else f"{run.name}: {note}"
+
+
+def _about(run: Run) -> str:
+    """Steps, tokens and time in one line."""
+    steps = {line["step"] for line in run.metrics}
+    parts = [f"{len(steps):,} step{'' if len(steps) == 1 else 's'}"]
+    _, tokens = run.series("num_tokens")
+    if tokens:
+        parts.append(f"{tokens[-1]:,.0f} tokens")
+    _, seconds = run.series("step_time")
+    if seconds:
+        minutes, rest = divmod(round(sum(seconds)), 60)
+        hours, minutes = divmod(minutes, 60)
+        times = ((hours, "h"), (minutes, "min"), (rest, "s"))
+        parts.append(" ".join(f"{count} {unit}" for count, unit in times if count) or "under 1 s")
+    return " · ".join(parts)
+
+
+def _section(title: str, content: str) -> str:
+    return f"<section>\n<h2>{escape(title)}</h2>\n{content}\n</section>\n" if content else ""
+
+
+def _charts(charts: Sequence[Chart], section: str) -> str:
+    figures = []
+    for index, chart in enumerate(charts):
+        name = f"{section.lower().replace(' ', '-')}-{index}"
+        # "<" inside a data block could end it
+        figure = json.dumps({"data": chart.data, "layout": chart.layout}).replace("<", "\\u003c")
+        figures.append(
+            f"<figure>\n<figcaption><h3>{escape(chart.title)}</h3><p>{escape(chart.caption)}</p>"
+            f'</figcaption>\n<div class="plot" data-figure="{name}"></div>\n'
+            f'<script type="application/json" id="{name}">{figure}</script>\n</figure>\n'
+        )
+    return f'<div class="grid">\n{"".join(figures)}</div>'
+
+
+def _per_run(runs: Sequence[Run], contents: Sequence[str]) -> str:
+    if len(runs) == 1:
+        return contents[0]
+    pairs = zip(runs, contents, strict=True)
+    return "".join(f"<h3>{escape(run.name)}</h3>\n{content}" for run, content in pairs if content)
+
+
+def _folded(runs: Sequence[Run], contents: Sequence[str], *, unfold: bool = False) -> str:
+    """Each run's content behind its name."""
+    return "".join(
+        f"<details{' open' * unfold}><summary>{escape(run.name)}</summary>{content}</details>\n"
+        for run, content in zip(runs, contents, strict=True)
+        if content
+    )
+
+
+def _settings(runs: Sequence[Run]) -> str:
+    texts = [f"<pre>{escape(run.config)}</pre>" if run.config else "" for run in runs]
+    return differing_settings(runs) + _folded(runs, texts, unfold=len(runs) == 1)

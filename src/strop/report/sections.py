@@ -1,0 +1,145 @@
+"""Which charts the page shows, section by section; a chart without any number is left out."""
+
+import re
+from collections.abc import Sequence
+
+from strop.report.charts import COLOURS, GREY, Chart, Curve, lines, stack
+from strop.report.run_folder import Run
+
+SCORE = re.compile(r"eval/(?P<set>.+)/(?P<metric>(?:mean|pass|maj)@\w+)")
+TIMES = ("rollout", "reward", "advantage", "update", "eval")
+GROUPS = {
+    "groups/frac_all_0": ("all wrong", COLOURS[1]),
+    "groups/frac_mixed": ("mixed", GREY),
+    "groups/frac_all_1": ("all right", COLOURS[2]),
+}
+
+
+def sections(runs: Sequence[Run]) -> list[tuple[str, list[Chart]]]:
+    """Titles with their charts, in reading order; sections without a chart are left out."""
+    found = [
+        ("Learning", [_reward(runs), _reward_parts(runs), *_scores(runs)]),
+        ("Exploration", [_entropy(runs), _entropy_control(runs), _kl(runs)]),
+        ("Completions", [_lengths(runs), _cut_off(runs)]),
+        ("Groups", [_uniform(runs), *(_groups(run, runs) for run in runs)]),
+        ("Stability", _stability(runs)),
+        ("Where the time went", [*(_times(run, runs) for run in runs), *_speed(runs)]),
+    ]
+    kept = [(title, [chart for chart in charts if chart is not None]) for title, charts in found]
+    return [(title, charts) for title, charts in kept if charts]
+
+
+def score_keys(runs: Sequence[Run]) -> list[tuple[str, str, str]]:
+    """(key, evaluation set, metric) of every recorded evaluation score: mean@n, pass@k, maj@k."""
+    keys = dict.fromkeys(key for run in runs for key in run.recorded())
+    matches = [match for key in keys if (match := SCORE.fullmatch(key))]
+    return [(match[0], match["set"], match["metric"]) for match in matches]
+
+
+def _all_keys(runs: Sequence[Run], start: str, end: str = "") -> list[str]:
+    keys = dict.fromkeys(key for run in runs for key in run.recorded())
+    return [key for key in keys if key.startswith(start) and key.endswith(end)]
+
+
+def _reward(runs: Sequence[Run]) -> Chart | None:
+    text = "Mean reward of the rollouts of each training step."
+    return lines(runs, "Reward", text, [Curve("reward", "reward")], smooth=True)
+
+
+def _reward_parts(runs: Sequence[Run]) -> Chart | None:
+    curves = [Curve(k, k.split("/", 1)[1][:-5]) for k in _all_keys(runs, "rewards/", "/mean")]
+    text = "Mean of each reward, before weights."
+    return lines(runs, "Reward parts", text, curves, smooth=True) if len(curves) > 1 else None
+
+
+def _scores(runs: Sequence[Run]) -> list[Chart | None]:
+    by_set: dict[str, list[Curve]] = {}
+    for key, name, metric in score_keys(runs):
+        by_set.setdefault(name, []).append(Curve(key, metric, f"{key}/low", f"{key}/high"))
+    text = "Held-out prompts; the shaded band is the interval over prompts, where recorded."
+    return [
+        lines(runs, f"Evaluation: {name}", text, curves, percent=True)
+        for name, curves in by_set.items()
+    ]
+
+
+def _entropy(runs: Sequence[Run]) -> Chart | None:
+    curve = Curve("entropy", "entropy", "entropy_control/low", "entropy_control/high")
+    text = "Nats per generated token; the shaded band is where a controller holds it."
+    if not _all_keys(runs, "entropy_control/low"):
+        text = "Nats per generated token; near 0 the policy no longer explores."
+    return lines(runs, "Entropy", text, [curve], smooth=True)
+
+
+def _entropy_control(runs: Sequence[Run]) -> Chart | None:
+    limits = ("entropy_control/low", "entropy_control/high")
+    keys = [key for key in _all_keys(runs, "entropy_control/") if key not in limits]
+    curves = [Curve(key, key.removeprefix("entropy_control/")) for key in keys]
+    text = f"What the controller records: {', '.join(curve.label for curve in curves)}."
+    return lines(runs, "Entropy controller", text, curves, zero=False)
+
+
+def _kl(runs: Sequence[Run]) -> Chart | None:
+    text = "Estimated divergence from the reference policy, nats per token."
+    return lines(runs, "Distance from the reference", text, [Curve("kl", "KL")])
+
+
+def _lengths(runs: Sequence[Run]) -> Chart | None:
+    low, high = "completions/min_length", "completions/max_length"
+    curve = Curve("completions/mean_length", "mean length", low, high)
+    text = "Tokens per completion: mean, and shortest to longest where recorded."
+    return lines(runs, "Length", text, [curve])
+
+
+def _cut_off(runs: Sequence[Run]) -> Chart | None:
+    text = "Share of completions that reached the token limit."
+    curve = Curve("completions/clipped_ratio", "cut off")
+    return lines(runs, "Cut off by the limit", text, [curve], percent=True)
+
+
+def _uniform(runs: Sequence[Run]) -> Chart | None:
+    text = "Share of groups whose rewards are all equal: a group baseline leaves them no signal."
+    curve = Curve("frac_reward_zero_std", "without a difference")
+    return lines(runs, "Groups without a difference", text, [curve], percent=True)
+
+
+def _groups(run: Run, runs: Sequence[Run]) -> Chart | None:
+    text = "Share of prompt groups whose rollouts are all wrong, mixed or all right."
+    return stack(run, _of("Groups by outcome", run, runs), text, GROUPS, percent=True)
+
+
+def _stability(runs: Sequence[Run]) -> list[Chart | None]:
+    clip, mismatch = "clip_ratio/region_mean", "sampling/sampling_logp_difference/mean"
+    ratio_text = "Share of tokens whose probability ratio lies outside the clip range."
+    mismatch_text = "Mean absolute difference of log-probabilities, sampler against trainer, nats."
+    return [
+        lines(runs, "Gradient norm", "Before clipping.", [Curve("grad_norm", "gradient norm")]),
+        lines(runs, "Clipped tokens", ratio_text, [Curve(clip, "clipped")], percent=True),
+        lines(runs, "Sampler against trainer", mismatch_text, [Curve(mismatch, "difference")]),
+        lines(runs, "Learning rate", "As applied.", [Curve("learning_rate", "learning rate")]),
+    ]
+
+
+def _times(run: Run, runs: Sequence[Run]) -> Chart | None:
+    known = [f"timing_s/{name}" for name in TIMES]
+    others = sorted(set(_all_keys([run], "timing_s/")) - {*known, "timing_s/step"})
+    colours = (*COLOURS, GREY)
+    labels = {
+        key: (key.removeprefix("timing_s/"), colours[i % len(colours)])
+        for i, key in enumerate(known + others)
+    }
+    return stack(run, _of("Seconds of a step", run, runs), "By stage.", labels, percent=False)
+
+
+def _speed(runs: Sequence[Run]) -> list[Chart | None]:
+    return [
+        lines(runs, title, text, [Curve(f"perf/{key}", title)], smooth=True)
+        for key, title, text in (
+            ("tokens_per_s", "Tokens per second", "Generated and trained on, over the whole step."),
+            ("peak_mem_gb", "Peak memory", "Gigabytes on the training device."),
+        )
+    ]
+
+
+def _of(title: str, run: Run, runs: Sequence[Run]) -> str:
+    return title if len(runs) == 1 else f"{title}: {run.name}"

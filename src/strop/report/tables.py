@@ -1,0 +1,195 @@
+"""Tables of the page as HTML: headline numbers, every number, examples, differing settings."""
+
+import json
+import statistics
+import tomllib
+from collections.abc import Iterable, Sequence
+from html import escape
+from typing import Any
+
+from strop.report.run_folder import Run, is_number
+from strop.report.sections import score_keys
+
+TEXTS = ("prompt", "completion")
+LIMITS = ("low", "high")
+MAX_TEXT = 20_000  # characters of a prompt or completion that the page shows
+HEADLINES = (
+    ("reward", "Reward", "number"),
+    ("entropy", "Entropy, nats per token", "number"),
+    ("kl", "KL to the reference, nats per token", "number"),
+    ("completions/mean_length", "Completion length, tokens", "number"),
+    ("completions/clipped_ratio", "Completions cut off", "percent"),
+    ("frac_reward_zero_std", "Groups without a difference", "percent"),
+    ("grad_norm", "Gradient norm", "number"),
+    ("step_time", "Seconds per step", "number"),
+)
+
+
+def headlines(runs: Sequence[Run]) -> str:
+    """Start -> end of the main numbers, one row each; evaluation scores carry their intervals.
+
+    Start and end are means over the first and last tenth of the recorded steps (at most 20);
+    evaluation scores are the first and last evaluation.
+    """
+    rows = []
+    scores = [(key, f"{metric} on {name}", "percent") for key, name, metric in score_keys(runs)]
+    for key, label, unit in (HEADLINES[0], *scores, *HEADLINES[1:]):
+        cells = [_start_end(run, key, unit, whole=key.startswith("eval/")) for run in runs]
+        if any(cell is not None for cell in cells):
+            filled = [td for cell in cells for td in (cell or ("–", "–", "–"))]
+            rows.append([label, *filled])
+    if not rows:
+        return ""
+    names = "".join(f'<th colspan="3">{escape(run.name)}</th>' for run in runs)
+    top = f"<tr><th></th>{names}</tr>" if len(runs) > 1 else ""
+    head = top + "<tr><th></th>" + "<th>Start</th><th>End</th><th>Change</th>" * len(runs) + "</tr>"
+    return _table("headline", head, rows)
+
+
+def every_number(run: Run) -> str:
+    """Each recorded number with its first, last, smallest and largest value."""
+    rows = []
+    for key in sorted(run.recorded()):
+        steps, values = run.series(key)
+        numbers = (values[0], values[-1], min(values), max(values))
+        rows.append([key, str(len(steps)), *(show(number) for number in numbers)])
+    names = ("Number", "Values", "First", "Last", "Smallest", "Largest")
+    head = "<tr>" + "".join(f"<th>{name}</th>" for name in names) + "</tr>"
+    return _table("numbers", head, rows)
+
+
+def examples(run: Run) -> str:
+    """Best, worst and typical rollouts of the last steps; empty when there are none."""
+    rows = []
+    for kind, row in pick_examples(run.rollouts):
+        texts = [f'<td><div class="text">{_text(row.get(k))}</div></td>' for k in TEXTS]
+        rows.append(f"<tr><td>{kind}<dl>{_facts(row)}</dl></td>{''.join(texts)}</tr>")
+    if not rows:
+        return ""
+    head = "<tr><th></th><th>Prompt</th><th>Completion</th></tr>"
+    return f'<table class="examples"><thead>{head}</thead><tbody>{"".join(rows)}</tbody></table>'
+
+
+def pick_examples(
+    rollouts: Sequence[dict[str, Any]], each: int = 2
+) -> list[tuple[str, dict[str, Any]]]:
+    """`each` rollouts with the highest reward, the lowest, and nearest the median reward.
+
+    Ties go to the later rollout, in the typical ones to the nearest to the median length. No
+    rollout appears twice; rollouts without a reward are left out.
+    """
+    rows = [row for row in reversed(rollouts) if is_number(row.get("reward"))]  # newest first
+    if not rows:
+        return []
+    middle = statistics.median(row["reward"] for row in rows)
+    length = statistics.median(len(_plain(row.get("completion"))) for row in rows)
+    orders = {
+        "best": lambda row: -row["reward"],
+        "worst": lambda row: row["reward"],
+        "typical": lambda row: (
+            abs(row["reward"] - middle),
+            abs(len(_plain(row.get("completion"))) - length),
+        ),
+    }
+    picked: list[tuple[str, dict[str, Any]]] = []
+    for kind, order in orders.items():
+        taken = {id(row) for _, row in picked}
+        left = [row for row in rows if id(row) not in taken]
+        picked += [(kind, row) for row in sorted(left, key=order)[:each]]
+    return picked
+
+
+def differing_settings(runs: Sequence[Run]) -> str:
+    """Settings that are not the same in all runs; empty for one run or unreadable settings."""
+    try:
+        settings = [dict(_flat(tomllib.loads(run.config or ""))) for run in runs]
+    except tomllib.TOMLDecodeError:
+        return ""
+    keys = dict.fromkeys(key for setting in settings for key in setting)
+    rows = []
+    for key in keys:
+        values = [repr(s[key]) if key in s else "–" for s in settings]
+        if len(set(values)) > 1:
+            rows.append([key, *values])
+    head = "<tr><th>Setting</th>" + "".join(f"<th>{escape(r.name)}</th>" for r in runs) + "</tr>"
+    return _table("numbers", head, rows) if rows else ""
+
+
+def show(value: float, unit: str = "number") -> str:
+    """A number in three significant digits (whole numbers in full); a share as a percentage."""
+    if unit == "percent":
+        return f"{100 * value:.1f}%"
+    if value == int(value) and abs(value) < 1e15:
+        return f"{int(value):,}"
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+
+
+def _start_end(run: Run, key: str, unit: str, *, whole: bool) -> tuple[str, str, str] | None:
+    """Start, end and change; `whole` takes single values (with their intervals), not means."""
+    _, values = run.series(key)
+    if not values:
+        return None
+    span = 1 if whole else max(1, min(20, len(values) // 10))
+    start, end = statistics.fmean(values[:span]), statistics.fmean(values[-span:])
+    change = "–"
+    if len(values) > 1:
+        change = ("+" if end > start else "") + show(end - start, unit).replace("%", " pts")
+    start_text = show(start, unit) + _interval(run, key, 0, unit)
+    return start_text, show(end, unit) + _interval(run, key, -1, unit), change.replace("-", "−")
+
+
+def _interval(run: Run, key: str, index: int, unit: str) -> str:
+    step = run.series(key)[0][index]
+    limits = [dict(zip(*run.series(f"{key}/{end}"), strict=True)).get(step) for end in LIMITS]
+    if limits[0] is None or limits[1] is None:
+        return ""
+    return f" [{show(limits[0], unit)}, {show(limits[1], unit)}]"
+
+
+def _facts(row: dict[str, Any]) -> str:
+    """Every short value of a rollout besides its texts."""
+    facts = []
+    for name, value in row.items():
+        if name in TEXTS or value is None or isinstance(value, list | dict | bytes):
+            continue
+        text = show(value) if type(value) is float and is_number(value) else str(value)
+        if len(text) <= 60:
+            facts.append(f"<dt>{escape(name)}</dt><dd>{escape(text)}</dd>")
+    return "".join(facts)
+
+
+def _plain(value: Any) -> str:
+    """Text as it is; chat messages as `role: content`; anything else as JSON."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, list) and all(isinstance(m, dict) and "content" in m for m in value):
+        return "\n\n".join(f"{m.get('role', '')}: {m['content']}" for m in value)
+    return "" if value is None else json.dumps(value, ensure_ascii=False, default=str)
+
+
+def _text(value: Any) -> str:
+    text = _plain(value)
+    if len(text) > MAX_TEXT:
+        hidden = len(text) - MAX_TEXT
+        return f"{escape(text[:MAX_TEXT])}<em> … {hidden:,} more characters</em>"
+    return escape(text)
+
+
+def _flat(settings: dict[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
+    for key, value in settings.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def _table(css: str, head: str, rows: Iterable[Sequence[str]]) -> str:
+    """Rows of plain text; the first cell of a row is its heading."""
+    body = "".join(
+        f'<tr><th scope="row">{escape(row[0])}</th>'
+        + "".join(f"<td>{escape(cell)}</td>" for cell in row[1:])
+        + "</tr>"
+        for row in rows
+    )
+    wrapped = f'<table class="{css}"><thead>{head}</thead><tbody>{body}</tbody></table>'
+    return f'<div class="wide">{wrapped}</div>'

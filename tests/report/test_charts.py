@@ -1,0 +1,119 @@
+"""Figures: what they hold, and that plotly accepts them."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import plotly.graph_objects as go
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from strop.report.charts import COLOURS, Chart, Curve, lines, moving_mean, stack
+from strop.report.run_folder import Run, read_run
+from strop.report.sections import GROUPS, sections
+
+MakeRun = Callable[..., Path]
+
+
+def run_of(name: str, **series: list[float]) -> Run:
+    length = max(len(values) for values in series.values())
+    rows = [
+        {"step": i + 1, **{key: values[i] for key, values in series.items() if i < len(values)}}
+        for i in range(length)
+    ]
+    return Run(name, tuple(rows), None, (), ())
+
+
+def charts_of(runs: list[Run]) -> dict[str, Chart]:
+    return {chart.title: chart for _, charts in sections(runs) for chart in charts}
+
+
+def test_every_figure_is_valid_and_in_order(make_run: MakeRun) -> None:
+    runs = [read_run(make_run("a")), read_run(make_run("b", num_steps=7))]
+    for some in (runs[:1], runs):
+        found = sections(some)
+        assert [title for title, _ in found] == [
+            "Learning",
+            "Exploration",
+            "Completions",
+            "Groups",
+            "Stability",
+            "Where the time went",
+        ]
+        for chart in charts_of(some).values():
+            go.Figure({"data": chart.data, "layout": chart.layout})  # raises on unknown fields
+
+
+def test_several_runs_share_a_chart_by_colour() -> None:
+    runs = [run_of("a", reward=[0.1, 0.2]), run_of("b", reward=[0.3, 0.4])]
+    chart = charts_of(runs)["Reward"]
+    assert [trace["name"] for trace in chart.data] == ["a", "b"]
+    assert [trace["line"]["color"] for trace in chart.data] == list(COLOURS[:2])
+    assert chart.layout["showlegend"]
+    assert not charts_of(runs[:1])["Reward"].layout["showlegend"]
+
+
+def test_entropy_band_only_where_both_limits_are_recorded() -> None:
+    limits = {"entropy_control/low": [0.4, 0.4], "entropy_control/high": [0.6]}
+    with_band = charts_of([run_of("a", entropy=[1.0, 0.5], **limits)])["Entropy"]
+    low, high, curve = with_band.data
+    assert (low["y"], high["y"], curve["y"]) == ([0.4], [0.6], [1.0, 0.5])
+    assert high["fill"] == "tonexty"
+    assert "controller" in with_band.caption
+    without = charts_of([run_of("a", entropy=[1.0, 0.5])])["Entropy"]
+    assert len(without.data) == 1
+    assert "controller" not in without.caption
+
+
+def test_evaluation_sets_have_their_own_charts_with_intervals() -> None:
+    keys = {
+        "eval/easy/pass@1": [0.5],
+        "eval/easy/pass@1/low": [0.4],
+        "eval/easy/pass@1/high": [0.6],
+        "eval/hard/set/maj@8": [0.2],
+        "eval/hard/set/auc": [0.9],
+    }
+    found = charts_of([run_of("a", **keys)])
+    assert list(found) == ["Evaluation: easy", "Evaluation: hard/set"]
+    assert [trace["y"] for trace in found["Evaluation: easy"].data] == [[0.4], [0.6], [0.5]]
+    assert [trace["name"] for trace in found["Evaluation: hard/set"].data] == ["maj@8"]
+
+
+def test_stack_counts_a_missing_value_as_zero() -> None:
+    run = run_of("a", **{"timing_s/rollout": [1.0, 2.0], "timing_s/eval": [0.5]})
+    chart = charts_of([run])["Seconds of a step"]
+    assert {trace["name"]: trace["y"] for trace in chart.data} == {
+        "rollout": [1.0, 2.0],
+        "eval": [0.5, 0.0],
+    }
+    assert len({trace["fillcolor"] for trace in chart.data}) == 2
+    assert stack(run, "t", "c", GROUPS, percent=True) is None
+
+
+def test_charts_without_numbers_are_left_out() -> None:
+    assert lines([run_of("a", reward=[1.0])], "t", "c", [Curve("kl", "KL")]) is None
+    assert list(charts_of([run_of("a", reward=[1.0])])) == ["Reward"]
+    assert sections([Run("a", (), None, (), ())]) == []
+
+
+def test_axis_starts_at_zero_unless_values_are_negative() -> None:
+    def mode(values: list[float]) -> str:
+        return charts_of([run_of("a", reward=values)])["Reward"].layout["yaxis"]["rangemode"]
+
+    assert (mode([0.5, 0.6]), mode([-0.5, 0.6])) == ("tozero", "normal")
+
+
+def test_long_noisy_curves_get_their_mean() -> None:
+    faint, mean = charts_of([run_of("a", reward=[0.0, 1.0] * 40)])["Reward"].data
+    assert faint["y"] == [0.0, 1.0] * 40
+    assert faint["showlegend"] is False
+    assert mean["name"] == "reward (mean of 7)"
+    assert mean["y"][10] == pytest.approx(4 / 7)  # entries 7 .. 13 are 1 0 1 0 1 0 1
+
+
+@given(st.lists(st.floats(-100, 100), min_size=1, max_size=30), st.sampled_from([1, 3, 7, 41]))
+def test_moving_mean_matches_slow_loop(values: list[float], window: int) -> None:
+    half = window // 2
+    spans = [values[max(0, i - half) : i + half + 1] for i in range(len(values))]
+    slow = [sum(span) / len(span) for span in spans]
+    assert moving_mean(values, window) == pytest.approx(slow, abs=1e-9)

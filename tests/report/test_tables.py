@@ -1,0 +1,111 @@
+"""Tables: headline numbers, examples, differing settings."""
+
+import re
+
+import pytest
+
+from strop.report.run_folder import Run
+from strop.report.tables import (
+    MAX_TEXT,
+    differing_settings,
+    every_number,
+    examples,
+    headlines,
+    pick_examples,
+    show,
+)
+
+
+def run_of(metrics: list[dict] = (), rollouts: list[dict] = (), config: str | None = None) -> Run:
+    rows = tuple({"step": i + 1, **row} for i, row in enumerate(metrics))
+    return Run("a", rows, config, tuple(rollouts), ())
+
+
+def rows_of(html: str) -> list[list[str]]:
+    """Cells of each body row."""
+    found = re.findall(r"<tr><th scope.*?</tr>", html)
+    return [re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row) for row in found]
+
+
+def test_headlines_average_a_tenth_and_take_single_evaluations() -> None:
+    metrics = [{"reward": float(i)} for i in range(20)]
+    metrics[0] |= {"eval/s/pass@1": 0.25, "eval/s/pass@1/low": 0.2, "eval/s/pass@1/high": 0.3}
+    metrics[19] |= {"eval/s/pass@1": 0.125}
+    # reward: means of the first and last two values, 0.5 and 18.5
+    assert rows_of(headlines([run_of(metrics)])) == [
+        ["Reward", "0.5", "18.5", "+18"],
+        ["pass@1 on s", "25.0% [20.0%, 30.0%]", "12.5%", "−12.5 pts"],
+    ]
+
+
+def test_headlines_of_several_runs_leave_gaps() -> None:
+    runs = [run_of([{"reward": 1.0}]), run_of([{"entropy": 0.5}, {"entropy": 0.5}])]
+    assert rows_of(headlines(runs)) == [
+        ["Reward", "1", "1", "–", "–", "–", "–"],
+        ["Entropy, nats per token", "–", "–", "–", "0.5", "0.5", "0"],
+    ]
+    assert headlines([run_of()]) == ""
+
+
+def test_every_number_lists_first_last_smallest_largest() -> None:
+    html = every_number(run_of([{"x<y": 2.0}, {"x<y": 5.0}, {"x<y": 1.0}]))
+    assert rows_of(html) == [["x&lt;y", "3", "2", "1", "1", "5"]]
+
+
+def test_examples_are_best_worst_and_typical_without_repeats() -> None:
+    rewards = [0.0, 1.0, 0.5, 0.4, 0.0, 1.0, 0.5, None, float("nan")]
+    rows = [{"step": i, "reward": r, "completion": "x"} for i, r in enumerate(rewards)]
+    picked = [(kind, row["step"]) for kind, row in pick_examples(rows)]
+    assert picked == [
+        ("best", 5),
+        ("best", 1),
+        ("worst", 4),
+        ("worst", 0),
+        ("typical", 6),
+        ("typical", 2),
+    ]
+    assert [kind for kind, _ in pick_examples(rows[:3])] == ["best", "best", "worst"]
+    assert pick_examples(rows[7:]) == []
+    assert examples(run_of()) == ""
+
+
+def test_examples_show_text_as_text() -> None:
+    row = {
+        "reward": 1.0,
+        "prompt": [{"role": "user", "content": "1 < 2?"}],
+        "completion": "<script>alert('x')</script>" + "y" * MAX_TEXT,
+        "ids": [1, 2, 3],
+        "source & kind": "<b>",
+        "long": "z" * 100,
+    }
+    html = examples(run_of(rollouts=[row]))
+    assert "user: 1 &lt; 2?" in html
+    assert "<script" not in html
+    assert "&lt;script&gt;" in html
+    assert "… 27 more characters" in html
+    assert "<dt>source &amp; kind</dt><dd>&lt;b&gt;</dd>" in html
+    assert "ids" not in html
+    assert "zzz" not in html
+
+
+def test_only_differing_settings_are_listed() -> None:
+    first = run_of(config="seed = 1\n[training]\nlr = 1e-4\nsteps = 5\n")
+    second = run_of(config="seed = 1\n[training]\nlr = 2e-4\n")
+    html = differing_settings([first, second])
+    assert rows_of(html) == [["training.lr", "0.0001", "0.0002"], ["training.steps", "5", "–"]]
+    assert differing_settings([first, first]) == ""
+    assert differing_settings([first, run_of(config="not toml [")]) == ""
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "text"),
+    [
+        (0.123456, "number", "0.123"),
+        (1234.56, "number", "1,235"),
+        (48000.0, "number", "48,000"),
+        (-1e-5, "number", "-1e-05"),
+        (0.12345, "percent", "12.3%"),
+    ],
+)
+def test_numbers_are_short(value: float, unit: str, text: str) -> None:
+    assert show(value, unit) == text
