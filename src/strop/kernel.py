@@ -55,7 +55,7 @@ class View:
     """
 
     batch: Batch
-    rows: slice = slice(None)
+    rows: slice = field(default_factory=lambda: slice(None))
     current: Mapping[str, Tensor] = field(default_factory=dict)
     _seen: dict[str, Tensor] = field(default_factory=dict)
 
@@ -72,7 +72,8 @@ class View:
         if level_of(name) != "T" or name.endswith("_TV") or not column.is_floating_point():
             return column
         mask_T = self.batch["mask_T"][self.rows]
-        return torch.where(mask_T, column, column.new_zeros(()))
+        inside = mask_T.reshape(-1, *[1] * (column.dim() - 1))
+        return torch.where(inside, column, column.new_zeros(()))
 
     def _rows(self, name: str) -> Any:
         return self.rows if level_of(name) == "T" else ()
@@ -98,12 +99,12 @@ class Tally:
 
     def means(self) -> dict[str, float]:
         """sum / weight of every metric; 0 where nothing was counted."""
-        return {name: total / weight if weight else 0.0 for name, (total, weight) in self.sums.items()}
+        return {
+            name: total / weight if weight else 0.0 for name, (total, weight) in self.sums.items()
+        }
 
 
-def prepare(
-    terms: Sequence[Term], batch: Batch, rng: torch.Generator | None = None
-) -> Batch:
+def prepare(terms: Sequence[Term], batch: Batch, rng: torch.Generator | None = None) -> Batch:
     """`batch` with each term's constants of this update as columns `<term>:rows_T`, `:share_T`.
 
     Reads gradient_T, denominator_T (policy) or mask_T (other learners). Shares are taken over the
@@ -138,7 +139,8 @@ def term_loss(term: Term, view: View, tally: Tally, **special: Any) -> Tensor:
     loss = -term.coef * (weight_T * objective_T).sum()
     count = rows_T.sum()
     for name, value_T in outcome.metrics.items():
-        tally.add(name, torch.where(rows_T, value_T.detach(), 0).sum(), count)
+        detached_T = torch.as_tensor(value_T, device=rows_T.device).detach()
+        tally.add(name, torch.where(rows_T, detached_T, 0).sum(), count)
     tally.losses[term.name] = tally.losses.get(term.name, 0.0) + float(loss.detach())
     return loss
 

@@ -1,0 +1,239 @@
+"""Padded tensors under their public names to one flat batch of a recipe's stage, and back."""
+
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from strop import catalogue, notation, segments
+from strop import part as parts
+from strop.algorithm import Algorithm
+from strop.batch import Batch, level_of
+from strop.errors import UserError
+from strop.part import Use
+from strop.schedule import Schedule
+from strop.training import pack
+
+# Names at this door and the columns of the batch that they fill. A column that is not listed goes
+# by its own name without the suffix (`truncated` for `truncated_B`).
+COLUMNS: dict[str, tuple[str, ...]] = {
+    "rewards": ("reward_B", "outcome_B", "scored_B"),
+    "groups": ("group_B", "group_T", "group_K", "uid_P", "draw_P"),
+    "advantages": ("advantage_T", "advantage_B"),
+    "logp_old": ("logp_old_T",),
+    "logp_prox": ("logp_old_T",),
+    "logp_start": ("logp_old_T",),
+    "logp_beh": ("logp_behavior_T",),
+    "logp_roll": ("logp_behavior_T",),
+    "entropy": ("entropy_T", "entropy_old_T"),
+    "values": ("value_T",),
+    "token_rewards": ("reward_T",),
+    "token_ids": ("id_T",),
+    "reward_components": ("reward_BM",),
+    "lengths": ("length_B",),
+    "mean_logp_vocab": ("mean_logp_T",),
+    "mean_logp": ("mean_logp_T",),
+    "mean_logp_vocab_old": ("mean_logp_old_T",),
+    "dropped_tokens": ("dropped_T",),
+    "candidate_tokens": ("candidate_T",),
+    "n_drop": ("num_drop",),
+    "length": ("max_length",),
+    "total_steps": ("num_steps",),
+    "logits": ("logq_TV",),
+    "logits_old": ("logq_old_TV",),
+    "logits_ref": ("logq_ref_TV",),
+}
+# Columns through which gradient flows; all others are detached.
+CURRENT = frozenset({"logp_T", "entropy_T", "mean_logp_T", "value_T", "logq_TV"})
+# What each call runs, and the names that it takes whether or not a part reads them.
+CALLS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "advantages": ("advantage", ("rewards", "groups", "mask")),
+    "selection": ("selection", ("advantages", "groups", "mask")),
+    "policy_loss": ("terms", ("logp", "advantages", "mask")),
+}
+# Columns that follow from the mask alone.
+FROM_MASK = frozenset({"mask_T", "gradient_T", "denominator_T", "turn_T", "rollout_T", "rollout_K",
+                       "size_B", "index_B"})  # fmt: skip
+# Columns that may be given and have a value without it.
+DEFAULTED = frozenset({"max_length", "length_B", "scored_B"})
+
+
+@dataclass(frozen=True)
+class Door:
+    """One call: the composed algorithm and its batch."""
+
+    algorithm: Algorithm
+    batch: Batch
+    seed: int
+
+    def rng(self) -> torch.Generator:
+        return torch.Generator().manual_seed(self.seed)
+
+    def special(self, use: Use) -> dict[str, Any]:
+        """The special names that a part may ask for here: a generator and its first state."""
+        state = {"state": use.part.init()} if hasattr(use.part, "init") else {}
+        return {"rng": self.rng(), **state}
+
+
+def open_door(
+    call: str,
+    name: str,
+    params: Mapping[str, Any],
+    seed: int,
+    mask_BT: Tensor,
+    given: Mapping[str, Any],
+    denominator_BT: Tensor | None = None,
+) -> Door:
+    if not isinstance(mask_BT, Tensor) or mask_BT.dim() != 2:
+        raise UserError("mask must be a tensor [B, T]")
+    algorithm, given = compose(name, params, {k: v for k, v in given.items() if v is not None})
+    _refuse(call, name, algorithm, given)
+    gradient_BT = mask_BT.bool()
+    counts_BT = gradient_BT if denominator_BT is None else denominator_BT.bool()
+    if counts_BT.shape != mask_BT.shape:
+        raise UserError(f"denominator_mask must be {list(mask_BT.shape)} like the mask")
+    columns: dict[str, Tensor] = {"gradient_T": gradient_BT, "denominator_T": counts_BT}
+    columns["max_length"] = torch.tensor(mask_BT.shape[1], device=mask_BT.device)
+    for key, value in given.items():
+        columns |= _columns(key, value, mask_BT)
+    batch = pack.from_padded(columns, gradient_BT | counts_BT)
+    algorithm = _at_step(algorithm, CALLS[call][0], name, batch)
+    return Door(algorithm, _with_advantage_B(call, algorithm, batch), seed)
+
+
+def compose(
+    name: str, params: Mapping[str, Any], given: Mapping[str, Any]
+) -> tuple[Algorithm, dict[str, Any]]:
+    """The recipe, and the given tensors with those run-wide numbers that stood in `params`."""
+    known = inspect.signature(catalogue.load("recipe", name)).parameters
+    run_wide = {
+        key: value
+        for key, value in params.items()
+        if key not in known and (key in ("step", "total_steps", "length", "n_drop"))
+    }
+    own = {key: value for key, value in params.items() if key not in run_wide}
+    return notation.build_recipe(name, own), {**given, **run_wide}
+
+
+def _names(column: str) -> list[str]:
+    """The names that a column has at this door, the usual one first."""
+    named = [name for name, columns in COLUMNS.items() if column in columns]
+    return named or [column.rpartition("_")[0] if level_of(column) else column]
+
+
+def _reads(algorithm: Algorithm, call: str) -> dict[str, bool]:
+    """The columns that the call's stage reads from outside, and whether each must be given."""
+    stage = CALLS[call][0]
+    inside = set(FROM_MASK) | ({"advantage_B"} if call == "advantages" else set())
+    found: dict[str, bool] = {}
+    for path, use in algorithm.uses():
+        if path.split(".")[0] == stage:
+            for read in parts.reads(use):
+                if read.column not in inside:
+                    must = read.required and read.column not in DEFAULTED
+                    found[read.column] = found.get(read.column, False) or must
+            inside |= set(parts.writes(use))
+    return found
+
+
+def inputs(algorithm: Algorithm, call: str) -> dict[str, bool]:
+    found = dict.fromkeys(("step", "total_steps"), False)
+    found |= {name: name in ("logp", "rewards", "mask") for name in CALLS[call][1]}
+    for column, must in _reads(algorithm, call).items():
+        for name in _names(column):
+            found[name] = found.get(name, False) or must
+    return found
+
+
+def _refuse(call: str, name: str, algorithm: Algorithm, given: Mapping[str, Any]) -> None:
+    """Raise UserError for a tensor that nothing reads, and for a column that is not there."""
+    known = inputs(algorithm, call)
+    for key in given:
+        if key not in known:
+            raise UserError(
+                f"{call}({name!r}) takes no {key}{catalogue.nearest(key, known)}; it takes "
+                f"{', '.join(known)}"
+            )
+    for column, must in _reads(algorithm, call).items():
+        names = _names(column)
+        if must and not any(key in given for key in names):
+            raise UserError(f"{call}({name!r}) needs {' or '.join(names)} (column {column})")
+
+
+def _columns(key: str, value: Any, mask_BT: Tensor) -> dict[str, Tensor]:
+    """The batch columns that one tensor given as `key` fills."""
+    column = torch.as_tensor(value, device=mask_BT.device)
+    filled = COLUMNS.get(key) or _by_suffix(key, column, mask_BT)
+    level = level_of(filled[0])
+    shape = {"T": mask_BT.shape, "B": mask_BT.shape[:1], "": torch.Size()}.get(level)
+    if key == "advantages" and column.dim() == 1:
+        shape = mask_BT.shape[:1]
+    if shape is None:
+        raise UserError(f"{key} belongs to turns or prompts, which padded tensors cannot carry")
+    axes = len(shape) + (filled[0].endswith(("_TV", "_BM")))
+    if column.dim() != axes or column.shape[: len(shape)] != shape:
+        raise UserError(
+            f"{key} must be {list(shape)} to fit the mask {list(mask_BT.shape)}; it is "
+            f"{list(column.shape)}"
+        )
+    if key == "rewards":
+        return _rewards(column)
+    if key == "groups":
+        return {"group_B": torch.unique(column, return_inverse=True)[1]}
+    if key == "advantages":
+        column = _float(column).detach()
+        if column.dim() == 2:
+            return {"advantage_T": column}
+        return {"advantage_T": column[:, None].expand(mask_BT.shape), "advantage_B": column}
+    if filled[0].endswith("_TV"):
+        column = torch.log_softmax(column, dim=-1)
+    return {name: column if name in CURRENT else column.detach() for name in filled}
+
+
+def _by_suffix(key: str, column: Tensor, mask_BT: Tensor) -> tuple[str, ...]:
+    """The column of a name that is not in the table: `truncated` [B] -> `truncated_B`."""
+    suffix = ("", "_B", "_T")[min(column.dim(), 2)]
+    return (key + suffix,)
+
+
+def _rewards(reward_B: Tensor) -> dict[str, Tensor]:
+    reward_B = _float(reward_B).detach()
+    scored_B = ~reward_B.isnan()
+    reward_B = torch.where(scored_B, reward_B, 0)
+    names = ("reward_B", "outcome_B", "advantage_B")
+    return {"scored_B": scored_B, **dict.fromkeys(names, reward_B)}
+
+
+def _float(column: Tensor) -> Tensor:
+    return column if column.is_floating_point() else column.float()
+
+
+def _with_advantage_B(call: str, algorithm: Algorithm, batch: Batch) -> Batch:
+    """The batch with one advantage a rollout where a part reads it and [B, T] was given."""
+    if "advantage_B" in batch or "advantage_B" not in _reads(algorithm, call):
+        return batch
+    arguments = (batch["advantage_T"], batch["rollout_T"], batch.size("B"), batch["mask_T"])
+    high_B = segments.extreme(*arguments, largest=True)
+    if bool((segments.extreme(*arguments, largest=False) != high_B).any()):
+        raise UserError(f"{call} reads one advantage a rollout: give advantages as [B]")
+    return batch.set(advantage_B=high_B)
+
+
+def _at_step(algorithm: Algorithm, stage: str, name: str, batch: Batch) -> Algorithm:
+    """The algorithm with its schedules replaced by their numbers at the given step."""
+    if "step" in batch and "num_steps" in batch:
+        return algorithm.at_step(int(batch["step"]), int(batch["num_steps"]))
+    for path, value in algorithm.paths().items():
+        if path.split(".")[0] == stage and isinstance(value, Schedule):
+            raise UserError(
+                f"recipe {name}: {path} is a schedule; give step and total_steps in params"
+            )
+    return algorithm
+
+
+def back(batch: Batch, values_T: Tensor, width: int) -> Tensor:
+    """Token values as padded rows [B, width]."""
+    return pack.to_padded(values_T, batch["rollout_T"], batch.size("B"), width)

@@ -1,0 +1,188 @@
+"""The padded front door: recipes as functions of padded tensors, for other trainers and checks.
+
+    advantages("grpo", rewards=r, groups=g, mask=m, params={"eps": 1e-4})            -> [B, T]
+    gradient, denominator = selection("entrocraft", advantages=a, groups=g, mask=m,
+                                      entropy=h, params={"step": 3, "total_steps": 100})
+    loss, metrics = policy_loss("cispo", logp=lp, logp_old=lo, advantages=a, mask=m)
+    token_weights("gspo", logp=lp, logp_old=lo, advantages=a, mask=m)                -> [B, T]
+
+Token tensors are [B, T], rollout tensors [B]; prompt tokens may be there with mask 0, and values
+outside the mask never matter, NaN included. Gradient flows through `logp` (and `entropy`,
+`mean_logp`, `values`, `logits` where a recipe reads them) by ordinary autograd. `params` are the
+recipe's parameters; `step` and `total_steps` in them resolve schedules. `inputs(name, call)` says
+which tensors a call takes. Raises UserError for a tensor or parameter that the recipe does not
+know, for a missing tensor, by the name that it has here, and for shapes that do not fit.
+
+The same composition of parts runs here and in training: the tensors become one flat batch, the
+stage runs, the result is padded again.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from strop import _padded, catalogue, kernel
+from strop import part as parts
+from strop._padded import CALLS, back, compose, open_door
+from strop.errors import UserError
+from strop.part import Use
+from strop.training import pack
+
+
+def advantages(
+    name: str,
+    *,
+    rewards: Tensor,
+    groups: Tensor,
+    mask: Tensor | None = None,
+    params: Mapping[str, Any] | None = None,
+    seed: int = 0,
+    **columns: Any,
+) -> Tensor:
+    """Advantages [B, T] of a recipe's advantage chain, 0 outside the mask.
+
+    rewards: [B]; NaN marks a rollout without a score, which takes part in nothing. groups: [B] any
+    ints, ragged, in any order. mask: without it the result is one advantage a rollout, [B].
+    """
+    mask_BT = torch.ones_like(groups, dtype=torch.bool)[:, None] if mask is None else mask
+    given = {"rewards": rewards, "groups": groups, **columns}
+    door = open_door("advantages", name, params or {}, seed, mask_BT, given)
+    batch = door.batch
+    for use in door.algorithm.advantage:
+        result = parts.call(use, batch, **door.special(use))
+        batch = parts.write(batch, use, result)
+    advantage_BT = back(batch, batch["advantage_T"], mask_BT.shape[1])
+    return advantage_BT.squeeze(1) if mask is None else advantage_BT
+
+
+def selection(
+    name: str,
+    *,
+    advantages: Tensor,
+    groups: Tensor | None = None,
+    mask: Tensor,
+    params: Mapping[str, Any] | None = None,
+    seed: int = 0,
+    **columns: Any,
+) -> tuple[Tensor, Tensor]:
+    """Which tokens keep their gradient and which count in averages, two bool masks [B, T].
+
+    A recipe without selection parts gives the mask twice. advantages: [B, T], or [B] where a part
+    reads one advantage a rollout.
+    """
+    given = {"advantages": advantages, "groups": groups, **columns}
+    door = open_door("selection", name, params or {}, seed, mask, given)
+    batch = door.batch
+    for use in door.algorithm.selection:
+        chosen = parts.call(use, batch, **door.special(use)).value
+        batch = batch.set(
+            gradient_T=batch["gradient_T"] & chosen.gradient_T,
+            denominator_T=batch["denominator_T"] & chosen.denominator_T,
+        )
+    width = mask.shape[1]
+    gradient_BT = back(batch, batch["gradient_T"], width)
+    return gradient_BT, back(batch, batch["denominator_T"], width)
+
+
+def policy_loss(
+    name: str,
+    *,
+    logp: Tensor,
+    advantages: Tensor | None = None,
+    mask: Tensor,
+    denominator_mask: Tensor | None = None,
+    params: Mapping[str, Any] | None = None,
+    seed: int = 0,
+    **columns: Any,
+) -> tuple[Tensor, dict[str, float]]:
+    """The loss [] of a recipe's terms, differentiable, and its metrics.
+
+    mask: tokens with gradient; denominator_mask: tokens that count in averages, default the same.
+    advantages: [B, T] or [B]. Without `groups` every row is a group of its own, unless a part
+    reads groups. Metrics are the terms' own (means over their tokens) and `loss/<term>`.
+    """
+    given = {"logp": logp, "advantages": advantages, **columns}
+    door = open_door("policy_loss", name, params or {}, seed, mask, given, denominator_mask)
+    terms = door.algorithm.terms
+    view = kernel.View(kernel.prepare(terms, door.batch, door.rng()))
+    tally = kernel.Tally()
+    losses = [kernel.term_loss(term, view, tally, **door.special(term.objective)) for term in terms]
+    if not losses:
+        raise UserError(f"recipe {name} has no loss terms with these parameters")
+    metrics = {**tally.means(), **{f"loss/{term}": loss for term, loss in tally.losses.items()}}
+    return torch.stack(losses).sum(), metrics
+
+
+def token_weights(
+    name: str,
+    *,
+    logp: Tensor,
+    advantages: Tensor | None = None,
+    mask: Tensor,
+    denominator_mask: Tensor | None = None,
+    params: Mapping[str, Any] | None = None,
+    seed: int = 0,
+    **columns: Any,
+) -> Tensor:
+    """c_t = -dL/dlogp_t [B, T]: how hard the loss pushes each sampled token up.
+
+    The share of the average is included. Arguments as in `policy_loss`.
+    """
+    leaf_BT = logp.detach().clone().requires_grad_()
+    with torch.enable_grad():
+        loss, _ = policy_loss(
+            name, logp=leaf_BT, advantages=advantages, mask=mask,
+            denominator_mask=denominator_mask, params=params, seed=seed, **columns,
+        )  # fmt: skip
+        if not loss.requires_grad:
+            return torch.zeros_like(leaf_BT)
+        (grad_BT,) = torch.autograd.grad(loss, leaf_BT, allow_unused=True, materialize_grads=True)
+    return -grad_BT
+
+
+def aggregate(
+    per_token_loss: Tensor,
+    mask: Tensor,
+    aggregation: str = "token-mean",
+    L_max: float | None = None,
+) -> Tensor:
+    """One number [] from token losses [B, T], as the recipes' `aggregation` makes it.
+
+    aggregation: token-mean, token-sum, seq-mean-token-mean, seq-mean-token-sum, seq-mean, or
+    seq-mean-token-sum-norm, which divides by `L_max` (default: the padded width T).
+    """
+    use = catalogue.load("recipe", "strop.recipes._base:average")(aggregation)
+    batch = pack.from_padded({"loss_T": per_token_loss}, mask)
+    length = mask.shape[1] if L_max is None else L_max
+    batch = batch.set(denominator_T=batch["mask_T"], max_length=torch.tensor(length))
+    share_T = parts.call(use, batch).value
+    return (share_T.to(per_token_loss.dtype) * batch["loss_T"]).sum()
+
+
+def kl_estimators(
+    *, logp: Tensor, logp_ref: Tensor, mask: Tensor, aggregation: str = "token-mean"
+) -> dict[str, Tensor]:
+    """Estimates [] of KL(policy || reference) from the sampled tokens: k1, abs, k2 and k3.
+
+    d = logp - logp_ref; k1 = d, abs = |d|, k2 = d^2 / 2, k3 = exp(-d) + d - 1. Differentiable in
+    `logp`.
+    """
+    penalty = catalogue.load("part", "penalise_kl_to_reference")
+    batch = pack.from_padded({"logp_T": logp, "logp_ref_T": logp_ref}, mask)
+    found = {}
+    for kind in ("k1", "abs", "k2", "k3"):
+        kl_T = -parts.call(Use(penalty(estimator=kind)), batch).value
+        found[kind] = aggregate(back(batch, kl_T, mask.shape[1]), mask, aggregation)
+    return found
+
+
+def inputs(name: str, call: str, params: Mapping[str, Any] | None = None) -> dict[str, bool]:
+    """The tensors that `advantages`, `selection` or `policy_loss` takes, and whether each must be.
+
+    Of names for the same column (`logp_old`, `logp_prox`) all are listed; one of them is enough.
+    """
+    if call not in CALLS:
+        raise UserError(f"no call {call!r}; there are {', '.join(CALLS)}")
+    return _padded.inputs(compose(name, params or {}, {})[0], call)
