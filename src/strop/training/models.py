@@ -33,9 +33,9 @@ class Loaded:
 def model_path(name: str) -> str:
     """The folder of the shipped model for "tiny", else the name itself."""
     if name == TINY:
-        from strop.assets import tiny_countdown
+        from strop.assets import tiny_model_path
 
-        return str(tiny_countdown())
+        return str(tiny_model_path())
     return name
 
 

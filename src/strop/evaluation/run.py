@@ -1,0 +1,79 @@
+"""Samples a model on a set of prompts and scores the samples."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from strop import part as parts
+from strop.batch import Batch
+from strop.catalogue import load
+from strop.evaluation.samples import Estimate, Samples
+from strop.evaluation.summary import summarise
+from strop.part import Draw, Use
+from strop.rollout.drive import drive
+from strop.tasks.task import Prompt
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """The numbers of an evaluation and the rollouts that they rest on."""
+
+    estimates: dict[str, Estimate]
+    batch: Batch
+    num_left_out: int
+
+
+def evaluate(
+    prompts: Sequence[Prompt],
+    rollout: Use,
+    engine: Any,
+    services: Any,
+    *,
+    num_samples: int,
+    ks: Sequence[int],
+    seed: int,
+) -> Evaluated:
+    """Draw `num_samples` answers per prompt with the strategy `rollout` and summarise them.
+
+    The strategy's generator is seeded by `seed` alone, so two checkpoints see the same draws.
+    A prompt of which a verifier left too few answers scored is left out and counted.
+    """
+    draws = tuple(Draw(prompt.uid, num_samples) for prompt in prompts)
+    rng = torch.Generator().manual_seed(seed)
+    strategy = parts.call(rollout, None, draws=draws, services=services, rng=rng).value
+    batch, _ = drive(strategy, engine, services)
+    graded = services.grade(batch)
+    scored_B = graded.scored_B.numpy()
+    group_B = batch["group_B"].numpy()
+    enough_P = np.bincount(group_B, scored_B, minlength=batch.size("P")) >= max(ks)
+    samples = _samples(batch, services, graded, scored_B & enough_P[group_B])
+    estimates = summarise(samples, ks, seed=seed)
+    return Evaluated(estimates, batch, int((~enough_P).sum()))
+
+
+def _samples(batch: Batch, services: Any, graded: Any, scored_B: np.ndarray) -> Samples:
+    _, texts = services.texts(batch)
+    mask_T = batch["mask_T"]
+    length_B = batch["length_B"].double()
+    rollout_T, num = batch["rollout_T"][mask_T], batch.size("B")
+    sums = {
+        name: torch.zeros(num, dtype=torch.float64).index_add_(
+            0, rollout_T, batch[name][mask_T].double()
+        )
+        / length_B
+        for name in ("logp_sampler_T", "entropy_behavior_T")
+    }
+    answer = load("part", services.task.answer) if services.task.answer else None
+    return Samples(
+        prompt_B=batch["group_B"].numpy(),
+        score_B=graded.outcome_B.double().numpy(),
+        length_B=batch["length_B"].numpy(),
+        truncated_B=batch["truncated_B"].numpy(),
+        answer_B=None if answer is None else [answer(text) for text in texts],
+        confidence_B=sums["logp_sampler_T"].clamp(max=0.0).numpy(),
+        entropy_B=sums["entropy_behavior_T"].numpy(),
+        scored_B=scored_B,
+    )

@@ -1,0 +1,119 @@
+"""What parts may ask for: prompts as token ids, texts, grades; batched and counted."""
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from strop.batch import Batch
+from strop.tasks.encode import completion_form, encode_prompt
+from strop.tasks.grader import Failure, Grader, weighted_sum
+from strop.tasks.task import Prompt, Task
+
+
+class Graded(NamedTuple):
+    """Scores of a batch: components [B, M] (NaN: none), weighted sum [B], scored [B], metrics."""
+
+    reward_BM: Tensor
+    outcome_B: Tensor
+    scored_B: Tensor
+    metrics: dict[str, float]
+
+
+@dataclass
+class Services:
+    """Prompts, tokenizer and grader of a run.
+
+    max_tokens: most new tokens of an answer. context: most tokens of a sequence.
+    """
+
+    task: Task
+    tokenizer: Any
+    grader: Grader
+    context: int
+    max_tokens: int
+    max_prompt_tokens: int | None = None
+    stop_strings: tuple[str, ...] = ()
+    wanted_statistics: frozenset[str] = frozenset({"logp_model", "entropy"})
+    step: int = 0
+    failures: list[Failure] = field(default_factory=list)
+    _prompts: dict[int, Prompt] = field(default_factory=dict)
+    _encoded: dict[int, tuple[int, ...]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        splits = (self.task.train, self.task.validation, self.task.heldout)
+        self._prompts = {prompt.uid: prompt for prompt in itertools.chain(*splits)}
+
+    @property
+    def stop_ids(self) -> tuple[int, ...]:
+        """Tokens that end an answer."""
+        eos = self.tokenizer.eos_token_id
+        return () if eos is None else (int(eos),)
+
+    @property
+    def reward_names(self) -> tuple[str, ...]:
+        """Names of the reward functions, in the order of `reward_BM`."""
+        return tuple(spec.name for spec in self.grader.specs)
+
+    def prompt(self, uid: int) -> Prompt:
+        """The prompt of a uid."""
+        return self._prompts[uid]
+
+    def prompt_ids(self, uid: int) -> tuple[int, ...]:
+        """Token ids of a prompt. Raises UserError when it is too long or cannot be encoded."""
+        if uid not in self._encoded:
+            ids = encode_prompt(
+                self.prompt(uid),
+                self.tokenizer,
+                self.max_prompt_tokens,
+                self.context,
+                self.max_tokens,
+            )
+            self._encoded[uid] = tuple(ids)
+        return self._encoded[uid]
+
+    def texts(self, batch: Batch) -> tuple[list[Any], list[str]]:
+        """Prompts (as given) and decoded completions, one of each per rollout."""
+        uids = batch["uid_P"][batch["group_B"]].tolist()
+        texts = self.tokenizer.batch_decode(self.completion_ids(batch), skip_special_tokens=True)
+        return [self.prompt(uid).prompt for uid in uids], texts
+
+    def completion_ids(self, batch: Batch) -> list[list[int]]:
+        """Token ids that the policy generated, per rollout."""
+        mask_T = batch["mask_T"]
+        flat = batch["id_T"][mask_T].cpu()
+        return [piece.tolist() for piece in torch.split(flat, batch["length_B"].tolist())]
+
+    def grade(self, batch: Batch) -> Graded:
+        """Run the reward functions over the batch's texts, outside this process."""
+        uids = batch["uid_P"][batch["group_B"]].tolist()
+        prompts, texts = self.texts(batch)
+        completions = [completion_form(p, t) for p, t in zip(prompts, texts, strict=True)]
+        rows = [self.prompt(uid).columns for uid in uids]
+        columns = {name: [row.get(name) for row in rows] for name in _names(rows)}
+        grades = self.grader.grade(
+            prompts, completions, self.completion_ids(batch), columns, step=self.step
+        )
+        self.failures.extend(grades.failures)
+        weights = [spec.weight for spec in self.grader.specs]
+        outcome = np.nan_to_num(weighted_sum(grades.scores, weights))
+        metrics = dict(grades.metrics)
+        for m, name in enumerate(self.reward_names):
+            given = grades.scores[:, m][~np.isnan(grades.scores[:, m])]
+            metrics[f"rewards/{name}/mean"] = float(given.mean()) if given.size else 0.0
+            metrics[f"rewards/{name}/std"] = float(given.std()) if given.size else 0.0
+        return Graded(
+            torch.tensor(grades.scores, dtype=torch.float32),
+            torch.tensor(np.where(grades.scored, outcome, 0.0), dtype=torch.float32),
+            torch.tensor(grades.scored),
+            metrics,
+        )
+
+
+def _names(rows: Sequence[Any]) -> list[str]:
+    """Column names of the rows, in order of first appearance."""
+    return list(dict.fromkeys(name for row in rows for name in row))

@@ -1,0 +1,149 @@
+"""Builds everything that a run needs from its configuration; every check comes before step 1."""
+
+import copy
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from strop.algorithm import Algorithm
+from strop.errors import UserError
+from strop.rollout.engines.local import LocalEngine
+from strop.step import World
+from strop.tasks.data_files import load_data
+from strop.tasks.grader import Grader
+from strop.tasks.task import RewardSpec, Task, load_task
+from strop.training import models
+from strop.training.config import DataSettings, RewardSettings, RunConfig
+from strop.training.models import Loaded
+from strop.training.policy import Policy
+from strop.training.refresh import freeze
+from strop.training.services import Services
+
+
+def device_of(name: str) -> str:
+    """The device to train on; "auto" takes a GPU where there is one. Raises UserError."""
+    if name == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        torch.empty(0, device=name)
+    except (RuntimeError, AssertionError) as error:
+        first = str(error).strip().splitlines()[0]
+        raise UserError(f"model.device = {name!r} cannot be used here: {first}") from error
+    return name
+
+
+def load_model(config: RunConfig, source: str = "") -> Loaded:
+    """The run's model and tokenizer, from `source` where given; its head is checked."""
+    settings = config.model
+    loaded = models.load(
+        source or settings.name,
+        dtype=settings.dtype,
+        device=device_of(settings.device),
+        gradient_checkpointing=settings.gradient_checkpointing,
+        attention=settings.attention,
+        chat_template=settings.chat_template,
+    )
+    models.check_head(loaded.model)
+    return loaded
+
+
+def load_prompts(data: DataSettings, reward: RewardSettings, seed: int) -> Task:
+    """Prompts and reward functions. Raises UserError."""
+    if data.files:
+        task = load_data(
+            data.files,
+            validation_files=data.validation_files,
+            num_validation=data.validation_size or None,
+            seed=seed,
+        )
+    else:
+        task = load_task(
+            data.task,
+            seed=seed,
+            num_train=data.train_size or None,
+            num_validation=data.validation_size or None,
+            config=data.task_config,
+        )
+    if reward.functions:
+        task = replace(task, rewards=_specs(reward), reward_range=None, reward_values=())
+    if not task.rewards:
+        raise UserError(
+            "nothing scores the answers: give a reward function with --reward file.py:function, "
+            "or a built-in such as math_verify"
+        )
+    return task
+
+
+def _specs(reward: RewardSettings) -> tuple[RewardSpec, ...]:
+    weights = reward.weights or (1.0,) * len(reward.functions)
+    if len(weights) != len(reward.functions):
+        raise UserError(
+            f"reward.weights has {len(weights)} numbers for {len(reward.functions)} functions"
+        )
+    names = [source.rpartition(":")[2] or source for source in reward.functions]
+    return tuple(
+        RewardSpec(name, source, weight)
+        for name, source, weight in zip(names, reward.functions, weights, strict=True)
+    )
+
+
+def make_services(config: RunConfig, loaded: Loaded, task: Task, max_tokens: int = 0) -> Services:
+    """Prompts, tokenizer and grader. Raises UserError for a reward function that cannot be used."""
+    grader = Grader(
+        task.rewards,
+        timeout_seconds=config.reward.timeout_seconds,
+        num_workers=config.reward.num_workers,
+    )
+    return Services(
+        task,
+        loaded.tokenizer,
+        grader,
+        context=loaded.context,
+        max_tokens=max_tokens or task.max_tokens,
+        max_prompt_tokens=config.data.max_prompt_tokens or None,
+        stop_strings=config.data.stop_strings,
+    )
+
+
+def make_world(config: RunConfig, algorithm: Algorithm, loaded: Loaded, task: Task) -> World:
+    """Policy, reference, engine and services of a run."""
+    rollout = algorithm.rollout.part
+    services = make_services(config, loaded, task, rollout.max_tokens)
+    training = config.training
+    policy = Policy(
+        loaded.model,
+        temperature=rollout.temperature,
+        token_budget=training.token_budget,
+        max_grad_norm=training.max_grad_norm,
+    )
+    policy.optimiser = torch.optim.AdamW(
+        list(policy.parameters()), lr=0.0, betas=training.betas, weight_decay=training.weight_decay
+    )
+    engine = LocalEngine(
+        loaded.model,
+        loaded.tokenizer,
+        num_slots=training.num_slots,
+        context_length=loaded.context,
+    )
+    for prompt in task.train:  # a prompt that does not fit is found now, not at step 900
+        services.prompt_ids(prompt.uid)
+    return World(
+        policy,
+        _reference(algorithm, policy),
+        engine,
+        services,
+        tuple(prompt.uid for prompt in task.train),
+        config.seed,
+        training.steps,
+        config.lr(),
+    )
+
+
+def _reference(algorithm: Algorithm, policy: Policy) -> Policy | None:
+    """A frozen copy of the starting weights, when something reads it."""
+    reads = algorithm.reads()
+    if not {"logp_ref_T", "logq_ref_TV"} & reads:
+        return None
+    frozen: Any = freeze(copy.deepcopy(policy.model))
+    return Policy(frozen, policy.temperature, policy.token_budget)
