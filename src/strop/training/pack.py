@@ -39,12 +39,17 @@ def to_flat(values_BL: Tensor, rollout_T: Tensor) -> Tensor:
     return values_BL[rollout_T, position_of(rollout_T, values_BL.shape[0])]
 
 
-def pad_rollouts(batch: Batch, index_B: Tensor, fill: int = 0) -> tuple[Tensor, Tensor]:
-    """Token ids and validity [len(index_B), longest of them] of the rollouts `index_B`, in order.
+def pad_rollouts(
+    batch: Batch, index_B: Tensor | None = None, fill: int = 0
+) -> tuple[Tensor, Tensor]:
+    """Token ids and validity [rollouts, longest of them] of the rollouts `index_B`, in order.
+
+    index_B: default all of the batch.
 
     `values_BL[valid_BL]` is flat again; its tokens are the rows
     `segments.rows_of(batch["rollout_T"], index_B, batch.size("B"))` of the token table.
     """
+    index_B = batch["index_B"] if index_B is None else index_B
     row_T = segments.rows_of(batch["rollout_T"], index_B, batch.size("B"))
     new_B = torch.arange(index_B.shape[0], device=index_B.device)
     rollout_T = torch.repeat_interleave(new_B, batch["size_B"][index_B])
