@@ -155,3 +155,18 @@ def check_head(model: Any) -> None:
             f"{type(model).__name__} changes its logits in a way that strop does not know: its "
             "log-probabilities differ from head times hidden state"
         )
+
+
+def load_weights(model: Any, folder: Path) -> None:
+    """Put the weights of the checkpoint in `folder` into `model`.
+
+    Raises UserError when the checkpoint is of another architecture or cannot be read.
+    """
+    from transformers import AutoModelForCausalLM
+
+    check_same_architecture(folder, model)
+    try:
+        saved = AutoModelForCausalLM.from_pretrained(folder, dtype=model.dtype)
+        model.load_state_dict(saved.state_dict())
+    except (OSError, ValueError, RuntimeError) as error:
+        raise UserError(f"the weights in {folder} cannot be loaded: {error}") from error

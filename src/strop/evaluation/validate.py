@@ -1,0 +1,31 @@
+"""Scores during training, as metrics: `eval/{split}/pass@k` with their intervals."""
+
+from typing import Any
+
+from strop.evaluation.run import evaluate
+from strop.evaluation.summary import as_json
+
+KEYS = ("mean@n", "pass@", "maj@", "auc", "entropy", "distinct@", "completions/mean_length")
+
+
+def validator(num_samples: int, ks: tuple[int, ...], seed: int) -> Any:
+    """An evaluator for the loop: the same prompts and the same draws every time."""
+
+    def run(world: Any, algorithm: Any, split: str, prompts: Any) -> dict[str, float]:
+        evaluated = evaluate(
+            prompts,
+            algorithm.rollout,
+            world.engine,
+            world.services,
+            num_samples=num_samples,
+            ks=ks,
+            seed=seed,
+        )
+        found = as_json(evaluated.estimates, f"eval/{split}/")
+        return {
+            name: value
+            for name, value in found.items()
+            if value is not None and name.removeprefix(f"eval/{split}/").startswith(KEYS)
+        }
+
+    return run
