@@ -90,11 +90,7 @@ def stack(
             "y": [values.get(step, 0.0) for step in steps],
             "name": labels[key][0],
             "mode": "lines" if len(steps) > 1 else "lines+markers",
-            "line": {
-                "width": 0.5,
-                "color": labels[key][1],
-                "shape": "linear" if percent else "hvh",
-            },
+            "line": {"width": 0.5, "color": labels[key][1], "shape": shape},
             "fillcolor": see_through(labels[key][1], 0.75),
             "stackgroup": "all",
         }
