@@ -145,11 +145,6 @@ class Algorithm:
                 have |= {"turn_T", "rollout_K", "group_B", "uid_P", "draw_P", "id_T", "mask_T"}
         self._check_terms()
         self._check_facts()
-        if self.terms and "advantage_T" not in have and "advantage_T" in self.reads(("terms",)):
-            raise UserError(
-                "the advantage chain does not write advantage_T: end it with a credit part such as "
-                "spread_evenly"
-            )
 
     def _check_terms(self) -> None:
         for term in self.terms:
@@ -187,7 +182,7 @@ class Algorithm:
         return found
 
     def with_knobs(self, knobs: Mapping[str, Any]) -> "Algorithm":
-        """The algorithm with values replaced along full paths. Raises UserError if one is unknown."""
+        """The algorithm with values replaced along full paths; UserError if one is unknown."""
         result = self
         for path, value in knobs.items():
             *where, name = path.split(".")
@@ -199,14 +194,18 @@ class Algorithm:
                 old = getattr(result._term(where[1]), where[2])
                 result = result._with_term(where[1], **{where[2]: _changed(old, name, value)})
             elif where[0] in SINGLE:
-                use = _changed(getattr(result, where[0]), name, value)
-                result = dataclasses.replace(result, **{where[0]: use})
+                changes: dict[str, Any] = {
+                    where[0]: _changed(getattr(result, where[0]), name, value)
+                }
+                result = dataclasses.replace(result, **changes)
             else:
-                chain = tuple(
-                    _changed(use, name, value) if use.label == where[1] else use
-                    for use in getattr(result, where[0])
-                )
-                result = dataclasses.replace(result, **{where[0]: chain})
+                changes = {
+                    where[0]: tuple(
+                        _changed(use, name, value) if use.label == where[1] else use
+                        for use in getattr(result, where[0])
+                    )
+                }
+                result = dataclasses.replace(result, **changes)
         return result
 
     def _term(self, name: str) -> Term:
@@ -235,25 +234,29 @@ def _changed(use: Use, name: str, value: Any) -> Use:
 
 def _distinct(chain: tuple[Use, ...]) -> tuple[Use, ...]:
     """Uses with labels made distinct: the second `whiten` is labelled `whiten_2`."""
-    seen: dict[str, int] = {}
-    result = []
+    result: list[Use] = []
     for use in chain:
-        seen[use.label] = seen.get(use.label, 0) + 1
-        number = seen[use.label]
-        label = use.label if number == 1 else f"{use.label}_{number}"
+        taken = {other.label for other in result}
+        label, number = use.label, 1
+        while label in taken:
+            number += 1
+            label = f"{use.label}_{number}"
         result.append(dataclasses.replace(use, label=label))
     return tuple(result)
 
 
 def _provided(column: str, have: set[str]) -> bool:
-    if column == "logp_denominator_T":
-        return "logp_old_T" in have
     return column in have or (column.endswith("_TV") and column.startswith("logq"))
 
 
 def _missing(path: str, use: Use, column: str) -> str:
     known = {c.name: c for c in COLUMNS}
     stage = path.split(".")[0]
+    if column == "advantage_T":
+        return (
+            f"{stage}: {use.label} reads advantage_T, which the advantage chain does not write: "
+            "end the chain with a credit part such as spread_evenly"
+        )
     if column not in known:
         return f"{stage}: {use.label} reads {column}, which no part before it writes"
     writer = known[column].writer

@@ -37,12 +37,18 @@ COLUMNS: tuple[Column, ...] = (
     Column("origin_T", "int", "0 policy 1 environment 2 demo 3 hint 4 replay", "rollout", "source"),
     Column("sequence_T", "int", "", "rollout", "independent context inside a rollout"),
     Column("version_T", "int", "updates", "rollout", "policy version that sampled the token"),
-    Column("logp_behavior_T", "float", "nats", "rollout", "as the engine sampled it, rules included"),
-    Column("logp_sampler_T", "float", "nats", "rollout", "engine's model at the temperature, no rules"),
+    Column(
+        "logp_behavior_T", "float", "nats", "rollout", "as the engine sampled it, rules included"
+    ),
+    Column(
+        "logp_sampler_T", "float", "nats", "rollout", "engine's model at the temperature, no rules"
+    ),
     Column("entropy_behavior_T", "float", "nats", "rollout", "engine's next-token entropy"),
     Column("logp_old_T", "float", "nats", "refresh", "policy at the start of the update"),
     Column("entropy_old_T", "float", "nats", "refresh", "entropy at the start of the update"),
-    Column("mean_logp_old_T", "float", "nats", "refresh", "mean log-probability over the vocabulary"),
+    Column(
+        "mean_logp_old_T", "float", "nats", "refresh", "mean log-probability over the vocabulary"
+    ),
     Column("logp_ref_T", "float", "nats", "refresh", "frozen reference policy"),
     Column("logp_T", "float", "nats", "loss", "current policy; carries gradient"),
     Column("entropy_T", "float", "nats", "loss", "current entropy; carries gradient"),
@@ -63,10 +69,14 @@ COLUMNS: tuple[Column, ...] = (
     Column("done_K", "bool", "", "rollout", "the turn ended its episode"),
     Column("group_B", "int", "row of prompt", "rollout", "the prompt group of the rollout"),
     Column("rollout_uid_B", "int", "", "rollout", "stable over the run"),
-    Column("reward_BM", "float", "reward", "reward", "named rewards before they are summed; NaN: none"),
+    Column(
+        "reward_BM", "float", "reward", "reward", "named rewards before they are summed; NaN: none"
+    ),
     Column("outcome_B", "float", "reward", "reward", "weighted sum of the rewards before shaping"),
     Column("reward_B", "float", "reward", "reward", "outcome after shaping"),
-    Column("scored_B", "bool", "", "reward", "its verifier gave a score; others take part in nothing"),
+    Column(
+        "scored_B", "bool", "", "reward", "its verifier gave a score; others take part in nothing"
+    ),
     Column("truncated_B", "bool", "", "rollout", "cut off by a limit, not ended by the policy"),
     Column("source_B", "int", "", "rollout", "which strategy or store it came from"),
     Column("parent_B", "int", "row of rollout", "rollout", "rollout it was forked from; -1: none"),
@@ -116,6 +126,10 @@ class Batch:
                     f"column {name} has shape {tuple(column.shape)}, "
                     f"its table has {self.size(level)} rows"
                 )
+        for name in ("turn_T", "rollout_K"):
+            parent = self.columns[name]
+            if bool((parent[1:] < parent[:-1]).any()):
+                raise ValueError(f"column {name} is not in order: rows of a rollout lie together")
 
     def size(self, level: str) -> int:
         """Rows of a table: `level` is T, K, B or P."""
@@ -160,24 +174,29 @@ class Batch:
         return self.take(rollouts_B.nonzero().squeeze(1))
 
     def take(self, index_B: Tensor) -> "Batch":
-        """The rollouts `index_B` in that order; groups and forks are renumbered.
+        """The rollouts `index_B` in that order, each as often as it is listed.
 
-        A `parent_B` that is not taken becomes -1. Groups without a rollout vanish.
+        Groups and forks are renumbered: a `parent_B` that is not taken becomes -1, groups without
+        a rollout vanish.
         """
         group_kept, group_B = torch.unique(self["group_B"][index_B], return_inverse=True)
         index_K = segments.rows_of(self["rollout_K"], index_B, self.size("B"))
         index_T = segments.rows_of(self["rollout_T"], index_B, self.size("B"))
-        new_K = torch.full((self.size("K"),), -1, device=index_B.device)
-        new_K[index_K] = torch.arange(index_K.shape[0], device=index_B.device)
+        row_B = torch.arange(index_B.shape[0], device=index_B.device)
         new_B = torch.full((self.size("B") + 1,), -1, device=index_B.device)
-        new_B[index_B] = torch.arange(index_B.shape[0], device=index_B.device)
+        new_B[index_B] = row_B
+        turns_B = torch.bincount(self["rollout_K"], minlength=self.size("B"))
+        taken_B = turns_B[index_B]
+        # How far the first turn of each taken rollout moves.
+        shift_B = (taken_B.cumsum(0) - taken_B) - (turns_B.cumsum(0) - turns_B)[index_B]
         index = {"T": index_T, "K": index_K, "B": index_B, "P": group_kept}
         columns = {
             name: column[index[level]] if (level := level_of(name)) else column
             for name, column in self.columns.items()
         }
-        columns["turn_T"] = new_K[columns["turn_T"]]
-        columns["rollout_K"] = new_B[columns["rollout_K"]]
+        tokens_B = self["size_B"][index_B]
+        columns["turn_T"] = columns["turn_T"] + torch.repeat_interleave(shift_B, tokens_B)
+        columns["rollout_K"] = torch.repeat_interleave(row_B, taken_B)
         columns["group_B"] = group_B
         if "parent_B" in columns:
             columns["parent_B"] = new_B[columns["parent_B"]]

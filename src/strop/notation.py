@@ -12,6 +12,7 @@ field.
 
 import ast
 import inspect
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -67,7 +68,7 @@ def value(text: str) -> Any:
     except UserError:
         return text
     if isinstance(node, ast.Name | ast.BinOp | ast.Attribute):
-        words = {"true": True, "false": False, "none": None}
+        words = {"true": True, "false": False, "none": None, "inf": math.inf}
         return words.get(text.strip().lower(), text)
     try:
         return _value(node, text)
@@ -96,7 +97,9 @@ def resolve(algorithm: Algorithm, path: str) -> str:
         stages = sorted({full.split(".")[0] for full in known})
         raise UserError(f"no option {path}: stages with options are {', '.join(stages)}")
     short = sorted({f"{full.split('.')[0]}.{full.split('.')[-1]}" for full in same_stage})
-    raise UserError(f"no option {path}{catalogue.nearest(path, short)}; {head} has {', '.join(short)}")
+    raise UserError(
+        f"no option {path}{catalogue.nearest(path, short)}; {head} has {', '.join(short)}"
+    )
 
 
 def override(algorithm: Algorithm, path: str, new: Any) -> Algorithm:
@@ -119,7 +122,7 @@ def describe(algorithm: Algorithm) -> dict[str, list[str]]:
 
 
 def part_text(part: Any) -> str:
-    """The part with the fields that differ from their defaults: `clip_both_sides(clip_high=0.28)`."""
+    """The part with the fields that differ from their defaults, `clip_both_sides(clip_low=0.1)`."""
     changed = {
         f: getattr(part, f) for f in type(part).__dataclass_fields__
         if getattr(part, f) != getattr(type(part)(), f)
@@ -155,6 +158,8 @@ def _parse(text: str) -> ast.expr:
     except SyntaxError as error:
         where = f" at character {error.offset}" if error.offset else ""
         raise UserError(f"cannot read {text!r}{where}: {error.msg}") from error
+    except (ValueError, RecursionError, MemoryError) as error:
+        raise UserError(f"cannot read {text[:80]!r}: {error}") from error
 
 
 def _named_call(node: ast.expr, text: str) -> tuple[str, dict[str, Any]]:
@@ -183,16 +188,22 @@ def _value(node: ast.expr, text: str) -> Any:
             near = catalogue.nearest(node.func.id, SCHEDULES)
             raise UserError(f"{text!r}: no schedule {node.func.id}{near or '; there are '}"
                             f"{'' if near else ', '.join(SCHEDULES)}")  # fmt: skip
+        positional = [_value(a, text) for a in node.args]
+        named = {k.arg or "": _value(k.value, text) for k in node.keywords}
+        for number in (*positional, *named.values()):
+            if isinstance(number, bool) or not isinstance(number, int | float):
+                raise UserError(f"{text!r}: {node.func.id} takes numbers, got {number!r}")
         try:
-            return schedule(
-                *[_value(a, text) for a in node.args],
-                **{k.arg or "": _value(k.value, text) for k in node.keywords},
-            )
+            return schedule(*positional, **named)
         except TypeError as error:
             raise UserError(f"{text!r}: {error}") from error
+    if ast.unparse(node) in ("inf", "-inf"):
+        return float(ast.unparse(node))
     if isinstance(node, ast.List | ast.Tuple):
         return tuple(_value(item, text) for item in node.elts)
     try:
         return ast.literal_eval(node)
-    except ValueError as error:
-        raise UserError(f"{text!r}: {ast.unparse(node)} is not a number, text or schedule") from error
+    except (ValueError, TypeError) as error:
+        raise UserError(
+            f"{text!r}: {ast.unparse(node)} is not a number, text or schedule"
+        ) from error

@@ -230,7 +230,8 @@ def _fitting(part: Any, name: str, old: Any, new: Any) -> Any:
     if isinstance(new, int) and not isinstance(new, bool) and is_float:
         return float(new)
     numeric = isinstance(old, int | float) and not isinstance(old, bool)
-    if numeric and not isinstance(new, int | float | Schedule | None):
+    fits = isinstance(new, int | float | Schedule | None) and not isinstance(new, bool)
+    if numeric and not fits:
         raise UserError(f"{name_of(part)}.{name} takes a number, got {new!r}")
     if declared in (int, "int") and isinstance(new, float) and not new.is_integer():
         raise UserError(f"{name_of(part)}.{name} takes a whole number, got {new!r}")
@@ -251,8 +252,6 @@ def at_step(part: Any, step: int, num_steps: int) -> Any:
         if isinstance(value, Schedule)
     }
     return replace(part, **changes) if changes else part
-
-
 
 
 def update(use: Use, batch: Any, state: Any) -> Any:

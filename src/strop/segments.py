@@ -74,10 +74,16 @@ def centred(values_N: Tensor, key_N: Tensor, num: int, where_N: Tensor | None = 
 def leave_one_out_mean(
     values_N: Tensor, key_N: Tensor, num: int, where_N: Tensor | None = None
 ) -> Tensor:
-    """Per member [N], the mean of the key's other members; 0 for an only member."""
+    """Per member [N], the mean of the key's other members; 0 for an only member.
+
+    Equal members give exactly their value: the mean is clamped between the key's extremes.
+    """
     others = count(key_N, num, where_N)[key_N] - 1
     rest = total(values_N, key_N, num, where_N)[key_N] - _clean(values_N, where_N)
-    return torch.where(others > 0, rest / others.clamp(min=1), 0)
+    low = extreme(values_N, key_N, num, where_N, largest=False)[key_N]
+    high = extreme(values_N, key_N, num, where_N, largest=True)[key_N]
+    mean_N = torch.minimum(torch.maximum(rest / others.clamp(min=1), low), high)
+    return torch.where(others > 0, mean_N, 0)
 
 
 def extreme(
@@ -98,10 +104,11 @@ def extreme(
 def lower_median(
     values_N: Tensor, key_N: Tensor, num: int, where_N: Tensor | None = None
 ) -> Tensor:
-    """Median per key; of an even number of members the lower of the two middle ones."""
-    return values_N[lower_median_row(values_N, key_N, num, where_N)] * (
-        count(key_N, num, where_N) > 0
-    )
+    """Median per key, 0 without members; of an even number the lower of the two middle ones."""
+    if values_N.shape[0] == 0:
+        return values_N.new_zeros(num)
+    median = values_N[lower_median_row(values_N, key_N, num, where_N)]
+    return torch.where(count(key_N, num, where_N) > 0, median, 0)
 
 
 def lower_median_row(
@@ -153,9 +160,9 @@ def rows_of(key_N: Tensor, wanted: Tensor, num: int) -> Tensor:
 
 
 def spread(values_B: Tensor, key_N: Tensor, where_N: Tensor | None = None) -> Tensor:
-    """Each row's value of its key [N], 0 where `where_N` is false; one fresh tensor, written once."""
+    """Each row's value of its key [N], 0 where `where_N` is false."""
     result = values_B.index_select(0, key_N)
-    return result if where_N is None else result.mul_(where_N)
+    return result if where_N is None else result.masked_fill_(~where_N, 0)
 
 
 def softmax(values_N: Tensor, key_N: Tensor, num: int, where_N: Tensor | None = None) -> Tensor:
