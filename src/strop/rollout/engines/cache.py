@@ -1,0 +1,151 @@
+"""A key-value cache in slots, for rows of different lengths, and the masks that go with it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers.cache_utils import Cache, CacheLayerMixin
+
+from strop.errors import UserError
+
+MASK_KINDS = ("full_attention", "sliding_attention")
+
+
+@dataclass
+class Span:
+    """Which rows and places one forward pass writes, and how far it may look.
+
+    rows: a slice (all slots from 0, read in place) or slot numbers [N] (their cache is gathered).
+    write: [N, Q] place of each new token in its slot; padding goes to the spare last place.
+    used: number of places that attention sees, the longest row's length.
+    """
+
+    rows: slice | Tensor
+    write: Tensor
+    used: int
+
+
+class SlotLayer(CacheLayerMixin):
+    """Keys and values of one layer: [num_slots, heads, places, head size]."""
+
+    is_sliding = False
+
+    def __init__(self, cache: SlotCache) -> None:
+        super().__init__()
+        self.cache = cache
+
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        self.keys, self.values = (
+            new.new_zeros(self.cache.num_slots, new.shape[1], self.cache.places, new.shape[3])
+            for new in (key_states, value_states)
+        )
+        self.is_initialized = True
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        span = self.cache.span
+        lines = self.cache.line_numbers[span.rows] if isinstance(span.rows, slice) else span.rows
+        for store, new in ((self.keys, key_states), (self.values, value_states)):
+            # indices on both sides of a slice put the indexed axes first: [N, Q, heads, size]
+            store[lines[:, None], :, span.write] = new.transpose(1, 2)
+        return self.keys[span.rows, :, : span.used], self.values[span.rows, :, : span.used]
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        return self.cache.span.used, 0
+
+    def get_seq_length(self) -> int:
+        return 0  # rows differ; positions and masks are always given explicitly
+
+    def get_max_length(self) -> int:
+        return -1
+
+
+class SlotCache(Cache):
+    """Slots of a growing number of places; set `span` before each forward pass.
+
+    The last place is never read: padding of shorter rows is written there.
+    """
+
+    def __init__(self, num_layers: int, num_slots: int, device: torch.device) -> None:
+        super().__init__(layers=[SlotLayer(self) for _ in range(num_layers)])
+        self.num_slots = num_slots
+        self.places = 0
+        self.line_numbers = torch.arange(num_slots, device=device)
+        self.span = Span(slice(0, 0), self.line_numbers[:0], 0)
+
+    def reserve(self, length: int) -> None:
+        """Make room for rows of `length` tokens (and the spare place), by half as much again."""
+        if length < self.places:
+            return
+        self.places = max(64, (3 * length) // 2 + 1)
+        for layer in self.live_layers():
+            for name in ("keys", "values"):
+                old = getattr(layer, name)
+                new = old.new_zeros(*old.shape[:2], self.places, old.shape[3])
+                new[:, :, : old.shape[2]] = old
+                setattr(layer, name, new)
+
+    def copy(self, source: Tensor, target: Tensor, length: int) -> None:
+        """Copy the first `length` places of slots `source` to slots `target`, all at once."""
+        for layer in self.live_layers():
+            for store in (layer.keys, layer.values):
+                store[target, :, :length] = store[source, :, :length]
+
+    def live_layers(self) -> list[SlotLayer]:
+        return [layer for layer in self.layers if layer.is_initialized]
+
+
+class Attention:
+    """Builds the explicit attention masks that a model family takes.
+
+    Raises UserError for attention that can't be driven by explicit masks.
+    """
+
+    def __init__(self, model: Any) -> None:
+        config = model.config.get_text_config()
+        kinds = set(getattr(config, "layer_types", None) or ())
+        self.implementation = config._attn_implementation
+        self.window: int | None = getattr(config, "sliding_window", None)
+        if self.implementation not in ("sdpa", "eager"):
+            raise UserError(
+                f"the local engine can't mask attn_implementation={self.implementation!r}; "
+                "load the model with attn_implementation='sdpa'"
+            )
+        if not kinds <= set(MASK_KINDS) or getattr(config, "use_bidirectional_attention", False):
+            raise UserError(
+                f"the local engine can't cache {config.model_type} (layers: {sorted(kinds)}); "
+                "use another engine"
+            )
+        if "sliding_attention" in kinds:
+            self.kinds: tuple[str, ...] = MASK_KINDS
+        elif kinds or self.window is None:
+            self.kinds = ("full_attention",)
+        else:  # one window for all layers, as in Mistral
+            self.kinds = ("sliding_attention",)
+        self.dtype = model.dtype
+
+    def masks(self, positions: Tensor, used: int) -> Tensor | dict[str, Tensor]:
+        """Masks [N, 1, Q, used] for queries at `positions` [N, Q], as the model takes them."""
+        places = torch.arange(used, device=positions.device)
+        distance = positions[:, None, :, None] - places
+        causal = distance >= 0
+        masks = {}
+        for kind in self.kinds:
+            seen = causal
+            if kind == "sliding_attention":
+                assert self.window is not None
+                seen = causal & (distance < self.window)
+            masks[kind] = seen if self.implementation == "sdpa" else self._additive(seen)
+        return masks if len(masks) > 1 else masks[self.kinds[0]]
+
+    def _additive(self, seen: Tensor) -> Tensor:
+        least = torch.finfo(self.dtype).min
+        return torch.zeros(seen.shape, dtype=self.dtype, device=seen.device).masked_fill(
+            ~seen, least
+        )

@@ -1,0 +1,400 @@
+"""The local engine: continuous batching of a Hugging Face causal model in this process."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from strop.errors import UserError
+from strop.rollout.engines.base import CAPABILITIES, Ended, Event, Finished, Request
+from strop.rollout.engines.cache import Attention, SlotCache, Span
+from strop.rollout.engines.sampling import Plan, draw, make_plan, uniforms
+from strop.rollout.engines.slots import NEVER, Row, Slots
+
+UNBOUNDED = 1 << 40
+
+
+@dataclass(frozen=True)
+class Fill:
+    """A row that is to run in `slot`, the first `shared` tokens of which are in slot `source`."""
+
+    row: Row
+    slot: int
+    source: int = -1
+    shared: int = 0
+
+
+class LocalEngine:
+    """Samples from `model` with a fixed number of slots, each holding one row's cache.
+
+    A row that ends is replaced by a waiting one at the next step; when nothing waits, the batch
+    shrinks. Every step gives each running row one token. Requests with equal prompts share one
+    prefill, forks copy their parent's cache. The module is used as it is, so a trainer may change
+    its weights in place and then call load_weights(None, version).
+
+    decode: token ids -> text, for stop strings only; by default the tokenizer's.
+    max_prefill_tokens: most tokens, padding included, that one prefill pass takes.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        tokenizer: Any = None,
+        *,
+        decode: Callable[[Sequence[int]], str] | None = None,
+        num_slots: int = 256,
+        context_length: int | None = None,
+        max_prefill_tokens: int = 8192,
+        version: int = 0,
+    ) -> None:
+        if num_slots < 1:
+            raise UserError(f"num_slots is {num_slots}; the engine needs at least 1")
+        config = model.config.get_text_config()  # type: ignore[operator,union-attr]
+        self.capabilities = CAPABILITIES
+        self.version = version
+        self.parked: list[Event] = []
+        self.model = model
+        self.decode = decode or (tokenizer.decode if tokenizer is not None else None)
+        self.vocab_size = config.vocab_size
+        given = getattr(config, "max_position_embeddings", None) or UNBOUNDED
+        self.context_length = context_length or given
+        self.max_prefill_tokens = max_prefill_tokens
+        self.device = next(model.parameters()).device
+        self.attention = Attention(model)
+        cache = SlotCache(config.num_hidden_layers, num_slots, self.device)
+        self.slots = Slots(num_slots, cache, self.device)
+        self.known: dict[int, Row] = {}
+        self.waiting: deque[Row] = deque()
+        self.events: list[Event] = []  # not yet returned by step
+        self.next_id = 0
+        self.plan: Plan | None = None
+
+    def submit(self, request: Request) -> int:
+        """Queue a request and return its id; UserError when it cannot fit the context."""
+        return self._queue(request, None)
+
+    def fork(self, id: int, at: int, forced: tuple[int, ...] = (), **changes: Any) -> int:
+        """Queue the first `at` tokens of a request and `forced`; see Engine.fork."""
+        parent = self._find(id)
+        tokens = self._tokens(parent)
+        if not 0 <= at <= len(tokens):
+            raise UserError(f"fork at token {at} of request {id}, which has {len(tokens)} tokens")
+        if "ids" in changes:
+            raise UserError("fork takes its ids from `at` and `forced`; leave `ids` out of changes")
+        ids = (*tokens[:at], *forced)
+        left = len(parent.request.ids) + parent.request.max_tokens - len(ids)
+        if left < 1 and "max_tokens" not in changes:
+            raise UserError(
+                f"request {id} has no token left after {len(ids)}; give the fork max_tokens"
+            )
+        changes = {"max_tokens": left, **changes}
+        return self._queue(_changed(parent.request, {"ids": ids, **changes}), (parent, at))
+
+    def resume(self, id: int, **changes: Any) -> None:
+        """Continue a paused request; one that has ended gives its end event, without ids, again."""
+        row = self._find(id)
+        if row.status == "ended":
+            self.events.append(Event(id, (), (), self.version, ended=row.events[-1].ended))
+            return
+        if row.status != "paused":
+            raise UserError(f"request {id} is not paused; wait for its event before resuming it")
+        if "ids" in changes:
+            raise UserError("resume keeps the tokens; leave `ids` out of changes, or fork")
+        request = _changed(row.request, changes)
+        if len(request.ids) + request.max_tokens <= len(row.tokens):
+            done = len(row.tokens) - len(request.ids)
+            raise UserError(f"request {id} has {done} new tokens; max_tokens must be more")
+        self._check(request)
+        row.request = request
+        self._set_pause(row)
+        row.status = "waiting"
+        self.waiting.appendleft(row)
+
+    def abort(self, id: int) -> Finished:
+        """End a request now, free its slot; its last event (ended "aborted") is in the answer."""
+        row = self._find(id)
+        if row.status != "ended":
+            if row.slot >= 0:
+                self.slots.report([row.slot], ["aborted"], self.version)
+            else:
+                row.events.append(Event(id, (), (), self.version, ended="aborted"))
+            self._end(row)
+        self.events = [event for event in self.events if event.request != id]
+        return Finished(row.request, tuple(row.events))
+
+    def release(self, id: int) -> None:
+        """Forget a request: its tokens, its cache, its events. It can't be forked any more."""
+        row = self._find(id)
+        self.abort(id)
+        if row.slot >= 0:
+            self.slots.free(row.slot)
+        del self.known[id]
+
+    def busy(self) -> bool:
+        """True while a step can bring something: running or waiting requests, unread events."""
+        waiting = any(row.status == "waiting" for row in self.waiting)
+        return waiting or bool(self.events) or bool(self.slots.table["running"].any())
+
+    def load_weights(self, state: Mapping[str, Tensor] | None, version: int) -> None:
+        """Sample with other weights from the next token on; all caches are computed afresh.
+
+        state: parameters by name, tied ones may be left out; None: the module's own weights were
+        changed in place. Raises UserError when names are missing or unknown.
+        """
+        running = np.flatnonzero(self.slots.table["running"]).tolist()
+        unread = [s for s in running if len(self.slots.row(s).tokens) < self._length(s)]
+        self.events += self.slots.report(unread, [""] * len(unread), self.version)
+        for slot in np.flatnonzero(self.slots.table["taken"])[::-1].tolist():
+            row = self.slots.row(slot)
+            self.slots.free(slot)
+            if row.status == "running":
+                row.status = "waiting"
+                self.waiting.appendleft(row)
+        if state is not None:
+            _load(self.model, state)
+        self.version = version
+
+    def step(self) -> list[Event]:
+        """Give every running row one token; return what there is to report."""
+        with torch.no_grad(), _evaluating(self.model):
+            if self.waiting:
+                self._admit()
+            number = self.slots.compact()
+            if number:
+                self._decode(number)
+        events, self.events = self.events, []
+        return events
+
+    # ---- from here on: how
+
+    def _queue(self, request: Request, source: tuple[Row, int] | None) -> int:
+        self._check(request)
+        row = Row(self.next_id, request, list(request.ids), source=source)
+        row.prompt_hash = hash(request.ids)
+        self._set_pause(row)
+        self.known[row.id] = row
+        self.waiting.append(row)
+        self.next_id += 1
+        return row.id
+
+    def _check(self, request: Request) -> None:
+        if len(request.ids) >= self.context_length:
+            raise UserError(
+                f"the prompt has {len(request.ids)} tokens, the context {self.context_length}; "
+                "shorten the prompt, at least one new token must fit"
+            )
+        for name in ("ids", "stop_ids"):
+            ids = getattr(request, name)
+            if ids and not (min(ids) >= 0 and max(ids) < self.vocab_size):
+                raise UserError(
+                    f"Request.{name} has a token id outside [0, {self.vocab_size}), the model's "
+                    "vocabulary; is this the model's own tokenizer?"
+                )
+        if request.stop_strings and self.decode is None:
+            raise UserError("stop_strings need text; give the engine a tokenizer or `decode`")
+
+    def _find(self, id: int) -> Row:
+        if id not in self.known:
+            raise UserError(
+                f"the engine has no request {id}; it was never submitted or is released"
+            )
+        return self.known[id]
+
+    def _length(self, slot: int) -> int:
+        return int(self.slots.table["length"][slot])
+
+    def _tokens(self, row: Row) -> list[int]:
+        if row.slot < 0:
+            return row.tokens
+        unread = self.slots.unread([row.slot])[0]
+        return row.tokens + unread[:, 0].astype(np.int64).tolist()
+
+    def _set_pause(self, row: Row) -> None:
+        every = row.request.pause_every
+        row.pause_at = len(row.tokens) + every if every else NEVER
+
+    def _end(self, row: Row) -> None:
+        kept = row.request.keep and row.slot >= 0 and row.events[-1].ended != "aborted"
+        row.status = "ended"
+        if kept:
+            self.slots.hold(row.slot)
+        elif row.slot >= 0:
+            self.slots.free(row.slot)
+
+    def _admit(self) -> None:
+        """Move waiting rows into free slots, with their cache filled but for the last token."""
+        waiting = [row for row in self.waiting if row.status == "waiting"]
+        resumed = [row for row in waiting if row.slot >= 0]
+        if resumed:
+            self.slots.place(resumed, [row.slot for row in resumed], self.context_length)
+            waiting = [row for row in waiting if row.slot < 0]
+        slots = self.slots.choose(len(waiting))
+        self.waiting = deque(waiting[len(slots) :])
+        table = self.slots.table
+        taken = np.flatnonzero(table["taken"])
+        by_prompt = dict(zip(table["prompt"][taken].tolist(), taken.tolist(), strict=True))
+        leaders: dict[int, Fill] = {}
+        first, second = [], []  # the second take their prompt from the first
+        for row, slot in zip(waiting, slots, strict=False):
+            leader = leaders.get(row.prompt_hash)
+            found = by_prompt.get(row.prompt_hash)
+            if row.source is not None and row.source[0].slot >= 0:
+                fill = self._share(row, slot, *row.source)
+            elif found is not None and self.slots.row(found).request.ids == row.request.ids:
+                fill = self._share(row, slot, self.slots.row(found), len(row.request.ids))
+            elif leader is not None and leader.row.request.ids == row.request.ids:
+                shared = min(len(row.request.ids), len(leader.row.tokens) - 1, len(row.tokens) - 1)
+                second.append(Fill(row, slot, leader.slot, shared))
+                continue
+            else:
+                fill = Fill(row, slot)
+            leaders.setdefault(row.prompt_hash, fill)
+            first.append(fill)
+        for fills in (first, second):
+            self._fill(fills)
+        if slots:
+            self.slots.place(waiting[: len(slots)], slots, self.context_length)
+
+    def _share(self, row: Row, slot: int, source: Row, at: int) -> Fill:
+        shared = min(at, self._length(source.slot) - 1, len(row.tokens) - 1)
+        return Fill(row, slot, source.slot, shared)
+
+    def _fill(self, fills: list[Fill]) -> None:
+        """Copy what other slots hold, compute the rest of each row but for its last token."""
+        if not fills:
+            return
+        self.slots.cache.reserve(max(len(fill.row.tokens) for fill in fills))
+        copies = [fill for fill in fills if fill.shared]
+        if copies:
+            source = torch.tensor([fill.source for fill in copies], device=self.device)
+            target = torch.tensor([fill.slot for fill in copies], device=self.device)
+            self.slots.cache.copy(source, target, max(fill.shared for fill in copies))
+        missing = [fill for fill in fills if fill.shared < len(fill.row.tokens) - 1]
+        missing.sort(key=lambda fill: len(fill.row.tokens) - fill.shared)
+        chunk: list[Fill] = []
+        for fill in missing:
+            width = len(fill.row.tokens) - 1 - fill.shared
+            if chunk and (len(chunk) + 1) * width > self.max_prefill_tokens:
+                self._prefill(chunk)
+                chunk = []
+            chunk.append(fill)
+        if chunk:
+            self._prefill(chunk)
+
+    def _prefill(self, fills: list[Fill]) -> None:
+        start = torch.tensor([fill.shared for fill in fills])[:, None]
+        end = torch.tensor([len(fill.row.tokens) - 1 for fill in fills])[:, None]
+        width = int((end - start).max())
+        ids = torch.zeros(len(fills), width, dtype=torch.long)
+        for line, fill in enumerate(fills):
+            part = fill.row.tokens[fill.shared : -1]
+            ids[line, : len(part)] = torch.tensor(part)
+        place = start + torch.arange(width)
+        spare = self.slots.cache.places - 1
+        write = torch.where(place < end, place, spare)
+        rows = torch.tensor([fill.slot for fill in fills], device=self.device)
+        span = Span(rows, write.to(self.device), int(end.max()))
+        self._forward(ids, torch.minimum(place, end - 1), span)
+
+    def _forward(self, ids: Tensor, positions: Tensor, span: Span) -> Tensor:
+        """Logits [N, V] of each row's last column."""
+        cache = self.slots.cache
+        cache.span = span
+        positions = positions.to(self.device)
+        output = self.model(
+            input_ids=ids.to(self.device),
+            position_ids=positions,
+            attention_mask=self.attention.masks(positions, span.used),
+            past_key_values=cache,
+            use_cache=True,
+            logits_to_keep=1,
+        )
+        return output.logits[:, -1]
+
+    def _decode(self, number: int) -> None:
+        slots, table = self.slots, self.slots.table[:number]
+        used = int(table["length"].max())
+        slots.cache.reserve(used)
+        positions = torch.from_numpy(table["length"] - 1)[:, None]
+        span = Span(slice(0, number), positions.to(self.device), used)
+        logits = self._forward(slots.last[:number, None], positions, span)
+        if self.plan is None or slots.changed:
+            requests = [slots.row(slot).request for slot in range(number)]
+            self.plan = make_plan(requests, self.vocab_size, self.device)
+            slots.changed = False
+        uniform = uniforms(table["seed"], table["length"].astype(np.uint64))
+        token, record = draw(logits, self.plan, torch.from_numpy(uniform).to(self.device))
+        stopped = self.plan.stops[self.plan.stop_set, token].cpu().numpy()
+        slots.write(number, token, record)
+        for slot in np.flatnonzero(table["strings"] & ~stopped).tolist():
+            stopped[slot] = self._has_stop_string(slots.row(slot))
+        full = ~stopped & (table["length"] >= table["limit"])
+        paused = ~stopped & ~full & (table["length"] >= table["pause"])
+        reported = np.flatnonzero(stopped | full | paused).tolist()
+        reasons: list[Ended] = [
+            "stop" if stopped[slot] else "length" if full[slot] else "paused" for slot in reported
+        ]
+        rows = [slots.row(slot) for slot in reported]
+        self.events += slots.report(reported, reasons, self.version)
+        for row, reason in zip(rows, reasons, strict=True):
+            if reason == "paused":
+                row.status = "paused"
+                slots.hold(row.slot)
+            else:
+                self._end(row)
+
+    def _has_stop_string(self, row: Row) -> bool:
+        """True if the newest token completes a stop string in the text of the new tokens.
+
+        Each token of a match holds at least one of its bytes, so that a window of so many tokens,
+        and a few more for the start of a word and special tokens, is enough.
+        """
+        assert self.decode is not None
+        strings = row.request.stop_strings
+        window = max(len(string.encode()) for string in strings) + 4
+        new = self._tokens(row)[len(row.request.ids) :]
+        text = self.decode(new[-window:])
+        return any(string in text for string in strings)
+
+
+def _changed(request: Request, changes: Mapping[str, Any]) -> Request:
+    unknown = sorted(set(changes) - set(Request.__dataclass_fields__))
+    if unknown:
+        known = sorted(Request.__dataclass_fields__)
+        raise UserError(f"a request has no field {unknown[0]!r}; choose from {known}")
+    return replace(request, **changes)
+
+
+@contextmanager
+def _evaluating(model: nn.Module) -> Iterator[None]:
+    """Switch dropout off, and back on if the trainer had it on."""
+    training = model.training
+    if training:
+        model.eval()
+    try:
+        yield
+    finally:
+        if training:
+            model.train()
+
+
+def _load(model: nn.Module, state: Mapping[str, Tensor]) -> None:
+    own = model.state_dict(keep_vars=True)
+    unknown = sorted(set(state) - set(own))
+    given = {own[name].data_ptr() for name in state if name in own}
+    missing = sorted(n for n, t in own.items() if n not in state and t.data_ptr() not in given)
+    if unknown or missing:
+        raise UserError(
+            f"these weights do not fit the engine's model: {len(unknown)} unknown names "
+            f"({unknown[:3]}), {len(missing)} missing ({missing[:3]})"
+        )
+    with torch.no_grad():
+        for name, tensor in state.items():
+            own[name].copy_(tensor)

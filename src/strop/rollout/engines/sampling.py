@@ -1,0 +1,153 @@
+"""Draws one token for each row and records what was asked for.
+
+A draw is inverse-CDF sampling from one uniform number per row, and that number is a hash of
+(seed, position): nothing else in the batch can change it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from strop.errors import UserError
+from strop.rollout.engines.base import Request, Rule
+
+GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+# columns of a record; from TOP on: id and log-probability of the most likely token, the next, ...
+TOKEN, LOGP, LOGP_MODEL, ENTROPY, TOP = range(5)
+
+
+def mix(x: np.ndarray) -> np.ndarray:
+    """splitmix64's finaliser on uint64 [N] (Steele, Lea and Flood 2014): a bijection."""
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
+
+
+def uniforms(seeds: np.ndarray, positions: np.ndarray) -> np.ndarray:
+    """A number in [0, 1) with 52 random bits for each (seed, position), both uint64 [N]."""
+    bits = mix(mix(seeds + GOLDEN) + (positions + np.uint64(1)) * GOLDEN)
+    return (bits >> np.uint64(12)).astype(np.float64) * 2.0**-52
+
+
+Rows: TypeAlias = slice | Tensor
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How to treat each row of a batch; None where no row asks, so that nothing is computed."""
+
+    temperature: Tensor | None  # [N, 1]; None: all 1
+    greedy: Tensor | None  # [N, 1] bool
+    rules: tuple[tuple[Rows, tuple[Rule, ...]], ...]  # rows that share these rules
+    model: Rows | None  # rows that want logp_model or entropy
+    top: Rows | None
+    num_top: int  # most that any row asks for
+    stops: Tensor  # [sets, V] bool: tokens that end a request
+    stop_set: Tensor  # [N] row of `stops`
+
+    @property
+    def width(self) -> int:
+        """Columns of a record."""
+        if self.num_top:
+            return TOP + 2 * self.num_top
+        return LOGP + 1 if self.model is None else TOP
+
+
+def make_plan(requests: Sequence[Request], vocab_size: int, device: torch.device) -> Plan:
+    """Sort the rows of a batch by what they ask for."""
+
+    def pick(chosen: Sequence[int]) -> Rows:
+        every = len(chosen) == len(requests)
+        return slice(None) if every else torch.tensor(chosen, device=device)
+
+    temperatures = [request.temperature for request in requests]
+    greedy = [temperature == 0 for temperature in temperatures]
+    scale = [temperature or 1.0 for temperature in temperatures]
+    shared: dict[tuple[Rule, ...], list[int]] = {}
+    stop_sets: dict[tuple[int, ...], int] = {}
+    stop_set = []
+    for index, request in enumerate(requests):
+        stop_set.append(stop_sets.setdefault(request.stop_ids, len(stop_sets)))
+        if request.rules:
+            shared.setdefault(request.rules, []).append(index)
+    stops = torch.zeros(len(stop_sets), vocab_size, dtype=torch.bool)
+    for ids, line in stop_sets.items():
+        stops[line, list(ids)] = True
+    model = [i for i, r in enumerate(requests) if "logp_model" in r.want or "entropy" in r.want]
+    top = [i for i, r in enumerate(requests) if r.num_top]
+    uneven = any(value != 1.0 for value in scale)
+    scale_t = torch.tensor(scale, dtype=torch.float64, device=device)[:, None]
+    return Plan(
+        temperature=scale_t if uneven else None,
+        greedy=torch.tensor(greedy, device=device)[:, None] if any(greedy) else None,
+        rules=tuple((pick(chosen), rules) for rules, chosen in shared.items()),
+        model=pick(model) if model else None,
+        top=pick(top) if top else None,
+        num_top=max((request.num_top for request in requests), default=0),
+        stops=stops.to(device),
+        stop_set=torch.tensor(stop_set, device=device),
+    )
+
+
+def draw(logits: Tensor, plan: Plan, uniform: Tensor) -> tuple[Tensor, Tensor]:
+    """Draw by inverse CDF: token ids [N], records [N, plan.width] float64 (NaN: not wanted).
+
+    logits [N, V] at temperature 1; uniform [N] float64. A row without any allowed token, or with
+    logits that are not finite, gets a NaN log-probability, which the engine reports.
+    """
+    logits = logits if logits.dtype == torch.float64 else logits.float()
+    scaled = logits if plan.temperature is None else logits / plan.temperature.to(logits.dtype)
+    ruled = _apply_rules(scaled, plan)
+    log_norm = ruled.logsumexp(-1, keepdim=True)
+    cdf = (ruled - log_norm).exp().cumsum(-1, dtype=torch.float64)
+    token = torch.searchsorted(cdf, uniform[:, None] * cdf[:, -1:], right=True)
+    token = token.clamp_(max=logits.shape[-1] - 1)  # only reached by NaN, reported by the engine
+    if plan.greedy is not None:
+        token = torch.where(plan.greedy, ruled.argmax(-1, keepdim=True), token)
+    logp = ruled.gather(-1, token) - log_norm
+    record = torch.full(
+        (len(logits), plan.width), torch.nan, dtype=torch.float64, device=logits.device
+    )
+    record[:, TOKEN] = token[:, 0]
+    # 0 * log_norm: 0, but NaN where there was nothing to choose from
+    record[:, LOGP] = (
+        logp if plan.greedy is None else torch.where(plan.greedy, 0 * log_norm, logp)
+    )[:, 0]
+    _add_statistics(record, token, logits, scaled, plan)
+    return token[:, 0], record
+
+
+def _apply_rules(scaled: Tensor, plan: Plan) -> Tensor:
+    if not plan.rules:
+        return scaled
+    ruled = scaled.clone()
+    for rows, rules in plan.rules:
+        part = scaled[rows]
+        for rule in rules:
+            after = rule(part)
+            if after.shape != part.shape:
+                raise UserError(
+                    f"rule {rule!r} returned shape {tuple(after.shape)} for logits of shape "
+                    f"{tuple(part.shape)}; it must return the same shape"
+                )
+            part = after
+        ruled[rows] = part
+    return ruled
+
+
+def _add_statistics(
+    record: Tensor, token: Tensor, logits: Tensor, scaled: Tensor, plan: Plan
+) -> None:
+    if plan.model is not None:
+        logq = scaled[plan.model].log_softmax(-1)
+        record[plan.model, LOGP_MODEL] = logq.gather(-1, token[plan.model])[:, 0].double()
+        record[plan.model, ENTROPY] = torch.special.entr(logq.exp()).sum(-1).double()
+    if plan.top is not None:
+        values, ids = logits[plan.top].log_softmax(-1).topk(plan.num_top, dim=-1)
+        record[plan.top, TOP:] = torch.stack([ids.double(), values.double()], dim=-1).flatten(1)

@@ -1,0 +1,203 @@
+"""The rows of the local engine: what each request has so far, and which slot holds its cache."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from strop.rollout.engines.base import Ended, Event, Request
+from strop.rollout.engines.cache import SlotCache
+from strop.rollout.engines.sampling import ENTROPY, LOGP, LOGP_MODEL, TOKEN, TOP
+
+NEVER = 1 << 62
+FIELDS = np.dtype(
+    [
+        ("length", np.int64),  # tokens so far, prompt included; all but the last are cached
+        ("base", np.int64),  # tokens already reported in events, prompt included
+        ("limit", np.int64),  # ends with "length" at this many tokens
+        ("pause", np.int64),  # pauses at this many tokens
+        ("seed", np.uint64),
+        ("prompt", np.int64),  # hash of the prompt, to find rows that share it
+        ("strings", np.bool_),  # has stop strings
+        ("running", np.bool_),
+        ("taken", np.bool_),  # holds a cache that is still of use: running, paused or kept
+    ]
+)
+
+
+@dataclass(slots=True, eq=False)
+class Row:
+    """One request in the engine."""
+
+    id: int
+    request: Request
+    tokens: list[int]  # prompt and new tokens, up to the last report
+    status: Literal["waiting", "running", "paused", "ended"] = "waiting"
+    slot: int = -1  # -1: has no cache
+    pause_at: int = NEVER
+    source: tuple[Row, int] | None = None  # a fork's parent, and how many tokens they share
+    events: list[Event] = field(default_factory=list)
+    prompt_hash: int = 0
+
+
+class Slots:
+    """A fixed number of rows with caches; running rows come first after `compact`.
+
+    Numbers that change at every token are columns of one array each, on the host (`table`) or on
+    the device (`last`, `records`), so that a step has no loop over rows.
+    """
+
+    def __init__(self, num_slots: int, cache: SlotCache, device: torch.device) -> None:
+        self.cache = cache
+        self.rows: list[Row | None] = [None] * num_slots
+        self.table = np.zeros(num_slots, FIELDS)
+        self.last = torch.zeros(num_slots, dtype=torch.long, device=device)  # newest token
+        self.records = torch.zeros(num_slots, 0, 2, dtype=torch.float64, device=device)
+        self.changed = True  # the set of running rows differs from the last plan's
+
+    def choose(self, number: int) -> list[int]:
+        """Up to `number` slots to fill: free ones, then those of kept, then of paused rows."""
+        chosen = np.flatnonzero(~self.table["taken"])[:number].tolist()
+        held = np.flatnonzero(self.table["taken"] & ~self.table["running"]).tolist()
+        held.sort(key=lambda slot: self.row(slot).status != "ended")
+        for slot in held[: number - len(chosen)]:
+            self.free(slot)
+            chosen.append(slot)
+        return chosen
+
+    def row(self, slot: int) -> Row:
+        row = self.rows[slot]
+        assert row is not None, f"slot {slot} is empty"
+        return row
+
+    def place(self, rows: Sequence[Row], slots: Sequence[int], context_length: int) -> None:
+        """Let rows run in slots whose cache holds all their tokens but the last."""
+        for row, slot in zip(rows, slots, strict=True):
+            request, length = row.request, len(row.tokens)
+            limit = min(len(request.ids) + request.max_tokens, context_length)
+            seed = request.seed & 0xFFFFFFFFFFFFFFFF
+            strings = bool(request.stop_strings)
+            self.table[slot] = (
+                *(length, length, limit, row.pause_at),
+                *(seed, row.prompt_hash, strings, True, True),
+            )
+            self.rows[slot] = row
+            row.slot, row.status, row.source = slot, "running", None
+        index = torch.tensor(slots, device=self.last.device)
+        self.last[index] = torch.tensor([row.tokens[-1] for row in rows], device=self.last.device)
+        self.changed = True
+
+    def free(self, slot: int) -> None:
+        """Take the row's cache away."""
+        row = self.rows[slot]
+        if row is not None:
+            row.slot = -1
+        self.rows[slot] = None
+        self.table["running"][slot] = self.table["taken"][slot] = False
+        self.changed = True
+
+    def hold(self, slot: int) -> None:
+        """Stop the row but leave its cache."""
+        self.table["running"][slot] = False
+        self.changed = True
+
+    def compact(self) -> int:
+        """Move running rows to the first slots; return their number."""
+        running = self.table["running"]
+        number = int(running.sum())
+        holes = np.flatnonzero(~running[:number])
+        tail = number + np.flatnonzero(running[number:])
+        if len(holes):
+            swap = self.table["taken"][holes]
+            self._move(np.concatenate([tail, holes[swap]]), np.concatenate([holes, tail[swap]]))
+            self.table["running"][tail] = False
+            self.table["taken"][tail] = swap
+            for slot in tail[~swap].tolist():
+                self.rows[slot] = None
+        return number
+
+    def _move(self, source: np.ndarray, target: np.ndarray) -> None:
+        length = int(self.table["length"][source].max())
+        unread = int((self.table["length"] - self.table["base"])[source].max())
+        self.table[target] = self.table[source]
+        moved = [self.row(slot) for slot in source.tolist()]
+        for row, slot in zip(moved, target.tolist(), strict=True):
+            self.rows[slot] = row
+            row.slot = slot
+        source_t, target_t = (torch.from_numpy(x).to(self.last.device) for x in (source, target))
+        self.cache.copy(source_t, target_t, length)
+        self.last[target_t] = self.last[source_t]
+        self.records[target_t, :unread] = self.records[source_t, :unread]
+
+    def write(self, number: int, token: Tensor, record: Tensor) -> None:
+        """Append one token to each of the first `number` rows."""
+        table = self.table[:number]
+        place = table["length"] - table["base"]
+        self._reserve_records(int(place.max()) + 1, record.shape[1])
+        lines = self.cache.line_numbers[:number]
+        index = torch.from_numpy(place).to(record.device)
+        self.records[lines, index, : record.shape[1]] = record
+        self.last[:number] = token
+        table["length"] += 1
+
+    def _reserve_records(self, length: int, width: int) -> None:
+        slots, old_length, old_width = self.records.shape
+        if length <= old_length and width <= old_width:
+            return
+        length = old_length if length <= old_length else max(32, 2 * length)
+        grown = self.records.new_zeros(slots, length, max(width, old_width))
+        grown[:, :old_length, :old_width] = self.records
+        self.records = grown
+
+    def unread(self, slots: Sequence[int]) -> list[np.ndarray]:
+        """Records [new tokens, width] since the last report of each slot's row."""
+        if not slots:
+            return []
+        counts = (self.table["length"] - self.table["base"])[slots].tolist()
+        index = torch.tensor(slots, device=self.records.device)
+        block = self.records[index, : max(counts)].cpu().numpy()
+        return [block[i, :count] for i, count in enumerate(counts)]
+
+    def report(self, slots: Sequence[int], ended: Sequence[Ended], version: int) -> list[Event]:
+        """Turn what each row has sampled since its last report into one event a row."""
+        events = []
+        for slot, reason, record in zip(slots, ended, self.unread(slots), strict=True):
+            row = self.row(slot)
+            event = _event(row.id, row.request, record, version, reason)
+            row.tokens.extend(event.ids)
+            row.events.append(event)
+            events.append(event)
+        self.table["base"][slots] = self.table["length"][slots]
+        return events
+
+
+def _event(id: int, request: Request, record: np.ndarray, version: int, ended: Ended) -> Event:
+    if np.isnan(record[:, LOGP]).any():
+        raise RuntimeError(
+            f"request {id}: no token could be drawn; the model's logits are not finite, or the "
+            f"request's rules {request.rules} leave no token"
+        )
+    top: tuple[dict[int, float], ...] = ()
+    if request.num_top:
+        pairs = record[:, TOP : TOP + 2 * request.num_top]
+        ids, values = pairs[:, 0::2].astype(np.int64).tolist(), pairs[:, 1::2].tolist()
+        top = tuple(dict(zip(*pair, strict=True)) for pair in zip(ids, values, strict=True))
+
+    def column(name: str, index: int) -> tuple[float, ...]:
+        return tuple(record[:, index].tolist()) if name in request.want else ()
+
+    return Event(
+        request=id,
+        ids=tuple(record[:, TOKEN].astype(np.int64).tolist()),
+        logp=tuple(record[:, LOGP].tolist()),
+        version=version,
+        logp_model=column("logp_model", LOGP_MODEL),
+        entropy=column("entropy", ENTROPY),
+        top=top,
+        ended=ended,
+    )
