@@ -11,13 +11,14 @@ field.
 """
 
 import ast
+import dataclasses
 import inspect
 import math
 from collections.abc import Mapping
 from typing import Any
 
 from strop import catalogue
-from strop.algorithm import STAGES, Algorithm, Term
+from strop.algorithm import CHAINS, SINGLE, SLOTS, STAGES, Algorithm, Term
 from strop.errors import UserError
 from strop.part import Use, name_of, replace
 from strop.schedule import SCHEDULES
@@ -105,6 +106,28 @@ def resolve(algorithm: Algorithm, path: str) -> str:
 def override(algorithm: Algorithm, path: str, new: Any) -> Algorithm:
     """The algorithm with one option replaced; `path` as in `resolve`."""
     return algorithm.with_knobs({resolve(algorithm, path): new})
+
+
+def replace_stage(algorithm: Algorithm, stage: str, text: str) -> Algorithm:
+    """The algorithm with a stage's parts, or a slot of its policy term, given in notation.
+
+    Raises UserError for an unknown stage, or for several parts where there is room for one.
+    """
+    uses = chain(text)
+    if stage in CHAINS:
+        return dataclasses.replace(algorithm, **{stage: uses})
+    slot = {"bound": "objective"}.get(stage, stage)
+    if stage not in SINGLE and slot not in SLOTS:
+        known = [*CHAINS, *SINGLE, "bound", *SLOTS]
+        raise UserError(f"no stage {stage!r}{catalogue.nearest(stage, known)}; "
+                        f"there are {', '.join(known)}")  # fmt: skip
+    if len(uses) != 1:
+        raise UserError(f"{stage} has room for one part, {text!r} has {len(uses)}")
+    if stage in SINGLE:
+        return dataclasses.replace(algorithm, **{stage: uses[0]})
+    first, *others = algorithm.terms
+    changed = dataclasses.replace(first, **{slot: uses[0]})
+    return dataclasses.replace(algorithm, terms=(changed, *others))
 
 
 def describe(algorithm: Algorithm) -> dict[str, list[str]]:

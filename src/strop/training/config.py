@@ -92,11 +92,14 @@ class RunConfig(Section):
     reward: RewardSettings = RewardSettings()
     training: TrainingSettings = TrainingSettings()
     evaluation: EvaluationSettings = EvaluationSettings()
+    stages: dict[str, str] = Field({}, description="parts of a stage in place of the recipe's")
     algorithm: dict[str, Any] = Field({}, description="options of the method by full path")
 
     def build(self) -> Algorithm:
         """The algorithm with all its options set, checked. Raises UserError."""
         algorithm = notation.recipe(self.recipe)
+        for stage, text in self.stages.items():
+            algorithm = notation.replace_stage(algorithm, stage, text)
         for path, text in self.algorithm.items():
             value = notation.value(text) if isinstance(text, str) else text
             algorithm = notation.override(algorithm, path, value)
@@ -135,6 +138,18 @@ def load(path: Path) -> RunConfig:
     return make(raw, str(path))
 
 
+# What differs for the shipped model: it is small, so it learns fast and needs few tokens.
+TINY: dict[str, Any] = {
+    "training": {"lr": 1e-4, "steps": 300},
+    "evaluation": {"every": 50},
+}
+
+
+def defaults(model: str) -> dict[str, Any]:
+    """The settings to begin with for a model."""
+    return {k: dict(v) for k, v in TINY.items()} if model == "tiny" else {}
+
+
 def make(raw: dict[str, Any], where: str = "the options") -> RunConfig:
     """A configuration from plain values. Raises UserError naming the key and the nearest one."""
     try:
@@ -154,7 +169,7 @@ def settings() -> dict[str, str]:
         if isinstance(field.annotation, type) and issubclass(field.annotation, Section):
             for inner, each in field.annotation.model_fields.items():
                 found[f"{name}.{inner}"] = each.description or ""
-        elif name != "algorithm":
+        elif name not in ("algorithm", "stages"):
             found[name] = field.description or ""
     return found
 

@@ -1,0 +1,128 @@
+"""`strop eval`: scores of a run's checkpoint, or of any model."""
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from strop.errors import UserError
+
+
+def evaluate(
+    source: Annotated[
+        str, typer.Argument(metavar="RUN_OR_MODEL", help="Run folder, model folder or name, `tiny`.")
+    ],
+    k: Annotated[str, typer.Option(help="Comma-separated k of pass@k and maj@k.")] = "1,8",
+    split: Annotated[str, typer.Option(help="`heldout`, `validation` or `train`.")] = "heldout",
+    num_samples: Annotated[
+        int, typer.Option("--samples", min=1, help="Answers per prompt; 0: the largest k.")
+    ] = 16,
+    max_prompts: Annotated[int, typer.Option("--prompts", help="Most prompts; 0: all.")] = 0,
+    step: Annotated[int, typer.Option(help="Checkpoint of the run; 0: the newest.")] = 0,
+    temperature: Annotated[float, typer.Option(help="Sampling temperature.")] = 1.0,
+    task: Annotated[str, typer.Option(help="Task, where the source is a model.")] = "",
+    data: Annotated[list[str] | None, typer.Option(help="Data file; repeatable.")] = None,
+    reward: Annotated[list[str] | None, typer.Option(help="Reward function; repeatable.")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the draws and of the bootstrap.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Unbiased pass@k, maj@k, mean@n, confidence, diversity and lengths, with 95% intervals.
+
+    Intervals are bootstrapped over prompts.
+    """
+    from strop.evaluation.summary import as_json as flat
+
+    ks = _numbers(k)
+    if max(ks) > num_samples:
+        raise UserError(f"--k {max(ks)} needs at least as many samples: give --samples {max(ks)}")
+    subject = open_subject(source, step, task, data, reward, temperature)
+    try:
+        evaluated = _evaluate(subject, split, max_prompts, num_samples, ks, seed)
+    finally:
+        subject.services.grader.close()
+    if as_json:
+        print(json.dumps(flat(evaluated.estimates), indent=2))
+        return
+    _show(evaluated, f"{source} on {subject.services.task.name} {split}", num_samples)
+
+
+def _evaluate(
+    subject: Any, split: str, max_prompts: int, num_samples: int, ks: tuple[int, ...], seed: int
+) -> Any:
+    from strop.evaluation.run import evaluate as run
+
+    if split not in ("train", "validation", "heldout"):
+        raise UserError(f"no split {split!r}: there are train, validation and heldout")
+    prompts = getattr(subject.services.task, split)
+    if not prompts:
+        raise UserError(f"the split {split} of {subject.services.task.name} is empty")
+    prompts = prompts[:max_prompts] if max_prompts else prompts
+    return run(
+        prompts, subject.rollout, subject.engine, subject.services,
+        num_samples=num_samples, ks=ks, seed=seed,
+    )  # fmt: skip
+
+
+def open_subject(
+    source: str,
+    step: int = 0,
+    task: str = "",
+    data: list[str] | None = None,
+    reward: list[str] | None = None,
+    temperature: float = 1.0,
+) -> Any:
+    """A run's checkpoint or a model, ready to sample. Raises UserError."""
+    from strop.cli.subject import Subject
+    from strop.training import checkpoint, config
+
+    folder = Path(source)
+    options: dict[str, Any] = {}
+    if (folder / "config.toml").is_file():
+        settings = config.load(folder / "config.toml")
+        checkpoints = folder / "checkpoints"
+        place = checkpoints / f"step-{step:06d}" if step else checkpoint.newest(checkpoints)
+        if not place.is_dir():
+            have = ", ".join(path.name for path in checkpoint.complete(checkpoints))
+            raise UserError(f"{folder} has no checkpoint of step {step}; it has {have}")
+        model = str(place)
+    elif folder.is_dir() and not (folder / "config.json").is_file():
+        raise UserError(f"{folder} is neither a run (config.toml) nor a model (config.json)")
+    else:
+        settings = config.make({"model": {"name": source}})
+        model = source
+    if task or data:
+        options["data"] = {"task": task or "countdown", "files": tuple(data or ())}
+    if reward:
+        options["reward"] = {"functions": tuple(reward)}
+    merged = {**settings.model_dump(), **{
+        section: {**settings.model_dump()[section], **values} for section, values in options.items()
+    }}  # fmt: skip
+    return Subject.open(config.make(merged), model, temperature)
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    try:
+        found = tuple(int(piece) for piece in text.split(","))
+    except ValueError as error:
+        raise UserError(f"--k takes whole numbers separated by commas, got {text!r}") from error
+    if not found or min(found) < 1:
+        raise UserError(f"--k takes numbers of at least 1, got {text!r}")
+    return found
+
+
+def _show(evaluated: Any, title: str, num_samples: int) -> None:
+    table = Table(title=title, title_justify="left")
+    table.add_column("")
+    table.add_column("value", justify="right")
+    table.add_column("95% interval", justify="right")
+    for name, estimate in evaluated.estimates.items():
+        inside = "" if estimate.low == estimate.high else f"{estimate.low:.3f} to {estimate.high:.3f}"
+        value = f"{estimate.value:.0f}" if name.startswith("num_") else f"{estimate.value:.3f}"
+        table.add_row(name.replace("@n", f"@{num_samples}"), value, inside)
+    console = Console(highlight=False)
+    console.print(table)
+    if evaluated.num_left_out:
+        console.print(f"{evaluated.num_left_out} prompts left out: too few scored answers")

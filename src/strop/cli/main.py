@@ -1,0 +1,74 @@
+"""The command `strop`: each command lives in a file of its own; errors become one line."""
+
+import os
+import sys
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+import strop
+from strop.cli import listing
+from strop.errors import RunStopped, UserError
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+    help="Reinforcement-learning post-training for language models, every idea a part.",
+)
+
+
+def _version(value: bool) -> None:
+    if value:
+        print(f"strop {strop.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Reinforcement-learning post-training for language models, every idea a part."""
+
+
+app.command("recipes")(listing.recipes)
+app.command("parts")(listing.parts)
+
+
+def _register() -> None:
+    """The commands that need torch only when they run."""
+    from strop.cli import evaluate, report, sample, train
+
+    app.command("train")(train.train)
+    app.command("eval")(evaluate.evaluate)
+    app.command("sample")(sample.sample)
+    app.command("report")(report.report)
+
+
+_register()
+
+
+def main() -> None:
+    """Run the command line. Exit code 2: the user can mend it; 1: the run had to stop."""
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    console = Console(stderr=True, highlight=False, soft_wrap=True)
+    try:
+        app()
+    except UserError as error:
+        console.print(f"[bold red]error:[/] {_plain(error)}")
+        sys.exit(2)
+    except RunStopped as error:
+        console.print(f"[bold red]stopped:[/] {_plain(error)}")
+        sys.exit(1)
+    except KeyboardInterrupt:
+        console.print("interrupted")
+        sys.exit(130)
+
+
+def _plain(error: Exception) -> str:
+    """The message on one line, with rich's markup characters made harmless."""
+    return " ".join(str(error).split()).replace("[", r"\[")

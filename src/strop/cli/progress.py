@@ -1,0 +1,147 @@
+"""What a person sees while a run goes on: a live panel on a terminal, lines elsewhere."""
+
+import time
+from typing import Any
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+SPARKS = " ▁▂▃▄▅▆▇█"
+
+
+class Progress:
+    """Shows reward, pass@k, entropy against its band, speed and time left."""
+
+    def __init__(self, quiet: bool = False) -> None:
+        self.console = Console(highlight=False)
+        self.quiet = quiet
+        self.history: dict[str, list[float]] = {}
+        self.live: Live | None = None
+        self.begun = time.perf_counter()
+        self.first = 0
+        self.steps = 1
+        self.printed = 0.0
+        self.shown: dict[str, float] = {}
+        self.unscored = 0
+
+    def begin(self, run: Any) -> None:
+        """Say what is about to run, and where it is written."""
+        self.begun, self.first = time.perf_counter(), run.done
+        self.steps = run.config.training.steps
+        if self.quiet:
+            return
+        model = sum(p.numel() for p in run.loaded.model.parameters()) / 1e6
+        task = run.world.services.task
+        self.console.print(
+            f"[bold]{run.config.recipe}[/] on {task.name}: {len(task.train)} prompts, "
+            f"{run.config.model.name} ({model:.2f} M parameters, {run.config.model.dtype}, "
+            f"{run.world.policy.device}), steps {run.done + 1} to {self.steps} -> "
+            f"{run.record.folder}"
+        )
+        if self.console.is_terminal:
+            self.live = Live(console=self.console, refresh_per_second=4)
+            self.live.start()
+
+    def step(self, run: Any, metrics: dict[str, float]) -> None:
+        """Take in a step's metrics and show them."""
+        for name, value in metrics.items():
+            self.history.setdefault(name, []).append(value)
+        self.shown = {**self.shown, **metrics}
+        self._complain(run)
+        if self.quiet:
+            return
+        if self.live is not None:
+            self.live.update(self._panel(run.done))
+        elif time.perf_counter() - self.printed > 5 or run.done == self.steps:
+            self.printed = time.perf_counter()
+            self.console.print(self._line(run.done))
+
+    def note(self, text: str) -> None:
+        """A sentence for the user."""
+        self.console.print(text)
+
+    def close(self) -> None:
+        """Leave the terminal as it was."""
+        if self.live is not None:
+            self.live.stop()
+            self.live = None
+
+    def finish(self, run: Any) -> None:
+        """The run's outcome in a few lines."""
+        folder = run.record.folder
+        evals = {k: v for k, v in self.history.items() if k.startswith("eval/") and "@" in k}
+        for name in sorted(evals):
+            if not name.endswith(("/low", "/high")):
+                low, high = self.shown.get(f"{name}/low"), self.shown.get(f"{name}/high")
+                inside = f" \\[{low:.3f}, {high:.3f}]" if low is not None and high is not None else ""
+                self.console.print(f"{name}: {evals[name][-1]:.3f}{inside}")
+        self.console.print(
+            f"done in {time.perf_counter() - self.begun:.0f} s: {folder}/report.html, "
+            f"checkpoints in {folder}/checkpoints. Next: strop eval {folder}"
+        )
+
+    def _complain(self, run: Any) -> None:
+        """Say once what the first failed verifier call was."""
+        failures = run.world.services.failures
+        if failures and self.unscored == 0:
+            first = failures[0]
+            self.console.print(
+                f"[yellow]a reward function failed[/] ({first.kind}): {first.message}; the rollout "
+                "is left unscored, see rewards/frac_unscored"
+            )
+        self.unscored = max(self.unscored, len(failures))
+
+    def _line(self, step: int) -> str:
+        shown = self.shown
+        pieces = [f"step {step}/{self.steps}", f"reward {shown.get('reward', 0):.3f}"]
+        pieces += [
+            f"{name.removeprefix('eval/')} {shown[name]:.3f}"
+            for name in sorted(shown)
+            if name.startswith("eval/") and "/pass@" in name and name.count("/") == 2
+        ]
+        pieces.append(f"entropy {shown.get('entropy', 0):.3f}{self._band()}")
+        pieces.append(f"{shown.get('perf/tokens_per_s', 0):.0f} tokens/s")
+        pieces.append(f"{self._left(step)} left")
+        return "  ".join(pieces)
+
+    def _band(self) -> str:
+        low = self.shown.get("entropy_control/low")
+        high = self.shown.get("entropy_control/high")
+        return "" if low is None or high is None else f" (band {low:.2f}-{high:.2f})"
+
+    def _left(self, step: int) -> str:
+        done = max(step - self.first, 1)
+        seconds = (time.perf_counter() - self.begun) / done * (self.steps - step)
+        return f"{seconds / 60:.0f} min" if seconds > 90 else f"{seconds:.0f} s"
+
+    def _panel(self, step: int) -> Group:
+        table = Table.grid(padding=(0, 2))
+        rows = ["reward", "entropy", "completions/mean_length", "groups/frac_mixed", "grad_norm"]
+        rows += [n for n in sorted(self.history) if "/pass@" in n and n.count("/") == 2]
+        for name in rows:
+            values = self.history.get(name)
+            if values:
+                band = self._band() if name == "entropy" else ""
+                table.add_row(name, f"{values[-1]:.3f}{band}", Text(spark(values), style="cyan"))
+        bar = ProgressBar(total=self.steps, completed=step, width=40)
+        foot = Text(
+            f"step {step}/{self.steps}   {self.shown.get('perf/tokens_per_s', 0):.0f} tokens/s   "
+            f"{self.shown.get('step_time', 0):.2f} s a step   {self._left(step)} left",
+            style="dim",
+        )
+        return Group(table, bar, foot)
+
+
+def spark(values: list[float], width: int = 40) -> str:
+    """A line of blocks: the values' course in `width` characters."""
+    if len(values) > width:
+        size = len(values) / width
+        cells = [values[int(i * size) : max(int((i + 1) * size), int(i * size) + 1)]
+                 for i in range(width)]  # fmt: skip
+        values = [sum(cell) / len(cell) for cell in cells]
+    low, high = min(values), max(values)
+    span = (high - low) or 1.0
+    return "".join(SPARKS[1 + int((v - low) / span * (len(SPARKS) - 2))] for v in values)

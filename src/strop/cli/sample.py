@@ -1,0 +1,44 @@
+"""`strop sample`: talk to a checkpoint."""
+
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+
+def sample(
+    source: Annotated[
+        str, typer.Argument(metavar="RUN_OR_MODEL", help="Run folder, model folder or name, `tiny`.")
+    ],
+    prompt: Annotated[
+        str | None, typer.Argument(help="The prompt; without one, lines are read until the end.")
+    ] = None,
+    num_samples: Annotated[int, typer.Option("--samples", "-n", min=1, help="Answers.")] = 4,
+    temperature: Annotated[float, typer.Option(help="Sampling temperature.")] = 1.0,
+    max_tokens: Annotated[int, typer.Option(help="Most new tokens; 0: the task's.")] = 0,
+    step: Annotated[int, typer.Option(help="Checkpoint of the run; 0: the newest.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the draws.")] = 0,
+) -> None:
+    """Print answers to a prompt with their mean log-probability per token (nats).
+
+    A tokenizer with a chat template gets the prompt as a user's message.
+    """
+    from strop.cli.evaluate import open_subject
+
+    console = Console(highlight=False, soft_wrap=True)
+    subject = open_subject(source, step, temperature=temperature)
+    try:
+        prompts = [prompt] if prompt is not None else iter(lambda: _ask(console), None)
+        for text in prompts:
+            for answer, logp, ended in subject.answer(text or "", num_samples, max_tokens, seed):
+                cut = "" if ended == "stop" else "  (cut off)"
+                console.print(f"{logp:8.3f}  {answer}{cut}", markup=False)
+    finally:
+        subject.services.grader.close()
+
+
+def _ask(console: Console) -> str | None:
+    try:
+        return console.input("> ")
+    except EOFError:
+        return None

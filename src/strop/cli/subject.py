@@ -1,0 +1,77 @@
+"""A model ready to sample and be scored, outside training."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from strop.part import Use
+from strop.rollout.engines.local import LocalEngine
+from strop.training.config import RunConfig
+from strop.training.models import Loaded
+from strop.training.services import Services
+from strop.training.setup import load_model, load_prompts, make_services
+
+
+@dataclass
+class Subject:
+    """Model, engine, services and the strategy that samples."""
+
+    loaded: Loaded
+    engine: LocalEngine
+    services: Services
+    rollout: Use
+
+    @classmethod
+    def open(cls, config: RunConfig, model: str, temperature: float) -> "Subject":
+        """The model `model` with the configuration's task and rewards. Raises UserError."""
+        rollout = config.build().rollout
+        part = replace(rollout.part, temperature=temperature)
+        task = load_prompts(config.data, config.reward, config.seed)
+        loaded = load_model(config, model)
+        services = make_services(config, loaded, task, part.max_tokens)
+        engine = LocalEngine(
+            loaded.model,
+            loaded.tokenizer,
+            num_slots=config.training.num_slots,
+            context_length=loaded.context,
+        )
+        return cls(loaded, engine, services, replace(rollout, part=part))
+
+    def answer(self, prompt: str, num_samples: int, max_tokens: int, seed: int) -> list[Any]:
+        """Answers to a prompt given as text: (text, mean log-probability, how it ended)."""
+        from strop.rollout.commands import Submit
+        from strop.rollout.drive import drive
+        from strop.rollout.engines.base import Request
+        from strop.tasks.encode import encode_prompt
+        from strop.tasks.task import Prompt
+
+        part, tokenizer = self.rollout.part, self.loaded.tokenizer
+        limit = max_tokens or part.max_tokens or self.services.max_tokens
+        content: Any = prompt
+        if getattr(tokenizer, "chat_template", None):
+            content = [{"role": "user", "content": prompt}]
+        ids = encode_prompt(Prompt(0, content, {}), tokenizer, None, self.loaded.context, limit)
+        request = Request(
+            tuple(ids), max_tokens=limit, temperature=part.temperature, rules=part.rules(),
+            stop_ids=self.services.stop_ids, stop_strings=self.services.stop_strings, seed=seed,
+            want=frozenset({"logp_model"}),
+        )  # fmt: skip
+
+        def strategy() -> Any:
+            requests = [replace(request, seed=seed * 1000003 + n) for n in range(num_samples)]
+            numbers, events = yield [Submit(each) for each in requests]
+            heard: dict[int, list[Any]] = {number: [] for number in numbers}
+            while True:
+                for event in events:
+                    heard[event.request].append(event)
+                if all(each and each[-1].ended for each in heard.values()):
+                    return [heard[number] for number in numbers]
+                _, events = yield []
+
+        return [_told(tokenizer, events) for events in drive(strategy(), self.engine)]
+
+
+def _told(tokenizer: Any, events: list[Any]) -> tuple[str, float, str]:
+    ids = [token for event in events for token in event.ids]
+    logp = [value for event in events for value in event.logp_model]
+    text = tokenizer.decode(ids, skip_special_tokens=True)
+    return text, sum(logp) / max(len(logp), 1), events[-1].ended
