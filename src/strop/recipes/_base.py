@@ -1,8 +1,9 @@
 """What most recipes share: the stages around the advantage and the loss."""
 
+import dataclasses
 from typing import Any
 
-from strop.algorithm import Term
+from strop.algorithm import Algorithm, Term
 from strop.catalogue import nearest
 from strop.errors import UserError
 from strop.loss.average.average_by_constant_length import AverageByConstantLength
@@ -12,7 +13,7 @@ from strop.loss.average.average_per_sequence import AveragePerSequence
 from strop.loss.average.average_sequence_sums import AverageSequenceSums
 from strop.loss.average.sum_over_tokens import SumOverTokens
 from strop.loss.penalty.penalise_kl_to_reference import PenaliseKlToReference
-from strop.part import Use
+from strop.part import Use, replace
 from strop.plan.split_into_minibatches import SplitIntoMinibatches
 from strop.reward.score_with_verifiers import ScoreWithVerifiers
 from strop.rollout.sample_independently import SampleIndependently
@@ -29,12 +30,16 @@ AVERAGES: dict[str, Any] = {
 }
 
 
-def average(aggregation: str) -> Use:
-    """The part behind an aggregation's usual name. Raises UserError for an unknown name."""
+def average(aggregation: str, length: int = 0) -> Use:
+    """The part behind an aggregation's usual name. Raises UserError for an unknown name.
+
+    `length` is the constant of "seq-mean-token-sum-norm"; 0: the run's longest answer.
+    """
     if aggregation not in AVERAGES:
         hint = nearest(aggregation, AVERAGES) or f"; there are {', '.join(AVERAGES)}"
         raise UserError(f"no aggregation {aggregation!r}{hint}")
-    return Use(AVERAGES[aggregation])
+    part = AVERAGES[aggregation]
+    return Use(replace(part, length=length) if length else part)
 
 
 def around(num_prompts: int = 32, num_rollouts: int = 16) -> dict[str, Any]:
@@ -52,3 +57,12 @@ def kl_terms(beta: float, aggregation: str) -> tuple[Term, ...]:
     if beta == 0:
         return ()
     return (Term("kl", Use(PenaliseKlToReference()), average(aggregation), coef=beta),)
+
+
+def with_policy(algorithm: Algorithm, **slots: Any) -> Algorithm:
+    """The algorithm with slots of its policy term replaced: objective, ratio, average, ..."""
+    terms = tuple(
+        dataclasses.replace(term, **slots) if term.name == "policy" else term
+        for term in algorithm.terms
+    )
+    return dataclasses.replace(algorithm, terms=terms)

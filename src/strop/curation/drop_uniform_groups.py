@@ -1,0 +1,76 @@
+"""Train on prompts whose answers differ in outcome, and sample more until there are enough."""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from strop import segments
+from strop.errors import UserError
+from strop.part import Curated, Result, require
+
+
+@dataclass(frozen=True)
+class DropUniformGroups:
+    """Prompts that are always solved or never solved take no place in the batch.
+
+        live: max outcome > min outcome among the group's scored rollouts, or one scored rollout
+        while live < target and rounds < max_rounds: sample `target - live` more prompts
+        then keep the first `target` live groups
+
+    Metrics: dynamic_sampling/rounds, /uniform_fraction (of the groups sampled), /missing_prompts
+    (target - live when the rounds ran out, else 0).
+
+    Reads: outcome_B [B] float, group_B [B] int, scored_B [B] bool.   Writes: rows to keep.
+    Source: arXiv 2503.14476, sec. 3.2, eq. 11; code verl-project/verl-recipe dapo.
+    Differs from the source: asks for the missing prompts, not a whole batch again; when the rounds
+    run out it goes on with what there is, the released code raises (`strict`).
+    Nearest part: none.
+    Edges: no scored rollout -> dropped; no live group at all -> keeps nothing. A restart loses
+    nothing: the round count is 0 between steps.
+    """
+
+    facts: ClassVar[frozenset[str]] = frozenset({"removes_uniform_groups"})
+    # Prompts wanted; 0: as many as the sampler drew first. Default: paper (the sampled batch).
+    num_prompts: int = 0
+    # Rounds of sampling a step, the first included; 1: no refill; 0: no limit. Default: released
+    # code (the scripts' max_num_gen_batches).
+    max_rounds: int = 10
+    # Raise when the rounds ran out before there were enough. Default: ours (a long run goes on).
+    strict: bool = False
+
+    def __post_init__(self) -> None:
+        require(self, "num_prompts", low=0)
+        require(self, "max_rounds", low=0)
+
+    def init(self) -> dict[str, Any]:
+        """No round begun."""
+        return {"rounds": 0, "target": 0}
+
+    def __call__(
+        self, outcome_B: Tensor, group_B: Tensor, scored_B: Tensor, state: dict[str, Any]
+    ) -> Result:
+        num = int(group_B.max()) + 1 if group_B.numel() else 0
+        rounds = state["rounds"] + 1
+        target = state["target"] or self.num_prompts or num
+        low_P = segments.extreme(outcome_B, group_B, num, scored_B, largest=False)
+        high_P = segments.extreme(outcome_B, group_B, num, scored_B, largest=True)
+        live_P = (high_P > low_P) | (segments.count(group_B, num, scored_B) == 1)
+        missing = max(target - int(live_P.sum()), 0)
+        metrics = {
+            "dynamic_sampling/rounds": float(rounds),
+            "dynamic_sampling/uniform_fraction": 1 - int(live_P.sum()) / max(num, 1),
+            "dynamic_sampling/missing_prompts": float(missing),
+        }
+        if missing and (rounds < self.max_rounds or self.max_rounds == 0):
+            everything = Curated(torch.ones_like(scored_B), "uniform_group", ask=missing)
+            return Result(everything, {"rounds": rounds, "target": target}, metrics)
+        if missing and self.strict:
+            raise UserError(
+                f"drop_uniform_groups: after {rounds} rounds only {target - missing} of {target} "
+                "prompts have answers of different outcome; raise max_rounds, take other prompts "
+                "or set strict to false"
+            )
+        keep_P = live_P & (torch.cumsum(live_P, 0) <= target)
+        return Result(Curated(keep_P[group_B], "uniform_group"), self.init(), metrics)

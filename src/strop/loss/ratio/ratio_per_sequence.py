@@ -1,0 +1,39 @@
+"""Compare the current policy with the one before the update, one whole answer at a time."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from strop import segments
+from strop.part import require
+
+
+@dataclass(frozen=True)
+class RatioPerSequence:
+    """All tokens of a rollout share one ratio, the geometric mean of theirs.
+
+        log_ratio_t = min(mean_{s in rollout of t, mask_s} (logp_s - logp_old_s), max_nats)
+
+    Reads: logp_T [T] float, logp_old_T [T] float, mask_T [T] bool, rollout_T [T] int.
+    Writes: log_ratio_T [T] float (nats).
+    Source: arXiv 2507.18071, eq. 7.
+    Differs from the source: bounded above at max_nats against overflow, as verl does.
+    Nearest part: ratio_per_token; equal to it when every rollout has one policy token.
+    Edges: no policy token -> 0; beyond max_nats the gradient is 0. Where tokens of a rollout have
+    different advantages, each token's advantage weighs the whole rollout's gradient.
+    """
+
+    scope: ClassVar[str] = "rollout"
+    # Largest log-ratio, nats. Default: released code (verl).
+    max_nats: float = 10.0
+
+    def __post_init__(self) -> None:
+        require(self, "max_nats", low=0.0)
+
+    def __call__(
+        self, logp_T: Tensor, logp_old_T: Tensor, mask_T: Tensor, rollout_T: Tensor
+    ) -> Tensor:
+        num = int(rollout_T.max()) + 1 if rollout_T.numel() else 0
+        mean_B = segments.mean(logp_T - logp_old_T.detach(), rollout_T, num, mask_T)
+        return mean_B.clamp(max=self.max_nats)[rollout_T]

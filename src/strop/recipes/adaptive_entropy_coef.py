@@ -1,0 +1,51 @@
+"""An entropy bonus that is switched on and strengthened while entropy is below a floor."""
+
+import dataclasses
+
+from strop.algorithm import Algorithm, Term
+from strop.control.hold_entropy_with_coefficient import HoldEntropyWithCoefficient
+from strop.loss.penalty.reward_entropy import RewardEntropy
+from strop.part import Use
+from strop.recipes._base import average
+from strop.recipes.grpo import grpo
+
+
+def adaptive_entropy_coef(
+    *,
+    c0: float = 0.0,
+    target: float = 0.2,
+    delta: float = 0.005,
+    c_min: float = 0.0,
+    c_max: float = 1.0,
+    clip_low: float = 0.2,
+    clip_high: float = 0.2,
+    beta: float = 0.0,
+    aggregation: str = "token-mean",
+    num_prompts: int = 32,
+    num_rollouts: int = 16,
+) -> Algorithm:
+    """Skywork Open Reasoner 1 Technical Report (adaptive entropy control).
+
+    arXiv 2505.22312. Code: huggingface/trl (use_adaptive_entropy). Parent: grpo.
+    Status: exact.
+
+    Equation: loss = grpo's - a_s mean_t H_t; a_s = c if H_{s-1} <= target else 0;
+    c <- min(c + delta, c_max) if H_s <= target else max(c - delta, c_min).
+    Differs from the parent: an entropy term whose coefficient an integral controller sets; token
+    mean, as TRL has it.
+    Differs from the paper: H is the mean over the tokens of a step, not of an optimiser step.
+    Try: target (nats), delta, c0.
+    """
+    algorithm = grpo(
+        clip_low=clip_low,
+        clip_high=clip_high,
+        beta=beta,
+        aggregation=aggregation,
+        num_prompts=num_prompts,
+        num_rollouts=num_rollouts,
+    )
+    bonus = Term("entropy", Use(RewardEntropy()), average("token-mean"), coef=0.0)
+    control = HoldEntropyWithCoefficient(
+        start=c0, target=target, delta=delta, bounds=(c_min, c_max)
+    )
+    return dataclasses.replace(algorithm, terms=(*algorithm.terms, bonus), control=(Use(control),))

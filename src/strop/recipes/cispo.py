@@ -1,0 +1,34 @@
+"""Policy optimisation that clips the importance weight instead of the update."""
+
+from strop.algorithm import Algorithm
+from strop.loss.bound.weight_by_clipped_ratio import WeightByClippedRatio
+from strop.part import Use
+from strop.recipes._base import with_policy
+from strop.recipes.grpo import grpo
+
+
+def cispo(
+    *,
+    clip_low: float = 10.0,
+    clip_high: float = 0.2,
+    beta: float = 0.0,
+    aggregation: str = "token-mean",
+    num_prompts: int = 32,
+    num_rollouts: int = 16,
+) -> Algorithm:
+    """MiniMax-M1: Scaling Test-Time Compute Efficiently with Lightning Attention.
+
+    arXiv 2506.13585, eq. 4 and 5. Code: none released (verl, TRL carry it). Parent: grpo.
+    Status: exact.
+
+    Equation: loss = -1/N sum_t sg[clip(rho_t, 1 - clip_low, 1 + clip_high)] A_t logp_t.
+    Differs from the parent: tokens outside the band keep a gradient, with the band's edge as
+    weight; all tokens weigh the same.
+    Differs from the paper: the widths are not given there; these are of verl's example (no lower
+    bound). TRL's epsilon_high 5 is clip_high 4 here.
+    Try: clip_high (4), clip_low, plan.num_minibatches.
+    """
+    algorithm = grpo(
+        beta=beta, aggregation=aggregation, num_prompts=num_prompts, num_rollouts=num_rollouts
+    )
+    return with_policy(algorithm, objective=Use(WeightByClippedRatio(clip_low, clip_high)))

@@ -1,0 +1,41 @@
+"""Policy optimisation that spares a few tokens which would cost the most entropy."""
+
+from strop.algorithm import Algorithm
+from strop.loss.bound.drop_high_covariance_tokens import DropHighCovarianceTokens
+from strop.part import Use
+from strop.recipes._base import with_policy
+from strop.recipes.grpo import grpo
+
+
+def clip_cov(
+    *,
+    clip_low: float = 0.2,
+    clip_high: float = 0.2,
+    clip_cov_ratio: float = 2e-4,
+    clip_cov_lb: float = 1.0,
+    clip_cov_ub: float = 5.0,
+    beta: float = 0.0,
+    aggregation: str = "token-mean",
+    num_prompts: int = 32,
+    num_rollouts: int = 16,
+) -> Algorithm:
+    """The Entropy Mechanism of Reinforcement Learning for Reasoning Language Models (Clip-Cov).
+
+    arXiv 2505.22617, eq. 10 to 12. Code: PRIME-RL/Entropy-Mechanism-of-RL. Parent: grpo.
+    Status: exact.
+
+    Equation: loss = -1/N sum_t c_t min(rho A, clip(rho, 1 - clip_low, 1 + clip_high) A); c_t = 0
+    on max(int(clip_cov_ratio N), 1) tokens drawn from those with clip_cov_lb <
+    (A - mean A)(logp - mean logp) < clip_cov_ub, else 1.
+    Differs from the parent: those tokens get no gradient; all tokens weigh the same.
+    Differs from the paper: means and N are taken over the whole update, not a micro-batch, so the
+    result does not depend on how rows are split.
+    Try: clip_cov_ratio (more keeps more entropy), clip_cov_lb, num_rollouts.
+    """
+    algorithm = grpo(
+        beta=beta, aggregation=aggregation, num_prompts=num_prompts, num_rollouts=num_rollouts
+    )
+    part = DropHighCovarianceTokens(
+        clip_low, clip_high, drop_share=clip_cov_ratio, cov_low=clip_cov_lb, cov_high=clip_cov_ub
+    )
+    return with_policy(algorithm, objective=Use(part))

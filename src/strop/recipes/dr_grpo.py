@@ -1,0 +1,43 @@
+"""Group relative policy optimisation without its two biases."""
+
+from strop.algorithm import Algorithm
+from strop.recipes._base import average, with_policy
+from strop.recipes.grpo import grpo
+
+
+def dr_grpo(
+    *,
+    eps: float = 1e-6,
+    normalize_std: bool = False,
+    singleton: str = "raw",
+    clip_low: float = 0.2,
+    clip_high: float = 0.2,
+    beta: float = 0.0,
+    aggregation: str = "seq-mean-token-sum-norm",
+    length: int = 0,
+    num_prompts: int = 32,
+    num_rollouts: int = 16,
+) -> Algorithm:
+    """Understanding R1-Zero-Like Training: A Critical Perspective.
+
+    arXiv 2503.20783, sec. 3.2. Code: sail-sg/understand-r1-zero. Parent: grpo. Status: exact.
+
+    Equation: A_i = R_i - mean_g;
+    loss = -1/(B L) sum_i sum_t min(rho A_i, clip(rho, 1 - clip_low, 1 + clip_high) A_i).
+    Differs from the parent: no division by the group's deviation, and tokens are divided by one
+    constant L instead of their answer's length.
+    Differs from the paper: no. L is the run's longest answer unless `length` is set.
+    Try: num_rollouts, length, clip_high.
+    """
+    algorithm = grpo(
+        eps=eps,
+        normalize_std=normalize_std,
+        singleton=singleton,
+        clip_low=clip_low,
+        clip_high=clip_high,
+        beta=beta,
+        aggregation=aggregation,
+        num_prompts=num_prompts,
+        num_rollouts=num_rollouts,
+    )
+    return with_policy(algorithm, average=average(aggregation, length)) if length else algorithm

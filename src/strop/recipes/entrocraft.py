@@ -1,0 +1,51 @@
+"""Entropy along a drawn curve, by which rollouts are learned from."""
+
+import dataclasses
+
+from strop.algorithm import Algorithm
+from strop.part import Use
+from strop.recipes.grpo import grpo
+from strop.schedule import Linear, Schedule
+from strop.selection.keep_inside_entropy_band import KeepInsideEntropyBand
+
+H_LOW, H_HIGH = Linear(0.6, 0.4), Linear(0.7, 0.5)
+
+
+def entrocraft(
+    *,
+    h_low: float | Schedule = H_LOW,
+    h_high: float | Schedule = H_HIGH,
+    eps: float = 1e-6,
+    normalize_std: bool = True,
+    clip_low: float = 0.2,
+    clip_high: float = 0.2,
+    beta: float = 1e-3,
+    aggregation: str = "prompt-mean",
+    num_prompts: int = 32,
+    num_rollouts: int = 16,
+) -> Algorithm:
+    """Addressing Performance Saturation for LLM RL via Precise Entropy Curve Control.
+
+    arXiv 2604.26326, algorithm 1, eq. 5. Code: lblaoke/entrocraft. Parent: grpo. Status: exact.
+
+    Equation: d = 1 if H > h_high, -1 if H < h_low, else 0; S_x = rollouts of x with d A_i >= 0;
+    loss = -mean_x 1/|S_x| sum_{i in S_x} sum_t min(rho A_i, clip(rho) A_i) + beta KL(ref).
+    Differs from the parent: out of the entropy band only one sign of advantage is trained on;
+    tokens are summed, then averaged over a prompt's kept rollouts.
+    Differs from the paper: prompts without a kept rollout do not count in the mean over prompts,
+    where the paper leaves it open. The released code swaps the estimator instead of rejecting.
+    Default band: linear(0.6, 0.4) to linear(0.7, 0.5), nats.
+    Try: h_low and h_high (schedules or numbers), num_rollouts.
+    """
+    algorithm = grpo(
+        eps=eps,
+        normalize_std=normalize_std,
+        clip_low=clip_low,
+        clip_high=clip_high,
+        beta=beta,
+        aggregation=aggregation,
+        num_prompts=num_prompts,
+        num_rollouts=num_rollouts,
+    )
+    selection = (Use(KeepInsideEntropyBand(h_low, h_high)),)
+    return dataclasses.replace(algorithm, selection=selection)
