@@ -120,7 +120,9 @@ def _countdown(member: str, sizes: Sizes, seed: int, config: Mapping[str, Any]) 
         max_tokens=_MAX_TOKENS_COUNTDOWN,
         reward_range=(0.0, 1.0),
         reward_values=(0.0, 1.0),
-        **splits,
+        train=splits["train"],
+        validation=splits["validation"],
+        heldout=splits["heldout"],
     )
 
 

@@ -1,0 +1,99 @@
+"""Final answers in completions, and the built-in rewards that compare them with a reference."""
+
+import logging
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from strop.errors import UserError
+
+_BRACES = re.compile(r"\\boxed\{|[{}]")
+
+
+def text_of(completion: Any) -> str:
+    """Text of a completion: itself, or the content of the last message of a chat completion."""
+    if isinstance(completion, str):
+        return completion
+    return completion[-1]["content"] or ""
+
+
+def extract_answer(completion: str) -> str:
+    """The final answer: last `<answer>` element, else last boxed value, else last line.
+
+    An empty or blank completion gives an empty text.
+    """
+    for found in (_last_tagged(completion), _last_boxed(completion)):
+        if found is not None:
+            return found.strip()
+    lines = completion.strip().splitlines()
+    return lines[-1].strip() if lines else ""
+
+
+def exact_match(completions: Sequence[Any], answer: Sequence[Any]) -> list[float | None]:
+    """1.0 where the final answer equals the `answer` column's text, else 0.0.
+
+    Blanks at both ends do not count. A row without a reference (None) is not applicable.
+    """
+    return [
+        None
+        if reference is None
+        else float(extract_answer(text_of(completion)) == str(reference).strip())
+        for completion, reference in zip(completions, answer, strict=True)
+    ]
+
+
+def math_verify(
+    completions: Sequence[Any],
+    answer: Sequence[Any] | None = None,
+    solution: Sequence[Any] | None = None,
+) -> list[float | None]:
+    """1.0 where the completion's mathematical answer equals the reference's, else 0.0.
+
+    The reference is the `answer` column, or the `solution` column where there is no `answer`; a
+    row whose reference is missing or holds no mathematical expression is not applicable (None).
+    The library's own timeouts are off: they use signals, and the grader has a limit of its own.
+
+    Raises UserError when the data has neither column.
+    """
+    references = answer if answer is not None else solution
+    if references is None:
+        raise UserError(
+            "reward math_verify needs a column 'answer' or 'solution', the data has neither: add "
+            "one, or map the parameter 'answer' to the column that holds the reference"
+        )
+    return [
+        None if reference is None else _same_mathematics(text_of(completion), str(reference))
+        for completion, reference in zip(completions, references, strict=True)
+    ]
+
+
+def _same_mathematics(completion: str, reference: str) -> float | None:
+    from math_verify import parse, verify
+
+    logging.getLogger("math_verify").setLevel(logging.ERROR)  # it warns that its timeouts are off
+    is_latex = "$" in reference or "\\boxed" in reference
+    gold = parse(reference if is_latex else f"\\boxed{{{reference}}}", parsing_timeout=None)
+    if not gold:
+        return None
+    prediction = parse(completion, parsing_timeout=None)
+    return float(verify(gold, prediction, timeout_seconds=None))
+
+
+def _last_tagged(text: str) -> str | None:
+    end = text.rfind("</answer>")
+    start = text.rfind("<answer>", 0, max(end, 0))
+    return text[start + len("<answer>") : end] if start >= 0 else None
+
+
+def _last_boxed(text: str) -> str | None:
+    """Content of the complete boxed value that starts last, inner braces kept; linear time."""
+    last: tuple[int, int] | None = None
+    open_at: list[int | None] = []  # first character of a boxed value, None for other braces
+    for token in _BRACES.finditer(text):
+        if token.group() != "}":
+            open_at.append(token.end() if token.group() != "{" else None)
+        elif open_at:
+            start = open_at.pop()
+            if start is not None and (last is None or start > last[0]):
+                last = (start, token.start())
+    return None if last is None else text[slice(*last)]

@@ -1,0 +1,61 @@
+"""Prompts as token ids, and completions in the form that reward functions expect."""
+
+import itertools
+from collections.abc import Mapping
+from typing import Any
+
+from strop.errors import UserError
+from strop.tasks.task import Prompt
+
+
+def encode_prompt(
+    prompt: Prompt, tokenizer: Any, max_prompt_tokens: int | None, context: int, max_tokens: int
+) -> list[int]:
+    """Token ids of a prompt: text as the tokenizer writes it, messages by its chat template.
+
+    A prompt may fill `context - max_tokens` tokens, or `max_prompt_tokens` where that is less.
+
+    Raises UserError for messages without a chat template, a prompt of no tokens, and a prompt that
+    is too long.
+    """
+    ids = _ids(prompt, tokenizer)
+    if not ids:
+        raise UserError(f"prompt {prompt.uid} has no tokens: give it some text or remove its row")
+    room = context - max_tokens
+    if room < 1:
+        raise UserError(
+            f"a context of {context} tokens leaves no prompt beside max_tokens={max_tokens}: "
+            "lower rollout.max_tokens"
+        )
+    if max_prompt_tokens is not None and max_prompt_tokens < room:
+        limit, remedy = max_prompt_tokens, "raise max_prompt_tokens, or shorten or remove the row"
+    else:
+        limit = room
+        remedy = f"context {context} minus max_tokens {max_tokens}: lower max_tokens or remove it"
+    if len(ids) > limit:
+        raise UserError(
+            f"prompt {prompt.uid} is {len(ids)} tokens long, the limit is {limit} ({remedy})"
+        )
+    return ids
+
+
+def completion_form(prompt: str | list[dict[str, Any]], text: str) -> str | list[dict[str, Any]]:
+    """A completion as rewards see it: text after a text prompt, one message after a chat."""
+    return text if isinstance(prompt, str) else [{"role": "assistant", "content": text}]
+
+
+def _ids(prompt: Prompt, tokenizer: Any) -> list[int]:
+    if isinstance(prompt.prompt, str):
+        return list(tokenizer(prompt.prompt)["input_ids"])
+    if not getattr(tokenizer, "chat_template", None):
+        raise UserError(
+            f"prompt {prompt.uid} is chat messages and the tokenizer has no chat template: give "
+            "--chat-template FILE, or text in the prompt column"
+        )
+    ids = tokenizer.apply_chat_template(prompt.prompt, add_generation_prompt=True, tokenize=True)
+    if isinstance(ids, Mapping) or hasattr(ids, "input_ids"):
+        ids = ids["input_ids"]
+    ids = list(ids)
+    if ids and isinstance(ids[0], (list, tuple)):  # a batch of one
+        ids = list(itertools.chain.from_iterable(ids))
+    return ids
