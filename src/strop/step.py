@@ -136,4 +136,5 @@ def _end_of_step(
         state[path] = outcome.state
         knobs.update(outcome.value)
         metrics.update(outcome.metrics)
-    return {**state, "knobs": knobs}
+    metrics["num_tokens"] += state.get("num_tokens", 0.0)
+    return {**state, "knobs": knobs, "num_tokens": metrics["num_tokens"]}

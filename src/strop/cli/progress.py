@@ -1,6 +1,7 @@
 """What a person sees while a run goes on: a live panel on a terminal, lines elsewhere."""
 
 import time
+from collections.abc import Iterable
 from typing import Any
 
 from rich.console import Console, Group
@@ -16,7 +17,7 @@ class Progress:
     """Shows reward, pass@k, entropy against its band, speed and time left."""
 
     def __init__(self, quiet: bool = False) -> None:
-        self.console = Console(highlight=False)
+        self.console = Console(highlight=False, soft_wrap=True)
         self.quiet = quiet
         self.history: dict[str, list[float]] = {}
         self.live: Live | None = None
@@ -46,7 +47,7 @@ class Progress:
             self.live.start()
 
     def step(self, run: Any, metrics: dict[str, float]) -> None:
-        """Take in a step's metrics and show them."""
+        """Take in a step's metrics and show them; step 0 is the validation before training."""
         for name, value in metrics.items():
             self.history.setdefault(name, []).append(value)
         self.shown = {**self.shown, **metrics}
@@ -72,12 +73,10 @@ class Progress:
     def finish(self, run: Any) -> None:
         """The run's outcome in a few lines."""
         folder = run.record.folder
-        evals = {k: v for k, v in self.history.items() if k.startswith("eval/") and "@" in k}
-        for name in sorted(evals):
-            if not name.endswith(("/low", "/high")):
-                low, high = self.shown.get(f"{name}/low"), self.shown.get(f"{name}/high")
-                inside = f" \\[{low:.3f}, {high:.3f}]" if low is not None and high is not None else ""
-                self.console.print(f"{name}: {evals[name][-1]:.3f}{inside}")
+        for name in _passes(self.history):
+            first, last = self.history[name][0], self.history[name][-1]
+            low, high = self.shown.get(f"{name}/low", last), self.shown.get(f"{name}/high", last)
+            self.console.print(f"{name}: {first:.3f} -> {last:.3f}  (95% {low:.3f} to {high:.3f})")
         self.console.print(
             f"done in {time.perf_counter() - self.begun:.0f} s: {folder}/report.html, "
             f"checkpoints in {folder}/checkpoints. Next: strop eval {folder}"
@@ -99,8 +98,7 @@ class Progress:
         pieces = [f"step {step}/{self.steps}", f"reward {shown.get('reward', 0):.3f}"]
         pieces += [
             f"{name.removeprefix('eval/')} {shown[name]:.3f}"
-            for name in sorted(shown)
-            if name.startswith("eval/") and "/pass@" in name and name.count("/") == 2
+            for name in _passes(shown)
         ]
         pieces.append(f"entropy {shown.get('entropy', 0):.3f}{self._band()}")
         pieces.append(f"{shown.get('perf/tokens_per_s', 0):.0f} tokens/s")
@@ -120,7 +118,7 @@ class Progress:
     def _panel(self, step: int) -> Group:
         table = Table.grid(padding=(0, 2))
         rows = ["reward", "entropy", "completions/mean_length", "groups/frac_mixed", "grad_norm"]
-        rows += [n for n in sorted(self.history) if "/pass@" in n and n.count("/") == 2]
+        rows += _passes(self.history)
         for name in rows:
             values = self.history.get(name)
             if values:
@@ -133,6 +131,12 @@ class Progress:
             style="dim",
         )
         return Group(table, bar, foot)
+
+
+def _passes(names: Iterable[str]) -> list[str]:
+    """The pass@k among the metrics, smallest k first."""
+    found = [n for n in names if "/pass@" in n and not n.endswith(("/low", "/high"))]
+    return sorted(found, key=lambda name: int(name.rpartition("@")[2]))
 
 
 def spark(values: list[float], width: int = 40) -> str:

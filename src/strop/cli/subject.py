@@ -1,5 +1,6 @@
 """A model ready to sample and be scored, outside training."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -38,8 +39,7 @@ class Subject:
 
     def answer(self, prompt: str, num_samples: int, max_tokens: int, seed: int) -> list[Any]:
         """Answers to a prompt given as text: (text, mean log-probability, how it ended)."""
-        from strop.rollout.commands import Submit
-        from strop.rollout.drive import drive
+        from strop.rollout.drive import sample
         from strop.rollout.engines.base import Request
         from strop.tasks.encode import encode_prompt
         from strop.tasks.task import Prompt
@@ -56,21 +56,11 @@ class Subject:
             want=frozenset({"logp_model"}),
         )  # fmt: skip
 
-        def strategy() -> Any:
-            requests = [replace(request, seed=seed * 1000003 + n) for n in range(num_samples)]
-            numbers, events = yield [Submit(each) for each in requests]
-            heard: dict[int, list[Any]] = {number: [] for number in numbers}
-            while True:
-                for event in events:
-                    heard[event.request].append(event)
-                if all(each and each[-1].ended for each in heard.values()):
-                    return [heard[number] for number in numbers]
-                _, events = yield []
-
-        return [_told(tokenizer, events) for events in drive(strategy(), self.engine)]
+        requests = [replace(request, seed=seed * 1000003 + n) for n in range(num_samples)]
+        return [_told(tokenizer, done.events) for done in sample(self.engine, requests)]
 
 
-def _told(tokenizer: Any, events: list[Any]) -> tuple[str, float, str]:
+def _told(tokenizer: Any, events: Sequence[Any]) -> tuple[str, float, str]:
     ids = [token for event in events for token in event.ids]
     logp = [value for event in events for value in event.logp_model]
     text = tokenizer.decode(ids, skip_special_tokens=True)

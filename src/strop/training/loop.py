@@ -100,7 +100,9 @@ def go(run: Run, watcher: Watcher, evaluator: Evaluator) -> None:
     with _asking_first(run, watcher):
         watcher.begin(run)
         if run.done == 0 and run.config.evaluation.every:
-            run.record.metrics(0, _evaluated(run, evaluator, {}))
+            metrics = _evaluated(run, evaluator, {})
+            run.record.metrics(0, metrics)
+            watcher.step(run, metrics)
         while run.done < settings.steps and not run.stop_asked:
             stepped = _one_step(run)
             metrics = stepped.metrics

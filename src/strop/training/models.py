@@ -54,7 +54,9 @@ def load(
     UserError when the model or tokenizer cannot be loaded or the dtype is unknown.
     """
     from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers.utils.logging import disable_progress_bar
 
+    disable_progress_bar()
     if dtype not in DTYPES:
         raise UserError(f"model.dtype must be one of {', '.join(DTYPES)}, it is {dtype!r}")
     path = model_path(name)

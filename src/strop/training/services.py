@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from strop.batch import Batch
-from strop.tasks.encode import completion_form, encode_prompt
+from strop.errors import UserError
+from strop.tasks.encode import encode_prompt
 from strop.tasks.grader import Failure, Grader, weighted_sum
 from strop.tasks.task import Prompt, Task
 
@@ -39,6 +40,7 @@ class Services:
     max_prompt_tokens: int | None = None
     stop_strings: tuple[str, ...] = ()
     wanted_statistics: frozenset[str] = frozenset({"logp_model", "entropy"})
+    policies: dict[str, Any] = field(default_factory=dict)  # "current", "ref" -> Policy
     step: int = 0
     failures: list[Failure] = field(default_factory=list)
     _prompts: dict[int, Prompt] = field(default_factory=dict)
@@ -92,26 +94,37 @@ class Services:
         """Run the reward functions over the batch's texts, outside this process."""
         uids = batch["uid_P"][batch["group_B"]].tolist()
         prompts, texts = self.texts(batch)
-        completions = [completion_form(p, t) for p, t in zip(prompts, texts, strict=True)]
         rows = [self.prompt(uid).columns for uid in uids]
         columns = {name: [row.get(name) for row in rows] for name in _names(rows)}
         grades = self.grader.grade(
-            prompts, completions, self.completion_ids(batch), columns, step=self.step
+            prompts, texts, self.completion_ids(batch), columns, step=self.step
         )
         self.failures.extend(grades.failures)
         weights = [spec.weight for spec in self.grader.specs]
-        outcome = np.nan_to_num(weighted_sum(grades.scores, weights))
+        outcome = np.nan_to_num(weighted_sum(grades.scores_BM, weights))
         metrics = dict(grades.metrics)
         for m, name in enumerate(self.reward_names):
-            given = grades.scores[:, m][~np.isnan(grades.scores[:, m])]
+            given = grades.scores_BM[:, m][~np.isnan(grades.scores_BM[:, m])]
             metrics[f"rewards/{name}/mean"] = float(given.mean()) if given.size else 0.0
             metrics[f"rewards/{name}/std"] = float(given.std()) if given.size else 0.0
         return Graded(
-            torch.tensor(grades.scores, dtype=torch.float32),
-            torch.tensor(np.where(grades.scored, outcome, 0.0), dtype=torch.float32),
-            torch.tensor(grades.scored),
+            torch.tensor(grades.scores_BM, dtype=torch.float32),
+            torch.tensor(np.where(grades.scored_B, outcome, 0.0), dtype=torch.float32),
+            torch.tensor(grades.scored_B),
             metrics,
         )
+
+
+    def reward(self, batch: Batch) -> Tensor:
+        """Weighted outcome [B] of the batch's rollouts, 0 where none was given."""
+        return self.grade(batch).outcome_B
+
+    def score(self, batch: Batch, policy: str, names: tuple[str, ...]) -> dict[str, Tensor]:
+        """Columns of the batch under the policy "current" or "ref". Raises UserError."""
+        if policy not in self.policies:
+            known = ", ".join(self.policies) or "none"
+            raise UserError(f"no policy {policy!r} to score with; this run has {known}")
+        return self.policies[policy].columns(batch, names)
 
 
 def _names(rows: Sequence[Any]) -> list[str]:

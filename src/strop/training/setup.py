@@ -128,9 +128,11 @@ def make_world(config: RunConfig, algorithm: Algorithm, loaded: Loaded, task: Ta
     )
     for prompt in task.train:  # a prompt that does not fit is found now, not at step 900
         services.prompt_ids(prompt.uid)
+    reference = _reference(algorithm, policy)
+    services.policies = {"current": policy} | ({"ref": reference} if reference else {})
     return World(
         policy,
-        _reference(algorithm, policy),
+        reference,
         engine,
         services,
         tuple(prompt.uid for prompt in task.train),
