@@ -1,0 +1,195 @@
+"""Countdown puzzles: combine all the given numbers, once each, to reach a target.
+
+A prompt is `3,5,7:22=`, an answer `3*5+7`; brackets and the four operations are allowed, values
+are exact fractions. The puzzles are every set of three numbers of 1 to 12 with every whole target
+of 1 to 99 that it can reach (4,739 puzzles), dealt out once by a fixed seed, so the splits are
+disjoint and the same on every machine.
+"""
+
+import ast
+import random
+from collections.abc import Iterator, Sequence
+from fractions import Fraction
+from functools import cache
+from itertools import combinations, combinations_with_replacement
+from typing import Any
+
+MAX_NUMBER = {2: 36, 3: 10}  # by how many numbers a puzzle has
+MAX_TARGET = 99
+NUM_HELD_OUT = 512
+NUM_VALIDATION = 256
+SPLITS = ("train", "validation", "held_out")
+MAX_ANSWER_CHARACTERS = 100  # longer text is no answer; keeps the parser's work bounded
+
+_SPLIT_SEED = 20250601
+_SYMBOLS = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/"}
+_ALLOWED_CHARACTERS = frozenset("0123456789+-*/() ")
+
+
+def puzzles(split: str) -> list[dict[str, Any]]:
+    """Rows of a split, each with `prompt` (text), `numbers` (rising) and `target`.
+
+    Raises ValueError for an unknown split.
+    """
+    if split not in SPLITS:
+        raise ValueError(f"unknown Countdown split {split!r}: choose one of {', '.join(SPLITS)}")
+    pairs = _shuffled_puzzles()
+    last = NUM_HELD_OUT + NUM_VALIDATION
+    bounds = {"held_out": (0, NUM_HELD_OUT), "validation": (NUM_HELD_OUT, last)}
+    start, stop = bounds.get(split, (last, len(pairs)))
+    return [
+        {"prompt": prompt_text(numbers, target), "numbers": list(numbers), "target": target}
+        for numbers, target in pairs[start:stop]
+    ]
+
+
+def prompt_text(numbers: Sequence[int], target: int) -> str:
+    """The puzzle as the model sees it: `3,5,7:22=`."""
+    return f"{','.join(map(str, numbers))}:{target}="
+
+
+def correct(
+    prompts: Sequence[Any],
+    completions: Sequence[str],
+    numbers: Sequence[Sequence[int]],
+    target: Sequence[int],
+    **columns: Any,
+) -> list[float]:
+    """1.0 for each completion that uses exactly its numbers and equals its target, else 0.0."""
+    return [
+        float(is_well_formed(text, given) and evaluate(text) == wanted)
+        for text, given, wanted in zip(completions, numbers, target, strict=True)
+    ]
+
+
+def is_well_formed(completion: str, numbers: Sequence[int]) -> bool:
+    """Whether the text is one expression that uses each given number exactly once."""
+    tree = _parse(completion)
+    if tree is None:
+        return False
+    used = [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)]
+    return sorted(used) == sorted(numbers)
+
+
+def evaluate(completion: str) -> Fraction | None:
+    """Exact value of the expression; None when it is malformed or divides by zero."""
+    tree = _parse(completion)
+    return None if tree is None else _value(tree)
+
+
+def extract_answer(completion: str) -> str | None:
+    """Canonical text of the expression, or None when there is none.
+
+    Spaces, needless brackets and the order of terms and factors do not matter: `(7+5)*3` and
+    `3*(5+7)` have one canonical text, so votes and counts of distinct answers join them.
+    """
+    tree = _parse(completion)
+    return None if tree is None else _canonical(tree)
+
+
+def solutions(numbers: Sequence[int], target: int) -> list[str]:
+    """Every right answer without needless brackets, sorted."""
+    return [text for text, value in expressions(tuple(sorted(numbers))) if value == target]
+
+
+@cache
+def expressions(numbers: tuple[int, ...]) -> tuple[tuple[str, Fraction], ...]:
+    """Every expression of all the numbers without needless brackets, with its value, by text."""
+    found = {text: value for text, value, _ in _combinations(numbers)}
+    return tuple(sorted(found.items()))
+
+
+@cache
+def _shuffled_puzzles() -> tuple[tuple[tuple[int, ...], int], ...]:
+    pairs = []
+    for count, highest in MAX_NUMBER.items():
+        for numbers in combinations_with_replacement(range(1, highest + 1), count):
+            values = {value for _, value in expressions(numbers)}
+            pairs += [(numbers, target) for target in range(1, MAX_TARGET + 1) if target in values]
+    random.Random(_SPLIT_SEED).shuffle(pairs)
+    return tuple(pairs)
+
+
+def _combinations(numbers: tuple[int, ...]) -> Iterator[tuple[str, Fraction, str]]:
+    """(text, value, outermost operation) of every expression of all the numbers."""
+    if len(numbers) == 1:
+        yield str(numbers[0]), Fraction(numbers[0]), ""
+    places = range(len(numbers))
+    for size in range(1, len(numbers)):
+        for chosen in combinations(places, size):
+            rest = [numbers[i] for i in places if i not in chosen]
+            for left in _combinations(tuple(numbers[i] for i in chosen)):
+                for right in _combinations(tuple(rest)):
+                    yield from _joined(left, right)
+
+
+def _joined(
+    left: tuple[str, Fraction, str], right: tuple[str, Fraction, str]
+) -> Iterator[tuple[str, Fraction, str]]:
+    a, b = left[1], right[1]
+    for symbol in "+-*/":
+        if symbol == "/" and b == 0:
+            continue
+        value = {"+": a + b, "-": a - b, "*": a * b}[symbol] if symbol != "/" else a / b
+        sums = symbol in "*/"
+        left_text = f"({left[0]})" if sums and left[2] in ("+", "-") else left[0]
+        wrap = (sums and right[2] in ("+", "-")) or (symbol == "-" and right[2] in ("+", "-"))
+        wrap = wrap or (symbol == "/" and right[2] in ("*", "/"))
+        yield f"{left_text}{symbol}{f'({right[0]})' if wrap else right[0]}", value, symbol
+
+
+def _parse(completion: str) -> ast.expr | None:
+    """The expression's tree, or None unless it is whole numbers joined by the four operations."""
+    text = completion.strip()
+    if len(text) > MAX_ANSWER_CHARACTERS or not _ALLOWED_CHARACTERS.issuperset(text):
+        return None
+    try:
+        tree = ast.parse(text, mode="eval").body
+    except SyntaxError:  # the bounded length rules out the parser's other failures
+        return None
+    return tree if _is_allowed(tree) else None
+
+
+def _is_allowed(node: ast.expr) -> bool:
+    if isinstance(node, ast.BinOp):
+        return type(node.op) in _SYMBOLS and _is_allowed(node.left) and _is_allowed(node.right)
+    return isinstance(node, ast.Constant) and type(node.value) is int
+
+
+def _value(node: ast.expr) -> Fraction | None:
+    if isinstance(node, ast.Constant):
+        assert isinstance(node.value, int)
+        return Fraction(node.value)
+    assert isinstance(node, ast.BinOp)
+    left, right = _value(node.left), _value(node.right)
+    if left is None or right is None:
+        return None
+    if isinstance(node.op, ast.Div):
+        return left / right if right else None
+    if isinstance(node.op, ast.Mult):
+        return left * right
+    return left + right if isinstance(node.op, ast.Add) else left - right
+
+
+def _canonical(node: ast.expr) -> str:
+    """Text with sums and products flattened and their members sorted, the inverted ones last."""
+    if isinstance(node, ast.Constant):
+        return str(node.value)
+    assert isinstance(node, ast.BinOp)
+    symbols = "+-" if isinstance(node.op, ast.Add | ast.Sub) else "*/"
+    members = sorted((symbol, text) for symbol, text in _members(node, symbols, symbols[0]))
+    members.sort(key=lambda member: member[0] == symbols[1])
+    return "".join(symbol + text for symbol, text in members)[1:]
+
+
+def _members(node: ast.expr, symbols: str, sign: str) -> Iterator[tuple[str, str]]:
+    """(symbol, canonical text) of each member of a flattened sum ("+-") or product ("*/")."""
+    symbol = _SYMBOLS[type(node.op)] if isinstance(node, ast.BinOp) else ""
+    if isinstance(node, ast.BinOp) and symbol in symbols:
+        other = symbols[1] if sign == symbols[0] else symbols[0]
+        yield from _members(node.left, symbols, sign)
+        yield from _members(node.right, symbols, sign if symbol == symbols[0] else other)
+    else:
+        text = _canonical(node)
+        is_sum_in_product = symbols == "*/" and symbol != "" and symbol in "+-"
+        yield sign, f"({text})" if is_sum_in_product else text
