@@ -76,12 +76,15 @@ def _values(
 
 
 def with_noise_outside(batch: Batch, value: float = float("nan")) -> Batch:
-    """The batch with `value` in every float token column outside the mask."""
+    """The batch with `value` in every float token column outside the mask.
+
+    Columns over the vocabulary are left out: they exist for policy tokens alone.
+    """
     mask_T = batch["mask_T"]
     return batch.set(
         **{
             name: torch.where(mask_T, column, value)
             for name, column in batch.columns.items()
-            if level_of(name) == "T" and column.is_floating_point()
+            if level_of(name) == "T" and column.is_floating_point() and column.dim() == 1
         }
     )

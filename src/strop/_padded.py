@@ -189,7 +189,8 @@ def _columns(key: str, value: Any, mask_BT: Tensor) -> dict[str, Tensor]:
             return {"advantage_T": column}
         return {"advantage_T": column[:, None].expand(mask_BT.shape), "advantage_B": column}
     if filled[0].endswith("_TV"):
-        column = torch.log_softmax(column, dim=-1)
+        inside = mask_BT.bool()[..., None]
+        column = torch.log_softmax(torch.where(inside, column, column.new_zeros(())), dim=-1)
     return {name: column if name in CURRENT else column.detach() for name in filled}
 
 

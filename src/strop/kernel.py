@@ -72,8 +72,7 @@ class View:
         if level_of(name) != "T" or name.endswith("_TV") or not column.is_floating_point():
             return column
         mask_T = self.batch["mask_T"][self.rows]
-        inside = mask_T.reshape(-1, *[1] * (column.dim() - 1))
-        return torch.where(inside, column, column.new_zeros(()))
+        return torch.where(mask_T, column, column.new_zeros(()))
 
     def _rows(self, name: str) -> Any:
         return self.rows if level_of(name) == "T" else ()

@@ -1,0 +1,251 @@
+"""What every advantage, selection and loss part does on ragged batches."""
+
+import dataclasses
+import itertools
+
+import pytest
+import torch
+from ragged import NUM_STEPS, ragged_batch, with_noise_outside
+from torch import Tensor
+
+from strop import catalogue, kernel
+from strop import part as parts
+from strop.algorithm import Term
+from strop.batch import Batch, level_of
+from strop.kernel import View
+from strop.loss.average.average_over_tokens import AverageOverTokens
+from strop.part import Selected, Use
+
+FOLDERS = ("advantage", "selection", "loss")
+ENTRIES = [e for e in catalogue.parts() if e.folder.split("/")[0] in FOLDERS]
+SEEDS = (0, 1, 2)
+TERM_FOLDERS = ("loss/ratio", "loss/bound", "loss/penalty", "loss/value")
+
+
+def part_of(entry):
+    """The part with its defaults, schedules resolved."""
+    return parts.at_step(entry.load()(), 3, NUM_STEPS)
+
+
+def draws(part) -> bool:
+    return "rng" in {p.name for p in parts.parameters(part)}
+
+
+def batch_for(seed: int, dtype=torch.float64, **options) -> Batch:
+    """A ragged batch with whole next-token distributions and distinct rewards."""
+    batch = ragged_batch(seed, dtype=dtype, **options)
+    rng = torch.Generator().manual_seed(seed)
+    shape = (batch.size("T"), 5)
+    for name in ("logq_TV", "logq_ref_TV", "logq_old_TV"):
+        logits_TV = torch.randn(shape, generator=rng, dtype=dtype)
+        batch = batch.set(**{name: torch.log_softmax(logits_TV, dim=-1)})
+    reward_B = torch.randn(batch.size("B"), generator=rng, dtype=dtype)
+    return batch.set(reward_B=reward_B, outcome_B=reward_B, advantage_B=reward_B)
+
+
+def run(part, batch: Batch, seed: int = 0, rows: slice | None = None) -> dict[str, Tensor]:
+    """The part's results by column; loss parts see the batch as the kernel shows it to them."""
+    use = Use(part)
+    is_loss = parts.folder_of(part).startswith("loss")
+    shown = View(batch, rows or slice(None)) if is_loss else batch
+    value = parts.call(use, shown, rng=torch.Generator().manual_seed(seed)).value
+    if isinstance(value, Selected):
+        return {"gradient_T": value.gradient_T, "denominator_T": value.denominator_T}
+    names = parts.writes(use)
+    values = value if isinstance(value, tuple) else (value,)
+    return dict(zip(names, values, strict=True))
+
+
+def same(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
+    return one.keys() == other.keys() and all(
+        torch.allclose(one[k].double(), other[k].double(), rtol=1e-9, atol=1e-12) for k in one
+    )
+
+
+every_part = pytest.mark.parametrize("entry", ENTRIES, ids=[e.name for e in ENTRIES])
+
+
+@every_part
+@pytest.mark.parametrize("seed", SEEDS)
+def test_inputs_stay_as_they_are(entry, seed):
+    batch = batch_for(seed)
+    before = {name: column.clone() for name, column in batch.columns.items()}
+    run(part_of(entry), batch)
+    for name, column in before.items():
+        assert batch[name].equal(column), name
+
+
+@every_part
+@pytest.mark.parametrize("seed", SEEDS)
+def test_permuting_rollouts_permutes_the_result(entry, seed):
+    part, batch = part_of(entry), batch_for(seed)
+    if draws(part):  # a draw follows the row order; the seed test covers it
+        batch = batch.set(dropped_T=batch["denominator_T"])
+    order = torch.randperm(batch.size("B"), generator=torch.Generator().manual_seed(seed))
+    found = run(part, batch)
+    moved = batch.set(**{f"found:{name}": value for name, value in found.items()}).take(order)
+    expected = {name: moved[f"found:{name}"] for name in found}
+    assert same(run(part, batch.take(order)), expected)
+
+
+@every_part
+@pytest.mark.parametrize("seed", SEEDS)
+def test_values_outside_the_mask_never_matter(entry, seed):
+    part, batch = part_of(entry), batch_for(seed)
+    noisy = with_noise_outside(batch)
+    found = run(part, noisy)
+    assert same(found, run(part, with_noise_outside(batch, 0.0)))
+    for value in found.values():
+        assert torch.isfinite(value.double()).all()
+
+
+@every_part
+def test_unscored_rollouts_take_part_in_nothing(entry):
+    part, batch = part_of(entry), batch_for(7, group_sizes=(4, 3, 2))
+    scored_B = torch.ones(9, dtype=torch.bool)
+    scored_B[[0, 5]] = False
+    batch = batch.set(scored_B=scored_B)
+    other_B = torch.where(scored_B, batch["reward_B"], batch["reward_B"] * 5 - 7)
+    other = batch.set(reward_B=other_B, advantage_B=other_B, outcome_B=other_B)
+    reads = {read.column for read in parts.reads(Use(part))}
+    for name, value in run(part, batch).items():
+        row_B = scored_B if level_of(name) == "B" else scored_B[batch["rollout_T"]]
+        assert value[row_B].equal(run(part, other)[name][row_B])
+        if "scored_B" in reads and not name.startswith(("gradient", "denominator")):
+            assert (value[~row_B] == 0).all()
+
+
+@every_part
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_dtype_is_kept(entry, dtype):
+    for name, value in run(part_of(entry), batch_for(3, dtype)).items():
+        if name.startswith(("gradient", "denominator")):
+            assert value.dtype == torch.bool
+        elif name == "share_T":  # sums over millions of tokens
+            assert value.dtype == torch.float64
+        else:
+            assert value.dtype == dtype
+
+
+@every_part
+def test_empty_single_and_uniform_groups_are_finite(entry):
+    part = part_of(entry)
+    whole = batch_for(4)
+    uniform = whole.set(
+        **{k: torch.full_like(whole[k], 0.3) for k in ("reward_B", "advantage_B", "outcome_B")}
+    )
+    unscored = whole.set(scored_B=torch.zeros_like(whole["scored_B"]))
+    nothing = whole.set(
+        **{
+            name: torch.zeros_like(whole[name])
+            for name in ("mask_T", "gradient_T", "denominator_T")
+        }
+    )
+    single = batch_for(5, group_sizes=(1,))
+    empty = whole.keep(whole["index_B"] < 0)
+    for batch in (uniform, single, empty, unscored, nothing):
+        for name, value in run(part, batch).items():
+            assert value.shape[0] == batch.size(level_of(name))
+            assert torch.isfinite(value.double()).all(), name
+
+
+@every_part
+def test_same_seed_same_result(entry):
+    part, batch = part_of(entry), batch_for(6)
+    assert same(run(part, batch, seed=3), run(part, batch, seed=3))
+
+
+TERMS = [e for e in ENTRIES if e.folder in TERM_FOLDERS]
+
+
+@pytest.mark.parametrize("entry", TERMS, ids=[e.name for e in TERMS])
+def test_scope_is_what_it_says(entry):
+    """Token parts may run on any slice of tokens, rollout parts on any rollouts."""
+    part, batch = part_of(entry), batch_for(8)
+    scope = getattr(part, "scope", "token")
+    assert scope in kernel.SCOPES
+    (found,) = run(part, batch).values()
+    if scope == "token":
+        for rows in (slice(0, 5), slice(5, 6), slice(6, None)):
+            assert torch.allclose(*run(part, batch, rows=rows).values(), found[rows])
+    if scope in ("token", "rollout"):
+        for row in range(batch.size("B")):
+            own_T = batch["rollout_T"] == row
+            one = batch.take(torch.tensor([row]))
+            assert torch.allclose(*run(part, one).values(), found[own_T])
+
+
+@pytest.mark.parametrize("entry", TERMS, ids=[e.name for e in TERMS])
+def test_gradient_is_that_of_finite_differences(entry):
+    """Of the loss through the kernel, in every current column, with detached values held."""
+    part = part_of(entry)
+    if entry.folder == "loss/ratio":
+        ratio, objective = Use(part), Use(catalogue.load("part", "clip_both_sides")())
+    else:
+        reads = {read.column for read in parts.reads(Use(part))}
+        ratio = Use(catalogue.load("part", "ratio_per_token")()) if "log_ratio_T" in reads else None
+        objective = Use(part)
+    term = Term("term", objective, Use(AverageOverTokens()), ratio=ratio, coef=0.7)
+    batch = batch_for(9)
+    kernel_check(term, batch.set(gradient_T=batch["mask_T"], denominator_T=batch["mask_T"]))
+
+
+def kernel_check(term: Term, batch: Batch) -> None:
+    from differences import gradient_by_differences
+
+    prepared = kernel.prepare([term], batch)
+    names = [n for n in ("logp_T", "entropy_T", "mean_logp_T", "logq_TV") if n in batch]
+    reads = {read.column for _, use in term.uses() for read in parts.reads(use)}
+    for name in sorted(reads & set(names)):
+
+        def loss(column: Tensor, name: str = name) -> Tensor:
+            view = View(prepared, current={name: column})
+            rng = torch.Generator().manual_seed(0)
+            return kernel.term_loss(term, view, kernel.Tally(), rng=rng)
+
+        analytic, numeric = gradient_by_differences(loss, batch[name])
+        assert torch.allclose(analytic, numeric, rtol=1e-6, atol=1e-8), name
+        inside_T = batch["mask_T"]
+        assert (analytic[~inside_T] == 0).all()
+        assert (analytic != 0).any()
+
+
+def outputs(part) -> dict[str, Tensor]:
+    """The part's results on several batches, one after another."""
+    found: dict[str, list[Tensor]] = {}
+    for seed in range(4):
+        batch = batch_for(seed)
+        batch = batch.set(
+            max_length=torch.tensor(8 + 3 * seed), scored_B=torch.ones_like(batch["scored_B"])
+        )
+        for name, value in run(part, batch).items():
+            # Only what the kernel would use of it.
+            kept = batch["gradient_T"] if level_of(name) == "T" else slice(None)
+            found.setdefault(name, []).append(value[kept].double())
+    return {name: torch.cat(values) for name, values in found.items()}
+
+
+def proportional(one: Tensor, other: Tensor) -> bool:
+    if one.norm() == 0 or other.norm() == 0:
+        return False
+    cosine = (one @ other) / (one.norm() * other.norm())
+    return abs(float(cosine)) > 1 - 1e-9
+
+
+def test_no_two_parts_of_a_seam_are_the_same():
+    by_seam: dict[str, list] = {}
+    for entry in ENTRIES:
+        by_seam.setdefault(entry.folder, []).append(entry)
+    for entries in by_seam.values():
+        results = {entry.name: outputs(part_of(entry)) for entry in entries}
+        for one, other in itertools.combinations(results, 2):
+            shared = results[one].keys() & results[other].keys()
+            assert shared
+            twins = all(proportional(results[one][k], results[other][k]) for k in shared)
+            assert not twins, f"{one} and {other} do the same"
+
+
+def test_the_twin_test_finds_a_planted_twin():
+    part = catalogue.load("part", "divide_by_group_std")()
+    twin = dataclasses.replace(part, eps=part.eps * (1 + 1e-9))
+    assert all(proportional(v, outputs(twin)[k]) for k, v in outputs(part).items())

@@ -1,0 +1,140 @@
+"""What every part's source file must look like; parts are found, never listed."""
+
+import ast
+import difflib
+import itertools
+import re
+
+import pytest
+from changed import changed_values
+
+from strop import catalogue, notation
+from strop import part as parts
+from strop.batch import COLUMNS, DERIVED
+from strop.catalogue import ROOT, camel
+from strop.part import SPECIAL, Use
+
+ENTRIES = catalogue.parts()
+NAMES = [entry.name for entry in ENTRIES]
+every_part = pytest.mark.parametrize("entry", ENTRIES, ids=NAMES)
+LINES = ("Reads", "Writes", "Source", "Differs from the source", "Nearest part", "Edges")
+# Strategies and the units that they compose may be longer.
+MOST_LINES = {"rollout": 250}
+MOST_FUNCTION_LINES = {"rollout": 120}
+NO_LOOPS = ("advantage", "selection", "loss")
+
+
+def source(entry):
+    return (ROOT / entry.folder / f"{entry.name}.py").read_text(encoding="utf-8")
+
+
+def test_there_are_parts_and_their_names_are_distinct():
+    assert len(NAMES) > 20
+    assert len(set(NAMES)) == len(NAMES)
+
+
+@every_part
+def test_frozen_hashable_and_equal_by_value(entry):
+    kind = entry.load()
+    part = kind()
+    assert part == kind()
+    assert hash(part) == hash(kind())
+    with pytest.raises(AttributeError):
+        part.anything = 1
+    assert parts.name_of(part) == entry.name
+    assert kind.__name__ == camel(entry.name)
+    assert parts.folder_of(part) == entry.folder
+
+
+@every_part
+def test_fields_survive_the_notation(entry):
+    part = entry.load()()
+    assert notation.chain(notation.part_text(part)) == (Use(part),)
+    for name, value in changed_values(parts.fields_of(part)).items():
+        changed = parts.replace(part, **{name: value})
+        assert changed != part
+        assert notation.chain(notation.part_text(changed)) == (Use(changed),)
+
+
+@every_part
+def test_docstring_says_everything(entry):
+    assert entry.summary.endswith(".")
+    assert len(entry.doc.splitlines()) <= 25
+    for line in LINES:
+        assert entry.line(line), f"{entry.name} has no line {line}:"
+    for arxiv in re.findall(r"arXiv\s+([^\s,;)]+)", entry.doc):
+        assert re.fullmatch(r"\d{4}\.\d{4,5}\.?", arxiv), arxiv
+    text = entry.line("Source")
+    assert re.match(r"arXiv \d{4}\.\d{5}|code only: [\w-]+/[\w-]+|none", text), text
+
+
+@every_part
+def test_docstring_names_what_is_read_and_an_existing_nearest_part(entry):
+    for name in entry.reads:
+        assert name in SPECIAL or name in entry.doc, f"{entry.name} does not document {name}"
+    nearest = re.match(r"\w+", entry.line("Nearest part")).group()
+    assert nearest == "none" or nearest in NAMES
+
+
+@every_part
+def test_fields_are_few_and_say_where_their_default_comes_from(entry):
+    assert len(entry.fields) <= 5
+    for field in entry.fields:
+        assert field.default, f"{entry.name}.{field.name} has no default"
+        assert "Default: " in field.comment, f"{entry.name}.{field.name}: {field.comment!r}"
+
+
+@every_part
+def test_sizes(entry):
+    text = source(entry)
+    top = entry.folder.split("/")[0]
+    assert len(text.splitlines()) <= MOST_LINES.get(top, 150)
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef):
+            length = node.end_lineno - node.lineno + 1
+            assert length <= MOST_FUNCTION_LINES.get(top, 60), node.name
+
+
+@every_part
+def test_grouped_statistics_stay_in_segments(entry):
+    if entry.folder.split("/")[0] not in NO_LOOPS:
+        return
+    tree = ast.parse(source(entry))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            owner = node.func.value
+            inside = isinstance(owner, ast.Name) and owner.id == "segments"
+            assert inside or node.func.attr not in ("mean", "std", "median", "var", "tolist")
+        assert not isinstance(node, ast.For | ast.While), f"line {node.lineno} loops"
+
+
+@every_part
+def test_reads_only_what_something_writes(entry):
+    known = {c.name for c in COLUMNS} | set(DERIVED) | {"max_length"}
+    known |= {"logq_TV", "logq_ref_TV", "logq_old_TV"}
+    for other in ENTRIES:
+        known |= set(parts.writes(Use(other.load()())))
+    for read in parts.reads(Use(entry.load()())):
+        assert not read.required or read.column in known, f"nothing writes {read.column}"
+
+
+@every_part
+def test_imports_only_batch_segments_and_part(entry):
+    """A folder of parts imports the core and its own folder, nothing beside it."""
+    top = entry.folder.split("/")[0]
+    core = ("batch", "segments", "part", "schedule", "errors")
+    for node in ast.walk(ast.parse(source(entry))):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("strop."):
+            assert node.module.split(".")[1] in (*core, top), node.module
+
+
+def lines_of(entry):
+    return [line.strip() for line in source(entry).splitlines() if line.strip()]
+
+
+def test_no_two_files_share_most_of_their_lines():
+    for one, other in itertools.combinations(ENTRIES, 2):
+        first, second = lines_of(one), lines_of(other)
+        matcher = difflib.SequenceMatcher(None, first, second, autojunk=False)
+        if matcher.real_quick_ratio() > 0.7 and matcher.quick_ratio() > 0.7:
+            assert matcher.ratio() <= 0.7, f"{one.name} and {other.name}"
