@@ -1,11 +1,8 @@
-"""Final answers in completions, and the built-in rewards that compare them with a reference."""
+"""Final answers in completions, and the reward that compares them as text."""
 
-import logging
 import re
 from collections.abc import Sequence
 from typing import Any
-
-from strop.errors import UserError
 
 _BRACES = re.compile(r"\\boxed\{|[{}]")
 
@@ -40,43 +37,6 @@ def exact_match(completions: Sequence[Any], answer: Sequence[Any]) -> list[float
         else float(extract_answer(text_of(completion)) == str(reference).strip())
         for completion, reference in zip(completions, answer, strict=True)
     ]
-
-
-def math_verify(
-    completions: Sequence[Any],
-    answer: Sequence[Any] | None = None,
-    solution: Sequence[Any] | None = None,
-) -> list[float | None]:
-    """1.0 where the completion's mathematical answer equals the reference's, else 0.0.
-
-    The reference is the `answer` column, or the `solution` column where there is no `answer`; a
-    row whose reference is missing or holds no mathematical expression is not applicable (None).
-    The library's own timeouts are off: they use signals, and the grader has a limit of its own.
-
-    Raises UserError when the data has neither column.
-    """
-    references = answer if answer is not None else solution
-    if references is None:
-        raise UserError(
-            "reward math_verify needs a column 'answer' or 'solution', the data has neither: add "
-            "one, or map the parameter 'answer' to the column that holds the reference"
-        )
-    return [
-        None if reference is None else _same_mathematics(text_of(completion), str(reference))
-        for completion, reference in zip(completions, references, strict=True)
-    ]
-
-
-def _same_mathematics(completion: str, reference: str) -> float | None:
-    from math_verify import parse, verify
-
-    logging.getLogger("math_verify").setLevel(logging.ERROR)  # it warns that its timeouts are off
-    is_latex = "$" in reference or "\\boxed" in reference
-    gold = parse(reference if is_latex else f"\\boxed{{{reference}}}", parsing_timeout=None)
-    if not gold:
-        return None
-    prediction = parse(completion, parsing_timeout=None)
-    return float(verify(gold, prediction, timeout_seconds=None))
 
 
 def _last_tagged(text: str) -> str | None:

@@ -11,6 +11,8 @@ from dataclasses import fields
 from functools import cache
 from typing import Any
 
+from reasoning_gym.factory import DATASETS, create_dataset
+
 from strop.errors import UserError
 from strop.tasks.answers import extract_answer, text_of
 from strop.tasks.names import did_you_mean, nearest_first
@@ -117,8 +119,6 @@ def _verifier(name: str, config: str) -> Any:
 
 
 def _dataset(name: str, config: Mapping[str, Any]) -> Any:
-    from reasoning_gym.factory import DATASETS, create_dataset
-
     if name not in DATASETS:
         raise UserError(
             f"unknown reasoning-gym dataset {name!r}{did_you_mean(name, DATASETS)}; nearest of "

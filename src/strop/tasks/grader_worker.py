@@ -29,7 +29,7 @@ _POLL_SECONDS = 1.0
 def main(fileno: int) -> None:
     """Serve the requests that arrive on a socket until the other end closes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to decide
-    faulthandler.enable()
+    faulthandler.enable(all_threads=False)
     os.set_inheritable(fileno, False)
     channel = socket.socket(fileno=fileno)
     requests: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()

@@ -27,7 +27,7 @@ from strop.tasks.task import RewardSpec
 
 BUILT_IN = {
     "exact_match": "strop.tasks.answers:exact_match",
-    "math_verify": "strop.tasks.answers:math_verify",
+    "math_verify": "strop.tasks.mathematics:math_verify",
 }
 SUPPLIED = frozenset(
     ("prompts", "completions", "completion_ids", "trainer_state", "log_extra", "log_metric")

@@ -1,0 +1,80 @@
+"""Prompts as token ids, with a word tokenizer made here."""
+
+import pytest
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Whitespace
+from transformers import PreTrainedTokenizerFast
+
+from strop.errors import UserError
+from strop.tasks.encode import completion_form, encode_prompt
+from strop.tasks.task import Prompt
+
+WORDS = ["?", "user", "assistant", ":", "add", "two", "and", "three"]
+TEMPLATE = (
+    "{% for m in messages %}{{ m.role }} : {{ m.content }} {% endfor %}"
+    "{% if add_generation_prompt %}assistant :{% endif %}"
+)
+CHAT = [{"role": "user", "content": "add two"}]
+
+
+@pytest.fixture
+def tokenizer():
+    core = Tokenizer(WordLevel({word: i for i, word in enumerate(WORDS)}, unk_token="?"))
+    core.pre_tokenizer = Whitespace()
+    return PreTrainedTokenizerFast(tokenizer_object=core, unk_token="?", chat_template=TEMPLATE)
+
+
+def words(ids):
+    return " ".join(WORDS[i] for i in ids)
+
+
+def test_text(tokenizer):
+    ids = encode_prompt(Prompt(0, "add two and three", {}), tokenizer, None, 100, 10)
+    assert type(ids) is list
+    assert words(ids) == "add two and three"
+
+
+def test_messages_end_where_the_answer_begins(tokenizer):
+    ids = encode_prompt(Prompt(0, CHAT, {}), tokenizer, None, 100, 10)
+    assert type(ids) is list
+    assert words(ids) == "user : add two assistant :"
+
+
+def test_a_template_result_that_is_a_batch_of_one(tokenizer, monkeypatch):
+    plain = tokenizer.apply_chat_template(CHAT, add_generation_prompt=True, return_dict=False)
+    for result in (plain, {"input_ids": plain}, {"input_ids": [plain]}):
+        monkeypatch.setattr(tokenizer, "apply_chat_template", lambda *a, r=result, **k: r)
+        ids = encode_prompt(Prompt(0, CHAT, {}), tokenizer, None, 100, 10)
+        assert words(ids) == "user : add two assistant :"
+
+
+@pytest.mark.parametrize(
+    ("prompt", "options", "expected"),
+    [
+        ("add two and three", (None, 13, 10), "prompt 5 is 4 tokens long, the limit is 3"),
+        ("add two and three", (2, 99, 10), "the limit is 2 (raise max_prompt_tokens"),
+        ("add two and three", (50, 12, 10), "the limit is 2 (context 12 minus max_tokens 10"),
+        ("add", (None, 10, 10), "leaves no prompt beside max_tokens=10"),
+        ("  ", (None, 99, 10), "prompt 5 has no tokens"),
+    ],
+)
+def test_refusals(tokenizer, prompt, options, expected):
+    with pytest.raises(UserError) as caught:
+        encode_prompt(Prompt(5, prompt, {}), tokenizer, *options)
+    assert expected in str(caught.value)
+
+
+def test_messages_without_a_template(tokenizer):
+    tokenizer.chat_template = None
+    with pytest.raises(UserError, match="--chat-template FILE"):
+        encode_prompt(Prompt(5, CHAT, {}), tokenizer, None, 99, 10)
+
+
+def test_a_prompt_that_just_fits(tokenizer):
+    assert len(encode_prompt(Prompt(0, "add two and", {}), tokenizer, 3, 13, 10)) == 3
+
+
+def test_completion_form():
+    assert completion_form("add", "five") == "five"
+    assert completion_form(CHAT, "five") == [{"role": "assistant", "content": "five"}]
