@@ -1,0 +1,188 @@
+"""Runs strategies: answers their commands, steps the engine, hands every event to its owner."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from strop.errors import UserError
+from strop.rollout.commands import Abort, Command, Fork, Resume, Reward, Score, Strategy, Submit
+from strop.rollout.engines.base import Engine, Event, Finished, Request
+
+Progress = Callable[[int, int], None]  # (requests ended, requests submitted) so far
+NEEDS = {"rules": "rules", "num_top": "num_top", "pause_every": "pause"}  # field -> capability
+
+
+def drive(
+    strategy: Strategy,
+    engine: Engine,
+    services: Any = None,
+    on_progress: Progress | None = None,
+) -> Any:
+    """Run one strategy to its end and return the value that it returns.
+
+    A yield with commands is answered at once, with the events that have come until then; a yield
+    of an empty list waits until there is an event. All its requests are released at the end.
+    Nested use, as when a reward samples from the same engine, keeps the outer strategy's events.
+
+    services: needed for Score and Reward; has score(batch, policy, names) and reward(batch).
+    Raises UserError for a command that the engine lacks the capability for or that names another
+    strategy's request, RuntimeError when a strategy waits and nothing runs.
+    """
+    return drive_all([strategy], engine, services, on_progress)[0]
+
+
+def drive_all(
+    strategies: Sequence[Strategy],
+    engine: Engine,
+    services: Any = None,
+    on_progress: Progress | None = None,
+) -> list[Any]:
+    """Run several strategies on one engine until all have ended; their values, in order."""
+    runs = [_Run(strategy, engine, services) for strategy in strategies]
+    owners: dict[int, _Run] = {}
+    ended = 0
+    try:
+        while any(not run.done for run in runs):
+            ready = [run for run in runs if not run.done and (run.commands or run.inbox)]
+            for run in ready:
+                run.advance()
+                owners.update(dict.fromkeys(run.ids, run))
+            if ready:
+                continue
+            ended += _deliver(_next_events(runs, engine, owners), owners, engine)
+            if on_progress is not None:
+                on_progress(ended, len(owners))
+        return [run.value for run in runs]
+    finally:
+        for run in runs:
+            run.close()
+
+
+def sample(engine: Engine, requests: Sequence[Request]) -> list[Finished]:
+    """Run requests to their ends, beside whatever else the engine runs; answers in their order."""
+
+    def plain() -> Strategy:
+        ids, events = yield [Submit(request) for request in requests]
+        heard: dict[int, list[Event]] = {id: [] for id in ids}
+        running = set(ids)
+        while running:
+            commands: list[Command] = []
+            for event in events:
+                heard[event.request].append(event)
+                if event.ended == "paused":
+                    commands.append(Resume(event.request))
+                elif event.ended:
+                    running.discard(event.request)
+            if running:
+                _, events = yield commands
+        return [
+            Finished(request, tuple(heard[id])) for id, request in zip(ids, requests, strict=True)
+        ]
+
+    return drive(plain(), engine) if requests else []
+
+
+class _Run:
+    """One strategy on its way: its commands to answer, the events that it has not heard yet."""
+
+    def __init__(self, strategy: Strategy, engine: Engine, services: Any) -> None:
+        self.strategy = strategy
+        self.engine = engine
+        self.services = services
+        self.ids: set[int] = set()
+        self.commands: list[Command] = []
+        self.inbox: list[Event] = []
+        self.done = False
+        self.value: Any = None
+        self._receive(None)
+
+    def advance(self) -> None:
+        answers = [self._answer(command) for command in self.commands]
+        events, self.inbox = self.inbox, []
+        self._receive((answers, events))
+
+    def close(self) -> None:
+        self.strategy.close()
+        for id in self.ids:
+            self.engine.release(id)
+        self.ids = set()
+
+    def _receive(self, message: tuple[list[Any], list[Event]] | None) -> None:
+        try:
+            self.commands = next(self.strategy) if message is None else self.strategy.send(message)
+        except StopIteration as stop:
+            self.done, self.value, self.commands = True, stop.value, []
+
+    def _answer(self, command: Command) -> Any:
+        if isinstance(command, Submit):
+            self._require(_uses(vars(command.request)))
+            return self._own(self.engine.submit(command.request))
+        if isinstance(command, Fork):
+            self._require({"fork"} | _uses(command.changes))
+            self._check_owner(command.id)
+            id = self.engine.fork(command.id, command.at, command.forced, **command.changes)
+            return self._own(id)
+        if isinstance(command, Resume):
+            self._require({"pause"} | _uses(command.changes))
+            self._check_owner(command.id)
+            return self.engine.resume(command.id, **command.changes)
+        if isinstance(command, Abort):
+            self._check_owner(command.id)
+            for unheard in (self.inbox, self.engine.parked):
+                unheard[:] = [event for event in unheard if event.request != command.id]
+            return self.engine.abort(command.id)
+        if not isinstance(command, Score | Reward):
+            raise UserError(f"a strategy yielded {command!r}, which is no command")
+        if self.services is None:
+            raise UserError(f"a strategy yields {type(command).__name__}; give drive services")
+        if isinstance(command, Score):
+            return self.services.score(command.batch, command.policy, command.names)
+        return self.services.reward(command.batch)
+
+    def _own(self, id: int) -> int:
+        self.ids.add(id)
+        return id
+
+    def _check_owner(self, id: int) -> None:
+        if id not in self.ids:
+            raise UserError(f"a strategy names request {id}, which it did not submit")
+
+    def _require(self, needed: set[str]) -> None:
+        lacking = sorted(needed - self.engine.capabilities)
+        if lacking:
+            raise UserError(
+                f"the strategy needs an engine with {lacking[0]!r}; "
+                f"{type(self.engine).__name__} has {sorted(self.engine.capabilities)}"
+            )
+
+
+def _uses(fields: Mapping[str, Any]) -> set[str]:
+    return {capability for name, capability in NEEDS.items() if fields.get(name)}
+
+
+def _next_events(runs: list[_Run], engine: Engine, owners: dict[int, _Run]) -> list[Event]:
+    mine = [event for event in engine.parked if event.request in owners]
+    if mine:
+        engine.parked[:] = [event for event in engine.parked if event.request not in owners]
+        return mine
+    if not engine.busy():
+        number = sum(not run.done for run in runs)
+        raise RuntimeError(
+            f"{number} strategies wait for events, but the engine has nothing to run: submit, fork "
+            "or resume something, or return"
+        )
+    return engine.step()
+
+
+def _deliver(events: list[Event], owners: dict[int, _Run], engine: Engine) -> int:
+    """Put events into their strategies' inboxes; return how many requests ended."""
+    ended = 0
+    for event in events:
+        owner = owners.get(event.request)
+        if owner is None:
+            engine.parked.append(event)
+        elif not owner.done:
+            owner.inbox.append(event)
+            ended += event.ended in ("stop", "length")
+    return ended

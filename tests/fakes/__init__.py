@@ -1,0 +1,1 @@
+"""Stand-ins for slow or large things, with the same behaviour."""

@@ -1,0 +1,159 @@
+"""An engine without a model: next-token probabilities come from a function of the tokens so far."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from strop.errors import UserError
+from strop.rollout.engines.base import CAPABILITIES, Ended, Event, Finished, Request
+from strop.rollout.engines.sampling import ENTROPY, LOGP_MODEL, TOP, draw, make_plan, uniforms
+
+Probabilities = Callable[[tuple[int, ...]], Sequence[float]]
+
+
+def by_last_token(table: Mapping[int, Sequence[float]]) -> Probabilities:
+    """A Markov chain: the probabilities depend on the last token alone."""
+    return lambda tokens: table[tokens[-1]]
+
+
+@dataclass
+class _Row:
+    request: Request
+    new: list[int] = field(default_factory=list)
+    status: str = "running"
+    since_pause: int = 0
+    events: list[Event] = field(default_factory=list)
+
+
+class TableEngine:
+    """Same contract and same draws as the local engine, one event a token.
+
+    num_slots: at most so many requests run at once, the oldest first; None: all. text: token ids
+    -> text, for stop strings. `num_steps` counts steps that drew tokens, `num_tokens` the draws.
+    """
+
+    def __init__(
+        self,
+        probabilities: Probabilities,
+        *,
+        capabilities: frozenset[str] = CAPABILITIES,
+        num_slots: int | None = None,
+        context_length: int = 1 << 20,
+        text: Callable[[Sequence[int]], str] = lambda ids: "".join(map(chr, ids)),
+    ) -> None:
+        self.probabilities = probabilities
+        self.capabilities = capabilities
+        self.num_slots = num_slots
+        self.context_length = context_length
+        self.text = text
+        self.version = 0
+        self.parked: list[Event] = []
+        self.rows: dict[int, _Row] = {}
+        self.repeats: list[Event] = []
+        self.next_id = self.num_steps = self.num_tokens = 0
+
+    def submit(self, request: Request) -> int:
+        if len(request.ids) >= self.context_length:
+            raise UserError("the prompt does not fit the context")
+        self.rows[self.next_id] = _Row(request)
+        self.next_id += 1
+        return self.next_id - 1
+
+    def fork(self, id: int, at: int, forced: tuple[int, ...] = (), **changes: Any) -> int:
+        parent = self._row(id)
+        tokens = [*parent.request.ids, *parent.new]
+        if not 0 <= at <= len(tokens):
+            raise UserError(f"fork at token {at} of request {id}, which has {len(tokens)} tokens")
+        ids = (*tokens[:at], *forced)
+        left = len(parent.request.ids) + parent.request.max_tokens - len(ids)
+        if left < 1 and "max_tokens" not in changes:
+            raise UserError(f"request {id} has no token left; give the fork max_tokens")
+        return self.submit(replace(parent.request, ids=ids, **{"max_tokens": left, **changes}))
+
+    def resume(self, id: int, **changes: Any) -> None:
+        row = self._row(id)
+        if row.status == "ended":
+            self.repeats.append(Event(id, (), (), self.version, ended=row.events[-1].ended))
+        elif row.status == "paused":
+            row.request = replace(row.request, **changes)
+            row.status, row.since_pause = "running", 0
+        else:
+            raise UserError(f"request {id} is not paused")
+
+    def abort(self, id: int) -> Finished:
+        row = self._row(id)
+        if row.status != "ended":
+            row.status = "ended"
+            row.events.append(Event(id, (), (), self.version, ended="aborted"))
+        self.repeats = [event for event in self.repeats if event.request != id]
+        return Finished(row.request, tuple(row.events))
+
+    def release(self, id: int) -> None:
+        self.abort(id)
+        del self.rows[id]
+
+    def busy(self) -> bool:
+        return bool(self.repeats) or any(row.status == "running" for row in self.rows.values())
+
+    def step(self) -> list[Event]:
+        events, self.repeats = self.repeats, []
+        running = [(id, row) for id, row in self.rows.items() if row.status == "running"]
+        self.num_steps += bool(running)
+        for id, row in running[: self.num_slots]:
+            events.append(self._draw(id, row))
+            row.events.append(events[-1])
+        return events
+
+    def load_weights(self, state: Probabilities | None, version: int) -> None:
+        self.probabilities = state or self.probabilities
+        self.version = version
+
+    def _row(self, id: int) -> _Row:
+        if id not in self.rows:
+            raise UserError(f"the engine has no request {id}")
+        return self.rows[id]
+
+    def _draw(self, id: int, row: _Row) -> Event:
+        request, tokens = row.request, (*row.request.ids, *row.new)
+        probabilities = torch.tensor([self.probabilities(tokens)], dtype=torch.float64)
+        seed = np.array([request.seed & (2**64 - 1)], np.uint64)
+        uniform = uniforms(seed, np.array([len(tokens)], np.uint64))
+        plan = make_plan([request], probabilities.shape[1], torch.device("cpu"))
+        token, record = draw(probabilities.log(), plan, torch.from_numpy(uniform))
+        values = record[0].tolist()
+        assert math.isfinite(values[1]), "no token can be drawn"
+        row.new.append(int(token))
+        row.since_pause += 1
+        self.num_tokens += 1
+        top = dict(zip(map(int, values[TOP::2]), values[TOP + 1 :: 2], strict=True))
+        return Event(
+            request=id,
+            ids=(int(token),),
+            logp=(values[1],),
+            version=self.version,
+            logp_model=(values[LOGP_MODEL],) if "logp_model" in request.want else (),
+            entropy=(values[ENTROPY],) if "entropy" in request.want else (),
+            top=(top,) if request.num_top else (),
+            ended=self._ended(row),
+        )
+
+    def _ended(self, row: _Row) -> Ended:
+        request = row.request
+        text = self.text(row.new) if request.stop_strings else ""
+        if row.new[-1] in request.stop_ids or any(s in text for s in request.stop_strings):
+            row.status = "ended"
+            return "stop"
+        room = self.context_length - len(request.ids)
+        if len(row.new) >= min(request.max_tokens, room):
+            row.status = "ended"
+            return "length"
+        if request.pause_every and row.since_pause >= request.pause_every:
+            row.status = "paused"
+            return "paused"
+        return ""

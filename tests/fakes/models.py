@@ -1,0 +1,70 @@
+"""Randomly initialised models of a few families, small enough for a test."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from transformers import (
+    AutoModelForCausalLM,
+    Gemma3TextConfig,
+    GPT2Config,
+    LlamaConfig,
+    MistralConfig,
+    PreTrainedConfig,
+    Qwen3Config,
+)
+
+VOCAB = 24
+FAMILIES = ("qwen3", "llama", "gemma3", "gpt2", "mistral")
+
+
+def tiny(
+    family: str = "qwen3",
+    attention: str = "sdpa",
+    dtype: torch.dtype = torch.float64,
+    context: int = 64,
+    seed: int = 0,
+) -> Any:
+    """A causal model with two or more layers, spread-out logits and the vocabulary VOCAB."""
+    shared = {
+        "vocab_size": VOCAB,
+        "hidden_size": 16,
+        "intermediate_size": 24,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 4,
+        "max_position_embeddings": context,
+        "initializer_range": 0.4,
+        "bos_token_id": 0,
+        "eos_token_id": 1,
+        "pad_token_id": 0,
+    }
+    config: PreTrainedConfig
+    if family == "qwen3":
+        config = Qwen3Config(**shared)
+    elif family == "llama":
+        config = LlamaConfig(**shared)
+    elif family == "mistral":
+        config = MistralConfig(**shared, sliding_window=5)
+    elif family == "gemma3":
+        kinds = ["sliding_attention", "full_attention"]
+        config = Gemma3TextConfig(**shared, sliding_window=5, layer_types=kinds)
+    elif family == "gpt2":
+        config = GPT2Config(
+            vocab_size=VOCAB,
+            n_embd=16,
+            n_layer=2,
+            n_head=4,
+            n_positions=context,
+            initializer_range=0.4,
+            bos_token_id=0,
+            eos_token_id=1,
+        )
+    else:
+        raise ValueError(family)
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        model = AutoModelForCausalLM.from_config(config, attn_implementation=attention)
+    return model.to(dtype).eval()

@@ -1,0 +1,215 @@
+"""Strategies on the table engine: answers, events, sharing, refusals; and the fake itself."""
+
+import pytest
+import torch
+from fakes.engine import TableEngine, by_last_token
+from fakes.models import tiny
+
+from strop.errors import UserError
+from strop.rollout.commands import Abort, Fork, Resume, Reward, Score, Submit
+from strop.rollout.drive import drive, drive_all, sample
+from strop.rollout.engines.base import Request
+from strop.rollout.engines.local import LocalEngine
+from strop.rollout.engines.rules import TopK
+
+# token 0 goes to 1 or 2, 1 to 2, 2 to 0
+CYCLE = {0: (0.0, 0.5, 0.5), 1: (0.0, 0.0, 1.0), 2: (1.0, 0.0, 0.0)}
+
+
+def cycle(**fields) -> TableEngine:
+    return TableEngine(by_last_token(CYCLE), **fields)
+
+
+def collect(requests):
+    """The simplest strategy: submit all, wait for all; returns new tokens and the messages seen."""
+    ids, events = yield [Submit(request) for request in requests]
+    assert events == []
+    new = {id: [] for id in ids}
+    running = set(ids)
+    while running:
+        _, events = yield []
+        assert events
+        for event in events:
+            new[event.request] += event.ids
+            running -= {event.request} if event.ended else set()
+    return [new[id] for id in ids]
+
+
+def test_value_and_release():
+    engine = cycle()
+    progress = []
+    value = drive(
+        collect([Request((1,), 4)] * 3), engine, on_progress=lambda *x: progress.append(x)
+    )
+    assert [new[:2] for new in value] == [[2, 0]] * 3
+    assert engine.rows == {}
+    assert progress == [(0, 3), (0, 3), (0, 3), (3, 3)]
+
+
+def test_several_strategies_share_an_engine():
+    engine = cycle()
+    requests = [[Request((i % 3,), 3 + i, seed=i)] * (i + 1) for i in range(4)]
+    together = drive_all([collect(r) for r in requests], engine)
+    assert together == [drive(collect(r), cycle()) for r in requests]
+    assert engine.num_steps == 6  # as many as the longest alone
+
+
+def test_fork_resume_abort():
+    def strategy():
+        (root,), _ = yield [Submit(Request((0,), 6, pause_every=2, seed=1))]
+        _, events = yield []
+        _, more = yield []
+        events = [*events, *more]
+        assert [event.ended for event in events] == ["", "paused"]
+        tokens = [0, *(id for event in events for id in event.ids)]
+        answers, events = yield [
+            Fork(root, 1, (2,), {"pause_every": 0, "max_tokens": 2}),
+            Resume(root, {"pause_every": 0}),
+            Abort(root),
+        ]
+        fork, nothing, finished = answers
+        assert nothing is None
+        assert [id for event in finished.events for id in event.ids] == tokens[1:]
+        assert finished.events[-1].ended == "aborted"
+        new = []
+        while not events or not events[-1].ended:
+            _, events = yield []
+            assert {event.request for event in events} == {fork}
+            new += [id for event in events for id in event.ids]
+        return new
+
+    assert drive(strategy(), cycle())[0] == 0  # after 0, 2
+
+
+def test_abort_withholds_events_that_were_not_heard_yet():
+    def strategy():
+        (a, b), _ = yield [Submit(Request((0,), 1)), Submit(Request((1,), 3))]
+        _, events = yield []
+        assert {event.request for event in events} == {a, b}
+        answers, events = yield [Abort(b)]
+        assert events == []
+        return [id for event in answers[0].events for id in event.ids]
+
+    assert drive(strategy(), cycle()) == [2]
+
+
+def test_services_answer_score_and_reward():
+    class Services:
+        def score(self, batch, policy, names):
+            return [(name, batch, policy) for name in names]
+
+        def reward(self, batch):
+            return [batch]
+
+    def strategy():
+        answers, _ = yield [Score("batch", "ref", ("logp_T",)), Reward("batch")]
+        return answers
+
+    assert drive(strategy(), cycle(), Services()) == [[("logp_T", "batch", "ref")], ["batch"]]
+    with pytest.raises(UserError, match="give drive services"):
+        drive(strategy(), cycle())
+
+
+def test_sampling_inside_a_reward_keeps_the_outer_events():
+    engine = cycle()
+
+    class Services:
+        def reward(self, batch):
+            return sample(engine, [Request((1,), 5, pause_every=2)])
+
+    def strategy():
+        yield [Submit(Request((1,), 4))]
+        _, events = yield []
+        new = [*events[0].ids]
+        answers, events = yield [Reward(None)]
+        finished = answers[0][0]
+        assert [x for event in finished.events for x in event.ids][:2] == [2, 0]
+        while len(new) < 4:
+            new += [x for event in events for x in event.ids]
+            if len(new) < 4:
+                _, events = yield []
+        return new
+
+    assert drive(strategy(), engine, Services()) == drive(collect([Request((1,), 4)]), cycle())[0]
+    assert engine.parked == []
+
+
+def test_deadlock_is_an_error():
+    def idle():
+        yield []
+
+    def forgets_to_resume():
+        yield [Submit(Request((0,), 9, pause_every=1))]
+        yield []
+        yield []
+
+    for strategy in (idle, forgets_to_resume):
+        with pytest.raises(RuntimeError, match="nothing to run"):
+            drive(strategy(), cycle())
+
+
+@pytest.mark.parametrize(
+    ("command", "lacking"),
+    [
+        (Submit(Request((0,), 1, rules=(TopK(1),))), "rules"),
+        (Submit(Request((0,), 1, num_top=1)), "num_top"),
+        (Submit(Request((0,), 1, pause_every=1)), "pause"),
+        (Fork(0, 1), "fork"),
+        (Resume(0), "pause"),
+    ],
+)
+def test_missing_capability(command, lacking):
+    def strategy():
+        yield [command]
+
+    with pytest.raises(UserError, match=f"needs an engine with '{lacking}'; TableEngine has"):
+        drive(strategy(), cycle(capabilities=frozenset()))
+
+
+def test_others_requests_and_other_objects_are_refused():
+    engine = cycle()
+    foreign = engine.submit(Request((0,), 9))
+
+    def strategy(command):
+        yield [command]
+
+    with pytest.raises(UserError, match="did not submit"):
+        drive(strategy(Abort(foreign)), engine)
+    with pytest.raises(UserError, match="no command"):
+        drive(strategy("stop"), engine)
+    assert list(engine.rows) == [foreign]
+
+
+def test_requests_are_released_when_a_strategy_fails():
+    def strategy():
+        yield [Submit(Request((0,), 9))]
+        raise KeyError("broken")
+
+    engine = cycle()
+    with pytest.raises(KeyError):
+        drive(strategy(), engine)
+    assert engine.rows == {}
+
+
+def test_table_engine_and_local_engine_agree():
+    """Same contract, same draws: the fake with the model's probabilities gives its tokens."""
+    model = tiny("llama")
+
+    def probabilities(tokens):
+        with torch.no_grad():
+            return model(torch.tensor([tokens])).logits[0, -1].softmax(-1).tolist()
+
+    requests = [
+        Request((3, 4), 6, seed=1, stop_ids=(1, 2)),
+        Request((3, 4, 5), 6, seed=2, rules=(TopK(4),), pause_every=2),
+        Request((9,), 6, temperature=0.5, seed=3, num_top=2, want=frozenset({"entropy"})),
+    ]
+    fake = sample(TableEngine(probabilities), requests)
+    real = sample(LocalEngine(model, num_slots=2), requests)
+    for a, b in zip(fake, real, strict=True):
+        for name in ("ids", "logp", "entropy"):
+            mine, other = ([x for e in f.events for x in getattr(e, name)] for f in (a, b))
+            assert mine == pytest.approx(other, abs=1e-9)
+        tops = [[x for e in f.events for x in e.top] for f in (a, b)]
+        assert [list(x) for x in tops[0]] == [list(x) for x in tops[1]]
+        assert a.events[-1].ended == b.events[-1].ended
