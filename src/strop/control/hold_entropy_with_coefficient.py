@@ -19,8 +19,8 @@ class HoldEntropyWithCoefficient:
     coefficient is the term's own, which the source has at 0.
 
     Reads: metrics (entropy).   Writes: the knob `path`.
-    Source: arXiv 2505.22312 (adaptive entropy control); code huggingface/trl:trl/trainer/grpo_trainer.py
-    (use_adaptive_entropy).
+    Source: arXiv 2505.22312 (adaptive entropy control); code huggingface/trl
+    (grpo_trainer.py, use_adaptive_entropy).
     Differs from the source: no.
     Nearest part: none.
     Edges: the state (c) is in the checkpoint, so a restart loses nothing; without the metric ->

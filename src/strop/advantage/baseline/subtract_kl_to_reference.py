@@ -16,7 +16,8 @@ class SubtractKlToReference:
 
     Reads: advantage_B [B] float, logp_old_T [T] float, logp_ref_T [T] float, mask_T [T] bool,
     rollout_T [T] int.   Writes: advantage_B [B] float.
-    Source: arXiv 2402.14740 (the reward with its KL term); code huggingface/trl:trl/trainer/rloo_trainer.py.
+    Source: arXiv 2402.14740 (the reward with its KL term); code huggingface/trl
+    (rloo_trainer.py).
     Differs from the source: no.
     Nearest part: penalise_kl_to_reference with estimator k1, a loss term instead of a reward.
     Edges: no policy token -> unchanged; stands before the baseline, which then spreads it.

@@ -45,7 +45,8 @@ class ClipBothSides:
         objective_T = torch.where(clipped_T, bound_T, free_T)
         if self.dual_clip_c > 1:
             floor_T = self.dual_clip_c * advantage_T
-            objective_T = torch.where(objective_T < floor_T, floor_T, objective_T)
+            held_T = (advantage_T < 0) & (objective_T < floor_T)
+            objective_T = torch.where(held_T, floor_T, objective_T)
         metrics = {
             "clip_ratio/low_mean": (clipped_T & (ratio_T < 1)).float(),
             "clip_ratio/high_mean": (clipped_T & (ratio_T > 1)).float(),
