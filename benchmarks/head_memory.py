@@ -13,7 +13,8 @@ the process a small run of the same variant comes first (libraries, threads), th
 made, the kernel's mark of the peak resident set is reset (Linux: 5 into /proc/self/clear_refs),
 and the extra memory is that peak (VmHWM) minus the resident set (VmRSS) at the reset. It includes
 the gradients of hidden states and weight; the second figure leaves the weight's gradient (V * D
-floats) out on both sides. Printed are medians over the repeats and their ratios.
+floats) out on both sides. Printed are medians over the repeats and their ratios; the processor
+time of all threads is there because, unlike the elapsed time, it hardly depends on what else runs.
 """
 
 import argparse
@@ -81,14 +82,15 @@ def _child(variant: str, vocabulary: int, hidden: int, tokens: int) -> None:
     weight_VD, hidden_TD, id_T = _inputs(vocabulary, hidden, tokens)
     Path("/proc/self/clear_refs").write_text("5")
     before = _status("VmRSS")
-    start = time.perf_counter()
+    start, start_cpu = time.perf_counter(), time.process_time()
     mean_logp = _step(variant, weight_VD, hidden_TD, id_T)
-    seconds = time.perf_counter() - start
+    seconds, cpu = time.perf_counter() - start, time.process_time() - start_cpu
     extra = _status("VmHWM") - before
     assert weight_VD.grad is not None
     assert hidden_TD.grad is not None
     norms = (weight_VD.grad.norm().item(), hidden_TD.grad.norm().item())
-    print(json.dumps({"extra": extra, "seconds": seconds, "check": [mean_logp, *norms]}))
+    check = [mean_logp, *norms]
+    print(json.dumps({"extra": extra, "seconds": seconds, "cpu": cpu, "check": check}))
 
 
 def main() -> None:
@@ -122,7 +124,7 @@ def _report(runs: dict[str, list[dict]], args: argparse.Namespace) -> None:
     weight = args.vocabulary * args.hidden * 4
     base = {
         key: statistics.median(run[key] for run in runs["cross_entropy"])
-        for key in ("extra", "seconds")
+        for key in ("extra", "seconds", "cpu")
     }
     for variant, each in runs.items():
         torch.testing.assert_close(
@@ -133,11 +135,12 @@ def _report(runs: dict[str, list[dict]], args: argparse.Namespace) -> None:
         )
         extra = statistics.median(run["extra"] for run in each)
         seconds = statistics.median(run["seconds"] for run in each)
+        cpu = statistics.median(run["cpu"] for run in each)
         line = (
             f"{variant:14} extra {extra / MIB:7.0f} MiB ({extra / base['extra']:6.1%}), without "
             f"weight gradient {(extra - weight) / MIB:7.0f} MiB "
             f"({(extra - weight) / (base['extra'] - weight):6.1%}), time {seconds:6.2f} s "
-            f"({seconds / base['seconds']:.2f}x)"
+            f"({seconds / base['seconds']:.2f}x), processor {cpu:6.2f} s ({cpu / base['cpu']:.2f}x)"
         )
         if variant in TARGETS:
             met = extra <= TARGET_MEMORY * base["extra"]

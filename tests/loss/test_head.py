@@ -226,6 +226,20 @@ def test_bfloat16_is_close_to_float32_and_its_logits_are_not_rounded():
     close(pushed.grad_weight_VD, wanted.grad_weight_VD, 1e-4)
 
 
+def test_autocast_of_the_caller_changes_nothing():
+    head, hidden_TD, id_T, adjoints = make(20, 300, 64)
+    head = Head(head.weight.detach().float().requires_grad_(), chunk_tokens=7)
+    states_TD = hidden_TD.detach().float()
+    wanted = push(head, states_TD, id_T, sliced(adjoints), NAMES)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        pushed = push(head, states_TD, id_T, sliced(adjoints), NAMES)
+    for name in NAMES:
+        close(pushed.columns[name], wanted.columns[name])
+    close(pushed.loss, wanted.loss)
+    close(pushed.grad_hidden_TD, wanted.grad_hidden_TD)
+    close(pushed.grad_weight_VD, wanted.grad_weight_VD)
+
+
 def test_bfloat16_weights_are_cast_block_by_block(monkeypatch):
     # blocks of 3 of the 11 rows: 5 numbers of 4 bytes each
     monkeypatch.setattr("strop.loss.head_chunk.CAST_BYTES", 3 * 5 * 4)

@@ -64,16 +64,18 @@ def run(
     workspace = _Workspace(call, hidden_TD, gradients)
     loss = torch.zeros((), dtype=workspace.dtype, device=hidden_TD.device)
     found = {name: loss.new_empty(id_T.shape) for name in call.all_names}
-    for start in range(0, id_T.shape[0], workspace.chunk):
-        rows = slice(start, min(start + workspace.chunk, id_T.shape[0]))
-        softmax, columns, objectives = workspace.measure(rows, hidden_TD[rows], id_T[rows])
-        for name, column_C in columns.items():
-            found[name][rows] = column_C
-        if adjoints_of is not None:
-            adjoints = _adjoints(adjoints_of, rows, columns)
-            for name, adjoint_C in adjoints.items():
-                loss += adjoint_C @ columns[name]
-            workspace.push(rows, id_T[rows], softmax, columns, objectives, adjoints)
+    # A caller's autocast would round some of the products to bfloat16.
+    with torch.autocast(hidden_TD.device.type, enabled=False):
+        for start in range(0, id_T.shape[0], workspace.chunk):
+            rows = slice(start, min(start + workspace.chunk, id_T.shape[0]))
+            softmax, columns, objectives = workspace.measure(rows, hidden_TD[rows], id_T[rows])
+            for name, column_C in columns.items():
+                found[name][rows] = column_C
+            if adjoints_of is not None:
+                adjoints = _adjoints(adjoints_of, rows, columns)
+                for name, adjoint_C in adjoints.items():
+                    loss += adjoint_C @ columns[name]
+                workspace.push(rows, id_T[rows], softmax, columns, objectives, adjoints)
     return Pushed(loss, found, *gradients)
 
 
