@@ -25,10 +25,22 @@ from torch import Tensor
 
 from strop import _padded, catalogue, kernel
 from strop import part as parts
-from strop._padded import CALLS, back, compose, open_door
+from strop._padded import CALLS, COLUMNS, back, compose, open_door
 from strop.errors import UserError
 from strop.part import Use
 from strop.training import pack
+
+__all__ = [
+    "COLUMNS",
+    "UserError",
+    "advantages",
+    "aggregate",
+    "inputs",
+    "kl_estimators",
+    "policy_loss",
+    "selection",
+    "token_weights",
+]
 
 
 def advantages(

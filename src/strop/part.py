@@ -6,6 +6,7 @@ the special names of `SPECIAL`. Its folder, or a class attribute `writes`, says 
 """
 
 import dataclasses
+import functools
 import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -132,7 +133,12 @@ def folder_of(part: Any) -> str:
 
 def parameters(part: Any) -> tuple[inspect.Parameter, ...]:
     """The parameters of the part's call, without self."""
-    return tuple(inspect.signature(part).parameters.values())
+    return _parameters(type(part))
+
+
+@functools.cache
+def _parameters(kind: type) -> tuple[inspect.Parameter, ...]:
+    return tuple(inspect.signature(kind.__call__).parameters.values())[1:]
 
 
 def reads(use: Use) -> tuple[Read, ...]:

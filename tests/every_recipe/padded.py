@@ -1,0 +1,87 @@
+"""Random padded inputs for any recipe's functional calls, by what the recipe says it takes."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from strop import functional
+
+LENGTH = 9  # of averages by a constant length
+
+
+def values_for(name: str, shape: tuple[int, int], rng: torch.Generator) -> Tensor:
+    """One input under its public name, float64."""
+    num, width = shape
+
+    def rand(*size: int) -> Tensor:
+        return torch.rand(size, generator=rng, dtype=torch.float64)
+
+    if name.startswith(("logp", "mean_logp")):
+        return -3 * rand(num, width) - 0.1
+    if name.startswith("entropy"):
+        return rand(num, width) + 0.1
+    if name == "rewards":
+        return torch.randn(num, generator=rng, dtype=torch.float64)
+    if name == "advantages":
+        return torch.randn(num, generator=rng, dtype=torch.float64)
+    if name == "groups":
+        return torch.randint(0, 3, (num,), generator=rng) * 5 - 4
+    if name == "lengths":
+        return torch.randint(1, width + 1, (num,), generator=rng)
+    if name == "truncated":
+        return torch.rand(num, generator=rng) < 0.3
+    if name in ("dropped_tokens", "candidate_tokens"):
+        return torch.rand(num, width, generator=rng) < 0.2
+    raise KeyError(f"say here what {name} looks like")
+
+
+RUN_WIDE = {"step": 3, "total_steps": 10, "length": LENGTH, "n_drop": 2}
+
+
+def inputs_for(
+    recipe: str, call: str, seed: int, shape: tuple[int, int] = (6, 5), params: Any = None
+) -> dict[str, Any]:
+    """Every tensor that the call takes, ragged mask included; of names of one column the first."""
+    rng = torch.Generator().manual_seed(seed)
+    mask = torch.rand(shape, generator=rng) < 0.7
+    mask[0, 1] = True
+    mask[:, 0] = False
+    given: dict[str, Any] = {"mask": mask}
+    filled: set[tuple[str, ...]] = {("mask",)}
+    for name in functional.inputs(recipe, call, params):
+        column = functional.COLUMNS.get(name, (name,))
+        if column in filled:
+            continue
+        filled.add(column)
+        given[name] = RUN_WIDE[name] if name in RUN_WIDE else values_for(name, shape, rng)
+    if "logp_old" in given and "logp" in given:
+        change = 0.3 * torch.randn(shape, generator=rng, dtype=torch.float64)
+        given["logp"] = given["logp_old"] + change
+    return given
+
+
+def rows(given: dict[str, Any], order: Tensor) -> dict[str, Any]:
+    """The inputs with their rollouts in another order."""
+    return {k: v[order] if isinstance(v, Tensor) else v for k, v in given.items()}
+
+
+def padded(given: dict[str, Any], extra: int) -> dict[str, Any]:
+    """The inputs with `extra` more positions on the right: mask 0, noise elsewhere."""
+    wider = {}
+    for name, value in given.items():
+        wider[name] = value
+        if isinstance(value, Tensor) and value.dim() == 2:
+            fill = float("nan") if value.is_floating_point() else name != "mask"
+            new = value.new_full((value.shape[0], extra), fill)
+            wider[name] = torch.cat([value, new], dim=1)
+    return wider
+
+
+def with_noise(given: dict[str, Any]) -> dict[str, Any]:
+    """The inputs with NaN in every float token tensor outside the mask."""
+    noisy = dict(given)
+    for name, value in given.items():
+        if isinstance(value, Tensor) and value.dim() == 2 and value.is_floating_point():
+            noisy[name] = torch.where(given["mask"], value, float("nan"))
+    return noisy

@@ -1,0 +1,101 @@
+"""Every recipe composes, is documented, and differs from the others; found, never listed."""
+
+import itertools
+import re
+
+import pytest
+from changed import candidates
+
+from strop import catalogue, notation
+from strop.algorithm import Algorithm
+from strop.errors import UserError
+
+ENTRIES = catalogue.recipes()
+every_recipe = pytest.mark.parametrize("entry", ENTRIES, ids=[e.name for e in ENTRIES])
+NAMES = {entry.name for entry in ENTRIES}
+
+
+def test_there_are_recipes_and_no_part_has_their_names():
+    assert len(ENTRIES) >= 10
+    assert len(NAMES) == len(ENTRIES)
+    assert not NAMES & {entry.name for entry in catalogue.parts()}
+
+
+@every_recipe
+def test_composes_with_defaults_and_is_checked(entry):
+    algorithm = entry.load()()
+    assert isinstance(algorithm, Algorithm)
+    algorithm.check()
+    assert algorithm == notation.recipe(entry.name)
+    assert hash(algorithm) == hash(notation.recipe(f"{entry.name}()"))
+    for stage, texts in notation.describe(algorithm).items():
+        content = getattr(algorithm, stage)
+        assert len(texts) == (len(content) if isinstance(content, tuple) else content is not None)
+
+
+@every_recipe
+def test_docstring_is_a_citation_with_differences(entry):
+    assert re.search(r"arXiv \d{4}\.\d{5}", entry.doc)
+    assert re.search(r"Status: (exact|partial|abstract)\.", entry.doc)
+    parent = re.search(r"Parent: (\w+)", entry.doc).group(1)
+    assert parent == "none" or parent in NAMES
+    for line in ("Equation", "Differs from the parent", "Differs from the paper", "Try", "Code"):
+        assert entry.line(line), f"{entry.name} has no line {line}:"
+    assert len(entry.doc.splitlines()) <= 25
+
+
+@every_recipe
+def test_parameters_are_annotated_and_have_defaults(entry):
+    for field in entry.fields:
+        assert field.annotation
+        assert field.default
+
+
+@every_recipe
+def test_differs_from_its_parent(entry):
+    parent = re.search(r"Parent: (\w+)", entry.doc).group(1)
+    if parent != "none":
+        assert entry.load()() != notation.recipe(parent)
+
+
+def test_no_two_recipes_are_the_same():
+    for one, other in itertools.combinations(ENTRIES, 2):
+        assert one.load()() != other.load()(), f"{one.name} and {other.name}"
+
+
+def defaults(function):
+    return dict(function.__kwdefaults__)
+
+
+def legal(function, options):
+    """The algorithm with these options, or None where they are not legal."""
+    try:
+        return function(**options)
+    except UserError:
+        return None
+
+
+@every_recipe
+def test_every_parameter_changes_the_algorithm(entry):
+    """Alone, or together with one switch that turns its part on."""
+    function = entry.load()
+    options = defaults(function)
+    switches = [{}, *({k: not v} for k, v in options.items() if isinstance(v, bool))]
+    for name, value in options.items():
+        reached = False
+        for other, switch in itertools.product(candidates(value), switches):
+            if name in switch:
+                continue
+            with_switch = legal(function, {**options, **switch})
+            changed = legal(function, {**options, **switch, name: other})
+            reached |= changed is not None and with_switch is not None and changed != with_switch
+        assert reached, f"{entry.name}({name}=...) changes nothing"
+
+
+@every_recipe
+def test_unknown_parameters_and_overrides_are_named(entry):
+    with pytest.raises(UserError, match=f"recipe {entry.name} has no parameter num_rollout, did"):
+        notation.recipe(f"{entry.name}(num_rollout=3)")
+    algorithm = notation.override(entry.load()(), "sampling.num_prompts", 7)
+    assert algorithm.paths()["sampling.draw_in_shuffled_order.num_prompts"] == 7
+    algorithm.check()

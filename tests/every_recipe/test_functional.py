@@ -1,0 +1,130 @@
+"""Every recipe through the padded front door: invariances and gradients."""
+
+import pytest
+import torch
+from differences import gradient_by_differences
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from padded import inputs_for, padded, rows, with_noise
+
+from strop import catalogue, functional
+
+NAMES = [entry.name for entry in catalogue.recipes()]
+# With the defaults, and with a penalty towards the reference where there is one.
+WITH_PARAMS = [(name, {}) for name in NAMES] + [
+    (entry.name, {"beta": 0.1})
+    for entry in catalogue.recipes()
+    if "beta" in {field.name for field in entry.fields}
+]
+every_recipe = pytest.mark.parametrize("recipe", NAMES)
+SEEDS = st.integers(0, 10_000)
+FEW = settings(max_examples=12)
+
+
+def call_all(recipe, seed, change=lambda given: given):
+    """The results of all calls, [B, T], on inputs that `change` has changed."""
+    advantages = functional.advantages(recipe, **change(inputs_for(recipe, "advantages", seed)))
+    chosen = functional.selection(recipe, **change(inputs_for(recipe, "selection", seed)))
+    given = change(inputs_for(recipe, "policy_loss", seed))
+    loss, metrics = functional.policy_loss(recipe, **given)
+    weights = functional.token_weights(recipe, **given)
+    assert all(isinstance(value, float) for value in metrics.values())
+    return loss, metrics, [advantages, *chosen, weights]
+
+
+def close(one, other):
+    return torch.allclose(one.double(), other.double(), rtol=1e-9, atol=1e-12)
+
+
+@every_recipe
+@FEW
+@given(seed=SEEDS)
+def test_finite_float64_and_zero_outside_the_mask(recipe, seed):
+    loss, metrics, results = call_all(recipe, seed)
+    assert loss.dtype == torch.float64
+    assert loss.dim() == 0
+    assert torch.isfinite(loss)
+    assert sum(value for name, value in metrics.items() if name.startswith("loss/")) == (
+        pytest.approx(float(loss), abs=1e-12)
+    )
+    masks = [inputs_for(recipe, call, seed)["mask"] for call in ("advantages", "selection")]
+    loss_mask = inputs_for(recipe, "policy_loss", seed)["mask"]
+    for result, mask in zip(results, [*masks, masks[1], loss_mask], strict=True):
+        assert result.shape == mask.shape
+        assert torch.isfinite(result.double()).all()
+        assert not result[~mask].any()
+    assert results[0].dtype == results[3].dtype == torch.float64
+
+
+@every_recipe
+@FEW
+@given(seed=SEEDS)
+def test_what_stands_outside_the_mask_never_matters(recipe, seed):
+    loss, _, results = call_all(recipe, seed)
+    noisy_loss, _, noisy = call_all(recipe, seed, with_noise)
+    assert float(noisy_loss) == float(loss)
+    assert all(one.equal(other) for one, other in zip(noisy, results, strict=True))
+
+
+@every_recipe
+@FEW
+@given(seed=SEEDS, extra=st.integers(1, 4))
+def test_more_padding_changes_nothing(recipe, seed, extra):
+    loss, _, results = call_all(recipe, seed)
+    wider_loss, _, wider = call_all(recipe, seed, lambda inputs: padded(inputs, extra))
+    assert close(wider_loss, loss)
+    for one, other in zip(wider, results, strict=True):
+        assert close(one[:, :-extra], other)
+        assert not one[:, -extra:].any()
+
+
+@every_recipe
+@FEW
+@given(seed=SEEDS, data=st.data())
+def test_permuting_rollouts_permutes_the_results(recipe, seed, data):
+    order = torch.tensor(data.draw(st.permutations(range(6))))
+    loss, _, results = call_all(recipe, seed)
+    moved_loss, _, moved = call_all(recipe, seed, lambda inputs: rows(inputs, order))
+    assert close(moved_loss, loss)
+    for one, other in zip(moved, results, strict=True):
+        assert close(one, other[order])
+
+
+@pytest.mark.parametrize(("recipe", "params"), WITH_PARAMS)
+@pytest.mark.parametrize("seed", [0, 1])
+def test_gradient_is_that_of_finite_differences(recipe, seed, params):
+    """In every tensor that carries gradient, with stopped gradients held; seeds lie off kinks."""
+    given = inputs_for(recipe, "policy_loss", seed, params=params)
+    for name in ("logp", "entropy", "mean_logp", "values"):
+        if name not in given:
+            continue
+
+        def loss(tensor, name=name):
+            inputs = {**given, name: tensor, "params": params}
+            return functional.policy_loss(recipe, **inputs)[0]
+
+        analytic, numeric = gradient_by_differences(loss, given[name])
+        assert torch.allclose(analytic, numeric, rtol=1e-5, atol=1e-8)
+        if name == "logp":
+            assert (analytic != 0).any()
+            weights = functional.token_weights(recipe, **given, params=params)
+            assert weights.equal(-analytic)
+
+
+@every_recipe
+def test_missing_and_unknown_tensors_are_named(recipe):
+    for call, function in (
+        ("advantages", functional.advantages),
+        ("selection", functional.selection),
+        ("policy_loss", functional.policy_loss),
+    ):
+        given = inputs_for(recipe, call, 0)
+        with pytest.raises(functional.UserError, match=r"takes no logp_odl.*it takes .*mask"):
+            function(recipe, **given, logp_odl=given["mask"])
+        for name, must in functional.inputs(recipe, call).items():
+            if must and name in given and name not in ("mask", "rewards", "groups", "advantages"):
+                fewer = {k: v for k, v in given.items() if k != name}
+                if name == "logp":
+                    continue
+                with pytest.raises(functional.UserError, match=f"needs .*{name}"):
+                    function(recipe, **fewer)
