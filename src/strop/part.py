@@ -133,7 +133,8 @@ def folder_of(part: Any) -> str:
 
 def parameters(part: Any) -> tuple[inspect.Parameter, ...]:
     """The parameters of the part's call, without self."""
-    return _parameters(type(part))
+    kind: Any = type(part)
+    return _parameters(kind)
 
 
 @functools.cache

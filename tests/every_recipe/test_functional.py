@@ -18,7 +18,7 @@ WITH_PARAMS = [(name, {}) for name in NAMES] + [
 ]
 every_recipe = pytest.mark.parametrize("recipe", NAMES)
 SEEDS = st.integers(0, 10_000)
-FEW = settings(max_examples=12)
+FEW = settings(max_examples=8)
 
 
 def call_all(recipe, seed, change=lambda given: given):
