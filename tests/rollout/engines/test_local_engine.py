@@ -7,10 +7,12 @@ import torch
 from fakes.models import VOCAB, tiny
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from transformers import AutoModelForCausalLM, BloomConfig, MambaConfig
 
 from strop.errors import UserError
 from strop.rollout.drive import sample
 from strop.rollout.engines.base import Event, Request
+from strop.rollout.engines.cache import Attention
 from strop.rollout.engines.local import LocalEngine
 
 MODEL = tiny("qwen3")
@@ -154,37 +156,50 @@ def test_fork_defaults_to_what_the_parent_had_left():
         e.fork(parent, 6, temprature=1.0)
 
 
+def prefilled(e: LocalEngine, monkeypatch) -> list[int]:
+    """The widths of all parts that the engine computes from now on, other than token by token."""
+    widths: list[int] = []
+    fill = e.model.fill
+
+    def spy(parts, max_tokens):
+        widths.extend(part.end - part.start for part in parts)
+        fill(parts, max_tokens)
+
+    monkeypatch.setattr(e.model, "fill", spy)
+    return widths
+
+
 def test_fork_of_a_running_row_copies_its_cache(monkeypatch):
     e = engine()
     parent = e.submit(Request((3, 4, 5), 20, seed=2))
     for _ in range(6):
         e.step()
-    widths = []
-    prefill = e._prefill
-    monkeypatch.setattr(
-        e,
-        "_prefill",
-        lambda fills: (
-            widths.extend(len(f.row.tokens) - 1 - f.shared for f in fills),
-            prefill(fills),
-        ),
-    )
+    widths = prefilled(e, monkeypatch)
     e.fork(parent, 8, (1,), seed=1)  # eight cached, the forced one is the next input
     e.fork(parent, 8, (1, 2, 3), seed=1)  # two forced tokens to compute
     e.step()
     assert widths == [2]
 
 
+@pytest.mark.parametrize("keep", [False, True])
+def test_a_kept_row_saves_the_prefill_of_its_forks(monkeypatch, keep):
+    e = engine()
+    parent = e.submit(Request((3, 4, 5), 6, seed=2, keep=keep))
+    finish(e)
+    widths = prefilled(e, monkeypatch)
+    e.fork(parent, 7, (1,), seed=1)
+    finish(e)
+    assert widths == ([] if keep else [7])
+
+
 def test_equal_prompts_are_prefilled_once(monkeypatch):
     e = engine(num_slots=6)
-    rows = []
-    prefill = e._prefill
-    monkeypatch.setattr(e, "_prefill", lambda fills: (rows.append(len(fills)), prefill(fills)))
+    widths = prefilled(e, monkeypatch)
     for seed in range(8):
         e.submit(Request((3, 4, 5, 6), 2 + seed, seed=seed))
         e.submit(Request((3, 4, 5, 7), 2 + seed, seed=seed))
     finish(e)
-    assert sum(rows) == 2
+    assert widths == [3, 3]
 
 
 def test_abort_frees_the_slot_and_returns_the_tokens():
@@ -244,14 +259,14 @@ def test_weights_changed_in_place():
 
 def test_weights_must_fit():
     e = engine(model=tiny("gpt2"))
-    state = e.model.state_dict()
+    state = e.model.model.state_dict()
     del state["lm_head.weight"]  # tied to the embedding: may be left out
     e.load_weights(state, 1)
     del state["transformer.ln_f.bias"]
     with pytest.raises(UserError, match="1 missing"):
         e.load_weights(state, 2)
     with pytest.raises(UserError, match="1 unknown"):
-        e.load_weights({**e.model.state_dict(), "x": torch.zeros(1)}, 2)
+        e.load_weights({**e.model.model.state_dict(), "x": torch.zeros(1)}, 2)
     assert e.version == 1
 
 
@@ -307,9 +322,27 @@ def test_attention_that_cannot_be_masked_is_refused():
 
 def test_broken_logits_are_reported():
     model = tiny("llama")
+    e = engine(model=model)
     with torch.no_grad():
         model.lm_head.weight.fill_(math.nan)
-    e = engine(model=model)
     e.submit(Request((3, 4), 2))
     with pytest.raises(RuntimeError, match="not finite"):
         finish(e)
+
+
+def test_architectures_that_cannot_be_cached_are_refused():
+    shared = {"vocab_size": VOCAB, "hidden_size": 16, "num_hidden_layers": 2}
+    bloom = BloomConfig(**shared, n_head=2)  # its masks make its position bias
+    mamba = MambaConfig(**shared, state_size=4)  # no attention at all
+    for config in (bloom, mamba):
+        with pytest.raises(UserError, match=f"can't (drive|cache) .*{config.model_type}"):
+            LocalEngine(AutoModelForCausalLM.from_config(config).eval())
+    with pytest.raises(UserError, match="Linear has no"):
+        LocalEngine(torch.nn.Linear(2, 2))
+
+
+def test_a_model_that_ignores_its_mask_is_refused(monkeypatch):
+    model = tiny("llama", dtype=torch.float32)
+    monkeypatch.setattr(Attention, "masks", lambda self, positions, used: None)
+    with pytest.raises(UserError, match="differ from the plain forward pass"):
+        LocalEngine(model)

@@ -54,7 +54,10 @@ class SlotLayer(CacheLayerMixin):
         for store, new in ((self.keys, key_states), (self.values, value_states)):
             # indices on both sides of a slice put the indexed axes first: [N, Q, heads, size]
             store[lines[:, None], :, span.write] = new.transpose(1, 2)
-        return self.keys[span.rows, :, : span.used], self.values[span.rows, :, : span.used]
+        keys, values = (store[:, :, : span.used] for store in (self.keys, self.values))
+        if isinstance(span.rows, slice):
+            return keys[span.rows], values[span.rows]
+        return keys.index_select(0, span.rows), values.index_select(0, span.rows)
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         return self.cache.span.used, 0
@@ -95,7 +98,7 @@ class SlotCache(Cache):
         """Copy the first `length` places of slots `source` to slots `target`, all at once."""
         for layer in self.live_layers():
             for store in (layer.keys, layer.values):
-                store[target, :, :length] = store[source, :, :length]
+                store[target, :, :length] = store[:, :, :length].index_select(0, source)
 
     def live_layers(self) -> list[SlotLayer]:
         return [layer for layer in self.layers if layer.is_initialized]

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,11 +13,9 @@ from torch import Tensor, nn
 
 from strop.errors import UserError
 from strop.rollout.engines.base import CAPABILITIES, Ended, Event, Finished, Request
-from strop.rollout.engines.cache import Attention, SlotCache, Span
+from strop.rollout.engines.causal import UNBOUNDED, CachedModel, Part, check_module
 from strop.rollout.engines.sampling import Plan, draw, make_plan, uniforms
 from strop.rollout.engines.slots import NEVER, Row, Slots
-
-UNBOUNDED = 1 << 40
 
 
 @dataclass(frozen=True)
@@ -56,20 +53,16 @@ class LocalEngine:
     ) -> None:
         if num_slots < 1:
             raise UserError(f"num_slots is {num_slots}; the engine needs at least 1")
-        config = model.config.get_text_config()  # type: ignore[operator,union-attr]
+        check_module(model)
         self.capabilities = CAPABILITIES
         self.version = version
         self.parked: list[Event] = []
-        self.model = model
+        self.model = CachedModel(model, num_slots)
         self.decode = decode or (tokenizer.decode if tokenizer is not None else None)
-        self.vocab_size = config.vocab_size
-        given = getattr(config, "max_position_embeddings", None) or UNBOUNDED
-        self.context_length = context_length or given
+        self.vocab_size = self.model.vocab_size
+        self.context_length = min(context_length or UNBOUNDED, self.model.context_length)
         self.max_prefill_tokens = max_prefill_tokens
-        self.device = next(model.parameters()).device
-        self.attention = Attention(model)
-        cache = SlotCache(config.num_hidden_layers, num_slots, self.device)
-        self.slots = Slots(num_slots, cache, self.device)
+        self.slots = Slots(num_slots, self.model.cache, self.model.device)
         self.known: dict[int, Row] = {}
         self.waiting: deque[Row] = deque()
         self.events: list[Event] = []  # not yet returned by step
@@ -158,12 +151,12 @@ class LocalEngine:
                 row.status = "waiting"
                 self.waiting.appendleft(row)
         if state is not None:
-            _load(self.model, state)
+            self.model.load(state)
         self.version = version
 
     def step(self) -> list[Event]:
         """Give every running row one token; return what there is to report."""
-        with torch.no_grad(), _evaluating(self.model):
+        with torch.no_grad(), self.model.evaluating():
             if self.waiting:
                 self._admit()
             number = self.slots.compact()
@@ -273,64 +266,24 @@ class LocalEngine:
         self.slots.cache.reserve(max(len(fill.row.tokens) for fill in fills))
         copies = [fill for fill in fills if fill.shared]
         if copies:
-            source = torch.tensor([fill.source for fill in copies], device=self.device)
-            target = torch.tensor([fill.slot for fill in copies], device=self.device)
+            source = torch.tensor([fill.source for fill in copies], device=self.model.device)
+            target = torch.tensor([fill.slot for fill in copies], device=self.model.device)
             self.slots.cache.copy(source, target, max(fill.shared for fill in copies))
-        missing = [fill for fill in fills if fill.shared < len(fill.row.tokens) - 1]
-        missing.sort(key=lambda fill: len(fill.row.tokens) - fill.shared)
-        chunk: list[Fill] = []
-        for fill in missing:
-            width = len(fill.row.tokens) - 1 - fill.shared
-            if chunk and (len(chunk) + 1) * width > self.max_prefill_tokens:
-                self._prefill(chunk)
-                chunk = []
-            chunk.append(fill)
-        if chunk:
-            self._prefill(chunk)
-
-    def _prefill(self, fills: list[Fill]) -> None:
-        start = torch.tensor([fill.shared for fill in fills])[:, None]
-        end = torch.tensor([len(fill.row.tokens) - 1 for fill in fills])[:, None]
-        width = int((end - start).max())
-        ids = torch.zeros(len(fills), width, dtype=torch.long)
-        for line, fill in enumerate(fills):
-            part = fill.row.tokens[fill.shared : -1]
-            ids[line, : len(part)] = torch.tensor(part)
-        place = start + torch.arange(width)
-        spare = self.slots.cache.places - 1
-        write = torch.where(place < end, place, spare)
-        rows = torch.tensor([fill.slot for fill in fills], device=self.device)
-        span = Span(rows, write.to(self.device), int(end.max()))
-        self._forward(ids, torch.minimum(place, end - 1), span)
-
-    def _forward(self, ids: Tensor, positions: Tensor, span: Span) -> Tensor:
-        """Logits [N, V] of each row's last column."""
-        cache = self.slots.cache
-        cache.span = span
-        positions = positions.to(self.device)
-        output = self.model(
-            input_ids=ids.to(self.device),
-            position_ids=positions,
-            attention_mask=self.attention.masks(positions, span.used),
-            past_key_values=cache,
-            use_cache=True,
-            logits_to_keep=1,
-        )
-        return output.logits[:, -1]
+        parts = [
+            Part(fill.slot, fill.row.tokens, fill.shared, len(fill.row.tokens) - 1)
+            for fill in fills
+        ]
+        self.model.fill([part for part in parts if part.start < part.end], self.max_prefill_tokens)
 
     def _decode(self, number: int) -> None:
         slots, table = self.slots, self.slots.table[:number]
-        used = int(table["length"].max())
-        slots.cache.reserve(used)
-        positions = torch.from_numpy(table["length"] - 1)[:, None]
-        span = Span(slice(0, number), positions.to(self.device), used)
-        logits = self._forward(slots.last[:number, None], positions, span)
+        logits = self.model.decode(slots.last[:number], torch.from_numpy(table["length"].copy()))
         if self.plan is None or slots.changed:
             requests = [slots.row(slot).request for slot in range(number)]
-            self.plan = make_plan(requests, self.vocab_size, self.device)
+            self.plan = make_plan(requests, self.vocab_size, self.model.device)
             slots.changed = False
         uniform = uniforms(table["seed"], table["length"].astype(np.uint64))
-        token, record = draw(logits, self.plan, torch.from_numpy(uniform).to(self.device))
+        token, record = draw(logits, self.plan, torch.from_numpy(uniform).to(self.model.device))
         stopped = self.plan.stops[self.plan.stop_set, token].cpu().numpy()
         slots.write(number, token, record)
         for slot in np.flatnonzero(table["strings"] & ~stopped).tolist():
@@ -370,31 +323,3 @@ def _changed(request: Request, changes: Mapping[str, Any]) -> Request:
         known = sorted(Request.__dataclass_fields__)
         raise UserError(f"a request has no field {unknown[0]!r}; choose from {known}")
     return replace(request, **changes)
-
-
-@contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
-    """Switch dropout off, and back on if the trainer had it on."""
-    training = model.training
-    if training:
-        model.eval()
-    try:
-        yield
-    finally:
-        if training:
-            model.train()
-
-
-def _load(model: nn.Module, state: Mapping[str, Tensor]) -> None:
-    own = model.state_dict(keep_vars=True)
-    unknown = sorted(set(state) - set(own))
-    given = {own[name].data_ptr() for name in state if name in own}
-    missing = sorted(n for n, t in own.items() if n not in state and t.data_ptr() not in given)
-    if unknown or missing:
-        raise UserError(
-            f"these weights do not fit the engine's model: {len(unknown)} unknown names "
-            f"({unknown[:3]}), {len(missing)} missing ({missing[:3]})"
-        )
-    with torch.no_grad():
-        for name, tensor in state.items():
-            own[name].copy_(tensor)

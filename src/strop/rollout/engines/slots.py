@@ -26,7 +26,8 @@ FIELDS = np.dtype(
         ("strings", np.bool_),  # has stop strings
         ("running", np.bool_),
         ("taken", np.bool_),  # holds a cache that is still of use: running, paused or kept
-    ]
+    ],
+    align=True,
 )
 
 

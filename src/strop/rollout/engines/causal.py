@@ -1,0 +1,155 @@
+"""A Hugging Face causal model with a slot cache: forward passes, weights, and a self-check."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from strop.errors import UserError
+from strop.rollout.engines.cache import Attention, SlotCache, Span
+
+UNBOUNDED = 1 << 40
+
+
+class Part(NamedTuple):
+    """A stretch of tokens to compute: tokens[start:end] of the sequence in `slot`."""
+
+    slot: int
+    tokens: Sequence[int]
+    start: int
+    end: int
+
+
+class CachedModel:
+    """The module as it is (never copied), its attention masks and its cache in slots.
+
+    Raises UserError when the model's architecture can't be cached in slots: a short decode is
+    compared with a plain forward pass once, here.
+    """
+
+    def __init__(self, model: Any, num_slots: int) -> None:
+        config = model.config.get_text_config()
+        self.model = model
+        self.vocab_size: int = config.vocab_size
+        self.context_length: int = getattr(config, "max_position_embeddings", None) or UNBOUNDED
+        self.device: torch.device = next(model.parameters()).device
+        self.num_layers: int = config.num_hidden_layers
+        self.attention = Attention(model)
+        with torch.no_grad(), self.evaluating():
+            self._check_against_plain_forward()
+        self.cache = SlotCache(self.num_layers, num_slots, self.device)
+
+    def forward(self, ids: Tensor, positions: Tensor, span: Span) -> Tensor:
+        """Logits [N, V] of each row's last column; ids and positions [N, Q]."""
+        self.cache.span = span
+        positions = positions.to(self.device)
+        output = self.model(
+            input_ids=ids.to(self.device),
+            position_ids=positions,
+            attention_mask=self.attention.masks(positions, span.used),
+            past_key_values=self.cache,
+            use_cache=True,
+            logits_to_keep=1,
+        )
+        return output.logits[:, -1]
+
+    def decode(self, tokens: Tensor, lengths: Tensor) -> Tensor:
+        """Logits [N, V] after the newest tokens [N] of the first N slots; lengths count them."""
+        used = int(lengths.max())
+        self.cache.reserve(used)
+        positions = (lengths - 1)[:, None].to(self.device)
+        return self.forward(
+            tokens[:, None], positions, Span(slice(0, len(tokens)), positions, used)
+        )
+
+    def fill(self, parts: Sequence[Part], max_tokens: int) -> None:
+        """Compute the cache of these parts, shortest first, in passes of at most max_tokens."""
+        ordered = sorted(parts, key=lambda part: part.end - part.start)
+        batch: list[Part] = []
+        for part in ordered:
+            if batch and (len(batch) + 1) * (part.end - part.start) > max_tokens:
+                self._fill(batch)
+                batch = []
+            batch.append(part)
+        if batch:
+            self._fill(batch)
+
+    def _fill(self, parts: list[Part]) -> None:
+        start = torch.tensor([part.start for part in parts])[:, None]
+        end = torch.tensor([part.end for part in parts])[:, None]
+        ids = torch.zeros(len(parts), int((end - start).max()), dtype=torch.long)
+        for line, part in enumerate(parts):
+            ids[line, : part.end - part.start] = torch.tensor(part.tokens[part.start : part.end])
+        used = int(end.max())
+        self.cache.reserve(used)
+        place = start + torch.arange(ids.shape[1])
+        write = torch.where(place < end, place, self.cache.places - 1).to(self.device)
+        rows = torch.tensor([part.slot for part in parts], device=self.device)
+        self.forward(ids, torch.minimum(place, end - 1), Span(rows, write, used))
+
+    @contextmanager
+    def evaluating(self) -> Iterator[None]:
+        """Switch dropout off, and back on if the trainer had it on."""
+        training = self.model.training
+        if training:
+            self.model.eval()
+        try:
+            yield
+        finally:
+            if training:
+                self.model.train()
+
+    def load(self, state: Mapping[str, Tensor]) -> None:
+        """Copy weights by name; tied ones may be left out. UserError when names do not fit."""
+        own = self.model.state_dict(keep_vars=True)
+        unknown = sorted(set(state) - set(own))
+        given = {own[name].data_ptr() for name in state if name in own}
+        missing = sorted(n for n, t in own.items() if n not in state and t.data_ptr() not in given)
+        if unknown or missing:
+            raise UserError(
+                f"these weights do not fit the engine's model: {len(unknown)} unknown names "
+                f"({unknown[:3]}), {len(missing)} missing ({missing[:3]})"
+            )
+        with torch.no_grad():
+            for name, tensor in state.items():
+                own[name].copy_(tensor)
+
+    def _check_against_plain_forward(self) -> None:
+        """Two rows of different lengths, prefilled and decoded, must give the plain logits."""
+        length = min(8, self.context_length)
+        tokens = [index % self.vocab_size for index in range(3, 3 + length)]
+        lengths = [length, max(length // 2, 1)]
+        self.cache = SlotCache(self.num_layers, 2, self.device)
+        name = self.model.config.model_type
+        try:
+            self.fill([Part(i, tokens, 0, n - 1) for i, n in enumerate(lengths) if n > 1], 64)
+            newest = torch.tensor([tokens[n - 1] for n in lengths], device=self.device)
+            logits = self.decode(newest, torch.tensor(lengths)).double()
+        except (TypeError, ValueError, RuntimeError, AttributeError, IndexError, KeyError) as error:
+            raise UserError(
+                f"the local engine can't drive a {name!r} model ({error}); use another engine"
+            ) from error
+        ids = torch.tensor([tokens], device=self.device)
+        plain = self.model(input_ids=ids, use_cache=False).logits[0, [n - 1 for n in lengths]]
+        plain = plain.double()
+        exact = self.model.dtype in (torch.float32, torch.float64)
+        scale = (plain - plain.mean(-1, keepdim=True)).norm() + 1e-6
+        difference = float((logits - plain).norm() / scale)
+        if difference > (1e-3 if exact else 0.2):
+            raise UserError(
+                f"the local engine can't drive a {name!r} model: its cached logits differ from "
+                f"the plain forward pass by {difference:.1%}; use another engine"
+            )
+
+
+def check_module(model: nn.Module) -> None:
+    """UserError unless the module looks like a Hugging Face causal model."""
+    if not hasattr(model, "config") or not hasattr(model.config, "get_text_config"):
+        raise UserError(
+            f"the local engine drives Hugging Face causal models; {type(model).__name__} has no "
+            "configuration of one"
+        )
