@@ -37,7 +37,7 @@ class SubtractLeaveOneOutMean:
         num = int(group_B.max()) + 1 if group_B.numel() else 0
         size_B = segments.count(group_B, num, scored_B)[group_B]
         centred_B = segments.centred(advantage_B, group_B, num, scored_B)
-        result_B = centred_B * (size_B / (size_B - 1).clamp(min=1)).to(centred_B.dtype)
+        result_B = centred_B * size_B / (size_B - 1).clamp(min=1)
         if self.singleton == "raw":
             result_B = torch.where(size_B == 1, advantage_B, result_B)
         return torch.where(scored_B, result_B, 0)

@@ -13,7 +13,7 @@ class SpreadEvenly:
 
         advantage_t = advantage_{rollout of t} * mask_t
 
-    Reads: advantage_B [B] float, rollout_T [T] int, mask_T [T] bool.
+    Reads: advantage_B [B] float, size_B [B] int, mask_T [T] bool.
     Writes: advantage_T [T] float.
     Source: arXiv 2402.03300, sec. 4.1.2 (outcome supervision).
     Differs from the source: no.
@@ -21,5 +21,5 @@ class SpreadEvenly:
     Edges: masked tokens get 0.
     """
 
-    def __call__(self, advantage_B: Tensor, rollout_T: Tensor, mask_T: Tensor) -> Tensor:
-        return segments.spread(advantage_B, rollout_T, mask_T)
+    def __call__(self, advantage_B: Tensor, size_B: Tensor, mask_T: Tensor) -> Tensor:
+        return segments.spread(advantage_B, size_B, mask_T)

@@ -55,7 +55,7 @@ class DivideByGroupMad:
         size_P = segments.count(group_B, num, scored_B)
         if self.nonzero_rescale:
             whole_P = torch.full_like(size_P, self.group_size) if self.group_size else size_P
-            scaled_B = scaled_B * (whole_P / nonzero_P.clamp(min=1)).to(scaled_B.dtype)[group_B]
+            scaled_B = scaled_B * whole_P[group_B] / nonzero_P.clamp(min=1)[group_B]
         zero = ((mad_P == 0) & (nonzero_P > 0)).sum()
         metrics = {"advantage/mad_is_zero": float(zero / (size_P > 0).sum().clamp(min=1))}
         return Result(scaled_B, metrics=metrics)

@@ -1,0 +1,37 @@
+import torch
+from builders import NAN, flat_batch, members_of, ragged_batch, run
+
+from strop.advantage.baseline.subtract_group_mean import SubtractGroupMean
+from strop.advantage.baseline.subtract_leave_one_out_mean import SubtractLeaveOneOutMean
+
+
+def test_worked_example():
+    # mean of (1, 0, 0, 1) = .5
+    batch = flat_batch((1, 1, 1, 1), advantage_B=[1.0, 0.0, 0.0, 1.0])
+    expected = torch.tensor([0.5, -0.5, -0.5, 0.5], dtype=torch.float64)
+    torch.testing.assert_close(run(SubtractGroupMean(), batch).value, expected)
+
+
+def test_matches_slow_loop():
+    batch = ragged_batch(1)
+    batch = batch.set(advantage_B=batch["reward_B"])
+    expected = torch.zeros_like(batch["reward_B"])
+    for group in range(batch.size("P")):
+        members = members_of(batch, group)
+        values = [float(batch["reward_B"][i]) for i in members]
+        for i, value in zip(members, values, strict=True):
+            expected[i] = value if len(values) == 1 else value - sum(values) / len(values)
+    torch.testing.assert_close(run(SubtractGroupMean(), batch).value, expected, rtol=1e-9, atol=0)
+
+
+def test_equals_leave_one_out_times_g_minus_1_over_g():
+    batch = ragged_batch(2, groups=(5, 5), unscored=())
+    mean = run(SubtractGroupMean(), batch).value
+    torch.testing.assert_close(mean, run(SubtractLeaveOneOutMean(), batch).value * 4 / 5)
+
+
+def test_edges():
+    batch = flat_batch((1,) * 5, groups=(0, 1, 1, 1, 1), advantage_B=[0.7, 0.1, 0.1, 0.1, NAN])
+    batch = batch.set(scored_B=torch.tensor([True, True, True, True, False]))
+    assert run(SubtractGroupMean("raw"), batch).value.tolist() == [0.7, 0, 0, 0, 0]
+    assert run(SubtractGroupMean("zero"), batch).value.tolist() == [0, 0, 0, 0, 0]

@@ -1,0 +1,40 @@
+import statistics
+
+import pytest
+import torch
+from builders import flat_batch, members_of, ragged_batch, run
+
+from strop.advantage.scale.divide_by_group_std import DivideByGroupStd
+from strop.errors import UserError
+
+
+def test_worked_example():
+    # unbiased deviation of (.5, -.5, -.5, .5) = sqrt(4 * .25 / 3) = .57735; .5 / .57735 = .866
+    batch = flat_batch((1,) * 4, advantage_B=[0.5, -0.5, -0.5, 0.5])
+    found = run(DivideByGroupStd(eps=0.0), batch).value
+    expected = torch.tensor([1.0, -1.0, -1.0, 1.0], dtype=torch.float64) * 3**0.5 / 2
+    torch.testing.assert_close(found, expected)
+    assert run(DivideByGroupStd(eps=0.0, std="biased"), batch).value.tolist() == [1, -1, -1, 1]
+
+
+def test_matches_slow_loop():
+    batch = ragged_batch(1)
+    expected = torch.zeros_like(batch["advantage_B"])
+    for group in range(batch.size("P")):
+        members = members_of(batch, group)
+        values = [float(batch["advantage_B"][i]) for i in members]
+        scale = statistics.stdev(values) if len(values) > 1 else 1.0
+        for i, value in zip(members, values, strict=True):
+            expected[i] = value / (scale + 1e-2)
+    found = run(DivideByGroupStd(eps=1e-2), batch).value
+    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12)
+
+
+def test_edges():
+    batch = flat_batch((1,) * 4, groups=(0, 1, 1, 2), advantage_B=[3.0, 0.0, 0.0, 5.0])
+    batch = batch.set(scored_B=torch.tensor([True, True, True, False]))
+    assert run(DivideByGroupStd(eps=0.5), batch).value.tolist() == [2, 0, 0, 0]
+    with pytest.raises(UserError, match="eps"):
+        DivideByGroupStd(eps=-1.0)
+    with pytest.raises(UserError, match="std"):
+        DivideByGroupStd(std="mean")

@@ -1,0 +1,50 @@
+import json
+
+import pytest
+
+from strop.control.hold_entropy_with_coefficient import HoldEntropyWithCoefficient
+from strop.errors import UserError
+
+PATH = "terms.entropy.coef"
+
+
+def test_worked_example():
+    # start .01, floor .2: applied 0, 0, .01, .015, 0 and c after each .005 .01 .015 .01 .015
+    part = HoldEntropyWithCoefficient(start=0.01)
+    state, applied, carried = part.init(), [0.0], []
+    for number, entropy in enumerate((0.3, 0.19, 0.18, 0.25, 0.1)):
+        if number == 3:  # a restart in between
+            state = json.loads(json.dumps(state))
+        result = part(metrics={"entropy": entropy}, state=state)
+        state = result.state
+        applied.append(result.value[PATH])
+        carried.append(state["coef"])
+        assert result.metrics["entropy_control/coef"] == state["coef"]
+        assert result.metrics["entropy_control/applied_coef"] == result.value[PATH]
+    assert applied == pytest.approx([0, 0, 0.01, 0.015, 0, 0.015])
+    assert carried == pytest.approx([0.005, 0.01, 0.015, 0.01, 0.015])
+
+
+def test_equals_a_constant_bonus_without_steps_and_with_an_infinite_floor():
+    part = HoldEntropyWithCoefficient(start=0.03, delta=0.0, target=1e9)
+    state = part.init()
+    for entropy in (0.1, 5.0):
+        result = part(metrics={"entropy": entropy}, state=state)
+        state = result.state
+        assert result.value == {PATH: 0.03}
+
+
+def test_edges():
+    part = HoldEntropyWithCoefficient(delta=0.4, bounds=(-0.1, 0.5), path="terms.bonus.coef")
+    up = part(metrics={"entropy": 0.2}, state={"coef": 0.3})  # at the floor counts as scarce
+    assert up.value == {"terms.bonus.coef": 0.5}
+    assert part(metrics={"entropy": 0.3}, state={"coef": 0.1}).state == {"coef": -0.1}
+    with pytest.raises(UserError, match="entropy"):
+        part(metrics={"loss": 1.0}, state=part.init())
+    with pytest.raises(UserError, match="bounds"):
+        HoldEntropyWithCoefficient(bounds=(1.0, 0.0))
+    with pytest.raises(UserError, match="delta"):
+        HoldEntropyWithCoefficient(delta=-0.1)
+    for field in ("start", "target"):
+        with pytest.raises(UserError, match=field):
+            HoldEntropyWithCoefficient(**{field: "high"})

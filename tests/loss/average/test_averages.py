@@ -1,0 +1,113 @@
+"""The seven ways from token losses to one number, each against a loop and the others."""
+
+from typing import Any
+
+import pytest
+import torch
+from builders import flat_batch, members_of, ragged_batch, run, tokens_of
+
+from strop.errors import UserError
+from strop.loss.average.average_by_constant_length import AverageByConstantLength
+from strop.loss.average.average_over_tokens import AverageOverTokens
+from strop.loss.average.average_per_prompt import AveragePerPrompt
+from strop.loss.average.average_per_sequence import AveragePerSequence
+from strop.loss.average.average_sequence_sums import AverageSequenceSums
+from strop.loss.average.sum_over_tokens import SumOverTokens
+
+ALL: tuple[Any, ...] = (
+    AverageOverTokens(),
+    SumOverTokens(),
+    AveragePerSequence(),
+    AverageSequenceSums(),
+    AverageByConstantLength(10),
+    AveragePerPrompt(),
+)
+
+
+@pytest.mark.parametrize(
+    ("part", "expected"),
+    [
+        (AverageOverTokens(), 14 / 8),  # (2 * 1 + 6 * 2) / 8
+        (SumOverTokens(), 14.0),
+        (AveragePerSequence(), 1.5),  # (1 + 2) / 2
+        (AverageSequenceSums(), 7.0),  # (2 + 12) / 2
+        (AverageByConstantLength(10), 0.7),  # 7 / 10
+        (AverageByConstantLength(), 7 / 6),  # 7 / the longest answer
+        (AveragePerPrompt(), 7.0),  # one prompt: (2 + 12) / 2
+    ],
+)
+def test_worked_example(part, expected):
+    # sequences with token losses (1, 1) and (2, 2, 2, 2, 2, 2)
+    batch = flat_batch((2, 6))
+    loss_T = torch.tensor([1.0] * 2 + [2.0] * 6, dtype=torch.float64)
+    share_T = run(part, batch).value
+    assert share_T.dtype == torch.float64
+    assert float((share_T * loss_T).sum()) == pytest.approx(expected, rel=1e-12)
+
+
+def _loop(part: Any, batch, loss_T) -> float:
+    """The aggregated loss, rollout by rollout and prompt by prompt."""
+    counting = batch["denominator_T"]
+    sums, sizes, groups = [], [], []
+    for i in range(batch.size("B")):
+        rows = [t for t in tokens_of(batch, i) if counting[t]]
+        if rows:
+            sums.append(sum(float(loss_T[t]) for t in rows))
+            sizes.append(len(rows))
+            groups.append(int(batch["group_B"][i]))
+    if isinstance(part, AverageOverTokens):
+        return sum(sums) / sum(sizes)
+    if isinstance(part, SumOverTokens):
+        return sum(sums)
+    if isinstance(part, AveragePerSequence):
+        return sum(s / n for s, n in zip(sums, sizes, strict=True)) / len(sums)
+    if isinstance(part, AverageSequenceSums):
+        return sum(sums) / len(sums)
+    if isinstance(part, AverageByConstantLength):
+        return sum(sums) / len(sums) / part.length
+    per_prompt = [
+        sum(s for s, g in zip(sums, groups, strict=True) if g == group) / groups.count(group)
+        for group in set(groups)
+    ]
+    return sum(per_prompt) / len(per_prompt)
+
+
+@pytest.mark.parametrize("part", ALL, ids=lambda part: type(part).__name__)
+@pytest.mark.parametrize("seed", [0, 1])
+def test_matches_slow_loop(part, seed):
+    batch = ragged_batch(seed, groups=(3, 1, 4, 2))
+    dropped = members_of(batch, 1) + members_of(batch, 2)[:1]  # a whole prompt and one rollout
+    counting_T = batch["denominator_T"].clone()
+    for i in dropped:
+        counting_T[tokens_of(batch, i)] = False
+    counting_T[tokens_of(batch, members_of(batch, 0)[0])[:1]] = False  # and one token
+    batch = batch.set(denominator_T=counting_T)
+    loss_T = torch.randn(batch.size("T"), dtype=torch.float64)
+    found = float((run(part, batch).value * loss_T).sum())
+    assert found == pytest.approx(_loop(part, batch, loss_T), rel=1e-9)
+
+
+def test_reductions():
+    batch = ragged_batch(2, groups=(3, 3), lengths=(4, 4), num_turns=(1, 1), unscored=())
+    share = {type(part).__name__: run(part, batch).value for part in ALL}
+    count = float(batch["denominator_T"].sum())
+    close = torch.testing.assert_close
+    close(share["SumOverTokens"], share["AverageOverTokens"] * count)
+    close(share["AveragePerSequence"], share["AverageOverTokens"])  # equal lengths
+    close(share["AveragePerPrompt"], share["AverageSequenceSums"])  # equal groups
+    close(run(AverageByConstantLength(1), batch).value, share["AverageSequenceSums"])
+
+
+@pytest.mark.parametrize("part", ALL, ids=lambda part: type(part).__name__)
+def test_no_token_gives_zero_shares(part):
+    batch = flat_batch((2, 6))
+    batch = batch.set(denominator_T=torch.zeros(8, dtype=torch.bool))
+    assert run(part, batch).value.tolist() == [0.0] * 8
+
+
+def test_constant_length_must_come_from_somewhere():
+    batch = flat_batch((2, 6))
+    with pytest.raises(UserError, match="max_length"):
+        AverageByConstantLength()(batch["denominator_T"], batch["rollout_T"])
+    with pytest.raises(UserError, match="length"):
+        AverageByConstantLength(-1)
