@@ -11,7 +11,9 @@ from torch import Tensor
 
 from strop.errors import UserError
 
-CHUNK_BYTES = 128 * 2**20  # of one [chunk, vocabulary] buffer; the time levels off above it
+# Of one [chunk, vocabulary] buffer. On two CPU cores (V 151,936, D 1,024) the three products took
+# 7% longer with half of it and 9% less with twice.
+CHUNK_BYTES = 128 * 2**20
 NAMES = ("logp_T", "entropy_T", "mean_logp_T", "sum_pi_squared_T")
 
 Columns = dict[str, Tensor]
@@ -20,7 +22,7 @@ AdjointsOf = Callable[[slice, Columns], Mapping[str, Tensor]]
 
 @dataclass(frozen=True, eq=False)
 class Head:
-    """The last layer of a language model and how its logits are scaled (module docstring)."""
+    """The last layer of a language model and how its logits are scaled (equations: `strop.loss.head`)."""
 
     weight: Tensor  # [V, D]
     bias: Tensor | None = None  # [V]
