@@ -1,0 +1,234 @@
+"""`strop recipes` and `strop parts`: what there is, read from the source files.
+
+The lists import neither torch nor any recipe; the page of one recipe composes it.
+"""
+
+import ast
+import json
+import re
+from collections.abc import Iterable
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
+
+from strop import catalogue
+from strop.catalogue import PART_FOLDERS, Entry, Field
+from strop.errors import UserError
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
+RECIPE_LINES = {
+    "equation": "Equation",
+    "differs_from_parent": "Differs from the parent",
+    "differs_from_paper": "Differs from the paper",
+    "try": "Try",
+}
+PART_LINES = {
+    "reads": "Reads",
+    "writes": "Writes",
+    "source": "Source",
+    "differs_from_source": "Differs from the source",
+    "nearest_part": "Nearest part",
+    "edges": "Edges",
+}
+
+
+def recipes(
+    name: Annotated[str | None, typer.Argument(help="A recipe; without it all are listed.")] = None,
+    as_json: Json = False,
+) -> None:
+    """List the published methods, or show one: its equation, parts, parameters and differences."""
+    if name is None:
+        found = [_citation(entry) for entry in catalogue.recipes()]
+        _print_json(found) if as_json else _print_recipes(found)
+    else:
+        page = _recipe_page(catalogue.find("recipe", name))
+        _print_json(page) if as_json else _print_recipe(page)
+
+
+def parts(
+    folder_or_name: Annotated[
+        str | None, typer.Argument(help="A folder of parts (advantage, loss/bound) or a part.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """List the parts, those of a folder, or show one: its equation, columns, source and fields."""
+    if folder_or_name is None or _is_folder(folder_or_name):
+        folder = (folder_or_name or "").strip("/")
+        found = [_part_line(entry) for entry in catalogue.parts(folder)]
+        _print_json(found) if as_json else _print_parts(found)
+    else:
+        page = _part_page(_find_part(folder_or_name))
+        _print_json(page) if as_json else _print_part(page)
+
+
+def _is_folder(text: str) -> bool:
+    text = text.strip("/")
+    return any(folder == text or folder.startswith(text + "/") for folder in PART_FOLDERS)
+
+
+def _find_part(name: str) -> Entry:
+    entries = {entry.name: entry for entry in catalogue.parts()}
+    if name in entries:
+        return entries[name]
+    if name in {entry.name for entry in catalogue.recipes()}:
+        raise UserError(f"{name} is a recipe; see `strop recipes {name}`")
+    folders = {folder.split("/")[0] for folder in PART_FOLDERS} | set(PART_FOLDERS)
+    raise UserError(
+        f"no part or folder {name!r}{catalogue.nearest(name, [*entries, *sorted(folders)])}; "
+        "`strop parts` lists all of them"
+    )
+
+
+# -- what is said of an entry, as plain data ----------------------------------------------------
+
+
+def _first(pattern: str, text: str) -> str:
+    found = re.search(pattern, text)
+    return found.group(1) if found else ""
+
+
+def _citation(entry: Entry) -> dict[str, str]:
+    return {
+        "name": entry.name,
+        "title": entry.summary.rstrip("."),
+        "arxiv": _first(r"arXiv (\d{4}\.\d{4,5})", entry.doc),
+        "status": _first(r"Status: (\w+)", entry.doc),
+        "parent": _first(r"Parent: (\w+)", entry.doc),
+    }
+
+
+def _fields(fields: Iterable[Field]) -> list[dict[str, str]]:
+    return [
+        {"name": f.name, "type": f.annotation, "default": f.default, "meaning": f.comment}
+        for f in fields
+    ]
+
+
+def _recipe_page(entry: Entry) -> dict[str, Any]:
+    from strop import notation  # composing imports the parts, and so torch
+
+    lines = {key: entry.line(label) for key, label in RECIPE_LINES.items()}
+    function = entry.load()
+    stages = {stage: texts for stage, texts in notation.describe(function()).items() if texts}
+    values = {k: notation.value_text(v) for k, v in function.__kwdefaults__.items()}
+    return {
+        **_citation(entry),
+        "where": _first(r"arXiv \d{4}\.\d{4,5}, ([^.]+(?:\.\s\d[^.]*)*)\.", entry.doc),
+        "code": entry.line("Code"),
+        **lines,
+        "stages": stages,
+        "parameters": [{**f, "default": values[f["name"]]} for f in _fields(entry.fields)],
+    }
+
+
+def _part_line(entry: Entry) -> dict[str, Any]:
+    return {
+        "name": entry.name,
+        "folder": entry.folder,
+        "effect": entry.summary,
+        "fields": {field.name: field.default for field in entry.fields},
+    }
+
+
+def _part_page(entry: Entry) -> dict[str, Any]:
+    equation = [line.strip() for line in entry.doc.splitlines() if line.startswith("    ")]
+    return {
+        **_part_line(entry),
+        "equation": "\n".join(equation),
+        **{key: entry.line(label) for key, label in PART_LINES.items()},
+        "fields": _fields(entry.fields),
+    }
+
+
+# -- printing -----------------------------------------------------------------------------------
+
+
+def _console() -> Console:
+    return Console(markup=False, highlight=False)
+
+
+def _print_json(data: Any) -> None:
+    print(json.dumps(data, indent=2))
+
+
+def _table(*headings: str) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for place, heading in enumerate(headings):
+        table.add_column(heading, no_wrap=place == 0)
+    return table
+
+
+def _print_recipes(found: list[dict[str, str]]) -> None:
+    table = _table("recipe", "arXiv", "status", "parent", "title")
+    for item in found:
+        table.add_row(*(item[key] for key in ("name", "arxiv", "status", "parent", "title")))
+    console = _console()
+    console.print(table)
+    console.print("\n`strop recipes NAME` shows one, `strop train NAME` runs it.")
+
+
+def _print_recipe(page: dict[str, Any]) -> None:
+    console = _console()
+    where = f", {page['where']}" if page["where"] else ""
+    console.print(f"{page['name']}: {page['title']}", style="bold")
+    console.print(f"arXiv {page['arxiv']}{where} (https://arxiv.org/abs/{page['arxiv']})")
+    console.print(f"Code: {page['code']}. Parent: {page['parent']}. Status: {page['status']}.")
+    _section(console, "Equation", page["equation"])
+    console.print("\nParts, stage by stage", style="bold")
+    table = _table("stage", "parts")
+    for stage, texts in page["stages"].items():
+        table.add_row(stage, "\n".join(texts))
+    console.print(Padding(table, (0, 0, 0, 2), expand=False))
+    _section(console, "Differs from the parent", page["differs_from_parent"])
+    _section(console, "Differs from the paper", page["differs_from_paper"])
+    _section(console, "Try", page["try"])
+    _print_fields(console, "Parameters", page["parameters"])
+
+
+def _print_parts(found: list[dict[str, Any]]) -> None:
+    console = _console()
+    for folder in dict.fromkeys(item["folder"] for item in found):
+        console.print(f"{folder}: {_sentence(folder)}", style="bold")
+        table = _table("part", "effect", "fields")
+        for item in found:
+            if item["folder"] == folder:
+                fields = ", ".join(f"{k}={v}" for k, v in item["fields"].items())
+                table.add_row(item["name"], item["effect"], fields)
+        console.print(Padding(table, (0, 0, 1, 2), expand=False))
+    console.print("`strop parts NAME` shows one.")
+
+
+def _sentence(folder: str) -> str:
+    """What the folder writes, in its own words."""
+    text = (catalogue.ROOT / folder / "__init__.py").read_text(encoding="utf-8")
+    return " ".join((ast.get_docstring(ast.parse(text)) or "").split())
+
+
+def _print_part(page: dict[str, Any]) -> None:
+    console = _console()
+    console.print(f"{page['folder']}/{page['name']}", style="bold")
+    console.print(page["effect"])
+    if page["equation"]:
+        console.print(Padding(page["equation"], (1, 0, 1, 4), expand=False))
+    for key, label in PART_LINES.items():
+        console.print(f"{label}: {page[key]}.")
+    _print_fields(console, "Fields", page["fields"])
+
+
+def _section(console: Console, title: str, text: str) -> None:
+    console.print(f"\n{title}", style="bold")
+    console.print(Padding(f"{text}.", (0, 0, 0, 2), expand=False))
+
+
+def _print_fields(console: Console, title: str, fields: list[dict[str, str]]) -> None:
+    if fields:
+        console.print(f"\n{title}", style="bold")
+        named = any(field["meaning"] for field in fields)
+        table = _table("name", "type", "default", *(["meaning"] if named else []))
+        for field in fields:
+            row = [field["name"], field["type"], field["default"]]
+            table.add_row(*row, *([field["meaning"]] if named else []))
+        console.print(Padding(table, (0, 0, 0, 2), expand=False))

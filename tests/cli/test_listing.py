@@ -1,0 +1,109 @@
+"""The two listing commands: what they say, and that the lists need no torch."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from strop import catalogue
+from strop.cli import listing
+from strop.errors import UserError
+
+app = typer.Typer()
+app.command("recipes")(listing.recipes)
+app.command("parts")(listing.parts)
+
+
+def say(*arguments: str) -> str:
+    result = CliRunner(env={"COLUMNS": "200"}).invoke(app, list(arguments))
+    if isinstance(result.exception, UserError):
+        raise result.exception
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def test_every_recipe_stands_in_the_list():
+    lines = {line.split()[0]: line for line in say("recipes").splitlines() if line}
+    for entry in catalogue.recipes():
+        assert entry.name in lines
+    assert "2402.03300  exact   none    DeepSeekMath" in lines["grpo"]
+
+
+def test_the_list_as_json_is_complete():
+    found = json.loads(say("recipes", "--json"))
+    assert [item["name"] for item in found] == [entry.name for entry in catalogue.recipes()]
+    for item in found:
+        assert all(item.values()), item
+
+
+@pytest.mark.parametrize("name", [entry.name for entry in catalogue.recipes()])
+def test_page_of_a_recipe(name):
+    page = json.loads(say("recipes", name, "--json"))
+    assert page["equation"]
+    assert page["differs_from_parent"]
+    assert page["stages"]["sampling"] != []
+    text = say("recipes", name)
+    for heading in ("Equation", "Parts, stage by stage", "Differs from the paper", "Parameters"):
+        assert heading in text
+    assert all(parameter["name"] in text for parameter in page["parameters"])
+
+
+def test_defaults_of_a_recipe_are_values_and_not_names_of_constants():
+    parameters = json.loads(say("recipes", "entrocraft", "--json"))["parameters"]
+    assert {p["name"]: p["default"] for p in parameters}["h_low"] == "linear(0.6, 0.4)"
+
+
+def test_parts_by_folder():
+    whole, some = say("parts"), say("parts", "loss/bound/")
+    assert "advantage/baseline" in whole
+    assert "clip_both_sides" in whole
+    assert "advantage/baseline" not in some
+    assert "clip_low=0.2, clip_high=0.2" in some
+    names = {item["name"] for item in json.loads(say("parts", "advantage", "--json"))}
+    assert names == {entry.name for entry in catalogue.parts("advantage")}
+
+
+@pytest.mark.parametrize("name", [entry.name for entry in catalogue.parts()])
+def test_page_of_a_part(name):
+    page = json.loads(say("parts", name, "--json"))
+    assert page["source"]
+    assert page["nearest_part"]
+    text = say("parts", name)
+    for field in page["fields"]:
+        assert field["name"] in text
+        assert "Default: " in field["meaning"]
+
+
+def test_equation_and_brackets_are_printed_as_they_stand():
+    text = say("parts", "clip_both_sides")
+    assert "min(rho_t * A_t, clip(rho_t, 1 - clip_low, 1 + clip_high) * A_t)" in text
+    assert "log_ratio_T [T] float" in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("recipes", "grp0"), "no recipe 'grp0', did you mean .*grpo"),
+        (("parts", "clip_both_side"), "no part or folder 'clip_both_side', did you mean clip_both"),
+        (("parts", "advantge"), "did you mean advantage"),
+        (("parts", "grpo"), "grpo is a recipe; see `strop recipes grpo`"),
+    ],
+)
+def test_unknown_names_get_the_nearest(arguments, message):
+    with pytest.raises(UserError, match=message):
+        say(*arguments)
+
+
+def test_lists_import_neither_torch_nor_transformers():
+    code = (
+        "import sys, io, contextlib\n"
+        "from strop.cli import listing\n"
+        "with contextlib.redirect_stdout(io.StringIO()):\n"
+        "    listing.recipes(); listing.parts(); listing.parts('clip_both_sides')\n"
+        "print([m for m in ('torch', 'transformers', 'numpy') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
