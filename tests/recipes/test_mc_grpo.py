@@ -17,7 +17,7 @@ from strop.recipes.mc_grpo import mc_grpo
 
 
 def test_worked_example():
-    # median .5, MAD .4: -.4 / .401 = -.9975 and so on; rollout 1 is the median and is not trained on
+    # median .5, MAD .4: -.4 / .401 = -.9975 and so on; rollout 1 is the median, not trained on
     batch = stages(mc_grpo(), flat_batch((1,) * 5, reward_B=[0.1, 0.5, 0.9, 1.0, 0.2]))
     expected = [-0.9975, 0.0, 0.9975, 1.2469, -0.7481]
     assert batch["advantage_T"].tolist() == pytest.approx(expected, abs=5e-5)

@@ -19,7 +19,7 @@ def test_worked_example():
     # four of five are not 0: times 5/4
     rescaled = run(DivideByGroupMad(nonzero_rescale=True), batch).value
     torch.testing.assert_close(rescaled, found * 5 / 4, rtol=1e-12, atol=0)
-    # three of five: (1, 0, 0, 2, 3) has MAD 1 about its median 1; here about 0, sizes 0 0 1 2 3
+    # median 0, sizes 0 0 1 2 3: MAD 1; three of five are not 0: times 5/3
     thirds = flat_batch((1,) * 5, advantage_B=[-2.0, 0.0, 0.0, 1.0, 3.0])
     rescaled = run(DivideByGroupMad(eps=0.0, nonzero_rescale=True), thirds).value
     expected = [-10 / 3, 0.0, 0.0, 5 / 3, 5.0]
