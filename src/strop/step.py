@@ -21,14 +21,14 @@ from typing import Any
 import torch
 
 from strop import part as parts
-from strop.algorithm import REFRESHED, Algorithm
+from strop.algorithm import Algorithm
 from strop.batch import Batch
 from strop.training.clock import Clock
 from strop.training.collect import Collector
 from strop.training.learn import Learner
 from strop.training.metrics import step_metrics
 from strop.training.policy import Policy
-from strop.training.refresh import refresh
+from strop.training.refresh import refresh, wanted_columns
 from strop.training.seeds import generators
 
 
@@ -68,19 +68,13 @@ def train_step(world: World, algorithm: Algorithm, state: Mapping[str, Any], ste
     }
 
     # 1 to 4
-    collector = Collector(
-        world.services, world.engine, world.pool, rng_of, clock, run_columns
-    )
+    collector = Collector(world.services, world.engine, world.pool, rng_of, clock, run_columns)
     collected = collector.collect(algorithm, dict(state))
     batch, metrics = collected.batch.to(world.policy.device), collected.metrics
 
-    # 5, just before the first reader; a lone update takes its own log-probabilities as the old ones
-    lone = algorithm.plan is None or algorithm.plan.part.num_updates == 1
-    early = ("probes", "advantage", "selection")
-    wanted = algorithm.reads(early if lone else (*early, "terms", "rates", "plan"))
-    wanted |= algorithm.reads(("terms",)) & {"logp_ref_T", "entropy_old_T", "mean_logp_old_T"}
+    # 5
     with clock("refresh"):
-        batch = refresh(batch, wanted & REFRESHED, world.policy, world.reference)
+        batch = refresh(batch, wanted_columns(algorithm), world.policy, world.reference)
         for use in algorithm.probes:
             outcome = parts.call(use, batch, services=world.services, rng=rng_of(use.label, 0))
             batch = parts.write(batch, use, outcome)

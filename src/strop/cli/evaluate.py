@@ -10,17 +10,25 @@ from rich.table import Table
 
 from strop.errors import UserError
 
+SPLITS = ("heldout", "validation", "train")
+
 
 def evaluate(
     source: Annotated[
-        str, typer.Argument(metavar="RUN_OR_MODEL", help="Run folder, model folder or name, `tiny`.")
+        str,
+        typer.Argument(metavar="RUN_OR_MODEL", help="Run folder, model folder or name, `tiny`."),
     ],
     k: Annotated[str, typer.Option(help="Comma-separated k of pass@k and maj@k.")] = "1,8",
-    split: Annotated[str, typer.Option(help="`heldout`, `validation` or `train`.")] = "heldout",
+    split: Annotated[
+        str,
+        typer.Option(
+            help="`heldout`, `validation` or `train`; default: `heldout`, with --data its rows."
+        ),
+    ] = "",
     num_samples: Annotated[
-        int, typer.Option("--samples", min=1, help="Answers per prompt; 0: the largest k.")
+        int, typer.Option("--samples", min=0, help="Answers per prompt; 0: the largest k.")
     ] = 16,
-    max_prompts: Annotated[int, typer.Option("--prompts", help="Most prompts; 0: all.")] = 0,
+    max_prompts: Annotated[int, typer.Option("--prompts", min=0, help="Most prompts; 0: all.")] = 0,
     step: Annotated[int, typer.Option(help="Checkpoint of the run; 0: the newest.")] = 0,
     temperature: Annotated[float, typer.Option(help="Sampling temperature.")] = 1.0,
     task: Annotated[str, typer.Option(help="Task, where the source is a model.")] = "",
@@ -36,6 +44,10 @@ def evaluate(
     from strop.evaluation.summary import as_json as flat
 
     ks = _numbers(k)
+    num_samples = num_samples or max(ks)
+    split = split or ("train" if data else "heldout")
+    if split not in SPLITS:
+        raise UserError(f"no split {split!r}: there are {', '.join(SPLITS)}")
     if max(ks) > num_samples:
         raise UserError(f"--k {max(ks)} needs at least as many samples: give --samples {max(ks)}")
     subject = open_subject(source, step, task, data, reward, temperature)
@@ -54,11 +66,11 @@ def _evaluate(
 ) -> Any:
     from strop.evaluation.run import evaluate as run
 
-    if split not in ("train", "validation", "heldout"):
-        raise UserError(f"no split {split!r}: there are train, validation and heldout")
-    prompts = getattr(subject.services.task, split)
+    task = subject.services.task
+    prompts = getattr(task, split)
     if not prompts:
-        raise UserError(f"the split {split} of {subject.services.task.name} is empty")
+        others = " or ".join(f"--split {name}" for name in SPLITS if getattr(task, name))
+        raise UserError(f"the split {split} of {task.name} is empty: give {others} or --data FILE")
     prompts = prompts[:max_prompts] if max_prompts else prompts
     return run(
         prompts, subject.rollout, subject.engine, subject.services,
@@ -119,7 +131,9 @@ def _show(evaluated: Any, title: str, num_samples: int) -> None:
     table.add_column("value", justify="right")
     table.add_column("95% interval", justify="right")
     for name, estimate in evaluated.estimates.items():
-        inside = "" if estimate.low == estimate.high else f"{estimate.low:.3f} to {estimate.high:.3f}"
+        inside = (
+            "" if estimate.low == estimate.high else f"{estimate.low:.3f} to {estimate.high:.3f}"
+        )
         value = f"{estimate.value:.0f}" if name.startswith("num_") else f"{estimate.value:.3f}"
         table.add_row(name.replace("@n", f"@{num_samples}"), value, inside)
     console = Console(highlight=False)

@@ -2,7 +2,7 @@
 
 import os
 import sys
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -11,8 +11,10 @@ import strop
 from strop.cli import listing
 from strop.errors import RunStopped, UserError
 
+USAGE: Any = typer.BadParameter.__base__  # every mistake in the options themselves
+
 app = typer.Typer(
-    no_args_is_help=True,
+    invoke_without_command=True,
     add_completion=False,
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
@@ -28,11 +30,14 @@ def _version(value: bool) -> None:
 
 @app.callback()
 def root(
+    context: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
     """Reinforcement-learning post-training for language models, every idea a part."""
+    if context.invoked_subcommand is None:
+        print(context.get_help())
 
 
 app.command("recipes")(listing.recipes)
@@ -57,7 +62,13 @@ def main() -> None:
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     try:
-        app()
+        sys.exit(app(standalone_mode=False))
+    except typer.Abort:
+        console.print("interrupted")
+        sys.exit(130)
+    except USAGE as error:
+        console.print(f"[bold red]error:[/] {_plain(error.format_message())}")
+        sys.exit(2)
     except UserError as error:
         console.print(f"[bold red]error:[/] {_plain(error)}")
         sys.exit(2)
@@ -69,6 +80,6 @@ def main() -> None:
         sys.exit(130)
 
 
-def _plain(error: Exception) -> str:
+def _plain(error: Exception | str) -> str:
     """The message on one line, with rich's markup characters made harmless."""
     return " ".join(str(error).split()).replace("[", r"\[")

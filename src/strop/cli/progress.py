@@ -6,6 +6,7 @@ from typing import Any
 
 from rich.console import Console, Group
 from rich.live import Live
+from rich.markup import escape
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
@@ -37,10 +38,10 @@ class Progress:
         model = sum(p.numel() for p in run.loaded.model.parameters()) / 1e6
         task = run.world.services.task
         self.console.print(
-            f"[bold]{run.config.recipe}[/] on {task.name}: {len(task.train)} prompts, "
-            f"{run.config.model.name} ({model:.2f} M parameters, {run.config.model.dtype}, "
-            f"{run.world.policy.device}), steps {run.done + 1} to {self.steps} -> "
-            f"{run.record.folder}"
+            f"[bold]{escape(run.config.recipe)}[/] on {escape(task.name)}: {len(task.train)} "
+            f"prompts, {escape(run.config.model.name)} ({model:.2f} M parameters, "
+            f"{run.config.model.dtype}, {run.world.policy.device}), steps {run.done + 1} to "
+            f"{self.steps} -> {escape(str(run.record.folder))}"
         )
         if self.console.is_terminal:
             self.live = Live(console=self.console, refresh_per_second=4)
@@ -62,7 +63,7 @@ class Progress:
 
     def note(self, text: str) -> None:
         """A sentence for the user."""
-        self.console.print(text)
+        self.console.print(text, markup=False)
 
     def close(self) -> None:
         """Leave the terminal as it was."""
@@ -79,7 +80,8 @@ class Progress:
             self.console.print(f"{name}: {first:.3f} -> {last:.3f}  (95% {low:.3f} to {high:.3f})")
         self.console.print(
             f"done in {time.perf_counter() - self.begun:.0f} s: {folder}/report.html, "
-            f"checkpoints in {folder}/checkpoints. Next: strop eval {folder}"
+            f"checkpoints in {folder}/checkpoints. Next: strop eval {folder}",
+            markup=False,
         )
 
     def _complain(self, run: Any) -> None:
@@ -88,18 +90,15 @@ class Progress:
         if failures and self.unscored == 0:
             first = failures[0]
             self.console.print(
-                f"[yellow]a reward function failed[/] ({first.kind}): {first.message}; the rollout "
-                "is left unscored, see rewards/frac_unscored"
+                f"[yellow]a reward function failed[/] ({first.kind}): {escape(first.message)}; "
+                "the rollout is left unscored, see rewards/frac_unscored"
             )
         self.unscored = max(self.unscored, len(failures))
 
     def _line(self, step: int) -> str:
         shown = self.shown
         pieces = [f"step {step}/{self.steps}", f"reward {shown.get('reward', 0):.3f}"]
-        pieces += [
-            f"{name.removeprefix('eval/')} {shown[name]:.3f}"
-            for name in _passes(shown)
-        ]
+        pieces += [f"{name.removeprefix('eval/')} {shown[name]:.3f}" for name in _passes(shown)]
         pieces.append(f"entropy {shown.get('entropy', 0):.3f}{self._band()}")
         pieces.append(f"{shown.get('perf/tokens_per_s', 0):.0f} tokens/s")
         pieces.append(f"{self._left(step)} left")

@@ -8,7 +8,8 @@ from rich.console import Console
 
 def sample(
     source: Annotated[
-        str, typer.Argument(metavar="RUN_OR_MODEL", help="Run folder, model folder or name, `tiny`.")
+        str,
+        typer.Argument(metavar="RUN_OR_MODEL", help="Run folder, model folder or name, `tiny`."),
     ],
     prompt: Annotated[
         str | None, typer.Argument(help="The prompt; without one, lines are read until the end.")

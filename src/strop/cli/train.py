@@ -8,6 +8,7 @@ import typer
 
 from strop.errors import RunStopped, UserError
 
+CHANGEABLE = ("training.steps", "training.save_every", "evaluation.")  # of a run that goes on
 OVERRIDE = re.compile(r"^[A-Za-z_][\w.]*\s*=")
 
 
@@ -41,14 +42,23 @@ def train(
     ] = "",
     config: Annotated[Path | None, typer.Option(help="TOML file with all options.")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder of the run (default: runs/...).")] = None,
-    resume: Annotated[Path | None, typer.Option(help="Go on with the run in this folder.")] = None,
+    resume: Annotated[
+        Path | None,
+        typer.Option(
+            help="Go on with the run in this folder. Beside it only `training.steps=...`, "
+            "`training.save_every=...` and `evaluation....=...` may be given."
+        ),
+    ] = None,
     quiet: Annotated[bool, typer.Option(help="Print only the end.")] = False,
 ) -> None:
     """Train a model. Without arguments: the shipped tiny model on Countdown puzzles.
 
     Options on the command line win over the file given with `--config`.
+
+    Ctrl-C finishes the step, saves and ends with exit code 130; a second one stops at once. Other
+    exit codes: 0 the run is complete, 1 it had to stop, 2 something that was given is wrong.
     """
-    given = {
+    given: dict[str, dict[str, Any]] = {
         "model": {"name": model},
         "data": {"task": task, "files": data, "validation_files": validation},
         "reward": {"functions": reward},
@@ -60,12 +70,12 @@ def train(
         if (kept := {k: v for k, v in values.items() if v})
     }
     if resume is not None:
-        if arguments or options or config or out:
+        if options or config or out:
             raise UserError("--resume takes the run's own configuration: leave other options out")
-        _run(resume, None, quiet)
+        _go_on(resume, arguments or [], quiet)
         return
     settings = settings_of(arguments or [], options, config)
-    _run(out or free_folder(settings.recipe), settings, quiet)
+    _begin(settings, out or free_folder(settings.recipe), quiet)
 
 
 def settings_of(arguments: list[str], options: dict[str, Any], file: Path | None) -> Any:
@@ -86,6 +96,12 @@ def settings_of(arguments: list[str], options: dict[str, Any], file: Path | None
             else:
                 merged[section] = values
     if recipes:
+        theirs = raw.get("recipe", recipes[0])
+        if theirs != recipes[0] and (raw.get("algorithm") or raw.get("stages")):
+            raise UserError(
+                f"the options of the method in {file} belong to its recipe {theirs}, not to "
+                f"{recipes[0]}: leave the recipe out, or the file's [algorithm] and [stages]"
+            )
         merged["recipe"] = recipes[0]
     return config.make(config.override(merged, assignments))
 
@@ -100,30 +116,68 @@ def free_folder(recipe: str) -> Path:
     return Path("runs", f"{stem}-{number}")
 
 
-def _run(folder: Path, settings: Any, quiet: bool) -> None:
+def _begin(settings: Any, folder: Path, quiet: bool) -> None:
+    """A new run; a mistake that shows before its first step leaves no folder."""
+    from strop.training import loop
+
+    run = loop.start(settings, folder)
+    try:
+        _run(run, quiet)
+    except UserError:
+        if run.done == 0:
+            run.record.discard()
+        raise
+
+
+def _go_on(folder: Path, changes: list[str], quiet: bool) -> None:
+    """The rest of a run, perhaps with more steps than it was started with."""
+    from strop.training import config, loop
+
+    if not (folder / "config.toml").is_file():
+        raise UserError(f"{folder} is not a run: it has no config.toml")
+    for text in changes:
+        path = text.partition("=")[0].strip()
+        if not OVERRIDE.match(text) or not path.startswith(CHANGEABLE):
+            raise UserError(
+                f"--resume takes the run's own configuration: leave {text} out; only "
+                "training.steps, training.save_every and evaluation options may change"
+            )
+    settings = config.load(folder / "config.toml")
+    if changes:
+        settings = config.make(config.override(settings.model_dump(), changes))
+    run = loop.resume(settings, folder)
+    if run.finished:
+        run.close()
+        print(
+            f"{folder} is complete: {run.done} steps. More of them: "
+            f"strop train --resume {folder} training.steps={2 * run.done}"
+        )
+        return
+    _run(run, quiet)
+
+
+def _run(run: Any, quiet: bool) -> None:
+    """All remaining steps, with progress; then the report. Raises typer.Exit after Ctrl-C."""
     from strop.cli.progress import Progress
     from strop.evaluation.validate import validator
     from strop.report.page import write_report
-    from strop.training import config, loop
+    from strop.training import loop
 
-    if settings is None:
-        if not (folder / "config.toml").is_file():
-            raise UserError(f"{folder} is not a run: it has no config.toml")
-        settings = config.load(folder / "config.toml")
-        run = loop.resume(settings, folder)
-    else:
-        run = loop.start(settings, folder)
-    evaluation = settings.evaluation
+    folder, evaluation = run.record.folder, run.config.evaluation
+    again = f"Go on with: strop train --resume {folder}"
     watcher = Progress(quiet)
     try:
-        loop.go(run, watcher, validator(evaluation.num_samples, evaluation.k, settings.seed))
+        ks = evaluation.ks if evaluation.every else ()
+        loop.go(run, watcher, validator(evaluation.num_samples, ks, run.config.seed))
     except RunStopped as error:
-        raise RunStopped(f"{error}. Go on with: strop train --resume {folder}") from error
+        raise RunStopped(f"{error}. {again}") from error
+    except UserError as error:
+        raise UserError(f"{error}. {again}" if run.done else str(error)) from error
     finally:
         watcher.close()
-        run.world.services.grader.close()
-    if run.done < settings.training.steps:
-        watcher.note(f"stopped after step {run.done}; go on with: strop train --resume {folder}")
-        return
+        run.close()
+    if not run.finished:
+        watcher.note(f"stopped after step {run.done}. {again}")
+        raise typer.Exit(130)
     write_report([folder], folder / "report.html")
     watcher.finish(run)

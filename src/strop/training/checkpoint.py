@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 
 from strop.errors import RunStopped, UserError
 
@@ -32,10 +33,10 @@ def save(folder: Path, step: int, loaded: Any, optimiser: Any, state: dict[str, 
         for path in unfinished.iterdir():
             _flush(path)
         if place.exists():
-            shutil.rmtree(place)
+            _remove(place)
         unfinished.rename(place)
         _flush(folder)
-    except (OSError, RuntimeError) as error:  # safetensors and torch wrap a full disk differently
+    except (OSError, RuntimeError, SafetensorError) as error:  # three names for a full disk
         shutil.rmtree(unfinished, ignore_errors=True)
         raise RunStopped(
             f"the checkpoint of step {step} could not be written to {folder}: {error}; free some "
@@ -47,7 +48,7 @@ def save(folder: Path, step: int, loaded: Any, optimiser: Any, state: dict[str, 
 def prune(folder: Path, keep: int) -> None:
     """Delete all but the newest `keep` checkpoints and whatever was left unfinished."""
     for path in complete(folder)[:-keep]:
-        shutil.rmtree(path)
+        _remove(path)
     for path in folder.glob(".step-*"):
         shutil.rmtree(path, ignore_errors=True)
 
@@ -71,6 +72,14 @@ def read(place: Path) -> dict[str, Any]:
         return torch.load(place / "trainer.pt", weights_only=True)
     except Exception as error:
         raise UserError(f"the checkpoint {place} cannot be read: {error}") from error
+
+
+def _remove(place: Path) -> None:
+    """Delete a checkpoint; it first loses its name, so half of one never looks complete."""
+    condemned = place.with_name(f".{place.name}-old")
+    shutil.rmtree(condemned, ignore_errors=True)
+    place.rename(condemned)
+    shutil.rmtree(condemned)
 
 
 def _flush(path: Path) -> None:

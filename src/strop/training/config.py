@@ -5,11 +5,12 @@ one-line notation and the values of its options by full path under [algorithm].
 """
 
 import tomllib
+import typing
 from pathlib import Path
 from typing import Any
 
 import tomli_w
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from strop import notation
 from strop.algorithm import STAGES, Algorithm
@@ -19,81 +20,124 @@ from strop.schedule import Schedule
 
 
 class Section(BaseModel):
-    """Unknown keys are refused."""
+    """Unknown keys are refused; one value stands for a list of one."""
 
     model_config = ConfigDict(extra="forbid", validate_default=True)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _one_is_a_list(cls, value: Any, info: Any) -> Any:
+        declared = cls.model_fields[info.field_name].annotation
+        is_list = typing.get_origin(declared) is tuple
+        return (value,) if is_list and isinstance(value, str | int | float) else value
 
 
 class ModelSettings(Section):
     """Which model is trained and how it is held in memory."""
 
-    name: str = Field("tiny", description="folder, Hugging Face name, or tiny (shipped)")
-    dtype: str = Field("float32", description="float32, bfloat16, float16 or float64")
-    device: str = Field("auto", description="auto, cpu, cuda, cuda:1, mps")
-    gradient_checkpointing: bool = Field(False, description="less memory, more time")
-    attention: str = Field("sdpa", description="attention implementation of transformers")
-    chat_template: str = Field("", description="file with a chat template for the tokenizer")
+    name: str = Field(default="tiny", description="folder, Hugging Face name, or tiny (shipped)")
+    dtype: str = Field(default="float32", description="float32, bfloat16, float16 or float64")
+    device: str = Field(default="auto", description="auto, cpu, cuda, cuda:1, mps")
+    gradient_checkpointing: bool = Field(default=False, description="less memory, more time")
+    attention: str = Field(default="sdpa", description="attention implementation of transformers")
+    chat_template: str = Field(
+        default="", description="file with a chat template for the tokenizer"
+    )
 
 
 class DataSettings(Section):
     """What is trained on."""
 
-    task: str = Field("countdown", description="countdown or reasoning_gym:NAME; not with files")
-    files: tuple[str, ...] = Field((), description="JSON Lines, Parquet or CSV with a prompt column")
-    validation_files: tuple[str, ...] = Field((), description="the same, for validation")
-    validation_size: int = Field(0, ge=0, description="prompts of validation; 0: the task's own")
-    train_size: int = Field(0, ge=0, description="prompts of training; 0: all")
-    max_prompt_tokens: int = Field(0, ge=0, description="longest prompt; 0: what the model allows")
-    task_config: dict[str, Any] = Field({}, description="options of a generated task")
-    stop_strings: tuple[str, ...] = Field((), description="text that ends an answer")
+    task: str = Field(
+        default="countdown", description="countdown or reasoning_gym:NAME; not with files"
+    )
+    files: tuple[str, ...] = Field(
+        default=(), description="JSON Lines, Parquet or CSV with a prompt column"
+    )
+    validation_files: tuple[str, ...] = Field(default=(), description="the same, for validation")
+    validation_size: int = Field(
+        default=0, ge=0, description="prompts of validation; 0: the task's own"
+    )
+    train_size: int = Field(default=0, ge=0, description="prompts of training; 0: all")
+    max_prompt_tokens: int = Field(
+        default=0, ge=0, description="longest prompt; 0: what the model allows"
+    )
+    task_config: dict[str, Any] = Field(default={}, description="options of a generated task")
+    stop_strings: tuple[str, ...] = Field(default=(), description="text that ends an answer")
 
 
 class RewardSettings(Section):
     """What scores the answers."""
 
-    functions: tuple[str, ...] = Field((), description="file.py:function or a built-in; none: task's")
-    weights: tuple[float, ...] = Field((), description="one per function; none: 1 each")
-    timeout_seconds: float = Field(10.0, gt=0, description="limit of one call")
-    num_workers: int = Field(1, ge=1, description="grader processes")
+    functions: tuple[str, ...] = Field(
+        default=(), description="file.py:function or a built-in; none: task's"
+    )
+    weights: tuple[float, ...] = Field(default=(), description="one per function; none: 1 each")
+    timeout_seconds: float = Field(default=10.0, gt=0, description="limit of one call")
+    num_workers: int = Field(default=1, ge=1, description="grader processes")
 
 
 class TrainingSettings(Section):
     """The optimiser and the loop."""
 
-    steps: int = Field(300, ge=1, description="training steps")
-    lr: float | str = Field(1e-6, description="AdamW's learning rate, or a schedule")
-    weight_decay: float = Field(0.0, ge=0)
+    steps: int = Field(default=300, ge=1, description="training steps")
+    lr: float | str = Field(default=1e-6, description="AdamW's learning rate, or a schedule")
+    weight_decay: float = Field(default=0.0, ge=0)
     betas: tuple[float, float] = (0.9, 0.95)
-    max_grad_norm: float = Field(1.0, gt=0, description="gradients are scaled down to this norm")
-    token_budget: int = Field(16384, ge=1, description="padded tokens of one forward pass")
-    num_slots: int = Field(512, ge=1, description="sequences that the engine generates at once")
-    save_every: int = Field(50, ge=0, description="steps between checkpoints; 0: at the end only")
-    keep_checkpoints: int = Field(3, ge=1, description="newest checkpoints that stay")
-    rollouts_every: int = Field(10, ge=0, description="steps between Parquet files; 0: none")
+    max_grad_norm: float = Field(
+        default=1.0, gt=0, description="gradients are scaled down to this norm"
+    )
+    token_budget: int = Field(default=16384, ge=1, description="padded tokens of one forward pass")
+    num_slots: int = Field(
+        default=512, ge=1, description="sequences that the engine generates at once"
+    )
+    save_every: int = Field(
+        default=50, ge=0, description="steps between checkpoints; 0: at the end only"
+    )
+    keep_checkpoints: int = Field(default=3, ge=1, description="newest checkpoints that stay")
+    rollouts_every: int = Field(
+        default=10, ge=0, description="steps between Parquet files; 0: none"
+    )
 
 
 class EvaluationSettings(Section):
     """Scores on held-back prompts, never used in training."""
 
-    every: int = Field(50, ge=0, description="steps between validations; 0: none")
-    num_samples: int = Field(16, ge=1, description="answers per prompt")
-    k: tuple[int, ...] = Field((1, 16), description="k of pass@k and maj@k")
-    max_prompts: int = Field(64, ge=1, description="prompts of a validation")
+    every: int = Field(default=50, ge=0, description="steps between validations; 0: none")
+    num_samples: int = Field(default=16, ge=1, description="answers per prompt")
+    k: tuple[int, ...] = Field(
+        default=(), description="k of pass@k and maj@k; none: 1 and num_samples"
+    )
+    max_prompts: int = Field(default=64, ge=1, description="prompts of a validation")
+
+    @property
+    def ks(self) -> tuple[int, ...]:
+        """The k to report, smallest first. Raises UserError for one that has too few samples."""
+        ks = tuple(sorted(set(self.k))) or tuple(sorted({1, self.num_samples}))
+        if ks[0] < 1 or ks[-1] > self.num_samples:
+            wrong = ks[0] if ks[0] < 1 else ks[-1]
+            raise UserError(
+                f"evaluation.k has {wrong}: it must lie between 1 and evaluation.num_samples "
+                f"({self.num_samples})"
+            )
+        return ks
 
 
 class RunConfig(Section):
     """A whole run."""
 
-    recipe: str = Field("grpo", description="name(parameter=value, ...) of the method")
-    seed: int = Field(0, ge=0)
-    threads: int = Field(0, ge=0, description="CPU threads; 0: what torch chooses")
+    recipe: str = Field(default="grpo", description="name(parameter=value, ...) of the method")
+    seed: int = Field(default=0, ge=0)
+    threads: int = Field(default=0, ge=0, description="CPU threads; 0: what torch chooses")
     model: ModelSettings = ModelSettings()
     data: DataSettings = DataSettings()
     reward: RewardSettings = RewardSettings()
     training: TrainingSettings = TrainingSettings()
     evaluation: EvaluationSettings = EvaluationSettings()
-    stages: dict[str, str] = Field({}, description="parts of a stage in place of the recipe's")
-    algorithm: dict[str, Any] = Field({}, description="options of the method by full path")
+    stages: dict[str, str] = Field(
+        default={}, description="parts of a stage in place of the recipe's"
+    )
+    algorithm: dict[str, Any] = Field(default={}, description="options of the method by full path")
 
     def build(self) -> Algorithm:
         """The algorithm with all its options set, checked. Raises UserError."""
@@ -106,6 +150,9 @@ class RunConfig(Section):
         algorithm.check()
         for step in (1, self.training.steps):
             algorithm.at_step(step, self.training.steps)
+        self.lr()
+        if self.evaluation.every:
+            _ = self.evaluation.ks
         return algorithm
 
     def lr(self) -> float | Schedule:

@@ -175,7 +175,7 @@ class Learner:
 
 
 def _rows_of(batch: Batch, update: Update) -> Batch:
-    """The batch with its masks narrowed to the update, its advantage weighted, idle rows dropped."""
+    """The batch narrowed to the update, its advantage weighted, idle rows dropped."""
     gradient_T = batch["gradient_T"] & update.tokens_T
     denominator_T = batch["denominator_T"] & update.tokens_T
     batch = batch.set(gradient_T=gradient_T, denominator_T=denominator_T)
@@ -196,9 +196,7 @@ def _known(compact: Batch, names: tuple[str, ...], terms: list[Term]) -> Any:
     return adjoints_of
 
 
-def _report(
-    compact: Batch, columns: Mapping[str, Tensor], terms: list[Term], tally: Tally
-) -> None:
+def _report(compact: Batch, columns: Mapping[str, Tensor], terms: list[Term], tally: Tally) -> None:
     """Metrics that need the columns of the pass: sampler against trainer, distribution terms."""
     if "logp_sampler_T" in compact:
         gap_T = (columns["logp_T"] - compact["logp_sampler_T"]).abs()

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import torch
 
 from strop.algorithm import Algorithm
-from strop.errors import RunStopped
+from strop.errors import RunStopped, UserError
 from strop.step import Stepped, World, train_step
 from strop.training import checkpoint
 from strop.training.config import RunConfig
@@ -42,6 +42,7 @@ class Run:
     record: Record
     state: dict[str, Any] = field(default_factory=dict)
     done: int = 0  # steps
+    saved: int = -1  # step of the newest checkpoint
     stop_asked: bool = False
 
     @property
@@ -49,36 +50,69 @@ class Run:
         """Where the run's checkpoints lie."""
         return self.record.folder / "checkpoints"
 
-    def save(self) -> Path:
-        """Write a checkpoint and drop the oldest ones."""
-        place = checkpoint.save(
-            self.checkpoints, self.done, self.loaded, self.world.policy.optimiser, self.state
-        )
+    @property
+    def finished(self) -> bool:
+        """Whether all steps are done."""
+        return self.done >= self.config.training.steps
+
+    def save(self) -> None:
+        """Write a checkpoint, unless this step has one, and drop the oldest ones."""
+        if self.saved == self.done:
+            return
+        optimiser = self.world.policy.optimiser
+        checkpoint.save(self.checkpoints, self.done, self.loaded, optimiser, self.state)
+        self.saved = self.done
         checkpoint.prune(self.checkpoints, self.config.training.keep_checkpoints)
-        return place
+
+    def close(self) -> None:
+        """End the grader's processes."""
+        self.world.services.grader.close()
 
 
 def start(config: RunConfig, folder: Path) -> Run:
-    """A new run in `folder`; everything is checked before anything is written."""
+    """A new run in `folder`; everything is checked before anything is written. Raises UserError."""
+    Record(folder).check_free()
     run = _prepare(config.complete(), folder)
-    run.record.create(run.config.to_toml())
+    try:
+        run.record.create(run.config.to_toml())
+    except BaseException:
+        run.close()
+        raise
     return run
 
 
 def resume(config: RunConfig, folder: Path) -> Run:
-    """The run in `folder` at its newest checkpoint; later lines and files are cut off."""
+    """The run in `folder` at its newest checkpoint; later lines and files are cut off.
+
+    `config` is the run's own, or the same with more steps and other intervals, which is then
+    written down. Raises UserError for fewer steps than are done.
+    """
     run = _prepare(config, folder)
-    if checkpoint.complete(run.checkpoints):
-        place = checkpoint.newest(run.checkpoints)
-        saved = checkpoint.read(place)
-        load_weights(run.loaded.model, place)
-        assert run.world.policy.optimiser is not None
-        run.world.policy.optimiser.load_state_dict(saved["optimiser"])
-        run.done, run.state = saved["step"], saved["state"]
-        run.world.engine.load_weights(None, run.done)
-    checkpoint.prune(run.checkpoints, config.training.keep_checkpoints)
-    run.record.cut_after(run.done)
+    try:
+        if checkpoint.complete(run.checkpoints):
+            _load(run, checkpoint.newest(run.checkpoints))
+        if run.done > config.training.steps:
+            raise UserError(
+                f"{folder} has done {run.done} steps, training.steps is {config.training.steps}: "
+                "give more"
+            )
+        checkpoint.prune(run.checkpoints, config.training.keep_checkpoints)
+        run.record.cut_after(run.done)
+        run.record.write_config(config.to_toml())
+    except BaseException:
+        run.close()
+        raise
     return run
+
+
+def _load(run: Run, place: Path) -> None:
+    """Weights, optimiser and state of a checkpoint."""
+    saved = checkpoint.read(place)
+    load_weights(run.loaded.model, place)
+    assert run.world.policy.optimiser is not None
+    run.world.policy.optimiser.load_state_dict(saved["optimiser"])
+    run.done, run.state, run.saved = saved["step"], saved["state"], saved["step"]
+    run.world.engine.load_weights(None, run.done)
 
 
 def _prepare(config: RunConfig, folder: Path) -> Run:
@@ -99,7 +133,7 @@ def go(run: Run, watcher: Watcher, evaluator: Evaluator) -> None:
     settings = run.config.training
     with _asking_first(run, watcher):
         watcher.begin(run)
-        if run.done == 0 and run.config.evaluation.every:
+        if run.done == 0 and run.config.evaluation.every and not run.record.has(0):
             metrics = _evaluated(run, evaluator, {})
             run.record.metrics(0, metrics)
             watcher.step(run, metrics)
@@ -114,7 +148,7 @@ def go(run: Run, watcher: Watcher, evaluator: Evaluator) -> None:
             watcher.step(run, metrics)
             if _due(run.done, settings.save_every, settings.steps):
                 run.save()
-        if run.stop_asked and run.done < settings.steps:
+        if run.finished or run.stop_asked:
             run.save()
 
 
@@ -141,8 +175,8 @@ def _evaluated(run: Run, evaluator: Evaluator, metrics: dict[str, float]) -> dic
 
 
 def _due(step: int, every: int, last: int) -> bool:
-    """Whether something that happens every so many steps, and at the end, happens now."""
-    return step == last or (every > 0 and step % every == 0)
+    """Whether something happens now: every so many steps, and at the end; never where every = 0."""
+    return every > 0 and (step == last or step % every == 0)
 
 
 @contextmanager

@@ -99,7 +99,10 @@ def _read_text(path: str, option: str) -> str:
 
 def check_same_architecture(folder: Path, model: nn.Module) -> None:
     """Raise UserError when the checkpoint in `folder` is of another architecture than `model`."""
-    saved = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    try:
+        saved = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(f"the checkpoint {folder} has no readable config.json: {error}") from error
     ours = model.config.to_dict()  # type: ignore[union-attr, operator]
     for key in ("model_type", "hidden_size", "num_hidden_layers", "vocab_size"):
         if key in saved and key in ours and saved[key] != ours[key]:

@@ -5,6 +5,7 @@ once.
 """
 
 import json
+import math
 import os
 from pathlib import Path
 from typing import Any
@@ -27,36 +28,64 @@ class Record:
 
     def create(self, config: str) -> None:
         """A new folder with its configuration. Raises UserError when a run is there already."""
-        if (self.folder / "config.toml").exists():
-            raise UserError(
-                f"{self.folder} already holds a run: go on with `strop train --resume "
-                f"{self.folder}`, or give another folder with --out"
-            )
+        self.check_free()
+        self.write_config(config)
+
+    def write_config(self, config: str) -> None:
+        """Write config.toml whole. Raises UserError when it cannot be."""
         try:
             self.rollouts.mkdir(parents=True, exist_ok=True)
             write_whole(self.folder / "config.toml", config)
         except OSError as error:
             raise UserError(f"cannot write to {self.folder}: {error.strerror}") from error
 
+    def check_free(self) -> None:
+        """Raise UserError when the folder holds a run already, or is no folder."""
+        if any((self.folder / name).exists() for name in ("config.toml", "metrics.jsonl")):
+            raise UserError(
+                f"{self.folder} already holds a run: go on with `strop train --resume "
+                f"{self.folder}`, or give another folder with --out"
+            )
+        if self.folder.exists() and not self.folder.is_dir():
+            raise UserError(f"{self.folder} is a file: give a folder with --out")
+
+    def discard(self) -> None:
+        """Take away what `create` made and the first lines, of a run that never took a step."""
+        for name in ("config.toml", "metrics.jsonl"):
+            (self.folder / name).unlink(missing_ok=True)
+        for folder in (self.rollouts, self.folder):
+            if folder.is_dir() and not any(folder.iterdir()):
+                folder.rmdir()
+
     def cut_after(self, step: int) -> None:
-        """Forget everything that was written of later steps."""
-        if self.metrics_path.exists():
-            kept = []
-            for line in self.metrics_path.read_text(encoding="utf-8").splitlines():
-                if (found := _parsed(line)) is not None and found["step"] <= step:
-                    kept.append(line)
-            write_whole(self.metrics_path, "".join(f"{line}\n" for line in kept))
-        for path in self.rollouts.glob("*.parquet"):
-            if int(path.stem.rpartition("-")[2]) > step:
-                path.unlink()
+        """Forget everything that was written of later steps. Raises RunStopped on a full disk."""
+        try:
+            if self.metrics_path.exists():
+                kept = [line for line in _lines(self.metrics_path) if line["step"] <= step]
+                text = "".join(json.dumps(line) + "\n" for line in kept)
+                write_whole(self.metrics_path, text)
+            for path in self.rollouts.glob("step-*"):
+                number = path.stem.removeprefix("step-")
+                if path.suffix == ".unfinished" or (number.isdigit() and int(number) > step):
+                    path.unlink()
+        except OSError as error:
+            raise RunStopped(f"cannot write to {self.folder}: {error}") from error
+
+    def has(self, step: int) -> bool:
+        """Whether the step's line is there."""
+        if not self.metrics_path.exists():
+            return False
+        return any(line["step"] == step for line in _lines(self.metrics_path))
 
     def metrics(self, step: int, values: dict[str, float]) -> None:
-        """Append the step's line."""
-        line = json.dumps({"step": step, **{k: values[k] for k in sorted(values)}})
+        """Append the step's line; a number that is not finite becomes null."""
+        finite = {k: values[k] if math.isfinite(values[k]) else None for k in sorted(values)}
+        line = json.dumps({"step": step, **finite})
         try:
             with self.metrics_path.open("a", encoding="utf-8") as file:
                 file.write(line + "\n")
                 file.flush()
+                os.fsync(file.fileno())
         except OSError as error:
             raise RunStopped(f"cannot write {self.metrics_path}: {error}") from error
 
@@ -113,7 +142,12 @@ def read_metrics(folder: Path) -> list[dict[str, Any]]:
     path = folder / "metrics.jsonl"
     if not path.is_file():
         raise UserError(f"{folder} is not a run: it has no metrics.jsonl")
-    lines = path.read_text(encoding="utf-8").splitlines()
+    return _lines(path)
+
+
+def _lines(path: Path) -> list[dict[str, Any]]:
+    """The complete lines of a metrics file."""
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
     return [found for line in lines if (found := _parsed(line)) is not None]
 
 

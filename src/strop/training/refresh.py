@@ -4,6 +4,8 @@ from collections.abc import Iterable
 
 import torch
 
+from strop import part as parts
+from strop.algorithm import REFRESHED, STAGES, Algorithm
 from strop.batch import Batch
 from strop.errors import UserError
 from strop.training.policy import Policy
@@ -16,9 +18,23 @@ OF_POLICY = {
 }
 
 
-def refresh(
-    batch: Batch, names: Iterable[str], policy: Policy, reference: Policy | None
-) -> Batch:
+def wanted_columns(algorithm: Algorithm) -> frozenset[str]:
+    """The columns to refresh: those that something reads.
+
+    A lone update takes its own log-probabilities as the old ones, so ratios and objectives then
+    need none; what is prepared before the update (corrections, averages, rates) still does.
+    """
+    lone = algorithm.plan is None or algorithm.plan.part.num_updates == 1
+    wanted = set(algorithm.reads(tuple(stage for stage in STAGES if stage != "terms")))
+    for term in algorithm.terms:
+        for slot, use in term.uses():
+            columns = {read.column for read in parts.reads(use)}
+            shortcut = lone and slot in ("ratio", "objective")
+            wanted |= columns - {"logp_old_T"} if shortcut else columns
+    return frozenset(wanted) & REFRESHED
+
+
+def refresh(batch: Batch, names: Iterable[str], policy: Policy, reference: Policy | None) -> Batch:
     """`batch` with the columns `names` computed under the policy's or the reference's weights.
 
     Raises UserError for the reference's columns when the run keeps no reference.

@@ -90,6 +90,22 @@ class Services:
         flat = batch["id_T"][mask_T].cpu()
         return [piece.tolist() for piece in torch.split(flat, batch["length_B"].tolist())]
 
+    def check_rewards(self) -> None:
+        """Call the reward functions once, on empty answers, so that a mistake shows before step 1.
+
+        What they return must be one finite number or None each; an exception is left for the run,
+        where it costs its rows. Raises UserError.
+        """
+        for split in (self.task.train, self.task.validation, self.task.heldout):
+            prompts = split[:2]
+            rows = [prompt.columns for prompt in prompts]
+            columns = {name: [row.get(name) for row in rows] for name in _names(rows)}
+            if prompts:
+                self.grader.check(columns)
+            if split is self.task.train:
+                texts = [""] * len(prompts)
+                self.grader.grade([p.prompt for p in prompts], texts, [()] * len(texts), columns)
+
     def grade(self, batch: Batch) -> Graded:
         """Run the reward functions over the batch's texts, outside this process."""
         uids = batch["uid_P"][batch["group_B"]].tolist()
@@ -113,7 +129,6 @@ class Services:
             torch.tensor(grades.scored_B),
             metrics,
         )
-
 
     def reward(self, batch: Batch) -> Tensor:
         """Weighted outcome [B] of the batch's rollouts, 0 where none was given."""

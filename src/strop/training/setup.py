@@ -51,12 +51,7 @@ def load_model(config: RunConfig, source: str = "") -> Loaded:
 def load_prompts(data: DataSettings, reward: RewardSettings, seed: int) -> Task:
     """Prompts and reward functions. Raises UserError."""
     if data.files:
-        task = load_data(
-            data.files,
-            validation_files=data.validation_files,
-            num_validation=data.validation_size or None,
-            seed=seed,
-        )
+        task = _from_files(data, seed)
     else:
         task = load_task(
             data.task,
@@ -73,6 +68,17 @@ def load_prompts(data: DataSettings, reward: RewardSettings, seed: int) -> Task:
             "or a built-in such as math_verify"
         )
     return task
+
+
+def _from_files(data: DataSettings, seed: int) -> Task:
+    """The task of the user's files; `validation_size` rows are carved off without a file."""
+    if not data.validation_files:
+        task = load_data(data.files, validation=data.validation_size, seed=seed)
+    else:
+        task = load_data(data.files, validation=data.validation_files, seed=seed)
+        if data.validation_size:
+            task = replace(task, validation=task.validation[: data.validation_size])
+    return replace(task, train=task.train[: data.train_size]) if data.train_size else task
 
 
 def _specs(reward: RewardSettings) -> tuple[RewardSpec, ...]:
@@ -95,7 +101,7 @@ def make_services(config: RunConfig, loaded: Loaded, task: Task, max_tokens: int
         timeout_seconds=config.reward.timeout_seconds,
         num_workers=config.reward.num_workers,
     )
-    return Services(
+    services = Services(
         task,
         loaded.tokenizer,
         grader,
@@ -104,13 +110,26 @@ def make_services(config: RunConfig, loaded: Loaded, task: Task, max_tokens: int
         max_prompt_tokens=config.data.max_prompt_tokens or None,
         stop_strings=config.data.stop_strings,
     )
+    try:
+        services.check_rewards()
+    except BaseException:
+        grader.close()
+        raise
+    return services
 
 
 def make_world(config: RunConfig, algorithm: Algorithm, loaded: Loaded, task: Task) -> World:
-    """Policy, reference, engine and services of a run."""
-    rollout = algorithm.rollout.part
-    services = make_services(config, loaded, task, rollout.max_tokens)
-    training = config.training
+    """Policy, reference, engine and services of a run. Raises UserError."""
+    services = make_services(config, loaded, task, algorithm.rollout.part.max_tokens)
+    try:
+        return _world(config, algorithm, loaded, services)
+    except BaseException:
+        services.grader.close()
+        raise
+
+
+def _world(config: RunConfig, algorithm: Algorithm, loaded: Loaded, services: Services) -> World:
+    rollout, training, task = algorithm.rollout.part, config.training, services.task
     policy = Policy(
         loaded.model,
         temperature=rollout.temperature,
@@ -126,7 +145,8 @@ def make_world(config: RunConfig, algorithm: Algorithm, loaded: Loaded, task: Ta
         num_slots=training.num_slots,
         context_length=loaded.context,
     )
-    for prompt in task.train:  # a prompt that does not fit is found now, not at step 900
+    validation = task.validation[: config.evaluation.max_prompts if config.evaluation.every else 0]
+    for prompt in (*task.train, *validation):  # one that does not fit is found before step 1
         services.prompt_ids(prompt.uid)
     reference = _reference(algorithm, policy)
     services.policies = {"current": policy} | ({"ref": reference} if reference else {})

@@ -1,0 +1,59 @@
+"""A tiny random model with a tokenizer of characters, data and rewards with something to learn."""
+
+import json
+from pathlib import Path
+
+import torch
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+
+CHARACTERS = "0123456789+-*/(),:= \n"
+REWARDS = '''
+def digits(completions, **columns):
+    """Share of digits in the answer."""
+    return [sum(c.isdigit() for c in text) / max(len(text), 1) for text in completions]
+
+
+def even(completions, **columns):
+    """1 where an even number of digits was written, else 0: both are common."""
+    return [float(sum(c.isdigit() for c in text) % 2 == 0) for text in completions]
+'''
+
+
+def tokenizer() -> PreTrainedTokenizerFast:
+    """One token per character, no chat template."""
+    vocabulary = {text: i for i, text in enumerate(["<pad>", "<eos>", "<unk>", *CHARACTERS])}
+    inner = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
+    inner.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
+    inner.decoder = decoders.Fuse()
+    return PreTrainedTokenizerFast(
+        tokenizer_object=inner, pad_token="<pad>", eos_token="<eos>", unk_token="<unk>",
+        clean_up_tokenization_spaces=False, model_max_length=64,
+    )  # fmt: skip
+
+
+def save_model(folder: Path, hidden: int = 32, layers: int = 2, seed: int = 0) -> Path:
+    """Write a random Qwen3 model and its tokenizer as a Hugging Face folder."""
+    ours = tokenizer()
+    config = Qwen3Config(
+        vocab_size=len(ours), hidden_size=hidden, intermediate_size=2 * hidden,
+        num_hidden_layers=layers, num_attention_heads=2, num_key_value_heads=2,
+        head_dim=hidden // 2, max_position_embeddings=64, tie_word_embeddings=True,
+        initializer_range=0.1, bos_token_id=None, eos_token_id=ours.eos_token_id,
+        pad_token_id=ours.pad_token_id,
+    )  # fmt: skip
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        model = Qwen3ForCausalLM(config)
+    model.save_pretrained(folder)
+    ours.save_pretrained(folder)
+    return folder
+
+
+def save_data(folder: Path, num_rows: int = 12) -> tuple[Path, Path]:
+    """Write prompts (train.jsonl) and rewards (rewards.py: `digits`, `even`)."""
+    data, rewards = folder / "train.jsonl", folder / "rewards.py"
+    rows = [{"prompt": f"{n}+{3 * n % 7}:", "answer": str(n)} for n in range(num_rows)]
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    rewards.write_text(REWARDS, encoding="utf-8")
+    return data, rewards
