@@ -134,5 +134,8 @@ def test_gradient_of_total_and_dtypes():
 def test_spread_hides_what_is_outside():
     values = torch.tensor([1.5, math.nan])
     where = torch.tensor([True, False, False])
-    spread = segments.spread(values, torch.tensor([0, 0, 1]), where)
-    assert spread.tolist() == [1.5, 0.0, 0.0]
+    sizes = torch.tensor([2, 1])
+    assert segments.spread(values, sizes, where).tolist() == [1.5, 0.0, 0.0]
+    half = segments.spread(values.bfloat16(), sizes, where)
+    assert half.dtype == torch.bfloat16
+    assert half.tolist() == [1.5, 0.0, 0.0]

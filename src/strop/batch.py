@@ -8,6 +8,7 @@ a column without a suffix is one number per run. Column t describes token t: `lo
 log-probability of token t given everything before it in its sequence.
 """
 
+import functools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -96,6 +97,7 @@ SIZED_BY = {"T": "turn_T", "K": "rollout_K", "B": "group_B", "P": "uid_P"}
 DERIVED = ("rollout_T", "group_T", "group_K", "length_B", "size_B", "index_B")
 
 
+@functools.cache
 def level_of(name: str) -> str:
     """The letter of the table that a column belongs to; empty for one value per run.
 
@@ -114,6 +116,7 @@ class Batch:
 
     columns: Mapping[str, Tensor]
     _derived: dict[str, Tensor] = field(default_factory=dict, repr=False)
+    _in_order: bool = field(default=False, repr=False)  # rows are known to lie together
 
     def __post_init__(self) -> None:
         missing = [name for name in SIZED_BY.values() if name not in self.columns]
@@ -126,7 +129,7 @@ class Batch:
                     f"column {name} has shape {tuple(column.shape)}, "
                     f"its table has {self.size(level)} rows"
                 )
-        for name in ("turn_T", "rollout_K"):
+        for name in () if self._in_order else ("turn_T", "rollout_K"):
             parent = self.columns[name]
             if bool((parent[1:] < parent[:-1]).any()):
                 raise ValueError(f"column {name} is not in order: rows of a rollout lie together")
@@ -153,7 +156,9 @@ class Batch:
         if name == "group_K":
             return self["group_B"][self["rollout_K"]]
         if name == "size_B":
-            return torch.bincount(self["rollout_T"], minlength=self.size("B"))
+            edges = torch.arange(self.size("K") + 1, device=self["turn_T"].device)
+            size_K = torch.searchsorted(self["turn_T"], edges).diff()
+            return segments.total(size_K, self["rollout_K"], self.size("B"))
         if name == "length_B":
             return segments.count(self["rollout_T"], self.size("B"), self["mask_T"])
         if name == "index_B":
@@ -163,7 +168,9 @@ class Batch:
     def set(self, **columns: Tensor) -> "Batch":
         """The same tables with columns added or replaced."""
         structural = {"turn_T", "rollout_K", "group_B", "mask_T"} & columns.keys()
-        return Batch({**self.columns, **columns}, {} if structural else dict(self._derived))
+        if structural:
+            return Batch({**self.columns, **columns})
+        return Batch({**self.columns, **columns}, dict(self._derived), _in_order=True)
 
     def to(self, device: torch.device | str) -> "Batch":
         """The same batch on another device."""

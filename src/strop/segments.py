@@ -6,6 +6,7 @@ values elsewhere may be anything, NaN included. Sums are taken in float64 and re
 values' dtype, so a float32 batch of millions of tokens loses nothing.
 """
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -159,10 +160,19 @@ def rows_of(key_N: Tensor, wanted: Tensor, num: int) -> Tensor:
     return offset + torch.arange(offset.shape[0], device=key_N.device)
 
 
-def spread(values_B: Tensor, key_N: Tensor, where_N: Tensor | None = None) -> Tensor:
-    """Each row's value of its key [N], 0 where `where_N` is false."""
-    result = values_B.index_select(0, key_N)
-    return result if where_N is None else result.masked_fill_(~where_N, 0)
+def spread(values_B: Tensor, size_B: Tensor, where_N: Tensor | None = None) -> Tensor:
+    """values_B[b] repeated size_B[b] times, end to end [N]; 0 where `where_N` is false.
+
+    Written once into fresh memory: on the CPU by numpy, whose repeat needs no index of N entries.
+    """
+    plain = values_B.device.type == "cpu" and not values_B.requires_grad
+    if plain and values_B.dtype in (torch.float32, torch.float64):
+        result = np.repeat(values_B.numpy(), size_B.numpy())
+        if where_N is not None:
+            result[~where_N.numpy()] = 0
+        return torch.from_numpy(result)
+    spread_N = torch.repeat_interleave(values_B, size_B)
+    return spread_N if where_N is None else spread_N.masked_fill(~where_N, 0)
 
 
 def softmax(values_N: Tensor, key_N: Tensor, num: int, where_N: Tensor | None = None) -> Tensor:
