@@ -22,7 +22,7 @@ AdjointsOf = Callable[[slice, Columns], Mapping[str, Tensor]]
 
 @dataclass(frozen=True, eq=False)
 class Head:
-    """The last layer of a language model and how its logits are scaled (equations: `strop.loss.head`)."""
+    """The last layer of a language model and how its logits are scaled (see `strop.loss.head`)."""
 
     weight: Tensor  # [V, D]
     bias: Tensor | None = None  # [V]
