@@ -19,6 +19,7 @@ from strop import part as parts
 from strop.algorithm import CURRENT, Term
 from strop.batch import Batch, level_of
 from strop.loss.head_types import Distribution
+from strop.schedule import Schedule
 
 SCOPES = ("token", "rollout", "update")
 
@@ -135,7 +136,7 @@ def term_loss(term: Term, view: View, tally: Tally, **special: Any) -> Tensor:
     outcome = parts.call(term.objective, view, **special)
     objective_T = torch.where(rows_T, outcome.value, outcome.value.new_zeros(()))
     weight_T = torch.where(rows_T, view[f"{term.name}:share_T"], 0).to(objective_T.dtype)
-    loss = -term.coef * (weight_T * objective_T).sum()
+    loss = -_number(term) * (weight_T * objective_T).sum()
     count = rows_T.sum()
     for name, value_T in outcome.metrics.items():
         detached_T = torch.as_tensor(value_T, device=rows_T.device).detach()
@@ -167,6 +168,11 @@ def adjoints(
     return loss.detach(), filled
 
 
+def _number(term: Term) -> float:
+    assert not isinstance(term.coef, Schedule), "schedules become numbers before a step"
+    return term.coef
+
+
 def distributions(terms: Sequence[Term], view: View) -> dict[str, Distribution]:
     """The head's columns for the terms that need the whole next-token distribution.
 
@@ -192,5 +198,5 @@ def distribution_adjoints(terms: Sequence[Term], view: View) -> dict[str, Tensor
         if is_distribution(term):
             rows_T = view[f"{term.name}:rows_T"]
             share_T = torch.where(rows_T, view[f"{term.name}:share_T"], 0)
-            found[f"distribution:{term.name}"] = -term.coef * share_T
+            found[f"distribution:{term.name}"] = -_number(term) * share_T
     return found

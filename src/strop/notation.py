@@ -114,8 +114,9 @@ def replace_stage(algorithm: Algorithm, stage: str, text: str) -> Algorithm:
     Raises UserError for an unknown stage, or for several parts where there is room for one.
     """
     uses = chain(text)
+    changes: dict[str, Any] = {stage: uses}
     if stage in CHAINS:
-        return dataclasses.replace(algorithm, **{stage: uses})
+        return dataclasses.replace(algorithm, **changes)
     slot = {"bound": "objective"}.get(stage, stage)
     if stage not in SINGLE and slot not in SLOTS:
         known = [*CHAINS, *SINGLE, "bound", *SLOTS]
@@ -123,10 +124,11 @@ def replace_stage(algorithm: Algorithm, stage: str, text: str) -> Algorithm:
                         f"there are {', '.join(known)}")  # fmt: skip
     if len(uses) != 1:
         raise UserError(f"{stage} has room for one part, {text!r} has {len(uses)}")
+    changes = {stage if stage in SINGLE else slot: uses[0]}
     if stage in SINGLE:
-        return dataclasses.replace(algorithm, **{stage: uses[0]})
+        return dataclasses.replace(algorithm, **changes)
     first, *others = algorithm.terms
-    changed = dataclasses.replace(first, **{slot: uses[0]})
+    changed = dataclasses.replace(first, **changes)
     return dataclasses.replace(algorithm, terms=(changed, *others))
 
 
