@@ -1,0 +1,75 @@
+"""What exists, read from source files alone."""
+
+import dataclasses
+import subprocess
+import sys
+
+import pytest
+
+from strop import catalogue
+from strop import part as parts
+from strop.errors import UserError
+
+
+def test_parts_match_what_importing_shows():
+    for entry in catalogue.parts():
+        kind = entry.load()
+        assert parts.folder_of(kind()) == entry.folder
+        assert [f.name for f in dataclasses.fields(kind)] == [field.name for field in entry.fields]
+        assert [p.name for p in parts.parameters(kind())] == list(entry.reads)
+        assert entry.summary == kind.__doc__.strip().splitlines()[0]
+
+
+def test_recipes_match_what_importing_shows():
+    for entry in catalogue.recipes():
+        function = entry.load()
+        assert list(function.__kwdefaults__) == [field.name for field in entry.fields]
+        assert function.__name__ == entry.name
+
+
+def test_a_part_as_its_file_describes_it():
+    entry = catalogue.find("part", "divide_by_group_std")
+    assert entry.folder == "advantage/scale"
+    assert entry.module == "strop.advantage.scale.divide_by_group_std"
+    eps, std = entry.fields
+    assert (eps.name, eps.annotation, eps.default) == ("eps", "float", "1e-06")
+    assert eps.comment.startswith("Added to the deviation; in reward units. Default: released")
+    assert std.default == "'unbiased'"
+    assert entry.reads == ("advantage_B", "group_B", "scored_B")
+    assert entry.line("Reads") == "advantage_B [B] float, group_B [B] int, scored_B [B] bool"
+    assert entry.line("Nearest part") == "divide_by_group_mad"
+    assert entry.line("Edges").startswith("group of one -> divided by 1 + eps; all equal")
+    assert entry.line("Nothing") == ""
+
+
+def test_two_labels_on_one_line_are_told_apart():
+    entry = catalogue.find("part", "average_over_tokens")
+    assert entry.line("Reads") == "denominator_T [T] bool"
+    assert entry.line("Writes") == "share_T [T] float"
+
+
+def test_folders():
+    assert {e.folder for e in catalogue.parts("advantage/scale")} == {"advantage/scale"}
+    assert {e.folder.split("/")[0] for e in catalogue.parts("loss")} == {"loss"}
+    with pytest.raises(UserError, match=r"no folder of parts 'advantage/scales', did you mean adv"):
+        catalogue.parts("advantage/scales")
+
+
+def test_names():
+    assert catalogue.camel("divide_by_group_std") == "DivideByGroupStd"
+    with pytest.raises(UserError, match=r"no recipe 'gpro', did you mean .*grpo.*`strop recipes`"):
+        catalogue.find("recipe", "gpro")
+    with pytest.raises(UserError, match="no part 'zzzz'; `strop parts` lists all of them"):
+        catalogue.find("part", "zzzz")
+    assert catalogue.nearest("clip_hihg", ["clip_high", "eps"]) == ", did you mean clip_high?"
+    assert catalogue.nearest("zzz", ["clip_high", "eps"]) == ""
+
+
+def test_reading_the_catalogue_imports_no_torch():
+    code = (
+        "import sys\nfrom strop import catalogue\n"
+        "assert catalogue.parts() and catalogue.recipes()\n"
+        "print('torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"

@@ -1,0 +1,41 @@
+"""Numbers that change over a run."""
+
+import math
+
+import pytest
+
+from strop.schedule import SCHEDULES, Constant, Cosine, Linear, Schedule, Warmup
+
+
+@pytest.mark.parametrize(
+    ("schedule", "step", "expected"),
+    [
+        (Constant(0.3), 7, 0.3),
+        # 0.6 + (0.1 - 0.6) * 25 / 100
+        (Linear(0.6, 0.1), 25, 0.475),
+        (Linear(0.6, 0.1), 100, 0.1),
+        # 0.6 - 0.5 * (1 - cos(pi / 4)) / 2
+        (Cosine(0.6, 0.1), 25, 0.6 - 0.25 * (1 - math.sqrt(0.5))),
+        (Cosine(0.6, 0.1), 50, 0.35),
+        (Cosine(0.6, 0.1), 100, 0.1),
+        (Warmup(2e-6, 10), 5, 1e-6),
+        (Warmup(2e-6, 10), 11, 2e-6),
+    ],
+)
+def test_values(schedule, step, expected):
+    assert schedule(step, 100) == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize("kind", SCHEDULES.values())
+def test_every_schedule_is_a_frozen_value(kind):
+    assert issubclass(kind, Schedule)
+    assert kind() == kind()
+    assert hash(kind()) == hash(kind())
+    assert isinstance(kind()(1, 0), float)  # a run of no steps divides by nothing
+    with pytest.raises(AttributeError):
+        kind().start = 2.0
+
+
+def test_the_base_is_no_schedule():
+    with pytest.raises(TypeError, match="constant, linear"):
+        Schedule()(1, 2)
