@@ -94,14 +94,14 @@ class Learner:
         """Add the gradient of the terms over `batch` to the weights' gradients."""
         rng = self.rng_of("terms", number)
         prepared = kernel.prepare(terms, batch, rng)
-        has_gradient_B = torch.zeros(batch.size("B"), dtype=torch.bool, device=rng.device)
-        has_gradient_B[prepared["rollout_T"][prepared["gradient_T"]]] = True
-        prepared = prepared.keep(has_gradient_B)
+        prepared = prepared.keep(_has_gradient(terms, prepared))
+        if prepared.size("B") == 0:  # every advantage is 0: a step of the optimiser all the same
+            self.policy.zero_gradient()
         names = kernel.current_columns(terms)
         scope = kernel.scope_of(terms)
         micros = self.policy.micro_batches(prepared)
         if len(micros) == 1:  # in the batch's own order, so that draws do not depend on the split
-            micros = [torch.arange(prepared.size("B"), device=rng.device)]
+            micros = [prepared["index_B"]]
         measured = None
         if scope == "update" and len(micros) > 1:
             measured = self._measure(terms, prepared, names, number, tally)
@@ -172,6 +172,21 @@ class Learner:
         with torch.no_grad():
             hidden, _ = self.reference.hidden(micro)
         return {"logq_ref_TV": (self.reference.head(), hidden)}
+
+
+def _has_gradient(terms: list[Term], prepared: Batch) -> Tensor:
+    """Rollouts [B] bool that some term gives a gradient to; the others need no forward pass.
+
+    A rollout whose advantages are all 0 gives none when every term's parts state
+    `silent_at_zero_advantage`: half the groups of a well-trained policy.
+    """
+    learns_T = prepared["gradient_T"]
+    stated = (parts.facts(term.objective) for term in terms)
+    if all("silent_at_zero_advantage" in facts for facts in stated):
+        learns_T = learns_T & (prepared["advantage_T"] != 0)
+    learns_B = torch.zeros(prepared.size("B"), dtype=torch.bool, device=learns_T.device)
+    learns_B[prepared["rollout_T"][learns_T]] = True
+    return learns_B
 
 
 def _rows_of(batch: Batch, update: Update) -> Batch:

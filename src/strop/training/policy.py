@@ -109,6 +109,11 @@ class Policy:
         rows = segments.rows_of(batch["rollout_T"], index_B, batch.size("B"))
         return rows[batch["mask_T"][rows]]
 
+    def zero_gradient(self) -> None:
+        """Give every trained weight the gradient 0, so that an update without rows is a step."""
+        for parameter in self.parameters():
+            parameter.grad = torch.zeros_like(parameter)
+
     def update(self, lr: float) -> dict[str, float]:
         """One optimiser step at learning rate `lr`; gradients are clipped, checked and cleared.
 

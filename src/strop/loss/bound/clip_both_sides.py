@@ -25,6 +25,7 @@ class ClipBothSides:
     """
 
     scope: ClassVar[str] = "token"
+    facts: ClassVar[frozenset[str]] = frozenset({"silent_at_zero_advantage"})
     # Width below 1, a share of the ratio. Default: paper (sec. 6.1).
     clip_low: float = 0.2
     # Width above 1, a share of the ratio. Default: paper (sec. 6.1).

@@ -26,6 +26,7 @@ class WeightByClippedRatio:
     """
 
     scope: ClassVar[str] = "token"
+    facts: ClassVar[frozenset[str]] = frozenset({"silent_at_zero_advantage"})
     # Width below 1, a share of the ratio. Default: released code (verl's example: no bound).
     clip_low: float = 10.0
     # Width above 1, a share of the ratio. Default: released code (verl's example).
