@@ -1,11 +1,14 @@
-"""A tiny random model with a tokenizer of characters, data and rewards with something to learn."""
+"""A tiny random model, data and rewards with something to learn; settings of runs on them."""
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+from transformers.utils.logging import disable_progress_bar
 
 CHARACTERS = "0123456789+-*/(),:= \n"
 REWARDS = '''
@@ -45,6 +48,7 @@ def save_model(folder: Path, hidden: int = 32, layers: int = 2, seed: int = 0) -
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         model = Qwen3ForCausalLM(config)
+    disable_progress_bar()
     model.save_pretrained(folder)
     ours.save_pretrained(folder)
     return folder
@@ -52,8 +56,65 @@ def save_model(folder: Path, hidden: int = 32, layers: int = 2, seed: int = 0) -
 
 def save_data(folder: Path, num_rows: int = 12) -> tuple[Path, Path]:
     """Write prompts (train.jsonl) and rewards (rewards.py: `digits`, `even`)."""
+    folder.mkdir(parents=True, exist_ok=True)
     data, rewards = folder / "train.jsonl", folder / "rewards.py"
     rows = [{"prompt": f"{n}+{3 * n % 7}:", "answer": str(n)} for n in range(num_rows)]
     data.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     rewards.write_text(REWARDS, encoding="utf-8")
     return data, rewards
+
+
+@dataclass(frozen=True)
+class Lab:
+    """A folder with a model, prompts and rewards, and the settings of short runs on them."""
+
+    model: Path
+    data: Path
+    rewards: Path
+
+    @classmethod
+    def make(cls, folder: Path) -> "Lab":
+        return cls(save_model(folder / "model"), *save_data(folder))
+
+    def raw(self, recipe: str = "grpo", reward: str = "digits", **sections: Any) -> dict[str, Any]:
+        """Plain settings: two prompts, four answers of at most six tokens, three steps."""
+        base: dict[str, Any] = {
+            "recipe": recipe,
+            "model": {"name": str(self.model)},
+            "data": {"files": [str(self.data)], "validation_size": 2},
+            "reward": {"functions": [f"{self.rewards}:{reward}"]},
+            "training": {
+                "steps": 3, "lr": 1e-2, "save_every": 1, "rollouts_every": 1, "token_budget": 48,
+            },
+            "evaluation": {"every": 0, "num_samples": 2},
+            "algorithm": {
+                "rollout.max_tokens": 6, "sampling.num_prompts": 2, "sampling.num_rollouts": 4,
+            },
+        }  # fmt: skip
+        for name, section in sections.items():
+            mixed = isinstance(section, dict) and name in base
+            base[name] = {**base[name], **section} if mixed else section
+        return base
+
+    def arguments(self, *more: str) -> list[str]:
+        """The same as words of the command line."""
+        return [
+            "--model", str(self.model), "--data", str(self.data),
+            "--reward", f"{self.rewards}:digits", "data.validation_size=2", "training.steps=3",
+            "training.lr=1e-2", "training.save_every=1", "training.rollouts_every=1",
+            "training.token_budget=48", "evaluation.every=0", "evaluation.num_samples=2",
+            "rollout.max_tokens=6", "sampling.num_prompts=2", "sampling.num_rollouts=4", *more,
+        ]  # fmt: skip
+
+
+def without_times(folder: Path) -> list[dict[str, Any]]:
+    """The lines of a run's metrics.jsonl, without what depends on the machine's speed."""
+    lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    return [
+        {
+            name: value
+            for name, value in json.loads(line).items()
+            if not name.startswith(("timing_s/", "perf/")) and name != "step_time"
+        }
+        for line in lines
+    ]

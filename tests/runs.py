@@ -1,0 +1,63 @@
+"""Runs in this process, without the command line."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from strop.evaluation.validate import validator
+from strop.training import config, loop
+
+
+class Watcher:
+    """Keeps what a person would see; `at_step` is called after every step."""
+
+    def __init__(self, at_step: Callable[[Any], None] | None = None) -> None:
+        self.seen: list[dict[str, float]] = []
+        self.notes: list[str] = []
+        self.at_step = at_step
+
+    def begin(self, run: Any) -> None:
+        """Nothing to show."""
+
+    def step(self, run: Any, metrics: dict[str, float]) -> None:
+        self.seen.append(metrics)
+        if self.at_step is not None:
+            self.at_step(run)
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+
+class Runner:
+    """Starts runs, goes on with them and ends their graders."""
+
+    def __init__(self) -> None:
+        self.open: list[loop.Run] = []
+
+    def start(self, raw: dict[str, Any], folder: Path) -> loop.Run:
+        return self._kept(loop.start(config.make(raw), folder))
+
+    def resume(self, folder: Path, **changes: Any) -> loop.Run:
+        raw = config.load(folder / "config.toml").model_dump()
+        for section, values in changes.items():
+            raw[section] = {**raw[section], **values}
+        return self._kept(loop.resume(config.make(raw), folder))
+
+    def go(self, run: loop.Run, at_step: Callable[[Any], None] | None = None) -> Watcher:
+        watcher = Watcher(at_step)
+        evaluation = run.config.evaluation
+        try:
+            loop.go(run, watcher, validator(evaluation.num_samples, evaluation.ks, run.config.seed))
+        finally:
+            run.close()
+        return watcher
+
+    def whole(self, raw: dict[str, Any], folder: Path) -> loop.Run:
+        """A run from its first to its last step."""
+        run = self.start(raw, folder)
+        self.go(run)
+        return run
+
+    def _kept(self, run: loop.Run) -> loop.Run:
+        self.open.append(run)
+        return run

@@ -1,0 +1,182 @@
+"""A run from beginning to end: what it logs, what it leaves behind, every recipe."""
+
+import json
+import math
+
+import pyarrow.parquet as pq
+import pytest
+import torch
+from models import Lab, without_times
+from runs import Runner
+
+from strop import catalogue
+from strop.errors import UserError
+from strop.training import checkpoint, config, models
+
+TRL_NAMES = """
+    loss grad_norm learning_rate num_tokens step_time reward reward_std frac_reward_zero_std
+    rewards/digits/mean rewards/digits/std completions/mean_length completions/min_length
+    completions/max_length completions/clipped_ratio entropy clip_ratio/low_mean
+    clip_ratio/high_mean clip_ratio/region_mean sampling/sampling_logp_difference/mean
+""".split()
+OWN_NAMES = """
+    policy_loss rewards/frac_unscored groups/frac_all_0 groups/frac_all_1 groups/frac_mixed
+    groups/frac_rollouts_with_gradient advantage/abs_mean num_rollouts data/epoch
+    data/rollouts_sampled data/rollouts_kept timing_s/rollout timing_s/reward timing_s/update
+    perf/tokens_per_s perf/rollouts_per_s perf/peak_mem_gb
+""".split()
+
+
+@pytest.fixture(scope="module")
+def finished(lab, tmp_path_factory):
+    """The folder of a run of three steps with a validation every second one."""
+    folder = tmp_path_factory.mktemp("run") / "run"
+    raw = lab.raw(evaluation={"every": 2}, training={"keep_checkpoints": 2})
+    runner = Runner()
+    watcher = runner.go(runner.start(raw, folder))
+    return folder, watcher
+
+
+def lines(folder):
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_each_step_is_logged_once_with_the_names_of_trl(finished):
+    logged = lines(finished[0])
+    assert [line["step"] for line in logged] == [0, 1, 2, 3]
+    for line in logged[1:]:
+        assert [name for name in (*TRL_NAMES, *OWN_NAMES) if name not in line] == []
+    assert all(math.isfinite(value) for line in logged for value in line.values())
+
+
+def test_validation_comes_before_the_first_step_at_intervals_and_at_the_end(finished):
+    logged = lines(finished[0])
+    have = [line["step"] for line in logged if "eval/validation/pass@1" in line]
+    assert have == [0, 2, 3]
+    for name in ("pass@2", "maj@2", "mean@n", "pass@1/low", "pass@1/high"):
+        assert f"eval/validation/{name}" in logged[0]
+
+
+def test_tokens_are_counted_over_the_run(finished):
+    folder, _ = finished
+    logged = lines(folder)
+    total = 0
+    for line in logged[1:]:
+        rows = pq.read_table(folder / f"rollouts/step-{line['step']:06d}.parquet").to_pylist()
+        total += sum(row["length"] + len(row["prompt"]) for row in rows)
+        assert line["num_tokens"] == total
+        assert line["completions/mean_length"] == sum(r["length"] for r in rows) / len(rows)
+
+
+def test_the_rollouts_hold_the_texts_that_were_scored(finished, lab):
+    folder, _ = finished
+    prompts = [json.loads(line)["prompt"] for line in lab.data.read_text().splitlines()]
+    for line in lines(folder)[1:]:
+        rows = pq.read_table(folder / f"rollouts/step-{line['step']:06d}.parquet").to_pylist()
+        assert len(rows) == 8
+        for row in rows:
+            share = sum(c.isdigit() for c in row["completion"]) / max(len(row["completion"]), 1)
+            assert row["reward"] == pytest.approx(share)
+            assert row["reward/digits"] == pytest.approx(share)
+            assert row["prompt"] == prompts[row["uid"]]
+            assert row["step"] == line["step"]
+            assert row["scored"]
+            assert row["truncated"] or row["length"] < 6 or len(row["completion"]) < 6
+        assert line["reward"] == pytest.approx(sum(r["reward"] for r in rows) / 8)
+        assert line["completions/clipped_ratio"] == sum(r["truncated"] for r in rows) / 8
+
+
+def test_the_newest_checkpoints_stay_and_load_as_models(finished):
+    folder, _ = finished
+    kept = checkpoint.complete(folder / "checkpoints")
+    assert [place.name for place in kept] == ["step-000002", "step-000003"]
+    loaded = models.load(str(kept[-1]))
+    before = models.load(str(kept[0]))
+    moved = [
+        float((a - b).detach().abs().max())
+        for a, b in zip(loaded.model.parameters(), before.model.parameters(), strict=True)
+    ]
+    assert max(moved) > 1e-3
+    assert loaded.tokenizer.decode([3, 4, 5]) == "012"
+
+
+def test_the_written_configuration_gives_the_same_run(finished, runner, tmp_path):
+    folder, _ = finished
+    again = runner.whole(config.load(folder / "config.toml").model_dump(), tmp_path / "again")
+    assert without_times(again.record.folder) == without_times(folder)
+    assert (tmp_path / "again/config.toml").read_text() == (folder / "config.toml").read_text()
+    one = pq.read_table(folder / "rollouts/step-000003.parquet")
+    assert one.equals(pq.read_table(tmp_path / "again/rollouts/step-000003.parquet"))
+
+
+def test_another_seed_gives_another_run(finished, runner, lab, tmp_path):
+    raw = lab.raw(evaluation={"every": 2}, training={"keep_checkpoints": 2}, seed=1)
+    other = runner.whole(raw, tmp_path / "other")
+    assert without_times(other.record.folder)[1:] != without_times(finished[0])[1:]
+
+
+def test_a_learning_rate_schedule_is_followed(runner, lab, tmp_path):
+    raw = lab.raw(training={"lr": "linear(1e-2, 4e-3)", "steps": 2})
+    runner.whole(raw, tmp_path / "run")
+    rates = [line["learning_rate"] for line in lines(tmp_path / "run")]
+    assert rates == pytest.approx([7e-3, 4e-3])
+
+
+def test_the_reward_rises(runner, lab, tmp_path):
+    raw = lab.raw(training={"steps": 12, "lr": 3e-2, "save_every": 0, "rollouts_every": 0})
+    raw["algorithm"]["sampling.num_rollouts"] = 8
+    runner.whole(raw, tmp_path / "run")
+    rewards = [line["reward"] for line in lines(tmp_path / "run")]
+    assert sum(rewards[-3:]) / 3 > sum(rewards[:3]) / 3 + 0.2
+    assert not list((tmp_path / "run/rollouts").iterdir())
+    assert [p.name for p in (tmp_path / "run/checkpoints").iterdir()] == ["step-000012"]
+
+
+@pytest.mark.parametrize("name", [entry.name for entry in catalogue.recipes()])
+def test_every_recipe_trains(name, runner, lab, tmp_path):
+    raw = lab.raw(name, reward="even", training={"steps": 2})
+    run = runner.start(raw, tmp_path / "run")
+    before = [p.detach().clone() for p in run.loaded.model.parameters()]
+    runner.go(run)
+    logged = lines(tmp_path / "run")
+    assert [line["step"] for line in logged] == [1, 2]
+    assert all(math.isfinite(value) for line in logged for value in line.values())
+    after = run.loaded.model.parameters()
+    assert any(not torch.equal(a, b) for a, b in zip(before, after, strict=True))
+    saved = checkpoint.read(checkpoint.newest(tmp_path / "run/checkpoints"))
+    assert saved["step"] == 2
+
+
+def test_an_existing_run_is_not_written_over(finished, lab):
+    before = (finished[0] / "metrics.jsonl").read_text()
+    with pytest.raises(UserError, match="already holds a run.*--resume"):
+        Runner().start(lab.raw(), finished[0])
+    assert (finished[0] / "metrics.jsonl").read_text() == before
+
+
+def test_one_value_stands_for_a_list_of_one():
+    made = config.make({"data": {"files": "a.jsonl"}, "evaluation": {"num_samples": 8, "k": 4}})
+    assert made.data.files == ("a.jsonl",)
+    assert made.evaluation.ks == (4,)
+    assert config.make({"evaluation": {"num_samples": 8}}).evaluation.ks == (1, 8)
+
+
+def test_sizes_and_files_of_the_data(lab, tmp_path):
+    from strop.training.setup import load_prompts
+
+    def task(**data):
+        made = config.make(lab.raw(data=data))
+        return load_prompts(made.data, made.reward, made.seed)
+
+    assert len(task().train) == 10
+    assert len(task().validation) == 2
+    assert len(task(train_size=4).train) == 4
+    other = task(validation_files=[str(lab.data)], validation_size=3)
+    assert (len(other.train), len(other.validation)) == (12, 3)
+
+
+def test_lab_is_deterministic(tmp_path):
+    one, two = Lab.make(tmp_path / "one"), Lab.make(tmp_path / "two")
+    assert (one.model / "model.safetensors").read_bytes() == (
+        two.model / "model.safetensors"
+    ).read_bytes()
