@@ -8,13 +8,11 @@ from strop.recipes.grpo import grpo
 from strop.schedule import Linear, Schedule
 from strop.selection.keep_inside_entropy_band import KeepInsideEntropyBand
 
-H_LOW, H_HIGH = Linear(0.6, 0.4), Linear(0.7, 0.5)
-
 
 def entrocraft(
     *,
-    h_low: float | Schedule = H_LOW,
-    h_high: float | Schedule = H_HIGH,
+    h_low: float | Schedule = Linear(0.6, 0.4),  # noqa: B008 (frozen)
+    h_high: float | Schedule = Linear(0.7, 0.5),  # noqa: B008 (frozen)
     eps: float = 1e-6,
     normalize_std: bool = True,
     clip_low: float = 0.2,

@@ -41,7 +41,7 @@ def test_worked_example():
 def test_dropped_tokens_and_candidates_may_be_given():
     batch = flat_batch((4,), **EXAMPLE)
     part = DropHighCovarianceTokens()
-    given = batch.set(dropped_T=torch.tensor([False, True, False, True]))
+    given = batch.set(dropped_T=torch.tensor([0, 1, 0, 1]))  # numbers will do
     assert run(part, given, rng=_rng()).value.tolist() == [1.0, 0.0, -1.0, 0.0]
     given = batch.set(
         candidate_T=torch.tensor([False, True, True, False]), num_drop=torch.tensor(2)

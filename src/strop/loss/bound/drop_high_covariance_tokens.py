@@ -69,9 +69,9 @@ class DropHighCovarianceTokens:
                 candidate_T = (cov_T > self.cov_low) & (cov_T < self.cov_high) & ~clipped_T
             share = int(self.drop_share * int(gradient_T.sum()))
             number = max(share, 1) if num_drop is None else int(num_drop)
-            dropped_T = _draw(candidate_T & gradient_T, number, rng)
+            dropped_T = _draw(candidate_T.bool() & gradient_T, number, rng)
         objective_T = torch.where(clipped_T, bound_T, free_T)
-        objective_T = torch.where(dropped_T, 0, objective_T)
+        objective_T = torch.where(dropped_T.bool(), 0, objective_T)
         metrics = {
             "clip_ratio/region_mean": clipped_T.float(),
             "clip_ratio/covariance_mean": dropped_T.float(),
