@@ -100,7 +100,7 @@ def test_contradicting_facts_are_refused_with_both_names():
     chain = (Use(WritesOwn()), Use(LivesOnUniformGroups()), *grpo().advantage)
     with pytest.raises(UserError, match="writes_own and lives_on_uniform_groups do not go toget"):
         dataclasses.replace(grpo(), advantage=chain).check()
-    assert dataclasses.replace(grpo(), advantage=chain).facts() == {
+    assert dataclasses.replace(grpo(), advantage=chain).facts() >= {
         "removes_uniform_groups", "learns_from_uniform_groups"
     }  # fmt: skip
 
