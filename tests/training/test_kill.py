@@ -1,0 +1,97 @@
+"""Real processes that are killed or interrupted, and the runs that go on after it."""
+
+import os
+import random
+import signal
+import time
+
+import pytest
+from commands import launch
+from models import without_times
+
+STEPS = 6
+
+
+@pytest.fixture(scope="module")
+def unbroken(lab, tmp_path_factory):
+    """Metrics of the run that nothing broke."""
+    folder = tmp_path_factory.mktemp("unbroken")
+    process = launch(words(lab, folder / "run"), folder / "output")
+    process.join()
+    assert process.exitcode == 0, (folder / "output").read_text()
+    return without_times(folder / "run")
+
+
+def words(lab, folder):
+    return ["train", "entrocraft", *lab.arguments(f"training.steps={STEPS}"), "--out", folder]
+
+
+def lines(folder):
+    path = folder / "metrics.jsonl"
+    return path.read_text().count("\n") if path.exists() else 0
+
+
+def wait_for(condition, process, seconds=60):
+    end = time.monotonic() + seconds
+    while not condition() and process.is_alive():
+        assert time.monotonic() < end, "nothing happened"
+        time.sleep(0.002)
+
+
+def test_a_killed_run_goes_on_exactly(lab, unbroken, tmp_path):
+    """Killed three times at random moments; with a checkpoint a step many fall into writing one."""
+    folder, output, rng = tmp_path / "run", tmp_path / "output", random.Random(0)
+    command = words(lab, folder)
+    for target in (2, 3, 5):
+        process = launch(command, output)
+        wait_for(lambda least=target: lines(folder) >= least, process)
+        time.sleep(rng.uniform(0, 0.06))
+        assert process.is_alive()
+        process.kill()
+        process.join()
+        assert process.exitcode == -signal.SIGKILL
+        command = ["train", "--resume", folder]
+    process = launch(command, output)
+    process.join()
+    assert process.exitcode == 0, output.read_text()
+    assert without_times(folder) == unbroken
+    assert (folder / "report.html").stat().st_size > 100_000
+
+
+def test_ctrl_c_ends_the_step_saves_and_says_how_to_go_on(lab, unbroken, tmp_path):
+    folder, output = tmp_path / "run", tmp_path / "output"
+    process = launch([*words(lab, folder), "training.save_every=0"], output)
+    wait_for(lambda: lines(folder) >= 2, process)
+    os.killpg(process.pid, signal.SIGINT)  # a terminal interrupts the whole group
+    process.join()
+    said = output.read_text()
+    assert process.exitcode == 130, said
+    done = len(without_times(folder))
+    assert f"stopped after step {done}. Go on with: strop train --resume {folder}" in said
+    assert "Traceback" not in said
+    assert "failed" not in said  # the grader's process does not hear the interrupt
+    assert [p.name for p in (folder / "checkpoints").iterdir()] == [f"step-{done:06d}"]
+    process = launch(["train", "--resume", folder], output)
+    process.join()
+    assert process.exitcode == 0, output.read_text()
+    assert without_times(folder) == unbroken
+
+
+def test_a_second_ctrl_c_stops_at_once(lab, tmp_path):
+    """The reward takes 30 seconds a call; the run does not wait for it."""
+    slow = tmp_path / "slow.py"
+    slow.write_text(
+        "import time\n\ndef slow(completions, **columns):\n"
+        "    time.sleep(30 if any(completions) else 0)\n    return [0.0] * len(completions)\n"
+    )
+    folder, output = tmp_path / "run", tmp_path / "output"
+    command = [*words(lab, folder), "--reward", f"{slow}:slow", "reward.timeout_seconds=60"]
+    process = launch(command, output)
+    wait_for(lambda: (folder / "config.toml").exists(), process)
+    time.sleep(0.5)
+    os.kill(process.pid, signal.SIGINT)
+    wait_for(lambda: "finishing this step" in output.read_text(), process)
+    os.kill(process.pid, signal.SIGINT)
+    process.join(timeout=10)
+    assert process.exitcode == 130, output.read_text()
+    assert "Traceback" not in output.read_text()

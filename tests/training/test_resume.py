@@ -1,0 +1,190 @@
+"""A run that was broken off anywhere goes on as if it had not been."""
+
+import random
+import shutil
+
+import pyarrow.parquet as pq
+import pytest
+from models import save_model, without_times
+
+from strop.errors import UserError
+from strop.training import checkpoint, loop, record
+
+RECIPES = ("grpo", "entrocraft", "dapo(max_rounds=3)", "adaptive_entropy_coef(target=3.1)", "rloo")
+STEPS = 5
+
+
+class Broken(Exception):
+    """Stands for a machine that goes down."""
+
+
+def short(lab, recipe="grpo", **training):
+    raw = lab.raw(recipe, reward="even", training={"steps": STEPS, "save_every": 2, **training})
+    raw["evaluation"] = {"every": 3, "num_samples": 2}
+    if recipe == "grpo":  # several updates a step, so that the optimiser's state matters more
+        raw["algorithm"]["plan.num_minibatches"] = 2
+    return raw
+
+
+@pytest.fixture(scope="module")
+def unbroken(lab, tmp_path_factory):
+    """The run of a recipe that nothing broke, once for all tests."""
+    from runs import Runner
+
+    folders = {}
+
+    def folder_of(recipe):
+        if recipe not in folders:
+            folders[recipe] = tmp_path_factory.mktemp("unbroken") / "run"
+            Runner().whole(short(lab, recipe), folders[recipe])
+        return folders[recipe]
+
+    return folder_of
+
+
+def same(folder, other):
+    assert without_times(folder) == without_times(other)
+    assert [line["step"] for line in without_times(folder)] == list(range(STEPS + 1))
+    for path in sorted((other / "rollouts").iterdir()):
+        assert pq.read_table(folder / "rollouts" / path.name).equals(pq.read_table(path)), path
+    names = {path.name for path in (other / "rollouts").iterdir()}
+    assert {path.name for path in (folder / "rollouts").iterdir()} == names
+    one = checkpoint.newest(folder / "checkpoints") / "model.safetensors"
+    two = checkpoint.newest(other / "checkpoints") / "model.safetensors"
+    assert one.read_bytes() == two.read_bytes()
+
+
+def break_at(monkeypatch, target, name, count):
+    """Make the `count`-th call of a function raise before it does anything."""
+    real, calls = getattr(target, name), []
+
+    def breaking(*arguments, **named):
+        calls.append(1)
+        if len(calls) == count:
+            raise Broken
+        return real(*arguments, **named)
+
+    monkeypatch.setattr(target, name, breaking)
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_a_run_that_breaks_off_twice_goes_on_exactly(
+    recipe, lab, unbroken, runner, tmp_path, monkeypatch
+):
+    folder = tmp_path / "run"
+    at = random.Random(recipe).sample(range(1, STEPS + 1), 2)
+    run = runner.start(short(lab, recipe), folder)
+    for count in at:
+        with monkeypatch.context() as patch, pytest.raises(Broken):
+            break_at(patch, loop, "train_step", min(count, STEPS - run.done))
+            runner.go(run)
+        run = runner.resume(folder)
+    runner.go(run)
+    same(folder, unbroken(recipe))
+
+
+@pytest.mark.parametrize(
+    ("target", "name", "count"),
+    [
+        (loop, "_evaluated", 1),  # nothing at all was written
+        (loop, "_evaluated", 2),
+        (record.Record, "metrics", 3),  # after the rollouts were written, before the line
+        (record.pq, "write_table", 4),
+        (checkpoint, "save", 1),  # after the line, before the first checkpoint
+        (checkpoint.torch, "save", 2),  # a checkpoint half written
+        (checkpoint, "prune", 2),
+        (checkpoint.shutil, "rmtree", 3),
+    ],
+)
+def test_a_run_may_break_off_anywhere(
+    target, name, count, lab, unbroken, runner, tmp_path, monkeypatch
+):
+    folder = tmp_path / "run"
+    run = runner.start(short(lab), folder)
+    with monkeypatch.context() as patch, pytest.raises(Broken):
+        break_at(patch, target, name, count)
+        runner.go(run)
+    run = runner.resume(folder)
+    runner.go(run)
+    same(folder, unbroken("grpo"))
+
+
+@pytest.fixture
+def cut(lab, runner, tmp_path, monkeypatch):
+    """The folder of a run that broke off in step 4; its newest checkpoint is of step 2."""
+    folder = tmp_path / "run"
+    run = runner.start(short(lab), folder)
+    with monkeypatch.context() as patch, pytest.raises(Broken):
+        break_at(patch, loop, "train_step", 4)
+        runner.go(run)
+    assert [line["step"] for line in without_times(folder)] == [0, 1, 2, 3]
+    return folder
+
+
+def test_what_a_kill_leaves_behind_is_cleared_away(cut, unbroken, runner):
+    half = cut / "checkpoints/.step-000004"
+    shutil.copytree(cut / "checkpoints/step-000002", half)
+    (half / "trainer.pt").unlink()
+    shutil.copytree(half, cut / "checkpoints/step-000004")  # never whole: no trainer.pt
+    with (cut / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 4, "loss": 0.1')
+    for name in ("step-000004.parquet", "step-000999.parquet", "step-000004.unfinished"):
+        (cut / "rollouts" / name).write_bytes(b"PAR1")
+    (cut / ".metrics.jsonl.unfinished").write_text("{")
+    runner.go(runner.resume(cut))
+    same(cut, unbroken("grpo"))
+    assert not list((cut / "checkpoints").glob(".*"))
+
+
+def test_a_file_of_the_user_beside_the_rollouts_stays(cut, runner):
+    mine = cut / "rollouts/notes-about-it.parquet"
+    mine.write_bytes(b"mine")
+    runner.resume(cut)
+    assert mine.read_bytes() == b"mine"
+
+
+def test_going_on_with_a_finished_run_changes_nothing(unbroken, runner):
+    folder = unbroken("grpo")
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    run = runner.resume(folder)
+    assert run.finished
+    runner.go(run)
+    after = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    assert before == after
+
+
+def test_a_finished_run_takes_more_steps(lab, unbroken, runner, tmp_path):
+    folder = tmp_path / "run"
+    runner.whole(short(lab, steps=2), folder)
+    run = runner.resume(folder, training={"steps": STEPS})
+    assert f"steps = {STEPS}\n" in (folder / "config.toml").read_text()
+    runner.go(run)
+    longer, whole = without_times(folder), without_times(unbroken("grpo"))
+    assert "eval/validation/pass@1" in longer[2]  # it was the last step once
+    longer[2] = {k: v for k, v in longer[2].items() if not k.startswith("eval/")}
+    assert longer == whole
+
+
+def test_fewer_steps_than_are_done_are_refused(cut, runner):
+    before = (cut / "config.toml").read_text()
+    with pytest.raises(UserError, match=r"has done 2 steps, training.steps is 1"):
+        runner.resume(cut, training={"steps": 1})
+    assert (cut / "config.toml").read_text() == before
+    assert len(without_times(cut)) == 4
+
+
+def test_a_checkpoint_of_another_architecture_is_refused(cut, runner, tmp_path):
+    other = save_model(tmp_path / "other", hidden=16)
+    shutil.copy(other / "config.json", cut / "checkpoints/step-000002/config.json")
+    with pytest.raises(UserError, match="hidden_size 16, the model has 32"):
+        runner.resume(cut)
+    (cut / "checkpoints/step-000002/config.json").write_text("{")
+    with pytest.raises(UserError, match="no readable config.json"):
+        runner.resume(cut)
+
+
+def test_a_damaged_checkpoint_is_named(cut, runner):
+    place = cut / "checkpoints/step-000002/trainer.pt"
+    place.write_bytes(place.read_bytes()[:100])
+    with pytest.raises(UserError, match="step-000002 cannot be read"):
+        runner.resume(cut)
