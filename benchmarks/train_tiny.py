@@ -1,0 +1,74 @@
+"""What `strop train` reaches on the shipped model, and how long it takes.
+
+    python benchmarks/train_tiny.py [--seeds 5] [--samples 16] [--k 1,16] [OPTION=VALUE ...]
+
+Runs the command as a user types it once per seed, whole process timed, then scores the shipped
+model and every run's last checkpoint on the held-out puzzles at temperature 1. Prints the mean over
+seeds with a Student-t interval. Options are handed to `strop train`.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from strop.evaluation.seeds import over_seeds
+
+
+def strop(*arguments: str) -> str:
+    """Run the command line and return what it printed."""
+    done = subprocess.run(
+        [sys.executable, "-m", "strop", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        raise SystemExit(f"strop {' '.join(arguments)} failed:\n{done.stderr}")
+    return done.stdout
+
+
+def scores(source: str, options: argparse.Namespace) -> dict[str, float]:
+    """Held-out numbers of a model or run."""
+    text = strop("eval", source, "--json", "--k", options.k, "--samples", str(options.samples))
+    return json.loads(text)
+
+
+def main() -> None:
+    """Print a line per seed and the means."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--samples", type=int, default=16)
+    parser.add_argument("--k", default="1,16")
+    parser.add_argument("--keep", type=Path, help="keep the runs in this folder")
+    parser.add_argument("options", nargs="*")
+    options = parser.parse_args()
+    folder = options.keep or Path(tempfile.mkdtemp())
+    names = [f"pass@{k}" for k in options.k.split(",")] + ["entropy", "completions/mean_length"]
+    before = scores("tiny", options)
+    print(f"{os.cpu_count()} cores; before: " + _text({n: before[n] for n in names}), flush=True)
+    after, seconds = [], []
+    for seed in range(options.seeds):
+        begun = time.perf_counter()
+        strop("train", *options.options, f"seed={seed}", "--out", str(folder / f"seed-{seed}"))
+        seconds.append(time.perf_counter() - begun)
+        after.append(scores(str(folder / f"seed-{seed}"), options))
+        shown = _text({n: after[-1][n] for n in names})
+        print(f"seed {seed}: {seconds[-1]:.0f} s, {shown}", flush=True)
+    for name, values in {n: [a[n] for a in after] for n in names}.items():
+        mean = over_seeds(values)
+        print(f"{name}: {before[name]:.3f} -> {mean.value:.3f} "
+              f"(95% over seeds {mean.low:.3f} to {mean.high:.3f})")  # fmt: skip
+    print(f"seconds: mean {sum(seconds) / len(seconds):.0f}, largest {max(seconds):.0f}")
+
+
+def _text(values: dict[str, float]) -> str:
+    return ", ".join(f"{name} {value:.3f}" for name, value in values.items())
+
+
+if __name__ == "__main__":
+    main()
