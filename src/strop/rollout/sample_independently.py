@@ -52,24 +52,13 @@ class SampleIndependently:
         return (*found, *([MinP(self.min_p)] if self.min_p else []))
 
     def __call__(self, draws: tuple[Draw, ...], services: Any, rng: torch.Generator) -> Strategy:
-        requests = []
         total = sum(draw.num_rollouts for draw in draws)
         seeds = iter(torch.randint(2**62, (total,), generator=rng).tolist())
-        for draw in draws:
-            ids = services.prompt_ids(draw.uid)
-            for _ in range(draw.num_rollouts):
-                requests.append(
-                    Request(
-                        ids,
-                        max_tokens=self.max_tokens or services.max_tokens,
-                        temperature=self.temperature,
-                        rules=self.rules(),
-                        stop_ids=services.stop_ids,
-                        stop_strings=services.stop_strings,
-                        seed=next(seeds),
-                        want=services.wanted_statistics,
-                    )
-                )
+        requests = [
+            self._request(services, draw, next(seeds))
+            for draw in draws
+            for _ in range(draw.num_rollouts)
+        ]
         numbers, events = yield [Submit(request) for request in requests]
         heard: dict[int, list[Event]] = {number: [] for number in numbers}
         running = set(numbers)
@@ -81,3 +70,15 @@ class SampleIndependently:
             if running:
                 _, events = yield []
         return assemble(draws, requests, [heard[number] for number in numbers]), None
+
+    def _request(self, services: Any, draw: Draw, seed: int) -> Request:
+        return Request(
+            services.prompt_ids(draw.uid),
+            max_tokens=self.max_tokens or services.max_tokens,
+            temperature=self.temperature,
+            rules=self.rules(),
+            stop_ids=services.stop_ids,
+            stop_strings=services.stop_strings,
+            seed=seed,
+            want=services.wanted_statistics,
+        )
