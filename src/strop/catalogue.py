@@ -56,8 +56,8 @@ class Entry:
 
     def line(self, label: str) -> str:
         """The docstring's sentence that starts with `label:`; empty if there is none."""
-        found = re.search(rf"{label}:\s*(.+?)(?=\.\s+[A-Z][a-z]+:|\.?\s*\n\s*[A-Z][^\n:]*:|\.?\s*\Z)",
-                          self.doc, re.S)  # fmt: skip
+        ends = r"\.\s+[A-Z][a-z]+:|\.?\s*\n\s*[A-Z][^\n:]*:|\.?\s*\Z"
+        found = re.search(rf"{label}:\s*(.+?)(?={ends})", self.doc, re.S)
         return " ".join(found.group(1).split()) if found else ""
 
     def load(self) -> Any:
@@ -123,7 +123,7 @@ def load(kind: str, name: str) -> Any:
 
 
 def nearest(name: str, known: Any) -> str:
-    """", did you mean a or b?" for the closest known names; empty when none is close."""
+    """The words ", did you mean a or b?" for the closest known names; empty when none is close."""
     close = difflib.get_close_matches(name, list(known), n=3, cutoff=0.5)
     return f", did you mean {' or '.join(close)}?" if close else ""
 

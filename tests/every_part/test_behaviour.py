@@ -210,6 +210,23 @@ def kernel_check(term: Term, batch: Batch) -> None:
         assert (analytic != 0).any()
 
 
+SILENT = [e for e in TERMS if "silent_at_zero_advantage" in parts.facts(Use(e.load()()))]
+
+
+@pytest.mark.parametrize("entry", SILENT, ids=[e.name for e in SILENT])
+def test_silent_parts_have_no_gradient_where_the_advantage_is_zero(entry):
+    batch = batch_for(10)
+    batch = batch.set(gradient_T=batch["mask_T"], denominator_T=batch["mask_T"])
+    silent_T = torch.arange(batch.size("T")) % 2 == 0
+    batch = batch.set(advantage_T=torch.where(silent_T, 0, batch["advantage_T"]))
+    ratio = Use(catalogue.load("part", "ratio_per_token")())
+    term = Term("term", Use(part_of(entry)), Use(AverageOverTokens()), ratio=ratio)
+    view = View(kernel.prepare([term], batch))
+    _, found = kernel.adjoints([term], view, {"logp_T": batch["logp_T"]}, kernel.Tally())
+    assert (found["logp_T"][silent_T] == 0).all()
+    assert (found["logp_T"][~silent_T] != 0).any()
+
+
 def outputs(part) -> dict[str, Tensor]:
     """The part's results on several batches, one after another."""
     found: dict[str, list[Tensor]] = {}

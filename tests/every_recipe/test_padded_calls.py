@@ -18,7 +18,7 @@ WITH_PARAMS = [(name, {}) for name in NAMES] + [
 ]
 every_recipe = pytest.mark.parametrize("recipe", NAMES)
 SEEDS = st.integers(0, 10_000)
-FEW = settings(max_examples=8)
+FEW = settings(max_examples=5)
 
 
 def call_all(recipe, seed, change=lambda given: given):
@@ -94,7 +94,7 @@ def test_permuting_rollouts_permutes_the_results(recipe, seed, data):
 @pytest.mark.parametrize("seed", [0, 1])
 def test_gradient_is_that_of_finite_differences(recipe, seed, params):
     """In every tensor that carries gradient, with stopped gradients held; seeds lie off kinks."""
-    given = inputs_for(recipe, "policy_loss", seed, params=params)
+    given = inputs_for(recipe, "policy_loss", seed, (3, 5), params)
     for name in ("logp", "entropy", "mean_logp", "values"):
         if name not in given:
             continue
@@ -128,3 +128,28 @@ def test_missing_and_unknown_tensors_are_named(recipe):
                     continue
                 with pytest.raises(functional.UserError, match=f"needs .*{name}"):
                     function(recipe, **fewer)
+
+
+def nobody(inputs):
+    return rows(inputs, torch.tensor([], dtype=torch.int64))
+
+
+def masked(inputs):
+    return {**inputs, "mask": torch.zeros_like(inputs["mask"])}
+
+
+def alone(inputs):
+    return rows(inputs, torch.tensor([0]))
+
+
+@every_recipe
+@pytest.mark.parametrize("change", [nobody, masked, alone])
+def test_no_rollout_no_token_and_one_rollout(recipe, change):
+    loss, metrics, results = call_all(recipe, 1, change)
+    assert torch.isfinite(loss)
+    assert all(value == value for value in metrics.values())
+    for result in results:
+        assert torch.isfinite(result.double()).all()
+    if change is not alone:
+        assert float(loss) == 0
+        assert not any(result.any() for result in results)
