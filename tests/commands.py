@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import resource
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,7 +11,6 @@ from typing import Any, NamedTuple
 import pytest
 
 from strop.cli.main import main
-
 
 PRELOADED = [
     "strop.training.loop", "strop.cli.main", "strop.cli.progress", "strop.report.page",
@@ -35,27 +35,30 @@ class Strop:
 
     def __call__(self, *words: str | Path) -> Said:
         self.capture.readouterr()
-        with self.patch.context() as patch, pytest.raises(SystemExit) as ended:
-            patch.setattr(sys, "argv", ["strop", *map(str, words)])
+        self.patch.setattr(sys, "argv", ["strop", *map(str, words)])
+        with pytest.raises(SystemExit) as ended:
             main()
         code = ended.value.code
         return Said(0 if code is None else int(code), *self.capture.readouterr())
 
 
-def launch(words: Sequence[str | Path], output: Path) -> Any:
+def launch(words: Sequence[str | Path], output: Path, most_bytes: int = 0) -> Any:
     """A process of its own that runs the command; what it prints goes to the file `output`.
 
-    It is forked from a server that has imported torch once, so it starts in a moment.
+    It is forked from a server that has imported torch once, so it starts in a moment. No file may
+    grow beyond `most_bytes` (0: no limit); writing more fails as on a full disk.
     """
     context: Any = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(PRELOADED)
-    process = context.Process(target=_command, args=([*map(str, words)], str(output)))
+    process = context.Process(target=_command, args=([*map(str, words)], str(output), most_bytes))
     process.start()
     return process
 
 
-def _command(words: list[str], output: str) -> None:
+def _command(words: list[str], output: str, most_bytes: int) -> None:
     os.setsid()  # a group of its own, as a shell gives it
+    if most_bytes:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, most_bytes))
     file = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(file, 1)
     os.dup2(file, 2)

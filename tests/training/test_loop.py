@@ -13,18 +13,46 @@ from strop import catalogue
 from strop.errors import UserError
 from strop.training import checkpoint, config, models
 
-TRL_NAMES = """
-    loss grad_norm learning_rate num_tokens step_time reward reward_std frac_reward_zero_std
-    rewards/digits/mean rewards/digits/std completions/mean_length completions/min_length
-    completions/max_length completions/clipped_ratio entropy clip_ratio/low_mean
-    clip_ratio/high_mean clip_ratio/region_mean sampling/sampling_logp_difference/mean
-""".split()
-OWN_NAMES = """
-    policy_loss rewards/frac_unscored groups/frac_all_0 groups/frac_all_1 groups/frac_mixed
-    groups/frac_rollouts_with_gradient advantage/abs_mean num_rollouts data/epoch
-    data/rollouts_sampled data/rollouts_kept timing_s/rollout timing_s/reward timing_s/update
-    perf/tokens_per_s perf/rollouts_per_s perf/peak_mem_gb
-""".split()
+TRL_NAMES = [
+    "loss",
+    "grad_norm",
+    "learning_rate",
+    "num_tokens",
+    "step_time",
+    "reward",
+    "reward_std",
+    "frac_reward_zero_std",
+    "rewards/digits/mean",
+    "rewards/digits/std",
+    "completions/mean_length",
+    "completions/min_length",
+    "completions/max_length",
+    "completions/clipped_ratio",
+    "entropy",
+    "clip_ratio/low_mean",
+    "clip_ratio/high_mean",
+    "clip_ratio/region_mean",
+    "sampling/sampling_logp_difference/mean",
+]
+OWN_NAMES = [
+    "policy_loss",
+    "rewards/frac_unscored",
+    "groups/frac_all_0",
+    "groups/frac_all_1",
+    "groups/frac_mixed",
+    "groups/frac_rollouts_with_gradient",
+    "advantage/abs_mean",
+    "num_rollouts",
+    "data/epoch",
+    "data/rollouts_sampled",
+    "data/rollouts_kept",
+    "timing_s/rollout",
+    "timing_s/reward",
+    "timing_s/update",
+    "perf/tokens_per_s",
+    "perf/rollouts_per_s",
+    "perf/peak_mem_gb",
+]
 
 
 @pytest.fixture(scope="module")
@@ -149,7 +177,7 @@ def test_every_recipe_trains(name, runner, lab, tmp_path):
 
 def test_an_existing_run_is_not_written_over(finished, lab):
     before = (finished[0] / "metrics.jsonl").read_text()
-    with pytest.raises(UserError, match="already holds a run.*--resume"):
+    with pytest.raises(UserError, match=r"already holds a run.*--resume"):
         Runner().start(lab.raw(), finished[0])
     assert (finished[0] / "metrics.jsonl").read_text() == before
 

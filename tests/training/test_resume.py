@@ -54,8 +54,8 @@ def same(folder, other):
     assert one.read_bytes() == two.read_bytes()
 
 
-def break_at(monkeypatch, target, name, count):
-    """Make the `count`-th call of a function raise before it does anything."""
+def go_until(runner, run, monkeypatch, target, name, count):
+    """Go on with a run until the `count`-th call of a function, which raises at once."""
     real, calls = getattr(target, name), []
 
     def breaking(*arguments, **named):
@@ -64,7 +64,10 @@ def break_at(monkeypatch, target, name, count):
             raise Broken
         return real(*arguments, **named)
 
-    monkeypatch.setattr(target, name, breaking)
+    with monkeypatch.context() as patch:
+        patch.setattr(target, name, breaking)
+        with pytest.raises(Broken):
+            runner.go(run)
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
@@ -75,9 +78,7 @@ def test_a_run_that_breaks_off_twice_goes_on_exactly(
     at = random.Random(recipe).sample(range(1, STEPS + 1), 2)
     run = runner.start(short(lab, recipe), folder)
     for count in at:
-        with monkeypatch.context() as patch, pytest.raises(Broken):
-            break_at(patch, loop, "train_step", min(count, STEPS - run.done))
-            runner.go(run)
+        go_until(runner, run, monkeypatch, loop, "train_step", min(count, STEPS - run.done))
         run = runner.resume(folder)
     runner.go(run)
     same(folder, unbroken(recipe))
@@ -101,9 +102,7 @@ def test_a_run_may_break_off_anywhere(
 ):
     folder = tmp_path / "run"
     run = runner.start(short(lab), folder)
-    with monkeypatch.context() as patch, pytest.raises(Broken):
-        break_at(patch, target, name, count)
-        runner.go(run)
+    go_until(runner, run, monkeypatch, target, name, count)
     run = runner.resume(folder)
     runner.go(run)
     same(folder, unbroken("grpo"))
@@ -114,9 +113,7 @@ def cut(lab, runner, tmp_path, monkeypatch):
     """The folder of a run that broke off in step 4; its newest checkpoint is of step 2."""
     folder = tmp_path / "run"
     run = runner.start(short(lab), folder)
-    with monkeypatch.context() as patch, pytest.raises(Broken):
-        break_at(patch, loop, "train_step", 4)
-        runner.go(run)
+    go_until(runner, run, monkeypatch, loop, "train_step", 4)
     assert [line["step"] for line in without_times(folder)] == [0, 1, 2, 3]
     return folder
 
@@ -179,7 +176,7 @@ def test_a_checkpoint_of_another_architecture_is_refused(cut, runner, tmp_path):
     with pytest.raises(UserError, match="hidden_size 16, the model has 32"):
         runner.resume(cut)
     (cut / "checkpoints/step-000002/config.json").write_text("{")
-    with pytest.raises(UserError, match="no readable config.json"):
+    with pytest.raises(UserError, match=r"no readable config\.json"):
         runner.resume(cut)
 
 

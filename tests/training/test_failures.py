@@ -1,0 +1,192 @@
+"""What stops a run, what does not, and what is left afterwards."""
+
+import json
+import math
+
+import pytest
+from commands import Strop, launch
+from models import without_times
+
+from strop.training import checkpoint
+
+BOUNDS = '''
+from dataclasses import dataclass
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class NotANumber:
+    """nan at the second step."""
+
+    def __call__(self, log_ratio_T: Tensor, advantage_T: Tensor, step: Tensor) -> Tensor:
+        return log_ratio_T.exp() * advantage_T * (float("nan") if step == 2 else 1.0)
+
+
+@dataclass(frozen=True)
+class SteepRoot:
+    """At the second step a finite loss with an infinite gradient: the root at 0."""
+
+    def __call__(self, log_ratio_T: Tensor, advantage_T: Tensor, step: Tensor) -> Tensor:
+        if step == 2:
+            return log_ratio_T.clamp(min=0).sqrt() * advantage_T
+        return log_ratio_T.exp() * advantage_T
+'''
+REWARD = '''
+import os
+import time
+
+
+def partly(completions, **columns):
+    """Fails for about every third answer."""
+    scores = []
+    for text in completions:
+        kind = sum(map(ord, text)) % 3
+        if text and kind == 1:
+            {what}
+        scores.append(float(kind))
+    return scores
+
+
+def nan_at_two(completions, trainer_state, **columns):
+    return [float("nan") if trainer_state.global_step == 2 else 1.0] * len(completions)
+
+
+def nan_on_answers(completions, **columns):
+    return [float("nan") if text else 1.0 for text in completions]
+'''
+
+
+@pytest.fixture
+def strop(monkeypatch, capsys):
+    return Strop(monkeypatch, capsys)
+
+
+@pytest.fixture
+def rewards(tmp_path):
+    """Writes the reward file; `what` is done for some of the answers."""
+
+    def write(what="raise ValueError('[/no] answer')"):
+        path = tmp_path / "given.py"
+        path.write_text(REWARD.replace("{what}", what))
+        return path
+
+    return write
+
+
+def steps_of(folder):
+    return [line["step"] for line in without_times(folder)]
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("NotANumber", "step 2: the loss is nan"),
+        ("SteepRoot", "step 2: the gradient is not finite"),
+    ],
+)
+def test_numbers_that_are_not_finite_stop_the_run(name, message, strop, lab, tmp_path):
+    bounds, folder = tmp_path / "bounds.py", tmp_path / "run"
+    bounds.write_text(BOUNDS)
+    said = strop("train", *lab.arguments("--bound", f'"{bounds}:{name}"'), "--out", folder)
+    assert said.code == 1
+    assert message in said.err
+    assert f"Go on with: strop train --resume {folder}" in said.err
+    assert said.err.count("\n") == 1
+    assert steps_of(folder) == [1]
+    saved = checkpoint.newest(folder / "checkpoints")
+    assert saved.name == "step-000001"
+    bounds.write_text(BOUNDS.replace("step == 2", "step == 99"))
+    said = strop("train", "--resume", folder)
+    assert said.code == 0, said.err
+    assert steps_of(folder) == [1, 2, 3]
+
+
+def test_a_reward_that_fails_for_some_answers_leaves_those_unscored(strop, lab, rewards, tmp_path):
+    folder = tmp_path / "run"
+    words = lab.arguments("--out", str(folder))
+    words[words.index("--reward") + 1] = f"{rewards()}:partly"
+    said = strop("train", *words)
+    assert said.code == 0, said.err
+    assert said.out.count("a reward function failed") == 1
+    assert "ValueError: [/no] answer" in said.out
+    lines = without_times(folder)
+    assert steps_of(folder) == [1, 2, 3]
+    assert any(line["rewards/frac_unscored"] > 0 for line in lines)
+    assert all(math.isfinite(value) for line in lines for value in line.values())
+
+
+@pytest.mark.parametrize("what", ["os._exit(3)", "time.sleep(60)"])
+def test_a_reward_that_crashes_or_hangs_costs_its_rows_only(what, runner, lab, rewards, tmp_path):
+    raw = lab.raw(training={"steps": 1})
+    raw["reward"] = {"functions": [f"{rewards(what)}:partly"], "timeout_seconds": 0.2}
+    raw["algorithm"]["sampling.num_prompts"] = 1
+    run = runner.start(raw, tmp_path / "run")
+    runner.go(run)
+    (line,) = without_times(tmp_path / "run")
+    assert 0 < line["rewards/frac_unscored"] < 1
+    kinds = {failure.kind for failure in run.world.services.failures}
+    assert kinds == {"timeout" if "sleep" in what else "crash"}
+
+
+def test_a_reward_that_stops_being_a_number_ends_the_run_where_it_was(
+    strop, lab, rewards, tmp_path
+):
+    folder, path = tmp_path / "run", rewards()
+    raw = lab.arguments("--out", str(folder))
+    raw[raw.index("--reward") + 1] = f"{path}:nan_at_two"
+    said = strop("train", *raw)
+    assert said.code == 2
+    assert "nan_at_two returned nan (float) for row 0" in said.err
+    assert f"strop train --resume {folder}" in said.err
+    assert steps_of(folder) == [1]
+    path.write_text(REWARD.replace("{what}", "pass").replace("== 2", "== 99"))
+    assert strop("train", "--resume", folder).code == 0
+    assert steps_of(folder) == [1, 2, 3]
+
+
+def test_a_reward_that_is_wrong_from_the_first_answer_leaves_no_folder(
+    strop, lab, rewards, tmp_path
+):
+    folder = tmp_path / "runs/one"
+    raw = lab.arguments("evaluation.every=1", "--out", str(folder))
+    raw[raw.index("--reward") + 1] = f"{rewards()}:nan_on_answers"
+    said = strop("train", *raw)
+    assert said.code == 2
+    assert "nan_on_answers returned nan" in said.err
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize("room", ["nothing", "weights", "all but the optimiser"])
+def test_a_full_disk_stops_the_run_with_the_last_checkpoint_whole(room, lab, tmp_path):
+    folder, output = tmp_path / "run", tmp_path / "output"
+    words = ["train", *lab.arguments("--out", str(folder))]
+    begun = launch([*words, "training.steps=1"], output)
+    begun.join()
+    assert begun.exitcode == 0, output.read_text()
+    place = folder / "checkpoints/step-000001"
+    weights = (place / "model.safetensors").stat().st_size
+    limit = {"nothing": 512, "weights": weights - 1, "all but the optimiser": weights + 4096}[room]
+    before = {path.name: path.read_bytes() for path in place.iterdir()}
+    output.unlink()
+    limited = launch(["train", "--resume", folder, "training.steps=3"], output, limit)
+    limited.join()
+    said = output.read_text()
+    assert limited.exitcode in (1, 2), said
+    assert "Traceback" not in said
+    assert "File too large" in said or "could not be written" in said
+    assert {path.name: path.read_bytes() for path in place.iterdir()} == before
+    assert [path.name for path in (folder / "checkpoints").iterdir()] == ["step-000001"]
+    free = launch(["train", "--resume", folder, "training.steps=3"], output)
+    free.join()
+    assert free.exitcode == 0, output.read_text()
+    assert steps_of(folder) == [1, 2, 3]
+
+
+def test_the_metrics_stay_valid_json(tmp_path):
+    from strop.training.record import Record
+
+    record = Record(tmp_path)
+    record.metrics(1, {"good": 1.5, "bad": math.nan, "huge": math.inf})
+    (line,) = (tmp_path / "metrics.jsonl").read_text().splitlines()
+    strict = json.loads(line, parse_constant=pytest.fail)
+    assert strict == {"step": 1, "good": 1.5, "bad": None, "huge": None}
