@@ -234,15 +234,15 @@ def test_aggregations_of_the_method_card(aggregation, expected):
     # Sequences (1, 1) and (2, 2, 2, 2, 2, 2).
     losses = f64(1, 2)[:, None].expand(2, 6)
     mask = torch.tensor([[1, 1, 0, 0, 0, 0], [1, 1, 1, 1, 1, 1]])
-    assert float(functional.aggregate(losses, mask, aggregation)) == pytest.approx(expected)
+    assert float(functional.loss_aggregation(losses, mask, aggregation)) == pytest.approx(expected)
 
 
 def test_constant_length_and_unknown_aggregation():
     losses, mask = torch.ones(2, 6, dtype=torch.float64), torch.ones(2, 6)
-    norm = functional.aggregate(losses, mask, "seq-mean-token-sum-norm", L_max=10)
+    norm = functional.loss_aggregation(losses, mask, "seq-mean-token-sum-norm", L_max=10)
     assert float(norm) == pytest.approx(0.6)
     with pytest.raises(UserError, match="no aggregation 'token-men', did you mean token-mean"):
-        functional.aggregate(losses, mask, "token-men")
+        functional.loss_aggregation(losses, mask, "token-men")
 
 
 def test_kl_estimators_of_the_method_card():

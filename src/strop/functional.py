@@ -34,7 +34,7 @@ __all__ = [
     "COLUMNS",
     "UserError",
     "advantages",
-    "aggregate",
+    "loss_aggregation",
     "inputs",
     "kl_estimators",
     "policy_loss",
@@ -154,7 +154,7 @@ def token_weights(
     return -grad_BT
 
 
-def aggregate(
+def loss_aggregation(
     per_token_loss: Tensor,
     mask: Tensor,
     aggregation: str = "token-mean",

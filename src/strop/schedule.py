@@ -35,7 +35,7 @@ class Linear(Schedule):
     end: float = 0.0
 
     def __call__(self, step: int, num_steps: int) -> float:
-        return self.start + (self.end - self.start) * step / max(num_steps, 1)
+        return _between(self.start, self.end, step / max(num_steps, 1))
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Cosine(Schedule):
 
     def __call__(self, step: int, num_steps: int) -> float:
         share = (1 - math.cos(math.pi * step / max(num_steps, 1))) / 2
-        return self.start + (self.end - self.start) * share
+        return _between(self.start, self.end, share)
 
 
 @dataclass(frozen=True)
@@ -59,6 +59,11 @@ class Warmup(Schedule):
 
     def __call__(self, step: int, num_steps: int) -> float:
         return self.peak * min(1.0, step / max(self.steps, 1))
+
+
+def _between(start: float, end: float, share: float) -> float:
+    """start at share 0 and end at share 1, both exactly."""
+    return start * (1 - share) + end * share
 
 
 SCHEDULES: dict[str, type[Schedule]] = {

@@ -24,7 +24,7 @@ def wanted_columns(algorithm: Algorithm) -> frozenset[str]:
     A lone update takes its own log-probabilities as the old ones, so ratios and objectives then
     need none; what is prepared before the update (corrections, averages, rates) still does.
     """
-    lone = algorithm.plan is None or algorithm.plan.part.num_updates == 1
+    lone = getattr(getattr(algorithm.plan, "part", None), "num_updates", None) == 1
     wanted = set(algorithm.reads(tuple(stage for stage in STAGES if stage != "terms")))
     for term in algorithm.terms:
         for slot, use in term.uses():
