@@ -34,9 +34,9 @@ __all__ = [
     "COLUMNS",
     "UserError",
     "advantages",
-    "loss_aggregation",
     "inputs",
     "kl_estimators",
+    "loss_aggregation",
     "policy_loss",
     "selection",
     "token_weights",
@@ -186,7 +186,7 @@ def kl_estimators(
     found = {}
     for kind in ("k1", "abs", "k2", "k3"):
         kl_T = -parts.call(Use(penalty(estimator=kind)), batch).value
-        found[kind] = aggregate(back(batch, kl_T, mask.shape[1]), mask, aggregation)
+        found[kind] = loss_aggregation(back(batch, kl_T, mask.shape[1]), mask, aggregation)
     return found
 
 
