@@ -41,8 +41,11 @@ def test_edges():
     assert part(metrics={"entropy": 0.3}, state={"coef": 0.1}).state == {"coef": -0.1}
     with pytest.raises(UserError, match="entropy"):
         part(metrics={"loss": 1.0}, state=part.init())
-    with pytest.raises(UserError, match="bounds"):
-        HoldEntropyWithCoefficient(bounds=(1.0, 0.0))
+    fixed = HoldEntropyWithCoefficient(start=0.1, bounds=(0.1, 0.1))
+    assert fixed(metrics={"entropy": 0.0}, state=fixed.init()).state == {"coef": 0.1}
+    for bounds in ((1.0, 0.0), (0.0, 0.5, 1.0)):
+        with pytest.raises(UserError, match="bounds"):
+            HoldEntropyWithCoefficient(bounds=bounds)
     with pytest.raises(UserError, match="delta"):
         HoldEntropyWithCoefficient(delta=-0.1)
     for field in ("start", "target"):

@@ -95,6 +95,10 @@ def test_edges():
     assert not nothing.value.keep_B.any()
     assert nothing.metrics["dynamic_sampling/missing_prompts"] == 2.0
     assert nothing.metrics["dynamic_sampling/uniform_fraction"] == 1.0
+    single = run(part, _batch(RIGHT), state=part.init())
+    assert single.metrics["dynamic_sampling/uniform_fraction"] == 1.0
+    live = run(part, _batch(MIXED), state=part.init())
+    assert live.metrics["dynamic_sampling/uniform_fraction"] == 0.0
     assert part.facts == {"removes_uniform_groups"}
     for field in ("num_prompts", "max_rounds"):
         with pytest.raises(UserError, match=field):

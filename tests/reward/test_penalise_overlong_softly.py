@@ -33,7 +33,7 @@ def test_matches_slow_loop():
 
 
 def test_edges():
-    batch = flat_batch((4, 1, 2), reward_B=[1.0, NAN, 1.0])
+    batch = flat_batch((4, 1, 3), reward_B=[1.0, NAN, 1.0])
     # limit 4: an eighth is less than one token, so the buffer is one token
     found = run(PenaliseOverlongSoftly(), batch).value
     assert found.tolist() == pytest.approx([0.0, NAN, 1.0], nan_ok=True)

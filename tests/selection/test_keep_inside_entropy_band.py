@@ -25,20 +25,20 @@ def _example(entropy: float):
 @pytest.mark.parametrize(
     ("entropy", "direction", "kept"),
     [
-        (0.3, -1.0, [False] * 4 + [True] * 2),  # below: the bad one
+        (0.25, -1.0, [False] * 4 + [True] * 2),  # below: the bad one
         (0.6, 1.0, [True] * 4 + [False] * 2),  # above: the good ones
         (0.4, 0.0, [True] * 6),
-        (0.35, 0.0, [True] * 6),  # on an edge is inside
-        (0.45, 0.0, [True] * 6),
+        (0.375, 0.0, [True] * 6),  # on an edge is inside
+        (0.5, 0.0, [True] * 6),
     ],
 )
 def test_worked_example(entropy, direction, kept):
-    result = run(KeepInsideEntropyBand(0.35, 0.45), _example(entropy))
+    result = run(KeepInsideEntropyBand(0.375, 0.5), _example(entropy))
     assert result.value.gradient_T.tolist() == kept
     assert result.value.denominator_T.tolist() == kept
     assert result.metrics == {
-        "entropy_control/low": 0.35,
-        "entropy_control/high": 0.45,
+        "entropy_control/low": 0.375,
+        "entropy_control/high": 0.5,
         "entropy_control/entropy": pytest.approx(entropy),
         "entropy_control/direction": direction,
         "entropy_control/kept_fraction": {-1.0: 0.25, 1.0: 0.75, 0.0: 1.0}[direction],
@@ -110,6 +110,9 @@ def test_edges():
     empty = run(KeepInsideEntropyBand(-1.0, 1.0), batch.set(mask_T=torch.zeros(3).bool()))
     assert empty.metrics["entropy_control/entropy"] == 0.0
     assert empty.metrics["entropy_control/kept_fraction"] == 0.0
+    lone = flat_batch((2,), entropy_old_T=[1.0, 1.0], advantage_T=[1.0, 1.0])
+    kept = run(KeepInsideEntropyBand(0.0, 0.5), lone).metrics["entropy_control/kept_fraction"]
+    assert kept == 1.0
     # edges that cross: the upper one decides
     crossed = run(KeepInsideEntropyBand(0.9, 0.1), _example(0.5))
     assert crossed.metrics["entropy_control/direction"] == 1.0

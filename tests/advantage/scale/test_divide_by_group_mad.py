@@ -49,6 +49,8 @@ def test_binary_rewards_without_floor_and_with():
     result = run(DivideByGroupMad(), batch)
     torch.testing.assert_close(result.value[:3].tolist(), [1000.0, 0.0, 0.0])
     assert result.metrics["advantage/mad_is_zero"] == 0.5  # one group of two
+    alone = flat_batch((1,) * 3, advantage_B=[1.0, 0.0, 0.0])
+    assert run(DivideByGroupMad(), alone).metrics["advantage/mad_is_zero"] == 1.0
     floored = run(DivideByGroupMad(floor=0.1), batch).value
     assert float(floored[0]) == pytest.approx(1 / 0.101)
 

@@ -29,7 +29,8 @@ def test_worked_example():
 
 
 def test_matches_slow_loop():
-    batch = ragged_batch(1).set(log_ratio_T=0.5 * torch.randn(ragged_batch(1).size("T")).double())
+    batch = ragged_batch(1)
+    batch = batch.set(log_ratio_T=torch.sin(torch.arange(batch.size("T")).double()))
     found = run(ClipBothSides(0.1, 0.3, dual_clip_c=1.2), batch).value
     for t in range(batch.size("T")):
         ratio = math.exp(float(batch["log_ratio_T"][t]))
@@ -65,16 +66,22 @@ def test_at_a_tie_the_gradient_follows_the_unclipped_branch():
 
 
 def test_metrics_count_clipped_tokens():
-    batch = flat_batch((4,), **_columns([0.5, 0.5, 1.5, 1.5], [-1, 1, 1, -1]))
+    batch = flat_batch((5,), **_columns([0.5, 0.5, 1.5, 1.5, 1.1], [-1, 1, 1, -1, 1]))
     metrics = run(ClipBothSides(), batch).metrics
-    assert metrics["clip_ratio/low_mean"].tolist() == [1, 0, 0, 0]
-    assert metrics["clip_ratio/high_mean"].tolist() == [0, 0, 1, 0]
-    assert metrics["clip_ratio/region_mean"].tolist() == [1, 0, 1, 0]
+    assert metrics["clip_ratio/low_mean"].tolist() == [1, 0, 0, 0, 0]
+    assert metrics["clip_ratio/high_mean"].tolist() == [0, 0, 1, 0, 0]
+    assert metrics["clip_ratio/region_mean"].tolist() == [1, 0, 1, 0, 0]
 
 
 def test_edges():
     batch = flat_batch((2,), **_columns([0.1, 9.0], [0, 0]))
     assert run(ClipBothSides(dual_clip_c=3.0), batch).value.tolist() == [0, 0]
+    # the dual clip leaves positive advantages alone
+    batch = flat_batch((2,), **_columns([1.1, 1.1], [0.5, -0.5]))
+    assert run(ClipBothSides(dual_clip_c=2.0), batch).value.tolist() == pytest.approx([0.55, -0.55])
+    for inside in (0.5, 1.0):
+        with pytest.raises(UserError, match="dual_clip_c"):
+            ClipBothSides(dual_clip_c=inside)
     for field in ("clip_low", "clip_high", "dual_clip_c"):
         with pytest.raises(UserError, match=field):
             ClipBothSides(**{field: -0.1})

@@ -67,6 +67,9 @@ def test_edges_and_metrics():
     assert metrics["clip_ratio/low_mean"].tolist() == [1, 0, 0]
     assert metrics["clip_ratio/high_mean"].tolist() == [0, 0, 1]
     assert metrics["clip_ratio/region_mean"].tolist() == [1, 0, 1]
+    # a ratio on the edge is inside
+    metrics = run(WeightByClippedRatio(0.0, 0.0), batch).metrics
+    assert metrics["clip_ratio/region_mean"].tolist() == [1, 0, 1]
     for field in ("clip_low", "clip_high"):
         with pytest.raises(UserError, match=field):
             WeightByClippedRatio(**{field: -0.1})

@@ -33,6 +33,8 @@ def test_gradient():
     PenaliseFullKlToReference()(current_TV, reference_TV).value.sum().backward()
     assert reference_TV.grad is None
     assert current_TV.grad is not None
+    metrics = PenaliseFullKlToReference()(current_TV, reference_TV).metrics
+    assert not metrics["kl"].requires_grad
 
 
 def test_expected_gradient_of_k2_is_this_ones():

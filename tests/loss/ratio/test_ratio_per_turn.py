@@ -38,6 +38,12 @@ def test_gradient():
     torch.testing.assert_close(gradient(function, logp_T), expected, atol=1e-6, rtol=1e-6)
 
 
+def test_the_old_policy_gets_no_gradient():
+    batch = ragged_batch(3)
+    old_T = batch["logp_old_T"].clone().requires_grad_()
+    assert not run(RatioPerTurn(), batch.set(logp_old_T=old_T)).value.requires_grad
+
+
 def test_edges():
     batch = ragged_batch(4)
     batch = batch.set(logp_old_T=batch["logp_T"] - 30.0)

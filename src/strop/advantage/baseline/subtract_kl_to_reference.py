@@ -38,5 +38,5 @@ class SubtractKlToReference:
         rollout_T: Tensor,
     ) -> Tensor:
         num = advantage_B.shape[0]
-        kl_B = segments.total((logp_old_T - logp_ref_T).detach(), rollout_T, num, mask_T)
+        kl_B = segments.total(logp_old_T - logp_ref_T, rollout_T, num, mask_T)
         return advantage_B - self.coef * kl_B.to(advantage_B.dtype)

@@ -6,6 +6,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from strop.errors import UserError
 from strop.part import Result, require
 
 
@@ -37,6 +38,11 @@ class ClipBothSides:
         require(self, "clip_low", low=0.0)
         require(self, "clip_high", low=0.0)
         require(self, "dual_clip_c", low=0.0)
+        if isinstance(self.dual_clip_c, int | float) and 0 < self.dual_clip_c <= 1:
+            raise UserError(
+                f"clip_both_sides.dual_clip_c must be above 1, or 0 for none, it is "
+                f"{self.dual_clip_c}"
+            )
 
     def __call__(self, log_ratio_T: Tensor, advantage_T: Tensor) -> Result:
         ratio_T = log_ratio_T.exp()
@@ -44,7 +50,7 @@ class ClipBothSides:
         bound_T = ratio_T.clamp(1 - self.clip_low, 1 + self.clip_high) * advantage_T
         clipped_T = bound_T < free_T
         objective_T = torch.where(clipped_T, bound_T, free_T)
-        if self.dual_clip_c > 1:
+        if self.dual_clip_c:
             floor_T = self.dual_clip_c * advantage_T
             held_T = (advantage_T < 0) & (objective_T < floor_T)
             objective_T = torch.where(held_T, floor_T, objective_T)

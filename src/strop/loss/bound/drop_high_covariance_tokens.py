@@ -54,7 +54,7 @@ class DropHighCovarianceTokens:
         logp_T: Tensor,
         advantage_T: Tensor,
         gradient_T: Tensor,
-        rng: torch.Generator | None = None,
+        rng: torch.Generator,
         dropped_T: Tensor | None = None,
         candidate_T: Tensor | None = None,
         num_drop: Tensor | None = None,
@@ -65,7 +65,7 @@ class DropHighCovarianceTokens:
         clipped_T = bound_T < free_T
         if dropped_T is None:
             if candidate_T is None:
-                cov_T = _centred(advantage_T, gradient_T) * _centred(logp_T.detach(), gradient_T)
+                cov_T = _centred(advantage_T, gradient_T) * _centred(logp_T, gradient_T)
                 candidate_T = (cov_T > self.cov_low) & (cov_T < self.cov_high) & ~clipped_T
             share = int(self.drop_share * int(gradient_T.sum()))
             number = max(share, 1) if num_drop is None else int(num_drop)
@@ -83,11 +83,10 @@ def _centred(values_T: Tensor, where_T: Tensor) -> Tensor:
     return segments.centred(values_T, torch.zeros_like(where_T, dtype=torch.int64), 1, where_T)
 
 
-def _draw(candidate_T: Tensor, number: int, rng: torch.Generator | None) -> Tensor:
+def _draw(candidate_T: Tensor, number: int, rng: torch.Generator) -> Tensor:
     """`number` of the candidates (all if fewer), uniformly without replacement, as bool [T]."""
     row = candidate_T.nonzero().squeeze(1)
-    device = rng.device if rng is not None else "cpu"
-    order = torch.randperm(row.shape[0], generator=rng, device=device).to(row.device)
+    order = torch.randperm(row.shape[0], generator=rng, device=rng.device).to(row.device)
     drawn_T = torch.zeros_like(candidate_T)
     drawn_T[row[order[:number]]] = True
     return drawn_T
