@@ -81,7 +81,7 @@ def test_edges():
     assert run(ClipBothSides(dual_clip_c=2.0), batch).value.tolist() == pytest.approx([0.55, -0.55])
     for inside in (0.5, 1.0):
         with pytest.raises(UserError, match="dual_clip_c"):
-            ClipBothSides(dual_clip_c=inside)
+            run(ClipBothSides(dual_clip_c=inside), batch)
     for field in ("clip_low", "clip_high", "dual_clip_c"):
         with pytest.raises(UserError, match=field):
             ClipBothSides(**{field: -0.1})

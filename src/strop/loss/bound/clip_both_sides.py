@@ -38,13 +38,13 @@ class ClipBothSides:
         require(self, "clip_low", low=0.0)
         require(self, "clip_high", low=0.0)
         require(self, "dual_clip_c", low=0.0)
-        if isinstance(self.dual_clip_c, int | float) and 0 < self.dual_clip_c <= 1:
+
+    def __call__(self, log_ratio_T: Tensor, advantage_T: Tensor) -> Result:
+        if 0 < self.dual_clip_c <= 1:
             raise UserError(
                 f"clip_both_sides.dual_clip_c must be above 1, or 0 for none, it is "
                 f"{self.dual_clip_c}"
             )
-
-    def __call__(self, log_ratio_T: Tensor, advantage_T: Tensor) -> Result:
         ratio_T = log_ratio_T.exp()
         free_T = ratio_T * advantage_T
         bound_T = ratio_T.clamp(1 - self.clip_low, 1 + self.clip_high) * advantage_T
