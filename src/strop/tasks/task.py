@@ -8,7 +8,6 @@ from strop.errors import UserError
 from strop.tasks.names import did_you_mean
 
 MAX_SPLIT_ROWS = 1_000_000_000  # a split's uids start at a multiple of this
-_MAX_TOKENS_COUNTDOWN = 32  # the longest answer, brackets included, in characters
 
 
 @dataclass(frozen=True)
@@ -117,7 +116,7 @@ def _countdown(member: str, sizes: Sizes, seed: int, config: Mapping[str, Any]) 
             RewardSpec("correct", "strop.tasks.countdown:correct", rows_are_independent=True),
         ),
         answer="strop.tasks.countdown:extract_answer",
-        max_tokens=_MAX_TOKENS_COUNTDOWN,
+        max_tokens=countdown.MAX_TOKENS,
         reward_range=(0.0, 1.0),
         reward_values=(0.0, 1.0),
         train=splits["train"],
