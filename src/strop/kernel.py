@@ -104,7 +104,12 @@ class Tally:
         }
 
 
-def prepare(terms: Sequence[Term], batch: Batch, rng: torch.Generator | None = None) -> Batch:
+def prepare(
+    terms: Sequence[Term],
+    batch: Batch,
+    rng: torch.Generator | None = None,
+    tally: Tally | None = None,
+) -> Batch:
     """`batch` with each term's constants of this update as columns `<term>:rows_T`, `:share_T`.
 
     Reads gradient_T, denominator_T (policy) or mask_T (other learners). Shares are taken over the
@@ -121,7 +126,9 @@ def prepare(terms: Sequence[Term], batch: Batch, rng: torch.Generator | None = N
         view = view.with_columns(gradient_T=gradient_T, denominator_T=denominator_T)
         share_T = parts.call(term.average, view).value
         if term.correction is not None:
-            share_T = share_T * parts.call(term.correction, view).value.detach()
+            outcome = parts.call(term.correction, view)
+            share_T = share_T * outcome.value.detach()
+            _tell(tally, outcome, gradient_T)
         new = {f"{term.name}:rows_T": gradient_T, f"{term.name}:count_T": denominator_T}
         batch = batch.set(**new, **{f"{term.name}:share_T": share_T.detach()})
     return batch
@@ -132,17 +139,25 @@ def term_loss(term: Term, view: View, tally: Tally, **special: Any) -> Tensor:
     rows_T = view[f"{term.name}:rows_T"]
     view = view.with_columns(gradient_T=rows_T, denominator_T=view[f"{term.name}:count_T"])
     if term.ratio is not None:
-        view = view.with_columns(log_ratio_T=parts.call(term.ratio, view).value)
+        ratio = parts.call(term.ratio, view)
+        _tell(tally, ratio, rows_T)
+        view = view.with_columns(log_ratio_T=ratio.value)
     outcome = parts.call(term.objective, view, **special)
     objective_T = torch.where(rows_T, outcome.value, outcome.value.new_zeros(()))
     weight_T = torch.where(rows_T, view[f"{term.name}:share_T"], 0).to(objective_T.dtype)
     loss = -_number(term) * (weight_T * objective_T).sum()
-    count = rows_T.sum()
-    for name, value_T in outcome.metrics.items():
-        detached_T = torch.as_tensor(value_T, device=rows_T.device).detach()
-        tally.add(name, torch.where(rows_T, detached_T, 0).sum(), count)
+    _tell(tally, outcome, rows_T)
     tally.losses[term.name] = tally.losses.get(term.name, 0.0) + float(loss.detach())
     return loss
+
+
+def _tell(tally: Tally | None, outcome: parts.Result, rows_T: Tensor) -> None:
+    """Add a part's metrics, numbers or one per token, over the term's rows."""
+    if tally is None:
+        return
+    for name, value_T in outcome.metrics.items():
+        detached_T = torch.as_tensor(value_T, device=rows_T.device).detach()
+        tally.add(name, torch.where(rows_T, detached_T, 0).sum(), rows_T.sum())
 
 
 def adjoints(

@@ -93,7 +93,7 @@ class Learner:
     def apply(self, terms: list[Term], batch: Batch, number: int, tally: Tally) -> None:
         """Add the gradient of the terms over `batch` to the weights' gradients."""
         rng = self.rng_of("terms", number)
-        prepared = kernel.prepare(terms, batch, rng)
+        prepared = kernel.prepare(terms, batch, rng, tally)
         prepared = prepared.keep(_has_gradient(terms, prepared))
         if prepared.size("B") == 0:  # every advantage is 0: a step of the optimiser all the same
             self.policy.zero_gradient()

@@ -35,9 +35,8 @@ class SubtractLeaveOneOutMean:
 
     def __call__(self, advantage_B: Tensor, group_B: Tensor, scored_B: Tensor) -> Tensor:
         num = int(group_B.max()) + 1 if group_B.numel() else 0
-        size_B = segments.count(group_B, num, scored_B)[group_B]
-        centred_B = segments.centred(advantage_B, group_B, num, scored_B)
-        result_B = centred_B * size_B / (size_B - 1).clamp(min=1)
-        if self.singleton == "raw":
-            result_B = torch.where(size_B == 1, advantage_B, result_B)
-        return torch.where(scored_B, result_B, 0)
+        others_B = segments.leave_one_out_mean(advantage_B, group_B, num, scored_B)
+        if self.singleton == "zero":
+            alone_B = segments.count(group_B, num, scored_B)[group_B] == 1
+            others_B = torch.where(alone_B, advantage_B, others_B)
+        return torch.where(scored_B, advantage_B - others_B, 0)
