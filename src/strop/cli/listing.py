@@ -100,6 +100,16 @@ def _citation(entry: Entry) -> dict[str, str]:
     }
 
 
+# Parameters that are no field of a part, in the words of VOCABULARY.
+COMMON = {
+    "aggregation": "How token losses become one number.",
+    "beta": "Weight of the divergence from the reference policy; 0: no reference.",
+    "normalize_std": "Divide by the group's standard deviation.",
+    "refill": "Sample more prompts until enough groups have answers of different outcome.",
+    "length": "Constant that sums are divided by, tokens; 0: the most tokens of an answer.",
+}
+
+
 def _fields(fields: Iterable[Field]) -> list[dict[str, str]]:
     return [
         {"name": f.name, "type": f.annotation, "default": f.default, "meaning": f.comment}
@@ -112,6 +122,7 @@ def _recipe_page(entry: Entry) -> dict[str, Any]:
 
     lines = {key: entry.line(label) for key, label in RECIPE_LINES.items()}
     function = entry.load()
+    meanings = _meanings(function())
     stages = {stage: texts for stage, texts in notation.describe(function()).items() if texts}
     values = {k: notation.value_text(v) for k, v in function.__kwdefaults__.items()}
     return {
@@ -120,8 +131,24 @@ def _recipe_page(entry: Entry) -> dict[str, Any]:
         "code": entry.line("Code"),
         **lines,
         "stages": stages,
-        "parameters": [{**f, "default": values[f["name"]]} for f in _fields(entry.fields)],
+        "parameters": [
+            {**f, "default": values[f["name"]], "meaning": meanings.get(f["name"], "")}
+            for f in _fields(entry.fields)
+        ],
     }
+
+
+def _meanings(algorithm: Any) -> dict[str, str]:
+    """What recipe parameters mean: words of the trade, else the comment of the field they set."""
+    from strop import part as parts
+
+    found = dict(COMMON)
+    for _, use in algorithm.uses():
+        name = parts.name_of(use.part)
+        known = {entry.name: entry for entry in catalogue.parts(parts.folder_of(use.part))}
+        for field in known[name].fields if name in known else ():
+            found.setdefault(field.name, f"{field.comment.split(' Default:')[0]} ({name})")
+    return found
 
 
 def _part_line(entry: Entry) -> dict[str, Any]:
