@@ -1,0 +1,155 @@
+"""The examples in README.md and CONTRIBUTING.md do what the text says, as they stand there.
+
+`<!-- file: NAME -->` before a block names the file that a reader writes, `<!-- run: NAME -->` what
+is run, `<!-- output: NAME -->` what it prints.
+"""
+
+import contextlib
+import importlib
+import io
+import json
+import re
+import runpy
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from commands import Strop
+
+from strop.errors import UserError
+from strop.training import config
+
+ROOT = Path(__file__).parents[1]
+
+
+def blocks(page: str, kind: str) -> dict[str, str]:
+    """The marked blocks of a kind (file, run, output) by name."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    return dict(re.findall(rf"<!-- {kind}: ([^>]+) -->\n```\w+\n(.*?)```", text, re.S))
+
+
+@pytest.fixture
+def strop(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Strop:
+    return Strop(monkeypatch, capsys)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty working folder in which modules of earlier tests are not known."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for name in [n for n in sys.modules if n.startswith("strop_user_")]:
+        monkeypatch.delitem(sys.modules, name)
+    return tmp_path
+
+
+def write_files(page: str, folder: Path) -> None:
+    for name, text in blocks(page, "file").items():
+        (folder / name).write_text(text, encoding="utf-8")
+
+
+def obey(commands: str, strop: Strop) -> str:
+    """Run the lines of a block in this process; returns what they print."""
+    said = ""
+    for line in commands.replace("\\\n", " ").splitlines():
+        program, *words = shlex.split(line)
+        if program == "python":
+            runpy.run_path(words[0], run_name="__main__")
+        else:
+            assert program == "strop", line
+            answer = strop(*words)
+            assert answer.code == 0, answer.err
+            said += answer.out
+    return said
+
+
+def last_metrics(run: Path) -> dict[str, Any]:
+    return json.loads((run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()[-1])
+
+
+def test_every_marked_block_is_tested() -> None:
+    assert set(blocks("README.md", "run")) == {"train on sums", "functional"}
+    assert set(blocks("README.md", "output")) == {"functional"}
+    assert set(blocks("CONTRIBUTING.md", "run")) == {"part", "recipe", "task"}
+
+
+def test_own_data_and_rewards(folder: Path, strop: Strop) -> None:
+    write_files("README.md", folder)
+    said = obey(blocks("README.md", "run")["train on sums"], strop)
+    assert "grpo on sums: 4 prompts" in said
+    metrics = last_metrics(folder / "runs/sums")
+    assert metrics["step"] == 2
+    assert 0 <= metrics["sums/digits_only"] <= 1
+    assert metrics["rewards/frac_unscored"] == 0
+    expected = metrics["rewards/right_sum/mean"] + 0.1 * metrics["rewards/short/mean"]
+    assert metrics["reward"] == pytest.approx(expected, rel=1e-5)
+
+
+def test_functional_prints_what_the_page_shows() -> None:
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        exec(compile(blocks("README.md", "run")["functional"], "README.md", "exec"), {})
+    assert printed.getvalue() == blocks("README.md", "output")["functional"]
+
+
+def test_a_part_of_ones_own(folder: Path, strop: Strop) -> None:
+    write_files("CONTRIBUTING.md", folder)
+    obey(blocks("CONTRIBUTING.md", "run")["part"], strop)
+    text = (folder / "runs/part/config.toml").read_text(encoding="utf-8")
+    assert '"advantage.subtract_group_best.share" = 0.9' in text
+    module = importlib.import_module("test_subtract_group_best")
+    tests = [name for name in vars(module) if name.startswith("test_")]
+    assert len(tests) == 2
+    for name in tests:
+        getattr(module, name)()
+
+
+def test_a_recipe_of_ones_own(folder: Path, strop: Strop) -> None:
+    write_files("CONTRIBUTING.md", folder)
+    obey(blocks("CONTRIBUTING.md", "run")["recipe"], strop)
+    algorithm = config.load(folder / "runs/recipe/config.toml").build()
+    assert [use.label for use in algorithm.selection] == ["drop_truncated_rollouts"]
+    assert algorithm.paths()["terms.policy.objective.clip_high"] == 0.3
+
+
+def test_a_task_of_ones_own(folder: Path, strop: Strop) -> None:
+    write_files("CONTRIBUTING.md", folder)
+    said = obey(blocks("CONTRIBUTING.md", "run")["task"], strop)
+    assert "56 prompts" in said
+    assert "eval/validation/pass@16" in last_metrics(folder / "runs/task")
+
+
+def settings_in(text: str) -> list[str]:
+    """The words with `=` of every `strop train` in a page, without the examples run above."""
+    found = []
+    for command in re.findall(r"^ {4}(strop train (?:.*\\\n)*.*)", text, re.M):
+        words = shlex.split(command.replace("\\\n", " "), comments=True)[2:]
+        found += [w for w in words if re.match(r"[\w.]+=", w)]
+    return found
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/NOTATION.md", "docs/RUN_FOLDER.md"])
+def test_settings_in_commands_exist(page: str) -> None:
+    words = settings_in((ROOT / page).read_text(encoding="utf-8"))
+    raw = config.override({}, words)
+    own = raw.pop("algorithm", {})
+    config.make(raw)
+    for path, value in own.items():
+        fitting = 0
+        for recipe in ("grpo", "mc_grpo", "entrocraft"):
+            with contextlib.suppress(UserError):
+                config.make({"recipe": recipe, "algorithm": {path: value}}).build()
+                fitting += 1
+        assert fitting, f"{path}={value} fits no recipe"
+
+
+def test_configuration_files_in_the_notation_page_can_be_read(tmp_path: Path) -> None:
+    text = (ROOT / "docs/NOTATION.md").read_text(encoding="utf-8")
+    found = re.findall(r"(?:^ {4}(?:\[|\w+ = |\"[\w.]+\" = ).*\n(?:^ *\n(?= {4}))?)+", text, re.M)
+    assert len(found) == 3
+    for number, block in enumerate(found):
+        path = tmp_path / f"{number}.toml"
+        path.write_text(re.sub(r"^ {4}", "", block, flags=re.M), encoding="utf-8")
+        config.load(path).build()

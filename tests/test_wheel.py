@@ -1,0 +1,73 @@
+"""The built wheel works without the source tree: recipes, a training step, the report page."""
+
+import json
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+ASSETS = ("config.json", "generation_config.json", "model.safetensors", "tokenizer.json",
+          "tokenizer_config.json")  # fmt: skip
+
+
+def run(*words: str | Path, cwd: Path, **environment: str) -> str:
+    """What the command prints; its error stream is in the failure when it fails."""
+    done = subprocess.run(
+        [sys.executable, *map(str, words)], cwd=cwd, env={**os.environ, **environment},
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("wheel")
+    pip = ("-m", "pip", "--disable-pip-version-check")
+    run(*pip, "wheel", ROOT, "--no-deps", "--no-build-isolation", "-q", "-w", folder, cwd=folder)
+    (found,) = folder.glob("*.whl")
+    return found
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    target = tmp_path_factory.mktemp("target")
+    pip = ("-m", "pip", "--disable-pip-version-check")
+    run(*pip, "install", "-q", "--no-deps", "--no-index", "--target", target, wheel, cwd=target)
+    return target
+
+
+def test_wheel_holds_every_file_of_the_package_and_nothing_else(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        names = {name for name in archive.namelist() if ".dist-info/" not in name}
+    source = ROOT / "src"
+    ours = {
+        path.relative_to(source).as_posix()
+        for path in (source / "strop").rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+    assert names == ours
+    for name in (*(f"assets/tiny_countdown/{asset}" for asset in ASSETS), "py.typed",
+                 "report/page.css", "report/page.js"):  # fmt: skip
+        assert f"strop/{name}" in names
+
+
+def test_installed_wheel_trains_without_the_source_tree(installed: Path, tmp_path: Path) -> None:
+    path = {"PYTHONPATH": str(installed)}
+    where = run("-c", "import strop; print(strop.__file__)", cwd=tmp_path, **path).strip()
+    assert Path(where) == installed / "strop" / "__init__.py"
+    listed = run("-m", "strop", "recipes", "--json", cwd=tmp_path, **path)
+    assert len(json.loads(listed)) >= 10
+    run(
+        "-m", "strop", "train", "--out", "run", "--quiet", "training.steps=1", "evaluation.every=0",
+        "sampling.num_prompts=2", "sampling.num_rollouts=4", cwd=tmp_path, **path,
+    )  # fmt: skip
+    lines = (tmp_path / "run/metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    assert [json.loads(line)["step"] for line in lines] == [1]
+    page = (tmp_path / "run/report.html").read_text(encoding="utf-8")
+    for name in ("page.css", "page.js"):
+        assert (installed / "strop/report" / name).read_text(encoding="utf-8").strip() in page
