@@ -176,7 +176,9 @@ def schedules_table() -> str:
 def columns_table() -> str:
     """Every standard column, by table."""
     levels = {"": "run", **LEVELS}
-    ordered = sorted(COLUMNS, key=lambda column: ["T", "K", "B", "P", ""].index(level_of(column[0])))
+    ordered = sorted(
+        COLUMNS, key=lambda column: ["T", "K", "B", "P", ""].index(level_of(column[0]))
+    )
     rows = [
         (f"`{c.name}`", levels[level_of(c.name)], c.dtype, c.unit, c.writer, c.meaning)
         for c in ordered
