@@ -26,8 +26,8 @@ def evaluate(
         ),
     ] = "",
     num_samples: Annotated[
-        int, typer.Option("--samples", min=0, help="Answers per prompt; 0: the largest k.")
-    ] = 16,
+        int, typer.Option("--samples", min=0, help="Answers per prompt; 0: 16 or the largest k.")
+    ] = 0,
     max_prompts: Annotated[int, typer.Option("--prompts", min=0, help="Most prompts; 0: all.")] = 0,
     step: Annotated[int, typer.Option(help="Checkpoint of the run; 0: the newest.")] = 0,
     temperature: Annotated[float, typer.Option(help="Sampling temperature.")] = 1.0,
@@ -44,7 +44,7 @@ def evaluate(
     from strop.evaluation.summary import as_json as flat
 
     ks = _numbers(k)
-    num_samples = num_samples or max(ks)
+    num_samples = num_samples or max(16, *ks)
     split = split or ("train" if data else "heldout")
     if split not in SPLITS:
         raise UserError(f"no split {split!r}: there are {', '.join(SPLITS)}")
