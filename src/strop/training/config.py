@@ -187,7 +187,7 @@ def load(path: Path) -> RunConfig:
 
 # What differs for the shipped model: it is small, so it learns fast and needs few tokens.
 TINY: dict[str, Any] = {
-    "training": {"lr": 1e-4, "steps": 300},
+    "training": {"lr": "linear(5e-4, 0)", "steps": 200},
     "evaluation": {"every": 50},
 }
 
