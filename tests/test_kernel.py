@@ -19,7 +19,7 @@ from strop.loss.penalty.penalise_kl_to_reference import PenaliseKlToReference
 from strop.loss.penalty.reward_entropy import RewardEntropy
 from strop.loss.ratio.ratio_per_sequence import RatioPerSequence
 from strop.loss.ratio.ratio_per_token import RatioPerToken
-from strop.part import Result, Use
+from strop.part import Result, Selected, Use
 
 SEEDS = st.integers(0, 10_000)
 
@@ -256,3 +256,21 @@ def test_distribution_terms_through_the_head_equal_the_dense_ones(seed, size):
     assert close(total, dense)
     _, found = kernel.adjoints([term], View(prepared), current(prepared, [term]), Tally())
     assert (found["logp_T"] == 0).all()
+
+
+class OnlyFirstLearns:
+    """Gradient on the rows of the first rollout; all rows count."""
+
+    def __call__(self, rollout_T, gradient_T):
+        return Selected((rollout_T == 0) & gradient_T, gradient_T, "not_first")
+
+
+def test_a_selection_part_narrows_one_term():
+    batch = ragged_batch(5, (2, 2))
+    batch = batch.set(gradient_T=batch["mask_T"], denominator_T=batch["mask_T"])
+    narrow = policy(on=Use(OnlyFirstLearns()), average=Use(AverageOverTokens()))
+    prepared = kernel.prepare([narrow, ENTROPY], batch)
+    mask_T, first_T = batch["mask_T"], batch["rollout_T"] == 0
+    assert prepared["policy:rows_T"].equal(first_T & mask_T)
+    assert prepared["policy:share_T"].equal(mask_T / mask_T.sum().double())
+    assert prepared["entropy:rows_T"].equal(mask_T)

@@ -54,7 +54,8 @@ class Term:
 
     objective: (log_ratio_T or logp_T, advantage_T, ...) -> objective_T. average: (denominator_T,
     ...) -> share_T, over the whole update. ratio: -> log_ratio_T. correction: -> correction_T,
-    detached. on: -> on_T, narrows both masks. Learners other than "policy" start from mask_T.
+    detached. on: a selection part that narrows this term's masks. Learners other than "policy"
+    start from mask_T.
     """
 
     name: str

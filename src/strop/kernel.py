@@ -19,6 +19,7 @@ from strop import part as parts
 from strop.algorithm import CURRENT, Term
 from strop.batch import Batch, level_of
 from strop.loss.head_types import Distribution
+from strop.part import Selected
 from strop.schedule import Schedule
 
 SCOPES = ("token", "rollout", "update")
@@ -113,17 +114,21 @@ def prepare(
     """`batch` with each term's constants of this update as columns `<term>:rows_T`, `:share_T`.
 
     Reads gradient_T, denominator_T (policy) or mask_T (other learners). Shares are taken over the
-    whole update, so a later split into micro-batches changes nothing.
+    whole update, so a later split into micro-batches changes nothing. A term's `on` is a selection
+    part, or anything that returns one mask for both.
     """
     for term in terms:
         own = term.learner == "policy"
         gradient_T = batch["gradient_T"] if own else batch["mask_T"]
         denominator_T = batch["denominator_T"] if own else batch["mask_T"]
-        view = View(batch)
+        view = View(batch).with_columns(gradient_T=gradient_T, denominator_T=denominator_T)
         if term.on is not None:
-            on_T = parts.call(term.on, view, rng=rng).value
-            gradient_T, denominator_T = gradient_T & on_T, denominator_T & on_T
-        view = view.with_columns(gradient_T=gradient_T, denominator_T=denominator_T)
+            outcome = parts.call(term.on, view, rng=rng)
+            on = outcome.value
+            both = on if isinstance(on, Selected) else Selected(on, on, "")
+            gradient_T, denominator_T = gradient_T & both[0], denominator_T & both[1]
+            _tell(tally, outcome, gradient_T)
+            view = view.with_columns(gradient_T=gradient_T, denominator_T=denominator_T)
         share_T = parts.call(term.average, view).value
         if term.correction is not None:
             outcome = parts.call(term.correction, view)
