@@ -215,6 +215,7 @@ def _report(compact: Batch, columns: Mapping[str, Tensor], terms: list[Term], ta
     """Metrics that need the columns of the pass: sampler against trainer, distribution terms."""
     if "logp_sampler_T" in compact:
         gap_T = (columns["logp_T"] - compact["logp_sampler_T"]).abs()
+        gap_T = gap_T[~gap_T.isnan()]  # void where no engine drew the token
         tally.add("sampling/sampling_logp_difference/mean", gap_T.sum(), gap_T.numel())
     for term in terms:
         name = f"distribution:{term.name}"

@@ -57,11 +57,11 @@ def _lengths(batch: Batch) -> dict[str, float]:
 
 
 def _policy(batch: Batch) -> dict[str, float]:
-    mask_T = batch["mask_T"]
-    learns_B = torch.zeros(batch.size("B"), dtype=torch.bool, device=mask_T.device)
+    entropy_N = batch["entropy_behavior_T"][batch["mask_T"]]
+    learns_B = torch.zeros(batch.size("B"), dtype=torch.bool, device=entropy_N.device)
     learns_B[batch["rollout_T"][batch["gradient_T"]]] = True
     return {
-        "entropy": _mean(batch["entropy_behavior_T"][mask_T]),
+        "entropy": _mean(entropy_N[~entropy_N.isnan()]),  # void where no engine drew the token
         "groups/frac_rollouts_with_gradient": _mean(learns_B),
     }
 
