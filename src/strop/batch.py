@@ -75,6 +75,7 @@ COLUMNS: tuple[Column, ...] = (
     ),
     Column("outcome_B", "float", "reward", "reward", "weighted sum of the rewards before shaping"),
     Column("reward_B", "float", "reward", "reward", "outcome after shaping"),
+    Column("greedy_reward_B", "float", "reward", "reward", "of the prompt's greedy rollout"),
     Column(
         "scored_B", "bool", "", "reward", "its verifier gave a score; others take part in nothing"
     ),
