@@ -7,9 +7,10 @@ import torch
 
 from strop.part import Draw, require
 from strop.rollout.assemble import COLUMNS, assemble
-from strop.rollout.commands import Strategy, Submit
-from strop.rollout.engines.base import Event, Request
+from strop.rollout.commands import Strategy
+from strop.rollout.engines.base import Request
 from strop.rollout.engines.rules import MinP, TopK, TopP
+from strop.rollout.listen import listen
 
 
 @dataclass(frozen=True)
@@ -52,24 +53,21 @@ class SampleIndependently:
         return (*found, *([MinP(self.min_p)] if self.min_p else []))
 
     def __call__(self, draws: tuple[Draw, ...], services: Any, rng: torch.Generator) -> Strategy:
+        requests = self.requests(draws, services, rng)
+        heard = yield from listen(requests)
+        return assemble(draws, requests, heard), None
+
+    def requests(
+        self, draws: tuple[Draw, ...], services: Any, rng: torch.Generator
+    ) -> list[Request]:
+        """One request a rollout, in the order of the draws, each with its own seed."""
         total = sum(draw.num_rollouts for draw in draws)
         seeds = iter(torch.randint(2**62, (total,), generator=rng).tolist())
-        requests = [
+        return [
             self._request(services, draw, next(seeds))
             for draw in draws
             for _ in range(draw.num_rollouts)
         ]
-        numbers, events = yield [Submit(request) for request in requests]
-        heard: dict[int, list[Event]] = {number: [] for number in numbers}
-        running = set(numbers)
-        while running:
-            for event in events:
-                heard[event.request].append(event)
-                if event.ended:
-                    running.discard(event.request)
-            if running:
-                _, events = yield []
-        return assemble(draws, requests, [heard[number] for number in numbers]), None
 
     def _request(self, services: Any, draw: Draw, seed: int) -> Request:
         return Request(
