@@ -51,8 +51,8 @@ def one(job: tuple[str, int, argparse.Namespace]) -> tuple[str, int, dict[str, f
     if not scored.exists():
         scored.write_text(command("eval", str(folder), "--k", "1,16", "--json"))
     found = {**json.loads(scored.read_text()), **course(folder, options)}
-    print(f"{method} seed {seed}: pass@1 {found['pass@1']:.3f} pass@16 {found['pass@16']:.3f} "
-          f"entropy {found['entropy/end']:.3f} in band {found['band/share']:.2f}", flush=True)  # fmt: skip
+    shown = {k: round(found[k], 3) for k in ("pass@1", "pass@16", "entropy/end", "band/share")}
+    print(f"{method} seed {seed}: {shown}", flush=True)
     return method, seed, found
 
 
