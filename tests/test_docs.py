@@ -149,11 +149,17 @@ def test_generated_pages_hold_every_recipe_part_and_setting() -> None:
     assert all(f"| `{path}` |" in notation for path in config.settings())
 
 
-def test_the_model_that_ships_has_the_default_that_the_page_names() -> None:
-    (named,) = re.findall(r'"tiny"` one default differs: `([^`]+)`', read("docs/NOTATION.md"))
-    theirs = config.make(config.defaults("tiny")).model_dump()
-    assert theirs == config.make(config.override({}, [named])).model_dump()
-    assert theirs != config.make({}).model_dump()
+def test_readme_says_how_long_the_first_run_is() -> None:
+    settings = config.make(config.defaults("tiny"))
+    paths = settings.build().paths()
+    steps, prompts, answers = re.findall(
+        r"(\d+)\s+steps of (\d+) puzzles with (\d+) answers each", read("README.md")
+    )[0]
+    assert settings.training.steps == int(steps)
+    assert paths["sampling.draw_in_shuffled_order.num_prompts"] == int(prompts)
+    assert paths["sampling.draw_in_shuffled_order.num_rollouts"] == int(answers)
+    every = re.findall(r"every (\d+) steps and at the end it validates", read("README.md"))
+    assert every == [str(settings.evaluation.every)]
 
 
 def test_readme_names_recipes_with_their_papers() -> None:

@@ -164,6 +164,18 @@ def settings_table() -> str:
     return _table(("setting", "default", "meaning"), rows).rstrip()
 
 
+def shipped_table() -> str:
+    """The settings whose default is another for the shipped model."""
+    plain = config.RunConfig().model_dump(mode="json")
+    rows = [
+        (f"`{section}.{key}`", f"`{_toml(value)}`")
+        for section, values in config.defaults("tiny").items()
+        for key, value in values.items()
+        if plain[section][key] != value
+    ]
+    return _table(("setting", "default with `tiny`"), rows).rstrip()
+
+
 def schedules_table() -> str:
     """Every schedule with its fields and formula."""
     rows = []
@@ -194,6 +206,7 @@ def derived_table() -> str:
 
 TABLES = {
     "settings": settings_table,
+    "shipped": shipped_table,
     "schedules": schedules_table,
     "columns": columns_table,
     "derived": derived_table,
