@@ -14,6 +14,7 @@ import ast
 import dataclasses
 import inspect
 import math
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -177,7 +178,12 @@ def _fits(full: str, head: str, rest: list[str]) -> bool:
     return all(piece in remaining for piece in rest[:-1])
 
 
+OWN = re.compile(r"(?<![\w./:-])([\w./-]+:[A-Za-z_]\w*)")
+
+
 def _parse(text: str) -> ast.expr:
+    if not {"'", '"'} & set(text):  # my_parts.py:Part(x=1) -> "my_parts.py:Part"(x=1)
+        text = OWN.sub(r'"\1"', text)
     try:
         return ast.parse(text.strip(), mode="eval").body
     except SyntaxError as error:

@@ -27,10 +27,12 @@ class Progress:
         self.steps = 1
         self.printed = 0.0
         self.shown: dict[str, float] = {}
-        self.unscored = 0
+        self.told = False
 
-    def begin(self, run: Any) -> None:
-        """Say what is about to run, and where it is written."""
+    def begin(self, run: Any, before: list[dict[str, float]]) -> None:
+        """Say what is about to run, and where it is written; `before`: the steps done already."""
+        for metrics in before:
+            self._take(metrics)
         self.begun, self.first = time.perf_counter(), run.done
         self.steps = run.config.training.steps
         if self.quiet:
@@ -49,17 +51,20 @@ class Progress:
 
     def step(self, run: Any, metrics: dict[str, float]) -> None:
         """Take in a step's metrics and show them; step 0 is the validation before training."""
-        for name, value in metrics.items():
-            self.history.setdefault(name, []).append(value)
-        self.shown = {**self.shown, **metrics}
+        self._take(metrics)
         self._complain(run)
-        if self.quiet:
+        if self.quiet or (run.done == 0 and self.live is None):
             return
         if self.live is not None:
             self.live.update(self._panel(run.done))
         elif time.perf_counter() - self.printed > 5 or run.done == self.steps:
             self.printed = time.perf_counter()
             self.console.print(self._line(run.done))
+
+    def _take(self, metrics: dict[str, float]) -> None:
+        for name, value in metrics.items():
+            self.history.setdefault(name, []).append(value)
+        self.shown = {**self.shown, **metrics}
 
     def note(self, text: str) -> None:
         """A sentence for the user."""
@@ -87,13 +92,13 @@ class Progress:
     def _complain(self, run: Any) -> None:
         """Say once what the first failed verifier call was."""
         failures = run.world.services.failures
-        if failures and self.unscored == 0:
+        if failures and not self.told:
+            self.told = True
             first = failures[0]
             self.console.print(
                 f"[yellow]a reward function failed[/] ({first.kind}): {escape(first.message)}; "
                 "the rollout is left unscored, see rewards/frac_unscored"
             )
-        self.unscored = max(self.unscored, len(failures))
 
     def _line(self, step: int) -> str:
         shown = self.shown

@@ -10,6 +10,7 @@ import torch
 from strop import part as parts
 from strop.batch import Batch
 from strop.catalogue import load
+from strop.errors import UserError
 from strop.evaluation.samples import Estimate, Samples
 from strop.evaluation.summary import summarise
 from strop.part import Draw, Use
@@ -39,7 +40,8 @@ def evaluate(
     """Draw `num_samples` answers per prompt with the strategy `rollout` and summarise them.
 
     The strategy's generator is seeded by `seed` alone, so two checkpoints see the same draws.
-    A prompt of which a verifier left too few answers scored is left out and counted.
+    A prompt of which a verifier left too few answers scored is left out and counted. Raises
+    UserError when no prompt is left.
     """
     draws = tuple(Draw(prompt.uid, num_samples) for prompt in prompts)
     rng = torch.Generator().manual_seed(seed)
@@ -49,6 +51,11 @@ def evaluate(
     scored_B = graded.scored_B.numpy()
     group_B = batch["group_B"].numpy()
     enough_P = np.bincount(group_B, scored_B, minlength=batch.size("P")) >= max(ks)
+    if not enough_P.any():
+        why = f": {services.failures[-1].message}" if services.failures else ""
+        raise UserError(
+            f"the reward functions scored fewer than {max(ks)} answers of every prompt{why}"
+        )
     samples = _samples(batch, services, graded, scored_B & enough_P[group_B])
     estimates = summarise(samples, ks, seed=seed)
     return Evaluated(estimates, batch, int((~enough_P).sum()))

@@ -50,7 +50,7 @@ def _ids(prompt: Prompt, tokenizer: Any) -> list[int]:
     if not getattr(tokenizer, "chat_template", None):
         raise UserError(
             f"prompt {prompt.uid} is chat messages and the tokenizer has no chat template: give "
-            "--chat-template FILE, or text in the prompt column"
+            "model.chat_template=FILE, or text in the prompt column"
         )
     ids = tokenizer.apply_chat_template(prompt.prompt, add_generation_prompt=True, tokenize=True)
     if isinstance(ids, Mapping) or hasattr(ids, "input_ids"):

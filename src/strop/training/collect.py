@@ -41,7 +41,6 @@ class Collector:
             batch = new if batch is None else batch.join(new)
             curated, ask = self._curate(algorithm, state, metrics, batch, turn)
             if not ask:
-                metrics["data/rollouts_sampled"] = float(batch.size("B"))
                 metrics["data/rollouts_kept"] = float(curated.size("B"))
                 return Collected(curated, state, metrics)
             draws = ask if isinstance(ask, tuple) else self._draw(
@@ -80,10 +79,20 @@ class Collector:
             state[f"rollout.{use.label}"] = new_state
         batch = batch.set(**self.run_columns)
         with self.clock("reward"):
+            told: dict[str, float] = {}
             for use in algorithm.reward:
-                outcome = self._call("reward", use, batch, state, metrics, turn)
+                outcome = self._call("reward", use, batch, state, told, turn)
                 batch = parts.write(batch, use, outcome)
+        self._average(metrics, told, batch.size("B"))
         return batch
+
+    def _average(self, metrics: dict[str, float], told: dict[str, float], size: int) -> None:
+        """Rewards' metrics over all rounds of a step, each round by its number of rollouts."""
+        before = metrics.get("data/rollouts_sampled", 0.0)
+        for name, value in told.items():
+            old = metrics.get(name, value)
+            metrics[name] = (old * before + value * size) / (before + size)
+        metrics["data/rollouts_sampled"] = before + size
 
     def _curate(
         self,

@@ -82,8 +82,8 @@ class TrainingSettings(Section):
 
     steps: int = Field(default=300, ge=1, description="training steps")
     lr: float | str = Field(default=1e-6, description="AdamW's learning rate, or a schedule")
-    weight_decay: float = Field(default=0.0, ge=0)
-    betas: tuple[float, float] = (0.9, 0.95)
+    weight_decay: float = Field(default=0.0, ge=0, description="AdamW: decay of the weights")
+    betas: tuple[float, float] = Field(default=(0.9, 0.95), description="AdamW: its averages")
     max_grad_norm: float = Field(
         default=1.0, gt=0, description="gradients are scaled down to this norm"
     )
@@ -127,7 +127,7 @@ class RunConfig(Section):
     """A whole run."""
 
     recipe: str = Field(default="grpo", description="name(parameter=value, ...) of the method")
-    seed: int = Field(default=0, ge=0)
+    seed: int = Field(default=0, ge=0, description="of every random draw of the run")
     threads: int = Field(default=0, ge=0, description="CPU threads; 0: what torch chooses")
     model: ModelSettings = ModelSettings()
     data: DataSettings = DataSettings()

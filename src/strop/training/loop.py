@@ -16,7 +16,7 @@ from strop.step import Stepped, World, train_step
 from strop.training import checkpoint
 from strop.training.config import RunConfig
 from strop.training.models import Loaded, load_weights
-from strop.training.record import Record
+from strop.training.record import Record, read_metrics
 from strop.training.setup import load_model, load_prompts, make_world
 
 # (world, algorithm, split name, prompts) -> metrics `eval/{split}/...`
@@ -26,7 +26,7 @@ Evaluator = Callable[[World, Algorithm, str, Any], dict[str, float]]
 class Watcher(Protocol):
     """Sees the run go by: progress on a terminal."""
 
-    def begin(self, run: "Run") -> None: ...
+    def begin(self, run: "Run", before: list[dict[str, float]]) -> None: ...
     def step(self, run: "Run", metrics: dict[str, float]) -> None: ...
     def note(self, text: str) -> None: ...
 
@@ -132,7 +132,7 @@ def go(run: Run, watcher: Watcher, evaluator: Evaluator) -> None:
     """
     settings = run.config.training
     with _asking_first(run, watcher):
-        watcher.begin(run)
+        watcher.begin(run, read_metrics(run.record.folder) if run.done else [])
         if run.done == 0 and run.config.evaluation.every and not run.record.has(0):
             metrics = _evaluated(run, evaluator, {})
             run.record.metrics(0, metrics)
@@ -155,7 +155,7 @@ def go(run: Run, watcher: Watcher, evaluator: Evaluator) -> None:
 def _one_step(run: Run) -> Stepped:
     """The next step; a failure names the step and leaves the run's state as it was."""
     step = run.done + 1
-    run.world.services.step = step
+    run.world.services.begin_step(step)
     try:
         stepped = train_step(run.world, run.algorithm, run.state, step)
     except RunStopped as error:

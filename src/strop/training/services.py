@@ -61,6 +61,11 @@ class Services:
         """Names of the reward functions, in the order of `reward_BM`."""
         return tuple(spec.name for spec in self.grader.specs)
 
+    def begin_step(self, step: int) -> None:
+        """Forget the failures of the step before; `step` is what rewards see as global_step."""
+        self.step = step
+        self.failures.clear()
+
     def prompt(self, uid: int) -> Prompt:
         """The prompt of a uid."""
         return self._prompts[uid]
@@ -77,6 +82,32 @@ class Services:
             )
             self._encoded[uid] = tuple(ids)
         return self._encoded[uid]
+
+    def demonstration_ids(self, uid: int) -> tuple[int, ...]:
+        """Token ids of the text in the column `completion` of a prompt's row, the end included.
+
+        Empty when this row has none. Raises UserError when the training data has no such column,
+        and for a completion that is no text or longer than an answer may be.
+        """
+        row = self.prompt(uid).columns
+        if "completion" not in row:
+            raise UserError(
+                "the training data has no column completion: give --data FILE whose rows have a "
+                "prompt and a completion to imitate"
+            )
+        text = row["completion"]
+        if text is None:
+            return ()
+        if not isinstance(text, str) or not text:
+            raise UserError(f"the completion of prompt {uid} must be text, it is {text!r}")
+        ids = self.tokenizer(text, add_special_tokens=False)["input_ids"]
+        answer = (*ids, *self.stop_ids)
+        if len(answer) > self.max_tokens:
+            raise UserError(
+                f"the completion of prompt {uid} is {len(answer)} tokens long, the limit is "
+                f"{self.max_tokens}: raise rollout.max_tokens, or shorten or remove it"
+            )
+        return answer
 
     def texts(self, batch: Batch) -> tuple[list[Any], list[str]]:
         """Prompts (as given) and decoded completions, one of each per rollout."""

@@ -5,8 +5,6 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from strop.part import Result
-
 
 @dataclass(frozen=True)
 class RewardEntropy:
@@ -20,10 +18,10 @@ class RewardEntropy:
     Differs from the source: no; the term's average chooses between their normalisers (TRL: always
     average_over_tokens; verl: the policy term's).
     Nearest part: penalise_full_kl_to_reference; equal gradient when the reference is uniform.
-    Edges: masked tokens ignored. The metric `entropy` is the mean over the term's tokens.
+    Edges: masked tokens ignored.
     """
 
     scope: ClassVar[str] = "token"
 
-    def __call__(self, entropy_T: Tensor) -> Result:
-        return Result(entropy_T, metrics={"entropy": entropy_T.detach()})
+    def __call__(self, entropy_T: Tensor) -> Tensor:
+        return entropy_T
