@@ -16,7 +16,7 @@ class Watcher:
         self.notes: list[str] = []
         self.at_step = at_step
 
-    def begin(self, run: Any) -> None:
+    def begin(self, run: Any, before: list[dict[str, float]]) -> None:
         """Nothing to show."""
 
     def step(self, run: Any, metrics: dict[str, float]) -> None:
