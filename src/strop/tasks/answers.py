@@ -4,6 +4,8 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from strop.errors import UserError
+
 _BRACES = re.compile(r"\\boxed\{|[{}]")
 
 
@@ -26,16 +28,29 @@ def extract_answer(completion: str) -> str:
     return lines[-1].strip() if lines else ""
 
 
-def exact_match(completions: Sequence[Any], answer: Sequence[Any]) -> list[float | None]:
-    """1.0 where the final answer equals the `answer` column's text, else 0.0.
+def exact_match(
+    completions: Sequence[Any],
+    ground_truth: Sequence[Any] | None = None,
+    answer: Sequence[Any] | None = None,
+) -> list[float | None]:
+    """1.0 where the final answer equals the reference's text, else 0.0.
 
-    Blanks at both ends do not count. A row without a reference (None) is not applicable.
+    The reference is the column `ground_truth`, or `answer` where there is none. Blanks at both ends
+    do not count. A row without a reference (None) is not applicable.
+
+    Raises UserError when the data has neither column.
     """
+    references = ground_truth if ground_truth is not None else answer
+    if references is None:
+        raise UserError(
+            "reward exact_match needs a column 'answer' or 'ground_truth', the data has neither: "
+            "add one"
+        )
     return [
         None
         if reference is None
         else float(extract_answer(text_of(completion)) == str(reference).strip())
-        for completion, reference in zip(completions, answer, strict=True)
+        for completion, reference in zip(completions, references, strict=True)
     ]
 
 

@@ -1,20 +1,19 @@
 """A task from the user's own rows: JSON Lines, Parquet, CSV or a saved `datasets` folder."""
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from strop.errors import UserError
 from strop.tasks.names import did_you_mean
 from strop.tasks.read_rows import Row, read_rows
+from strop.tasks.row_layouts import Reader, reader_of
 from strop.tasks.task import Prompt, RewardSpec, Task, number_rows
 
 # What a reward receives beside the columns, so a column may not take the name.
 RESERVED = ("prompts", "completions", "completion_ids", "trainer_state", "log_extra", "log_metric")
 
-# Turns a row of another layout into one with a `prompt`; None as result is not allowed.
-Reader = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 Split = str | Path | int | float | Sequence[str | Path]
 
 
@@ -28,14 +27,15 @@ def load_data(
     prompt_column: str = "prompt",
     answer: str = "strop.tasks.answers:extract_answer",
     max_tokens: int = 1024,
-    reader: Reader | None = None,
+    reader: Reader | str = "auto",
 ) -> Task:
     """Build a task from files whose rows have a prompt (text or chat messages) and any columns.
 
     `validation` and `heldout` are a second file, or rows carved off the training files: a count
     (an int) or a fraction (a float below 1). Carving depends on `seed` and the number of rows
     alone, and a carved row keeps the uid of its place in the files. Columns that a row lacks are
-    None. `reader` translates rows of another layout.
+    None. `reader` translates rows of another layout: a function or a name of
+    `row_layouts.LAYOUTS`.
 
     Raises UserError, naming file and line or row, for whatever cannot be read.
     """
@@ -66,7 +66,7 @@ def load_data(
 class _Loader:
     """Reads and checks the rows of one or several files of the same layout."""
 
-    def __init__(self, prompt_column: str, reader: Reader | None) -> None:
+    def __init__(self, prompt_column: str, reader: Reader | str) -> None:
         self.prompt_column = prompt_column
         self.reader = reader
 
@@ -79,8 +79,9 @@ class _Loader:
         rows = read_rows(path)
         if not rows:
             raise UserError(f"{path} has no rows: give a file with at least one")
-        if self.reader is not None:
-            rows = [dict(self.reader(row)) for row in rows]
+        reader = reader_of(self.reader, rows, self.prompt_column)
+        if reader is not None:
+            rows = [_translated(reader, row, f"{path} row {i}") for i, row in enumerate(rows, 1)]
         return [self._checked(row, f"{path} row {i}") for i, row in enumerate(rows, 1)]
 
     def _checked(self, row: Row, where: str) -> Row:
@@ -100,6 +101,13 @@ class _Loader:
             raise UserError(f"{where} has both {column!r} and 'prompt': rename or remove 'prompt'")
         prompt = checked_prompt(row[column], where)
         return {"prompt": prompt, **{k: v for k, v in row.items() if k != column}}
+
+
+def _translated(reader: Reader, row: Row, where: str) -> Row:
+    try:
+        return dict(reader(row))
+    except UserError as error:
+        raise UserError(f"{where}: {error}") from error
 
 
 def checked_prompt(prompt: Any, where: str) -> str | list[dict[str, Any]]:

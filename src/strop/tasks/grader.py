@@ -6,7 +6,8 @@ rows is tried alone to find those that fail. They stay unscored; the others are 
 a second call (or keep the scores they got alone, where rows are independent). When no row fails
 alone, an exception or a late call belongs to the batch as a whole and leaves all of it unscored.
 
-A call on n rows may take `timeout_seconds * (1 + (n - 1) / 32)`. Trying rows alone ends at the
+A call on n rows may take `timeout_seconds * (1 + (n - 1) / 32)`, where a reward that limits its own
+time says its seconds itself. Trying rows alone ends at the
 eighth late row (or the 64th that ends its process): later rows stay unscored and say so. Neither
 the pieces nor that rule depend on the number of workers, so the scores don't either; a function
 that keeps state between calls may see that it runs in several processes.
@@ -16,7 +17,7 @@ import selectors
 import time
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
@@ -26,7 +27,7 @@ from numpy.typing import NDArray
 
 from strop.errors import UserError
 from strop.tasks.encode import completion_form
-from strop.tasks.reward_function import Rollouts
+from strop.tasks.scored import Rollouts
 from strop.tasks.task import RewardSpec
 from strop.tasks.worker_process import WorkerDied, WorkerProcess
 
@@ -108,6 +109,12 @@ class Grader:
                 worker.start()
             for worker in self._workers:
                 worker.finish_start()
+            facts = self._workers[0].facts
+            self.specs = tuple(
+                replace(spec, rows_are_independent=fact["rows_are_independent"])
+                for spec, fact in zip(specs, facts, strict=True)
+            )
+            self._seconds = [fact["timeout_seconds"] or timeout_seconds for fact in facts]
         except BaseException:
             self.close()
             raise
@@ -141,10 +148,13 @@ class Grader:
         completion_ids: Sequence[Sequence[int]],
         columns: Mapping[str, Sequence[Any]],
         step: int = 0,
+        groups: Sequence[int] = (),
+        prompt_texts: Sequence[str] = (),
     ) -> Grades:
         """Score B rollouts under every reward.
 
-        Completions are text; after a chat prompt the rewards see them as one message.
+        Completions are text; after a chat prompt the rewards see them as one message. `groups` are
+        the rollouts' prompt groups, `prompt_texts` the prompts as the model saw them.
 
         Raises UserError for a result that is not a finite number or None for each completion, and
         for a needed column that is missing.
@@ -157,8 +167,13 @@ class Grader:
             completion_ids=completion_ids,
             columns=columns,
             step=step,
+            groups=groups or [0] * len(prompts),
+            prompt_texts=prompt_texts,
         )
-        for name, values in (("completion_ids", completion_ids), *columns.items()):
+        given = {"completion_ids": completion_ids, "groups": batch.groups, **columns}
+        if prompt_texts:
+            given["prompt_texts"] = prompt_texts
+        for name, values in given.items():
             if len(values) != len(prompts):
                 raise ValueError(f"{name} has {len(values)} entries for {len(prompts)} prompts")
         calls = [call for m in range(len(self.specs)) for call in self._first_calls(m, batch)]
@@ -240,11 +255,11 @@ class Grader:
             raise
         return list(zip(calls, outcomes, strict=True))
 
-    def _limit_seconds(self, num_rows: int) -> float:
-        return self.timeout_seconds * (1 + (num_rows - 1) / 32)
+    def _limit_seconds(self, function: int, num_rows: int) -> float:
+        return self._seconds[function] * (1 + (num_rows - 1) / 32)
 
     def _ask(self, worker: WorkerProcess, call: _Call, batch: Rollouts) -> None:
-        limit = self._limit_seconds(len(call.rows))
+        limit = self._limit_seconds(call.function, len(call.rows))
         rollouts = batch if len(call.rows) == len(batch.rows) else _taken(batch, call.rows)
         worker.ask(
             {
@@ -299,6 +314,10 @@ class Grader:
                 failures += [Failure(row, name, outcome.kind, outcome.message) for row in rows]
                 continue
             scores_BM[rows, call.function] = np.array(outcome.reply["scores"], dtype=np.float64)
+            for position, reason in outcome.reply["unscored"].items():
+                row = rows[int(position)]
+                failed_B[row] = True
+                failures.append(Failure(row, self.specs[call.function].name, "exception", reason))
             for name, value in outcome.reply["metrics"].items():
                 logged.setdefault(name, []).append((value, len(rows)))
             for name, values in outcome.reply["extra"].items():
@@ -342,4 +361,6 @@ def _taken(batch: Rollouts, rows: Sequence[int]) -> Rollouts:
         completion_ids=[batch.completion_ids[row] for row in rows],
         columns={name: [values[row] for row in rows] for name, values in batch.columns.items()},
         step=batch.step,
+        groups=[batch.groups[row] for row in rows],
+        prompt_texts=[batch.prompt_texts[row] for row in rows] if batch.prompt_texts else (),
     )

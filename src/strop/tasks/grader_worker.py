@@ -20,7 +20,9 @@ from typing import Any
 
 from strop.errors import UserError
 from strop.tasks import wire
-from strop.tasks.reward_function import RewardFunction, Rollouts, load_reward, where_raised
+from strop.tasks.reward_function import RewardFunction, load_reward
+from strop.tasks.reward_source import where_raised
+from strop.tasks.scored import Rollouts
 
 ORPHAN_GRACE_SECONDS = 5.0  # after a call's limit, when the parent has not ended it
 _POLL_SECONDS = 1.0
@@ -61,7 +63,8 @@ class _Server:
     def _load(self, request: dict[str, Any]) -> dict[str, Any]:
         sys.path.extend(folder for folder in request["path"] if folder not in sys.path)
         self.functions = [load_reward(spec) for spec in request["specs"]]
-        return {}
+        facts = ("rows_are_independent", "timeout_seconds")
+        return {"facts": [{name: getattr(f, name) for name in facts} for f in self.functions]}
 
     def _check(self, request: dict[str, Any]) -> dict[str, Any]:
         for function in self.functions:
@@ -82,7 +85,7 @@ class _Server:
             return {"exception": f"{kind}: {error} ({where_raised(error)})"}
         finally:
             faulthandler.cancel_dump_traceback_later()
-        return {"scores": scored.scores, "metrics": scored.metrics, "extra": scored.extra}
+        return vars(scored)
 
 
 def _read(channel: socket.socket, requests: "queue.SimpleQueue[dict[str, Any]]") -> None:

@@ -19,20 +19,22 @@ def math_verify(
     completions: Sequence[Any],
     answer: Sequence[Any] | None = None,
     solution: Sequence[Any] | None = None,
+    ground_truth: Sequence[Any] | None = None,
 ) -> list[float | None]:
     """1.0 where the completion's mathematical answer equals the reference's, else 0.0.
 
-    The reference is the `answer` column, or the `solution` column where there is no `answer`; a
-    row whose reference is missing or holds no mathematical expression is not applicable (None).
+    The reference is the column `ground_truth`, else `answer`, else `solution`; a row whose
+    reference is missing or holds no mathematical expression is not applicable (None).
     The library's own timeouts are off: they use signals, and the grader has a limit of its own.
 
-    Raises UserError when the data has neither column.
+    Raises UserError when the data has none of the columns.
     """
-    references = answer if answer is not None else solution
+    columns = (ground_truth, answer, solution)
+    references = next((column for column in columns if column is not None), None)
     if references is None:
         raise UserError(
-            "reward math_verify needs a column 'answer' or 'solution', the data has neither: add "
-            "one, or map the parameter 'answer' to the column that holds the reference"
+            "reward math_verify needs a column 'ground_truth', 'answer' or 'solution', the data "
+            "has none: add one"
         )
     return [
         None if reference is None else _same_mathematics(text_of(completion), str(reference))

@@ -1,58 +1,28 @@
-"""Reward functions: found by source, called with the columns they ask for, their result checked.
+"""Reward functions, called with what their parameters ask for; their result is checked.
 
-A reward is `def reward(prompts, completions, <columns>, **kwargs) -> list[float | None]`, sync or
-async; every argument is a list with one entry a rollout and is passed by name. A function without
-`**kwargs` receives only the parameters it has. Beside the data's columns it may ask for
-`completion_ids`, `trainer_state` (with `global_step`), `log_metric(name, value)` and
-`log_extra(column, values)`. The form is TRL's.
+The form that needs nothing but this package is TRL's: `def reward(prompts, completions, <columns>,
+**kwargs) -> list[float | None]`, sync or async; every argument is a list with one entry a rollout
+and is passed by name. A function without `**kwargs` receives only the parameters it has. Beside the
+data's columns it may ask for `completion_ids`, `trainer_state` (with `global_step`),
+`log_metric(name, value)` and `log_extra(column, values)`. The other forms are in `reward_forms`.
+In place of a score a function may give `Unscored("reason")`.
 """
 
-import asyncio
-import importlib
-import importlib.util
 import inspect
 import math
 import numbers
-import sys
-import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from dataclasses import dataclass
+from functools import cached_property
+from types import SimpleNamespace
 from typing import Any
 
 from strop.errors import UserError
-from strop.tasks.names import did_you_mean, nearest_first
+from strop.tasks.names import did_you_mean
+from strop.tasks.reward_forms import FORMS_IN_SHORT, PARAMETERS, Caller, form_of, is_per_row
+from strop.tasks.reward_source import find, parse
+from strop.tasks.scored import Rollouts, Scored, Unscored
 from strop.tasks.task import RewardSpec
-
-BUILT_IN = {
-    "exact_match": "strop.tasks.answers:exact_match",
-    "math_verify": "strop.tasks.mathematics:math_verify",
-}
-SUPPLIED = frozenset(
-    ("prompts", "completions", "completion_ids", "trainer_state", "log_extra", "log_metric")
-)
-
-
-@dataclass(frozen=True)
-class Rollouts:
-    """What one call of a reward sees; `rows` are the rollouts' places in the whole batch."""
-
-    rows: Sequence[int]
-    prompts: Sequence[Any]
-    completions: Sequence[Any]
-    completion_ids: Sequence[Sequence[int]]
-    columns: Mapping[str, Sequence[Any]]
-    step: int
-
-
-@dataclass
-class Scored:
-    """What one call gave: a score or None for each rollout, and what the function logged."""
-
-    scores: list[float | None] = field(default_factory=list)
-    metrics: dict[str, float] = field(default_factory=dict)
-    extra: dict[str, list[Any]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -64,14 +34,28 @@ class RewardFunction:
     parameters: tuple[str, ...]  # that may be passed by name
     required: tuple[str, ...]  # those of them without a default
     takes_any: bool  # has **kwargs
+    form: str = "trl"
+
+    @property
+    def rows_are_independent(self) -> bool:
+        """Whether rows may be scored in pieces: the spec, the function or its form says so."""
+        says = getattr(self.function, "rows_are_independent", False)
+        return self.spec.rows_are_independent or says or is_per_row(self.form, set(self.parameters))
+
+    @property
+    def timeout_seconds(self) -> float | None:
+        """What the function needs for a call, when it limits its own time."""
+        return getattr(self.function, "timeout_seconds", None)
 
     def check(self, columns: Iterable[str]) -> None:
         """Raise UserError when a parameter has no column, naming both sides."""
         names = list(columns)
+        supplied = PARAMETERS[self.form]
         for parameter in self.required:
             column = self.spec.fields.get(parameter, parameter)
-            if parameter not in SUPPLIED and column not in names:
-                self._refuse(parameter, column, names)
+            others = supplied.get(parameter)
+            if others is None or (others and not {column, *others} & set(names)):
+                self._require(parameter, column, names)
         for parameter, column in self.spec.fields.items():
             if parameter not in self.parameters and not self.takes_any:
                 raise UserError(
@@ -79,27 +63,37 @@ class RewardFunction:
                     f"{did_you_mean(parameter, self.parameters)}; it has "
                     f"{', '.join(self.parameters)}"
                 )
-            if column not in names:
-                self._refuse(parameter, column, names)
+            self._require(parameter, column, names)
 
     def __call__(self, rollouts: Rollouts) -> Scored:
         """Score the rollouts. Raises UserError for a result that is not one number or None each."""
         self.check(rollouts.columns)
         scored = Scored()
-        result = self.function(**self._arguments(rollouts, scored))
-        if inspect.isawaitable(result):
-            result = asyncio.run(_awaited(result))
-        scored.scores = self._checked(result, rollouts.rows)
+        columns = dict(rollouts.columns)
+        for parameter, column in self.spec.fields.items():
+            for name in (parameter, *PARAMETERS[self.form].get(parameter, ())[:1]):
+                columns[name] = rollouts.columns[column]
+        result = self._caller(rollouts, columns, scored, self._supplied(rollouts, scored))
+        scored.scores = self._checked(result, rollouts.rows, scored)
         return scored
 
-    def _refuse(self, parameter: str, column: str, columns: list[str]) -> None:
+    @cached_property
+    def _caller(self) -> Caller:
+        names = set(self.parameters)
+        return Caller(self.function, self.form, names, self.takes_any, self.spec.name)
+
+    def _require(self, parameter: str, column: str, columns: list[str]) -> None:
+        if column in columns:
+            return
+        fits = set(self.parameters) & set(PARAMETERS[self.form])
+        forms = "" if fits or self.takes_any else f"; a reward takes {FORMS_IN_SHORT}"
         raise UserError(
             f"reward {self.spec.source} needs the parameter {parameter!r} and the data has no "
             f"column {column!r}{did_you_mean(column, columns)}; its columns are "
-            f"{', '.join(columns) or 'none'}: add the column or map the parameter to another"
+            f"{', '.join(columns) or 'none'}: add the column or map the parameter to another{forms}"
         )
 
-    def _arguments(self, rollouts: Rollouts, scored: Scored) -> dict[str, Any]:
+    def _supplied(self, rollouts: Rollouts, scored: Scored) -> dict[str, Any]:
         num_rows = len(rollouts.rows)
 
         def log_metric(name: str, value: float) -> None:
@@ -114,9 +108,7 @@ class RewardFunction:
                 )
             scored.extra[str(column)] = listed
 
-        available = {
-            **rollouts.columns,
-            **{p: rollouts.columns[column] for p, column in self.spec.fields.items()},
+        return {
             "prompts": rollouts.prompts,
             "completions": rollouts.completions,
             "completion_ids": rollouts.completion_ids,
@@ -124,11 +116,8 @@ class RewardFunction:
             "log_extra": log_extra,
             "log_metric": log_metric,
         }
-        if self.takes_any:
-            return available
-        return {name: available[name] for name in self.parameters if name in available}
 
-    def _checked(self, result: Any, rows: Sequence[int]) -> list[float | None]:
+    def _checked(self, result: Any, rows: Sequence[int], scored: Scored) -> list[float | None]:
         source = self.spec.source
         if isinstance(result, (str, bytes, Mapping)) or not hasattr(result, "__len__"):
             raise UserError(
@@ -141,110 +130,30 @@ class RewardFunction:
                 f"reward {source} returned {len(values)} scores for {len(rows)} completions: "
                 "return one number or None for each"
             )
+        for position, value in enumerate(values):
+            if isinstance(value, Unscored):
+                scored.unscored[position], values[position] = value.reason, None
         return [_number(v, source, row) for v, row in zip(values, rows, strict=True)]
 
 
 def load_reward(spec: RewardSpec) -> RewardFunction:
-    """Find a reward function: `FILE.py:FUNCTION` (from the working folder), `MODULE:FUNCTION`, or
-    a built-in name.
+    """Find a reward and tell its form by its parameters, or by the form before its source.
 
-    Raises UserError for a file or module that is missing or fails to import (with file and line),
-    and for a function that is not in it (with the functions that are).
+    Raises UserError for what `reward_source.find` refuses, and for parameters of several forms.
     """
-    if spec.source in BUILT_IN:
-        place, _, name = BUILT_IN[spec.source].rpartition(":")
-    else:
-        place, _, name = spec.source.rpartition(":")
-    if not place or not name:
-        raise UserError(
-            f"unknown reward {spec.source!r}{did_you_mean(spec.source, BUILT_IN)}: give "
-            f"FILE.py:FUNCTION, MODULE:FUNCTION, or one of {', '.join(sorted(BUILT_IN))}"
-        )
-    module = _file_module(place) if place.endswith(".py") else _named_module(place)
-    function = getattr(module, name, None)
-    if not callable(function):
-        there = [
-            key
-            for key, value in vars(module).items()
-            if inspect.isfunction(value) and value.__module__ == module.__name__
-        ]
-        raise UserError(
-            f"{place} has no function {name!r}{did_you_mean(name, there)}; its functions are "
-            f"{nearest_first(name, there)}"
-        )
+    source = parse(spec.source)
+    function = find(source)
     kinds = inspect.signature(function).parameters.values()
     named = [p for p in kinds if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    parameters = tuple(p.name for p in named)
     return RewardFunction(
         spec=spec,
         function=function,
-        parameters=tuple(p.name for p in named),
+        parameters=parameters,
         required=tuple(p.name for p in named if p.default is p.empty),
         takes_any=any(p.kind is p.VAR_KEYWORD for p in kinds),
+        form=source.form or form_of(set(parameters), spec.source),
     )
-
-
-def _file_module(place: str) -> ModuleType:
-    path = Path(place).resolve()
-    if not path.is_file():
-        raise UserError(f"reward file {place} does not exist: check the path (from {Path.cwd()})")
-    name = f"strop_rewards_{path.stem}"
-    loaded = sys.modules.get(name)
-    if loaded is not None and loaded.__file__ == str(path):
-        return loaded
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    _search_first(path.parent)
-    sys.modules[name] = module
-    try:
-        spec.loader.exec_module(module)
-    except Exception as error:
-        del sys.modules[name]
-        raise _import_failed(place, error) from error
-    return module
-
-
-def _named_module(place: str) -> ModuleType:
-    _search_first(Path.cwd())
-    try:
-        return importlib.import_module(place)
-    except ModuleNotFoundError as error:
-        if error.name is not None and (place + ".").startswith(error.name + "."):
-            raise UserError(
-                f"reward module {place!r} was not found: write FILE.py:FUNCTION for a file, or "
-                "install the module"
-            ) from error
-        raise _import_failed(place, error) from error
-    except Exception as error:
-        raise _import_failed(place, error) from error
-
-
-def _search_first(folder: Path) -> None:
-    """Modules beside the user's file are found as when the file is run itself."""
-    if str(folder) not in sys.path:
-        sys.path.insert(0, str(folder))
-
-
-def _import_failed(place: str, error: Exception) -> UserError:
-    if isinstance(error, SyntaxError):
-        where = f"{error.filename}:{error.lineno}"
-        return UserError(f"{where}: {type(error).__name__}: {error.msg} (importing {place})")
-    return UserError(f"{where_raised(error)}: {type(error).__name__}: {error} (importing {place})")
-
-
-def where_raised(error: BaseException) -> str:
-    """`file:line` of the innermost frame outside the import machinery."""
-    frames = [
-        frame
-        for frame in traceback.extract_tb(error.__traceback__)
-        if not frame.filename.startswith("<frozen")
-    ]
-    return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else "unknown place"
-
-
-async def _awaited(result: Any) -> Any:
-    return await result
 
 
 def _number(value: Any, source: str, row: int) -> float | None:

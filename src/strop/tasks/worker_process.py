@@ -19,6 +19,7 @@ from strop.tasks import wire
 from strop.tasks.task import RewardSpec
 
 START_SECONDS = 120.0  # imports of the user's module included
+MODEL_START_SECONDS = 1800.0  # reading the weights of a reward model
 _EXIT_SECONDS = 0.2  # from a closed socket to the end of its process
 _ROOT = str(Path(strop.__file__).resolve().parents[1])
 # The package is imported from this copy; the folder then leaves the search path again.
@@ -41,6 +42,7 @@ class WorkerProcess:
         self.process: subprocess.Popen[bytes] | None = None
         self.channel: socket.socket | None = None
         self.deadline = 0.0
+        self.facts: list[dict[str, Any]] = []  # of each function: independent rows, own time
 
     def start(self) -> None:
         """Launch the process and ask it to load the functions; `finish_start` waits for it."""
@@ -49,7 +51,8 @@ class WorkerProcess:
         with theirs:
             self.process = self._launch(theirs.fileno())
         self.channel = ours
-        self._write({"operation": "load", "specs": self.specs, "path": sys.path}, START_SECONDS)
+        request = {"operation": "load", "specs": self.specs, "path": sys.path}
+        self._write(request, self._start_seconds)
 
     def finish_start(self) -> None:
         """Wait until the functions are loaded.
@@ -58,13 +61,13 @@ class WorkerProcess:
         """
         sources = ", ".join(spec.source for spec in self.specs)
         try:
-            self.receive()
+            self.facts = self.receive()["facts"]
         except WorkerDied as error:
             raise UserError(f"loading the rewards {sources}: {error}: mend the file") from error
         except TimeoutError as error:
             raise UserError(
-                f"loading the rewards {sources} took over {START_SECONDS:g} s: move slow work "
-                "out of the import"
+                f"loading the rewards {sources} took over {self._start_seconds:g} s: "
+                "move slow work out of the import"
             ) from error
 
     def ask(self, request: dict[str, Any], limit: float) -> None:
@@ -103,6 +106,11 @@ class WorkerProcess:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
+
+    @property
+    def _start_seconds(self) -> float:
+        models = any(spec.source.startswith("model:") for spec in self.specs)
+        return MODEL_START_SECONDS if models else START_SECONDS
 
     def _how_it_died(self) -> str:
         """What became of a process that has closed its end of the socket."""

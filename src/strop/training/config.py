@@ -54,6 +54,7 @@ class DataSettings(Section):
     files: tuple[str, ...] = Field(
         default=(), description="JSON Lines, Parquet or CSV with a prompt column"
     )
+    reader: str = Field(default="auto", description="layout of rows: auto, prompt, verl, question")
     validation_files: tuple[str, ...] = Field(default=(), description="the same, for validation")
     validation_size: int = Field(
         default=0, ge=0, description="prompts of validation; 0: the task's own"

@@ -4,6 +4,7 @@ After a kill, lines and files of steps beyond the checkpoint are cut off, so eve
 once.
 """
 
+import contextlib
 import json
 import math
 import os
@@ -102,7 +103,7 @@ class Record:
 
 
 def rollout_table(step: int, batch: Batch, services: Any) -> pa.Table:
-    """One row per rollout: step, uid, prompt, completion, one column per reward, advantage, ..."""
+    """One row per rollout: step, uid, texts, one column per reward, what rewards logged, ..."""
     prompts, completions = services.texts(batch)
     uid_B = batch["uid_P"][batch["group_B"]]
     learns_B = torch.zeros(batch.size("B"), dtype=torch.bool)
@@ -124,7 +125,19 @@ def rollout_table(step: int, batch: Batch, services: Any) -> pa.Table:
         "gradient": learns_B.tolist(),
         "length": batch["length_B"].tolist(),
     }
+    rollouts = batch["rollout_uid_B"].tolist()
+    for name, values in services.logged.items():
+        free = name if name not in columns else f"extra/{name}"
+        columns[free] = _arrow([values.get(rollout) for rollout in rollouts])
     return pa.table(columns)
+
+
+def _arrow(values: list[Any]) -> pa.Array:
+    """What rewards logged as a column: plain values of one kind, all else as JSON text."""
+    if all(v is None or isinstance(v, str | int | float) for v in values):
+        with contextlib.suppress(pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
+            return pa.array(values)
+    return pa.array([None if v is None else json.dumps(v) for v in values])
 
 
 def write_whole(path: Path, text: str) -> None:

@@ -1,7 +1,7 @@
 """What parts may ask for: prompts as token ids, texts, grades; batched and counted."""
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -43,8 +43,10 @@ class Services:
     policies: dict[str, Any] = field(default_factory=dict)  # "current", "ref" -> Policy
     step: int = 0
     failures: list[Failure] = field(default_factory=list)
+    logged: dict[str, dict[int, Any]] = field(default_factory=dict)  # log_extra: column -> rollout
     _prompts: dict[int, Prompt] = field(default_factory=dict)
     _encoded: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    _logged_at: int = 0  # step of what is in `logged`
 
     def __post_init__(self) -> None:
         splits = (self.task.train, self.task.validation, self.task.heldout)
@@ -109,6 +111,11 @@ class Services:
             )
         return answer
 
+    def prompt_text(self, uid: int) -> str:
+        """A prompt as the model sees it: the chat template's text for messages."""
+        prompt = self.prompt(uid).prompt
+        return prompt if isinstance(prompt, str) else self.tokenizer.decode(self.prompt_ids(uid))
+
     def texts(self, batch: Batch) -> tuple[list[Any], list[str]]:
         """Prompts (as given) and decoded completions, one of each per rollout."""
         uids = batch["uid_P"][batch["group_B"]].tolist()
@@ -135,7 +142,14 @@ class Services:
                 self.grader.check(columns)
             if split is self.task.train:
                 texts = [""] * len(prompts)
-                self.grader.grade([p.prompt for p in prompts], texts, [()] * len(texts), columns)
+                self.grader.grade(
+                    [p.prompt for p in prompts],
+                    texts,
+                    [()] * len(texts),
+                    columns,
+                    groups=range(len(texts)),
+                    prompt_texts=[self.prompt_text(p.uid) for p in prompts],
+                )
 
     def grade(self, batch: Batch) -> Graded:
         """Run the reward functions over the batch's texts, outside this process."""
@@ -144,9 +158,16 @@ class Services:
         rows = [self.prompt(uid).columns for uid in uids]
         columns = {name: [row.get(name) for row in rows] for name in _names(rows)}
         grades = self.grader.grade(
-            prompts, texts, self.completion_ids(batch), columns, step=self.step
+            prompts,
+            texts,
+            self.completion_ids(batch),
+            columns,
+            step=self.step,
+            groups=batch["group_B"].tolist(),
+            prompt_texts=[self.prompt_text(uid) for uid in uids],
         )
         self.failures.extend(grades.failures)
+        self._keep_logged(batch, grades.extra)
         weights = [spec.weight for spec in self.grader.specs]
         outcome = np.nan_to_num(weighted_sum(grades.scores_BM, weights))
         metrics = dict(grades.metrics)
@@ -160,6 +181,14 @@ class Services:
             torch.tensor(grades.scored_B),
             metrics,
         )
+
+    def _keep_logged(self, batch: Batch, extra: Mapping[str, Sequence[Any]]) -> None:
+        """Keep what rewards logged of each rollout until the next step."""
+        if self._logged_at != self.step:
+            self.logged, self._logged_at = {}, self.step
+        for name, values in extra.items():
+            rollouts = batch["rollout_uid_B"].tolist()
+            self.logged.setdefault(name, {}).update(zip(rollouts, values, strict=True))
 
     def reward(self, batch: Batch) -> Tensor:
         """Weighted outcome [B] of the batch's rollouts, 0 where none was given."""

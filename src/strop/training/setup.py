@@ -12,6 +12,7 @@ from strop.rollout.engines.local import LocalEngine
 from strop.step import World
 from strop.tasks.data_files import load_data
 from strop.tasks.grader import Grader
+from strop.tasks.reward_source import reward_name
 from strop.tasks.task import RewardSpec, Task, load_task
 from strop.training import models
 from strop.training.config import DataSettings, RewardSettings, RunConfig
@@ -73,9 +74,11 @@ def load_prompts(data: DataSettings, reward: RewardSettings, seed: int) -> Task:
 def _from_files(data: DataSettings, seed: int) -> Task:
     """The task of the user's files; `validation_size` rows are carved off without a file."""
     if not data.validation_files:
-        task = load_data(data.files, validation=data.validation_size, seed=seed)
+        task = load_data(data.files, validation=data.validation_size, seed=seed, reader=data.reader)
     else:
-        task = load_data(data.files, validation=data.validation_files, seed=seed)
+        task = load_data(
+            data.files, validation=data.validation_files, seed=seed, reader=data.reader
+        )
         if data.validation_size:
             task = replace(task, validation=task.validation[: data.validation_size])
     return replace(task, train=task.train[: data.train_size]) if data.train_size else task
@@ -87,7 +90,7 @@ def _specs(reward: RewardSettings) -> tuple[RewardSpec, ...]:
         raise UserError(
             f"reward.weights has {len(weights)} numbers for {len(reward.functions)} functions"
         )
-    names = [source.rpartition(":")[2] or source for source in reward.functions]
+    names = [reward_name(source) for source in reward.functions]
     return tuple(
         RewardSpec(name, source, weight)
         for name, source, weight in zip(names, reward.functions, weights, strict=True)

@@ -1,0 +1,218 @@
+"""Built-in rewards that run the Python code of a completion in the sandbox.
+
+    run_tests      the share of test cases that the code passes
+    run_python     1.0 where the program prints the reference, else 0.0
+
+The code is the last ```python block of the completion, else its last block without a language, else
+the whole completion. It has Python's standard library and nothing else.
+"""
+
+import json
+import os
+import re
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
+
+from strop.errors import UserError
+from strop.tasks.answers import text_of
+from strop.tasks.sandbox import Limits, Ran, check_isolation, run
+from strop.tasks.scored import Unscored
+
+_PYTHON_BLOCK = re.compile(r"```(?:python3?|py)[ \t]*\r?\n(.*?)```", re.DOTALL | re.IGNORECASE)
+_PLAIN_BLOCK = re.compile(r"```[ \t]*\r?\n(.*?)```", re.DOTALL)
+
+
+class Case(NamedTuple):
+    """One test case: a test to run after the code, or a program's input and wanted output."""
+
+    test: str | None = None
+    stdin: str = ""
+    output: str = ""
+
+
+class _CodeReward:
+    """Limits and isolation that both rewards share.
+
+    seconds: wall and processor time of a run. answer_seconds: of all runs of an answer; what was
+    not run by then fails. memory_mb: address space of each process. disk_mb: files. processes: with
+    threads. parallel: runs at once, 0: one a processor. without_isolation: run the code even
+    with access to network and files, for machines that are sandboxes themselves.
+
+    Raises UserError for limits that are not positive and where isolation does not work.
+    """
+
+    rows_are_independent = True
+
+    def __init__(
+        self,
+        seconds: float = 5.0,
+        answer_seconds: float = 10.0,
+        memory_mb: int = 512,
+        disk_mb: int = 16,
+        processes: int = 16,
+        parallel: int = 0,
+        without_isolation: bool = False,
+    ) -> None:
+        given = {"seconds": seconds, "answer_seconds": answer_seconds, "memory_mb": memory_mb,
+                 "disk_mb": disk_mb, "processes": processes}  # fmt: skip
+        for name, value in given.items():
+            if value <= 0:
+                raise UserError(f"a code reward with {name}={value}: make it positive")
+        self.limits = Limits(
+            wall_seconds=float(seconds),
+            cpu_seconds=max(1, round(seconds)),
+            memory_bytes=int(memory_mb) << 20,
+            disk_bytes=int(disk_mb) << 20,
+            processes=int(processes),
+        )
+        self.answer_seconds = answer_seconds
+        # The grader gives n rows 1 + (n - 1) / 32 times this; here n rows never take longer.
+        self.timeout_seconds = 32 * (answer_seconds + seconds) + 30.0
+        self.parallel = parallel or os.cpu_count() or 1
+        self.isolate = not without_isolation
+        if self.isolate:
+            check_isolation()
+
+    def _run(self, code: str, case: Case, left_seconds: float) -> Ran:
+        limits = Limits(**{**vars(self.limits), "wall_seconds": left_seconds})
+        return run(code, test=case.test, stdin=case.stdin, limits=limits, isolate=self.isolate)
+
+    def _each(
+        self, completions: Sequence[Any], cases: Sequence[list[Case] | None]
+    ) -> tuple[list[Any], list[str]]:
+        """Share of passed cases (None without any) and the first failure of each completion."""
+        rows = list(zip(completions, cases, strict=True))
+        with ThreadPoolExecutor(self.parallel) as pool:
+            results = list(pool.map(lambda row: self._one(*row), rows))
+        return [score for score, _ in results], [failure for _, failure in results]
+
+    def _one(self, completion: Any, cases: list[Case] | None) -> tuple[Any, str]:
+        if not cases:
+            return None, ""
+        code = code_of(text_of(completion))
+        deadline = time.monotonic() + self.answer_seconds
+        num_passed, failure = 0, ""
+        for number, case in enumerate(cases, 1):
+            left = min(self.limits.wall_seconds, deadline - time.monotonic())
+            if left <= 0:
+                failure = failure or f"case {number}: over {self.answer_seconds:g} s in all"
+                break
+            try:
+                ran = self._run(code, case, left)
+            except RuntimeError as error:
+                return Unscored(str(error)), ""
+            what = _failure(case, ran)
+            num_passed += not what
+            failure = failure or (what and f"case {number}: {what}")
+        return num_passed / len(cases), failure
+
+
+class RunTests(_CodeReward):
+    """The share of test cases that the completion's code passes, 0 to 1.
+
+    Test cases are in the column `tests` (Python statements, each run after the code in a process
+    of its own, so `assert f(2) == 4`), or in `inputs` and `outputs` (what a program reads and has
+    to print; blanks at the ends of lines and empty lines at the end do not count). Each is a list,
+    or its JSON text. A row without test cases is not applicable.
+    """
+
+    def __call__(
+        self,
+        completions: Sequence[Any],
+        log_extra: Callable[[str, Sequence[Any]], None],
+        tests: Sequence[Any] | None = None,
+        inputs: Sequence[Any] | None = None,
+        outputs: Sequence[Any] | None = None,
+    ) -> list[Any]:
+        if tests is None and (inputs is None or outputs is None):
+            raise UserError(
+                "reward run_tests needs a column 'tests', or 'inputs' and 'outputs': add it"
+            )
+        none = [None] * len(completions)
+        cases = [
+            _cases(*row, row=i)
+            for i, row in enumerate(
+                zip(tests or none, inputs or none, outputs or none, strict=True)
+            )
+        ]
+        scores, failures = self._each(completions, cases)
+        log_extra("run_tests/failure", failures)
+        return scores
+
+
+class RunPython(_CodeReward):
+    """1.0 where the completion's program prints the reference, else 0.0.
+
+    The reference is the column `ground_truth`, or `answer` where there is none; None: not
+    applicable. What counts in output is the same as for `run_tests`.
+    """
+
+    def __call__(
+        self,
+        completions: Sequence[Any],
+        log_extra: Callable[[str, Sequence[Any]], None],
+        ground_truth: Sequence[Any] | None = None,
+        answer: Sequence[Any] | None = None,
+    ) -> list[Any]:
+        references = ground_truth if ground_truth is not None else answer
+        if references is None:
+            raise UserError("reward run_python needs a column 'ground_truth' or 'answer': add it")
+        cases = [None if r is None else [Case(output=str(r))] for r in references]
+        scores, failures = self._each(completions, cases)
+        log_extra("run_python/failure", failures)
+        return scores
+
+
+def code_of(completion: str) -> str:
+    """The last Python block, else the last block without a language, else all of the text."""
+    for pattern in (_PYTHON_BLOCK, _PLAIN_BLOCK):
+        blocks = pattern.findall(completion)
+        if blocks:
+            return blocks[-1]
+    return completion
+
+
+def _failure(case: Case, ran: Ran) -> str:
+    """Why a case failed; empty when it passed."""
+    if ran.how:
+        return ran.how
+    if not ran.passed:
+        lines = ran.errors.strip().splitlines()
+        return lines[-1][:200] if lines else "ended early"
+    if case.test is None and _shown(ran.output) != _shown(case.output):
+        return f"printed {ran.output[:80]!r}"
+    return ""
+
+
+def _shown(text: str) -> list[str]:
+    return [line.rstrip() for line in text.rstrip().splitlines()]
+
+
+def _cases(tests: Any, inputs: Any, outputs: Any, row: int) -> list[Case] | None:
+    """The test cases of a row; None when it has none."""
+    if tests is not None:
+        return [Case(test=text) for text in _texts(tests, "tests", row)]
+    if inputs is None or outputs is None:
+        return None
+    given, wanted = _texts(inputs, "inputs", row), _texts(outputs, "outputs", row)
+    if len(given) != len(wanted):
+        raise UserError(
+            f"reward run_tests: row {row} has {len(given)} inputs and {len(wanted)} outputs: "
+            "give one output for each input"
+        )
+    return [Case(stdin=i, output=o) for i, o in zip(given, wanted, strict=True)]
+
+
+def _texts(value: Any, column: str, row: int) -> list[str]:
+    """A list of texts, from a list, its JSON text, or one text alone."""
+    found = value
+    if isinstance(value, str):
+        try:
+            found = json.loads(value) if value.lstrip().startswith("[") else [value]
+        except json.JSONDecodeError:
+            found = [value]
+    if not isinstance(found, list) or not all(isinstance(text, str) for text in found):
+        raise UserError(f"reward run_tests: column {column!r} of row {row} is not a list of texts")
+    return found

@@ -1,0 +1,200 @@
+"""Where a reward comes from: `FILE.py:NAME`, `MODULE:NAME`, a built-in, a model or a judge."""
+
+import ast
+import importlib
+import importlib.util
+import inspect
+import re
+import sys
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from strop.errors import UserError
+from strop.tasks.names import did_you_mean, nearest_first
+
+BUILT_IN = {
+    "exact_match": "strop.tasks.answers:exact_match",
+    "math_verify": "strop.tasks.mathematics:math_verify",
+    "run_python": "strop.tasks.code:RunPython",
+    "run_tests": "strop.tasks.code:RunTests",
+}
+# Sources of the form `kind:PLACE`, made by a class that takes the place and options.
+MADE = {
+    "judge": "strop.tasks.judge:Judge",
+    "model": "strop.tasks.reward_model:RewardModel",
+}
+FORMS = ("trl", "verl", "openrlhf", "verifiers")
+_OPTIONS = re.compile(r"(?P<source>[^()]+)(?P<options>\(.*\))", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Source:
+    """A source's pieces: `kind` is function, built_in, judge or model."""
+
+    text: str
+    kind: str
+    place: str
+    name: str = ""
+    form: str = ""
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+def parse(text: str) -> Source:
+    """Take a source apart. Raises UserError for one that is none of the known kinds."""
+    source, options = _with_options(text)
+    kind, _, place = source.partition(":")
+    if kind in MADE and place:
+        return Source(text, kind, place, options=options)
+    if source in BUILT_IN:
+        return Source(text, "built_in", source, options=options)
+    form = kind if kind in FORMS and ":" in place else ""
+    place, _, name = (place if form else source).rpartition(":")
+    if not place or not name:
+        raise UserError(
+            f"unknown reward {text!r}{did_you_mean(source, BUILT_IN)}: give FILE.py:FUNCTION, "
+            f"MODULE:FUNCTION, model:FOLDER, judge:FILE.toml, or one of "
+            f"{', '.join(sorted(BUILT_IN))}"
+        )
+    if options:
+        raise UserError(f"reward {text!r}: only built-in rewards, models and judges take options")
+    return Source(text, "function", place, name, form)
+
+
+def reward_name(text: str) -> str:
+    """The name in metrics and columns: the function's, or the last piece of a folder or file."""
+    source = parse(text)
+    if source.name:
+        return source.name
+    return source.place if source.kind == "built_in" else Path(source.place).stem
+
+
+def find(source: Source) -> Callable[..., Any]:
+    """The callable of a source.
+
+    Raises UserError for a file or module that is missing or fails to import (with file and line),
+    for a function that is not in it (with the functions that are), and for wrong options.
+    """
+    if source.kind == "function":
+        return _function(source.place, source.name)
+    target = MADE.get(source.kind) or BUILT_IN[source.place]
+    place, _, name = target.rpartition(":")
+    found = getattr(importlib.import_module(place), name)
+    if not inspect.isclass(found):
+        if source.options:
+            raise UserError(f"reward {source.text!r} takes no options: leave them out")
+        return found
+    known = [name for name in inspect.signature(found).parameters if name != "place"]
+    for option in source.options:
+        if option not in known:
+            raise UserError(
+                f"reward {source.text!r} has no option {option!r}{did_you_mean(option, known)}; "
+                f"it has {', '.join(known) or 'none'}"
+            )
+    places = () if source.kind == "built_in" else (source.place,)
+    made: Callable[..., Any] = found(*places, **source.options)
+    return made
+
+
+def where_raised(error: BaseException) -> str:
+    """`file:line` of the innermost frame outside the import machinery."""
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if not frame.filename.startswith("<frozen")
+    ]
+    return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else "unknown place"
+
+
+def _with_options(text: str) -> tuple[str, dict[str, Any]]:
+    """`name(option=value, ...)` as name and options; text that has none is left as it is."""
+    match = _OPTIONS.fullmatch(text)
+    if match is None:
+        return text, {}
+    try:
+        call = ast.parse(f"f{match['options']}", mode="eval").body
+        assert isinstance(call, ast.Call)
+        if call.args or any(word.arg is None for word in call.keywords):
+            raise ValueError("options are written option=value")
+        options = {str(word.arg): _literal(word.value) for word in call.keywords}
+    except (SyntaxError, ValueError) as error:
+        raise UserError(
+            f"reward {text!r}: cannot read its options ({error}): write them as "
+            'NAME(option=value, other="text")'
+        ) from error
+    return match["source"], options
+
+
+def _literal(node: ast.expr) -> Any:
+    if isinstance(node, ast.Name) and node.id in ("true", "false"):
+        return node.id == "true"
+    return ast.literal_eval(node)
+
+
+def _function(place: str, name: str) -> Callable[..., Any]:
+    module = _file_module(place) if place.endswith(".py") else _named_module(place)
+    function = getattr(module, name, None)
+    if not callable(function):
+        there = [
+            key
+            for key, value in vars(module).items()
+            if inspect.isfunction(value) and value.__module__ == module.__name__
+        ]
+        raise UserError(
+            f"{place} has no function {name!r}{did_you_mean(name, there)}; its functions are "
+            f"{nearest_first(name, there)}"
+        )
+    return function
+
+
+def _file_module(place: str) -> ModuleType:
+    path = Path(place).resolve()
+    if not path.is_file():
+        raise UserError(f"reward file {place} does not exist: check the path (from {Path.cwd()})")
+    name = f"strop_rewards_{path.stem}"
+    loaded = sys.modules.get(name)
+    if loaded is not None and loaded.__file__ == str(path):
+        return loaded
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    _search_first(path.parent)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        del sys.modules[name]
+        raise _import_failed(place, error) from error
+    return module
+
+
+def _named_module(place: str) -> ModuleType:
+    _search_first(Path.cwd())
+    try:
+        return importlib.import_module(place)
+    except ModuleNotFoundError as error:
+        if error.name is not None and (place + ".").startswith(error.name + "."):
+            raise UserError(
+                f"reward module {place!r} was not found: write FILE.py:FUNCTION for a file, or "
+                "install the module"
+            ) from error
+        raise _import_failed(place, error) from error
+    except Exception as error:
+        raise _import_failed(place, error) from error
+
+
+def _search_first(folder: Path) -> None:
+    """Modules beside the user's file are found as when the file is run itself."""
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))
+
+
+def _import_failed(place: str, error: Exception) -> UserError:
+    if isinstance(error, SyntaxError):
+        where = f"{error.filename}:{error.lineno}"
+        return UserError(f"{where}: {type(error).__name__}: {error.msg} (importing {place})")
+    return UserError(f"{where_raised(error)}: {type(error).__name__}: {error} (importing {place})")

@@ -1,0 +1,175 @@
+"""Runs Python code that nobody has read, in a process with limits and without the network.
+
+`sandbox_child` says what the code can and cannot reach; docs/REWARDS.md says it for users.
+"""
+
+import contextlib
+import json
+import os
+import secrets
+import selectors
+import shutil
+import signal
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from strop.errors import UserError
+
+CHILD = Path(__file__).with_name("sandbox_child.py")
+OUTPUT_BYTES = 1 << 20  # of each stream; a program that prints more is ended
+_SHARED_LIBRARIES = ("/lib", "/lib64", "/lib32", "/usr/lib", "/usr/lib64", "/usr/lib32")
+_PROBE_SECONDS = 20.0
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one run may use. `processes` counts its threads too."""
+
+    wall_seconds: float = 5.0
+    cpu_seconds: int = 5
+    memory_bytes: int = 512 << 20  # of address space, each process
+    disk_bytes: int = 16 << 20  # of each file; isolated, of all files together
+    processes: int = 16
+
+
+@dataclass(frozen=True)
+class Ran:
+    """How a run ended: passed is a test's result, or exit code 0 of a program."""
+
+    passed: bool
+    output: str
+    errors: str
+    how: str  # "" when it ended by itself, else the limit that ended it
+
+
+def run(
+    code: str, *, test: str | None = None, stdin: str = "", limits: Limits, isolate: bool = True
+) -> Ran:
+    """Run code as a program on `stdin`, or run `test` after it in the same module.
+
+    A test passes when it runs to its end without an exception. Raises RuntimeError when the locks
+    cannot be put on (nothing has run then).
+    """
+    token = secrets.token_hex(16)
+    payload = {
+        "code": code, "test": test, "token": token, "isolate": isolate, "limits": asdict(limits),
+        "libraries": _libraries(),
+    }  # fmt: skip
+    scratch = Path(tempfile.mkdtemp(prefix="strop-code-"))
+    try:
+        scratch.joinpath("payload.json").write_text(json.dumps(payload), encoding="utf-8")
+        scratch.joinpath("stdin").write_bytes(stdin.encode("utf-8", "replace"))
+        status, code_, streams, how = _watched(scratch, limits.wall_seconds)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+    if status != b"ok" and not how:
+        reason = status.decode("utf-8", "replace") or streams[1].decode("utf-8", "replace")[-300:]
+        raise RuntimeError(f"the sandbox could not be set up: {reason or 'it ended at once'}")
+    output, errors = (stream.decode("utf-8", "replace") for stream in streams)
+    if test is not None:
+        passed = not how and code_ == 0 and output.endswith(token)
+        output = output.removesuffix(token)
+    else:
+        passed = not how and code_ == 0
+    return Ran(passed, output, errors, how)
+
+
+def check_isolation() -> None:
+    """Raise UserError when this machine cannot shut code off from the network and the files."""
+    if sys.platform != "linux":
+        raise UserError("model-written code is run on Linux only: run strop there")
+    try:
+        ran = run("", test="", limits=Limits(wall_seconds=_PROBE_SECONDS))
+    except RuntimeError as error:
+        raise UserError(
+            f"model-written code cannot be isolated here ({error}): allow unprivileged user "
+            "namespaces, or run inside a container of your own and give the reward the option "
+            "without_isolation=true"
+        ) from error
+    if not ran.passed:
+        raise UserError(f"the code sandbox does not work here: {ran.how or ran.errors[-300:]}")
+
+
+def _watched(scratch: Path, wall_seconds: float) -> tuple[bytes, int, tuple[bytes, bytes], str]:
+    """Status line, exit code, output and error streams, and the limit that ended the run."""
+    ours, theirs = os.pipe()
+    with scratch.joinpath("stdin").open("rb") as stdin, os.fdopen(ours, "rb") as status:
+        try:
+            process = subprocess.Popen(
+                [sys.executable, "-I", "-S", "-B", "-X", "utf8", "-c", _LAUNCH, str(CHILD),
+                 str(scratch / "payload.json"), str(theirs)],
+                stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd="/", env={},
+                pass_fds=(theirs,), start_new_session=True,
+            )  # fmt: skip
+        finally:
+            os.close(theirs)
+        try:
+            streams, how = _collected(process, wall_seconds)
+        finally:
+            _end(process)
+        return status.read(1000), process.returncode, streams, how
+
+
+# The status pipe gets the number that the child expects; nothing else is inherited.
+_LAUNCH = (
+    "import os, sys; fd = int(sys.argv[3]); fd == 3 or (os.dup2(fd, 3), os.close(fd)); "
+    "sys.argv = sys.argv[1:3]; "
+    "exec(compile(open(sys.argv[0]).read(), sys.argv[0], 'exec'), {'__name__': '__main__'})"
+)
+
+
+def _collected(
+    process: "subprocess.Popen[bytes]", wall_seconds: float
+) -> tuple[tuple[bytes, bytes], str]:
+    """Both streams until they close, too much is printed or the time is over."""
+    deadline = time.monotonic() + wall_seconds
+    kept: dict[Any, bytearray] = {process.stdout: bytearray(), process.stderr: bytearray()}
+    how = ""
+    with selectors.DefaultSelector() as selector:
+        for stream in kept:
+            selector.register(stream, selectors.EVENT_READ)
+        while selector.get_map() and not how:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                how = f"over {wall_seconds:g} s"
+            for key, _ in selector.select(max(left, 0)):
+                piece = os.read(key.fd, 1 << 16)
+                if not piece:
+                    selector.unregister(key.fileobj)
+                kept[key.fileobj] += piece
+                if len(kept[key.fileobj]) > OUTPUT_BYTES:
+                    how = f"printed over {OUTPUT_BYTES} bytes"
+    if not how:
+        try:
+            process.wait(max(deadline - time.monotonic(), 0.01))
+        except subprocess.TimeoutExpired:
+            how = f"over {wall_seconds:g} s"
+    return (bytes(kept[process.stdout]), bytes(kept[process.stderr])), how
+
+
+def _end(process: "subprocess.Popen[bytes]") -> None:
+    """End the process with its whole group and whatever its namespace still holds."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    for stream in (process.stdout, process.stderr):
+        assert stream is not None
+        stream.close()
+
+
+def _libraries() -> list[str]:
+    """Folders that Python code needs: the standard library and the system's shared libraries."""
+    standard = os.path.realpath(sysconfig.get_path("stdlib"))
+    shared = [folder for folder in _SHARED_LIBRARIES if os.path.isdir(folder)]
+    inside = any(standard.startswith(folder + "/") for folder in shared)
+    own = os.path.join(sys.base_prefix, "lib")
+    extra = [] if inside else [standard]
+    if sysconfig.get_config_var("Py_ENABLE_SHARED") and own not in (*shared, *extra):
+        extra = [os.path.realpath(own)]
+    return [*shared, *extra]
