@@ -232,3 +232,20 @@ def learning(batch: Batch) -> list[tuple[int, list[int]]]:
 def clipped(ratio: Tensor, advantage: Tensor, low: float, high: float) -> Tensor:
     """The loss of the clipped surrogate, as published: max(-A rho, -A clip(rho))."""
     return torch.maximum(-advantage * ratio, -advantage * ratio.clamp(1 - low, 1 + high))
+
+
+def assert_same_push(
+    algorithm: Algorithm, batch: Batch, loss_of: Callable[..., Tensor], *names: str
+) -> None:
+    """The algorithm's loss and gradients are those of `loss_of`, to 1e-10."""
+    loss, expected = plain_push(loss_of, batch, *names)
+    ours, found, _ = pushed(algorithm, batch)
+    assert abs(ours - loss) <= 1e-10 * max(abs(loss), 1.0)
+    for name, gradient_T in zip(names or ("logp_T",), expected, strict=True):
+        assert (gradient_T != 0).any(), name
+        torch.testing.assert_close(found[name], gradient_T, atol=1e-10, rtol=1e-10)
+
+
+def rows_learning(batch: Batch) -> list[int]:
+    """Rows of all tokens with gradient."""
+    return [t for _, tokens in learning(batch) for t in tokens]

@@ -7,7 +7,7 @@ from strop.schedule import Constant, Schedule
 # Options of text are closed sets; a changed one is the first other that its owner accepts.
 WORDS = (
     "biased", "unbiased", "zero", "raw", "k2", "k1", "token-sum", "token-mean",
-    "seq-mean-token-sum", "paper", "code",
+    "seq-mean-token-sum", "paper", "code", "topk", "quantile", "full", "kept",
 )  # fmt: skip
 
 

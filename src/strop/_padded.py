@@ -33,6 +33,8 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "token_rewards": ("reward_T",),
     "token_ids": ("id_T",),
     "reward_components": ("reward_BM",),
+    "greedy_rewards": ("greedy_reward_B",),
+    "demo_mask": ("origin_T",),
     "lengths": ("length_B",),
     "mean_logp_vocab": ("mean_logp_T",),
     "mean_logp": ("mean_logp_T",),
@@ -52,8 +54,11 @@ CURRENT = frozenset({"logp_T", "entropy_T", "mean_logp_T", "value_T", "logq_TV"}
 CALLS: dict[str, tuple[str, tuple[str, ...]]] = {
     "advantages": ("advantage", ("rewards", "groups", "mask")),
     "selection": ("selection", ("advantages", "groups", "mask")),
-    "policy_loss": ("terms", ("logp", "advantages", "mask")),
+    "policy_loss": ("terms", ("logp", "logp_old", "advantages", "mask")),
 }
+# Names of a recipe's loss beside the recipe's own.
+ALIASES = {"gpg_loss": "gpg", "hpt_loss": "hpt"}
+DEMONSTRATION = 2  # origin_T
 # Columns that follow from the mask alone.
 FROM_MASK = frozenset({"mask_T", "gradient_T", "denominator_T", "turn_T", "rollout_T", "rollout_K",
                        "size_B", "index_B"})  # fmt: skip
@@ -108,6 +113,7 @@ def compose(
     name: str, params: Mapping[str, Any], given: Mapping[str, Any]
 ) -> tuple[Algorithm, dict[str, Any]]:
     """The recipe, and the given tensors with those run-wide numbers that stood in `params`."""
+    name = ALIASES.get(name, name)
     known = inspect.signature(catalogue.load("recipe", name)).parameters
     run_wide = {
         key: value
@@ -169,7 +175,7 @@ def _columns(key: str, value: Any, mask_BT: Tensor) -> dict[str, Tensor]:
     filled = COLUMNS.get(key) or _by_suffix(key, column, mask_BT)
     level = level_of(filled[0])
     shape = {"T": mask_BT.shape, "B": mask_BT.shape[:1], "": torch.Size()}.get(level)
-    if key == "advantages" and column.dim() == 1:
+    if key in ("advantages", "demo_mask") and column.dim() == 1:
         shape = mask_BT.shape[:1]
     if shape is None:
         raise UserError(f"{key} belongs to turns or prompts, which padded tensors cannot carry")
@@ -188,6 +194,9 @@ def _columns(key: str, value: Any, mask_BT: Tensor) -> dict[str, Tensor]:
         if column.dim() == 2:
             return {"advantage_T": column}
         return {"advantage_T": column[:, None].expand(mask_BT.shape), "advantage_B": column}
+    if key == "demo_mask":
+        column = column.bool() if column.dim() == 2 else column.bool()[:, None].expand_as(mask_BT)
+        return {"origin_T": torch.where(column, DEMONSTRATION, 0)}
     if filled[0].endswith("_TV"):
         inside = mask_BT.bool()[..., None]
         column = torch.log_softmax(torch.where(inside, column, column.new_zeros(())), dim=-1)

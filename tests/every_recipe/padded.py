@@ -21,7 +21,7 @@ def values_for(name: str, shape: tuple[int, int], rng: torch.Generator) -> Tenso
         return -3 * rand(num, width) - 0.1
     if name.startswith("entropy"):
         return rand(num, width) + 0.1
-    if name == "rewards":
+    if name in ("rewards", "greedy_rewards"):
         return torch.randn(num, generator=rng, dtype=torch.float64)
     if name == "advantages":
         return torch.randn(num, generator=rng, dtype=torch.float64)
@@ -31,12 +31,12 @@ def values_for(name: str, shape: tuple[int, int], rng: torch.Generator) -> Tenso
         return torch.randint(1, width + 1, (num,), generator=rng)
     if name == "truncated":
         return torch.rand(num, generator=rng) < 0.3
-    if name in ("dropped_tokens", "candidate_tokens"):
+    if name in ("dropped_tokens", "candidate_tokens", "demo_mask"):
         return torch.rand(num, width, generator=rng) < 0.2
     raise KeyError(f"say here what {name} looks like")
 
 
-RUN_WIDE = {"step": 3, "total_steps": 10, "length": LENGTH, "n_drop": 2}
+RUN_WIDE = {"step": 3, "total_steps": 10, "length": LENGTH, "n_drop": 2, "batch_entropy": 0.3}
 
 
 def inputs_for(
