@@ -1,0 +1,87 @@
+"""REINFORCE whose advantages are normalised over the whole step."""
+
+import dataclasses
+
+from strop.advantage.baseline.subtract_group_mean import SubtractGroupMean
+from strop.advantage.credit.discount_from_end import DiscountFromEnd
+from strop.advantage.credit.spread_evenly import SpreadEvenly
+from strop.advantage.weight.whiten_over_batch_tokens import WhitenOverBatchTokens
+from strop.algorithm import Algorithm
+from strop.part import Use
+from strop.recipes.grpo import grpo
+
+
+def reinforce_plus_plus(
+    *,
+    # Discount of a token; 1: the outcome reaches all tokens alike.
+    gamma: float = 1.0,
+    # Added to the variance of the whitening.
+    whiten_eps: float = 1e-8,
+    clip_low: float = 0.2,
+    clip_high: float = 0.2,
+    beta: float = 0.0,
+    aggregation: str = "token-mean",
+    num_prompts: int = 32,
+    num_rollouts: int = 16,
+) -> Algorithm:
+    """REINFORCE++: Stabilizing Critic-Free Policy Optimization with Global Normalization.
+
+    arXiv 2501.03262. Code: OpenRLHF/OpenRLHF (verl carries it). Parent: grpo. Status: exact.
+
+    Equation: A_t = (G_t - mean) / sqrt(var + whiten_eps) over the step's policy tokens,
+    G_t = gamma ** (policy tokens after t) R; loss = -1/N sum_t min(rho A_t, clip(rho) A_t).
+    Differs from the parent: no baseline and no deviation of the group; all tokens of the step are
+    whitened together, and all weigh the same.
+    Differs from the paper: 1. leaving the reference costs nothing unless beta > 0, and then as a
+    loss term (paper: inside the token's reward); 2. tokens of an environment neither decay nor
+    stop the return (verl stops it there).
+    Try: num_rollouts (1 is enough), gamma, clip_high.
+    """
+    algorithm = grpo(
+        clip_low=clip_low,
+        clip_high=clip_high,
+        beta=beta,
+        aggregation=aggregation,
+        num_prompts=num_prompts,
+        num_rollouts=num_rollouts,
+    )
+    credit = SpreadEvenly() if gamma == 1 else DiscountFromEnd(gamma)
+    chain = (Use(credit), Use(WhitenOverBatchTokens(whiten_eps)))
+    return dataclasses.replace(algorithm, advantage=chain)
+
+
+def reinforce_plus_plus_baseline(
+    *,
+    # Added to the variance of the whitening.
+    whiten_eps: float = 1e-8,
+    # What a group of one gets before whitening: "raw" (its reward) or "zero".
+    singleton: str = "raw",
+    clip_low: float = 0.2,
+    clip_high: float = 0.2,
+    beta: float = 0.0,
+    aggregation: str = "token-mean",
+    num_prompts: int = 32,
+    num_rollouts: int = 16,
+) -> Algorithm:
+    """REINFORCE++: Stabilizing Critic-Free Policy Optimization with Global Normalization.
+
+    arXiv 2501.03262 (the variant with a baseline). Code: OpenRLHF/OpenRLHF (verl carries it).
+    Parent: reinforce_plus_plus. Status: exact.
+
+    Equation: A_t = (R_i - mean_g - mean) / sqrt(var + whiten_eps) over the step's policy tokens;
+    loss = -1/N sum_t min(rho A_t, clip(rho) A_t).
+    Differs from the parent: the mean of the prompt's group is subtracted first.
+    Differs from the paper: leaving the reference costs nothing unless beta > 0.
+    Try: num_rollouts, clip_high, beta.
+    """
+    algorithm = reinforce_plus_plus(
+        whiten_eps=whiten_eps,
+        clip_low=clip_low,
+        clip_high=clip_high,
+        beta=beta,
+        aggregation=aggregation,
+        num_prompts=num_prompts,
+        num_rollouts=num_rollouts,
+    )
+    chain = (Use(SubtractGroupMean(singleton)), *algorithm.advantage)
+    return dataclasses.replace(algorithm, advantage=chain)
