@@ -1,0 +1,37 @@
+"""Exact on-policy updates with the baseline of least variance."""
+
+import dataclasses
+
+from strop.advantage.baseline.subtract_length_weighted_mean import SubtractLengthWeightedMean
+from strop.advantage.credit.spread_evenly import SpreadEvenly
+from strop.algorithm import Algorithm
+from strop.loss.bound.follow_advantage import FollowAdvantage
+from strop.part import Use
+from strop.recipes._base import with_policy
+from strop.recipes.grpo import grpo
+
+
+def opo(
+    *,
+    # What a group of one gets: "raw" (its reward) or "zero".
+    singleton: str = "raw",
+    aggregation: str = "token-mean",
+    num_prompts: int = 32,
+    num_rollouts: int = 16,
+) -> Algorithm:
+    """On-Policy RL with Optimal Reward Baseline.
+
+    arXiv 2505.23585. Code: microsoft/LMOps (verl carries it). Parent: grpo. Status: exact.
+
+    Equation: A_i = R_i - sum_j T_j R_j / sum_j T_j over the group, T the number of policy tokens;
+    loss = -1/N sum_t A_i logp_t.
+    Differs from the parent: the mean counts long answers more, no division by the deviation, no
+    ratio and no clip, all tokens weigh the same.
+    Differs from the paper: no. One update a step, without penalty or bonus, is part of the method:
+    leave plan.num_minibatches at 1.
+    Try: num_rollouts, aggregation, singleton.
+    """
+    algorithm = grpo(aggregation=aggregation, num_prompts=num_prompts, num_rollouts=num_rollouts)
+    chain = (Use(SubtractLengthWeightedMean(singleton)), Use(SpreadEvenly()))
+    algorithm = dataclasses.replace(algorithm, advantage=chain)
+    return with_policy(algorithm, objective=Use(FollowAdvantage()), ratio=None)
