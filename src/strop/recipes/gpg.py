@@ -1,0 +1,46 @@
+"""The plain policy gradient, made up for rollouts without a signal."""
+
+import dataclasses
+
+from strop.advantage.baseline.subtract_group_mean import SubtractGroupMean
+from strop.advantage.credit.spread_evenly import SpreadEvenly
+from strop.advantage.scale.scale_by_signal_share import ScaleBySignalShare
+from strop.algorithm import Algorithm
+from strop.loss.bound.follow_advantage import FollowAdvantage
+from strop.part import Use
+from strop.recipes._base import with_policy
+from strop.recipes.grpo import grpo
+
+
+def gpg(
+    *,
+    # Constant that divides the advantages.
+    f_norm: float = 1.0,
+    # What a group of one gets: "raw" (its reward) or "zero".
+    singleton: str = "raw",
+    # What is a signal: "code" (a reward other than 0) or "paper" (an advantage other than 0).
+    variant: str = "code",
+    aggregation: str = "token-mean",
+    num_prompts: int = 32,
+    num_rollouts: int = 16,
+) -> Algorithm:
+    """GPG: A Simple and Strong Reinforcement Learning Baseline for Model Reasoning.
+
+    arXiv 2504.02546. Code: AMAP-ML/GPG (verl carries it). Parent: grpo. Status: exact.
+
+    Equation: A_i = alpha (R_i - mean_g) / f_norm, alpha = B / max(rollouts with a signal, 1) over
+    the B rollouts of the step; loss = -1/N sum_t A_i logp_t.
+    Differs from the parent: no ratio, no clip, no deviation; one factor for the whole step makes
+    up for rollouts that teach nothing.
+    Differs from the paper: a signal is a reward other than 0, as verl has it; variant "paper"
+    takes an advantage other than 0. With rewards of 0 and 1 the code's alpha is 1 / accuracy.
+    Try: variant ("paper"), num_rollouts, f_norm.
+    """
+    algorithm = grpo(aggregation=aggregation, num_prompts=num_prompts, num_rollouts=num_rollouts)
+    chain = (
+        Use(SubtractGroupMean(singleton)),
+        Use(ScaleBySignalShare(f_norm, variant)),
+        Use(SpreadEvenly()),
+    )
+    algorithm = dataclasses.replace(algorithm, advantage=chain)
+    return with_policy(algorithm, objective=Use(FollowAdvantage()), ratio=None)
