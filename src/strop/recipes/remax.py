@@ -1,0 +1,51 @@
+"""REINFORCE with the prompt's greedy answer as the baseline."""
+
+import dataclasses
+
+from strop.advantage.baseline.subtract_greedy_reward import SubtractGreedyReward
+from strop.advantage.credit.spread_evenly import SpreadEvenly
+from strop.algorithm import Algorithm
+from strop.curation.drop_rollouts_of_stage import DropRolloutsOfStage
+from strop.part import Use
+from strop.recipes.rloo import rloo
+from strop.reward.note_greedy_reward import NoteGreedyReward
+from strop.rollout.sample_with_greedy import SampleWithGreedy
+
+
+def remax(
+    *,
+    clip_low: float = 0.2,
+    clip_high: float = 0.2,
+    beta: float = 0.0,
+    aggregation: str = "seq-mean-token-sum",
+    num_prompts: int = 32,
+    num_rollouts: int = 16,
+) -> Algorithm:
+    """ReMax: A Simple, Effective, and Efficient Reinforcement Learning Method for Aligning LLMs.
+
+    arXiv 2310.10505. Code: liziniu/ReMax (verl carries it). Parent: rloo. Status: exact.
+
+    Equation: A_i = R_i - R(greedy answer of the prompt);
+    loss = -1/B sum_i sum_t min(rho A_i, clip(rho, 1 - clip_low, 1 + clip_high) A_i).
+    Differs from the parent: each prompt is answered once more, greedily; that answer is scored
+    the same way, is the baseline, and leaves the batch before anything is computed from it.
+    Differs from the paper: 1. beta is 0 (paper: a price of leaving the reference in the reward);
+    2. a clip as in verl, without effect at one update per batch; 3. 16 samples a prompt (paper: 1).
+    Try: num_rollouts (1), num_prompts (256), beta.
+    """
+    algorithm = rloo(
+        clip_low=clip_low,
+        clip_high=clip_high,
+        beta=beta,
+        aggregation=aggregation,
+        num_prompts=num_prompts,
+        num_rollouts=num_rollouts,
+    )
+    price = algorithm.advantage[:-2]
+    return dataclasses.replace(
+        algorithm,
+        rollout=Use(SampleWithGreedy()),
+        reward=(*algorithm.reward, Use(NoteGreedyReward())),
+        curation=(Use(DropRolloutsOfStage()),),
+        advantage=(*price, Use(SubtractGreedyReward()), Use(SpreadEvenly())),
+    )
