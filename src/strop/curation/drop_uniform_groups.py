@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from strop import segments
+from strop.curation._refill import first_live, one_round
 from strop.errors import UserError
 from strop.part import Curated, Result, require
 
@@ -52,25 +53,19 @@ class DropUniformGroups:
         self, outcome_B: Tensor, group_B: Tensor, scored_B: Tensor, state: dict[str, Any]
     ) -> Result:
         num = int(group_B.max()) + 1 if group_B.numel() else 0
-        rounds = state["rounds"] + 1
-        target = state["target"] or self.num_prompts or num
         low_P = segments.extreme(outcome_B, group_B, num, scored_B, largest=False)
         high_P = segments.extreme(outcome_B, group_B, num, scored_B, largest=True)
         live_P = (high_P > low_P) | (segments.count(group_B, num, scored_B) == 1)
-        missing = max(target - int(live_P.sum()), 0)
-        metrics = {
-            "dynamic_sampling/rounds": float(rounds),
-            "dynamic_sampling/uniform_fraction": 1 - int(live_P.sum()) / max(num, 1),
-            "dynamic_sampling/missing_prompts": float(missing),
-        }
-        if missing and (rounds < self.max_rounds or self.max_rounds == 0):
-            everything = Curated(torch.ones_like(scored_B), "uniform_group", ask=missing)
-            return Result(everything, {"rounds": rounds, "target": target}, metrics)
-        if missing and self.strict:
+        found = one_round(live_P, state, self.num_prompts, self.max_rounds)
+        if found.again:
+            everything = Curated(torch.ones_like(scored_B), "uniform_group", ask=found.missing)
+            state = {"rounds": found.rounds, "target": found.target}
+            return Result(everything, state, found.metrics)
+        if found.missing and self.strict:
             raise UserError(
-                f"drop_uniform_groups: after {rounds} rounds only {target - missing} of {target} "
-                "prompts have answers of different outcome; raise max_rounds, take other prompts "
-                "or set strict to false"
+                f"drop_uniform_groups: after {found.rounds} rounds only "
+                f"{found.target - found.missing} of {found.target} prompts have answers of "
+                "different outcome; raise max_rounds, take other prompts or set strict to false"
             )
-        keep_P = live_P & (torch.cumsum(live_P, 0) <= target)
-        return Result(Curated(keep_P[group_B], "uniform_group"), self.init(), metrics)
+        keep_B = first_live(live_P, found.target)[group_B]
+        return Result(Curated(keep_B, "uniform_group"), self.init(), found.metrics)
