@@ -1,0 +1,35 @@
+"""Policy optimisation with a soft gate in place of the clip."""
+
+from strop.algorithm import Algorithm
+from strop.loss.bound.bound_ratio_softly import BoundRatioSoftly
+from strop.part import Use
+from strop.recipes._base import with_policy
+from strop.recipes.grpo import grpo
+
+
+def sapo_soft(
+    *,
+    # How fast the weight of good tokens fades as their ratio leaves 1.
+    tau_pos: float = 1.0,
+    # How fast the weight of bad tokens fades.
+    tau_neg: float = 1.05,
+    beta: float = 0.0,
+    aggregation: str = "seq-mean-token-mean",
+    num_prompts: int = 32,
+    num_rollouts: int = 16,
+) -> Algorithm:
+    """Soft Adaptive Policy Optimization.
+
+    arXiv 2511.20347. Code: none released (verl, TRL carry it). Parent: grpo. Status: exact.
+
+    Equation: loss = -mean_i mean_t 4 / tau sigmoid(tau (rho - 1)) A_i; tau = tau_pos where
+    A_i > 0, else tau_neg.
+    Differs from the parent: no token is cut off; its weight fades smoothly as its ratio leaves 1,
+    a little faster for bad tokens.
+    Differs from the paper: no. The value at ratio 1 is not that of the clipped loss.
+    Try: tau_neg, tau_pos, plan.num_minibatches (4).
+    """
+    algorithm = grpo(
+        beta=beta, aggregation=aggregation, num_prompts=num_prompts, num_rollouts=num_rollouts
+    )
+    return with_policy(algorithm, objective=Use(BoundRatioSoftly(tau_pos, tau_neg)))
