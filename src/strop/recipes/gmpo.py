@@ -1,0 +1,36 @@
+"""Policy optimisation on the geometric mean of an answer's clipped ratios."""
+
+from strop.algorithm import Algorithm
+from strop.loss.bound.clip_geometric_mean import ClipGeometricMean
+from strop.part import Use
+from strop.recipes._base import with_policy
+from strop.recipes.grpo import grpo
+
+
+def gmpo(
+    *,
+    # Width below, nats of the log-ratio.
+    clip_low: float = 0.4,
+    # Width above, nats of the log-ratio.
+    clip_high: float = 0.4,
+    beta: float = 0.0,
+    aggregation: str = "seq-mean-token-mean",
+    num_prompts: int = 32,
+    num_rollouts: int = 16,
+) -> Algorithm:
+    """Geometric-Mean Policy Optimization.
+
+    arXiv 2507.20673. Code: callsys/GMPO (verl carries it). Parent: grpo. Status: exact.
+
+    Equation: y_t = s min(s x_t, s clip(x_t, -clip_low, clip_high)), x = logp - logp_old,
+    s = sign(A_i); loss = -mean_i A_i exp(mean_t y_t).
+    Differs from the parent: tokens are clipped one by one, in log space and widely, and an answer
+    is weighed by the geometric mean of what is left.
+    Differs from the paper: x is clamped to +-20 nats, as everywhere here (verl: not). The paper's
+    average is over answers: another aggregation weighs long answers more.
+    Try: clip_high, clip_low, plan.num_minibatches (4).
+    """
+    algorithm = grpo(
+        beta=beta, aggregation=aggregation, num_prompts=num_prompts, num_rollouts=num_rollouts
+    )
+    return with_policy(algorithm, objective=Use(ClipGeometricMean(clip_low, clip_high)))
