@@ -1,0 +1,46 @@
+"""Policy optimisation without a clip, holding back the tokens which would cost the most entropy."""
+
+import dataclasses
+
+from strop.algorithm import Algorithm
+from strop.loss.bound.penalise_high_covariance_tokens import PenaliseHighCovarianceTokens
+from strop.part import Use
+from strop.plan.split_into_minibatches import SplitIntoMinibatches
+from strop.recipes._base import with_policy
+from strop.recipes.grpo import grpo
+
+
+def kl_cov(
+    *,
+    # Share of an update's tokens that pays for moving.
+    kl_cov_ratio: float = 2e-4,
+    # Weight of the penalty, per nat.
+    ppo_kl_coef: float = 1.0,
+    beta: float = 0.0,
+    # Optimiser steps a training step: the penalty needs more than one.
+    num_minibatches: int = 8,
+    aggregation: str = "token-mean",
+    num_prompts: int = 32,
+    num_rollouts: int = 16,
+) -> Algorithm:
+    """The Entropy Mechanism of Reinforcement Learning for Reasoning Language Models (KL-Cov).
+
+    arXiv 2505.22617, eq. 13 and 14. Code: PRIME-RL/Entropy-Mechanism-of-RL. Parent: grpo.
+    Status: exact.
+
+    Equation: loss = 1/N sum_t (-rho A + ppo_kl_coef |logp - logp_old| on S), S the
+    max(int(kl_cov_ratio N), 1) tokens of largest (A - mean A)(logp - mean logp).
+    Differs from the parent: no clip; a few tokens pay for leaving the old policy; all tokens weigh
+    the same; eight updates a step, since at the first the penalty has no gradient.
+    Differs from the paper: means and N are taken over the whole update, not a micro-batch, so the
+    result does not depend on how rows are split.
+    Try: kl_cov_ratio (2e-3, the paper's for 7B), ppo_kl_coef, num_minibatches.
+    """
+    algorithm = grpo(
+        beta=beta, aggregation=aggregation, num_prompts=num_prompts, num_rollouts=num_rollouts
+    )
+    algorithm = dataclasses.replace(
+        algorithm, plan=Use(SplitIntoMinibatches(num_minibatches=num_minibatches))
+    )
+    part = PenaliseHighCovarianceTokens(kl_cov_ratio, ppo_kl_coef)
+    return with_policy(algorithm, objective=Use(part))
