@@ -1,0 +1,68 @@
+"""Policy optimisation whose clip makes room for good tokens."""
+
+from strop.algorithm import Algorithm
+from strop.loss.bound.balance_clip_bounds import BalanceClipBounds
+from strop.part import Use
+from strop.recipes._base import with_policy
+from strop.recipes.grpo import grpo
+
+# low_start, low_max, low_step, high_start, high_max, high_step, target, dual_clip_c
+FORMS = {
+    "paper": (0.6, 0.9, 0.02, 1.2, 3.0, 0.05, 0.4, 0.0),
+    "code": (0.6, 0.8, 0.05, 1.2, 2.0, 0.1, 1.0, 3.0),
+}
+
+
+def bapo(
+    *,
+    # "paper" (probability-weighted share, c_high first) or "code" (ratio of sums, c_low first).
+    variant: str = "paper",
+    # First lower bound on the ratio; this and all below: 0 is the form's own number.
+    low_start: float = 0.0,
+    # Last lower bound.
+    low_max: float = 0.0,
+    # Step of the lower bound.
+    low_step: float = 0.0,
+    # First upper bound on the ratio.
+    high_start: float = 0.0,
+    # Last upper bound.
+    high_max: float = 0.0,
+    # Step of the upper bound.
+    high_step: float = 0.0,
+    # Share of good tokens (paper), good over bad (code).
+    target: float = 0.0,
+    # Largest ratio on negative advantages; the paper has none, the code 3.
+    dual_clip_c: float = 0.0,
+    beta: float = 0.0,
+    aggregation: str = "token-mean",
+    num_prompts: int = 32,
+    num_rollouts: int = 16,
+) -> Algorithm:
+    """BAPO: Stabilizing Off-Policy RL for LLMs via Balanced Policy Optimization.
+
+    arXiv 2510.18927. Code: WooooDyy/BAPO. Parent: grpo. Status: partial.
+
+    Equation: loss = -1/N sum_t s_t, s = min(rho A, clip(rho, c_low, c_high) A); c_high, then
+    c_low rise by their steps until sum_{A>0} p |s| / sum p |s| >= target, p the sampling policy's
+    probability of the token.
+    Differs from the parent: every update searches its bounds, which are ratios, not widths; all
+    tokens weigh the same.
+    Differs from the paper: sums are over the whole update. p is logp_behavior where it is known,
+    else logp_old. The paper's form was read through notes; "code" is exact but for its steps
+    0.05 and 0.1, which are of its example script.
+    Try: target (0.5), plan.num_minibatches (4), variant.
+    """
+    given = (low_start, low_max, low_step, high_start, high_max, high_step, target, dual_clip_c)
+    own = FORMS.get(variant, FORMS["paper"])
+    numbers = [value or default for value, default in zip(given, own, strict=True)]
+    algorithm = grpo(
+        beta=beta, aggregation=aggregation, num_prompts=num_prompts, num_rollouts=num_rollouts
+    )
+    part = BalanceClipBounds(
+        low=(numbers[0], numbers[1], numbers[2]),
+        high=(numbers[3], numbers[4], numbers[5]),
+        target=numbers[6],
+        dual_clip_c=numbers[7],
+        source_form=variant,
+    )
+    return with_policy(algorithm, objective=Use(part))
