@@ -1,0 +1,77 @@
+"""Learning only from the tokens at which an answer forks."""
+
+from strop.algorithm import Algorithm
+from strop.part import Use
+from strop.recipes._base import with_policy
+from strop.recipes.dapo import dapo
+from strop.recipes.grpo import grpo
+from strop.selection.keep_high_entropy_tokens import KeepHighEntropyTokens
+
+
+def forking_token_mask(
+    *,
+    # Share of the tokens that is kept.
+    rho: float = 0.2,
+    # "quantile" (a threshold) or "topk" (a count).
+    selection: str = "quantile",
+    # The average is over the "kept" tokens, or over all, "full".
+    normaliser: str = "kept",
+    clip_low: float = 0.2,
+    clip_high: float = 0.28,
+    aggregation: str = "token-mean",
+    num_prompts: int = 32,
+    num_rollouts: int = 16,
+) -> Algorithm:
+    """Beyond the 80/20 Rule: High-Entropy Minority Tokens Drive Effective RL for LLM Reasoning.
+
+    arXiv 2506.01939, eq. 6. Code: none of the authors' (TRL and others carry it). Parent: dapo.
+    Status: exact.
+
+    Equation: tau = (1 - rho)-quantile of H over an update's tokens;
+    loss = -1/K sum_{H_t >= tau} min(rho_t A, clip(rho_t) A), K the number of those tokens.
+    Differs from the parent: tokens of lower entropy have no gradient and do not count.
+    Differs from the paper: H is that at the start of the step, equal to the current one while a
+    step is one update; the quantile is over the update.
+    Try: rho, normaliser ("full" is TRL's), selection.
+    """
+    algorithm = dapo(
+        clip_low=clip_low,
+        clip_high=clip_high,
+        aggregation=aggregation,
+        num_prompts=num_prompts,
+        num_rollouts=num_rollouts,
+    )
+    return with_policy(algorithm, on=Use(KeepHighEntropyTokens(rho, selection, normaliser)))
+
+
+def top_entropy_quantile(
+    *,
+    # Share of the tokens that is kept.
+    rho: float = 0.2,
+    clip_low: float = 0.2,
+    clip_high: float = 0.2,
+    beta: float = 0.0,
+    aggregation: str = "token-mean",
+    num_prompts: int = 32,
+    num_rollouts: int = 16,
+) -> Algorithm:
+    """Beyond the 80/20 Rule: High-Entropy Minority Tokens Drive Effective RL (TRL's form).
+
+    arXiv 2506.01939. Code: huggingface/trl (top_entropy_quantile). Parent: grpo. Status: exact.
+
+    Equation: loss = -1/N sum_{H_t >= tau} min(rho_t A, clip(rho_t) A), N all tokens, tau the
+    (1 - rho)-quantile of H over an update's tokens; + beta KL(ref) on all tokens.
+    Differs from the parent: tokens of lower entropy have no policy gradient but still count.
+    Differs from the paper: the average is over all tokens, so the gradient is about rho times
+    that of forking_token_mask. TRL's own default is rho 1 (off); 0.2 is what it recommends.
+    Try: rho, clip_high, beta.
+    """
+    algorithm = grpo(
+        clip_low=clip_low,
+        clip_high=clip_high,
+        beta=beta,
+        aggregation=aggregation,
+        num_prompts=num_prompts,
+        num_rollouts=num_rollouts,
+    )
+    return with_policy(algorithm, on=Use(KeepHighEntropyTokens(rho, normaliser="full")))

@@ -1,0 +1,63 @@
+"""Learn only where the policy was undecided."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from strop.part import Result, Selected, require, require_one_of
+
+
+@dataclass(frozen=True)
+class KeepHighEntropyTokens:
+    """The tokens of highest next-token entropy keep their gradient, the others lose it.
+
+        quantile: kept if entropy_old_t >= the (1 - share)-quantile (linear between neighbours)
+        topk: kept are the max(int(share * N), 1) tokens of highest entropy
+
+    Over the N tokens that still have a gradient: of the step as a selection, of the update on a
+    term. `normaliser` says whether averages count the kept tokens only or all ("full").
+    The metric `entropy_control/threshold` is the smallest entropy kept, nats.
+
+    Reads: entropy_old_T [T] float, gradient_T [T] bool, denominator_T [T] bool.
+    Writes: gradient_T, denominator_T [T] bool.
+    Source: arXiv 2506.01939, eq. 6; "full" code only: huggingface/trl grpo_trainer.py; "topk"
+    code only: CarlanLark/Lp-Reg-dev.
+    Differs from the source: entropy is that at the start of the step, the released codes' that of
+    the current forward pass (equal at one update a step); never of a micro-batch.
+    Nearest part: none; keeps everything when share is 1.
+    Edges: no token with gradient -> empty masks; topk takes any of equal ones.
+    """
+
+    # Share of the tokens that is kept. Default: paper (0.2).
+    share: float = 0.2
+    # "quantile" or "topk". Default: paper (a threshold).
+    method: str = "quantile"
+    # Averages are over the "kept" tokens or over all, "full". Default: paper (eq. 6).
+    normaliser: str = "kept"
+
+    def __post_init__(self) -> None:
+        require(self, "share", low=0.0, high=1.0)
+        require_one_of(self, "method", ("quantile", "topk"))
+        require_one_of(self, "normaliser", ("kept", "full"))
+
+    def __call__(self, entropy_old_T: Tensor, gradient_T: Tensor, denominator_T: Tensor) -> Result:
+        row = gradient_T.nonzero().squeeze(1)
+        entropy_N, order_N = entropy_old_T[row].sort(descending=True)
+        num = row.shape[0]
+        if self.method == "topk":
+            number = min(max(int(self.share * num), 1), num)
+        else:
+            number = int((entropy_N >= self._threshold(entropy_N)).sum()) if num else 0
+        kept_T = torch.zeros_like(gradient_T)
+        kept_T[row[order_N[:number]]] = True
+        counts_T = kept_T if self.normaliser == "kept" else denominator_T
+        metrics = {"entropy_control/threshold": float(entropy_N[number - 1]) if number else 0.0}
+        return Result(Selected(kept_T, counts_T, "low_entropy_token"), metrics=metrics)
+
+    def _threshold(self, descending_N: Tensor) -> Tensor:
+        """The (1 - share)-quantile [] of values in descending order, at least one."""
+        place = round(self.share * (descending_N.shape[0] - 1), 9)
+        above = int(place)
+        below = min(above + 1, descending_N.shape[0] - 1)
+        return torch.lerp(descending_N[above], descending_N[below], place - above)
