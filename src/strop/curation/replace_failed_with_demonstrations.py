@@ -1,0 +1,74 @@
+"""Where the policy does not solve a prompt itself, hand it the given answer to imitate."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from strop import segments
+from strop.batch import Batch
+from strop.curation._demonstrations import demonstration_rows
+from strop.part import Curated, Result, require
+
+
+@dataclass(frozen=True)
+class ReplaceFailedWithDemonstrations:
+    """A prompt's rollouts teach if enough of them are right; else its demonstration teaches.
+
+        c = scored rollouts of the group with outcome >= success
+        c <= gate: the group's rollouts leave, one rollout of origin 2 (demonstration) comes in
+        c > gate:  the group stays as it is
+
+    The demonstration is the text in the column `completion` of the prompt's row of the training
+    data. It is graded like a rollout; its log-probabilities of an engine are void (NaN).
+    Metrics: demonstrations/prompts (groups replaced), /missing (failed without a demonstration).
+
+    Reads: outcome_B [B] float, group_B [B] int, scored_B [B] bool; batch, services (the rows of
+    the data, their tokens, the reward functions).   Writes: rows to keep, rows to add.
+    Source: arXiv 2509.04419 (the per-prompt gate); code TsinghuaC3I/Unify-Post-Training.
+    Differs from the source: a prompt whose row has no completion stays as it is.
+    Nearest part: drop_uniform_groups, which drops such prompts.
+    Edges: no scored rollout -> stays; gate -1 -> nothing is replaced; data without a column
+    `completion`, or one longer than an answer may be -> UserError. Nothing lasts between steps.
+    """
+
+    # Most right answers with which a prompt still counts as failed. Default: paper (0).
+    gate: int = 0
+    # Outcome from which an answer is right. Default: paper (1, of rewards in {0, 1}).
+    success: float = 1.0
+
+    def __post_init__(self) -> None:
+        require(self, "gate", low=-1)
+        require(self, "success")
+
+    def __call__(
+        self, batch: Batch, outcome_B: Tensor, group_B: Tensor, scored_B: Tensor, services: Any
+    ) -> Result:
+        num = batch.size("P")
+        right_P = segments.count(group_B, num, scored_B & (outcome_B >= self.success))
+        failed_P = (segments.count(group_B, num, scored_B) > 0) & (right_P <= self.gate)
+        failed = failed_P.nonzero().squeeze(1).tolist()
+        uids = batch["uid_P"].tolist()
+        answers = {p: ids for p in failed if (ids := services.demonstration_ids(uids[p]))}
+        metrics = {
+            "demonstrations/prompts": float(len(answers)),
+            "demonstrations/missing": float(len(failed) - len(answers)),
+        }
+        groups = torch.tensor(list(answers), dtype=torch.int64)
+        keep_B = ~torch.isin(group_B, groups)
+        if not answers:
+            return Result(Curated(keep_B, "failed_prompt"), metrics=metrics)
+        prompts = [services.prompt_ids(uids[p]) for p in answers]
+        add = _graded(demonstration_rows(batch, groups, prompts, list(answers.values())), services)
+        return Result(Curated(keep_B, "failed_prompt", add=add), metrics=metrics)
+
+
+def _graded(demonstrations: Batch, services: Any) -> Batch:
+    """The rows with what the reward functions say of them."""
+    found = services.grade(demonstrations)
+    columns = {
+        "reward_BM": found.reward_BM, "outcome_B": found.outcome_B, "reward_B": found.outcome_B,
+        "scored_B": found.scored_B,
+    }  # fmt: skip
+    return demonstrations.set(**{k: v for k, v in columns.items() if k in demonstrations.columns})

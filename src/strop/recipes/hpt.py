@@ -1,0 +1,74 @@
+"""Imitation where the policy fails, reinforcement where it succeeds, prompt by prompt."""
+
+import dataclasses
+import math
+
+from strop.advantage.baseline.subtract_group_mean import SubtractGroupMean
+from strop.advantage.credit.spread_evenly import SpreadEvenly
+from strop.algorithm import Algorithm, Term
+from strop.curation.replace_failed_with_demonstrations import ReplaceFailedWithDemonstrations
+from strop.loss.bound.clip_both_sides import ClipBothSides
+from strop.loss.bound.follow_log_likelihood import FollowLogLikelihood
+from strop.loss.penalty.reward_entropy import RewardEntropy
+from strop.loss.ratio.ratio_per_token import RatioPerToken
+from strop.part import Use
+from strop.recipes._base import average
+from strop.recipes.grpo import grpo
+from strop.selection.keep_origins import KeepOrigins
+
+
+def hpt(
+    *,
+    # Most right answers with which a prompt is still imitated; -1: never.
+    gate: int = 0,
+    # Outcome from which an answer is right.
+    success: float = 1.0,
+    # Weight of the imitation term.
+    sft_coef: float = 1.0,
+    # Weight of the entropy bonus, per nat.
+    entropy_coef: float = 1e-3,
+    # Constant that divides the sum of the policy term, tokens.
+    L_max: int = 8192,
+    num_prompts: int = 32,
+    num_rollouts: int = 8,
+) -> Algorithm:
+    """Towards a Unified View of Large Language Model Post-Training (Hybrid Post-Training).
+
+    arXiv 2509.04419, algorithm 1. Code: TsinghuaC3I/Unify-Post-Training. Parent: grpo.
+    Status: exact.
+
+    Equation: loss = sft_coef mean_{demo} -logp - 1/L_max sum_{own} rho (R_i - mean_g)
+    - entropy_coef mean_t H_t; a prompt with at most `gate` right answers has its demonstration in
+    place of its rollouts. The data's column `completion` holds it.
+    Differs from the parent: such prompts are imitated; no deviation, no clip, tokens are summed
+    and divided by one constant; an entropy bonus.
+    Differs from the paper: means and sums are over the update, the released code's over
+    micro-batches that are added up; no update is skipped for its gradient's norm.
+    Try: gate, sft_coef (0.3), L_max (smaller: reinforcement weighs more).
+    """
+    terms = [
+        Term(
+            "policy",
+            objective=Use(ClipBothSides(clip_low=math.inf, clip_high=math.inf)),
+            ratio=Use(RatioPerToken()),
+            average=average("token-sum"),
+            on=Use(KeepOrigins((0,))),
+            coef=1 / L_max,
+        ),
+        Term(
+            "sft",
+            objective=Use(FollowLogLikelihood()),
+            average=average("token-mean"),
+            on=Use(KeepOrigins((2,))),
+            coef=sft_coef,
+        ),
+    ]
+    if entropy_coef:
+        bonus = Term("entropy", Use(RewardEntropy()), average("token-mean"), coef=entropy_coef)
+        terms.append(bonus)
+    return dataclasses.replace(
+        grpo(num_prompts=num_prompts, num_rollouts=num_rollouts),
+        curation=(Use(ReplaceFailedWithDemonstrations(gate, success)),),
+        advantage=(Use(SubtractGroupMean(singleton="zero")), Use(SpreadEvenly())),
+        terms=tuple(terms),
+    )
