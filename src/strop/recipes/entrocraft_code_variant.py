@@ -1,0 +1,62 @@
+"""Entropy along a drawn curve, by swapping the estimator outside the band."""
+
+import dataclasses
+
+from strop.advantage.baseline.learn_one_sign_outside_entropy_band import (
+    LearnOneSignOutsideEntropyBand,
+)
+from strop.algorithm import Algorithm
+from strop.part import Use
+from strop.recipes.grpo import grpo
+from strop.reward.rescale_reward import RescaleReward
+from strop.schedule import Linear, Schedule
+
+
+def entrocraft_code_variant(
+    *,
+    # Lower edge of the band, nats.
+    h_low: float | Schedule = Linear(0.6, 0.4),  # noqa: B008 (frozen)
+    # Upper edge of the band, nats.
+    h_high: float | Schedule = Linear(0.7, 0.5),  # noqa: B008 (frozen)
+    # What is left of positive rewards below the band.
+    positive_weight: float = 0.0,
+    eps: float = 1e-6,
+    # reward <- reward_scale * reward + reward_shift; 1 and 0 where it is -1 or 1 already.
+    reward_scale: float = 2.0,
+    reward_shift: float = -1.0,
+    clip_low: float = 0.2,
+    clip_high: float = 0.2,
+    beta: float = 1e-3,
+    aggregation: str = "token-mean",
+    num_prompts: int = 32,
+    num_rollouts: int = 16,
+) -> Algorithm:
+    """Addressing Performance Saturation for LLM RL via Precise Entropy Curve Control (released).
+
+    arXiv 2604.26326. Code: lblaoke/entrocraft (grpo_range and relatives). Parent: grpo.
+    Status: exact.
+
+    Equation: A_i = max(R_i, 0) if H > h_high; R_i (times positive_weight if positive) if
+    H < h_low; else (R_i - mean_g) / (std_g + eps); loss as the parent's, all tokens alike.
+    Differs from the parent: out of the entropy band, raw rewards of one sign are the advantages.
+    Differs from the paper: it is what its repository runs; entrocraft is the paper's rule. Rewards
+    of 0 and 1 are made -1 and 1 (there they are). The shipped band is inverted; here the paper's.
+    h_high = -inf is its raftpp, h_low = inf its nsr, that with positive_weight 0.1 w_reinforce.
+    Try: h_low and h_high (schedules or numbers), positive_weight (0.1), reward_scale.
+    """
+    algorithm = grpo(
+        eps=eps,
+        clip_low=clip_low,
+        clip_high=clip_high,
+        beta=beta,
+        aggregation=aggregation,
+        num_prompts=num_prompts,
+        num_rollouts=num_rollouts,
+    )
+    *chain, credit = algorithm.advantage
+    band = LearnOneSignOutsideEntropyBand(h_low, h_high, positive_weight)
+    return dataclasses.replace(
+        algorithm,
+        reward=(*algorithm.reward, Use(RescaleReward(reward_scale, reward_shift))),
+        advantage=(*chain, Use(band), credit),
+    )
