@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from strop.errors import UserError
 from strop.tasks.answers import exact_match, extract_answer
 
 
@@ -37,4 +38,8 @@ def test_many_unclosed_boxes_take_linear_time():
 
 def test_exact_match():
     chat = [{"role": "assistant", "content": "<answer>4</answer>"}]
-    assert exact_match([chat, "x\n5", "6", "7"], ["4", 5, "60", None]) == [1.0, 1.0, 0.0, None]
+    said = [chat, "x\n5", "6", "7"]
+    assert exact_match(said, answer=["4", 5, "60", None]) == [1.0, 1.0, 0.0, None]
+    assert exact_match(["5"], ground_truth=["5"], answer=["2 + 3 #### 5"]) == [1.0]
+    with pytest.raises(UserError, match="'answer' or 'ground_truth'"):
+        exact_match(said)

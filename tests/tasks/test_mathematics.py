@@ -14,5 +14,7 @@ def test_math_verify_compares_values():
 
 def test_math_verify_without_reference():
     assert math_verify(["\\boxed{1}", "\\boxed{1}"], answer=[None, ""]) == [None, None]
-    with pytest.raises(UserError, match="'answer' or 'solution'"):
+    both = math_verify(["\\boxed{72}"], answer=["24 + 48 #### 72"], ground_truth=["72"])
+    assert both == [1.0]
+    with pytest.raises(UserError, match="'ground_truth', 'answer' or 'solution'"):
         math_verify(["1"])

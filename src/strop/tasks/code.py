@@ -20,8 +20,8 @@ from strop.tasks.answers import text_of
 from strop.tasks.sandbox import Limits, Ran, check_isolation, run
 from strop.tasks.scored import Unscored
 
-_PYTHON_BLOCK = re.compile(r"```(?:python3?|py)[ \t]*\r?\n(.*?)```", re.DOTALL | re.IGNORECASE)
-_PLAIN_BLOCK = re.compile(r"```[ \t]*\r?\n(.*?)```", re.DOTALL)
+_BLOCK = re.compile(r"```([^\n`]*)\n(.*?)```", re.DOTALL)
+_PYTHON = ("python", "python3", "py")
 
 
 class Case(NamedTuple):
@@ -167,10 +167,11 @@ class RunPython(_CodeReward):
 
 def code_of(completion: str) -> str:
     """The last Python block, else the last block without a language, else all of the text."""
-    for pattern in (_PYTHON_BLOCK, _PLAIN_BLOCK):
-        blocks = pattern.findall(completion)
-        if blocks:
-            return blocks[-1]
+    blocks = [(language.strip().lower(), code) for language, code in _BLOCK.findall(completion)]
+    for wanted in (_PYTHON, ("",)):
+        found = [code for language, code in blocks if language in wanted]
+        if found:
+            return found[-1]
     return completion
 
 

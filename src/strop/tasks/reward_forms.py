@@ -128,7 +128,7 @@ class Caller:
             }
             for i in applies
         ]
-        for i, result in zip(applies, self._each(arguments), strict=True):
+        for i, result in zip(applies, self._each([self._asked(a) for a in arguments]), strict=True):
             results[i] = result
         keys = dict.fromkeys(key for r in results if isinstance(r, Mapping) for key in r)
         for key in keys:

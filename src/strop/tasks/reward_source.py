@@ -82,7 +82,7 @@ def find(source: Source) -> Callable[..., Any]:
         return _function(source.place, source.name)
     target = MADE.get(source.kind) or BUILT_IN[source.place]
     place, _, name = target.rpartition(":")
-    found = getattr(importlib.import_module(place), name)
+    found: Any = getattr(importlib.import_module(place), name)
     if not inspect.isclass(found):
         if source.options:
             raise UserError(f"reward {source.text!r} takes no options: leave them out")
@@ -95,7 +95,7 @@ def find(source: Source) -> Callable[..., Any]:
                 f"it has {', '.join(known) or 'none'}"
             )
     places = () if source.kind == "built_in" else (source.place,)
-    made: Callable[..., Any] = found(*places, **source.options)
+    made: Any = found(*places, **source.options)
     return made
 
 
