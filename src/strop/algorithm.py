@@ -155,6 +155,12 @@ class Algorithm:
                     f"term {term.name}: {term.objective.label} reads log_ratio_T; give the term a "
                     "ratio such as ratio_per_token"
                 )
+            draws = "rng" in {p.name for p in parts.parameters(term.objective.part)}
+            if draws and getattr(term.objective.part, "scope", "token") != "update":
+                raise UserError(
+                    f"term {term.name}: {term.objective.label} draws at random, so its scope must "
+                    "be update: else its draws would depend on how the rows are split"
+                )
             if term.ratio is not None and "log_ratio_T" not in read:
                 raise UserError(
                     f"term {term.name} has the ratio {term.ratio.label}, but "

@@ -174,7 +174,9 @@ class Batch:
         return Batch({**self.columns, **columns}, dict(self._derived), _in_order=True)
 
     def to(self, device: torch.device | str) -> "Batch":
-        """The same batch on another device."""
+        """The same batch on another device; itself where it is there already."""
+        if all(column.device == torch.device(device) for column in self.columns.values()):
+            return self
         return Batch({name: column.to(device) for name, column in self.columns.items()})
 
     def keep(self, rollouts_B: Tensor) -> "Batch":

@@ -89,20 +89,30 @@ class View:
 class Tally:
     """What the terms reported over the rows of an update: losses, and metrics as (sum, weight)."""
 
-    losses: dict[str, float] = field(default_factory=dict)
-    sums: dict[str, list[float]] = field(default_factory=dict)
+    losses: dict[str, Any] = field(default_factory=dict)  # tensors, read once at the end
+    sums: dict[str, list[Any]] = field(default_factory=dict)
 
     def add(self, name: str, total: Tensor | float, weight: Tensor | float) -> None:
         """Add a sum with its weight."""
         entry = self.sums.setdefault(name, [0.0, 0.0])
-        entry[0] += float(total)
-        entry[1] += float(weight)
+        entry[0] = entry[0] + _wide(total)
+        entry[1] = entry[1] + _wide(weight)
+
+    def lose(self, name: str, loss: Tensor) -> None:
+        """Add to a term's loss."""
+        self.losses[name] = self.losses.get(name, 0.0) + _wide(loss)
 
     def means(self) -> dict[str, float]:
-        """sum / weight of every metric; 0 where nothing was counted."""
+        """sum / weight of every metric; 0 where nothing was counted. Reads the tensors."""
         return {
-            name: total / weight if weight else 0.0 for name, (total, weight) in self.sums.items()
+            name: float(total) / float(weight) if float(weight) else 0.0
+            for name, (total, weight) in self.sums.items()
         }
+
+
+def _wide(value: Tensor | float) -> Tensor | float:
+    """Without gradient and in float64, where it lies: reading it would make a device wait."""
+    return value.detach().double() if isinstance(value, Tensor) else value
 
 
 def prepare(
@@ -152,7 +162,7 @@ def term_loss(term: Term, view: View, tally: Tally, **special: Any) -> Tensor:
     weight_T = torch.where(rows_T, view[f"{term.name}:share_T"], 0).to(objective_T.dtype)
     loss = -_number(term) * (weight_T * objective_T).sum()
     _tell(tally, outcome, rows_T)
-    tally.losses[term.name] = tally.losses.get(term.name, 0.0) + float(loss.detach())
+    tally.lose(term.name, loss)
     return loss
 
 

@@ -65,11 +65,16 @@ class Curated(NamedTuple):
 
 
 class Draw(NamedTuple):
-    """One prompt to roll out: its uid, how many rollouts, columns that go with them."""
+    """One prompt to roll out: its uid, how many rollouts, columns that go with them.
+
+    draw: which draw of the prompt in this step; rollouts of equal (uid, draw) form one group. The
+    trainer numbers a sampler's draws; a curation that asks for more of a group names its draw.
+    """
 
     uid: int
     num_rollouts: int
     columns: Mapping[str, Any] = {}
+    draw: int = 0
 
 
 class Selected(NamedTuple):
@@ -253,8 +258,9 @@ def _fitting(part: Any, name: str, old: Any, new: Any) -> Any:
 
 def at_step(part: Any, step: int, num_steps: int) -> Any:
     """The part with every schedule replaced by its number at `step`."""
+    whole = {f.name for f in dataclasses.fields(part) if f.type in (int, "int")}
     changes = {
-        name: value(step, num_steps)
+        name: round(value(step, num_steps)) if name in whole else value(step, num_steps)
         for name, value in fields_of(part).items()
         if isinstance(value, Schedule)
     }

@@ -37,12 +37,13 @@ def mean(
 ) -> Tensor:
     """Mean per key, weighted by `weight_N` where given; 0 for a key without weight."""
     if weight_N is None:
-        size = count(key_N, num, where_N).to(values_N.dtype)
+        size = count(key_N, num, where_N).double()
+        sums = total(values_N.double(), key_N, num, where_N)
     else:
-        values_N = values_N * weight_N
-        size = total(weight_N.to(values_N.dtype), key_N, num, where_N)
-    sums = total(values_N, key_N, num, where_N)
-    return torch.where(size > 0, sums / torch.where(size > 0, size, 1), 0)
+        size = total(weight_N.double(), key_N, num, where_N)
+        sums = total(values_N.double() * weight_N, key_N, num, where_N)
+    wide = torch.where(size > 0, sums / torch.where(size > 0, size, 1), 0)
+    return wide.to(values_N.dtype)
 
 
 def std(

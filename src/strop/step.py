@@ -23,6 +23,7 @@ import torch
 from strop import part as parts
 from strop.algorithm import Algorithm
 from strop.batch import Batch
+from strop.errors import UserError
 from strop.training.clock import Clock
 from strop.training.collect import Collector
 from strop.training.learn import Learner
@@ -30,6 +31,8 @@ from strop.training.metrics import step_metrics
 from strop.training.policy import Policy
 from strop.training.refresh import refresh, wanted_columns
 from strop.training.seeds import generators
+
+LR = "training.lr"  # the one knob outside the algorithm
 
 
 @dataclass
@@ -44,6 +47,12 @@ class World:
     seed: int
     num_steps: int
     lr: Any  # number or schedule
+
+    def set_temperature(self, temperature: float) -> None:
+        """All log-probabilities of the step are taken at the temperature it samples at."""
+        for policy in (self.policy, self.reference):
+            if policy is not None:
+                policy.temperature = temperature
 
 
 @dataclass
@@ -60,7 +69,10 @@ def train_step(world: World, algorithm: Algorithm, state: Mapping[str, Any], ste
     clock = Clock()
     rng_of = generators(world.seed, step)
     torch.manual_seed(rng_of("global", 0).initial_seed())
-    algorithm = algorithm.with_knobs(state.get("knobs", {})).at_step(step, world.num_steps)
+    knobs = state.get("knobs", {})
+    algorithm = algorithm.with_knobs({k: v for k, v in knobs.items() if k != LR})
+    algorithm = algorithm.at_step(step, world.num_steps)
+    world.set_temperature(algorithm.rollout.part.temperature)
     run_columns = {
         "step": torch.tensor(step),
         "num_steps": torch.tensor(world.num_steps),
@@ -92,15 +104,16 @@ def train_step(world: World, algorithm: Algorithm, state: Mapping[str, Any], ste
         batch = batch.set(gradient_T=scored_T, denominator_T=scored_T)
         for use in algorithm.selection:
             outcome = parts.call(use, batch, rng=rng_of(f"selection.{use.label}", 0))
-            batch = batch.set(
-                gradient_T=batch["gradient_T"] & outcome.value.gradient_T,
-                denominator_T=batch["denominator_T"] & outcome.value.denominator_T,
-            )
+            learnt = batch["gradient_T"] & outcome.value.gradient_T
+            lost = (batch["gradient_T"] & ~learnt).sum() / scored_T.sum().clamp(min=1)
+            metrics[f"selection/dropped/{outcome.value.reason}"] = float(lost)
+            counted = batch["denominator_T"] & outcome.value.denominator_T
+            batch = batch.set(gradient_T=learnt, denominator_T=counted)
             metrics.update(outcome.metrics)
 
     # 8
     lr = world.lr(step, world.num_steps) if callable(world.lr) else world.lr
-    lr = state.get("knobs", {}).get("training.lr", lr)
+    lr = knobs.get(LR, lr)
     with clock("update"):
         learner = Learner(world.policy, world.reference, lr, rng_of)
         learned = learner.learn(algorithm, batch)
@@ -128,6 +141,10 @@ def _end_of_step(
         before = state[path] if path in state else use.part.init()
         outcome = parts.call(use, batch, metrics=metrics, state=before)
         state[path] = outcome.state
+        known = algorithm.paths()
+        for knob in outcome.value:
+            if knob != LR and knob not in known:
+                raise UserError(f"{use.label} moves {knob}, which is no option of this method")
         knobs.update(outcome.value)
         metrics.update(outcome.metrics)
     metrics["num_tokens"] += state.get("num_tokens", 0.0)

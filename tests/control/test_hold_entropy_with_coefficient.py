@@ -39,8 +39,8 @@ def test_edges():
     up = part(metrics={"entropy": 0.2}, state={"coef": 0.3})  # at the floor counts as scarce
     assert up.value == {"terms.bonus.coef": 0.5}
     assert part(metrics={"entropy": 0.3}, state={"coef": 0.1}).state == {"coef": -0.1}
-    with pytest.raises(UserError, match="entropy"):
-        part(metrics={"loss": 1.0}, state=part.init())
+    nothing = part(metrics={"loss": 1.0}, state={"coef": 0.3})  # a step without rollouts
+    assert (nothing.value, nothing.state) == ({}, {"coef": 0.3})
     fixed = HoldEntropyWithCoefficient(start=0.1, bounds=(0.1, 0.1))
     assert fixed(metrics={"entropy": 0.0}, state=fixed.init()).state == {"coef": 0.1}
     for bounds in ((1.0, 0.0), (0.0, 0.5, 1.0)):

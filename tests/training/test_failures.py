@@ -80,7 +80,7 @@ def steps_of(folder):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("NotANumber", "step 2: the loss is nan"),
+        ("NotANumber", "step 2: the loss of the term policy is nan"),
         ("SteepRoot", "step 2: the gradient is not finite"),
     ],
 )

@@ -55,6 +55,8 @@ def evaluate(
         evaluated = _evaluate(subject, split, max_prompts, num_samples, ks, seed)
     finally:
         subject.services.grader.close()
+    if not evaluated.estimates:
+        raise UserError(evaluated.why_empty)
     if as_json:
         print(json.dumps(flat(evaluated.estimates), indent=2))
         return

@@ -53,8 +53,8 @@ class HoldEntropyWithCoefficient:
         return {"coef": self.start}
 
     def __call__(self, metrics: Mapping[str, float], state: Mapping[str, Any]) -> Result:
-        if "entropy" not in metrics:
-            raise UserError("hold_entropy_with_coefficient needs the metric entropy of the step")
+        if "entropy" not in metrics:  # a step without rollouts says nothing about entropy
+            return Result({}, dict(state))
         low, high = self.bounds
         scarce = metrics["entropy"] <= self.target
         if scarce:

@@ -10,7 +10,6 @@ import torch
 from strop import part as parts
 from strop.batch import Batch
 from strop.catalogue import load
-from strop.errors import UserError
 from strop.evaluation.samples import Estimate, Samples
 from strop.evaluation.summary import summarise
 from strop.part import Draw, Use
@@ -24,7 +23,8 @@ class Evaluated:
 
     estimates: dict[str, Estimate]
     batch: Batch
-    num_left_out: int
+    num_left_out: int  # prompts with fewer scored answers than the largest k
+    why_empty: str = ""  # why there are no numbers
 
 
 def evaluate(
@@ -40,8 +40,8 @@ def evaluate(
     """Draw `num_samples` answers per prompt with the strategy `rollout` and summarise them.
 
     The strategy's generator is seeded by `seed` alone, so two checkpoints see the same draws.
-    A prompt of which a verifier left too few answers scored is left out and counted. Raises
-    UserError when no prompt is left.
+    A prompt of which a verifier scored fewer than k answers takes no part in pass@k. Without any
+    prompt that has enough there are no numbers, and `why_empty` says why.
     """
     draws = tuple(Draw(prompt.uid, num_samples) for prompt in prompts)
     rng = torch.Generator().manual_seed(seed)
@@ -50,15 +50,13 @@ def evaluate(
     graded = services.grade(batch)
     scored_B = graded.scored_B.numpy()
     group_B = batch["group_B"].numpy()
-    enough_P = np.bincount(group_B, scored_B, minlength=batch.size("P")) >= max(ks)
-    if not enough_P.any():
+    scored_P = np.bincount(group_B, scored_B, minlength=batch.size("P"))
+    if scored_P.max(initial=0) < max(ks):
         why = f": {services.failures[-1].message}" if services.failures else ""
-        raise UserError(
-            f"the reward functions scored fewer than {max(ks)} answers of every prompt{why}"
-        )
-    samples = _samples(batch, services, graded, scored_B & enough_P[group_B])
-    estimates = summarise(samples, ks, seed=seed)
-    return Evaluated(estimates, batch, int((~enough_P).sum()))
+        return Evaluated({}, batch, len(scored_P), f"too few answers could be scored{why}")
+    samples = _samples(batch, services, graded, scored_B)
+    estimates = summarise(samples, ks, seed=seed, leave_out=True)
+    return Evaluated(estimates, batch, int((scored_P < max(ks)).sum()))
 
 
 def _samples(batch: Batch, services: Any, graded: Any, scored_B: np.ndarray) -> Samples:

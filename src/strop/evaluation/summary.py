@@ -27,6 +27,7 @@ def summarise(
     coverage: float = 0.95,
     num_resamples: int = 2000,
     seed: int = 0,
+    leave_out: bool = False,
 ) -> dict[str, Estimate]:
     """Every number that the samples allow; keys in this order, `k` once for each of `ks`.
 
@@ -42,21 +43,21 @@ def summarise(
     Rollouts that were not scored take part in nothing but the last two counts; a prompt without any
     scored rollout is left out and counted. A rollout whose confidence or entropy is NaN leaves only
     that statistic. Seeded: the same samples give the same numbers.
-    Raises UserError when no rollout was scored, or when a k exceeds the scored samples of a prompt.
+    A k that exceeds the scored samples of some prompts is refused, or with `leave_out` taken over
+    the other prompts. Raises UserError for that, and when no rollout was scored.
     """
     kept = samples.only_scored()
     if len(kept.prompt_B) == 0:
         raise UserError("no rollout was scored, so there is nothing to evaluate.")
     groups = _Groups.of(kept)
     for k in ks:
-        _check_k(k, samples, groups)
+        _check_k(k, samples, groups, leave_out)
     statistics: dict[str, Statistic] = {
         "mean@n": mean_over_prompts(groups.sum(kept.score_B) / groups.n_P)
     }
     for k in ks:
-        statistics[f"pass@{k}"] = mean_over_prompts(
-            pass_at_k(groups.n_P, groups.sum(kept.right_B).astype(np.int64), k)
-        )
+        right_P = groups.sum(kept.right_B).astype(np.int64)
+        statistics[f"pass@{k}"] = groups.enough(pass_at_k(np.maximum(groups.n_P, k), right_P, k), k)
     statistics |= _answer_statistics(kept, groups, ks, seed)
     statistics |= _token_statistics(kept, groups)
     estimates = bootstrap(
@@ -96,18 +97,23 @@ class _Groups:
         id_P, prompt_B, n_P = np.unique(samples.prompt_B, return_inverse=True, return_counts=True)
         return cls(prompt_B.astype(np.int64), id_P, n_P.astype(np.int64))
 
+    def enough(self, value_P: Floats, k: int) -> Statistic:
+        """Mean of a statistic over the prompts that have at least k samples."""
+        has_P = (self.n_P >= k).astype(np.float64)
+        return share(value_P * has_P, has_P)
+
     def sum(self, value_B: np.ndarray) -> Floats:
         return np.asarray(
             np.bincount(self.prompt_B, weights=value_B, minlength=len(self.n_P)), dtype=np.float64
         )
 
 
-def _check_k(k: int, samples: Samples, groups: _Groups) -> None:
+def _check_k(k: int, samples: Samples, groups: _Groups, leave_out: bool) -> None:
     if k < 1:
         raise UserError(f"k = {k} makes no sense; ask for k of at least 1.")
     fewest = int(groups.n_P.argmin())
     n = int(groups.n_P[fewest])
-    if k > n:
+    if k > (groups.n_P.max() if leave_out else n):
         failed = int((~samples.scored & (samples.prompt_B == groups.id_P[fewest])).sum())
         raise UserError(
             f"k = {k} needs {k} scored samples of every prompt, and prompt {groups.id_P[fewest]} "
@@ -135,13 +141,12 @@ def _answer_statistics(
     for k in ks:
         rng = np.random.default_rng((seed, k))
         majority_P = [
-            majority_at_k(count_A[row], right_A[row], int(n), k, rng)
+            majority_at_k(count_A[row], right_A[row], int(n), k, rng) if n >= k else 0.0
             for row, n in zip(rows, groups.n_P, strict=True)
         ]
-        statistics[f"maj@{k}"] = mean_over_prompts(np.array(majority_P))
-        statistics[f"distinct@{k}"] = mean_over_prompts(
-            distinct_at_k(prompt_A, count_A, groups.n_P, k)
-        )
+        statistics[f"maj@{k}"] = groups.enough(np.array(majority_P), k)
+        distinct_P = distinct_at_k(prompt_A, count_A, np.maximum(groups.n_P, k), k)
+        statistics[f"distinct@{k}"] = groups.enough(distinct_P, k)
     statistics["distinct_fraction"] = mean_over_prompts(np.diff(ends) / groups.n_P)
     return statistics
 

@@ -5,7 +5,16 @@ from typing import Any
 from strop.evaluation.run import evaluate
 from strop.evaluation.summary import as_json
 
-KEYS = ("mean@n", "pass@", "maj@", "auc", "entropy", "distinct@", "completions/mean_length")
+KEYS = (
+    "mean@n",
+    "num_unscored",
+    "pass@",
+    "maj@",
+    "auc",
+    "entropy",
+    "distinct@",
+    "completions/mean_length",
+)
 
 
 def validator(num_samples: int, ks: tuple[int, ...], seed: int) -> Any:
@@ -21,6 +30,8 @@ def validator(num_samples: int, ks: tuple[int, ...], seed: int) -> Any:
             ks=ks,
             seed=seed,
         )
+        if not evaluated.estimates:  # a verifier that fails costs scores, never the run
+            return {f"eval/{split}/num_unscored": float(evaluated.batch.size("B"))}
         found = as_json(evaluated.estimates, f"eval/{split}/")
         return {
             name: value

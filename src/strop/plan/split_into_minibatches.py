@@ -43,7 +43,7 @@ class SplitIntoMinibatches:
             yield Update(batch["mask_T"])
             return
         for _ in range(self.num_epochs):
-            order = torch.randperm(batch.size("P"), generator=rng)
+            order = torch.randperm(batch.size("P"), generator=rng).to(batch["group_T"].device)
             for part in order.tensor_split(self.num_minibatches):
                 if part.numel():
                     yield Update(torch.isin(batch["group_T"], part) & batch["mask_T"])

@@ -60,7 +60,7 @@ def assemble(
             "parent_B": torch.full_like(numbers, -1),
             "fork_at_B": torch.full_like(numbers, -1),
             "uid_P": torch.tensor([draw.uid for draw in draws]),
-            "draw_P": torch.tensor(_occurrences([draw.uid for draw in draws])),
+            "draw_P": torch.tensor([draw.draw for draw in draws]),
         }
     )
 
@@ -74,13 +74,3 @@ def _answer_column(
     if values:
         column[mask_T] = torch.tensor(values, dtype=dtype)
     return column
-
-
-def _occurrences(uids: Sequence[int]) -> list[int]:
-    """How often each uid came before in the list."""
-    seen: dict[int, int] = {}
-    result = []
-    for uid in uids:
-        result.append(seen.get(uid, 0))
-        seen[uid] = result[-1] + 1
-    return result

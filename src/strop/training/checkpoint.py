@@ -69,7 +69,7 @@ def newest(folder: Path) -> Path:
 def read(place: Path) -> dict[str, Any]:
     """Step, optimiser and state of a checkpoint. Raises UserError when it cannot be read."""
     try:
-        return torch.load(place / "trainer.pt", weights_only=True)
+        return torch.load(place / "trainer.pt", weights_only=True, map_location="cpu")
     except Exception as error:
         raise UserError(f"the checkpoint {place} cannot be read: {error}") from error
 

@@ -8,6 +8,7 @@ from strop.algorithm import Algorithm
 from strop.batch import Batch
 from strop.part import Curated, Draw, Use
 from strop.rollout.drive import drive
+from strop.training.metrics import reward_metrics
 
 
 @dataclass
@@ -29,6 +30,7 @@ class Collector:
     rng_of: Any
     clock: Any
     run_columns: dict[str, Any]
+    drawn: dict[int, int] = field(default_factory=dict)  # draws of each prompt in this step
 
     def collect(self, algorithm: Algorithm, state: dict[str, Any]) -> Collected:
         """One step's batch. `state` is not changed; the new one is in the answer."""
@@ -36,11 +38,13 @@ class Collector:
         metrics: dict[str, float] = {}
         draws = self._draw(algorithm, state, metrics, None, 0)
         batch: Batch | None = None
+        self.drawn = {}
         for turn in range(10_000):
             new = self._roll_out(algorithm, state, metrics, draws, turn)
             batch = new if batch is None else batch.join(new)
             curated, ask = self._curate(algorithm, state, metrics, batch, turn)
             if not ask:
+                metrics.update(reward_metrics(batch, self.services.reward_names))
                 metrics["data/rollouts_kept"] = float(curated.size("B"))
                 return Collected(curated, state, metrics)
             draws = ask if isinstance(ask, tuple) else self._draw(
@@ -61,7 +65,11 @@ class Collector:
             outcome = self._call("sampling", use, None, state, metrics, turn,
                                  pool=self.pool, num_wanted=num_wanted, draws=draws)  # fmt: skip
             draws = outcome.value
-        return draws
+        numbered = []
+        for draw in draws:
+            numbered.append(draw._replace(draw=self.drawn.get(draw.uid, 0)))
+            self.drawn[draw.uid] = numbered[-1].draw + 1
+        return tuple(numbered)
 
     def _roll_out(
         self,
@@ -102,14 +110,20 @@ class Collector:
         batch: Batch,
         turn: int,
     ) -> tuple[Batch, Any]:
+        whole, told, before = batch, dict[str, float](), dict(state)
         for use in algorithm.curation:
-            outcome: Curated = self._call("curation", use, batch, state, metrics, turn).value
-            if outcome.ask:
-                return batch, outcome.ask
+            outcome: Curated = self._call("curation", use, batch, state, told, turn).value
+            if outcome.ask:  # earlier parts will see the joined batch anew: undo what they did
+                asking = f"curation.{use.label}"
+                kept_state = {**before, **({asking: state[asking]} if asking in state else {})}
+                state.clear()
+                state.update(kept_state)
+                return whole, outcome.ask
             kept = batch.keep(outcome.keep_B)
             name = f"data/dropped/{outcome.reason}"
-            metrics[name] = metrics.get(name, 0.0) + batch.size("B") - kept.size("B")
+            told[name] = told.get(name, 0.0) + batch.size("B") - kept.size("B")
             batch = kept if outcome.add is None else kept.join(outcome.add)
+        metrics.update(told)
         return batch, ()
 
     def _call(

@@ -35,13 +35,24 @@ class Section(BaseModel):
 class ModelSettings(Section):
     """Which model is trained and how it is held in memory."""
 
-    name: str = Field(default="tiny", description="folder, Hugging Face name, or tiny (shipped)")
+    name: str = Field(
+        default="tiny", description="folder, Hugging Face name, GGUF file, or tiny (shipped)"
+    )
     dtype: str = Field(default="float32", description="float32, bfloat16, float16 or float64")
-    device: str = Field(default="auto", description="auto, cpu, cuda, cuda:1, mps")
+    device: str = Field(default="auto", description="auto, cpu, cuda, cuda:1")
     gradient_checkpointing: bool = Field(default=False, description="less memory, more time")
     attention: str = Field(default="sdpa", description="attention implementation of transformers")
     chat_template: str = Field(
         default="", description="file with a chat template for the tokenizer"
+    )
+    lora_rank: int = Field(
+        default=0, ge=0, description="train low-rank adapters of this rank; 0: all weights"
+    )
+    lora_alpha: int = Field(
+        default=0, ge=0, description="adapters count alpha/rank times; 0: alpha is twice the rank"
+    )
+    lora_targets: tuple[str, ...] = Field(
+        default=(), description="layers with an adapter (q_proj, ...); none: all but the head"
     )
 
 

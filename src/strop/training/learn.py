@@ -11,6 +11,7 @@ scope of its parts allows,
 The result is the same however the rows are split.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -121,6 +122,12 @@ class Learner:
                 others=self._others(terms, micro),
             )
             _report(compact, columns, terms, tally)
+        for name, loss in tally.losses.items():
+            if not math.isfinite(float(loss)):
+                raise RunStopped(
+                    f"the loss of the term {name} is {float(loss)}; look at the step's "
+                    "log-probabilities and advantages, or lower training.lr"
+                )
 
     def _measure(
         self, terms: list[Term], prepared: Batch, names: tuple[str, ...], number: int, tally: Tally
@@ -144,14 +151,9 @@ class Learner:
             fresh = {} if "logp_old_T" in compact else {"logp_old_T": columns["logp_T"].detach()}
             view = View(compact, rows, fresh)
             plain = {name: columns[name] for name in kernel.current_columns(terms)}
-            loss, found = kernel.adjoints(
+            _, found = kernel.adjoints(
                 terms, view, plain, tally, rng=self.rng_of("objective", number)
             )
-            if not bool(torch.isfinite(loss)):
-                raise RunStopped(
-                    f"the loss is {float(loss)}; look at the step's log-probabilities and "
-                    "advantages, or lower training.lr"
-                )
             return {**found, **kernel.distribution_adjoints(terms, View(compact, rows))}
 
         return adjoints_of
@@ -221,8 +223,7 @@ def _report(compact: Batch, columns: Mapping[str, Tensor], terms: list[Term], ta
         name = f"distribution:{term.name}"
         if name in columns:
             weight_T = kernel.distribution_adjoints([term], View(compact))[name]
-            loss = float((weight_T * columns[name]).sum())
-            tally.losses[term.name] = tally.losses.get(term.name, 0.0) + loss
+            tally.lose(term.name, (weight_T * columns[name]).sum())
             rows_T = compact[f"{term.name}:rows_T"]
             tally.add(f"objective/{term.name}", columns[name][rows_T].sum(), rows_T.sum())
 
@@ -231,7 +232,7 @@ def _losses(tally: Tally, num_updates: int) -> dict[str, float]:
     """Mean loss per update, in all and per term."""
     if num_updates == 0:
         return {"loss": 0.0}
-    each = {f"loss/{name}": total / num_updates for name, total in tally.losses.items()}
+    each = {f"loss/{name}": float(total) / num_updates for name, total in tally.losses.items()}
     found = {"loss": sum(each.values()), **each}
     if "loss/policy" in found:
         found["policy_loss"] = found.pop("loss/policy")

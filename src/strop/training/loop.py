@@ -153,7 +153,7 @@ def go(run: Run, watcher: Watcher, evaluator: Evaluator) -> None:
 
 
 def _one_step(run: Run) -> Stepped:
-    """The next step; a failure names the step and leaves the run's state as it was."""
+    """The next step; a failure names it. Its weights are then spoilt, the checkpoint's are not."""
     step = run.done + 1
     run.world.services.begin_step(step)
     try:
@@ -170,7 +170,8 @@ def _evaluated(run: Run, evaluator: Evaluator, metrics: dict[str, float]) -> dic
     prompts = task.validation[: run.config.evaluation.max_prompts]
     if not prompts:
         return metrics
-    found = evaluator(run.world, run.algorithm, "validation", prompts)
+    now = run.algorithm.at_step(max(run.done, 1), run.config.training.steps)
+    found = evaluator(run.world, now, "validation", prompts)
     return {**metrics, **found, "timing_s/eval": time.perf_counter() - begun}
 
 

@@ -1,5 +1,7 @@
 """Numbers of a step for the log, from its batch; docs/METRICS.md gives each its formula."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -16,6 +18,18 @@ def step_metrics(batch: Batch) -> dict[str, float]:
     scored_B = batch["scored_B"]
     found["rewards/frac_unscored"] = 1 - _mean(scored_B)
     return {**found, **_rewards(batch), **_lengths(batch), **_policy(batch)}
+
+
+def reward_metrics(batch: Batch, names: Sequence[str]) -> dict[str, float]:
+    """rewards/{name}/mean and /std over all sampled rollouts that the function gave a number."""
+    if "reward_BM" not in batch:
+        return {}
+    found = {}
+    for name, column in zip(names, batch["reward_BM"].double().T, strict=True):
+        given = column[~column.isnan()]
+        found[f"rewards/{name}/mean"] = _mean(given)
+        found[f"rewards/{name}/std"] = float(given.std(correction=0)) if given.numel() else 0.0
+    return found
 
 
 def _rewards(batch: Batch) -> dict[str, float]:

@@ -1,15 +1,21 @@
 """Loads a Hugging Face causal model and its tokenizer, and takes the model apart at its head."""
 
+import importlib.util
 import json
+import os
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from jinja2 import TemplateError
 from torch import Tensor, nn
 
 from strop.errors import UserError
 from strop.loss.head import Head, columns
+from strop.training import adapters
+from strop.training.adapters import Lora
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16,
           "float64": torch.float64}  # fmt: skip
@@ -18,16 +24,78 @@ TINY = "tiny"
 
 @dataclass(frozen=True)
 class Loaded:
-    """A model with its tokenizer and where it came from."""
+    """A model with its tokenizer and where it came from.
 
-    model: nn.Module
+    adapter: the PeftModel around `model` when only low-rank adapters are trained.
+    """
+
+    model: Any
     tokenizer: Any
     source: str
+    adapter: Any = None
 
     @property
     def context(self) -> int:
         """Most tokens of a sequence, prompt and answer together."""
         return int(getattr(text_config(self.model), "max_position_embeddings", 2**20))
+
+    @property
+    def stop_ids(self) -> tuple[int, ...]:
+        """Tokens that end an answer, in rising order.
+
+        Those of the tokenizer, of the model's generation settings (which may list several), and
+        those with which the chat template ends an assistant's turn.
+        """
+        settings = getattr(self.model, "generation_config", None)
+        given = (getattr(settings, "eos_token_id", None), self.tokenizer.eos_token_id)
+        found = set(_turn_ends(self.tokenizer))
+        for ids in given:
+            found |= {ids} if isinstance(ids, int) else set(ids or ())
+        return tuple(sorted(id for id in found if 0 <= id < text_config(self.model).vocab_size))
+
+    def save(self, folder: Path) -> None:
+        """Write weights (or adapters alone) and tokenizer in Hugging Face's (or PEFT's) layout."""
+        if self.adapter is None:
+            self.model.save_pretrained(folder, safe_serialization=True)
+        else:
+            adapters.save(self.adapter, folder)
+        self.tokenizer.save_pretrained(folder)
+
+    def load_weights(self, folder: Path) -> None:
+        """Take over the weights that `save` wrote. Raises UserError when they do not fit."""
+        if self.adapter is not None:
+            adapters.load_weights(self.adapter, folder)
+        else:
+            load_weights(self.model, folder)
+
+    def without_adapter(self) -> AbstractContextManager[Any]:
+        """Inside, the model is the one that the adapters were put on."""
+        return self.adapter.disable_adapter()
+
+    def merged(self) -> "Loaded":
+        """The same with the adapters added into the weights; this one is used up."""
+        if self.adapter is None:
+            return self
+        return Loaded(adapters.merge(self.adapter), self.tokenizer, self.source)
+
+
+def _turn_ends(tokenizer: Any) -> list[int]:
+    """The special tokens at the end of an assistant's message, by the chat template."""
+    if not getattr(tokenizer, "chat_template", None):
+        return []
+    turn = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+    try:
+        text = tokenizer.apply_chat_template(turn, tokenize=False)
+    except TemplateError:  # takes no such chat; the run's own prompts will say if it takes them
+        return []
+    special = {id for id, token in tokenizer.added_tokens_decoder.items() if token.special}
+    found: list[int] = []
+    for id in reversed(tokenizer(text, add_special_tokens=False)["input_ids"]):
+        if id in special:
+            found.append(id)
+        elif tokenizer.decode([id]).strip():
+            break
+    return found
 
 
 def model_path(name: str) -> str:
@@ -47,28 +115,22 @@ def load(
     gradient_checkpointing: bool = False,
     attention: str = "sdpa",
     chat_template: str = "",
+    lora: Lora | None = None,
+    adapter: str = "",
+    seed: int = 0,
 ) -> Loaded:
-    """A causal model and its tokenizer from a folder or a name known to transformers.
+    """A causal model and its tokenizer from a folder, a GGUF file or a name on the hub.
 
+    lora: adapters to begin with, their start drawn from `seed`; adapter: a folder of saved ones.
     Dropout is switched off: sampler and trainer must agree on every log-probability. Raises
     UserError when the model or tokenizer cannot be loaded or the dtype is unknown.
     """
-    from transformers import AutoModelForCausalLM, AutoTokenizer
     from transformers.utils.logging import disable_progress_bar
 
     disable_progress_bar()
     if dtype not in DTYPES:
         raise UserError(f"model.dtype must be one of {', '.join(DTYPES)}, it is {dtype!r}")
-    path = model_path(name)
-    _check_folder(name, path)
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(path)
-        model = AutoModelForCausalLM.from_pretrained(
-            path, dtype=DTYPES[dtype], attn_implementation=attention
-        )
-    except (OSError, ValueError, KeyError, RuntimeError) as error:
-        first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise UserError(f"cannot load the model {name!r}: {first}") from error
+    model, tokenizer = _pretrained(name, DTYPES[dtype], attention)
     if chat_template:
         tokenizer.chat_template = _read_text(chat_template, "model.chat_template")
     for module in model.modules():
@@ -76,16 +138,58 @@ def load(
             module.p = 0.0
         if isinstance(getattr(module, "attention_dropout", None), float):
             module.attention_dropout = 0.0
+    wrapped = None
+    if adapter:
+        wrapped = adapters.read(model, Path(adapter))
+    elif lora is not None:
+        wrapped = adapters.add(model, lora, seed)
     model.to(device).eval()
     if gradient_checkpointing:
         model.gradient_checkpointing_enable({"use_reentrant": False})
         model.train()
-    return Loaded(model, tokenizer, name)
+    return Loaded(model, tokenizer, name, wrapped)
+
+
+def _pretrained(name: str, dtype: torch.dtype, attention: str) -> tuple[Any, Any]:
+    """Model and tokenizer as transformers loads them. Raises UserError."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    path = model_path(name)
+    place, file = path, {}
+    if path.endswith(".gguf"):
+        _check_gguf(path)
+        place, file = os.path.dirname(path) or ".", {"gguf_file": os.path.basename(path)}
+    else:
+        _check_folder(name, path)
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(place, **file)
+        model = AutoModelForCausalLM.from_pretrained(
+            place, dtype=dtype, attn_implementation=attention, **file
+        )
+    except (OSError, ValueError, KeyError, RuntimeError) as error:
+        first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise UserError(f"cannot load the model {name!r}: {first}") from error
+    model.name_or_path = path
+    return model, tokenizer
+
+
+def _check_gguf(path: str) -> None:
+    """Raise UserError unless GGUF files can be read, and this one is there or on the hub."""
+    if importlib.util.find_spec("gguf") is None:
+        raise UserError(f"reading {path} needs the package gguf: pip install 'strop[gguf]'")
+    on_hub = not path.startswith((".", "/", "~")) and path.count("/") == 2
+    if not Path(path).is_file() and not on_hub:
+        raise UserError(f"no model file {path}")
 
 
 def _check_folder(name: str, path: str) -> None:
     folder = Path(path)
     looks_local = folder.exists() or path.startswith((".", "/", "~"))
+    if looks_local and adapters.is_adapter(folder):
+        raise UserError(
+            f"{name} is an adapter, not a whole model: merge it first with strop export {name} "
+            "FOLDER"
+        )
     if looks_local and not (folder / "config.json").is_file():
         raise UserError(f"no model in {name}: the folder has no config.json")
 

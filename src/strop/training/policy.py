@@ -45,15 +45,17 @@ class Policy:
     @torch.no_grad()
     def columns(self, batch: Batch, names: Sequence[str]) -> dict[str, Tensor]:
         """Current columns [T] of every policy token, 0 elsewhere, without gradient."""
-        found: dict[str, Tensor] = {}
+        batch = batch.to(self.device)
+        wide = torch.promote_types(self.head().weight.dtype, torch.float32)
+        empty = torch.zeros(batch.size("T"), dtype=wide, device=self.device)
+        found = {name: empty.clone() for name in names}
         for index_B in self.micro_batches(batch):
             micro = batch.take(index_B)
             hidden, ids = self.hidden(micro)
             values = head.columns(self.head(), hidden, ids, tuple(names))
             rows = self._policy_rows(batch, index_B)
             for name, value in values.items():
-                column = found.setdefault(name, value.new_zeros(batch.size("T")))
-                column[rows] = value
+                found[name][rows] = value
         return found
 
     def push(
@@ -89,6 +91,8 @@ class Policy:
 
     def hidden(self, micro: Batch) -> tuple[Tensor, Tensor]:
         """Hidden states before, and ids of, the policy tokens of `micro`, in token order."""
+        if "sequence_T" in micro:
+            raise RuntimeError("forward passes do not reset at sequence_T yet")
         ids_BL, _ = pad_rollouts(micro)
         # Right padding under a causal mask: no token sees the padding, so no mask is needed.
         states = trunk_of(self.model)(input_ids=ids_BL, use_cache=False).last_hidden_state

@@ -40,6 +40,8 @@ def refresh(batch: Batch, names: Iterable[str], policy: Policy, reference: Polic
     Raises UserError for the reference's columns when the run keeps no reference.
     """
     wanted = set(names)
+    if unknown := sorted(wanted - OF_POLICY.keys() - {"logp_ref_T", "logp_sampler_T"}):
+        raise UserError(f"{', '.join(unknown)} cannot be computed anew during a step")
     ours = {name: OF_POLICY[name] for name in sorted(wanted) if name in OF_POLICY}
     if ours:
         found = policy.columns(batch, sorted(set(ours.values())))

@@ -125,6 +125,8 @@ class Services:
     def completion_ids(self, batch: Batch) -> list[list[int]]:
         """Token ids that the policy generated, per rollout."""
         mask_T = batch["mask_T"]
+        if batch.size("B") == 0:
+            return []
         flat = batch["id_T"][mask_T].cpu()
         return [piece.tolist() for piece in torch.split(flat, batch["length_B"].tolist())]
 
@@ -170,16 +172,11 @@ class Services:
         self._keep_logged(batch, grades.extra)
         weights = [spec.weight for spec in self.grader.specs]
         outcome = np.nan_to_num(weighted_sum(grades.scores_BM, weights))
-        metrics = dict(grades.metrics)
-        for m, name in enumerate(self.reward_names):
-            given = grades.scores_BM[:, m][~np.isnan(grades.scores_BM[:, m])]
-            metrics[f"rewards/{name}/mean"] = float(given.mean()) if given.size else 0.0
-            metrics[f"rewards/{name}/std"] = float(given.std()) if given.size else 0.0
         return Graded(
             torch.tensor(grades.scores_BM, dtype=torch.float32),
             torch.tensor(np.where(grades.scored_B, outcome, 0.0), dtype=torch.float32),
             torch.tensor(grades.scored_B),
-            metrics,
+            dict(grades.metrics),
         )
 
     def _keep_logged(self, batch: Batch, extra: Mapping[str, Sequence[Any]]) -> None:

@@ -14,9 +14,11 @@ from strop.tasks.data_files import load_data
 from strop.tasks.grader import Grader
 from strop.tasks.reward_source import reward_name
 from strop.tasks.task import RewardSpec, Task, load_task
-from strop.training import models
+from strop.training import adapters, models
+from strop.training.adapters import Lora
 from strop.training.config import DataSettings, RewardSettings, RunConfig
 from strop.training.models import Loaded
+from strop.training.optimiser import MasterAdamW
 from strop.training.policy import Policy
 from strop.training.refresh import freeze
 from strop.training.services import Services
@@ -35,15 +37,27 @@ def device_of(name: str) -> str:
 
 
 def load_model(config: RunConfig, source: str = "") -> Loaded:
-    """The run's model and tokenizer, from `source` where given; its head is checked."""
+    """The run's model and tokenizer; its head is checked. Raises UserError.
+
+    source: a checkpoint of the run, or any model or adapter, to load in place of the start.
+    """
     settings = config.model
+    name, lora, adapter = source or settings.name, None, ""
+    if source and adapters.is_adapter(source):
+        adapter = source
+        name = adapters.base_of(source) if settings.name == source else settings.name
+    elif not source and settings.lora_rank:
+        lora = Lora(settings.lora_rank, settings.lora_alpha, settings.lora_targets)
     loaded = models.load(
-        source or settings.name,
+        name,
         dtype=settings.dtype,
         device=device_of(settings.device),
         gradient_checkpointing=settings.gradient_checkpointing,
         attention=settings.attention,
         chat_template=settings.chat_template,
+        lora=lora,
+        adapter=adapter,
+        seed=config.seed,
     )
     models.check_head(loaded.model)
     return loaded
@@ -112,6 +126,7 @@ def make_services(config: RunConfig, loaded: Loaded, task: Task, max_tokens: int
         max_tokens=max_tokens or task.max_tokens,
         max_prompt_tokens=config.data.max_prompt_tokens or None,
         stop_strings=config.data.stop_strings,
+        stop_ids=loaded.stop_ids,
     )
     try:
         services.check_rewards()
@@ -139,7 +154,9 @@ def _world(config: RunConfig, algorithm: Algorithm, loaded: Loaded, services: Se
         token_budget=training.token_budget,
         max_grad_norm=training.max_grad_norm,
     )
-    policy.optimiser = torch.optim.AdamW(
+    if loaded.model.dtype == torch.float16:
+        raise UserError("float16 gradients vanish below 6e-8: train with model.dtype=bfloat16")
+    policy.optimiser = MasterAdamW(
         list(policy.parameters()), lr=0.0, betas=training.betas, weight_decay=training.weight_decay
     )
     engine = LocalEngine(
@@ -151,7 +168,7 @@ def _world(config: RunConfig, algorithm: Algorithm, loaded: Loaded, services: Se
     validation = task.validation[: config.evaluation.max_prompts if config.evaluation.every else 0]
     for prompt in (*task.train, *validation):  # one that does not fit is found before step 1
         services.prompt_ids(prompt.uid)
-    reference = _reference(algorithm, policy)
+    reference = _reference(algorithm, policy, loaded)
     services.policies = {"current": policy} | ({"ref": reference} if reference else {})
     return World(
         policy,
@@ -165,10 +182,15 @@ def _world(config: RunConfig, algorithm: Algorithm, loaded: Loaded, services: Se
     )
 
 
-def _reference(algorithm: Algorithm, policy: Policy) -> Policy | None:
-    """A frozen copy of the starting weights, when something reads it."""
+def _reference(algorithm: Algorithm, policy: Policy, loaded: Loaded) -> Policy | None:
+    """The policy of the starting weights, when something reads it: a frozen copy, or the same
+    model with its adapters off.
+    """
     reads = algorithm.reads()
     if not {"logp_ref_T", "logq_ref_TV"} & reads:
         return None
+    if loaded.adapter is not None:
+        model, switch = loaded.model, loaded.without_adapter
+        return Policy(model, policy.temperature, policy.token_budget, switch=switch)
     frozen: Any = freeze(copy.deepcopy(policy.model))
     return Policy(frozen, policy.temperature, policy.token_budget)

@@ -39,7 +39,7 @@ class SlotLayer(CacheLayerMixin):
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
         self.keys, self.values = (
-            new.new_zeros(self.cache.num_slots, new.shape[1], self.cache.places, new.shape[3])
+            new.new_zeros(self.cache.lines, new.shape[1], self.cache.places, new.shape[3])
             for new in (key_states, value_states)
         )
         self.is_initialized = True
@@ -78,21 +78,37 @@ class SlotCache(Cache):
     def __init__(self, num_layers: int, num_slots: int, device: torch.device) -> None:
         super().__init__(layers=[SlotLayer(self) for _ in range(num_layers)])
         self.num_slots = num_slots
+        self.lines = 0  # slots that have memory
         self.places = 0
         self.line_numbers = torch.arange(num_slots, device=device)
         self.span = Span(slice(0, 0), self.line_numbers[:0], 0)
 
-    def reserve(self, length: int) -> None:
-        """Make room for rows of `length` tokens (and the spare place), by half as much again."""
-        if length < self.places:
+    def reserve(self, length: int, lines: int = 0) -> None:
+        """Make room for `length` tokens (and the spare place) in the first `lines` slots.
+
+        Places grow by half as much again, slots to twice as many, so that growing stays rare.
+        """
+        if length < self.places and lines <= self.lines:
             return
-        self.places = max(64, (3 * length) // 2 + 1)
+        if length >= self.places:
+            self.places = max(64, (3 * length) // 2 + 1)
+        if lines > self.lines:
+            self.lines = min(max(lines, 2 * self.lines), self.num_slots)
         for layer in self.live_layers():
             for name in ("keys", "values"):
                 old = getattr(layer, name)
-                new = old.new_zeros(*old.shape[:2], self.places, old.shape[3])
-                new[:, :, : old.shape[2]] = old
+                new = old.new_zeros(self.lines, old.shape[1], self.places, old.shape[3])
+                new[: old.shape[0], :, : old.shape[2]] = old
                 setattr(layer, name, new)
+
+    def shrink(self, num_bytes: int) -> None:
+        """Give the memory back if it is more than `num_bytes`; nothing may be in the slots."""
+        stores = [s for layer in self.live_layers() for s in (layer.keys, layer.values)]
+        if sum(store.numel() * store.element_size() for store in stores) > num_bytes:
+            self.lines = self.places = 0
+            for layer in self.live_layers():
+                layer.keys, layer.values = layer.keys[:0].clone(), layer.values[:0].clone()
+                layer.is_initialized = False
 
     def copy(self, source: Tensor, target: Tensor, length: int) -> None:
         """Copy the first `length` places of slots `source` to slots `target`, all at once."""

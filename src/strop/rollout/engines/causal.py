@@ -60,7 +60,7 @@ class CachedModel:
     def decode(self, tokens: Tensor, lengths: Tensor) -> Tensor:
         """Logits [N, V] after the newest tokens [N] of the first N slots; lengths count them."""
         used = int(lengths.max())
-        self.cache.reserve(used)
+        self.cache.reserve(used, len(lengths))
         positions = (lengths - 1)[:, None].to(self.device)
         return self.forward(
             tokens[:, None], positions, Span(slice(0, len(tokens)), positions, used)
@@ -85,7 +85,7 @@ class CachedModel:
         for line, part in enumerate(parts):
             ids[line, : part.end - part.start] = torch.tensor(part.tokens[part.start : part.end])
         used = int(end.max())
-        self.cache.reserve(used)
+        self.cache.reserve(used, max(part.slot for part in parts) + 1)
         place = start + torch.arange(ids.shape[1])
         write = torch.where(place < end, place, self.cache.places - 1).to(self.device)
         rows = torch.tensor([part.slot for part in parts], device=self.device)

@@ -28,6 +28,9 @@ class Fill:
     shared: int = 0
 
 
+KEPT_CACHE_BYTES = 256 * 2**20  # a cache up to this size stays between rollouts
+
+
 class LocalEngine:
     """Samples from `model` with a fixed number of slots, each holding one row's cache.
 
@@ -129,6 +132,8 @@ class LocalEngine:
         if row.slot >= 0:
             self.slots.free(row.slot)
         del self.known[id]
+        if not self.known:  # between rollouts a large cache would only take room from the update
+            self.slots.cache.shrink(KEPT_CACHE_BYTES)
 
     def busy(self) -> bool:
         """True while a step can bring something: running or waiting requests, unread events."""
@@ -263,7 +268,9 @@ class LocalEngine:
         """Copy what other slots hold, compute the rest of each row but for its last token."""
         if not fills:
             return
-        self.slots.cache.reserve(max(len(fill.row.tokens) for fill in fills))
+        self.slots.cache.reserve(
+            max(len(fill.row.tokens) for fill in fills), max(fill.slot for fill in fills) + 1
+        )
         copies = [fill for fill in fills if fill.shared]
         if copies:
             source = torch.tensor([fill.source for fill in copies], device=self.model.device)
