@@ -11,6 +11,7 @@ from rich.table import Table
 from strop.errors import UserError
 
 SPLITS = ("heldout", "validation", "train")
+MODELS = ("config.json", "adapter_config.json")  # either is in the folder of a model
 
 
 def evaluate(
@@ -90,23 +91,10 @@ def open_subject(
 ) -> Any:
     """A run's checkpoint or a model, ready to sample. Raises UserError."""
     from strop.cli.subject import Subject
-    from strop.training import checkpoint, config
+    from strop.training import config
 
-    folder = Path(source)
+    settings, model = checkpoint_of(source, step)
     options: dict[str, Any] = {}
-    if (folder / "config.toml").is_file():
-        settings = config.load(folder / "config.toml")
-        checkpoints = folder / "checkpoints"
-        place = checkpoints / f"step-{step:06d}" if step else checkpoint.newest(checkpoints)
-        if not place.is_dir():
-            have = ", ".join(path.name for path in checkpoint.complete(checkpoints))
-            raise UserError(f"{folder} has no checkpoint of step {step}; it has {have}")
-        model = str(place)
-    elif folder.is_dir() and not (folder / "config.json").is_file():
-        raise UserError(f"{folder} is neither a run (config.toml) nor a model (config.json)")
-    else:
-        settings = config.make({"model": {"name": source}})
-        model = source
     if task or data:
         options["data"] = {"task": task or "countdown", "files": tuple(data or ())}
     if reward:
@@ -115,6 +103,30 @@ def open_subject(
         section: {**settings.model_dump()[section], **values} for section, values in options.items()
     }}  # fmt: skip
     return Subject.open(config.make(merged), model, temperature)
+
+
+def checkpoint_of(source: str, step: int) -> tuple[Any, str]:
+    """The settings and the model's folder or name of a run's checkpoint, or of a model itself.
+
+    step: of the checkpoint; 0: the newest. Raises UserError when there is none.
+    """
+    from strop.training import checkpoint, config
+
+    folder = Path(source)
+    if (folder / "config.toml").is_file():
+        settings = config.load(folder / "config.toml")
+        checkpoints = folder / "checkpoints"
+        place = checkpoints / f"step-{step:06d}" if step else checkpoint.newest(checkpoints)
+        if not place.is_dir():
+            have = ", ".join(path.name for path in checkpoint.complete(checkpoints))
+            raise UserError(f"{folder} has no checkpoint of step {step}; it has {have}")
+        return settings, str(place)
+    if folder.is_dir() and not any((folder / name).is_file() for name in MODELS):
+        raise UserError(
+            f"{folder} is neither a run (config.toml) nor a model (config.json) nor an adapter "
+            "(adapter_config.json)"
+        )
+    return config.make({"model": {"name": source}}), source
 
 
 def _numbers(text: str) -> tuple[int, ...]:

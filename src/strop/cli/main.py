@@ -46,11 +46,12 @@ app.command("parts")(listing.parts)
 
 def _register() -> None:
     """The commands that need torch only when they run."""
-    from strop.cli import evaluate, report, sample, train
+    from strop.cli import evaluate, export, report, sample, train
 
     app.command("train")(train.train)
     app.command("eval")(evaluate.evaluate)
     app.command("sample")(sample.sample)
+    app.command("export")(export.export)
     app.command("report")(report.report)
 
 

@@ -1,4 +1,4 @@
-"""Checkpoints: a Hugging Face model folder plus what training needs to go on exactly.
+"""Checkpoints: a Hugging Face model (or PEFT adapter) folder plus what training needs to go on.
 
     RUN/checkpoints/step-000050/    config.json, model.safetensors, tokenizer.json, ...
                                     trainer.pt  (optimiser, state of all parts, step)
@@ -26,8 +26,7 @@ def save(folder: Path, step: int, loaded: Any, optimiser: Any, state: dict[str, 
     try:
         shutil.rmtree(unfinished, ignore_errors=True)
         unfinished.mkdir(parents=True)
-        loaded.model.save_pretrained(unfinished, safe_serialization=True)
-        loaded.tokenizer.save_pretrained(unfinished)
+        loaded.save(unfinished)
         trainer = {"step": step, "optimiser": optimiser.state_dict(), "state": state}
         torch.save(trainer, unfinished / "trainer.pt")
         for path in unfinished.iterdir():

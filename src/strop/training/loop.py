@@ -15,7 +15,7 @@ from strop.errors import RunStopped, UserError
 from strop.step import Stepped, World, train_step
 from strop.training import checkpoint
 from strop.training.config import RunConfig
-from strop.training.models import Loaded, load_weights
+from strop.training.models import Loaded
 from strop.training.record import Record, read_metrics
 from strop.training.setup import load_model, load_prompts, make_world
 
@@ -108,7 +108,7 @@ def resume(config: RunConfig, folder: Path) -> Run:
 def _load(run: Run, place: Path) -> None:
     """Weights, optimiser and state of a checkpoint."""
     saved = checkpoint.read(place)
-    load_weights(run.loaded.model, place)
+    run.loaded.load_weights(place)
     assert run.world.policy.optimiser is not None
     run.world.policy.optimiser.load_state_dict(saved["optimiser"])
     run.done, run.state, run.saved = saved["step"], saved["state"], saved["step"]

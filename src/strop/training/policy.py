@@ -1,6 +1,7 @@
 """The policy as a learner: columns without gradient, adjoints pushed back, optimiser steps."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +23,7 @@ class Policy:
     """A causal model that is trained, or a frozen one that is only scored.
 
     temperature: of the sampler; all columns are taken at it. token_budget: padded tokens of one
-    forward pass.
+    forward pass. switch: what holds during a forward pass, such as adapters being off.
     """
 
     model: Any
@@ -30,6 +31,7 @@ class Policy:
     token_budget: int = 16384
     optimiser: torch.optim.Optimizer | None = None
     max_grad_norm: float = 1.0
+    switch: Callable[[], AbstractContextManager[Any]] = nullcontext
 
     current: tuple[str, ...] = ("logp_T", "entropy_T", "mean_logp_T")
 
@@ -95,7 +97,8 @@ class Policy:
             raise RuntimeError("forward passes do not reset at sequence_T yet")
         ids_BL, _ = pad_rollouts(micro)
         # Right padding under a causal mask: no token sees the padding, so no mask is needed.
-        states = trunk_of(self.model)(input_ids=ids_BL, use_cache=False).last_hidden_state
+        with self.switch():
+            states = trunk_of(self.model)(input_ids=ids_BL, use_cache=False).last_hidden_state
         mask_T = micro["mask_T"]
         rollout_T = micro["rollout_T"][mask_T]
         start_B = torch.cumsum(micro["size_B"], 0) - micro["size_B"]
@@ -114,7 +117,7 @@ class Policy:
         return rows[batch["mask_T"][rows]]
 
     def zero_gradient(self) -> None:
-        """Give every trained weight the gradient 0, so that an update without rows is a step."""
+        """Give every trained parameter the gradient 0, so that an update without rows is a step."""
         for parameter in self.parameters():
             parameter.grad = torch.zeros_like(parameter)
 
@@ -139,5 +142,7 @@ class Policy:
         return {"grad_norm": float(norm), "learning_rate": lr}
 
     def parameters(self) -> Iterator[nn.Parameter]:
-        """The trained parameters."""
+        """The trained parameters; with an optimiser, those that it steps (float32 masters)."""
+        if self.optimiser is not None:
+            return (p for group in self.optimiser.param_groups for p in group["params"])
         return (p for p in self.model.parameters() if p.requires_grad)

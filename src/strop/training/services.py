@@ -29,7 +29,8 @@ class Graded(NamedTuple):
 class Services:
     """Prompts, tokenizer and grader of a run.
 
-    max_tokens: most new tokens of an answer. context: most tokens of a sequence.
+    max_tokens: most new tokens of an answer. context: most tokens of a sequence. stop_ids: tokens
+    that end an answer.
     """
 
     task: Task
@@ -39,6 +40,7 @@ class Services:
     max_tokens: int
     max_prompt_tokens: int | None = None
     stop_strings: tuple[str, ...] = ()
+    stop_ids: tuple[int, ...] = ()
     wanted_statistics: frozenset[str] = frozenset({"logp_model", "entropy"})
     policies: dict[str, Any] = field(default_factory=dict)  # "current", "ref" -> Policy
     step: int = 0
@@ -51,12 +53,6 @@ class Services:
     def __post_init__(self) -> None:
         splits = (self.task.train, self.task.validation, self.task.heldout)
         self._prompts = {prompt.uid: prompt for prompt in itertools.chain(*splits)}
-
-    @property
-    def stop_ids(self) -> tuple[int, ...]:
-        """Tokens that end an answer."""
-        eos = self.tokenizer.eos_token_id
-        return () if eos is None else (int(eos),)
 
     @property
     def reward_names(self) -> tuple[str, ...]:
@@ -119,7 +115,8 @@ class Services:
     def texts(self, batch: Batch) -> tuple[list[Any], list[str]]:
         """Prompts (as given) and decoded completions, one of each per rollout."""
         uids = batch["uid_P"][batch["group_B"]].tolist()
-        texts = self.tokenizer.batch_decode(self.completion_ids(batch), skip_special_tokens=True)
+        ids = self.completion_ids(batch)
+        texts = self.tokenizer.batch_decode(ids, skip_special_tokens=True) if ids else []
         return [self.prompt(uid).prompt for uid in uids], texts
 
     def completion_ids(self, batch: Batch) -> list[list[int]]:

@@ -1,0 +1,36 @@
+"""`strop export`: a checkpoint as one plain Hugging Face folder."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from strop.errors import UserError
+
+
+def export(
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="RUN_OR_MODEL", help="Run folder, adapter, model folder or name, GGUF file."
+        ),
+    ],
+    folder: Annotated[Path, typer.Argument(help="Folder to write; it must not exist.")],
+    step: Annotated[int, typer.Option(help="Checkpoint of the run; 0: the newest.")] = 0,
+    dtype: Annotated[str, typer.Option(help="Number type; default: the run's.")] = "",
+) -> None:
+    """Write a model that everything which reads Hugging Face folders can load.
+
+    Adapters are added into the weights. What training alone needs is left out.
+    """
+    from strop.cli.evaluate import checkpoint_of
+    from strop.training.setup import load_model
+
+    if folder.exists():
+        raise UserError(f"{folder} exists: give the name of a new folder")
+    settings, model = checkpoint_of(source, step)
+    if dtype:
+        chosen = settings.model.model_copy(update={"dtype": dtype})
+        settings = settings.model_copy(update={"model": chosen})
+    load_model(settings, model).merged().save(folder)
+    print(f"{source} is in {folder}")
