@@ -67,7 +67,7 @@ def test_refusals(tokenizer, prompt, options, expected):
 
 def test_messages_without_a_template(tokenizer):
     tokenizer.chat_template = None
-    with pytest.raises(UserError, match="--chat-template FILE"):
+    with pytest.raises(UserError, match=r"model\.chat_template=FILE"):
         encode_prompt(Prompt(5, CHAT, {}), tokenizer, None, 99, 10)
 
 

@@ -72,6 +72,7 @@ def _isolate(libc: ctypes.CDLL, scratch: str, payload: dict) -> None:
     user, group = os.geteuid(), os.getegid()
     flags = CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWNET | CLONE_NEWIPC
     _called(libc, "unshare", flags)
+    libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)  # new credentials may have cleared it
     for name, text in (
         ("setgroups", "deny"), ("uid_map", f"{user} {user} 1"), ("gid_map", f"{group} {group} 1")
     ):  # fmt: skip

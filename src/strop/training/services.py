@@ -156,6 +156,7 @@ class Services:
         prompts, texts = self.texts(batch)
         rows = [self.prompt(uid).columns for uid in uids]
         columns = {name: [row.get(name) for row in rows] for name in _names(rows)}
+        shown = {uid: self.prompt_text(uid) for uid in set(uids)}
         grades = self.grader.grade(
             prompts,
             texts,
@@ -163,7 +164,7 @@ class Services:
             columns,
             step=self.step,
             groups=batch["group_B"].tolist(),
-            prompt_texts=[self.prompt_text(uid) for uid in uids],
+            prompt_texts=[shown[uid] for uid in uids],
         )
         self.failures.extend(grades.failures)
         self._keep_logged(batch, grades.extra)
