@@ -317,3 +317,42 @@ def test_names_of_sources():
     assert reward_name("run_tests(seconds=2)") == "run_tests"
     assert reward_name('model:some/org-model(device="cuda:1")') == "org-model"
     assert reward_name("judge:judges/help.toml") == "help"
+
+
+FACTS = """
+import os, time
+from strop.tasks.scored import Unscored
+
+def pieces(completions):
+    return [len(completions)] * len(completions)
+
+pieces.rows_are_independent = True
+
+def slow(completions):
+    time.sleep(0.6)
+    return [1.0] * len(completions)
+
+slow.timeout_seconds = 30.0
+
+def careful(completions):
+    return [Unscored("no text") if not text else 1.0 for text in completions]
+"""
+
+
+def test_a_function_says_that_its_rows_are_independent_and_what_time_it_needs(files):
+    (files / "facts.py").write_text(FACTS)
+    specs = [RewardSpec(name, f"facts.py:{name}") for name in ("pieces", "slow")]
+    with Grader(specs, timeout_seconds=0.2) as grader:
+        grades = grader.grade(["p"] * 70, ["a"] * 70, [[1]] * 70, {})
+    assert grades.failures == ()
+    assert grades.scores_BM[:, 0].tolist() == [64.0] * 64 + [6.0] * 6
+    assert grades.scores_BM[:, 1].tolist() == [1.0] * 70
+
+
+def test_any_function_may_leave_a_row_unscored(files):
+    (files / "facts.py").write_text(FACTS)
+    with Grader([RewardSpec("careful", "facts.py:careful")]) as grader:
+        grades = grader.grade(["p"] * 3, ["a", "", "b"], [[1]] * 3, {})
+    assert grades.scored_B.tolist() == [True, False, True]
+    (failure,) = grades.failures
+    assert (failure.row, failure.kind, failure.message) == (1, "exception", "no text")
