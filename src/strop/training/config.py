@@ -256,7 +256,7 @@ def override(raw: dict[str, Any], assignments: list[str]) -> dict[str, Any]:
         else:
             options = [*known, *(f"{stage}.<option>" for stage in STAGES)]
             hint = nearest(path, known) or f"; there are {', '.join(options)}"
-            raise UserError(f"no option {path or assignment!r}{hint}")
+            raise UserError(f"no option {path or assignment}{hint}")
     return result
 
 
