@@ -46,13 +46,14 @@ app.command("parts")(listing.parts)
 
 def _register() -> None:
     """The commands that need torch only when they run."""
-    from strop.cli import evaluate, export, report, sample, train
+    from strop.cli import doctor, evaluate, export, report, sample, train
 
     app.command("train")(train.train)
     app.command("eval")(evaluate.evaluate)
     app.command("sample")(sample.sample)
     app.command("export")(export.export)
     app.command("report")(report.report)
+    app.command("doctor")(doctor.doctor)
 
 
 _register()

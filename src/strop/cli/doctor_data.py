@@ -1,0 +1,188 @@
+"""What `strop doctor --data --reward` says: rows, lengths, and a trial of the reward functions."""
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from strop.cli.doctor_finding import Finding, mean, shortened
+from strop.errors import UserError
+
+REFERENCES = ("ground_truth", "answer", "solution")
+SHOWN, TRIED, MEASURED = 3, 4, 5000  # rows shown, given to the rewards, and tokenised
+
+
+def prompts_of(settings: Any) -> tuple[str, Sequence[Any], int, tuple[Any, ...]]:
+    """Name, training prompts, longest answer and rewards of the task. Raises UserError."""
+    from strop.tasks.data_files import load_data
+    from strop.tasks.reward_source import reward_name
+    from strop.tasks.task import RewardSpec, load_task
+
+    data, reward = settings.data, settings.reward
+    if data.files:
+        task = load_data(data.files, reader=data.reader)
+    else:
+        task = load_task(data.task, seed=settings.seed, num_train=data.train_size or None,
+                         config=data.task_config)  # fmt: skip
+    rewards = tuple(RewardSpec(reward_name(s), s) for s in reward.functions) or task.rewards
+    limit = settings.build().rollout.part.max_tokens or task.max_tokens
+    return task.name, task.train, limit, rewards
+
+
+def lengths(prompts: Sequence[Any], tokenizer: Any) -> list[int]:
+    """Tokens of the first `MEASURED` prompts. Raises UserError for one that cannot be encoded."""
+    from strop.tasks.encode import encode_prompt
+
+    return [len(encode_prompt(p, tokenizer, None, 2**40, 0)) for p in prompts[:MEASURED]]
+
+
+def facts(name: str, prompts: Sequence[Any]) -> dict[str, Any]:
+    """Rows, columns with their share of missing values, the first prompts."""
+    names = list(dict.fromkeys(column for p in prompts for column in p.columns))
+    return {
+        "name": name,
+        "rows": len(prompts),
+        "columns": {
+            column: sum(p.columns.get(column) is None for p in prompts) / len(prompts)
+            for column in names
+        },
+        "first": [
+            {"prompt": _text(p.prompt),
+             "columns": {k: shortened(str(v), 60) for k, v in p.columns.items()}}
+            for p in prompts[:SHOWN]
+        ],
+    }  # fmt: skip
+
+
+def duplicates(prompts: Sequence[Any]) -> Finding:
+    """Whether a prompt stands in several rows."""
+    counts = Counter(_text(p.prompt) for p in prompts)
+    extra = len(prompts) - len(counts)
+    numbers = {"rows": len(prompts), "distinct": len(counts)}
+    if not extra:
+        return Finding("Are prompts repeated?", "ok", "No.", numbers=numbers)
+    text, times = counts.most_common(1)[0]
+    return Finding(
+        "Are prompts repeated?", "note", f"{extra} of {len(prompts)} rows repeat an earlier "
+        f"prompt; {shortened(text, 60)!r} comes {times} times.", "remove them unless they are meant: rows "
+        "carved off for validation may then also be trained on", numbers,
+    )  # fmt: skip
+
+
+def fits(found: list[int], context: int, max_tokens: int, most: int) -> Finding:
+    """Whether the prompts leave room for an answer. most: data.max_prompt_tokens, 0: none."""
+    limit = min(context - max_tokens, most or context)
+    long = sum(length > limit for length in found)
+    numbers = {"min": min(found), "mean": mean(found), "max": max(found), "limit": limit,
+               "too_long": long, "measured": len(found)}  # fmt: skip
+    answer = f"{len(found)} prompts have {min(found)} to {max(found)} tokens, {mean(found):.1f} on "
+    answer += f"average; the limit is {limit} (context {context}, answers of {max_tokens})."
+    if not long:
+        return Finding("Do the prompts fit?", "ok", answer, numbers=numbers)
+    return Finding("Do the prompts fit?", "problem", f"{answer} {long} are too long.", "remove "
+                   "these rows, lower rollout.max_tokens, or raise data.max_prompt_tokens if you set it",
+                   numbers)  # fmt: skip
+
+
+def try_rewards(
+    prompts: Sequence[Any], specs: Sequence[Any], timeout_seconds: float, tokenizer: Any = None
+) -> tuple[list[dict[str, Any]], Finding]:
+    """Scores of dummy answers of the first rows, and what they say. Raises UserError.
+
+    The dummies: an empty text, the reference where a row has one, and the prompt itself.
+    """
+    from strop.tasks.grader import Grader
+
+    prompts = prompts[:TRIED]
+    columns = {name: [p.columns.get(name) for p in prompts]
+               for name in dict.fromkeys(c for p in prompts for c in p.columns)}  # fmt: skip
+    table = []
+    with Grader(specs, timeout_seconds=timeout_seconds) as grader:
+        grader.check(columns)
+        for kind, texts in _dummies(prompts).items():
+            ids = [tuple(tokenizer(text)["input_ids"]) if tokenizer and text else ()
+                   for text in texts]  # fmt: skip
+            grades = grader.grade(
+                [p.prompt for p in prompts], texts, ids, columns, groups=range(len(texts)),
+                prompt_texts=[_text(p.prompt) for p in prompts],
+            )  # fmt: skip
+            for m, spec in enumerate(grader.specs):
+                told = [f.message for f in grades.failures if f.reward == spec.name]
+                scores = [None if v != v else float(v) for v in grades.scores_BM[:, m]]
+                table.append(
+                    {
+                        "reward": spec.name,
+                        "answer": kind,
+                        "scores": scores,
+                        "failures": told,
+                        "ms_per_row": 1e3 * grades.seconds / len(texts),
+                    }
+                )
+    return table, _told(table)
+
+
+def _told(table: list[dict[str, Any]]) -> Finding:
+    question = "Do the reward functions work?"
+    failed = [row for row in table if row["failures"]]
+    if failed:
+        first = failed[0]
+        return Finding(
+            question, "problem", f"{first['reward']} fails on {len(first['failures'])} rows with "
+            f"the answer '{first['answer']}': {shortened(first['failures'][0], 200)}", "a model writes "
+            "anything: score an answer that cannot be read as 0 instead of raising",
+            {"trial": table},
+        )  # fmt: skip
+    by_kind = {row["answer"]: row["scores"] for row in table}
+    constant = len({v for scores in by_kind.values() for v in scores}) == 1
+    reference = [v for row in table if row["answer"] == "reference" for v in row["scores"] if v]
+    if "reference" in by_kind and not reference:
+        return Finding(question, "note", "No reference answer scores above 0.", "right when the "
+                       "reward wants a form around it (a tag, a box); else check the comparison",
+                       {"trial": table})  # fmt: skip
+    if constant:
+        return Finding(question, "note", "Every dummy answer has the same score.", "see that a "
+                       "right answer has another one", {"trial": table})  # fmt: skip
+    return Finding(question, "ok", "They score all dummy answers.", numbers={"trial": table})
+
+
+def _dummies(prompts: Sequence[Any]) -> dict[str, list[str]]:
+    kinds = {"empty": ["" for _ in prompts], "prompt": [_text(p.prompt) for p in prompts]}
+    for column in REFERENCES:
+        values = [p.columns.get(column) for p in prompts]
+        if any(value is not None for value in values):
+            kinds["reference"] = ["" if v is None else _string(v) for v in values]
+            break
+    return kinds
+
+
+def _string(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _text(prompt: Any) -> str:
+    """The prompt as text; of messages the last one's content."""
+    if isinstance(prompt, str):
+        return prompt
+    return " / ".join(str(message["content"] or "") for message in prompt)
+
+
+def lines(found: dict[str, Any], table: Sequence[dict[str, Any]]) -> list[str]:
+    """Rows and scores as text."""
+    columns = ", ".join(name + (f" ({share:.0%} missing)" if share else "")
+                        for name, share in found["columns"].items())  # fmt: skip
+    told = [
+        f"{found['name']}: {found['rows']} rows; columns beside the prompt: {columns or 'none'}"
+    ]
+    told += [f"  {shortened(row['prompt'])}" for row in found["first"]]
+    for row in table:
+        scores = ", ".join("none" if v is None else f"{v:g}" for v in row["scores"])
+        told.append(
+            f"{row['reward']} on {row['answer']}: {scores}  ({row['ms_per_row']:.1f} ms a row)"
+        )
+    return told
+
+
+def check_given(settings: Any) -> None:
+    """Raise UserError when data is given twice."""
+    if settings.data.files and settings.data.task != "countdown":
+        raise UserError("give data files or a task, not both")

@@ -1,0 +1,76 @@
+"""What `strop doctor` says about this machine: versions, devices, threads, optional packages."""
+
+import os
+import platform
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+import strop
+
+# Package -> what it is for; empty: strop does not use it.
+PACKAGES = {
+    "peft": "low-rank adapters: pip install 'strop[lora]'",
+    "gguf": "GGUF models: pip install 'strop[gguf]'",
+    "vllm": "", "ray": "", "trl": "", "tensorboard": "", "wandb": "", "trackio": "", "mlflow": "",
+}  # fmt: skip
+GIB = 2**30
+
+
+def machine() -> dict[str, Any]:
+    """Versions, devices with memory (GiB), CPU threads and packages of this machine."""
+    import torch
+
+    names = ("torch", "transformers")
+    return {
+        "versions": {"python": platform.python_version(), "strop": strop.__version__,
+                     **{name: version(name) for name in names}},
+        "devices": _devices(),
+        "threads": {"cores": os.cpu_count(), "torch": torch.get_num_threads()},
+        "packages": {name: {"version": _version(name), "for": purpose}
+                     for name, purpose in PACKAGES.items()},
+    }  # fmt: skip
+
+
+def memory_gib(device: str) -> float | None:
+    """Memory of a device (of the machine for the CPU) in GiB; None where it cannot be told."""
+    import torch
+
+    if device.startswith("cuda"):
+        return torch.cuda.get_device_properties(device).total_memory / GIB
+    if device != "cpu" or "SC_PHYS_PAGES" not in os.sysconf_names:
+        return None
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / GIB
+
+
+def _devices() -> list[dict[str, Any]]:
+    import torch
+
+    found = [{"device": "cpu", "name": platform.processor() or platform.machine(),
+              "memory_gib": memory_gib("cpu")}]  # fmt: skip
+    for number in range(torch.cuda.device_count()):
+        place = f"cuda:{number}"
+        found.append({"device": place, "name": torch.cuda.get_device_name(number),
+                      "memory_gib": memory_gib(place)})  # fmt: skip
+    return found
+
+
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def lines(found: dict[str, Any]) -> list[str]:
+    """The same as text."""
+    told = ["  ".join(f"{name} {number}" for name, number in found["versions"].items())]
+    for each in found["devices"]:
+        memory = each["memory_gib"]
+        size = "" if memory is None else f", {memory:.1f} GiB"
+        told.append(f"{each['device']}: {each['name']}{size}")
+    threads = found["threads"]
+    told.append(f"CPU threads: {threads['torch']} used by torch, {threads['cores']} cores")
+    for name, each in found["packages"].items():
+        purpose = each["for"] or "not used by strop"
+        told.append(f"{name}: {each['version'] or 'not installed'} ({purpose})")
+    return told

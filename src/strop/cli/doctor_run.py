@@ -1,0 +1,277 @@
+"""What a run's own files say about the questions that users ask most.
+
+`metrics.jsonl`, `config.toml` and `rollouts/*.parquet` are read; nothing is written. The limits
+below are ours: they are where a number is worth a look, not where training is bound to fail.
+"""
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from strop.cli.doctor_finding import Finding, mean
+from strop.cli.doctor_signal import entropy, groups
+from strop.errors import UserError
+
+ZERO_LOSS = 1e-6  # a loss closer to 0 is called 0
+ZERO_GRADIENT = 1e-12
+MISMATCH = 0.05  # nats a token: every ratio is off by about 5%
+MISMATCH_NOTE = 0.01
+CUT_OFF, CUT_OFF_NOTE = 0.2, 0.05  # share of answers
+UNSCORED = 0.05  # share of rollouts
+SKIP = 1.5  # more data a rollout than usual, times
+
+
+@dataclass(frozen=True)
+class RunFiles:
+    """A run: its training lines in file order, settings and stored rollouts."""
+
+    lines: list[dict[str, Any]]
+    settings: Mapping[str, Any]
+    rows: list[dict[str, Any]]
+
+    def series(self, name: str) -> list[float]:
+        """All finite values of a metric, in order of the steps."""
+        return [line[name] for line in self.lines if line.get(name) is not None]
+
+    def late(self, name: str) -> list[float]:
+        """Those of the last third of the run, at least one."""
+        values = self.series(name)
+        return values[-max(1, len(values) // 3) :]
+
+    def option(self, ending: str, default: float) -> float:
+        """The first option of the method whose path ends so."""
+        for path, value in self.settings.get("algorithm", {}).items():
+            if path.endswith(ending) and isinstance(value, int | float):
+                return value
+        return default
+
+
+def examine(folder: Path) -> list[Finding]:
+    """All questions, answered for the run in `folder`. Raises UserError when it is no run."""
+    run = read(folder)
+    checks = (loss, entropy, groups, mismatch, order, cut_off, unscored, finite)
+    return [check(run) for check in checks]
+
+
+def read(folder: Path) -> RunFiles:
+    """The files of a run. Raises UserError when they are missing or cannot be read."""
+    import pyarrow.parquet as pq
+    from pyarrow import ArrowException
+
+    from strop.training.record import read_metrics
+
+    lines = [line for line in read_metrics(folder) if line.get("step", 0) >= 1]
+    if not lines:
+        raise UserError(f"{folder} has no finished step yet: look again later")
+    try:
+        settings = tomllib.loads((folder / "config.toml").read_text(encoding="utf-8"))
+    except (OSError, tomllib.TOMLDecodeError) as error:
+        raise UserError(f"cannot read {folder / 'config.toml'}: {error}") from error
+    rows: list[dict[str, Any]] = []
+    wanted = ("step", "uid", "prompt", "reward", "advantage", "scored")
+    for path in sorted((folder / "rollouts").glob("step-*.parquet")):
+        try:
+            rows += pq.read_table(path, columns=list(wanted)).to_pylist()
+        except (OSError, ArrowException) as error:
+            raise UserError(f"cannot read {path}: {error}") from error
+    return RunFiles(lines, settings, rows)
+
+
+def loss(run: RunFiles) -> Finding:
+    """Why the loss is 0, or that it is not; a learning rate or gradient of 0 is a problem."""
+    question = "Why is the loss 0?"
+    losses, norms, rates = map(run.series, ("loss", "grad_norm", "learning_rate"))
+    uniform = run.series("frac_reward_zero_std")
+    with_gradient = run.series("groups/frac_rollouts_with_gradient")
+    empty = run.series("groups/frac_updates_empty")
+    numbers: dict[str, Any] = {
+        name: mean(values)
+        for name, values in {
+            "mean |loss|": [abs(v) for v in losses], "mean grad_norm": norms,
+            "mean learning_rate": rates, "mean frac_reward_zero_std": uniform,
+            "mean groups/frac_rollouts_with_gradient": with_gradient,
+            "mean groups/frac_updates_empty": empty,
+        }.items() if values
+    }  # fmt: skip
+    if rates and max(rates) == 0:
+        return Finding(question, "problem", "The learning rate is 0 at every step: nothing is "
+                       "learned.", "set training.lr", numbers)  # fmt: skip
+    if uniform and mean(uniform) > 0.99:
+        return Finding(
+            question, "problem", f"In {mean(uniform):.0%} of the groups all rewards are equal, so "
+            "advantages and gradient are 0.", "see the question about groups below; a reward that "
+            "is always the same teaches nothing: try it with strop doctor --data --reward", numbers,
+        )  # fmt: skip
+    if (with_gradient and mean(with_gradient) < 0.01) or (empty and mean(empty) > 0.99):
+        return Finding(
+            question, "problem", "Selection leaves no rollout with a gradient.",
+            "widen the selection (a band, a filter of cut-off answers), or raise "
+            "rollout.max_tokens when all answers are cut off", numbers,
+        )  # fmt: skip
+    if norms and max(norms) <= ZERO_GRADIENT:
+        return Finding(question, "problem", "The gradient is 0 at every step, for none of the "
+                       "usual reasons.", "look at advantage/abs_mean and the coefficients terms.*.coef",
+                       numbers)  # fmt: skip
+    if not losses or not norms:
+        return Finding(question, "unknown", "The metrics have no loss or no grad_norm.")
+    if mean([abs(v) for v in losses]) < ZERO_LOSS:
+        return Finding(
+            question, "ok", f"By construction: advantages of a group sum to 0 and at the first "
+            f"update every ratio is 1. The gradient is not 0 (mean norm {mean(norms):.3g}), so the "
+            "model learns. Look at reward and the validation scores.", numbers=numbers,
+        )  # fmt: skip
+    return Finding(question, "ok", f"It is not: mean |loss| {numbers['mean |loss|']:.3g}, mean "
+                   f"gradient norm {mean(norms):.3g}.", numbers=numbers)  # fmt: skip
+
+
+def mismatch(run: RunFiles) -> Finding:
+    """Whether sampler and trainer give the same log-probabilities."""
+    question = "Do sampler and trainer disagree?"
+    name = "sampling/sampling_logp_difference/mean"
+    values, late = run.series(name), run.late(name)
+    if not values:
+        return Finding(question, "unknown", f"The metrics have no {name}.")
+    updates = run.option(".num_epochs", 1) * run.option(".num_minibatches", 1)
+    now, first = mean(late), values[0]
+    numbers = {"first": first, "late": now, "max": max(values), "updates a step": updates}
+    answer = f"{now:.3g} nats a token late in the run ({first:.3g} at first, at most "
+    answer += f"{max(values):.3g}); limits: note {MISMATCH_NOTE}, problem {MISMATCH}."
+    if now <= MISMATCH_NOTE:
+        return Finding(question, "ok", answer, numbers=numbers)
+    causes = "causes: half precision (model.dtype=float32 removes it), top_p, top_k or min_p (the "
+    causes += "sampler draws from a cut distribution), a model whose two code paths differ; "
+    causes += 'stages.correction = "truncate_engine_ratio" in a configuration file weighs it out'
+    if updates > 1:
+        answer += f" {updates:g} updates a step: from the second on the policy's own movement is "
+        answer += "in it, so this alone is no mismatch."
+        return Finding(question, "note", answer, f"try one update a step to tell; {causes}",
+                       numbers)  # fmt: skip
+    return Finding(question, "problem" if now > MISMATCH else "note", answer, causes, numbers)
+
+
+def order(run: RunFiles) -> Finding:
+    """Whether every step and prompt was done once, also after the run was resumed."""
+    question = "Did resuming skip or repeat data?"
+    steps = [line["step"] for line in run.lines]
+    found = _step_faults(steps)
+    for name in ("data/epoch", "num_tokens"):
+        values = [(line["step"], line[name]) for line in run.lines if line.get(name) is not None]
+        falls = [step for (_, a), (step, b) in pairwise(values) if b < a]
+        if falls:
+            found.append(f"{name} falls at step {_some(falls)}")
+    skips = _skips(run.lines)
+    if skips:
+        found.append(f"data/epoch jumps at step {_some(skips)}")
+    repeated = _repeated(run)
+    if repeated:
+        found.append(f"prompts twice in one epoch: uid {_some(repeated)}")
+    numbers = {"steps": len(steps), "first": steps[0], "last": steps[-1], "faults": found,
+               "stored rollouts": len(run.rows)}  # fmt: skip
+    if found:
+        return Finding(question, "problem", "; ".join(found) + ".", "start the run anew from its "
+                       "config.toml, or report how it was stopped and resumed: a resumed run "
+                       "has each step once and goes on in the same order", numbers)  # fmt: skip
+    answer = f"Steps {steps[0]} to {steps[-1]} are there once each; epoch and tokens never fall."
+    if run.rows and run.series("data/epoch"):
+        answer += f" No prompt of the {len(run.rows)} stored rollouts comes twice within an epoch."
+    return Finding(question, "ok", answer, numbers=numbers)
+
+
+def _step_faults(steps: list[int]) -> list[str]:
+    found = []
+    twice = sorted({step for step in steps if steps.count(step) > 1})
+    missing = sorted(set(range(1, max(steps) + 1)) - set(steps))
+    if twice:
+        found.append(f"written more than once: step {_some(twice)}")
+    if missing:
+        found.append(f"missing: step {_some(missing)}")
+    if not twice and steps != sorted(steps):
+        found.append("the steps are not in order")
+    return found
+
+
+def _skips(lines: list[dict[str, Any]]) -> list[int]:
+    """Steps at which far more of the epoch passed for each sampled rollout than usual."""
+    rates = []
+    for before, line in pairwise(lines):
+        known = all(each.get("data/epoch") is not None for each in (before, line))
+        if known and line.get("data/rollouts_sampled") and line["step"] == before["step"] + 1:
+            passed = line["data/epoch"] - before["data/epoch"]
+            rates.append((passed / line["data/rollouts_sampled"], line["step"]))
+    if len(rates) < 3:
+        return []
+    usual = sorted(rate for rate, _ in rates)[len(rates) // 2]
+    return [step for rate, step in rates if usual > 0 and rate > SKIP * usual]
+
+
+def _repeated(run: RunFiles) -> list[int]:
+    """Prompts that stand in the files of two steps of the same epoch."""
+    epoch_of, before = {}, 0.0
+    for line in run.lines:
+        now = line.get("data/epoch")
+        if now is None:
+            return []
+        if now <= int(before) + 1:  # the step lies within one epoch
+            epoch_of[line["step"]] = int(before)
+        before = now
+    seen: dict[tuple[int, int], int] = {}
+    twice = set()
+    for row in run.rows:
+        if row["step"] in epoch_of:
+            key = (epoch_of[row["step"]], row["uid"])
+            if seen.setdefault(key, row["step"]) != row["step"]:
+                twice.add(row["uid"])
+    return sorted(twice)
+
+
+def cut_off(run: RunFiles) -> Finding:
+    """Whether answers end at the limit of tokens."""
+    question = "Are answers cut off?"
+    late = run.late("completions/clipped_ratio")
+    if not late:
+        return Finding(question, "unknown", "The metrics have no completions/clipped_ratio.")
+    share, first = mean(late), run.series("completions/clipped_ratio")[0]
+    numbers = {"first": first, "late": share}
+    answer = f"{share:.1%} of the answers late in the run ({first:.1%} at first)."
+    status: Any = "problem" if share > CUT_OFF else "note" if share > CUT_OFF_NOTE else "ok"
+    advice = "raise rollout.max_tokens, or make long answers costly (penalise_overlong_softly), or "
+    advice += "leave cut-off answers out of the loss (drop_truncated_rollouts)"
+    return Finding(question, status, answer, "" if status == "ok" else advice, numbers)
+
+
+def unscored(run: RunFiles) -> Finding:
+    """Whether reward functions fail."""
+    question = "Do reward functions fail?"
+    values = run.series("rewards/frac_unscored")
+    if not values:
+        return Finding(question, "unknown", "The metrics have no rewards/frac_unscored.")
+    numbers = {"mean": mean(values), "max": max(values)}
+    answer = f"{mean(values):.2%} of the rollouts have no score (at most {max(values):.2%})."
+    status: Any = "problem" if mean(values) > UNSCORED else "note" if max(values) > 0 else "ok"
+    advice = "run strop doctor --data FILE --reward SOURCE: it shows what the function says; raise "
+    advice += "reward.timeout_seconds when it is slow"
+    return Finding(question, status, answer, "" if status == "ok" else advice, numbers)
+
+
+def finite(run: RunFiles) -> Finding:
+    """Whether any number is not finite; such a one is null in metrics.jsonl."""
+    question = "Is anything not finite?"
+    bad: dict[str, list[int]] = {}
+    for line in run.lines:
+        for name, value in line.items():
+            if value is None:
+                bad.setdefault(name, []).append(line["step"])
+    if not bad:
+        return Finding(question, "ok", f"No, in none of {len(run.lines)} steps.")
+    told = "; ".join(f"{name} at step {_some(steps)}" for name, steps in sorted(bad.items()))
+    return Finding(question, "problem", f"Not finite: {told}.", "lower training.lr, use "
+                   "model.dtype=bfloat16 or float32, and look at what your own metrics divide by",
+                   {"not finite": bad})  # fmt: skip
+
+
+def _some(values: list[int], most: int = 5) -> str:
+    more = f" and {len(values) - most} more" if len(values) > most else ""
+    return ", ".join(map(str, values[:most])) + more

@@ -1,0 +1,120 @@
+"""What a run's files say about its entropy and about groups that teach nothing."""
+
+from collections import Counter, defaultdict
+from typing import Any
+
+from strop.cli.doctor_finding import Finding, mean, shortened
+
+FALLEN, COLLAPSED, RISEN = 0.5, 0.1, 3.0  # entropy late in the run / entropy at first
+NO_SIGNAL, LITTLE_SIGNAL = 0.9, 0.6  # share of groups whose rewards are all equal
+MOST_PROMPTS = 5
+
+
+def entropy(run: Any) -> Finding:
+    """How entropy went, and what moves it."""
+    question = "Why does entropy fall?"
+    values = run.series("entropy")
+    if not values:
+        return Finding(question, "unknown", "The metrics have no entropy.")
+    size = max(1, min(10, len(values) // 10))
+    first, last = mean(values[:size]), mean(values[-size:])
+    numbers: dict[str, Any] = {"first": first, "last": last, "min": min(values),
+                               **_positive(run.rows), **_band(run)}  # fmt: skip
+    answer = f"It went from {first:.3f} to {last:.3f} nats (lowest {min(values):.3f})."
+    if "positive share at first" in numbers:
+        answer += " Rollouts with a positive advantage, of those with any: "
+        answer += f"{numbers['positive share at first']:.0%} at first, "
+        answer += f"{numbers['positive share at last']:.0%} at last; they sharpen the policy."
+    if "band low" in numbers:
+        answer += f" Band of the control: {numbers['band low']:.2f} to {numbers['band high']:.2f}."
+    ratio = last / first if first > 0 else 1.0
+    keep = "to keep it up: loss.clip_high=0.28, the recipe entrocraft (a band), "
+    keep += "adaptive_entropy_coef (a controlled bonus), clip_cov or kl_cov, a lower training.lr; "
+    keep += "a fall alone is no fault while validation pass@k rises"
+    if ratio < COLLAPSED:
+        return Finding(question, "problem", answer + " It collapsed.", keep, numbers)
+    if ratio < FALLEN:
+        return Finding(question, "note", answer, keep, numbers)
+    if ratio > RISEN:
+        return Finding(
+            question,
+            "note",
+            answer + " It rises.",
+            "lower training.lr, loss.clip_high "
+            "or the coefficient of entropy; see whether answers get longer",
+            numbers,
+        )
+    return Finding(question, "ok", answer + " It does not fall by half.", numbers=numbers)
+
+
+def _positive(rows: list[dict[str, Any]]) -> dict[str, float]:
+    """Share of positive advantages, of those that are not 0, in the first and last stored step."""
+    by_step: dict[int, list[bool]] = defaultdict(list)
+    for row in rows:
+        if row["advantage"]:
+            by_step[row["step"]].append(row["advantage"] > 0)
+    if not by_step:
+        return {}
+    return {"positive share at first": mean(by_step[min(by_step)]),
+            "positive share at last": mean(by_step[max(by_step)])}  # fmt: skip
+
+
+def _band(run: Any) -> dict[str, float]:
+    low, high = run.series("entropy_control/low"), run.series("entropy_control/high")
+    return {"band low": low[-1], "band high": high[-1]} if low and high else {}
+
+
+def groups(run: Any) -> Finding:
+    """Which groups have equal rewards, and which prompts they belong to."""
+    question = "Which groups give no signal?"
+    late = run.late("frac_reward_zero_std")
+    if not late:
+        return Finding(question, "unknown", "The metrics have no frac_reward_zero_std.")
+    share = mean(late)
+    numbers: dict[str, Any] = {"late frac_reward_zero_std": share}
+    answer = f"{share:.0%} of the groups late in the run have equal rewards."
+    wrong, right = (run.series(f"groups/frac_all_{which}") for which in (0, 1))
+    if wrong and right:
+        numbers |= {"mean frac_all_0": mean(wrong), "mean frac_all_1": mean(right)}
+        answer += f" Over the run {mean(wrong):.0%} all wrong, {mean(right):.0%} all right."
+    prompts = uniform_prompts(run.rows)
+    numbers["prompts"] = prompts
+    if prompts:
+        told = (f"{p['prompt']!r} ({p['uniform']} of {p['groups']}, reward {p['reward']:g})"
+                for p in prompts)  # fmt: skip
+        answer += " Most often: " + "; ".join(told) + "."
+    status: Any = "problem" if share > NO_SIGNAL else "note" if share > LITTLE_SIGNAL else "ok"
+    if status == "ok":
+        return Finding(question, status, answer, numbers=numbers)
+    easy = bool(wrong and right) and mean(right) > mean(wrong)
+    advice = (
+        "most are solved: give harder prompts, or drop_solved_groups; stop when validation is flat"
+        if easy
+        else "give easier prompts or a reward with parts, raise sampling.num_rollouts, or refill "
+        "with the recipe dapo; ngrpo learns from groups that are all wrong"
+    )
+    return Finding(question, status, answer, advice, numbers)
+
+
+def uniform_prompts(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The prompts most often in a group of equal rewards: text, how often, of how many, reward."""
+    rewards: dict[tuple[int, int], list[float]] = defaultdict(list)
+    texts: dict[int, str] = {}
+    for row in rows:
+        texts[row["uid"]] = row["prompt"]
+        if row["scored"]:
+            rewards[row["step"], row["uid"]].append(row["reward"])
+    uniform: Counter[int] = Counter()
+    total: Counter[int] = Counter()
+    value: dict[int, float] = {}
+    for (_, uid), given in rewards.items():
+        total[uid] += 1
+        if len(given) > 1 and max(given) == min(given):
+            uniform[uid] += 1
+            value[uid] = given[0]
+    ranked = sorted(uniform, key=lambda uid: (-uniform[uid], -uniform[uid] / total[uid], uid))
+    return [
+        {"uid": uid, "prompt": shortened(texts[uid], 60), "uniform": uniform[uid],
+         "groups": total[uid], "reward": value[uid]}
+        for uid in ranked[:MOST_PROMPTS]
+    ]  # fmt: skip
