@@ -29,8 +29,8 @@ def doctor(
     """Look for what is wrong: with a run, or with machine, model, data and rewards before one.
 
     With a run's folder: why the loss is 0, why entropy falls, which groups give no signal, and
-    more, from its files. Without: versions and devices; with --model its size and an estimate of the
-    memory; with --data and --reward lengths, repeated rows and a trial of the reward functions.
+    more, from its files. Without: versions and devices; with --model its size and an estimate of
+    the memory; with --data and --reward lengths, repeated rows and a trial of the reward functions.
 
     Exit code 1: a problem was found. 0: none was. 2: something that was given is wrong.
     """

@@ -64,8 +64,8 @@ def duplicates(prompts: Sequence[Any]) -> Finding:
     text, times = counts.most_common(1)[0]
     return Finding(
         "Are prompts repeated?", "note", f"{extra} of {len(prompts)} rows repeat an earlier "
-        f"prompt; {shortened(text, 60)!r} comes {times} times.", "remove them unless they are meant: rows "
-        "carved off for validation may then also be trained on", numbers,
+        f"prompt; {shortened(text, 60)!r} comes {times} times.", "remove them unless they are "
+        "meant: rows carved off for validation may then also be trained on", numbers,
     )  # fmt: skip
 
 
@@ -77,10 +77,18 @@ def fits(found: list[int], context: int, max_tokens: int, most: int) -> Finding:
                "too_long": long, "measured": len(found)}  # fmt: skip
     answer = f"{len(found)} prompts have {min(found)} to {max(found)} tokens, {mean(found):.1f} on "
     answer += f"average; the limit is {limit} (context {context}, answers of {max_tokens})."
+    if limit < 1:
+        return Finding(
+            "Do the prompts fit?",
+            "problem",
+            f"Answers of {max_tokens} tokens leave no room in a context of {context}.",
+            "lower rollout.max_tokens",
+            numbers,
+        )
     if not long:
         return Finding("Do the prompts fit?", "ok", answer, numbers=numbers)
     return Finding("Do the prompts fit?", "problem", f"{answer} {long} are too long.", "remove "
-                   "these rows, lower rollout.max_tokens, or raise data.max_prompt_tokens if you set it",
+                   "these rows, lower rollout.max_tokens or raise data.max_prompt_tokens",
                    numbers)  # fmt: skip
 
 
@@ -128,8 +136,8 @@ def _told(table: list[dict[str, Any]]) -> Finding:
         first = failed[0]
         return Finding(
             question, "problem", f"{first['reward']} fails on {len(first['failures'])} rows with "
-            f"the answer '{first['answer']}': {shortened(first['failures'][0], 200)}", "a model writes "
-            "anything: score an answer that cannot be read as 0 instead of raising",
+            f"the answer '{first['answer']}': {shortened(first['failures'][0], 200)}", "a model "
+            "writes anything: score an answer that cannot be read as 0 instead of raising",
             {"trial": table},
         )  # fmt: skip
     by_kind = {row["answer"]: row["scores"] for row in table}

@@ -175,8 +175,8 @@ def lines(facts: dict[str, Any]) -> list[str]:
         f"{facts['name']} ({facts['type']}): {facts['parameters']:,} parameters, "
         f"{facts['trained']:,} trained, {facts['dtype']}, context {facts['context']}, "
         f"vocabulary {facts['vocabulary']:,}",
-        f"memory estimate for {assumed['task']}: prompts of at most {assumed['prompt']} and answers "
-        f"of at most {assumed['max_tokens']} tokens (other ones: --data, rollout.max_tokens=...):",
+        f"memory estimate for {assumed['task']}: prompts of at most {assumed['prompt']} and "
+        f"answers of at most {assumed['max_tokens']} tokens (change: --data, rollout.max_tokens):",
     ]
     told += [f"  {name:12} {size / GIB:8.3f} GiB = {facts['formulas'][name]}"
              for name, size in facts["bytes"].items()]  # fmt: skip

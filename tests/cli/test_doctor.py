@@ -1,0 +1,359 @@
+"""`strop doctor`: each diagnosis on a run made for it, a trial of rewards, the memory estimate."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from commands import Strop
+from models import Lab
+
+from strop import catalogue, notation
+from strop.cli import doctor_model
+from strop.training import config, models
+
+PAGE = Path(__file__).parents[2] / "docs" / "COMING_FROM_TRL_AND_VERL.md"
+HEALTHY = {
+    "loss": 0.01, "grad_norm": 0.3, "learning_rate": 1e-4, "reward": 0.5,
+    "frac_reward_zero_std": 0.25, "groups/frac_all_0": 0.125, "groups/frac_all_1": 0.125,
+    "groups/frac_mixed": 0.75, "groups/frac_rollouts_with_gradient": 1.0,
+    "groups/frac_updates_empty": 0.0, "entropy": 0.8, "completions/clipped_ratio": 0.0,
+    "rewards/frac_unscored": 0.0, "sampling/sampling_logp_difference/mean": 1e-6,
+    "data/rollouts_sampled": 16,
+}  # fmt: skip
+PROMPTS = 8  # in the pool; two a step, so an epoch has four steps
+
+
+def make_run(folder: Path, num_steps: int = 12, plan: str = "", **changed: Any) -> Path:
+    """A run whose metrics are HEALTHY, changed by values or functions of the step."""
+    (folder / "rollouts").mkdir(parents=True)
+    (folder / "config.toml").write_text(f'recipe = "grpo"\n[algorithm]\n{plan}', encoding="utf-8")
+    lines = []
+    for step in range(1, num_steps + 1):
+        whole = {**HEALTHY, "num_tokens": 100 * step, "data/epoch": 2 * step / PROMPTS, **changed}
+        values = {k: v(step) if callable(v) else v for k, v in whole.items()}
+        lines.append({"step": step, **values})
+        rows = [_row(step, uid, n) for uid in _uids(step) for n in range(4)]
+        pq.write_table(pa.Table.from_pylist(rows), folder / f"rollouts/step-{step:06d}.parquet")
+    write(folder, lines)
+    return folder
+
+
+def write(folder: Path, lines: list[dict[str, Any]]) -> None:
+    text = "".join(json.dumps(line) + "\n" for line in lines)
+    (folder / "metrics.jsonl").write_text(text, encoding="utf-8")
+
+
+def lines_of(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def _uids(step: int) -> list[int]:
+    first = 2 * (step - 1) % PROMPTS
+    return [first, first + 1]
+
+
+def _row(step: int, uid: int, n: int) -> dict[str, Any]:
+    """Prompt 0 is solved by every rollout, prompt 1 by none, the others by half."""
+    reward = 1.0 if uid == 0 else 0.0 if uid == 1 else float(n % 2)
+    advantage = 0.0 if uid < 2 else reward - 0.5
+    return {"step": step, "uid": uid, "prompt": f"prompt {uid}", "reward": reward,
+            "advantage": advantage, "scored": True}  # fmt: skip
+
+
+@pytest.fixture
+def ask(strop: Strop) -> Any:
+    """Calls doctor with --json: exit code and the findings by the first words of the question."""
+
+    def call(*words: str | Path) -> tuple[int, dict[str, Any]]:
+        said = strop("doctor", *words, "--json")
+        return said.code, {f["question"]: f for f in json.loads(said.out)["findings"]}
+
+    return call
+
+
+def only_problem(findings: dict[str, Any]) -> dict[str, Any]:
+    (found,) = [f for f in findings.values() if f["status"] == "problem"]
+    return found
+
+
+def test_a_healthy_run_has_no_problem(ask: Any, tmp_path: Path) -> None:
+    code, findings = ask(make_run(tmp_path / "run"))
+
+    assert code == 0
+    assert len(findings) == 8
+    assert {f["status"] for f in findings.values()} == {"ok"}
+    assert findings["Did resuming skip or repeat data?"]["numbers"]["stored rollouts"] == 96
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"learning_rate": 0.0, "loss": 0.0}, "learning rate is 0"),
+        ({"loss": 0.0, "grad_norm": 0.0, "groups/frac_rollouts_with_gradient": 0.0,
+          "groups/frac_updates_empty": 1.0}, "no rollout with a gradient"),
+        ({"loss": 0.0, "grad_norm": 0.0}, "none of the usual reasons"),
+    ],
+)  # fmt: skip
+def test_a_loss_of_zero_that_is_a_fault(
+    ask: Any, tmp_path: Path, changed: dict[str, Any], said: str
+) -> None:
+    code, findings = ask(make_run(tmp_path / "run", **changed))
+
+    assert code == 1
+    found = only_problem(findings)
+    assert found["question"] == "Why is the loss 0?"
+    assert said in found["answer"]
+
+
+def test_equal_rewards_explain_the_loss_and_the_groups(ask: Any, tmp_path: Path) -> None:
+    equal = {"frac_reward_zero_std": 1.0, "groups/frac_all_1": 1.0, "groups/frac_all_0": 0.0}
+    code, findings = ask(make_run(tmp_path / "run", **{**equal, "loss": 0.0, "grad_norm": 0.0}))
+
+    assert code == 1
+    assert "rewards are equal" in findings["Why is the loss 0?"]["answer"]
+    groups = findings["Which groups give no signal?"]
+    assert groups["status"] == "problem"
+    assert "harder prompts" in groups["advice"]
+
+
+def test_a_loss_of_zero_with_a_gradient_is_normal(ask: Any, tmp_path: Path) -> None:
+    code, findings = ask(make_run(tmp_path / "run", loss=1e-9))
+
+    assert code == 0
+    assert "By construction" in findings["Why is the loss 0?"]["answer"]
+
+
+def test_a_learning_rate_that_ends_at_zero_is_no_fault(ask: Any, tmp_path: Path) -> None:
+    code, _ = ask(make_run(tmp_path / "run", learning_rate=lambda step: 1e-4 * (1 - step / 12)))
+
+    assert code == 0
+
+
+def test_uniform_prompts_are_listed_by_how_often(ask: Any, tmp_path: Path) -> None:
+    _, findings = ask(make_run(tmp_path / "run"))
+
+    prompts = findings["Which groups give no signal?"]["numbers"]["prompts"]
+    told = [(p["uid"], p["uniform"], p["groups"], p["reward"]) for p in prompts]
+    assert told == [(0, 3, 3, 1.0), (1, 3, 3, 0.0)]
+
+
+@pytest.mark.parametrize(("last", "status"), [(0.05, "problem"), (0.3, "note"), (0.7, "ok")])
+def test_entropy_that_falls(ask: Any, tmp_path: Path, last: float, status: str) -> None:
+    run = make_run(tmp_path / "run", entropy=lambda step: 0.8 + (last - 0.8) * (step - 1) / 11)
+    code, findings = ask(run)
+
+    found = findings["Why does entropy fall?"]
+    assert found["status"] == status
+    assert found["numbers"]["last"] == pytest.approx(last)
+    assert found["numbers"]["positive share at last"] == 0.5
+    assert code == (status == "problem")
+
+
+def test_a_mismatch_is_a_problem_with_one_update_and_a_note_with_several(
+    ask: Any, tmp_path: Path
+) -> None:
+    name = "sampling/sampling_logp_difference/mean"
+    grown = {name: lambda step: 0.01 * step}
+    code, findings = ask(make_run(tmp_path / "one", **grown))
+    several = '"plan.split_into_minibatches.num_epochs" = 2\n'
+    code_of_several, theirs = ask(make_run(tmp_path / "several", plan=several, **grown))
+
+    found = only_problem(findings)
+    assert code == 1
+    assert found["numbers"]["first"] == 0.01
+    assert found["numbers"]["late"] == pytest.approx(0.105)
+    assert code_of_several == 0
+    assert theirs["Do sampler and trainer disagree?"]["status"] == "note"
+
+
+@pytest.mark.parametrize(
+    ("break_it", "said"),
+    [
+        (lambda lines: lines[:4] + lines[6:], "missing: step 5, 6"),
+        (lambda lines: lines[:5] + lines[4:], "written more than once: step 5"),
+        (lambda lines: [{**line, "num_tokens": 5} if line["step"] == 7 else line
+                        for line in lines], "num_tokens falls at step 7"),
+        (lambda lines: [{**line, "data/epoch": line["data/epoch"] + 2 * (line["step"] > 6)}
+                        for line in lines], "data/epoch jumps at step 7"),
+    ],
+)  # fmt: skip
+def test_faults_of_resuming(ask: Any, tmp_path: Path, break_it: Any, said: str) -> None:
+    run = make_run(tmp_path / "run")
+    write(run, break_it(lines_of(run)))
+    code, findings = ask(run)
+
+    assert code == 1
+    assert said in only_problem(findings)["answer"]
+
+
+def test_a_prompt_twice_within_an_epoch(ask: Any, tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run")
+    repeated = [_row(6, 3, n) for n in range(4)] + [_row(6, 0, n) for n in range(4)]
+    pq.write_table(pa.Table.from_pylist(repeated), run / "rollouts/step-000006.parquet")
+    code, findings = ask(run)  # step 5 of the same epoch has the prompts 0 and 1
+
+    assert code == 1
+    assert "uid 0" in only_problem(findings)["answer"]
+
+
+@pytest.mark.parametrize(
+    ("changed", "question"),
+    [
+        ({"completions/clipped_ratio": 0.5}, "Are answers cut off?"),
+        ({"rewards/frac_unscored": 0.2}, "Do reward functions fail?"),
+        ({"kl": lambda step: None if step == 3 else 0.1}, "Is anything not finite?"),
+    ],
+)
+def test_other_problems(ask: Any, tmp_path: Path, changed: dict[str, Any], question: str) -> None:
+    code, findings = ask(make_run(tmp_path / "run", **changed))
+
+    assert code == 1
+    assert only_problem(findings)["question"] == question
+
+
+def test_a_folder_that_is_no_run_is_refused(strop: Strop, tmp_path: Path) -> None:
+    said = strop("doctor", tmp_path)
+
+    assert said.code == 2
+    assert "metrics.jsonl" in said.err
+
+
+def test_a_run_is_not_mixed_with_other_options(strop: Strop, tmp_path: Path) -> None:
+    said = strop("doctor", make_run(tmp_path / "run"), "training.lr=1")
+
+    assert said.code == 2
+    assert "leave the other options out" in said.err
+
+
+def test_text_names_question_answer_and_advice(strop: Strop, tmp_path: Path) -> None:
+    said = strop("doctor", make_run(tmp_path / "run", **{"completions/clipped_ratio": 0.5}))
+
+    assert said.code == 1
+    assert "Are answers cut off?  problem" in said.out
+    assert "50.0% of the answers" in said.out
+    assert "Do: raise rollout.max_tokens" in said.out
+
+
+REWARD = """
+def careful(completions, answer, **columns):
+    return [float(text == wanted) for text, wanted in zip(completions, answer)]
+
+
+def careless(completions, answer, **columns):
+    return [float(int(text) == int(wanted)) for text, wanted in zip(completions, answer)]
+"""
+
+
+def save_sums(folder: Path) -> tuple[Path, Path]:
+    rows = [("1+2:", "3"), ("1+2:", "3"), ("12+12:", "24")]
+    data, rewards = folder / "sums.jsonl", folder / "rewards.py"
+    text = "".join(json.dumps({"prompt": p, "answer": a}) + "\n" for p, a in rows)
+    data.write_text(text, encoding="utf-8")
+    rewards.write_text(REWARD, encoding="utf-8")
+    return data, rewards
+
+
+def test_data_and_a_reward_are_tried(ask: Any, lab: Lab, tmp_path: Path) -> None:
+    data, rewards = save_sums(tmp_path)
+    code, findings = ask("--model", lab.model, "--data", data, "--reward", f"{rewards}:careful",
+                         "rollout.max_tokens=8")  # fmt: skip
+
+    assert code == 0
+    assert findings["Are prompts repeated?"]["numbers"] == {"rows": 3, "distinct": 2}
+    fit = findings["Do the prompts fit?"]["numbers"]
+    assert (fit["min"], fit["max"], fit["limit"]) == (4, 6, 56)
+    assert fit["mean"] == pytest.approx(14 / 3)
+    trial = findings["Do the reward functions work?"]["numbers"]["trial"]
+    scores = {row["answer"]: row["scores"] for row in trial}
+    assert scores == {"empty": [0, 0, 0], "prompt": [0, 0, 0], "reference": [1, 1, 1]}
+
+
+def test_a_reward_that_raises_is_a_problem(ask: Any, tmp_path: Path) -> None:
+    data, rewards = save_sums(tmp_path)
+    code, findings = ask("--data", data, "--reward", f"{rewards}:careless")
+
+    assert code == 1
+    found = only_problem(findings)
+    assert "invalid literal for int()" in found["answer"]
+    failed = {row["answer"]: len(row["failures"]) for row in found["numbers"]["trial"]}
+    assert failed == {"empty": 3, "prompt": 3, "reference": 0}
+
+
+def test_prompts_that_are_too_long_are_a_problem(ask: Any, lab: Lab, tmp_path: Path) -> None:
+    data, rewards = save_sums(tmp_path)
+    code, findings = ask("--model", lab.model, "--data", data, "--reward", f"{rewards}:careful",
+                         "rollout.max_tokens=59")  # fmt: skip
+
+    assert code == 1
+    assert only_problem(findings)["numbers"]["too_long"] == 1
+
+
+def test_the_model_s_numbers_are_those_of_the_loaded_one(lab: Lab) -> None:
+    settings = config.make(lab.raw())
+    loaded = models.load(str(lab.model))
+    model, shape = doctor_model.shape(settings)
+    count = sum(p.numel() for p in loaded.model.parameters())
+    found = doctor_model.estimate(settings, model, shape, 6, 6)
+
+    assert sum(p.numel() for p in model.parameters()) == count
+    assert found["weights"] == found["gradients"] == 4 * count
+    assert found["optimiser"] == 8 * count
+    assert found["masters"] == found["reference"] == 0
+    # 8 rollouts, at least 64 places, 2 layers, keys and values, 2 heads of size 16, 4 bytes
+    assert found["kv_cache"] == 8 * 64 * 2 * 2 * 2 * 16 * 4
+
+
+def test_half_precision_a_reference_and_adapters_in_the_estimate(lab: Lab) -> None:
+    half = config.make(lab.raw("grpo(beta=0.1)", model={"dtype": "bfloat16"}))
+    rank = config.make(lab.raw("grpo(beta=0.1)", model={"lora_rank": 4}))
+    model, shape = doctor_model.shape(half)
+    count = sum(p.numel() for p in model.parameters())
+    found = doctor_model.estimate(half, model, shape, 6, 6)
+    of_rank = doctor_model.estimate(rank, model, shape, 6, 6)
+
+    assert found["weights"] == found["reference"] == 2 * count
+    assert found["masters"] == found["gradients"] == 4 * count
+    adapted = models.load(str(lab.model), lora=models.Lora(4, 0, ()))
+    learns = sum(p.numel() for p in adapted.model.parameters() if p.requires_grad)
+    assert of_rank["optimiser"] == 8 * learns
+    assert of_rank["reference"] == 0
+
+
+def test_without_a_run_versions_and_packages(strop: Strop) -> None:
+    said = strop("doctor", "--json")
+    machine = json.loads(said.out)["machine"]
+
+    assert said.code == 0
+    assert set(machine["versions"]) == {"python", "strop", "torch", "transformers"}
+    assert {"peft", "gguf", "vllm", "wandb"} <= set(machine["packages"])
+    assert machine["devices"][0]["memory_gib"] > 0
+
+
+def known_options() -> set[str]:
+    """Settings, and for each option of a recipe every shorter way to write it."""
+    found = set(config.settings()) | {f"stages.{name}" for name in ("correction", "average")}
+    for entry in catalogue.recipes():
+        for path in notation.recipe(entry.name).paths():
+            stage, *_, field = path.split(".")
+            short = "loss" if stage == "terms" else stage
+            found |= {path, f"{stage}.{field}", f"{short}.{field}"}
+    return found
+
+
+def test_every_option_of_the_page_for_newcomers_exists() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    named = {
+        option
+        for line in text.splitlines()
+        if line.startswith("| ") and "|" in line[2:]
+        for option in re.findall(r"`([^`]+)`", line.split("|")[1])
+    }
+    options = {name.partition("=")[0] for name in named if re.match(r"[a-z]+\.[a-z_.]+(=|$)", name)}
+    files = {name for name in options if name.endswith((".toml", ".jsonl", ".html", ".parquet"))}
+
+    assert len(options) > 25
+    assert options - files <= known_options()
