@@ -31,7 +31,7 @@ def test_a_part_as_its_file_describes_it():
     entry = catalogue.find("part", "divide_by_group_std")
     assert entry.folder == "advantage/scale"
     assert entry.module == "strop.advantage.scale.divide_by_group_std"
-    eps, std = entry.fields
+    eps, std, *_ = entry.fields
     assert (eps.name, eps.annotation, eps.default) == ("eps", "float", "1e-06")
     assert eps.comment.startswith("Added to the deviation; in reward units. Default: released")
     assert std.default == "'unbiased'"

@@ -123,7 +123,7 @@ def policy_loss(
     losses = [kernel.term_loss(term, view, tally, **door.special(term.objective)) for term in terms]
     if not losses:
         raise UserError(f"recipe {name} has no loss terms with these parameters")
-    metrics = {**tally.means(), **{f"loss/{term}": loss for term, loss in tally.losses.items()}}
+    metrics = {**tally.means(), **{f"loss/{name}": float(loss) for name, loss in tally.losses.items()}}
     return torch.stack(losses).sum(), metrics
 
 

@@ -36,7 +36,12 @@ def validator(num_samples: int, ks: tuple[int, ...], seed: int) -> Any:
         return {
             name: value
             for name, value in found.items()
-            if value is not None and name.removeprefix(f"eval/{split}/").startswith(KEYS)
+            if value is not None and _kept(name.removeprefix(f"eval/{split}/"))
         }
 
     return run
+
+
+def _kept(name: str) -> bool:
+    """Whether a number is logged during training; counts have no interval."""
+    return name.startswith(KEYS) and not (name.startswith("num_") and "/" in name)
