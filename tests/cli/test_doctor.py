@@ -334,8 +334,9 @@ def test_without_a_run_versions_and_packages(strop: Strop) -> None:
 
 
 def known_options() -> set[str]:
-    """Settings, and for each option of a recipe every shorter way to write it."""
-    found = set(config.settings()) | {f"stages.{name}" for name in ("correction", "average")}
+    """Settings, stages, and for each option of a recipe the shorter ways to write it."""
+    stages = (*notation.CHAINS, *notation.SINGLE, *notation.SLOTS)
+    found = set(config.settings()) | {f"stages.{name}" for name in stages}
     for entry in catalogue.recipes():
         for path in notation.recipe(entry.name).paths():
             stage, *_, field = path.split(".")
@@ -344,16 +345,38 @@ def known_options() -> set[str]:
     return found
 
 
-def test_every_option_of_the_page_for_newcomers_exists() -> None:
-    text = PAGE.read_text(encoding="utf-8")
-    named = {
-        option
-        for line in text.splitlines()
-        if line.startswith("| ") and "|" in line[2:]
-        for option in re.findall(r"`([^`]+)`", line.split("|")[1])
-    }
-    options = {name.partition("=")[0] for name in named if re.match(r"[a-z]+\.[a-z_.]+(=|$)", name)}
-    files = {name for name in options if name.endswith((".toml", ".jsonl", ".html", ".parquet"))}
+def ours(heading: str) -> list[str]:
+    """What stands between backticks in the first column of the table under a heading."""
+    section = PAGE.read_text(encoding="utf-8").split(f"## {heading}\n")[1].split("\n## ")[0]
+    rows = [line.split("|")[1] for line in section.splitlines() if line.startswith("| ")]
+    return [name for row in rows for name in re.findall(r"`([^`]+)`", row)]
 
-    assert len(options) > 25
-    assert options - files <= known_options()
+
+def test_every_option_of_the_page_for_newcomers_exists() -> None:
+    options = {name for name in ours("Options") if re.fullmatch(r"[a-z]+(\.[a-z_]+)+", name)}
+
+    assert len(options) > 35
+    assert options <= known_options()
+
+
+def test_every_option_in_the_text_of_the_page_exists() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    options = set(
+        re.findall(r"`((?:sampling|plan|training|loss|reward)\.[a-z_]+)(?:=[^`]*)?`", text)
+    )
+    theirs = set(re.findall(r"^\|[^|]*\|(.*)$", text, re.MULTILINE))
+    inside = {name for name in options if not any(f"`{name}`" in row for row in theirs)}
+
+    assert {"loss.dual_clip_c", "plan.num_epochs", "training.token_budget"} <= inside
+    assert inside <= known_options()
+
+
+def test_every_recipe_of_the_page_exists() -> None:
+    names = {entry.name for entry in catalogue.recipes()}
+    called = [text for text in ours("Options") if "(" in text]
+    found = [*called, *ours("Methods")]
+
+    assert len(found) > 15
+    assert {text.partition("(")[0] for text in found} <= names
+    for text in found:
+        assert notation.recipe(text).terms
