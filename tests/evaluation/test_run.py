@@ -1,0 +1,135 @@
+"""Sampling and scoring a model on prompts."""
+
+import numpy as np
+import pytest
+import torch
+from models import Lab
+
+from strop.cli.subject import Subject
+from strop.evaluation.run import evaluate
+from strop.evaluation.validate import validator
+from strop.training import config
+
+REWARDS = '''
+def even(completions, **columns):
+    """1 or 0 by the number of digits."""
+    return [float(sum(c.isdigit() for c in text) % 2 == 0) for text in completions]
+
+
+def some(completions, answer, **columns):
+    """No score for the prompts with answers 1 and 4, and for a few answers of the others."""
+    return [
+        None if own in "14" or sum(map(ord, text)) % 11 == 0 else float(len(text) % 2)
+        for text, own in zip(completions, answer)
+    ]
+
+
+def none(completions, **columns):
+    return [None] * len(completions)
+'''
+
+
+@pytest.fixture(scope="module")
+def subject(tmp_path_factory):
+    """Opens the model with a reward, by its name; graders end with the module."""
+    folder = tmp_path_factory.mktemp("lab")
+    lab, opened = Lab.make(folder), {}
+    (folder / "given.py").write_text(REWARDS)
+
+    def open_with(name, temperature=1.0):
+        if (name, temperature) not in opened:
+            raw = lab.raw(reward="digits")
+            raw["reward"] = {"functions": [f"{folder}/given.py:{name}"]}
+            made = config.make(raw)
+            opened[name, temperature] = Subject.open(made, made.model.name, temperature)
+        return opened[name, temperature]
+
+    yield open_with
+    for each in opened.values():
+        each.services.grader.close()
+
+
+def run(subject, num_samples=6, ks=(1, 3), seed=0, prompts=None):
+    chosen = subject.services.task.train if prompts is None else prompts
+    return evaluate(
+        chosen, subject.rollout, subject.engine, subject.services,
+        num_samples=num_samples, ks=ks, seed=seed,
+    )  # fmt: skip
+
+
+def test_the_same_seed_gives_the_same_numbers(subject):
+    one, two, other = run(subject("even")), run(subject("even")), run(subject("even"), seed=1)
+    assert one.estimates == two.estimates
+    assert torch.equal(one.batch["id_T"], two.batch["id_T"])
+    assert one.estimates["mean@n"] != other.estimates["mean@n"]
+
+
+def test_pass_at_1_is_the_mean_score_and_pass_at_n_is_any(subject):
+    found = run(subject("even"), ks=(1, 3, 6))
+    services = subject("even").services
+    _, texts = services.texts(found.batch)
+    score = np.array([sum(c.isdigit() for c in text) % 2 == 0 for text in texts], dtype=float)
+    by_prompt = score.reshape(10, 6)
+    assert found.estimates["pass@1"].value == pytest.approx(by_prompt.mean())
+    assert found.estimates["mean@n"].value == pytest.approx(by_prompt.mean())
+    assert found.estimates["pass@6"].value == pytest.approx(by_prompt.max(axis=1).mean())
+    assert found.estimates["num_rollouts"].value == 60
+    lengths = found.batch["length_B"].double()
+    assert found.estimates["completions/mean_length"].value == pytest.approx(float(lengths.mean()))
+    assert found.num_left_out == 0
+    for estimate in found.estimates.values():
+        assert estimate.low <= estimate.value <= estimate.high
+
+
+def test_a_prompt_sees_the_same_draws_whoever_else_is_evaluated(subject):
+    """Its draws depend on its place alone, so the first prompts of a longer list agree."""
+    train = subject("even").services.task.train
+    few, all_of_them = run(subject("even"), prompts=train[:3]), run(subject("even"))
+    first_T = all_of_them.batch["group_B"][all_of_them.batch["rollout_T"]] < 3
+    assert torch.equal(few.batch["id_T"], all_of_them.batch["id_T"][first_T])
+
+
+def test_prompts_with_too_few_scored_answers_are_left_out(subject):
+    found = run(subject("some"), num_samples=6, ks=(1, 4))
+    services = subject("some").services
+    prompts, texts = services.texts(found.batch)
+    rows = {p.prompt: p.columns["answer"] for p in services.task.train}
+    scores = {}
+    for prompt, text in zip(prompts, texts, strict=True):
+        scored = rows[prompt] not in ("1", "4") and sum(map(ord, text)) % 11
+        scores.setdefault(prompt, []).append(float(len(text) % 2) if scored else None)
+    given = {p: [s for s in all_of if s is not None] for p, all_of in scores.items()}
+    enough = [np.mean(s) for s in given.values() if len(s) >= 4]
+    assert 0 < len(enough) < len(given)
+    assert found.num_left_out == len(given) - len(enough)
+    unscored = sum(s is None for all_of in scores.values() for s in all_of)
+    assert found.estimates["num_unscored"].value == unscored
+    any_scored = [np.mean(s) for s in given.values() if s]
+    assert found.estimates["mean@n"].value == pytest.approx(np.mean(any_scored))
+
+
+def test_without_any_score_there_are_no_numbers(subject):
+    found = run(subject("none"))
+    assert found.estimates == {}
+    assert "too few answers could be scored" in found.why_empty
+
+
+def test_a_cold_sampler_repeats_itself(subject):
+    cold, warm = run(subject("even", 0.02)), run(subject("even"))
+    assert cold.estimates["entropy"].value < 0.2 < warm.estimates["entropy"].value
+
+
+def test_validation_gives_metrics_of_its_split(subject):
+    class World:
+        engine, services = subject("even").engine, subject("even").services
+
+    class Algorithm:
+        rollout = subject("even").rollout
+
+    prompts = World.services.task.validation
+    found = validator(4, (1, 4), seed=0)(World, Algorithm, "validation", prompts)
+    expected = run(subject("even"), num_samples=4, ks=(1, 4), prompts=prompts)
+    assert found["eval/validation/pass@4"] == expected.estimates["pass@4"].value
+    assert found["eval/validation/pass@4/low"] == expected.estimates["pass@4"].low
+    assert all(name.startswith("eval/validation/") for name in found)
+    assert all(isinstance(value, float) for value in found.values())
