@@ -113,7 +113,7 @@ def loss(run: RunFiles) -> Finding:
         )  # fmt: skip
     if norms and max(norms) <= ZERO_GRADIENT:
         return Finding(question, "problem", "The gradient is 0 at every step, for none of the "
-                       "usual reasons.", "look at advantage/abs_mean and the coefficients terms.*.coef",
+                       "usual reasons.", "look at advantage/abs_mean and at terms.*.coef",
                        numbers)  # fmt: skip
     if not losses or not norms:
         return Finding(question, "unknown", "The metrics have no loss or no grad_norm.")
