@@ -8,6 +8,9 @@ adapters switched off: no second copy. Source: arXiv 2106.09685.
 """
 
 import json
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -57,7 +60,7 @@ def add(model: Any, lora: Lora, seed: int) -> Any:
         target_modules=list(lora.targets or known),
         fan_in_fan_out=any(isinstance(m, Conv1D) for m in model.modules()),
     )
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]), _quietly():
         torch.manual_seed(seed)
         return peft.get_peft_model(model, settings)
 
@@ -69,7 +72,8 @@ def read(model: Any, folder: Path) -> Any:
     """
     peft = library()
     try:
-        return peft.PeftModel.from_pretrained(model, str(folder))
+        with _quietly():
+            return peft.PeftModel.from_pretrained(model, str(folder))
     except (OSError, ValueError, RuntimeError, KeyError) as error:
         raise UserError(
             f"the adapter in {folder} does not fit the model: {_first(error)}"
@@ -120,6 +124,14 @@ def base_of(folder: str | Path) -> str:
         return str(settings["base_model_name_or_path"])
     except (OSError, ValueError, KeyError) as error:
         raise UserError(f"{folder}/{CONFIG} does not name the adapter's model") from error
+
+
+@contextmanager
+def _quietly() -> Iterator[None]:
+    """PEFT reads an attribute of the model that transformers is renaming."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "`is_gradient_checkpointing`", FutureWarning)
+        yield
 
 
 def _head_name(model: Any) -> str:

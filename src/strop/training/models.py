@@ -89,6 +89,7 @@ def _turn_ends(tokenizer: Any) -> list[int]:
     except TemplateError:  # takes no such chat; the run's own prompts will say if it takes them
         return []
     special = {id for id, token in tokenizer.added_tokens_decoder.items() if token.special}
+    special -= {tokenizer.unk_token_id, tokenizer.bos_token_id}
     found: list[int] = []
     for id in reversed(tokenizer(text, add_special_tokens=False)["input_ids"]):
         if id in special:
@@ -145,26 +146,30 @@ def load(
         wrapped = adapters.add(model, lora, seed)
     model.to(device).eval()
     if gradient_checkpointing:
-        model.gradient_checkpointing_enable({"use_reentrant": False})
+        newer = getattr(model, "activation_checkpointing_enable", None)
+        (newer or model.gradient_checkpointing_enable)({"use_reentrant": False})
         model.train()
     return Loaded(model, tokenizer, name, wrapped)
 
 
 def _pretrained(name: str, dtype: torch.dtype, attention: str) -> tuple[Any, Any]:
     """Model and tokenizer as transformers loads them. Raises UserError."""
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    import transformers
 
     path = model_path(name)
-    place, file = path, {}
+    place: str = path
+    file, more = {}, {}
     if path.endswith(".gguf"):
         _check_gguf(path)
         place, file = os.path.dirname(path) or ".", {"gguf_file": os.path.basename(path)}
+        if unpack := getattr(transformers, "GgufConfig", None):  # else it always unpacks
+            more = {"quantization_config": unpack(dequantize=True)}
     else:
         _check_folder(name, path)
     try:
-        tokenizer = AutoTokenizer.from_pretrained(place, **file)
-        model = AutoModelForCausalLM.from_pretrained(
-            place, dtype=dtype, attn_implementation=attention, **file
+        tokenizer = transformers.AutoTokenizer.from_pretrained(place, **file)
+        model = transformers.AutoModelForCausalLM.from_pretrained(
+            place, dtype=dtype, attn_implementation=attention, **file, **more
         )
     except (OSError, ValueError, KeyError, RuntimeError) as error:
         first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
