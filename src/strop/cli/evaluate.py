@@ -32,6 +32,9 @@ def evaluate(
     max_prompts: Annotated[int, typer.Option("--prompts", min=0, help="Most prompts; 0: all.")] = 0,
     step: Annotated[int, typer.Option(help="Checkpoint of the run; 0: the newest.")] = 0,
     temperature: Annotated[float, typer.Option(help="Sampling temperature.")] = 1.0,
+    max_tokens: Annotated[
+        int, typer.Option(min=0, help="Most new tokens; 0: the run's or the task's.")
+    ] = 0,
     task: Annotated[str, typer.Option(help="Task, where the source is a model.")] = "",
     data: Annotated[list[str] | None, typer.Option(help="Data file; repeatable.")] = None,
     reward: Annotated[list[str] | None, typer.Option(help="Reward function; repeatable.")] = None,
@@ -51,7 +54,7 @@ def evaluate(
         raise UserError(f"no split {split!r}: there are {', '.join(SPLITS)}")
     if max(ks) > num_samples:
         raise UserError(f"--k {max(ks)} needs at least as many samples: give --samples {max(ks)}")
-    subject = open_subject(source, step, task, data, reward, temperature)
+    subject = open_subject(source, step, task, data, reward, temperature, max_tokens)
     try:
         evaluated = _evaluate(subject, split, max_prompts, num_samples, ks, seed)
     finally:
@@ -88,6 +91,7 @@ def open_subject(
     data: list[str] | None = None,
     reward: list[str] | None = None,
     temperature: float = 1.0,
+    max_tokens: int = 0,
 ) -> Any:
     """A run's checkpoint or a model, ready to sample. Raises UserError."""
     from strop.cli.subject import Subject
@@ -96,13 +100,17 @@ def open_subject(
     settings, model = checkpoint_of(source, step)
     options: dict[str, Any] = {}
     if task or data:
-        options["data"] = {"task": task or "countdown", "files": tuple(data or ())}
+        own = {"validation_files": (), "validation_size": 0, "train_size": 0}
+        kept = settings.data.task_config if task == settings.data.task else {}
+        options["data"] = {
+            **own, "task_config": kept, "task": task or "countdown", "files": tuple(data or ())
+        }  # fmt: skip
     if reward:
         options["reward"] = {"functions": tuple(reward)}
     merged = {**settings.model_dump(), **{
         section: {**settings.model_dump()[section], **values} for section, values in options.items()
     }}  # fmt: skip
-    return Subject.open(config.make(merged), model, temperature)
+    return Subject.open(config.make(merged), model, temperature, max_tokens)
 
 
 def checkpoint_of(source: str, step: int) -> tuple[Any, str]:

@@ -22,10 +22,16 @@ class Subject:
     rollout: Use
 
     @classmethod
-    def open(cls, config: RunConfig, model: str, temperature: float) -> "Subject":
-        """The model `model` with the configuration's task and rewards. Raises UserError."""
+    def open(
+        cls, config: RunConfig, model: str, temperature: float, max_tokens: int = 0
+    ) -> "Subject":
+        """The model `model` with the configuration's task and rewards. Raises UserError.
+
+        max_tokens: most new tokens; 0: the configuration's or the task's.
+        """
         rollout = config.build().rollout
-        part = replace(rollout.part, temperature=temperature)
+        limit = max_tokens or rollout.part.max_tokens
+        part = replace(rollout.part, temperature=temperature, max_tokens=limit)
         task = load_prompts(config.data, config.reward, config.seed)
         loaded = load_model(config, model)
         services = make_services(config, loaded, task, part.max_tokens)

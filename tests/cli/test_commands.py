@@ -1,0 +1,192 @@
+"""The commands as a user types them, one after the other on the same run."""
+
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from models import without_times
+from runs import Runner
+
+from strop.training import config
+
+
+@pytest.fixture(scope="module")
+def run(lab, tmp_path_factory):
+    """A finished run of two steps."""
+    folder = tmp_path_factory.mktemp("run") / "run"
+    Runner().whole(lab.raw(training={"steps": 2}), folder)
+    return folder
+
+
+def test_train_says_what_it_does_and_where_everything_is(strop, lab, tmp_path):
+    folder = tmp_path / "run"
+    said = strop(
+        "train", "grpo", *lab.arguments("--out", str(folder), "evaluation.every=2", "seed=4")
+    )
+    assert (said.code, said.err) == (0, "")
+    assert "grpo on train: 10 prompts" in said.out
+    assert "steps 1 to 3" in said.out
+    assert "step 3/3" in said.out
+    assert f"Next: strop eval {folder}" in said.out
+    assert {path.name for path in folder.iterdir()} == {
+        "config.toml", "metrics.jsonl", "rollouts", "checkpoints", "report.html",
+    }  # fmt: skip
+    assert [line["step"] for line in without_times(folder)] == [0, 1, 2, 3]
+    page = (folder / "report.html").read_text()
+    assert "grpo" in page
+    assert "http-equiv" in page
+
+
+def test_the_options_of_the_command_line_win_over_the_file(strop, lab, run, tmp_path):
+    words = ["--config", run / "config.toml", "--out", tmp_path / "other", "loss.clip_high=0.3"]
+    said = strop("train", *words, "training.steps=1", "seed=9", "--quiet")
+    assert said.code == 0, said.err
+    made = config.load(tmp_path / "other/config.toml")
+    assert (made.training.steps, made.seed, made.training.lr) == (1, 9, 0.01)
+    assert made.algorithm["terms.policy.objective.clip_high"] == 0.3
+    assert "step 1/1" not in said.out
+
+
+def test_the_file_of_a_run_repeats_it(strop, run, tmp_path):
+    said = strop("train", "--config", run / "config.toml", "--out", tmp_path / "again")
+    assert said.code == 0, said.err
+    assert without_times(tmp_path / "again") == without_times(run)
+
+
+def test_parts_of_a_file_and_stages_on_the_command_line(strop, lab, tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "from dataclasses import dataclass\nfrom torch import Tensor\n\n"
+        "@dataclass(frozen=True)\nclass Plain:\n    scale: float = 1.0\n\n"
+        "    def __call__(self, log_ratio_T: Tensor, advantage_T: Tensor) -> Tensor:\n"
+        "        return self.scale * log_ratio_T.exp() * advantage_T\n"
+    )
+    folder = tmp_path / "run"
+    said = strop(
+        "train", "dr_grpo", *lab.arguments("training.steps=1", "--out", str(folder)),
+        "--bound", f'"{tmp_path}/mine.py:Plain"(scale=2.0)',
+        "--advantage", "subtract_leave_one_out_mean | spread_evenly",
+    )  # fmt: skip
+    assert said.code == 0, said.err
+    made = config.load(folder / "config.toml")
+    assert made.algorithm["terms.policy.objective.scale"] == 2.0
+    assert "advantage.divide_by_group_std.eps" not in made.algorithm
+
+
+def test_runs_without_a_name_get_the_next_number(strop, lab, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for number in (1, 2):
+        words = lab.arguments("training.steps=1", "training.rollouts_every=0", "--quiet")
+        assert strop("train", "rloo(num_prompts=2)", *words).code == 0
+        assert Path(f"runs/rloo-{number}/report.html").exists()
+
+
+def test_resume_of_a_finished_run_says_so_and_takes_more_steps(strop, lab, tmp_path):
+    folder = tmp_path / "run"
+    assert strop("train", *lab.arguments("training.steps=1", "--out", str(folder))).code == 0
+    said = strop("train", "--resume", folder)
+    assert said.code == 0
+    assert f"{folder} is complete: 1 steps" in said.out
+    assert f"strop train --resume {folder} training.steps=2" in said.out
+    words = ["training.steps=3", "evaluation.every=3", "evaluation.num_samples=4"]
+    said = strop("train", "--resume", folder, *words)
+    assert said.code == 0, said.err
+    lines = without_times(folder)
+    assert [line["step"] for line in lines] == [1, 2, 3]
+    assert "eval/validation/pass@4" in lines[-1]
+    made = config.load(folder / "config.toml")
+    assert (made.training.steps, made.evaluation.num_samples) == (3, 4)
+
+
+def test_eval_prints_a_table_or_json_with_the_same_numbers(strop, run):
+    words = ["eval", run, "--split", "train", "--samples", "4", "--k", "1,4"]
+    said = strop(*words, "--json")
+    assert (said.code, said.err) == (0, "")
+    found = json.loads(said.out)
+    for name in ("mean@n", "pass@1", "pass@4", "maj@1", "maj@4", "entropy"):
+        assert {name, f"{name}/low", f"{name}/high"} <= found.keys()
+        assert found[f"{name}/low"] <= found[name] <= found[f"{name}/high"]
+    assert found["num_rollouts"] == 40
+    assert json.loads(strop(*words, "--json").out) == found
+    table = strop(*words).out
+    assert f"{found['mean@n']:.3f}" in table
+    assert "mean@4" in table
+
+
+def test_eval_takes_other_data_rewards_and_checkpoints(strop, run, lab, tmp_path):
+    data = tmp_path / "other.jsonl"
+    data.write_text('{"prompt": "7*"}\n{"prompt": "8*"}\n')
+    words = ["--samples", "3", "--k", "1,3", "--json"]
+    files = ["--data", data, "--reward", f"{lab.rewards}:even"]
+    said = strop("eval", run, *files, *words)
+    assert said.code == 0, said.err
+    new = json.loads(said.out)
+    assert new["num_rollouts"] == 6
+    old = json.loads(strop("eval", run, *files, *words, "--step", "1").out)
+    assert old["entropy"] != new["entropy"]
+    model = json.loads(strop("eval", lab.model, *files, *words, "--max-tokens", "6").out)
+    assert model["entropy"] not in (old["entropy"], new["entropy"])
+
+
+def test_sample_prints_answers(strop, run, monkeypatch):
+    said = strop("sample", run, "3+4:", "-n", "3", "--max-tokens", "5")
+    assert (said.code, said.err) == (0, "")
+    lines = said.out.splitlines()
+    assert len(lines) == 3
+    for line in lines:
+        assert -10 < float(line.split()[0]) < 0
+    assert strop("sample", run, "3+4:", "-n", "3", "--max-tokens", "5").out == said.out
+    assert strop("sample", run, "3+4:", "-n", "3", "--seed", "1").out != said.out
+
+
+def test_sample_reads_prompts_line_by_line(strop, run, monkeypatch):
+    typed = iter(["1+1:", "2+2:"])
+
+    def read(*_):
+        try:
+            return next(typed)
+        except StopIteration:
+            raise EOFError from None
+
+    monkeypatch.setattr("builtins.input", read)
+    said = strop("sample", run, "-n", "2")
+    assert said.code == 0
+    assert len([line for line in said.out.splitlines() if line.strip(" >")]) >= 4
+
+
+def test_report_of_several_runs(strop, run, tmp_path):
+    page = tmp_path / "page.html"
+    said = strop("report", run, run, "--out", page)
+    assert (said.code, said.out) == (0, f"wrote {page}\n")
+    assert page.read_text().startswith("<!doctype html>")
+
+
+def test_version_and_help(strop):
+    assert strop("--version").out.startswith("strop ")
+    text = strop().out
+    for command in ("train", "eval", "sample", "report", "recipes", "parts"):
+        assert command in text
+    said = strop("train", "--help")
+    assert said.code == 0
+    assert "130" in said.out
+
+
+def test_the_shipped_model_trains_from_a_shell(tmp_path):
+    """A process of its own, from the installed command, on a folder of its own."""
+    command = [
+        Path(sys.executable).parent / "strop", "train", "entrocraft", "training.steps=2",
+        "sampling.num_prompts=2", "sampling.num_rollouts=4", "evaluation.num_samples=2",
+        "evaluation.max_prompts=4", "training.lr=1e-4",
+    ]  # fmt: skip
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    folder = tmp_path / "runs/entrocraft-1"
+    lines = without_times(folder)
+    assert [line["step"] for line in lines] == [0, 1, 2]
+    assert all(math.isfinite(v) for line in lines for v in line.values())
+    assert {"rewards/correct/mean", "entropy_control/low"} <= lines[1].keys()
+    assert "eval/validation/pass@1" in lines[0]
+    assert f"{config.load(folder / 'config.toml').recipe}" == "entrocraft"
