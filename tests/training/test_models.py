@@ -269,12 +269,13 @@ def test_a_gguf_file_that_is_not_there(tmp_path):
         models.load(str(tmp_path / "none.gguf"))
 
 
-def test_a_gguf_file_without_the_package_names_the_extra(tmp_path, monkeypatch):
+@pytest.mark.parametrize("package", ["gguf", "accelerate"])
+def test_a_gguf_file_without_its_packages_names_the_extra(package, tmp_path, monkeypatch):
     real = importlib.util.find_spec
     monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name, *more: real(name) if name != "gguf" else None
+        importlib.util, "find_spec", lambda name, *more: real(name) if name != package else None
     )
-    with pytest.raises(UserError, match=r"pip install 'strop\[gguf\]'"):
+    with pytest.raises(UserError, match=rf"package {package}: pip install 'strop\[gguf\]'"):
         models.load(str(tmp_path / "any.gguf"))
 
 

@@ -180,8 +180,11 @@ def _pretrained(name: str, dtype: torch.dtype, attention: str) -> tuple[Any, Any
 
 def _check_gguf(path: str) -> None:
     """Raise UserError unless GGUF files can be read, and this one is there or on the hub."""
-    if importlib.util.find_spec("gguf") is None:
-        raise UserError(f"reading {path} needs the package gguf: pip install 'strop[gguf]'")
+    for package in ("gguf", "accelerate"):
+        if importlib.util.find_spec(package) is None:
+            raise UserError(
+                f"reading {path} needs the package {package}: pip install 'strop[gguf]'"
+            )
     on_hub = not path.startswith((".", "/", "~")) and path.count("/") == 2
     if not Path(path).is_file() and not on_hub:
         raise UserError(f"no model file {path}")
