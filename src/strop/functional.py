@@ -123,8 +123,8 @@ def policy_loss(
     losses = [kernel.term_loss(term, view, tally, **door.special(term.objective)) for term in terms]
     if not losses:
         raise UserError(f"recipe {name} has no loss terms with these parameters")
-    metrics = {**tally.means(), **{f"loss/{name}": float(loss) for name, loss in tally.losses.items()}}
-    return torch.stack(losses).sum(), metrics
+    each = {f"loss/{term}": float(loss) for term, loss in tally.losses.items()}
+    return torch.stack(losses).sum(), {**tally.means(), **each}
 
 
 def token_weights(
