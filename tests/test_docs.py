@@ -19,7 +19,19 @@ from strop.training import config
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
-RECIPES = ("grpo", "entrocraft", "dapo", "clip_cov", "mc_grpo", "adaptive_entropy_coef")
+RECIPES = (
+    "grpo",
+    "entrocraft",
+    "dapo",
+    "clip_cov",
+    "mc_grpo",
+    "adaptive_entropy_coef",
+    "gpg",
+    "kl_cov",
+    "bapo",
+    "forking_token_mask",
+    "hpt",
+)
 # A penalty over the whole distribution: no recipe has one by default.
 FULL_KL = """
 import dataclasses
@@ -61,6 +73,9 @@ def logged(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
     """Every key of a three-step run of each family, by recipe."""
     folder = tmp_path_factory.mktemp("logged")
     lab, runner = Lab.make(folder), Runner()
+    rows = [json.loads(line) for line in lab.data.read_text(encoding="utf-8").splitlines()]
+    rows = [{**row, "completion": "1+1"} for row in rows]  # a demonstration each, for hpt
+    lab.data.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     own = folder / "own.py"
     own.write_text(FULL_KL, encoding="utf-8")
     found = {}
