@@ -1,6 +1,6 @@
 """Flip signs, comparisons and bounds in every part and see that a test notices.
 
-    python tools/mutate_parts.py [--only NAME] [--survivors FILE]
+    python tools/mutate_parts.py [--only NAME] [--folder FOLDER]
 
 For every part, each `-`, `+`, comparison, `min`, `max`, `&` and `|` outside its `__post_init__` is
 changed in turn. The part's own test runs first, then the wider suite of parts and recipes; a
@@ -23,6 +23,8 @@ import hypothesis
 import numpy
 import pytest
 import torch
+
+from strop import catalogue
 
 ROOT = Path(__file__).parents[1]
 SWAPS = {ast.Add: ast.Sub, ast.Sub: ast.Add, ast.BitAnd: ast.BitOr, ast.BitOr: ast.BitAnd}
@@ -126,16 +128,17 @@ def main() -> int:
     """Run all mutants and print the survivors."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", default="", help="one part")
+    parser.add_argument("--folder", default="", help="one folder of parts, such as loss")
     options = parser.parse_args()
     os.chdir(ROOT)
     torch.set_num_threads(1)
     print(f"torch {torch.__version__}, numpy {numpy.__version__}, "
           f"hypothesis {hypothesis.__version__}")  # fmt: skip
     begun, survivors, total = time.time(), [], 0
-    for path in sorted((ROOT / "src/strop").rglob("*.py")):
-        test = ROOT / "tests" / path.relative_to(ROOT / "src/strop").parent / f"test_{path.stem}.py"
-        is_part = f"\nclass {''.join(w.title() for w in path.stem.split('_'))}" in path.read_text()
-        if not is_part or (options.only and path.stem != options.only):
+    for part in catalogue.parts(options.folder):
+        path = ROOT / "src/strop" / part.folder / f"{part.name}.py"
+        test = ROOT / "tests" / part.folder / f"test_{part.name}.py"
+        if options.only and part.name != options.only:
             continue
         module = ".".join(("strop", *path.relative_to(ROOT / "src/strop").with_suffix("").parts))
         own = [str(test)] if test.exists() else []
