@@ -10,12 +10,12 @@ from torch import Tensor
 
 from strop import catalogue, notation, segments
 from strop import part as parts
+from strop._padded_turns import Layout, layout_of
 from strop.algorithm import Algorithm
 from strop.batch import Batch, level_of
 from strop.errors import UserError
 from strop.part import Use
 from strop.schedule import Schedule
-from strop.training import pack
 
 # Names at this door and the columns of the batch that they fill. A column that is not listed goes
 # by its own name without the suffix (`truncated` for `truncated_B`).
@@ -31,7 +31,10 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "entropy": ("entropy_T", "entropy_old_T"),
     "values": ("value_T",),
     "token_rewards": ("reward_T",),
-    "token_ids": ("id_T",),
+    "turn_rewards": ("reward_K",),
+    "anchors": ("state_K",),
+    "action_valid": ("valid_K",),
+    "done": ("done_K",),
     "reward_components": ("reward_BM",),
     "greedy_rewards": ("greedy_reward_B",),
     "demo_mask": ("origin_T",),
@@ -61,7 +64,9 @@ ALIASES = {"gpg_loss": "gpg", "hpt_loss": "hpt"}
 DEMONSTRATION = 2  # origin_T
 # Columns that follow from the mask alone.
 FROM_MASK = frozenset({"mask_T", "gradient_T", "denominator_T", "turn_T", "rollout_T", "rollout_K",
-                       "size_B", "index_B"})  # fmt: skip
+                       "index_K", "size_B", "index_B"})  # fmt: skip
+# Names that say how rows and tokens make up turns; taken where something reads turns.
+STRUCTURE = ("turn_ids", "turn_valid", "trajectories", "turn_index", "steps")
 # Columns that may be given and have a value without it.
 DEFAULTED = frozenset({"max_length", "length_B", "scored_B"})
 
@@ -73,6 +78,11 @@ class Door:
     algorithm: Algorithm
     batch: Batch
     seed: int
+    layout: Layout
+
+    def back(self, values_T: Tensor) -> Tensor:
+        """Token values in the shape of what was given."""
+        return self.layout.back(self.batch, values_T)
 
     def rng(self) -> torch.Generator:
         return torch.Generator().manual_seed(self.seed)
@@ -88,25 +98,35 @@ def open_door(
     name: str,
     params: Mapping[str, Any],
     seed: int,
-    mask_BT: Tensor,
+    mask_BT: Tensor | None,
     given: Mapping[str, Any],
     denominator_BT: Tensor | None = None,
 ) -> Door:
-    if not isinstance(mask_BT, Tensor) or mask_BT.dim() != 2:
-        raise UserError("mask must be a tensor [B, T]")
     algorithm, given = compose(name, params, {k: v for k, v in given.items() if v is not None})
     _refuse(call, name, algorithm, given)
-    gradient_BT = mask_BT.bool()
+    layout, given = layout_of(mask_BT, given)
+    gradient_BT = layout.mask_BT
     counts_BT = gradient_BT if denominator_BT is None else denominator_BT.bool()
-    if counts_BT.shape != mask_BT.shape:
-        raise UserError(f"denominator_mask must be {list(mask_BT.shape)} like the mask")
+    if counts_BT.shape != gradient_BT.shape:
+        raise UserError(f"denominator_mask must be {list(gradient_BT.shape)} like the mask")
     columns: dict[str, Tensor] = {"gradient_T": gradient_BT, "denominator_T": counts_BT}
-    columns["max_length"] = torch.tensor(mask_BT.shape[1], device=mask_BT.device)
+    columns["max_length"] = torch.tensor(gradient_BT.shape[1], device=gradient_BT.device)
+    read = set(_reads(algorithm, call))
     for key, value in given.items():
-        columns |= _columns(key, value, mask_BT)
-    batch = pack.from_padded(columns, gradient_BT | counts_BT)
+        columns |= _columns(key, value, layout, read)
+    batch = layout.batch(columns, gradient_BT | counts_BT)
+    if call == "advantages":
+        batch = _with_outcome(batch)
     algorithm = _at_step(algorithm, CALLS[call][0], name, batch)
-    return Door(algorithm, _with_advantage_B(call, algorithm, batch), seed)
+    return Door(algorithm, _with_advantage_B(call, algorithm, batch), seed, layout)
+
+
+def _with_outcome(batch: Batch) -> Batch:
+    """The batch with rewards; where only turns have them, a rollout's is the sum of its turns'."""
+    if "reward_B" in batch:
+        return batch
+    total_B = segments.total(batch["reward_K"], batch["rollout_K"], batch.size("B"))
+    return batch.set(**_rewards(total_B))
 
 
 def compose(
@@ -148,10 +168,20 @@ def _reads(algorithm: Algorithm, call: str) -> dict[str, bool]:
 def inputs(algorithm: Algorithm, call: str) -> dict[str, bool]:
     found = dict.fromkeys(("step", "total_steps"), False)
     found |= {name: name in ("logp", "rewards", "mask") for name in CALLS[call][1]}
-    for column, must in _reads(algorithm, call).items():
+    reads = _reads(algorithm, call)
+    for column, must in reads.items():
         for name in _names(column):
             found[name] = found.get(name, False) or must
+    if _reads_turns(algorithm, call):
+        found |= dict.fromkeys(STRUCTURE, False)
+        found["rewards"] = found.get("rewards", False) and "reward_K" not in reads
     return found
+
+
+def _reads_turns(algorithm: Algorithm, call: str) -> bool:
+    """Whether some part of the call's stage looks at turns."""
+    columns = algorithm.reads((CALLS[call][0],))
+    return bool(columns & {"turn_T"}) or any(level_of(column) == "K" for column in columns)
 
 
 def _refuse(call: str, name: str, algorithm: Algorithm, given: Mapping[str, Any]) -> None:
@@ -163,26 +193,27 @@ def _refuse(call: str, name: str, algorithm: Algorithm, given: Mapping[str, Any]
                 f"{call}({name!r}) takes no {key}{catalogue.nearest(key, known)}; it takes "
                 f"{', '.join(known)}"
             )
+    if known.get("rewards") and "rewards" not in given:
+        raise UserError(f"{call}({name!r}) needs rewards (column reward_B)")
     for column, must in _reads(algorithm, call).items():
         names = _names(column)
         if must and not any(key in given for key in names):
             raise UserError(f"{call}({name!r}) needs {' or '.join(names)} (column {column})")
 
 
-def _columns(key: str, value: Any, mask_BT: Tensor) -> dict[str, Tensor]:
+def _columns(key: str, value: Any, layout: Layout, read: set[str]) -> dict[str, Tensor]:
     """The batch columns that one tensor given as `key` fills."""
+    mask_BT = layout.mask_BT
     column = torch.as_tensor(value, device=mask_BT.device)
-    filled = COLUMNS.get(key) or _by_suffix(key, column, mask_BT)
+    filled = COLUMNS.get(key) or _by_suffix(key, column, read)
     level = level_of(filled[0])
-    shape = {"T": mask_BT.shape, "B": mask_BT.shape[:1], "": torch.Size()}.get(level)
     if key in ("advantages", "demo_mask") and column.dim() == 1:
-        shape = mask_BT.shape[:1]
-    if shape is None:
-        raise UserError(f"{key} belongs to turns or prompts, which padded tensors cannot carry")
-    axes = len(shape) + (filled[0].endswith(("_TV", "_BM")))
-    if column.dim() != axes or column.shape[: len(shape)] != shape:
+        level = "B"
+    axes = layout.axes(level) + filled[0].endswith(("_TV", "_BM"))
+    wanted = layout.shape(level)
+    if column.dim() != axes or column.shape[: len(wanted)] != wanted:
         raise UserError(
-            f"{key} must be {list(shape)} to fit the mask {list(mask_BT.shape)}; it is "
+            f"{key} must be {list(wanted)} to fit the mask {list(mask_BT.shape)}; it is "
             f"{list(column.shape)}"
         )
     if key == "rewards":
@@ -203,10 +234,14 @@ def _columns(key: str, value: Any, mask_BT: Tensor) -> dict[str, Tensor]:
     return {name: column if name in CURRENT else column.detach() for name in filled}
 
 
-def _by_suffix(key: str, column: Tensor, mask_BT: Tensor) -> tuple[str, ...]:
-    """The column of a name that is not in the table: `truncated` [B] -> `truncated_B`."""
-    suffix = ("", "_B", "_T")[min(column.dim(), 2)]
-    return (key + suffix,)
+def _by_suffix(key: str, column: Tensor, read: set[str]) -> tuple[str, ...]:
+    """The column of a name that is not in the table: `truncated` [B] -> `truncated_B`.
+
+    What the recipe reads decides; among several, the number of axes.
+    """
+    usual = key + ("", "_B", "_T")[min(column.dim(), 2)]
+    known = [key + suffix for suffix in ("_B", "_T", "_K", "") if key + suffix in read]
+    return (usual if usual in known or not known else known[0],)
 
 
 def _rewards(reward_B: Tensor) -> dict[str, Tensor]:
@@ -242,8 +277,3 @@ def _at_step(algorithm: Algorithm, stage: str, name: str, batch: Batch) -> Algor
                 f"recipe {name}: {path} is a schedule; give step and total_steps in params"
             )
     return algorithm
-
-
-def back(batch: Batch, values_T: Tensor, width: int) -> Tensor:
-    """Token values as padded rows [B, width]."""
-    return pack.to_padded(values_T, batch["rollout_T"], batch.size("B"), width)

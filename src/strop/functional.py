@@ -6,11 +6,11 @@
     loss, metrics = policy_loss("cispo", logp=lp, logp_old=lo, advantages=a, mask=m)
     token_weights("gspo", logp=lp, logp_old=lo, advantages=a, mask=m)                -> [B, T]
 
-Token tensors are [B, T], rollout tensors [B]; prompt tokens may be there with mask 0, and values
-outside the mask never matter, NaN included. Gradient flows through `logp` (and `entropy`,
-`mean_logp`, `values`, `logits` where a recipe reads them) by ordinary autograd. `params` are the
-recipe's parameters; `step` and `total_steps` in them resolve schedules. `inputs(name, call)` says
-which tensors a call takes. Raises UserError for a tensor or parameter that the recipe does not
+Token tensors are [B, T], rollout tensors [B], turn tensors [B, K]; prompt tokens may be there with
+mask 0, and values outside the mask never matter, NaN included. Gradient flows through `logp` (and
+`entropy`, `mean_logp`, `values`, `logits` where a recipe reads them) by ordinary autograd. `params`
+are the recipe's parameters; `step` and `total_steps` in them resolve schedules. `inputs(name,
+call)` says which tensors a call takes. Raises UserError for a tensor or parameter that the recipe does not
 know, for a missing tensor, by the name that it has here, and for shapes that do not fit.
 
 The same composition of parts runs here and in training: the tensors become one flat batch, the
@@ -25,7 +25,8 @@ from torch import Tensor
 
 from strop import _padded, catalogue, kernel
 from strop import part as parts
-from strop._padded import CALLS, COLUMNS, back, compose, open_door
+from strop._padded import CALLS, COLUMNS, compose, open_door
+from strop._padded_turns import TurnsInRows
 from strop.errors import UserError
 from strop.part import Use
 from strop.training import pack
@@ -46,7 +47,7 @@ __all__ = [
 def advantages(
     name: str,
     *,
-    rewards: Tensor,
+    rewards: Tensor | None = None,
     groups: Tensor,
     mask: Tensor | None = None,
     params: Mapping[str, Any] | None = None,
@@ -57,16 +58,21 @@ def advantages(
 
     rewards: [B]; NaN marks a rollout without a score, which takes part in nothing. groups: [B] any
     ints, ragged, in any order. mask: without it the result is one advantage a rollout, [B].
+
+    Recipes that look at turns take `turn_ids` [B, T] with `turn_rewards` [B, K], or rows that are
+    turns: `trajectories` [R], `turn_index` [R] with `turn_rewards` [R] and `mask` [R, T]. Without
+    a mask the result is one advantage a turn, in the shape of `turn_rewards`. Without `rewards` a
+    rollout's is the sum of its turns'.
     """
-    mask_BT = torch.ones_like(groups, dtype=torch.bool)[:, None] if mask is None else mask
     given = {"rewards": rewards, "groups": groups, **columns}
-    door = open_door("advantages", name, params or {}, seed, mask_BT, given)
+    door = open_door("advantages", name, params or {}, seed, mask, given)
     batch = door.batch
     for use in door.algorithm.advantage:
         result = parts.call(use, batch, **door.special(use))
         batch = parts.write(batch, use, result)
-    advantage_BT = back(batch, batch["advantage_T"], mask_BT.shape[1])
-    return advantage_BT.squeeze(1) if mask is None else advantage_BT
+    advantage_BT = door.back(batch["advantage_T"])
+    one_a_row = mask is None and not isinstance(door.layout, TurnsInRows)
+    return advantage_BT.squeeze(1) if one_a_row else advantage_BT
 
 
 def selection(
@@ -93,9 +99,7 @@ def selection(
             gradient_T=batch["gradient_T"] & chosen.gradient_T,
             denominator_T=batch["denominator_T"] & chosen.denominator_T,
         )
-    width = mask.shape[1]
-    gradient_BT = back(batch, batch["gradient_T"], width)
-    return gradient_BT, back(batch, batch["denominator_T"], width)
+    return door.back(batch["gradient_T"]), door.back(batch["denominator_T"])
 
 
 def policy_loss(
@@ -186,7 +190,8 @@ def kl_estimators(
     found = {}
     for kind in ("k1", "abs", "k2", "k3"):
         kl_T = -parts.call(Use(penalty(estimator=kind)), batch).value
-        found[kind] = loss_aggregation(back(batch, kl_T, mask.shape[1]), mask, aggregation)
+        kl_BT = pack.to_padded(kl_T, batch["rollout_T"], *mask.shape)
+        found[kind] = loss_aggregation(kl_BT, mask, aggregation)
     return found
 
 

@@ -161,6 +161,28 @@ def rows_of(key_N: Tensor, wanted: Tensor, num: int) -> Tensor:
     return offset + torch.arange(offset.shape[0], device=key_N.device)
 
 
+def key_of(*columns_N: Tensor) -> tuple[Tensor, int]:
+    """One key [N] for equal rows of several int columns, and how many different ones there are."""
+    _, key_N = torch.unique(torch.stack(columns_N, dim=1), dim=0, return_inverse=True)
+    return key_N, int(key_N.max()) + 1 if key_N.numel() else 0
+
+
+def reward_to_go(values_N: Tensor, key_N: Tensor, discount: float = 1.0) -> Tensor:
+    """sum_{m >= n, same key} discount^(m - n) values_m [N]; the rows of a key lie together.
+
+    By doubling: after step s every row holds the sum of its next 2^s values.
+    """
+    total_N, reach, factor = values_N.double(), 1, discount
+    while reach < key_N.shape[0]:
+        same_N = key_N[reach:] == key_N[:-reach]
+        if not bool(same_N.any()):
+            break
+        ahead_N = torch.where(same_N, total_N[reach:], 0)
+        total_N = total_N + factor * torch.nn.functional.pad(ahead_N, (0, reach))
+        reach, factor = 2 * reach, factor * factor
+    return total_N.to(values_N.dtype)
+
+
 def spread(values_B: Tensor, size_B: Tensor, where_N: Tensor | None = None) -> Tensor:
     """values_B[b] repeated size_B[b] times, end to end [N]; 0 where `where_N` is false.
 

@@ -87,4 +87,5 @@ def from_padded(columns: Mapping[str, Tensor], mask_BL: Tensor) -> Batch:
     flat.setdefault("group_B", row_B)
     num_groups = int(flat["group_B"].max()) + 1 if num else 0
     uid_P = torch.arange(num_groups, device=device)
-    return Batch({"rollout_K": row_B, "uid_P": uid_P, "draw_P": torch.zeros_like(uid_P), **flat})
+    tables = {"rollout_K": row_B, "index_K": torch.zeros_like(row_B)}
+    return Batch({**tables, "uid_P": uid_P, "draw_P": torch.zeros_like(uid_P), **flat})

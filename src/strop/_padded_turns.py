@@ -1,0 +1,160 @@
+"""How the rows of padded tensors become rollouts and turns, and how token values come back.
+
+Three layouts: a row is a rollout of one turn; a row is a rollout whose tokens say which turn they
+belong to (`turn_ids`); a row is one turn of a trajectory (`trajectories`).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from strop.batch import Batch, level_of
+from strop.errors import UserError
+from strop.training import pack
+
+TURN_COLUMNS = ("turn_rewards", "turn_valid")  # [B, K] where rows are rollouts
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Rows are rollouts of one turn."""
+
+    mask_BT: Tensor
+
+    def shape(self, level: str) -> tuple[int, ...]:
+        """The leading axes of a tensor of this level. Raises UserError where it has no place."""
+        num, width = self.mask_BT.shape
+        shapes = {"T": (num, width), "B": (num,), "": ()}
+        if level not in shapes:
+            raise UserError("columns of turns need turn_ids or trajectories; prompts have no place")
+        return shapes[level]
+
+    def axes(self, level: str) -> int:
+        """How many axes a tensor of this level has, before those of its own."""
+        return len(self.shape(level))
+
+    def batch(self, columns: Mapping[str, Tensor], kept_BT: Tensor) -> Batch:
+        """The flat batch of the columns; each row is cut after its last kept token."""
+        return pack.from_padded(columns, kept_BT)
+
+    def back(self, batch: Batch, values_T: Tensor) -> Tensor:
+        """Token values as padded rows."""
+        num, width = self.mask_BT.shape
+        return pack.to_padded(values_T, batch["rollout_T"], num, width)
+
+
+@dataclass(frozen=True)
+class TurnsInRows(Layout):
+    """Rows are rollouts; `turn_BT` names each token's turn from 0, -1 outside turns.
+
+    Tokens outside turns belong to the next turn, as an observation does. `valid_BK`: the turns
+    that are there; without it, those that some token names.
+    """
+
+    turn_BT: Tensor
+    valid_BK: Tensor | None
+
+    def shape(self, level: str) -> tuple[int, ...]:
+        return self.mask_BT.shape[:1] if level == "K" else super().shape(level)
+
+    def axes(self, level: str) -> int:
+        return 2 if level == "K" else super().axes(level)
+
+    def batch(self, columns: Mapping[str, Tensor], kept_BT: Tensor) -> Batch:
+        tokens = {name: column for name, column in columns.items() if level_of(name) != "K"}
+        flat = pack.from_padded({**tokens, "asked_T": self.turn_BT}, kept_BT)
+        rollout_T, asked_T = flat["rollout_T"], flat["asked_T"]
+        if bool((flat["mask_T"] & (asked_T < 0)).any()):
+            raise UserError("turn_ids is -1 on a token that the mask says the policy generated")
+        width = int(self.turn_BT.max()) + 1 if self.turn_BT.numel() else 0
+        width = max(width, self.valid_BK.shape[1] if self.valid_BK is not None else 0)
+        last = asked_T.new_full((), (int(self.mask_BT.shape[0]) + 1) * (width + 1))
+        key_T = torch.where(asked_T >= 0, rollout_T * width + asked_T, last)
+        key_T = key_T.flip(0).cummin(0).values.flip(0)  # outside a turn: the next one
+        if bool((key_T < rollout_T * width + asked_T).any()):
+            raise UserError("turn_ids must not fall along a row")
+        key_K = torch.unique(key_T)
+        if self.valid_BK is not None:
+            present = self.valid_BK.bool()
+            row_K, index_K = present.nonzero(as_tuple=True)
+            if not bool(torch.isin(key_K, row_K * width + index_K).all()):
+                raise UserError("turn_valid leaves out a turn that turn_ids names")
+            key_K = torch.unique(row_K * width + index_K)
+        rollout_K, index_K = key_K // max(width, 1), key_K % max(width, 1)
+        whole = {name: column for name, column in flat.columns.items() if name != "asked_T"}
+        for name, column in columns.items():
+            if level_of(name) == "K":
+                if column.shape[1] < width:
+                    raise UserError(f"turn_ids names turn {width - 1}; {name[:-2]} has only "
+                                    f"{column.shape[1]} turns")  # fmt: skip
+                whole[name] = column[rollout_K, index_K]
+        turns = {"turn_T": torch.searchsorted(key_K, key_T), "rollout_K": rollout_K}
+        return Batch({**whole, **turns, "index_K": index_K})
+
+
+@dataclass(frozen=True)
+class RowsAreTurns(Layout):
+    """Rows are turns: `trajectory_R` says of which rollout, `index_R` which turn of it."""
+
+    trajectory_R: Tensor
+    index_R: Tensor
+
+    def shape(self, level: str) -> tuple[int, ...]:
+        return self.mask_BT.shape[:1] if level == "K" else super().shape(level)
+
+    def order(self) -> Tensor:
+        """Rows by trajectory, then turn."""
+        by_turn = torch.argsort(self.index_R, stable=True)
+        return by_turn[torch.argsort(self.trajectory_R[by_turn], stable=True)]
+
+    def batch(self, columns: Mapping[str, Tensor], kept_BT: Tensor) -> Batch:
+        order = self.order()
+        placed = {n: c[order] if level_of(n) else c for n, c in columns.items()}
+        flat = pack.from_padded(placed, kept_BT[order])
+        _, rollout_K = torch.unique(self.trajectory_R[order], return_inverse=True)
+        first_B = torch.cat([rollout_K.new_ones(1), rollout_K.diff()]).nonzero().squeeze(1)
+        whole = {n: c[first_B] if level_of(n) == "B" else c for n, c in flat.columns.items()}
+        return Batch({**whole, "rollout_K": rollout_K, "index_K": self.index_R[order]})
+
+    def back(self, batch: Batch, values_T: Tensor) -> Tensor:
+        num, width = self.mask_BT.shape
+        rows = pack.to_padded(values_T, batch["turn_T"], num, width)
+        return torch.empty_like(rows).index_copy(0, self.order(), rows)
+
+
+def layout_of(mask_BT: Tensor | None, given: Mapping[str, Any]) -> tuple[Layout, dict[str, Any]]:
+    """How the given tensors lie, and those that are left as columns.
+
+    Without a mask: one token per turn where `turn_rewards` is [B, K], else one per row.
+    Raises UserError for a mask of the wrong shape.
+    """
+    rest = dict(given)
+    trajectories = rest.pop("trajectories", None)
+    turn_ids = rest.pop("turn_ids", None)
+    valid = rest.pop("turn_valid", None)
+    turns = next((torch.as_tensor(rest[n]) for n in ("turn_rewards",) if n in rest), None)
+    if mask_BT is None and trajectories is None and turns is not None and turns.dim() == 2:
+        mask_BT = torch.ones_like(turns, dtype=torch.bool) if valid is None else valid
+        turn_ids = torch.arange(turns.shape[1], device=turns.device).expand(turns.shape)
+        valid = mask_BT
+    if mask_BT is None:
+        rows = rest["groups"] if trajectories is None else trajectories
+        mask_BT = torch.ones_like(torch.as_tensor(rows), dtype=torch.bool)[:, None]
+    if not isinstance(mask_BT, Tensor) or mask_BT.dim() != 2:
+        raise UserError("mask must be a tensor [B, T]")
+    mask_BT = mask_BT.bool()
+    if trajectories is not None:
+        trajectory_R = torch.as_tensor(trajectories, device=mask_BT.device)
+        index = rest.pop("turn_index", rest.pop("steps", None))
+        if index is None:
+            index = torch.arange(trajectory_R.shape[0], device=mask_BT.device)
+        return RowsAreTurns(mask_BT, trajectory_R, torch.as_tensor(index)), rest
+    if turn_ids is None:
+        return Layout(mask_BT), rest
+    turn_BT = torch.as_tensor(turn_ids, device=mask_BT.device)
+    if turn_BT.shape != mask_BT.shape:
+        raise UserError(f"turn_ids must be {list(mask_BT.shape)} like the mask")
+    return TurnsInRows(mask_BT, turn_BT, None if valid is None else torch.as_tensor(valid)), rest

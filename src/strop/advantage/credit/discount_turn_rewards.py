@@ -1,0 +1,52 @@
+"""Credit a turn with the rewards of the turns that follow it."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from strop import segments
+from strop.part import require
+
+
+@dataclass(frozen=True)
+class DiscountTurnRewards:
+    """A turn's score is what its rollout earned from there on, later rewards counting less.
+
+        return_k = sum_{j >= k} gamma^(j - k) value_j - invalid_penalty [action k not understood]
+
+    With `whole` every turn's score is the sum over all turns of its rollout, minus its penalty.
+
+    Reads: values_K [K] float (reward_K unless renamed), rollout_K [K] int; valid_K [K] bool where
+    invalid_penalty is not 0.
+    Writes: return_K [K] float.
+    Source: arXiv 2505.10978, eq. 6 (the discounted return of a step); penalty as in its code.
+    Differs from the source: no.
+    Nearest part: discount_from_end, which discounts one outcome over tokens.
+    Edges: the penalty is taken after discounting, so it stays with its turn.
+    """
+
+    writes: ClassVar[tuple[str, ...]] = ("return_K",)
+    columns: ClassVar[dict[str, str]] = {"values_K": "reward_K"}
+    # Discount of a turn. Default: ours (1: none).
+    gamma: float = 1.0
+    # Whether every turn gets its rollout's whole sum. Default: ours (no).
+    whole: bool = False
+    # What a turn whose action was not understood loses. Default: ours (nothing).
+    invalid_penalty: float = 0.0
+
+    def __post_init__(self) -> None:
+        require(self, "gamma", low=0.0, high=1.0)
+        require(self, "invalid_penalty", low=0.0)
+
+    def __call__(
+        self, values_K: Tensor, rollout_K: Tensor, valid_K: Tensor | None = None
+    ) -> Tensor:
+        if self.whole:
+            num = int(rollout_K.max()) + 1 if rollout_K.numel() else 0
+            return_K = segments.total(values_K, rollout_K, num)[rollout_K]
+        else:
+            return_K = segments.reward_to_go(values_K, rollout_K, self.gamma)
+        if self.invalid_penalty == 0 or valid_K is None:
+            return return_K
+        return return_K - self.invalid_penalty * (~valid_K.bool()).to(return_K.dtype)
