@@ -28,6 +28,7 @@ REFRESHED = frozenset(
     {"logp_old_T", "entropy_old_T", "mean_logp_old_T", "logp_ref_T", "logp_sampler_T"}
 )
 CURRENT = ("logp_T", "entropy_T", "mean_logp_T")
+LEARNERS = ("policy", "critic")
 # Pairs of facts that must not stand in one algorithm, and why.
 CONTRADICTIONS = (
     (
@@ -54,8 +55,9 @@ class Term:
 
     objective: (log_ratio_T or logp_T, advantage_T, ...) -> objective_T. average: (denominator_T,
     ...) -> share_T, over the whole update. ratio: -> log_ratio_T. correction: -> correction_T,
-    detached. on: a selection part that narrows this term's masks. Learners other than "policy"
-    start from mask_T.
+    detached. on: a selection part that narrows this term's masks. learner: whose weights it trains,
+    "policy" (starts from gradient_T) or "critic" (starts from the scored part of mask_T; its
+    objective reads the value columns of its heads: value_T, value_low_T, ...).
     """
 
     name: str
@@ -120,6 +122,13 @@ class Algorithm:
             for read in parts.reads(use)
         )
 
+    def value_columns(self) -> tuple[str, ...]:
+        """The critic's heads: the value columns that the objectives of its terms read, sorted."""
+        found: set[str] = set()
+        for term in self.terms:
+            found |= set(trained_values(term))
+        return tuple(sorted(found))
+
     def facts(self) -> frozenset[str]:
         """All facts that the parts state."""
         return frozenset(fact for _, use in self.uses() for fact in parts.facts(use))
@@ -130,6 +139,8 @@ class Algorithm:
         `given`: columns that come with the prompts or from outside.
         """
         have = set(given) | set(DERIVED) | {"step", "num_steps", "max_length"} | set(REFRESHED)
+        for column in self.value_columns():
+            have |= {column, old_value(column)}
         for path, use in self.uses():
             stage = path.split(".")[0]
             if stage == "rates":
@@ -150,6 +161,8 @@ class Algorithm:
     def _check_terms(self) -> None:
         for term in self.terms:
             read = {r.column for r in parts.reads(term.objective)}
+            if term.learner != "policy":
+                _check_critic(term, read)
             if "log_ratio_T" in read and term.ratio is None:
                 raise UserError(
                     f"term {term.name}: {term.objective.label} reads log_ratio_T; give the term a "
@@ -235,6 +248,42 @@ class Algorithm:
         return self.with_knobs(scheduled)
 
 
+def is_value(column: str) -> bool:
+    """Whether a critic may compute the column: value_T, value_low_T, value_old_T."""
+    return column.startswith("value_") and column.endswith("_T")
+
+
+def old_value(column: str) -> str:
+    """The column of a head as it was when the step began: value_low_T -> value_low_old_T."""
+    return f"{column.removesuffix('_T')}_old_T"
+
+
+def trained_values(term: Term) -> tuple[str, ...]:
+    """The value columns that a term gives a gradient to, sorted; none for the policy's terms."""
+    if term.learner != "critic":
+        return ()
+    reads = (read.column for read in parts.reads(term.objective) if read.required)
+    return tuple(sorted(name for name in reads if is_value(name) and not name.endswith("_old_T")))
+
+
+def _check_critic(term: Term, read: set[str]) -> None:
+    """Raise UserError for a term that its learner cannot train."""
+    if term.learner not in LEARNERS:
+        raise UserError(
+            f"term {term.name}: no learner {term.learner!r}; there are {', '.join(LEARNERS)}"
+        )
+    policys = sorted({*CURRENT, "log_ratio_T"} & read | {c for c in read if c.endswith("_TV")})
+    if policys or term.ratio is not None:
+        raise UserError(
+            f"term {term.name} trains the critic, but {term.objective.label} reads "
+            f"{', '.join(policys) or 'a ratio'} of the policy"
+        )
+    if not trained_values(term):
+        raise UserError(
+            f"term {term.name} trains the critic, but {term.objective.label} reads no value column"
+        )
+
+
 def _changed(use: Use, name: str, value: Any) -> Use:
     return dataclasses.replace(use, part=parts.replace(use.part, **{name: value}))
 
@@ -263,6 +312,11 @@ def _missing(path: str, use: Use, column: str) -> str:
         return (
             f"{stage}: {use.label} reads advantage_T, which the advantage chain does not write: "
             "end the chain with a credit part such as spread_evenly"
+        )
+    if is_value(column):
+        return (
+            f"{stage}: {use.label} reads {column}, for which there is no critic: add a term with "
+            "regress_value and the learner critic, as the recipe gae has"
         )
     if column not in known:
         return f"{stage}: {use.label} reads {column}, which no part before it writes"

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from strop import part as parts
-from strop.algorithm import CURRENT, Term
+from strop.algorithm import CURRENT, Term, trained_values
 from strop.batch import Batch, level_of
 from strop.loss.head_types import Distribution
 from strop.part import Selected
@@ -41,11 +41,16 @@ def is_distribution(term: Term) -> bool:
 
 
 def current_columns(terms: Sequence[Term]) -> tuple[str, ...]:
-    """The current columns that the terms read, in a fixed order; logp_T always among them."""
-    wanted = {"logp_T"}
-    for term in terms:
+    """The current columns that the terms read, in a fixed order.
+
+    The policy's, logp_T always among them, then the critic's for the terms that train it.
+    """
+    policys = [term for term in terms if term.learner == "policy"]
+    wanted = set() if terms and not policys else {"logp_T"}
+    for term in policys:
         wanted |= {read.column for _, use in term.uses() for read in parts.reads(use)}
-    return tuple(name for name in CURRENT if name in wanted)
+    values = {name for term in terms for name in trained_values(term)}
+    return (*(name for name in CURRENT if name in wanted), *sorted(values))
 
 
 @dataclass
@@ -123,14 +128,11 @@ def prepare(
 ) -> Batch:
     """`batch` with each term's constants of this update as columns `<term>:rows_T`, `:share_T`.
 
-    Reads gradient_T, denominator_T (policy) or mask_T (other learners). Shares are taken over the
-    whole update, so a later split into micro-batches changes nothing. A term's `on` is a selection
-    part, or anything that returns one mask for both.
+    Shares are taken over the whole update, so a later split into micro-batches changes nothing. A
+    term's `on` is a selection part, or anything that returns one mask for both.
     """
     for term in terms:
-        own = term.learner == "policy"
-        gradient_T = batch["gradient_T"] if own else batch["mask_T"]
-        denominator_T = batch["denominator_T"] if own else batch["mask_T"]
+        gradient_T, denominator_T = rows_of(term.learner, batch)
         view = View(batch).with_columns(gradient_T=gradient_T, denominator_T=denominator_T)
         if term.on is not None:
             outcome = parts.call(term.on, view, rng=rng)
@@ -147,6 +149,21 @@ def prepare(
         new = {f"{term.name}:rows_T": gradient_T, f"{term.name}:count_T": denominator_T}
         batch = batch.set(**new, **{f"{term.name}:share_T": share_T.detach()})
     return batch
+
+
+def rows_of(learner: str, batch: Batch) -> tuple[Tensor, Tensor]:
+    """The tokens [T] that a learner's terms start from: with gradient, and counting in averages.
+
+    The policy's are what selection left; a critic's are all scored policy tokens of the update.
+    """
+    if learner == "policy":
+        return batch["gradient_T"], batch["denominator_T"]
+    rows_T = batch["mask_T"]
+    if "scored_B" in batch:
+        rows_T = rows_T & batch["scored_B"][batch["rollout_T"]]
+    if "update_T" in batch:
+        rows_T = rows_T & batch["update_T"]
+    return rows_T, rows_T
 
 
 def term_loss(term: Term, view: View, tally: Tally, **special: Any) -> Tensor:

@@ -26,6 +26,7 @@ from strop.batch import Batch
 from strop.errors import UserError
 from strop.training.clock import Clock
 from strop.training.collect import Collector
+from strop.training.critic import Critic
 from strop.training.learn import Learner
 from strop.training.metrics import step_metrics
 from strop.training.policy import Policy
@@ -47,6 +48,7 @@ class World:
     seed: int
     num_steps: int
     lr: Any  # number or schedule
+    critic: Critic | None = None
 
     def set_temperature(self, temperature: float) -> None:
         """All log-probabilities of the step are taken at the temperature it samples at."""
@@ -86,7 +88,8 @@ def train_step(world: World, algorithm: Algorithm, state: Mapping[str, Any], ste
 
     # 5
     with clock("refresh"):
-        batch = refresh(batch, wanted_columns(algorithm), world.policy, world.reference)
+        wanted = wanted_columns(algorithm)
+        batch = refresh(batch, wanted, world.policy, world.reference, world.critic)
         for use in algorithm.probes:
             outcome = parts.call(use, batch, services=world.services, rng=rng_of(use.label, 0))
             batch = parts.write(batch, use, outcome)
@@ -115,7 +118,7 @@ def train_step(world: World, algorithm: Algorithm, state: Mapping[str, Any], ste
     lr = world.lr(step, world.num_steps) if callable(world.lr) else world.lr
     lr = knobs.get(LR, lr)
     with clock("update"):
-        learner = Learner(world.policy, world.reference, lr, rng_of)
+        learner = Learner(world.policy, world.reference, lr, rng_of, world.critic)
         learned = learner.learn(algorithm, batch)
         world.engine.load_weights(None, step)
     metrics.update(step_metrics(batch), **learned.metrics)

@@ -2,6 +2,7 @@
 
     RUN/checkpoints/step-000050/    config.json, model.safetensors, tokenizer.json, ...
                                     trainer.pt  (optimiser, state of all parts, step)
+                                    critic.pt   (heads and optimiser; only with a critic)
 
 A checkpoint is written beside its place under a name with a leading dot and renamed when it is
 whole, so a folder `step-*` is always complete. Random generators need no place in it: all are
@@ -19,7 +20,14 @@ from safetensors import SafetensorError
 from strop.errors import RunStopped, UserError
 
 
-def save(folder: Path, step: int, loaded: Any, optimiser: Any, state: dict[str, Any]) -> Path:
+def save(
+    folder: Path,
+    step: int,
+    loaded: Any,
+    optimiser: Any,
+    state: dict[str, Any],
+    critic: Any = None,
+) -> Path:
     """Write the checkpoint of `step` and return its place. Raises RunStopped on a full disk."""
     place = folder / f"step-{step:06d}"
     unfinished = folder / f".step-{step:06d}"
@@ -29,6 +37,8 @@ def save(folder: Path, step: int, loaded: Any, optimiser: Any, state: dict[str, 
         loaded.save(unfinished)
         trainer = {"step": step, "optimiser": optimiser.state_dict(), "state": state}
         torch.save(trainer, unfinished / "trainer.pt")
+        if critic is not None:
+            torch.save(critic.state_dict(), unfinished / "critic.pt")
         for path in unfinished.iterdir():
             _flush(path)
         if place.exists():
@@ -65,10 +75,13 @@ def newest(folder: Path) -> Path:
     return found[-1]
 
 
-def read(place: Path) -> dict[str, Any]:
-    """Step, optimiser and state of a checkpoint. Raises UserError when it cannot be read."""
+def read(place: Path, name: str = "trainer.pt") -> dict[str, Any]:
+    """Step, optimiser and state of a checkpoint, or what its file `name` holds.
+
+    Raises UserError when it cannot be read.
+    """
     try:
-        return torch.load(place / "trainer.pt", weights_only=True, map_location="cpu")
+        return torch.load(place / name, weights_only=True, map_location="cpu")
     except Exception as error:
         raise UserError(f"the checkpoint {place} cannot be read: {error}") from error
 

@@ -4,19 +4,31 @@ Sections hold what is not the method: model, data, training, evaluation. The met
 one-line notation and the values of its options by full path under [algorithm].
 """
 
+import dataclasses
 import tomllib
 import typing
 from pathlib import Path
 from typing import Any
 
 import tomli_w
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from strop import notation
 from strop.algorithm import STAGES, Algorithm
 from strop.catalogue import nearest
 from strop.errors import UserError
+from strop.part import Use, facts, fields_of
+from strop.rollout.play_turns import PlayTurns
+from strop.rollout.sample_independently import SampleIndependently
 from strop.schedule import Schedule
+from strop.tasks.environment import EnvironmentSource, source_of
 
 
 class Section(BaseModel):
@@ -60,7 +72,7 @@ class DataSettings(Section):
     """What is trained on."""
 
     task: str = Field(
-        default="countdown", description="countdown or reasoning_gym:NAME; not with files"
+        default="countdown", description="countdown, reasoning_gym:NAME or an environment; not with files"
     )
     files: tuple[str, ...] = Field(
         default=(), description="JSON Lines, Parquet or CSV with a prompt column"
@@ -76,6 +88,10 @@ class DataSettings(Section):
     )
     task_config: dict[str, Any] = Field(default={}, description="options of a generated task")
     stop_strings: tuple[str, ...] = Field(default=(), description="text that ends an answer")
+
+    def environment(self) -> EnvironmentSource | None:
+        """The environment that the task is played in; None for every other task or files."""
+        return None if self.files else source_of(self.task, self.task_config)
 
 
 class RewardSettings(Section):
@@ -112,6 +128,15 @@ class TrainingSettings(Section):
     )
 
 
+class CriticSettings(Section):
+    """The value heads of methods that have a critic."""
+
+    lr: float | str = Field(default=1e-5, description="AdamW's learning rate, or a schedule")
+    hidden_size: int = Field(
+        default=0, ge=0, description="width of the heads' hidden layer; 0: that of the model"
+    )
+
+
 class EvaluationSettings(Section):
     """Scores on held-back prompts, never used in training."""
 
@@ -145,17 +170,32 @@ class RunConfig(Section):
     data: DataSettings = DataSettings()
     reward: RewardSettings = RewardSettings()
     training: TrainingSettings = TrainingSettings()
+    critic: CriticSettings = CriticSettings()
     evaluation: EvaluationSettings = EvaluationSettings()
     stages: dict[str, str] = Field(
         default={}, description="parts of a stage in place of the recipe's"
     )
     algorithm: dict[str, Any] = Field(default={}, description="options of the method by full path")
 
+    @model_validator(mode="after")
+    def _style_is_written_down(self) -> "RunConfig":
+        """A built-in environment speaks to the shipped model in the few characters that it knows,
+        to all others in words; the choice stands in the file like one that was given.
+        """
+        source = self.data.environment()
+        if source is not None and source.is_built_in and "style" not in source.options:
+            style = "compact" if self.model.name == "tiny" else "plain"
+            options = {**self.data.task_config, "style": style}
+            self.data = self.data.model_copy(update={"task_config": options})
+        return self
+
     def build(self) -> Algorithm:
         """The algorithm with all its options set, checked. Raises UserError."""
         algorithm = notation.recipe(self.recipe)
         for stage, text in self.stages.items():
             algorithm = notation.replace_stage(algorithm, stage, text)
+        if self.data.environment() is not None:
+            algorithm = _playing_turns(algorithm, self.recipe)
         for path, text in self.algorithm.items():
             value = notation.value(text) if isinstance(text, str) else text
             algorithm = notation.override(algorithm, path, value)
@@ -163,17 +203,18 @@ class RunConfig(Section):
         for step in (1, self.training.steps):
             algorithm.at_step(step, self.training.steps)
         self.lr()
+        self.critic_lr()
         if self.evaluation.every:
             _ = self.evaluation.ks
         return algorithm
 
     def lr(self) -> float | Schedule:
-        """The learning rate as a number or schedule."""
-        value = self.training.lr
-        value = notation.value(value) if isinstance(value, str) else value
-        if isinstance(value, Schedule) or (isinstance(value, int | float) and value >= 0):
-            return value
-        raise UserError(f"training.lr must be a number >= 0 or a schedule, it is {value!r}")
+        """The policy's learning rate as a number or schedule."""
+        return _rate("training.lr", self.training.lr)
+
+    def critic_lr(self) -> float | Schedule:
+        """The critic's learning rate as a number or schedule."""
+        return _rate("critic.lr", self.critic.lr)
 
     def complete(self) -> "RunConfig":
         """The same run with every option of the method written out."""
@@ -184,6 +225,30 @@ class RunConfig(Section):
     def to_toml(self) -> str:
         """The text of the configuration file."""
         return tomli_w.dumps(_without_none(self.model_dump(mode="json")))
+
+
+def _rate(name: str, value: float | str) -> float | Schedule:
+    """A learning rate as a number or schedule. Raises UserError."""
+    rate = notation.value(value) if isinstance(value, str) else value
+    if isinstance(rate, Schedule) or (isinstance(rate, int | float) and rate >= 0):
+        return rate
+    raise UserError(f"{name} must be a number >= 0 or a schedule, it is {rate!r}")
+
+
+def _playing_turns(algorithm: Algorithm, recipe: str) -> Algorithm:
+    """The method with episodes in place of single answers, sampled with the same options.
+
+    Raises UserError for a rollout that is neither plain sampling nor plays turns itself.
+    """
+    use = algorithm.rollout
+    if "plays_turns" in facts(use):
+        return algorithm
+    if not isinstance(use.part, SampleIndependently):
+        raise UserError(
+            f"{recipe} has the rollout {use.label}, which answers once and cannot play turns: give "
+            "a recipe that samples independently, such as grpo, or a task that is no environment"
+        )
+    return dataclasses.replace(algorithm, rollout=Use(PlayTurns(**fields_of(use.part))))
 
 
 def load(path: Path) -> RunConfig:
@@ -200,6 +265,7 @@ def load(path: Path) -> RunConfig:
 # What differs for the shipped model: it is small, so it learns fast and needs few tokens.
 TINY: dict[str, Any] = {
     "training": {"lr": "linear(5e-4, 0)", "steps": 200},
+    "critic": {"lr": 3e-3},
     "evaluation": {"every": 50},
 }
 

@@ -12,7 +12,7 @@ The result is the same however the rows are split.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,11 +21,12 @@ from torch import Tensor
 
 from strop import kernel
 from strop import part as parts
-from strop.algorithm import Algorithm, Term
+from strop.algorithm import LEARNERS, Algorithm, Term
 from strop.batch import Batch
 from strop.errors import RunStopped
 from strop.kernel import Tally, View
 from strop.part import Update
+from strop.training.critic import Critic, critic_metrics
 from strop.training.policy import Policy
 from strop.training.refresh import refresh
 
@@ -40,7 +41,8 @@ class Learned:
 
 @dataclass
 class Learner:
-    """The models behind the updates: the trained policy and, where something reads it, a reference.
+    """The models behind the updates: the trained policy and, where something reads them, a
+    reference and a critic.
 
     rng_of(label, update) gives a fresh generator for a part in an update.
     """
@@ -49,6 +51,7 @@ class Learner:
     reference: Policy | None
     lr: float
     rng_of: Any
+    critic: Critic | None = None
 
     def learn(self, algorithm: Algorithm, batch: Batch) -> Learned:
         """Run the plan on a batch with advantage_T, gradient_T and denominator_T."""
@@ -65,7 +68,12 @@ class Learner:
                 update = updates.send((batch, measured))
             except StopIteration:
                 update = None
-        learned.metrics = {**tally.means(), **norms.means(), **_losses(tally, learned.num_updates)}
+        learned.metrics = {
+            **tally.means(),
+            **norms.means(),
+            **_losses(tally, algorithm.terms, learned.num_updates),
+            **critic_metrics(algorithm.terms, batch),
+        }
         return learned
 
     def _one(
@@ -75,37 +83,70 @@ class Learner:
         """One optimiser step; returns the columns that the plan wants measured afterwards."""
         terms = [t for t in algorithm.terms if not update.terms or t.name in update.terms]
         if update.before:
-            batch = refresh(batch, update.before, self.policy, self.reference)
+            batch = refresh(batch, update.before, self.policy, self.reference, self.critic)
         chosen = _rows_of(batch, update)
-        if not bool(chosen["gradient_T"].any()):
-            norms.add("groups/frac_updates_empty", 1.0, 1.0)
-            return {}
-        norms.add("groups/frac_updates_empty", 0.0, 1.0)
+        idle = not bool(chosen["gradient_T"].any())
+        norms.add("groups/frac_updates_empty", float(idle), 1.0)
         lr_scale = 1.0
-        for use in algorithm.rates:
-            lr_scale *= float(parts.call(use, chosen, rng=self.rng_of(use.label, number)).value)
-        self.apply(terms, chosen, number, tally)
-        for name, value in self.policy.update(self.lr * lr_scale).items():
-            norms.add(name, value, 1.0)
-        if not update.after:
+        if idle:
+            terms = [term for term in terms if term.learner != "policy"]
+        else:
+            for use in algorithm.rates:
+                found = parts.call(use, chosen, rng=self.rng_of(use.label, number))
+                lr_scale *= float(found.value)
+        trained = self.apply(terms, chosen, number, tally)
+        for learner in trained:
+            model = self._model(learner)
+            lr = model.lr_at(batch) if isinstance(model, Critic) else self.lr * lr_scale
+            for name, value in model.update(lr).items():
+                norms.add(name, value, 1.0)
+        if idle or not update.after:
             return {}
         return self.policy.columns(batch, update.after)
 
-    def apply(self, terms: list[Term], batch: Batch, number: int, tally: Tally) -> None:
-        """Add the gradient of the terms over `batch` to the weights' gradients."""
+    def _model(self, learner: str) -> Policy | Critic:
+        if learner == "policy":
+            return self.policy
+        assert self.critic is not None, "a term trains a critic, but the run has none"
+        return self.critic
+
+    def apply(self, terms: list[Term], batch: Batch, number: int, tally: Tally) -> list[str]:
+        """Add the gradient of the terms over `batch` to the weights' gradients.
+
+        Returns the learners that got one, be it 0; a critic without rows gets none.
+        """
+        trained = []
+        for learner in LEARNERS:
+            own = [term for term in terms if term.learner == learner]
+            if own and self._apply(self._model(learner), own, batch, number, tally):
+                trained.append(learner)
+        for name, loss in tally.losses.items():
+            if not math.isfinite(float(loss)):
+                raise RunStopped(
+                    f"the loss of the term {name} is {float(loss)}; look at the step's "
+                    "log-probabilities and advantages, or lower training.lr or critic.lr"
+                )
+        return trained
+
+    def _apply(
+        self, model: Policy | Critic, terms: list[Term], batch: Batch, number: int, tally: Tally
+    ) -> bool:
+        """`apply` for the terms of one model; whether it got a gradient."""
         rng = self.rng_of("terms", number)
         prepared = kernel.prepare(terms, batch, rng, tally)
         prepared = prepared.keep(_has_gradient(terms, prepared))
-        if prepared.size("B") == 0:  # every advantage is 0: a step of the optimiser all the same
-            self.policy.zero_gradient()
+        if prepared.size("B") == 0:
+            if isinstance(model, Critic):
+                return False
+            model.zero_gradient()  # every advantage is 0: a step of the optimiser all the same
         names = kernel.current_columns(terms)
         scope = kernel.scope_of(terms)
-        micros = self.policy.micro_batches(prepared)
+        micros = model.micro_batches(prepared)
         if len(micros) == 1:  # in the batch's own order, so that draws do not depend on the split
             micros = [prepared["index_B"]]
         measured = None
         if scope == "update" and len(micros) > 1:
-            measured = self._measure(terms, prepared, names, number, tally)
+            measured = self._measure(model, terms, prepared, names, number, tally)
         for index_B in micros:
             micro = (measured or prepared).take(index_B)
             compact = micro.narrow(micro["mask_T"])
@@ -113,27 +154,32 @@ class Learner:
                 adjoints_of = _known(compact, names, terms)
             else:
                 adjoints_of = self._asked(terms, compact, number, tally)
-            columns = self.policy.push(
-                micro,
-                names,
-                adjoints_of,
-                whole=measured is None and scope != "token",
-                distributions=kernel.distributions(terms, View(compact)),
-                others=self._others(terms, micro),
-            )
-            _report(compact, columns, terms, tally)
-        for name, loss in tally.losses.items():
-            if not math.isfinite(float(loss)):
-                raise RunStopped(
-                    f"the loss of the term {name} is {float(loss)}; look at the step's "
-                    "log-probabilities and advantages, or lower training.lr"
+            whole = measured is None and scope != "token"
+            if isinstance(model, Critic):
+                columns = model.push(micro, names, adjoints_of, whole)
+            else:
+                columns = model.push(
+                    micro,
+                    names,
+                    adjoints_of,
+                    whole,
+                    distributions=kernel.distributions(terms, View(compact)),
+                    others=self._others(terms, micro),
                 )
+            _report(compact, columns, terms, tally)
+        return True
 
     def _measure(
-        self, terms: list[Term], prepared: Batch, names: tuple[str, ...], number: int, tally: Tally
+        self,
+        model: Policy | Critic,
+        terms: list[Term],
+        prepared: Batch,
+        names: tuple[str, ...],
+        number: int,
+        tally: Tally,
     ) -> Batch:
         """The batch with the adjoints of all its rows as columns `adjoint:<name>`."""
-        columns = self.policy.columns(prepared, names)
+        columns = model.columns(prepared, names)
         mask_T = prepared["mask_T"]
         values = {name: column[mask_T] for name, column in columns.items()}
         found = self._asked(terms, prepared.narrow(mask_T), number, tally)(slice(None), values)
@@ -148,7 +194,9 @@ class Learner:
         """Adjoints computed from the columns of the rows asked for."""
 
         def adjoints_of(rows: slice, columns: dict[str, Tensor]) -> Mapping[str, Tensor]:
-            fresh = {} if "logp_old_T" in compact else {"logp_old_T": columns["logp_T"].detach()}
+            fresh = {}
+            if "logp_T" in columns and "logp_old_T" not in compact:
+                fresh["logp_old_T"] = columns["logp_T"].detach()
             view = View(compact, rows, fresh)
             plain = {name: columns[name] for name in kernel.current_columns(terms)}
             _, found = kernel.adjoints(
@@ -180,11 +228,13 @@ def _has_gradient(terms: list[Term], prepared: Batch) -> Tensor:
     """Rollouts [B] bool that some term gives a gradient to; the others need no forward pass.
 
     A rollout whose advantages are all 0 gives none when every term's parts state
-    `silent_at_zero_advantage`: half the groups of a well-trained policy.
+    `silent_at_zero_advantage`: half the groups of a well-trained policy. A critic learns from all.
     """
     learns_T = prepared["gradient_T"]
     stated = (parts.facts(term.objective) for term in terms)
-    if all("silent_at_zero_advantage" in facts for facts in stated):
+    if terms[0].learner != "policy":
+        learns_T = torch.stack([prepared[f"{term.name}:rows_T"] for term in terms]).any(0)
+    elif all("silent_at_zero_advantage" in facts for facts in stated):
         learns_T = learns_T & (prepared["advantage_T"] != 0)
     learns_B = torch.zeros(prepared.size("B"), dtype=torch.bool, device=learns_T.device)
     learns_B[prepared["rollout_T"][learns_T]] = True
@@ -195,7 +245,7 @@ def _rows_of(batch: Batch, update: Update) -> Batch:
     """The batch narrowed to the update, its advantage weighted, idle rows dropped."""
     gradient_T = batch["gradient_T"] & update.tokens_T
     denominator_T = batch["denominator_T"] & update.tokens_T
-    batch = batch.set(gradient_T=gradient_T, denominator_T=denominator_T)
+    batch = batch.set(gradient_T=gradient_T, denominator_T=denominator_T, update_T=update.tokens_T)
     if update.factor_T is not None:
         batch = batch.set(advantage_T=batch["advantage_T"] * update.factor_T.detach())
     in_update_B = torch.zeros(batch.size("B"), dtype=torch.bool, device=gradient_T.device)
@@ -215,7 +265,7 @@ def _known(compact: Batch, names: tuple[str, ...], terms: list[Term]) -> Any:
 
 def _report(compact: Batch, columns: Mapping[str, Tensor], terms: list[Term], tally: Tally) -> None:
     """Metrics that need the columns of the pass: sampler against trainer, distribution terms."""
-    if "logp_sampler_T" in compact:
+    if "logp_sampler_T" in compact and "logp_T" in columns:
         gap_T = (columns["logp_T"] - compact["logp_sampler_T"]).abs()
         gap_T = gap_T[~gap_T.isnan()]  # void where no engine drew the token
         tally.add("sampling/sampling_logp_difference/mean", gap_T.sum(), gap_T.numel())
@@ -228,12 +278,14 @@ def _report(compact: Batch, columns: Mapping[str, Tensor], terms: list[Term], ta
             tally.add(f"objective/{term.name}", columns[name][rows_T].sum(), rows_T.sum())
 
 
-def _losses(tally: Tally, num_updates: int) -> dict[str, float]:
-    """Mean loss per update, in all and per term."""
-    if num_updates == 0:
-        return {"loss": 0.0}
-    each = {f"loss/{name}": float(total) / num_updates for name, total in tally.losses.items()}
-    found = {"loss": sum(each.values()), **each}
+def _losses(tally: Tally, terms: Sequence[Term], num_updates: int) -> dict[str, float]:
+    """Mean loss per update: of each term, of the policy's together and of the critic's."""
+    each = {name: float(total) / max(num_updates, 1) for name, total in tally.losses.items()}
+    critics = {term.name for term in terms if term.learner == "critic"}
+    found = {f"loss/{name}": loss for name, loss in each.items()}
+    found["loss"] = sum(loss for name, loss in each.items() if name not in critics)
+    if critics:
+        found["critic/loss"] = sum(loss for name, loss in each.items() if name in critics)
     if "loss/policy" in found:
         found["policy_loss"] = found.pop("loss/policy")
     return found

@@ -59,8 +59,8 @@ class Run:
         """Write a checkpoint, unless this step has one, and drop the oldest ones."""
         if self.saved == self.done:
             return
-        optimiser = self.world.policy.optimiser
-        checkpoint.save(self.checkpoints, self.done, self.loaded, optimiser, self.state)
+        optimiser, critic = self.world.policy.optimiser, self.world.critic
+        checkpoint.save(self.checkpoints, self.done, self.loaded, optimiser, self.state, critic)
         self.saved = self.done
         checkpoint.prune(self.checkpoints, self.config.training.keep_checkpoints)
 
@@ -111,6 +111,8 @@ def _load(run: Run, place: Path) -> None:
     run.loaded.load_weights(place)
     assert run.world.policy.optimiser is not None
     run.world.policy.optimiser.load_state_dict(saved["optimiser"])
+    if run.world.critic is not None:
+        run.world.critic.load_state_dict(checkpoint.read(place, "critic.pt"))
     run.done, run.state, run.saved = saved["step"], saved["state"], saved["step"]
     run.world.engine.load_weights(None, run.done)
 
@@ -160,6 +162,7 @@ def _one_step(run: Run) -> Stepped:
         stepped = train_step(run.world, run.algorithm, run.state, step)
     except RunStopped as error:
         raise RunStopped(f"step {step}: {error}") from error
+    stepped.metrics.update(run.world.services.metrics())
     run.done, run.state = step, stepped.state
     return stepped
 

@@ -51,14 +51,17 @@ class Policy:
         wide = torch.promote_types(self.head().weight.dtype, torch.float32)
         empty = torch.zeros(batch.size("T"), dtype=wide, device=self.device)
         found = {name: empty.clone() for name in names}
-        for index_B in self.micro_batches(batch):
-            micro = batch.take(index_B)
-            hidden, ids = self.hidden(micro)
+        for rows, hidden, ids in self.states(batch):
             values = head.columns(self.head(), hidden, ids, tuple(names))
-            rows = self._policy_rows(batch, index_B)
             for name, value in values.items():
                 found[name][rows] = value
         return found
+
+    def states(self, batch: Batch) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """Rows, hidden states before them and ids of the policy tokens, a forward at a time."""
+        for index_B in self.micro_batches(batch):
+            hidden, ids = self.hidden(batch.take(index_B))
+            yield self._policy_rows(batch, index_B), hidden, ids
 
     def push(
         self,
@@ -127,22 +130,34 @@ class Policy:
         Raises RunStopped when a gradient is not finite; the weights are then as before.
         """
         assert self.optimiser is not None
-        parameters = list(self.parameters())
-        norm = nn.utils.clip_grad_norm_(parameters, self.max_grad_norm)
-        if not torch.isfinite(norm):
-            self.optimiser.zero_grad(set_to_none=True)
-            raise RunStopped(
-                f"the gradient is not finite (norm {float(norm)}); lower training.lr, or look at "
-                "the last rollouts for log-probabilities that are not finite"
-            )
-        for group in self.optimiser.param_groups:
-            group["lr"] = lr
-        self.optimiser.step()
-        self.optimiser.zero_grad(set_to_none=True)
-        return {"grad_norm": float(norm), "learning_rate": lr}
+        norm = clipped_step(self.optimiser, lr, self.max_grad_norm, "training.lr")
+        return {"grad_norm": norm, "learning_rate": lr}
 
     def parameters(self) -> Iterator[nn.Parameter]:
         """The trained parameters; with an optimiser, those that it steps (float32 masters)."""
         if self.optimiser is not None:
             return (p for group in self.optimiser.param_groups for p in group["params"])
         return (p for p in self.model.parameters() if p.requires_grad)
+
+
+def clipped_step(
+    optimiser: torch.optim.Optimizer, lr: float, max_grad_norm: float, setting: str
+) -> float:
+    """Step at learning rate `lr` with gradients scaled down to a norm; returns the norm before.
+
+    setting: what to lower when a gradient is not finite. Raises RunStopped then; the weights stay
+    as they were.
+    """
+    parameters = [p for group in optimiser.param_groups for p in group["params"]]
+    norm = nn.utils.clip_grad_norm_(parameters, max_grad_norm)
+    if not torch.isfinite(norm):
+        optimiser.zero_grad(set_to_none=True)
+        raise RunStopped(
+            f"the gradient is not finite (norm {float(norm)}); lower {setting}, or look at "
+            "the last rollouts for log-probabilities that are not finite"
+        )
+    for group in optimiser.param_groups:
+        group["lr"] = lr
+    optimiser.step()
+    optimiser.zero_grad(set_to_none=True)
+    return float(norm)

@@ -5,9 +5,10 @@ from collections.abc import Iterable
 import torch
 
 from strop import part as parts
-from strop.algorithm import REFRESHED, STAGES, Algorithm
+from strop.algorithm import REFRESHED, STAGES, Algorithm, is_value, old_value
 from strop.batch import Batch
 from strop.errors import UserError
+from strop.training.critic import Critic
 from strop.training.policy import Policy
 
 # column of the batch -> column of the policy that it is
@@ -19,7 +20,7 @@ OF_POLICY = {
 
 
 def wanted_columns(algorithm: Algorithm) -> frozenset[str]:
-    """The columns to refresh: those that something reads.
+    """The columns to refresh: those that something reads, and the value of every critic's head.
 
     A lone update takes its own log-probabilities as the old ones, so ratios and objectives then
     need none; what is prepared before the update (corrections, averages, rates) still does.
@@ -31,15 +32,26 @@ def wanted_columns(algorithm: Algorithm) -> frozenset[str]:
             columns = {read.column for read in parts.reads(use)}
             shortcut = lone and slot in ("ratio", "objective")
             wanted |= columns - {"logp_old_T"} if shortcut else columns
-    return frozenset(wanted) & REFRESHED
+    values = set(algorithm.value_columns())
+    old = {old_value(name) for name in values}
+    return frozenset((wanted & (REFRESHED | old)) | values)
 
 
-def refresh(batch: Batch, names: Iterable[str], policy: Policy, reference: Policy | None) -> Batch:
-    """`batch` with the columns `names` computed under the policy's or the reference's weights.
+def refresh(
+    batch: Batch,
+    names: Iterable[str],
+    policy: Policy,
+    reference: Policy | None,
+    critic: Critic | None = None,
+) -> Batch:
+    """`batch` with the columns `names` computed under the weights of policy, reference or critic.
 
     Raises UserError for the reference's columns when the run keeps no reference.
     """
     wanted = set(names)
+    if values := {name for name in wanted if is_value(name)}:
+        batch = _with_values(batch, values, critic)
+        wanted -= values
     if unknown := sorted(wanted - OF_POLICY.keys() - {"logp_ref_T", "logp_sampler_T"}):
         raise UserError(f"{', '.join(unknown)} cannot be computed anew during a step")
     ours = {name: OF_POLICY[name] for name in sorted(wanted) if name in OF_POLICY}
@@ -51,6 +63,17 @@ def refresh(batch: Batch, names: Iterable[str], policy: Policy, reference: Polic
             raise UserError("a part reads logp_ref_T, but the run keeps no reference policy")
         batch = batch.set(logp_ref_T=reference.columns(batch, ("logp_T",))["logp_T"])
     return batch
+
+
+def _with_values(batch: Batch, names: set[str], critic: Critic | None) -> Batch:
+    """`batch` with value columns; that of a head as it is now is also its old one, if asked for."""
+    heads = critic.current if critic is not None else ()
+    columns = {name: head for head in heads for name in (head, old_value(head)) if name in names}
+    if missing := sorted(names - columns.keys()):
+        raise UserError(f"no critic of this run computes {', '.join(missing)}")
+    assert critic is not None
+    found = critic.columns(batch, sorted(set(columns.values())))
+    return batch.set(**{name: found[head] for name, head in columns.items()})
 
 
 def freeze(model: torch.nn.Module) -> torch.nn.Module:

@@ -1,0 +1,1 @@
+"""Writes `objective_T` of terms that train a critic."""

@@ -1,0 +1,185 @@
+"""The critic as a learner: small value heads on the policy's hidden states.
+
+The value of token t is read from the policy's hidden state before it, as its log-probability is.
+No gradient flows from the heads into the policy.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import layer_norm
+
+from strop import kernel
+from strop import part as parts
+from strop.algorithm import Term
+from strop.batch import Batch
+from strop.errors import UserError
+from strop.training.policy import AdjointsOf, Policy, clipped_step
+
+
+class ValueHeads(nn.Module):
+    """hidden [N, width] -> values [N] by column: normalise, one hidden layer, one output a head.
+
+    The outputs' weights begin at 0, and so do all values; the hidden layer's are drawn from `seed`.
+    """
+
+    def __init__(
+        self, columns: Sequence[str], width: int, hidden_size: int, dtype: torch.dtype, seed: int
+    ) -> None:
+        super().__init__()
+        self.columns = tuple(columns)
+        rng = torch.Generator().manual_seed(seed)
+        drawn = torch.randn(hidden_size, width, generator=rng) / math.sqrt(width)
+        self.inner = nn.Parameter(drawn.to(dtype))
+        self.inner_bias = nn.Parameter(torch.zeros(hidden_size, dtype=dtype))
+        self.outer = nn.Parameter(torch.zeros(len(self.columns), hidden_size, dtype=dtype))
+        self.outer_bias = nn.Parameter(torch.zeros(len(self.columns), dtype=dtype))
+
+    def forward(self, hidden: Tensor) -> dict[str, Tensor]:
+        """Values [N] of every head."""
+        state = layer_norm(hidden.to(self.inner.dtype), hidden.shape[-1:])
+        inner = nn.functional.silu(state @ self.inner.T + self.inner_bias)
+        values = inner @ self.outer.T + self.outer_bias
+        return dict(zip(self.columns, values.unbind(-1), strict=True))
+
+
+@dataclass
+class Critic:
+    """Value heads on a policy's trunk, with an optimiser of their own.
+
+    lr: learning rate, a number or a schedule. The heads follow the policy as it is now: a value is
+    computed under the policy's current weights.
+    """
+
+    policy: Policy
+    heads: ValueHeads
+    optimiser: torch.optim.Optimizer
+    lr: Any
+    max_grad_norm: float = 1.0
+
+    @property
+    def current(self) -> tuple[str, ...]:
+        """The columns that it computes."""
+        return self.heads.columns
+
+    def micro_batches(self, batch: Batch) -> list[Tensor]:
+        """Rollout indices of the forward passes over `batch`."""
+        return self.policy.micro_batches(batch)
+
+    @torch.no_grad()
+    def columns(self, batch: Batch, names: Sequence[str]) -> dict[str, Tensor]:
+        """Values [T] of every policy token, 0 elsewhere, without gradient. Raises UserError."""
+        if unknown := sorted(set(names) - set(self.current)):
+            raise UserError(
+                f"the critic computes no {', '.join(unknown)}; it has {', '.join(self.current)}"
+            )
+        batch = batch.to(self.policy.device)
+        empty = torch.zeros(
+            batch.size("T"), dtype=self.heads.inner.dtype, device=self.policy.device
+        )
+        found = {name: empty.clone() for name in names}
+        for rows, hidden, _ in self.policy.states(batch):
+            values = self.heads(hidden)
+            for name in names:
+                found[name][rows] = values[name]
+        return found
+
+    def push(
+        self, micro: Batch, names: Sequence[str], adjoints_of: AdjointsOf, whole: bool
+    ) -> dict[str, Tensor]:
+        """Forward, adjoints and backward of one micro-batch; returns its columns.
+
+        Heads are small, so all rows are seen at once whatever the terms' scope.
+        """
+        with torch.no_grad():
+            hidden, _ = self.policy.hidden(micro)
+        values = self.heads(hidden)
+        known = {name: values[name].detach() for name in names}
+        adjoints = adjoints_of(slice(None), known)
+        pushed = [values[name] for name in names]
+        torch.autograd.backward(pushed, [adjoints[name].to(values[name].dtype) for name in names])
+        return known
+
+    def lr_at(self, batch: Batch) -> float:
+        """The learning rate at the batch's step."""
+        if callable(self.lr):
+            return float(self.lr(int(batch["step"]), int(batch["num_steps"])))
+        return float(self.lr)
+
+    def update(self, lr: float) -> dict[str, float]:
+        """One optimiser step at learning rate `lr`. Raises RunStopped for a gradient not finite."""
+        norm = clipped_step(self.optimiser, lr, self.max_grad_norm, "critic.lr")
+        return {"critic/grad_norm": norm, "critic/learning_rate": lr}
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that a checkpoint needs: the heads' names, weights and optimiser."""
+        return {
+            "columns": list(self.current),
+            "heads": self.heads.state_dict(),
+            "optimiser": self.optimiser.state_dict(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take over a state. Raises UserError when it is of other heads."""
+        shapes = {name: value.shape for name, value in self.heads.state_dict().items()}
+        saved = {name: value.shape for name, value in state["heads"].items()}
+        if tuple(state["columns"]) != self.current or saved != shapes:
+            raise UserError(
+                f"the checkpoint's critic has the heads {', '.join(state['columns'])} of other "
+                f"sizes than this run's ({', '.join(self.current)}): keep the method, the model "
+                "and critic.hidden_size"
+            )
+        self.heads.load_state_dict(state["heads"])
+        self.optimiser.load_state_dict(state["optimiser"])
+
+
+def make_critic(
+    columns: Sequence[str],
+    policy: Policy,
+    *,
+    hidden_size: int,
+    lr: Any,
+    betas: tuple[float, float],
+    max_grad_norm: float,
+    seed: int,
+) -> Critic:
+    """A critic with one head a column on the policy's trunk; hidden_size 0: as wide as the trunk.
+
+    Its weights are float32 or wider, whatever the model's are.
+    """
+    weight = policy.head().weight
+    width = weight.shape[1]
+    dtype = torch.promote_types(weight.dtype, torch.float32)
+    heads = ValueHeads(columns, width, hidden_size or width, dtype, seed).to(policy.device)
+    optimiser = torch.optim.AdamW(heads.parameters(), lr=0.0, betas=betas, weight_decay=0.0)
+    return Critic(policy, heads, optimiser, lr, max_grad_norm)
+
+
+def critic_metrics(terms: Sequence[Term], batch: Batch) -> dict[str, float]:
+    """How well each head foretold the returns of this step, before its updates.
+
+    Over all scored policy tokens; the explained variance is left out where no return differs.
+    """
+    found: dict[str, float] = {}
+    for term in terms:
+        columns = {read.parameter: read.column for read in parts.reads(term.objective)}
+        value, target = columns.get("value_T", ""), columns.get("return_T", "")
+        if term.learner != "critic" or value not in batch or target not in batch:
+            continue
+        rows_T, _ = kernel.rows_of(term.learner, batch)
+        value_N, return_N = batch[value][rows_T].double(), batch[target][rows_T].double()
+        if return_N.numel() == 0:
+            continue
+        head = value.removeprefix("value").removesuffix("_T").strip("_")
+        place = f"critic/{head}/" if head else "critic/"
+        found[f"{place}value_mean"] = float(value_N.mean())
+        found[f"{place}return_mean"] = float(return_N.mean())
+        variance = return_N.var(correction=0)
+        if bool(variance > 0):
+            missed = (return_N - value_N).var(correction=0)
+            found[f"{place}explained_variance"] = float(1 - missed / variance)
+    return found
