@@ -1,12 +1,13 @@
 """What exists, read from source files alone."""
 
 import dataclasses
+import inspect
 import subprocess
 import sys
 
 import pytest
 
-from strop import catalogue
+from strop import catalogue, schedule
 from strop import part as parts
 from strop.errors import UserError
 
@@ -23,7 +24,11 @@ def test_parts_match_what_importing_shows():
 def test_recipes_match_what_importing_shows():
     for entry in catalogue.recipes():
         function = entry.load()
-        assert list(function.__kwdefaults__) == [field.name for field in entry.fields]
+        parameters = list(inspect.signature(function).parameters.values())
+        assert [p.name for p in parameters] == [field.name for field in entry.fields]
+        for parameter, field in zip(parameters, entry.fields, strict=True):
+            default = eval(field.default, {**vars(schedule), **vars(sys.modules[entry.module])})
+            assert parameter.default == default, f"{entry.name}.{field.name}"
         assert function.__name__ == entry.name
 
 

@@ -11,13 +11,13 @@ import importlib
 import importlib.util
 import re
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from strop._source import ROOT, Source, read
 from strop.errors import UserError
 
-ROOT = Path(__file__).parent
 PART_FOLDERS = (
     "sampling", "rollout", "reward", "curation", "probe",
     "advantage/baseline", "advantage/scale", "advantage/credit", "advantage/weight",
@@ -151,62 +151,94 @@ def _load_module(name: str) -> Any:
 
 
 def _read_part(path: Path, folder: str) -> Entry | None:
-    text = path.read_text(encoding="utf-8")
-    for node in ast.parse(text).body:
-        if isinstance(node, ast.ClassDef) and node.name == camel(path.stem):
-            call = next(
-                (n for n in node.body if isinstance(n, ast.FunctionDef) and n.name == "__call__"),
-                None,
-            )
-            reads = tuple(a.arg for a in call.args.args if a.arg != "self") if call else ()
-            module = f"strop.{folder.replace('/', '.')}.{path.stem}"
-            doc = ast.get_docstring(node) or ""
-            fields = _class_fields(node, text.splitlines())
-            return Entry(path.stem, "part", folder, module, node.name, doc, fields, reads)
-    return None
+    source = read(path)
+    node = source.defined.get(camel(path.stem))
+    if not isinstance(node, ast.ClassDef):
+        return None
+    methods = {item.name: item for item in node.body if isinstance(item, ast.FunctionDef)}
+    call = methods.get("__call__")
+    reads = tuple(a.arg for a in call.args.args if a.arg != "self") if call else ()
+    module = f"strop.{folder.replace('/', '.')}.{path.stem}"
+    doc = ast.get_docstring(node) or ""
+    fields = tuple(_class_fields(source, node).values())
+    return Entry(path.stem, "part", folder, module, node.name, doc, fields, reads)
 
 
-def _class_fields(node: ast.ClassDef, lines: list[str]) -> tuple[Field, ...]:
-    found = []
+def _class_fields(source: Source, node: ast.ClassDef) -> dict[str, Field]:
+    """The fields of a dataclass by name, those of its bases first."""
+    fields: dict[str, Field] = {}
+    for base in node.bases:
+        found = source.find(ast.unparse(base))
+        if found and isinstance(found[1], ast.ClassDef):
+            fields |= _class_fields(found[0], found[1])
     for item in node.body:
         if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name):
             annotation = ast.unparse(item.annotation)
-            if annotation.startswith("ClassVar"):
-                continue
-            default = ast.unparse(item.value) if item.value else ""
-            comment = _comment_above(lines, item.lineno)
-            found.append(Field(item.target.id, annotation, default, comment))
-    return tuple(found)
-
-
-def _comment_above(lines: list[str], line: int) -> str:
-    taken: list[str] = []
-    at = line - 2
-    while at >= 0 and lines[at].strip().startswith("#"):
-        taken.insert(0, lines[at].strip().lstrip("# "))
-        at -= 1
-    return " ".join(taken)
+            if not annotation.startswith("ClassVar"):
+                default = ast.unparse(item.value) if item.value else ""
+                comment = source.comment_above(item.lineno)
+                fields[item.target.id] = Field(item.target.id, annotation, default, comment)
+    return fields
 
 
 def _read_recipes(path: Path) -> list[Entry]:
-    text = path.read_text(encoding="utf-8")
+    source = read(path)
+    module = f"strop.recipes.{path.stem}"
     found = []
-    for node in ast.parse(text).body:
-        if not isinstance(node, ast.FunctionDef) or node.name.startswith("_"):
+    for name, node in source.defined.items():
+        if not isinstance(node, ast.FunctionDef) or name.startswith("_"):
             continue
         if node.returns is None or ast.unparse(node.returns) != "Algorithm":
             continue
-        lines = text.splitlines()
-        fields = tuple(
-            Field(
-                arg.arg,
-                ast.unparse(arg.annotation) if arg.annotation else "",
-                ast.unparse(default) if default is not None else "",
-                _comment_above(lines, arg.lineno),
-            )
-            for arg, default in zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True)
-        )
+        fields = tuple(_parameters(source, node).values())
         doc = ast.get_docstring(node) or ""
-        module = f"strop.recipes.{path.stem}"
-        found.append(Entry(node.name, "recipe", "recipes", module, node.name, doc, fields))
+        found.append(Entry(name, "recipe", "recipes", module, name, doc, fields))
+    return found
+
+
+def _parameters(source: Source, node: ast.FunctionDef) -> dict[str, Field]:
+    """The parameters of a recipe by name: its own, then those that it inherits."""
+    fields = {
+        arg.arg: Field(
+            arg.arg,
+            ast.unparse(arg.annotation) if arg.annotation else "",
+            ast.unparse(default) if default is not None else "",
+            source.comment_above(arg.lineno),
+        )
+        for arg, default in zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True)
+    }
+    for decorator in node.decorator_list:
+        if isinstance(decorator, ast.Call) and ast.unparse(decorator.func) == "inherits":
+            inherited = _inherited(source, decorator)
+            fields |= {k: field for k, field in inherited.items() if k not in fields}
+    return fields
+
+
+def _inherited(source: Source, call: ast.Call) -> dict[str, Field]:
+    """What `inherits(parent, without=..., name=default)` of `recipes/_inherit.py` hands on."""
+    place, parent = _definition(source, call.args[0])
+    assert isinstance(parent, ast.FunctionDef)
+    changed = {keyword.arg: keyword.value for keyword in call.keywords}
+    without = _texts(source, changed.pop("without")) if "without" in changed else ()
+    return {
+        name: replace(field, default=ast.unparse(changed[name])) if name in changed else field
+        for name, field in _parameters(place, parent).items()
+        if name not in without
+    }
+
+
+def _texts(source: Source, node: ast.AST) -> tuple[str, ...]:
+    """A tuple of texts, written out or by the names of constants: `("beta", *CLIP)`."""
+    if isinstance(node, ast.Name):
+        return _texts(*_definition(source, node))
+    if isinstance(node, ast.Starred):
+        return _texts(source, node.value)
+    if isinstance(node, ast.Tuple):
+        return tuple(text for item in node.elts for text in _texts(source, item))
+    return (str(ast.literal_eval(ast.unparse(node))),)
+
+
+def _definition(source: Source, name: ast.expr) -> tuple[Source, ast.AST]:
+    found = source.find(ast.unparse(name))
+    assert found is not None, f"{ast.unparse(name)} is defined in no file of strop"
     return found

@@ -1,5 +1,6 @@
 """Every recipe composes, is documented, and differs from the others; found, never listed."""
 
+import inspect
 import itertools
 import re
 
@@ -64,7 +65,7 @@ def test_no_two_recipes_are_the_same():
 
 
 def defaults(function):
-    return dict(function.__kwdefaults__)
+    return {p.name: p.default for p in inspect.signature(function).parameters.values()}
 
 
 def legal(function, options):

@@ -4,6 +4,7 @@ The lists import neither torch nor any recipe; the page of one recipe composes i
 """
 
 import ast
+import inspect
 import json
 import re
 from collections.abc import Iterable
@@ -124,7 +125,7 @@ def _recipe_page(entry: Entry) -> dict[str, Any]:
     function = entry.load()
     meanings = _meanings(function())
     stages = {stage: texts for stage, texts in notation.describe(function()).items() if texts}
-    values = {k: notation.value_text(v) for k, v in function.__kwdefaults__.items()}
+    defaults = {p.name: p.default for p in inspect.signature(function).parameters.values()}
     return {
         **_citation(entry),
         "where": _first(r"arXiv \d{4}\.\d{4,5}, ([^.]+(?:\.\s\d[^.]*)*)\.", entry.doc),
@@ -132,7 +133,11 @@ def _recipe_page(entry: Entry) -> dict[str, Any]:
         **lines,
         "stages": stages,
         "parameters": [
-            {**f, "default": values[f["name"]], "meaning": meanings.get(f["name"], "")}
+            {
+                **f,
+                "default": notation.value_text(defaults[f["name"]]),
+                "meaning": f["meaning"] or meanings.get(f["name"], ""),
+            }
             for f in _fields(entry.fields)
         ],
     }

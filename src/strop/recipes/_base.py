@@ -19,6 +19,10 @@ from strop.reward.score_with_verifiers import ScoreWithVerifiers
 from strop.rollout.sample_independently import SampleIndependently
 from strop.sampling.draw_in_shuffled_order import DrawInShuffledOrder
 
+# Parameters of grpo by what they set: a recipe that replaces it inherits grpo without them.
+ESTIMATOR = ("eps", "std", "normalize_std", "singleton")
+CLIP = ("clip_low", "clip_high")
+
 AVERAGES: dict[str, Any] = {
     "token-mean": AverageOverTokens(),
     "token-sum": SumOverTokens(),

@@ -1,15 +1,18 @@
 """An entropy bonus that is switched on and strengthened while entropy is below a floor."""
 
 import dataclasses
+from typing import Any
 
 from strop.algorithm import Algorithm, Term
 from strop.control.hold_entropy_with_coefficient import HoldEntropyWithCoefficient
 from strop.loss.penalty.reward_entropy import RewardEntropy
 from strop.part import Use
-from strop.recipes._base import average
+from strop.recipes._base import ESTIMATOR, average
+from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
 
 
+@inherits(grpo, without=ESTIMATOR, aggregation="token-mean")
 def adaptive_entropy_coef(
     *,
     c0: float = 0.0,
@@ -17,12 +20,7 @@ def adaptive_entropy_coef(
     delta: float = 0.005,
     c_min: float = 0.0,
     c_max: float = 1.0,
-    clip_low: float = 0.2,
-    clip_high: float = 0.2,
-    beta: float = 0.0,
-    aggregation: str = "token-mean",
-    num_prompts: int = 32,
-    num_rollouts: int = 16,
+    **parent: Any,
 ) -> Algorithm:
     """Skywork Open Reasoner 1 Technical Report (adaptive entropy control).
 
@@ -36,14 +34,7 @@ def adaptive_entropy_coef(
     Differs from the paper: H is the mean over the tokens of a step, not of an optimiser step.
     Try: target (nats), delta, c0.
     """
-    algorithm = grpo(
-        clip_low=clip_low,
-        clip_high=clip_high,
-        beta=beta,
-        aggregation=aggregation,
-        num_prompts=num_prompts,
-        num_rollouts=num_rollouts,
-    )
+    algorithm = grpo(**parent)
     bonus = Term("entropy", Use(RewardEntropy()), average("token-mean"), coef=0.0)
     control = HoldEntropyWithCoefficient(
         start=c0, target=target, delta=delta, bounds=(c_min, c_max)

@@ -1,9 +1,12 @@
 """Policy optimisation whose clip makes room for good tokens."""
 
+from typing import Any
+
 from strop.algorithm import Algorithm
 from strop.loss.bound.balance_clip_bounds import BalanceClipBounds
 from strop.part import Use
-from strop.recipes._base import with_policy
+from strop.recipes._base import CLIP, ESTIMATOR, with_policy
+from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
 
 # low_start, low_max, low_step, high_start, high_max, high_step, target, dual_clip_c
@@ -13,6 +16,7 @@ FORMS = {
 }
 
 
+@inherits(grpo, without=(*ESTIMATOR, *CLIP), aggregation="token-mean")
 def bapo(
     *,
     # "paper" (probability-weighted share, c_high first) or "code" (ratio of sums, c_low first).
@@ -33,10 +37,7 @@ def bapo(
     target: float = 0.0,
     # Largest ratio on negative advantages; the paper has none, the code 3.
     dual_clip_c: float = 0.0,
-    beta: float = 0.0,
-    aggregation: str = "token-mean",
-    num_prompts: int = 32,
-    num_rollouts: int = 16,
+    **parent: Any,
 ) -> Algorithm:
     """BAPO: Stabilizing Off-Policy RL for LLMs via Balanced Policy Optimization.
 
@@ -55,9 +56,6 @@ def bapo(
     given = (low_start, low_max, low_step, high_start, high_max, high_step, target, dual_clip_c)
     own = FORMS.get(variant, FORMS["paper"])
     numbers = [value or default for value, default in zip(given, own, strict=True)]
-    algorithm = grpo(
-        beta=beta, aggregation=aggregation, num_prompts=num_prompts, num_rollouts=num_rollouts
-    )
     part = BalanceClipBounds(
         low=(numbers[0], numbers[1], numbers[2]),
         high=(numbers[3], numbers[4], numbers[5]),
@@ -65,4 +63,4 @@ def bapo(
         dual_clip_c=numbers[7],
         source_form=variant,
     )
-    return with_policy(algorithm, objective=Use(part))
+    return with_policy(grpo(**parent), objective=Use(part))

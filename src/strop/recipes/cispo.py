@@ -1,20 +1,21 @@
 """Policy optimisation that clips the importance weight instead of the update."""
 
+from typing import Any
+
 from strop.algorithm import Algorithm
 from strop.loss.bound.weight_by_clipped_ratio import WeightByClippedRatio
 from strop.part import Use
-from strop.recipes._base import with_policy
+from strop.recipes._base import ESTIMATOR, with_policy
+from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
 
 
+@inherits(grpo, without=ESTIMATOR, aggregation="token-mean")
 def cispo(
     *,
     clip_low: float = 10.0,
     clip_high: float = 0.2,
-    beta: float = 0.0,
-    aggregation: str = "token-mean",
-    num_prompts: int = 32,
-    num_rollouts: int = 16,
+    **parent: Any,
 ) -> Algorithm:
     """MiniMax-M1: Scaling Test-Time Compute Efficiently with Lightning Attention.
 
@@ -28,7 +29,5 @@ def cispo(
     bound). TRL's epsilon_high 5 is clip_high 4 here.
     Try: clip_high (4), clip_low, plan.num_minibatches.
     """
-    algorithm = grpo(
-        beta=beta, aggregation=aggregation, num_prompts=num_prompts, num_rollouts=num_rollouts
-    )
-    return with_policy(algorithm, objective=Use(WeightByClippedRatio(clip_low, clip_high)))
+    objective = WeightByClippedRatio(clip_low, clip_high)
+    return with_policy(grpo(**parent), objective=Use(objective))

@@ -1,12 +1,16 @@
 """Policy optimisation that spares a few tokens which would cost the most entropy."""
 
+from typing import Any
+
 from strop.algorithm import Algorithm
 from strop.loss.bound.drop_high_covariance_tokens import DropHighCovarianceTokens
 from strop.part import Use
-from strop.recipes._base import with_policy
+from strop.recipes._base import ESTIMATOR, with_policy
+from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
 
 
+@inherits(grpo, without=ESTIMATOR, aggregation="token-mean")
 def clip_cov(
     *,
     clip_low: float = 0.2,
@@ -14,10 +18,7 @@ def clip_cov(
     clip_cov_ratio: float = 2e-4,
     clip_cov_lb: float = 1.0,
     clip_cov_ub: float = 5.0,
-    beta: float = 0.0,
-    aggregation: str = "token-mean",
-    num_prompts: int = 32,
-    num_rollouts: int = 16,
+    **parent: Any,
 ) -> Algorithm:
     """The Entropy Mechanism of Reinforcement Learning for Reasoning Language Models (Clip-Cov).
 
@@ -32,10 +33,7 @@ def clip_cov(
     result does not depend on how rows are split.
     Try: clip_cov_ratio (more keeps more entropy), clip_cov_lb, num_rollouts.
     """
-    algorithm = grpo(
-        beta=beta, aggregation=aggregation, num_prompts=num_prompts, num_rollouts=num_rollouts
-    )
     part = DropHighCovarianceTokens(
         clip_low, clip_high, drop_share=clip_cov_ratio, cov_low=clip_cov_lb, cov_high=clip_cov_ub
     )
-    return with_policy(algorithm, objective=Use(part))
+    return with_policy(grpo(**parent), objective=Use(part))

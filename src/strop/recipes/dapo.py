@@ -1,17 +1,20 @@
 """Group relative policy optimisation with room to explore and no dead groups."""
 
 import dataclasses
+from typing import Any
 
 from strop.algorithm import Algorithm
 from strop.curation.drop_uniform_groups import DropUniformGroups
 from strop.loss.bound.clip_both_sides import ClipBothSides
 from strop.part import Use
-from strop.recipes._base import with_policy
+from strop.recipes._base import ESTIMATOR, with_policy
+from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
 from strop.reward.penalise_overlong_softly import PenaliseOverlongSoftly
 from strop.selection.drop_truncated_rollouts import DropTruncatedRollouts
 
 
+@inherits(grpo, without=(*ESTIMATOR, "beta"), aggregation="token-mean")
 def dapo(
     *,
     clip_low: float = 0.2,
@@ -23,9 +26,7 @@ def dapo(
     overlong_buffer: int = 0,
     overlong_factor: float = 1.0,
     overlong_filter: bool = False,
-    aggregation: str = "token-mean",
-    num_prompts: int = 32,
-    num_rollouts: int = 16,
+    **parent: Any,
 ) -> Algorithm:
     """DAPO: An Open-Source LLM Reinforcement Learning System at Scale.
 
@@ -41,10 +42,8 @@ def dapo(
     4096 of 20480, released script: 512 of 4096).
     Try: clip_high, max_rounds, overlong_factor (0: no length penalty).
     """
-    algorithm = with_policy(
-        grpo(aggregation=aggregation, num_prompts=num_prompts, num_rollouts=num_rollouts),
-        objective=Use(ClipBothSides(clip_low, clip_high, dual_clip_c)),
-    )
+    clip = ClipBothSides(clip_low, clip_high, dual_clip_c)
+    algorithm = with_policy(grpo(**parent), objective=Use(clip))
     shaping = PenaliseOverlongSoftly(overlong_buffer, overlong_factor)
     live = DropUniformGroups(max_rounds=max_rounds if refill else 1)
     return dataclasses.replace(

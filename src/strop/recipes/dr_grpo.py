@@ -1,22 +1,19 @@
 """Group relative policy optimisation without its two biases."""
 
+from typing import Any
+
 from strop.algorithm import Algorithm
 from strop.recipes._base import average, with_policy
+from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
 
 
+@inherits(grpo, without=("std",), normalize_std=False)
 def dr_grpo(
     *,
-    eps: float = 1e-6,
-    normalize_std: bool = False,
-    singleton: str = "raw",
-    clip_low: float = 0.2,
-    clip_high: float = 0.2,
-    beta: float = 0.0,
     aggregation: str = "seq-mean-token-sum-norm",
     length: int = 0,
-    num_prompts: int = 32,
-    num_rollouts: int = 16,
+    **parent: Any,
 ) -> Algorithm:
     """Understanding R1-Zero-Like Training: A Critical Perspective.
 
@@ -29,15 +26,5 @@ def dr_grpo(
     Differs from the paper: no. L is the run's longest answer unless `length` is set.
     Try: num_rollouts, length, clip_high.
     """
-    algorithm = grpo(
-        eps=eps,
-        normalize_std=normalize_std,
-        singleton=singleton,
-        clip_low=clip_low,
-        clip_high=clip_high,
-        beta=beta,
-        aggregation=aggregation,
-        num_prompts=num_prompts,
-        num_rollouts=num_rollouts,
-    )
+    algorithm = grpo(aggregation=aggregation, **parent)
     return with_policy(algorithm, average=average(aggregation, length)) if length else algorithm

@@ -1,26 +1,22 @@
 """Entropy along a drawn curve, by which rollouts are learned from."""
 
 import dataclasses
+from typing import Any
 
 from strop.algorithm import Algorithm
 from strop.part import Use
+from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
 from strop.schedule import Linear, Schedule
 from strop.selection.keep_inside_entropy_band import KeepInsideEntropyBand
 
 
+@inherits(grpo, without=("std", "singleton"), beta=1e-3, aggregation="prompt-mean")
 def entrocraft(
     *,
     h_low: float | Schedule = Linear(0.6, 0.4),  # noqa: B008 (frozen)
     h_high: float | Schedule = Linear(0.7, 0.5),  # noqa: B008 (frozen)
-    eps: float = 1e-6,
-    normalize_std: bool = True,
-    clip_low: float = 0.2,
-    clip_high: float = 0.2,
-    beta: float = 1e-3,
-    aggregation: str = "prompt-mean",
-    num_prompts: int = 32,
-    num_rollouts: int = 16,
+    **parent: Any,
 ) -> Algorithm:
     """Addressing Performance Saturation for LLM RL via Precise Entropy Curve Control.
 
@@ -35,15 +31,5 @@ def entrocraft(
     Default band: linear(0.6, 0.4) to linear(0.7, 0.5), nats.
     Try: h_low and h_high (schedules or numbers), num_rollouts.
     """
-    algorithm = grpo(
-        eps=eps,
-        normalize_std=normalize_std,
-        clip_low=clip_low,
-        clip_high=clip_high,
-        beta=beta,
-        aggregation=aggregation,
-        num_prompts=num_prompts,
-        num_rollouts=num_rollouts,
-    )
     selection = (Use(KeepInsideEntropyBand(h_low, h_high)),)
-    return dataclasses.replace(algorithm, selection=selection)
+    return dataclasses.replace(grpo(**parent), selection=selection)

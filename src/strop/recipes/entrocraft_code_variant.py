@@ -1,17 +1,20 @@
 """Entropy along a drawn curve, by swapping the estimator outside the band."""
 
 import dataclasses
+from typing import Any
 
 from strop.advantage.baseline.learn_one_sign_outside_entropy_band import (
     LearnOneSignOutsideEntropyBand,
 )
 from strop.algorithm import Algorithm
 from strop.part import Use
+from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
 from strop.reward.rescale_reward import RescaleReward
 from strop.schedule import Linear, Schedule
 
 
+@inherits(grpo, without=("std", "normalize_std", "singleton"), beta=1e-3, aggregation="token-mean")
 def entrocraft_code_variant(
     *,
     # Lower edge of the band, nats.
@@ -20,16 +23,10 @@ def entrocraft_code_variant(
     h_high: float | Schedule = Linear(0.7, 0.5),  # noqa: B008 (frozen)
     # What is left of positive rewards below the band.
     positive_weight: float = 0.0,
-    eps: float = 1e-6,
     # reward <- reward_scale * reward + reward_shift; 1 and 0 where it is -1 or 1 already.
     reward_scale: float = 2.0,
     reward_shift: float = -1.0,
-    clip_low: float = 0.2,
-    clip_high: float = 0.2,
-    beta: float = 1e-3,
-    aggregation: str = "token-mean",
-    num_prompts: int = 32,
-    num_rollouts: int = 16,
+    **parent: Any,
 ) -> Algorithm:
     """Addressing Performance Saturation for LLM RL via Precise Entropy Curve Control (released).
 
@@ -44,15 +41,7 @@ def entrocraft_code_variant(
     h_high = -inf is its raftpp, h_low = inf its nsr, that with positive_weight 0.1 w_reinforce.
     Try: h_low and h_high (schedules or numbers), positive_weight (0.1), reward_scale.
     """
-    algorithm = grpo(
-        eps=eps,
-        clip_low=clip_low,
-        clip_high=clip_high,
-        beta=beta,
-        aggregation=aggregation,
-        num_prompts=num_prompts,
-        num_rollouts=num_rollouts,
-    )
+    algorithm = grpo(**parent)
     *chain, credit = algorithm.advantage
     band = LearnOneSignOutsideEntropyBand(h_low, h_high, positive_weight)
     return dataclasses.replace(

@@ -1,13 +1,23 @@
 """Learning only from the tokens at which an answer forks."""
 
+from typing import Any
+
 from strop.algorithm import Algorithm
 from strop.part import Use
-from strop.recipes._base import with_policy
+from strop.recipes._base import ESTIMATOR, with_policy
+from strop.recipes._inherit import inherits
 from strop.recipes.dapo import dapo
 from strop.recipes.grpo import grpo
 from strop.selection.keep_high_entropy_tokens import KeepHighEntropyTokens
 
 
+@inherits(
+    dapo,
+    without=(
+        "dual_clip_c", "dynamic_sampling", "refill", "max_rounds",
+        "overlong_buffer", "overlong_factor", "overlong_filter",
+    ),
+)  # fmt: skip
 def forking_token_mask(
     *,
     # Share of the tokens that is kept.
@@ -16,11 +26,7 @@ def forking_token_mask(
     selection: str = "quantile",
     # The average is over the "kept" tokens, or over all, "full".
     normaliser: str = "kept",
-    clip_low: float = 0.2,
-    clip_high: float = 0.28,
-    aggregation: str = "token-mean",
-    num_prompts: int = 32,
-    num_rollouts: int = 16,
+    **parent: Any,
 ) -> Algorithm:
     """Beyond the 80/20 Rule: High-Entropy Minority Tokens Drive Effective RL for LLM Reasoning.
 
@@ -34,26 +40,16 @@ def forking_token_mask(
     step is one update; the quantile is over the update.
     Try: rho, normaliser ("full" is TRL's), selection.
     """
-    algorithm = dapo(
-        clip_low=clip_low,
-        clip_high=clip_high,
-        aggregation=aggregation,
-        num_prompts=num_prompts,
-        num_rollouts=num_rollouts,
-    )
-    return with_policy(algorithm, on=Use(KeepHighEntropyTokens(rho, selection, normaliser)))
+    masked = KeepHighEntropyTokens(rho, selection, normaliser)
+    return with_policy(dapo(**parent), on=Use(masked))
 
 
+@inherits(grpo, without=ESTIMATOR, aggregation="token-mean")
 def top_entropy_quantile(
     *,
     # Share of the tokens that is kept.
     rho: float = 0.2,
-    clip_low: float = 0.2,
-    clip_high: float = 0.2,
-    beta: float = 0.0,
-    aggregation: str = "token-mean",
-    num_prompts: int = 32,
-    num_rollouts: int = 16,
+    **parent: Any,
 ) -> Algorithm:
     """Beyond the 80/20 Rule: High-Entropy Minority Tokens Drive Effective RL (TRL's form).
 
@@ -66,12 +62,5 @@ def top_entropy_quantile(
     that of forking_token_mask. TRL's own default is rho 1 (off); 0.2 is what it recommends.
     Try: rho, clip_high, beta.
     """
-    algorithm = grpo(
-        clip_low=clip_low,
-        clip_high=clip_high,
-        beta=beta,
-        aggregation=aggregation,
-        num_prompts=num_prompts,
-        num_rollouts=num_rollouts,
-    )
-    return with_policy(algorithm, on=Use(KeepHighEntropyTokens(rho, normaliser="full")))
+    masked = KeepHighEntropyTokens(rho, normaliser="full")
+    return with_policy(grpo(**parent), on=Use(masked))

@@ -1,22 +1,23 @@
 """Policy optimisation on the geometric mean of an answer's clipped ratios."""
 
+from typing import Any
+
 from strop.algorithm import Algorithm
 from strop.loss.bound.clip_geometric_mean import ClipGeometricMean
 from strop.part import Use
-from strop.recipes._base import with_policy
+from strop.recipes._base import ESTIMATOR, with_policy
+from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
 
 
+@inherits(grpo, without=ESTIMATOR)
 def gmpo(
     *,
     # Width below, nats of the log-ratio.
     clip_low: float = 0.4,
     # Width above, nats of the log-ratio.
     clip_high: float = 0.4,
-    beta: float = 0.0,
-    aggregation: str = "seq-mean-token-mean",
-    num_prompts: int = 32,
-    num_rollouts: int = 16,
+    **parent: Any,
 ) -> Algorithm:
     """Geometric-Mean Policy Optimization.
 
@@ -30,7 +31,4 @@ def gmpo(
     average is over answers: another aggregation weighs long answers more.
     Try: clip_high, clip_low, plan.num_minibatches (4).
     """
-    algorithm = grpo(
-        beta=beta, aggregation=aggregation, num_prompts=num_prompts, num_rollouts=num_rollouts
-    )
-    return with_policy(algorithm, objective=Use(ClipGeometricMean(clip_low, clip_high)))
+    return with_policy(grpo(**parent), objective=Use(ClipGeometricMean(clip_low, clip_high)))

@@ -1,6 +1,7 @@
 """The plain policy gradient, made up for rollouts without a signal."""
 
 import dataclasses
+from typing import Any
 
 from strop.advantage.baseline.subtract_group_mean import SubtractGroupMean
 from strop.advantage.credit.spread_evenly import SpreadEvenly
@@ -8,10 +9,12 @@ from strop.advantage.scale.scale_by_signal_share import ScaleBySignalShare
 from strop.algorithm import Algorithm
 from strop.loss.bound.follow_advantage import FollowAdvantage
 from strop.part import Use
-from strop.recipes._base import with_policy
+from strop.recipes._base import CLIP, ESTIMATOR, with_policy
+from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
 
 
+@inherits(grpo, without=(*ESTIMATOR, *CLIP, "beta"), aggregation="token-mean")
 def gpg(
     *,
     # Constant that divides the advantages.
@@ -20,9 +23,7 @@ def gpg(
     singleton: str = "raw",
     # What is a signal: "code" (a reward other than 0) or "paper" (an advantage other than 0).
     variant: str = "code",
-    aggregation: str = "token-mean",
-    num_prompts: int = 32,
-    num_rollouts: int = 16,
+    **parent: Any,
 ) -> Algorithm:
     """GPG: A Simple and Strong Reinforcement Learning Baseline for Model Reasoning.
 
@@ -36,11 +37,10 @@ def gpg(
     takes an advantage other than 0. With rewards of 0 and 1 the code's alpha is 1 / accuracy.
     Try: variant ("paper"), num_rollouts, f_norm.
     """
-    algorithm = grpo(aggregation=aggregation, num_prompts=num_prompts, num_rollouts=num_rollouts)
     chain = (
         Use(SubtractGroupMean(singleton)),
         Use(ScaleBySignalShare(f_norm, variant)),
         Use(SpreadEvenly()),
     )
-    algorithm = dataclasses.replace(algorithm, advantage=chain)
+    algorithm = dataclasses.replace(grpo(**parent), advantage=chain)
     return with_policy(algorithm, objective=Use(FollowAdvantage()), ratio=None)

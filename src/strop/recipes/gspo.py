@@ -1,21 +1,17 @@
 """Policy optimisation with one importance ratio per answer."""
 
+from typing import Any
+
 from strop.algorithm import Algorithm
 from strop.loss.ratio.ratio_per_sequence import RatioPerSequence
 from strop.part import Use
-from strop.recipes._base import with_policy
+from strop.recipes._base import ESTIMATOR, with_policy
+from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
 
 
-def gspo(
-    *,
-    clip_low: float = 3e-4,
-    clip_high: float = 4e-4,
-    beta: float = 0.0,
-    aggregation: str = "seq-mean-token-mean",
-    num_prompts: int = 32,
-    num_rollouts: int = 16,
-) -> Algorithm:
+@inherits(grpo, without=ESTIMATOR, clip_low=3e-4, clip_high=4e-4)
+def gspo(**parent: Any) -> Algorithm:
     """Group Sequence Policy Optimization.
 
     arXiv 2507.18071, eq. 5 and 7. Code: none released (verl, TRL carry it). Parent: grpo.
@@ -28,12 +24,4 @@ def gspo(
     Differs from the paper: no. The rollouts of a step need several updates for the clip to act.
     Try: clip_high, plan.num_minibatches (4), aggregation.
     """
-    algorithm = grpo(
-        clip_low=clip_low,
-        clip_high=clip_high,
-        beta=beta,
-        aggregation=aggregation,
-        num_prompts=num_prompts,
-        num_rollouts=num_rollouts,
-    )
-    return with_policy(algorithm, ratio=Use(RatioPerSequence()))
+    return with_policy(grpo(**parent), ratio=Use(RatioPerSequence()))

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from typing import Any
 
 from strop.advantage.baseline.subtract_group_mean import SubtractGroupMean
 from strop.advantage.credit.spread_evenly import SpreadEvenly
@@ -12,11 +13,13 @@ from strop.loss.bound.follow_log_likelihood import FollowLogLikelihood
 from strop.loss.penalty.reward_entropy import RewardEntropy
 from strop.loss.ratio.ratio_per_token import RatioPerToken
 from strop.part import Use
-from strop.recipes._base import average
+from strop.recipes._base import CLIP, ESTIMATOR, average
+from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
 from strop.selection.keep_origins import KeepOrigins
 
 
+@inherits(grpo, without=(*ESTIMATOR, *CLIP, "beta", "aggregation"), num_rollouts=8)
 def hpt(
     *,
     # Most right answers with which a prompt is still imitated; -1: never.
@@ -29,8 +32,7 @@ def hpt(
     entropy_coef: float = 1e-3,
     # Constant that divides the sum of the policy term, tokens.
     L_max: int = 8192,
-    num_prompts: int = 32,
-    num_rollouts: int = 8,
+    **parent: Any,
 ) -> Algorithm:
     """Towards a Unified View of Large Language Model Post-Training (Hybrid Post-Training).
 
@@ -67,7 +69,7 @@ def hpt(
         bonus = Term("entropy", Use(RewardEntropy()), average("token-mean"), coef=entropy_coef)
         terms.append(bonus)
     return dataclasses.replace(
-        grpo(num_prompts=num_prompts, num_rollouts=num_rollouts),
+        grpo(**parent),
         curation=(Use(ReplaceFailedWithDemonstrations(gate, success)),),
         advantage=(Use(SubtractGroupMean(singleton="zero")), Use(SpreadEvenly())),
         terms=tuple(terms),

@@ -1,27 +1,27 @@
 """Policy optimisation without a clip, holding back the tokens which would cost the most entropy."""
 
 import dataclasses
+from typing import Any
 
 from strop.algorithm import Algorithm
 from strop.loss.bound.penalise_high_covariance_tokens import PenaliseHighCovarianceTokens
 from strop.part import Use
 from strop.plan.split_into_minibatches import SplitIntoMinibatches
-from strop.recipes._base import with_policy
+from strop.recipes._base import CLIP, ESTIMATOR, with_policy
+from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
 
 
+@inherits(grpo, without=(*ESTIMATOR, *CLIP), aggregation="token-mean")
 def kl_cov(
     *,
     # Share of an update's tokens that pays for moving.
     kl_cov_ratio: float = 2e-4,
     # Weight of the penalty, per nat.
     ppo_kl_coef: float = 1.0,
-    beta: float = 0.0,
     # Optimiser steps a training step: the penalty needs more than one.
     num_minibatches: int = 8,
-    aggregation: str = "token-mean",
-    num_prompts: int = 32,
-    num_rollouts: int = 16,
+    **parent: Any,
 ) -> Algorithm:
     """The Entropy Mechanism of Reinforcement Learning for Reasoning Language Models (KL-Cov).
 
@@ -36,11 +36,7 @@ def kl_cov(
     result does not depend on how rows are split.
     Try: kl_cov_ratio (2e-3, the paper's for 7B), ppo_kl_coef, num_minibatches.
     """
-    algorithm = grpo(
-        beta=beta, aggregation=aggregation, num_prompts=num_prompts, num_rollouts=num_rollouts
-    )
-    algorithm = dataclasses.replace(
-        algorithm, plan=Use(SplitIntoMinibatches(num_minibatches=num_minibatches))
-    )
+    plan = SplitIntoMinibatches(num_minibatches=num_minibatches)
+    algorithm = dataclasses.replace(grpo(**parent), plan=Use(plan))
     part = PenaliseHighCovarianceTokens(kl_cov_ratio, ppo_kl_coef)
     return with_policy(algorithm, objective=Use(part))

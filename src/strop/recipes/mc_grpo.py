@@ -1,6 +1,7 @@
 """Group relative policy optimisation around the median, for few rollouts."""
 
 import dataclasses
+from typing import Any
 
 from strop.advantage.baseline.subtract_group_median import SubtractGroupMedian
 from strop.advantage.credit.spread_evenly import SpreadEvenly
@@ -8,23 +9,22 @@ from strop.advantage.scale.divide_by_group_mad import DivideByGroupMad
 from strop.algorithm import Algorithm
 from strop.part import Use
 from strop.plan.split_into_minibatches import SplitIntoMinibatches
+from strop.recipes._base import ESTIMATOR
+from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
 from strop.selection.drop_median_rollout import DropMedianRollout
 
 
+@inherits(grpo, without=ESTIMATOR, beta=0.04)
 def mc_grpo(
     *,
     eps: float = 1e-3,
     floor: float = 0.0,
     nonzero_rescale: bool = False,
     group_size_plus_one: int = 0,
-    clip_low: float = 0.2,
-    clip_high: float = 0.2,
-    beta: float = 0.04,
-    aggregation: str = "seq-mean-token-mean",
     num_epochs: int = 2,
-    num_prompts: int = 32,
     num_rollouts: int = 16,
+    **parent: Any,
 ) -> Algorithm:
     """MC-GRPO: Median-Centered Group Relative Policy Optimization for Small-Rollout RL.
 
@@ -38,17 +38,9 @@ def mc_grpo(
     advantages of 1 / eps. `group_size_plus_one` is the factor's G + 1 (0: as sampled).
     Try: num_rollouts (2 to 8), floor (0.1), nonzero_rescale (the code for GSM8K).
     """
-    algorithm = grpo(
-        clip_low=clip_low,
-        clip_high=clip_high,
-        beta=beta,
-        aggregation=aggregation,
-        num_prompts=num_prompts,
-        num_rollouts=num_rollouts + 1,
-    )
     scale = DivideByGroupMad(eps, floor, nonzero_rescale, group_size_plus_one)
     return dataclasses.replace(
-        algorithm,
+        grpo(num_rollouts=num_rollouts + 1, **parent),
         advantage=(Use(SubtractGroupMedian()), Use(scale), Use(SpreadEvenly())),
         selection=(Use(DropMedianRollout()),),
         plan=Use(SplitIntoMinibatches(num_epochs=num_epochs)),

@@ -1,6 +1,7 @@
 """Group relative policy optimisation that learns from prompts it never solves."""
 
 import dataclasses
+from typing import Any
 
 from strop.advantage.baseline.subtract_mean_with_imagined_best import SubtractMeanWithImaginedBest
 from strop.advantage.credit.spread_evenly import SpreadEvenly
@@ -8,9 +9,14 @@ from strop.advantage.scale.divide_by_group_std import DivideByGroupStd
 from strop.algorithm import Algorithm
 from strop.curation.drop_solved_groups import DropSolvedGroups
 from strop.part import Use
+from strop.recipes._base import ESTIMATOR
+from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
 
 
+@inherits(
+    grpo, without=(*ESTIMATOR, "beta"), clip_low=0.16, clip_high=0.24, aggregation="token-mean"
+)
 def ngrpo(
     *,
     # Imagined perfect rollouts of each group.
@@ -20,13 +26,9 @@ def ngrpo(
     eps: float = 1e-6,
     # What a group of one gets: "raw" (its reward) or "zero".
     singleton: str = "raw",
-    clip_low: float = 0.16,
-    clip_high: float = 0.24,
     # Rounds of sampling a step, the first included.
     max_rounds: int = 10,
-    aggregation: str = "token-mean",
-    num_prompts: int = 32,
-    num_rollouts: int = 16,
+    **parent: Any,
 ) -> Algorithm:
     """NGRPO: Negative-enhanced Group Relative Policy Optimization.
 
@@ -41,15 +43,8 @@ def ngrpo(
     with what there is.
     Try: n_virtual, clip_low, plan.num_minibatches (4, as in the paper).
     """
-    algorithm = grpo(
-        clip_low=clip_low,
-        clip_high=clip_high,
-        aggregation=aggregation,
-        num_prompts=num_prompts,
-        num_rollouts=num_rollouts,
-    )
     return dataclasses.replace(
-        algorithm,
+        grpo(**parent),
         curation=(Use(DropSolvedGroups(R_max, max_rounds=max_rounds)),),
         advantage=(
             Use(SubtractMeanWithImaginedBest(n_virtual, R_max, singleton)),

@@ -1,23 +1,24 @@
 """Exact on-policy updates with the baseline of least variance."""
 
 import dataclasses
+from typing import Any
 
 from strop.advantage.baseline.subtract_length_weighted_mean import SubtractLengthWeightedMean
 from strop.advantage.credit.spread_evenly import SpreadEvenly
 from strop.algorithm import Algorithm
 from strop.loss.bound.follow_advantage import FollowAdvantage
 from strop.part import Use
-from strop.recipes._base import with_policy
+from strop.recipes._base import CLIP, ESTIMATOR, with_policy
+from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
 
 
+@inherits(grpo, without=(*ESTIMATOR, *CLIP, "beta"), aggregation="token-mean")
 def opo(
     *,
     # What a group of one gets: "raw" (its reward) or "zero".
     singleton: str = "raw",
-    aggregation: str = "token-mean",
-    num_prompts: int = 32,
-    num_rollouts: int = 16,
+    **parent: Any,
 ) -> Algorithm:
     """On-Policy RL with Optimal Reward Baseline.
 
@@ -31,7 +32,6 @@ def opo(
     leave plan.num_minibatches at 1.
     Try: num_rollouts, aggregation, singleton.
     """
-    algorithm = grpo(aggregation=aggregation, num_prompts=num_prompts, num_rollouts=num_rollouts)
     chain = (Use(SubtractLengthWeightedMean(singleton)), Use(SpreadEvenly()))
-    algorithm = dataclasses.replace(algorithm, advantage=chain)
+    algorithm = dataclasses.replace(grpo(**parent), advantage=chain)
     return with_policy(algorithm, objective=Use(FollowAdvantage()), ratio=None)

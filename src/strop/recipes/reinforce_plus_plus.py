@@ -1,6 +1,7 @@
 """REINFORCE whose advantages are normalised over the whole step."""
 
 import dataclasses
+from typing import Any
 
 from strop.advantage.baseline.subtract_group_mean import SubtractGroupMean
 from strop.advantage.credit.discount_from_end import DiscountFromEnd
@@ -8,21 +9,19 @@ from strop.advantage.credit.spread_evenly import SpreadEvenly
 from strop.advantage.weight.whiten_over_batch_tokens import WhitenOverBatchTokens
 from strop.algorithm import Algorithm
 from strop.part import Use
+from strop.recipes._base import ESTIMATOR
+from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
 
 
+@inherits(grpo, without=ESTIMATOR, aggregation="token-mean")
 def reinforce_plus_plus(
     *,
     # Discount of a token; 1: the outcome reaches all tokens alike.
     gamma: float = 1.0,
     # Added to the variance of the whitening.
     whiten_eps: float = 1e-8,
-    clip_low: float = 0.2,
-    clip_high: float = 0.2,
-    beta: float = 0.0,
-    aggregation: str = "token-mean",
-    num_prompts: int = 32,
-    num_rollouts: int = 16,
+    **parent: Any,
 ) -> Algorithm:
     """REINFORCE++: Stabilizing Critic-Free Policy Optimization with Global Normalization.
 
@@ -37,31 +36,17 @@ def reinforce_plus_plus(
     stop the return (verl stops it there).
     Try: num_rollouts (1 is enough), gamma, clip_high.
     """
-    algorithm = grpo(
-        clip_low=clip_low,
-        clip_high=clip_high,
-        beta=beta,
-        aggregation=aggregation,
-        num_prompts=num_prompts,
-        num_rollouts=num_rollouts,
-    )
     credit = SpreadEvenly() if gamma == 1 else DiscountFromEnd(gamma)
     chain = (Use(credit), Use(WhitenOverBatchTokens(whiten_eps)))
-    return dataclasses.replace(algorithm, advantage=chain)
+    return dataclasses.replace(grpo(**parent), advantage=chain)
 
 
+@inherits(reinforce_plus_plus, without=("gamma",))
 def reinforce_plus_plus_baseline(
     *,
-    # Added to the variance of the whitening.
-    whiten_eps: float = 1e-8,
     # What a group of one gets before whitening: "raw" (its reward) or "zero".
     singleton: str = "raw",
-    clip_low: float = 0.2,
-    clip_high: float = 0.2,
-    beta: float = 0.0,
-    aggregation: str = "token-mean",
-    num_prompts: int = 32,
-    num_rollouts: int = 16,
+    **parent: Any,
 ) -> Algorithm:
     """REINFORCE++: Stabilizing Critic-Free Policy Optimization with Global Normalization.
 
@@ -74,14 +59,6 @@ def reinforce_plus_plus_baseline(
     Differs from the paper: leaving the reference costs nothing unless beta > 0.
     Try: num_rollouts, clip_high, beta.
     """
-    algorithm = reinforce_plus_plus(
-        whiten_eps=whiten_eps,
-        clip_low=clip_low,
-        clip_high=clip_high,
-        beta=beta,
-        aggregation=aggregation,
-        num_prompts=num_prompts,
-        num_rollouts=num_rollouts,
-    )
+    algorithm = reinforce_plus_plus(**parent)
     chain = (Use(SubtractGroupMean(singleton)), *algorithm.advantage)
     return dataclasses.replace(algorithm, advantage=chain)

@@ -1,26 +1,21 @@
 """REINFORCE with the prompt's greedy answer as the baseline."""
 
 import dataclasses
+from typing import Any
 
 from strop.advantage.baseline.subtract_greedy_reward import SubtractGreedyReward
 from strop.advantage.credit.spread_evenly import SpreadEvenly
 from strop.algorithm import Algorithm
 from strop.curation.drop_rollouts_of_stage import DropRolloutsOfStage
 from strop.part import Use
+from strop.recipes._inherit import inherits
 from strop.recipes.rloo import rloo
 from strop.reward.note_greedy_reward import NoteGreedyReward
 from strop.rollout.sample_with_greedy import SampleWithGreedy
 
 
-def remax(
-    *,
-    clip_low: float = 0.2,
-    clip_high: float = 0.2,
-    beta: float = 0.0,
-    aggregation: str = "seq-mean-token-sum",
-    num_prompts: int = 32,
-    num_rollouts: int = 16,
-) -> Algorithm:
+@inherits(rloo, without=("singleton",))
+def remax(**parent: Any) -> Algorithm:
     """ReMax: A Simple, Effective, and Efficient Reinforcement Learning Method for Aligning LLMs.
 
     arXiv 2310.10505. Code: liziniu/ReMax (verl carries it). Parent: rloo. Status: exact.
@@ -33,14 +28,7 @@ def remax(
     2. a clip as in verl, without effect at one update per batch; 3. 16 samples a prompt (paper: 1).
     Try: num_rollouts (1), num_prompts (256), beta.
     """
-    algorithm = rloo(
-        clip_low=clip_low,
-        clip_high=clip_high,
-        beta=beta,
-        aggregation=aggregation,
-        num_prompts=num_prompts,
-        num_rollouts=num_rollouts,
-    )
+    algorithm = rloo(**parent)
     price = algorithm.advantage[:-2]
     return dataclasses.replace(
         algorithm,

@@ -1,24 +1,24 @@
 """REINFORCE with the other answers of the prompt as the baseline."""
 
 import dataclasses
+from typing import Any
 
 from strop.advantage.baseline.subtract_kl_to_reference import SubtractKlToReference
 from strop.advantage.baseline.subtract_leave_one_out_mean import SubtractLeaveOneOutMean
 from strop.advantage.credit.spread_evenly import SpreadEvenly
 from strop.algorithm import Algorithm
 from strop.part import Use
+from strop.recipes._base import ESTIMATOR
+from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
 
 
+@inherits(grpo, without=ESTIMATOR, aggregation="seq-mean-token-sum")
 def rloo(
     *,
     singleton: str = "raw",
-    clip_low: float = 0.2,
-    clip_high: float = 0.2,
     beta: float = 0.0,
-    aggregation: str = "seq-mean-token-sum",
-    num_prompts: int = 32,
-    num_rollouts: int = 16,
+    **parent: Any,
 ) -> Algorithm:
     """Back to Basics: Revisiting REINFORCE Style Optimization for Learning from Human Feedback.
 
@@ -33,13 +33,6 @@ def rloo(
     as in verl, without effect at one update per batch.
     Try: num_rollouts, beta (0.05), aggregation.
     """
-    algorithm = grpo(
-        clip_low=clip_low,
-        clip_high=clip_high,
-        aggregation=aggregation,
-        num_prompts=num_prompts,
-        num_rollouts=num_rollouts,
-    )
     penalty = (Use(SubtractKlToReference(beta)),) if beta else ()
     chain = (*penalty, Use(SubtractLeaveOneOutMean(singleton)), Use(SpreadEvenly()))
-    return dataclasses.replace(algorithm, advantage=chain)
+    return dataclasses.replace(grpo(**parent), advantage=chain)

@@ -1,22 +1,23 @@
 """Policy optimisation with a soft gate in place of the clip."""
 
+from typing import Any
+
 from strop.algorithm import Algorithm
 from strop.loss.bound.bound_ratio_softly import BoundRatioSoftly
 from strop.part import Use
-from strop.recipes._base import with_policy
+from strop.recipes._base import CLIP, ESTIMATOR, with_policy
+from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
 
 
+@inherits(grpo, without=(*ESTIMATOR, *CLIP))
 def sapo_soft(
     *,
     # How fast the weight of good tokens fades as their ratio leaves 1.
     tau_pos: float = 1.0,
     # How fast the weight of bad tokens fades.
     tau_neg: float = 1.05,
-    beta: float = 0.0,
-    aggregation: str = "seq-mean-token-mean",
-    num_prompts: int = 32,
-    num_rollouts: int = 16,
+    **parent: Any,
 ) -> Algorithm:
     """Soft Adaptive Policy Optimization.
 
@@ -29,7 +30,4 @@ def sapo_soft(
     Differs from the paper: no. The value at ratio 1 is not that of the clipped loss.
     Try: tau_neg, tau_pos, plan.num_minibatches (4).
     """
-    algorithm = grpo(
-        beta=beta, aggregation=aggregation, num_prompts=num_prompts, num_rollouts=num_rollouts
-    )
-    return with_policy(algorithm, objective=Use(BoundRatioSoftly(tau_pos, tau_neg)))
+    return with_policy(grpo(**parent), objective=Use(BoundRatioSoftly(tau_pos, tau_neg)))

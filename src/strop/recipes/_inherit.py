@@ -1,0 +1,49 @@
+"""How a recipe takes over the parameters of its parent."""
+
+import functools
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from strop.algorithm import Algorithm
+
+Recipe = Callable[..., Algorithm]
+
+
+def inherits(
+    parent: Recipe, *, without: Sequence[str] = (), **changed: Any
+) -> Callable[[Recipe], Recipe]:
+    """Give a recipe the parameters of `parent` that it does not name itself.
+
+        @inherits(grpo, without=CLIP, num_rollouts=8)
+        def some_recipe(*, width: float = 0.3, **parent: Any) -> Algorithm:
+            algorithm = grpo(**parent)
+
+    without: parameters of the parent that would have no effect here; changed: other defaults. The
+    values, given or default, arrive in `**parent`; one that the body has to see, the recipe names
+    itself and passes on. Raises TypeError for a name that the parent does not have.
+    """
+    theirs = inspect.signature(parent).parameters
+
+    def decorate(recipe: Recipe) -> Recipe:
+        own = [p for p in inspect.signature(recipe).parameters.values() if p.kind != p.VAR_KEYWORD]
+        left_out = {*without, *(p.name for p in own)}
+        taken = [p for name, p in theirs.items() if name not in left_out]
+        for name in {*without} - {*theirs} | {*changed} - {p.name for p in taken}:
+            raise TypeError(f"{recipe.__name__} inherits no {name} from {parent.__name__}")
+        taken = [p.replace(default=changed.get(p.name, p.default)) for p in taken]
+        signature = inspect.Signature([*own, *taken], return_annotation=Algorithm)
+
+        @functools.wraps(recipe)
+        def complete(**given: Any) -> Algorithm:
+            try:
+                bound = signature.bind(**given)
+            except TypeError as error:
+                raise TypeError(f"{recipe.__name__}() {error}") from None
+            bound.apply_defaults()
+            return recipe(**bound.arguments)
+
+        complete.__signature__ = signature  # type: ignore[attr-defined]
+        return complete
+
+    return decorate
