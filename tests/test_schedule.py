@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from strop.schedule import SCHEDULES, Constant, Cosine, Linear, Schedule, Warmup
+from strop.schedule import SCHEDULES, Constant, Cosine, CosineRestarts, Linear, Schedule, Warmup
 
 
 @pytest.mark.parametrize(
@@ -20,6 +20,14 @@ from strop.schedule import SCHEDULES, Constant, Cosine, Linear, Schedule, Warmup
         (Cosine(0.6, 0.1), 100, 0.1),
         (Warmup(2e-6, 10), 5, 1e-6),
         (Warmup(2e-6, 10), 11, 2e-6),
+        # 1 - 0.6 * 6 / 30
+        (CosineRestarts(0.4, 1.0, 40, 30, 1.0), 6, 0.88),
+        (CosineRestarts(0.4, 1.0, 40, 30, 1.0), 30, 0.4),
+        (CosineRestarts(0.4, 1.0, 40, 30, 1.0), 31, 0.4),
+        # 0.4 + 0.6 * (1 - cos(pi / 4)) / 2, in the second cycle as in the first
+        (CosineRestarts(0.4, 1.0, 40, 30, 1.0), 41, 0.4 + 0.3 * (1 - math.sqrt(0.5))),
+        (CosineRestarts(0.4, 1.0, 40, 30, 1.0), 81, 0.4 + 0.3 * (1 - math.sqrt(0.5))),
+        (CosineRestarts(0.4, 1.0, 40, 30, 1.0), 71, 0.4),
     ],
 )
 def test_values(schedule, step, expected):

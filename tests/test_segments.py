@@ -102,6 +102,21 @@ def test_rows_first_and_order(data):
     assert segments.rows_of(lying, wanted, NUM).tolist() == expected
 
 
+@given(grouped(), st.sampled_from([0.0, 0.2, 0.5, 0.7, 1.0]))
+def test_rank_and_mean_of_the_lowest(data, share):
+    values, keys, where = data
+    place = segments.rank(values, keys, NUM, where).tolist()
+    found = segments.mean_of_lowest(values, keys, NUM, share, where)
+    for key in range(NUM):
+        own = [row for row in range(len(keys)) if where[row] and keys[row] == key]
+        by_value = sorted(own, key=lambda row: float(values[row]))
+        assert [place[row] for row in by_value] == list(range(len(own)))
+        number = max(int(round(share * len(own), 9)), 1)
+        lowest = [float(values[row]) for row in by_value[:number]]
+        assert float(found[key]) == pytest.approx(statistics.fmean(lowest) if lowest else 0.0)
+    assert all(p == len(keys) for p, w in zip(place, where.tolist(), strict=True) if not w)
+
+
 @pytest.mark.parametrize("value", [0.1, 1 / 3, 1e8 + 0.1])
 @pytest.mark.parametrize("size", [2, 3, 7, 11])
 def test_equal_members_are_exact(value, size):

@@ -61,6 +61,26 @@ class Warmup(Schedule):
         return self.peak * min(1.0, step / max(self.steps, 1))
 
 
+@dataclass(frozen=True)
+class CosineRestarts(Schedule):
+    """`warmup` steps linearly from first to start, then a cosine to end again every `period` steps."""
+
+    # start + (end - start) * (1 - cos(pi * c / period)) / 2, c = (step - warmup - 1) mod period;
+    # while step <= warmup: first + (start - first) * step / warmup
+    start: float = 0.0
+    end: float = 0.0
+    period: int = 1
+    warmup: int = 0
+    first: float = 0.0
+
+    def __call__(self, step: int, num_steps: int) -> float:
+        if step <= self.warmup:
+            return _between(self.first, self.start, step / self.warmup)
+        place = (step - self.warmup - 1) % max(self.period, 1)
+        share = (1 - math.cos(math.pi * place / max(self.period, 1))) / 2
+        return _between(self.start, self.end, share)
+
+
 def _between(start: float, end: float, share: float) -> float:
     """start at share 0 and end at share 1, both exactly."""
     return start * (1 - share) + end * share
@@ -71,4 +91,5 @@ SCHEDULES: dict[str, type[Schedule]] = {
     "linear": Linear,
     "cosine": Cosine,
     "warmup": Warmup,
+    "cosine_restarts": CosineRestarts,
 }

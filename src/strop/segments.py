@@ -117,18 +117,48 @@ def lower_median_row(
     values_N: Tensor, key_N: Tensor, num: int, where_N: Tensor | None = None
 ) -> Tensor:
     """Row [num] of the member that is its key's lower median; row 0 for a key without members."""
-    row_N = torch.arange(values_N.shape[0], device=key_N.device)
-    if where_N is not None:
-        row_N = row_N[where_N]
-    by_value = torch.argsort(values_N[row_N], stable=True)
-    row_N = row_N[by_value]
-    row_N = row_N[torch.argsort(key_N[row_N], stable=True)]
+    row_N = _by_key_and_value(values_N, key_N, where_N)
     size = count(key_N, num, where_N)
     start = torch.cumsum(size, 0) - size
     middle = start + (size - 1).clamp(min=0) // 2
     if row_N.shape[0] == 0:
         return torch.zeros_like(size)
     return row_N[middle.clamp(max=row_N.shape[0] - 1)] * (size > 0)
+
+
+def _by_key_and_value(values_N: Tensor, key_N: Tensor, where_N: Tensor | None) -> Tensor:
+    """Rows of the members by key, then by value, then in row order."""
+    row_N = torch.arange(values_N.shape[0], device=key_N.device)
+    if where_N is not None:
+        row_N = row_N[where_N]
+    row_N = row_N[torch.argsort(values_N[row_N], stable=True)]
+    return row_N[torch.argsort(key_N[row_N], stable=True)]
+
+
+def rank(values_N: Tensor, key_N: Tensor, num: int, where_N: Tensor | None = None) -> Tensor:
+    """Place [N] of every member in its key, from 0 for the smallest value; N outside `where_N`.
+
+    Equal values rank in row order.
+    """
+    row_N = _by_key_and_value(values_N, key_N, where_N)
+    size = count(key_N, num, where_N)
+    start = torch.cumsum(size, 0) - size
+    place_N = torch.full_like(key_N, key_N.shape[0])
+    place_N[row_N] = torch.arange(row_N.shape[0], device=key_N.device) - start[key_N[row_N]]
+    return place_N
+
+
+def mean_of_lowest(
+    values_N: Tensor, key_N: Tensor, num: int, share: float, where_N: Tensor | None = None
+) -> Tensor:
+    """Mean per key of the `share` of its members with the smallest values, of one at least.
+
+    Of n members floor(share n) count; 0 for a key without members.
+    """
+    size = count(key_N, num, where_N)
+    kept = (share * size.double() + 1e-9).floor().clamp(min=1)
+    lowest_N = rank(values_N, key_N, num, where_N) < kept[key_N]
+    return mean(values_N, key_N, num, lowest_N)
 
 
 def first(key_N: Tensor, num: int) -> Tensor:
