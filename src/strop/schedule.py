@@ -63,7 +63,7 @@ class Warmup(Schedule):
 
 @dataclass(frozen=True)
 class CosineRestarts(Schedule):
-    """`warmup` steps linearly from first to start, then a cosine to end again every `period` steps."""
+    """`warmup` steps from first to start on a line, then start to end by a cosine each period."""
 
     # start + (end - start) * (1 - cos(pi * c / period)) / 2, c = (step - warmup - 1) mod period;
     # while step <= warmup: first + (start - first) * step / warmup
