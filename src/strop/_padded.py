@@ -1,5 +1,6 @@
 """Padded tensors under their public names to one flat batch of a recipe's stage, and back."""
 
+import dataclasses
 import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -27,9 +28,11 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "logp_prox": ("logp_old_T",),
     "logp_start": ("logp_old_T",),
     "logp_beh": ("logp_behavior_T",),
-    "logp_roll": ("logp_behavior_T",),
+    "logp_roll": ("logp_behavior_T", "logp_sampler_T"),
     "entropy": ("entropy_T", "entropy_old_T"),
     "values": ("value_T",),
+    "values_old": ("value_old_T",),
+    "returns": ("return_T",),
     "token_rewards": ("reward_T",),
     "turn_rewards": ("reward_K",),
     "anchors": ("state_K",),
@@ -103,6 +106,8 @@ def open_door(
     denominator_BT: Tensor | None = None,
 ) -> Door:
     algorithm, given = compose(name, params, {k: v for k, v in given.items() if v is not None})
+    if call == "policy_loss" and "values" not in given:
+        algorithm = _without_critic(algorithm)
     _refuse(call, name, algorithm, given)
     layout, given = layout_of(mask_BT, given)
     gradient_BT = layout.mask_BT
@@ -122,9 +127,12 @@ def open_door(
 
 
 def _with_outcome(batch: Batch) -> Batch:
-    """The batch with rewards; where only turns have them, a rollout's is the sum of its turns'."""
+    """The batch with rewards; where only turns or tokens have them, a rollout's is their sum."""
     if "reward_B" in batch:
         return batch
+    if "reward_T" in batch:
+        per_token = (batch["reward_T"], batch["rollout_T"], batch.size("B"), batch["mask_T"])
+        return batch.set(**_rewards(segments.total(*per_token)))
     total_B = segments.total(batch["reward_K"], batch["rollout_K"], batch.size("B"))
     return batch.set(**_rewards(total_B))
 
@@ -168,14 +176,22 @@ def _reads(algorithm: Algorithm, call: str) -> dict[str, bool]:
 def inputs(algorithm: Algorithm, call: str) -> dict[str, bool]:
     found = dict.fromkeys(("step", "total_steps"), False)
     found |= {name: name in ("logp", "rewards", "mask") for name in CALLS[call][1]}
-    reads = _reads(algorithm, call)
+    reads, always = _reads(algorithm, call), _reads(_without_critic(algorithm), call)
     for column, must in reads.items():
         for name in _names(column):
-            found[name] = found.get(name, False) or must
+            found[name] = found.get(name, False) or (must and column in always)
+    if "reward_T" in reads:
+        found["rewards"] = False
     if _reads_turns(algorithm, call):
         found |= dict.fromkeys(STRUCTURE, False)
         found["rewards"] = found.get("rewards", False) and "reward_K" not in reads
     return found
+
+
+def _without_critic(algorithm: Algorithm) -> Algorithm:
+    """The algorithm with the policy's terms alone: what a loss without values is."""
+    terms = tuple(term for term in algorithm.terms if term.learner == "policy")
+    return dataclasses.replace(algorithm, terms=terms)
 
 
 def _reads_turns(algorithm: Algorithm, call: str) -> bool:
@@ -195,7 +211,10 @@ def _refuse(call: str, name: str, algorithm: Algorithm, given: Mapping[str, Any]
             )
     if known.get("rewards") and "rewards" not in given:
         raise UserError(f"{call}({name!r}) needs rewards (column reward_B)")
-    for column, must in _reads(algorithm, call).items():
+    reads = _reads(algorithm, call)
+    if "reward_T" in reads and not {"rewards", "token_rewards"} & given.keys():
+        raise UserError(f"{call}({name!r}) needs token_rewards, or rewards")
+    for column, must in reads.items():
         names = _names(column)
         if must and not any(key in given for key in names):
             raise UserError(f"{call}({name!r}) needs {' or '.join(names)} (column {column})")

@@ -1,0 +1,37 @@
+"""Leave-one-out advantages per turn, without the rollouts that engine and trainer see differently."""
+
+import dataclasses
+from typing import Any
+
+from strop.algorithm import Algorithm
+from strop.part import Use
+from strop.recipes._inherit import inherits
+from strop.recipes.trloo import trloo
+from strop.selection.drop_mismatched_rollouts import DropMismatchedRollouts
+
+
+@inherits(trloo)
+def mrs(
+    *,
+    # Smallest ratio of trainer's to engine's probability, geometric mean over a rollout.
+    lo: float = 0.999,
+    # Largest one.
+    hi: float = 1.001,
+    # A turn with a token whose ratio is below this is left out; 0: none.
+    veto: float = 1e-4,
+    **parent: Any,
+) -> Algorithm:
+    """Dr. Kernel: Reinforcement Learning Done Right for Triton Kernel Generations (rejection).
+
+    arXiv 2602.05885. Code: hkust-nlp/KernelGYM. Parent: trloo. Status: exact.
+
+    Equation: w_i = exp(mean_t (logp_old - logp_sampler)) over all policy tokens of the rollout;
+    rollout i is trained on if lo <= w_i <= hi, and of it the turns without a token whose ratio
+    is below veto.
+    Differs from the parent: rollouts on which engine and trainer disagree leave loss and averages.
+    Differs from the paper: no. Advantages are those of all rollouts, dropped ones included.
+    Try: lo and hi (0.99, 1.01 where the engine runs at lower precision), veto (0: none).
+    """
+    return dataclasses.replace(
+        trloo(**parent), selection=(Use(DropMismatchedRollouts(lo, hi, veto)),)
+    )
