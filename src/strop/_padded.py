@@ -36,6 +36,8 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "token_rewards": ("reward_T",),
     "turn_rewards": ("reward_K",),
     "anchors": ("state_K",),
+    "states": ("state_K",),
+    "actions": ("action_K",),
     "action_valid": ("valid_K",),
     "done": ("done_K",),
     "reward_components": ("reward_BM",),
@@ -184,6 +186,7 @@ def inputs(algorithm: Algorithm, call: str) -> dict[str, bool]:
         found["rewards"] = False
     if _reads_turns(algorithm, call):
         found |= dict.fromkeys(STRUCTURE, False)
+        found.setdefault("turn_rewards", False)
         found["rewards"] = found.get("rewards", False) and "reward_K" not in reads
     return found
 
@@ -209,7 +212,7 @@ def _refuse(call: str, name: str, algorithm: Algorithm, given: Mapping[str, Any]
                 f"{call}({name!r}) takes no {key}{catalogue.nearest(key, known)}; it takes "
                 f"{', '.join(known)}"
             )
-    if known.get("rewards") and "rewards" not in given:
+    if known.get("rewards") and not {"rewards", "turn_rewards"} & given.keys():
         raise UserError(f"{call}({name!r}) needs rewards (column reward_B)")
     reads = _reads(algorithm, call)
     if "reward_T" in reads and not {"rewards", "token_rewards"} & given.keys():
