@@ -41,12 +41,14 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "action_valid": ("valid_K",),
     "done": ("done_K",),
     "reward_components": ("reward_BM",),
+    "reward_weights": ("reward_weight_BM",),
     "greedy_rewards": ("greedy_reward_B",),
     "demo_mask": ("origin_T",),
     "lengths": ("length_B",),
     "mean_logp_vocab": ("mean_logp_T",),
     "mean_logp": ("mean_logp_T",),
     "mean_logp_vocab_old": ("mean_logp_old_T",),
+    "sum_pi_squared": ("sum_pi_squared_old_T",),
     "dropped_tokens": ("dropped_T",),
     "candidate_tokens": ("candidate_T",),
     "n_drop": ("num_drop",),
@@ -129,9 +131,12 @@ def open_door(
 
 
 def _with_outcome(batch: Batch) -> Batch:
-    """The batch with rewards; where only turns or tokens have them, a rollout's is their sum."""
+    """The batch with rewards; where only turns, tokens or components are given, their sum."""
     if "reward_B" in batch:
         return batch
+    if "reward_BM" in batch:
+        none_B = batch["reward_BM"].isnan().all(1)
+        return batch.set(**_rewards(torch.where(none_B, torch.nan, batch["reward_BM"].nansum(1))))
     if "reward_T" in batch:
         per_token = (batch["reward_T"], batch["rollout_T"], batch.size("B"), batch["mask_T"])
         return batch.set(**_rewards(segments.total(*per_token)))
@@ -182,7 +187,7 @@ def inputs(algorithm: Algorithm, call: str) -> dict[str, bool]:
     for column, must in reads.items():
         for name in _names(column):
             found[name] = found.get(name, False) or (must and column in always)
-    if "reward_T" in reads:
+    if {"reward_T", "reward_BM"} & reads.keys():
         found["rewards"] = False
     if _reads_turns(algorithm, call):
         found |= dict.fromkeys(STRUCTURE, False)

@@ -25,8 +25,11 @@ STAGES = (
 
 # Columns that the trainer computes when something reads them, just before the first reader.
 REFRESHED = frozenset(
-    {"logp_old_T", "entropy_old_T", "mean_logp_old_T", "logp_ref_T", "logp_sampler_T"}
-)
+    {
+        "logp_old_T", "entropy_old_T", "mean_logp_old_T", "sum_pi_squared_old_T", "logp_ref_T",
+        "logp_sampler_T",
+    }
+)  # fmt: skip
 CURRENT = ("logp_T", "entropy_T", "mean_logp_T")
 LEARNERS = ("policy", "critic")
 # Pairs of facts that must not stand in one algorithm, and why.

@@ -50,6 +50,9 @@ COLUMNS: tuple[Column, ...] = (
     Column(
         "mean_logp_old_T", "float", "nats", "refresh", "mean log-probability over the vocabulary"
     ),
+    Column(
+        "sum_pi_squared_old_T", "float", "", "refresh", "sum of squared next-token probabilities"
+    ),
     Column("logp_ref_T", "float", "nats", "refresh", "frozen reference policy"),
     Column("logp_T", "float", "nats", "loss", "current policy; carries gradient"),
     Column("entropy_T", "float", "nats", "loss", "current entropy; carries gradient"),
@@ -61,7 +64,7 @@ COLUMNS: tuple[Column, ...] = (
     Column("return_T", "float", "reward", "advantage", "what the critic's value should have been"),
     Column("reward_T", "float", "reward", "reward", "reward of a token"),
     Column("advantage_T", "float", "reward", "advantage", "advantage of a token"),
-    Column("prefix_value_T", "float", "reward", "probe", "expected outcome before it; NaN: unknown"),
+    Column("prefix_value_T", "float", "reward", "probe", "expected outcome before it; NaN: none"),
     Column("potential_T", "float", "", "probe", "potential after the step that it ends; NaN: none"),
     Column("learning_T", "bool", "", "advantage", "tokens that the advantage is meant for"),
     Column("gradient_T", "bool", "", "selection", "the token gets a gradient"),
@@ -81,6 +84,7 @@ COLUMNS: tuple[Column, ...] = (
     Column(
         "reward_BM", "float", "reward", "reward", "named rewards before they are summed; NaN: none"
     ),
+    Column("reward_weight_BM", "float", "", "reward", "what each named reward counts in the sum"),
     Column("outcome_B", "float", "reward", "reward", "weighted sum of the rewards before shaping"),
     Column("reward_B", "float", "reward", "reward", "outcome after shaping"),
     Column("greedy_reward_B", "float", "reward", "reward", "of the prompt's greedy rollout"),
@@ -92,6 +96,9 @@ COLUMNS: tuple[Column, ...] = (
     Column("parent_B", "int", "row of rollout", "rollout", "rollout it was forked from; -1: none"),
     Column("fork_at_B", "int", "token", "rollout", "position of the fork; -1: none"),
     Column("stage_B", "int", "", "rollout", "phase of the strategy"),
+    Column(
+        "prompt_confidence_B", "float", "", "probe", "how sure the policy is of the prompt, 0 to 1"
+    ),
     Column("advantage_B", "float", "reward", "advantage", "advantage of a rollout"),
     Column("uid_P", "int", "", "rollout", "prompt, stable over the run"),
     Column("draw_P", "int", "", "rollout", "which draw of that prompt"),

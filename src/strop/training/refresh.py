@@ -16,6 +16,7 @@ OF_POLICY = {
     "logp_old_T": "logp_T",
     "entropy_old_T": "entropy_T",
     "mean_logp_old_T": "mean_logp_T",
+    "sum_pi_squared_old_T": "sum_pi_squared_T",
 }
 
 
