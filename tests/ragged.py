@@ -6,6 +6,11 @@ from torch import Tensor
 from strop.batch import COLUMNS, Batch, level_of
 
 NUM_STEPS = 10
+# Columns that parts write for each other.
+OWN = (
+    ("correct_B", "bool"), ("decoy_B", "bool"), ("speedup_B", "float"), ("profiled_B", "float"),
+    ("marker_at_B", "int"),
+)  # fmt: skip
 
 
 def ragged_batch(
@@ -49,7 +54,7 @@ def ragged_batch(
         "max_length": torch.tensor(8),
     }  # fmt: skip
     rows = {"T": turn_T.shape[0], "K": rollout_K.shape[0], "B": num, "P": count_P}
-    for name, kind, *_ in COLUMNS:
+    for name, kind, *_ in (*COLUMNS, *OWN):
         if name not in columns:
             shape = (rows[level_of(name)],) + ((2,) if name.endswith("_BM") else ())
             columns[name] = _values(name, kind, shape, rng, dtype)

@@ -21,6 +21,8 @@ def values_for(name: str, shape: tuple[int, int], rng: torch.Generator) -> Tenso
         return -3 * rand(num, width) - 0.1
     if name.startswith("entropy"):
         return rand(num, width) + 0.1
+    if name in ("values", "values_old", "returns", "token_rewards"):
+        return rand(num, width)
     if name in ("rewards", "greedy_rewards"):
         return torch.randn(num, generator=rng, dtype=torch.float64)
     if name == "advantages":
@@ -29,7 +31,13 @@ def values_for(name: str, shape: tuple[int, int], rng: torch.Generator) -> Tenso
         return torch.randint(0, 3, (num,), generator=rng) * 5 - 4
     if name == "lengths":
         return torch.randint(1, width + 1, (num,), generator=rng)
-    if name == "truncated":
+    if name in ("profiled", "speedup"):
+        return 2 * rand(num)
+    if name == "rollout_uid":
+        return torch.randperm(1000, generator=rng)[:num]
+    if name == "marker_at":
+        return torch.randint(-1, width, (num,), generator=rng)
+    if name in ("truncated", "correct", "decoy"):
         return torch.rand(num, generator=rng) < 0.3
     if name in ("dropped_tokens", "candidate_tokens", "demo_mask"):
         return torch.rand(num, width, generator=rng) < 0.2

@@ -11,6 +11,15 @@ from strop import catalogue
 from strop.training.record import read_metrics
 
 NAMES = [entry.name for entry in catalogue.recipes()]
+# 1 where an even number of digits was written; what it measures is there for recipes that ask.
+REWARD = """
+def even(completions, log_extra, **columns):
+    digits = [sum(c.isdigit() for c in text) for text in completions]
+    log_extra("speedup", [1 + n / 4 for n in digits])
+    log_extra("profiled", [min(0.2 + n / 4, 1.0) for n in digits])
+    log_extra("decoy", [n == 5 for n in digits])
+    return [float(n % 2 == 0) for n in digits]
+"""
 # What depends on the machine, or on the split itself.
 APART = ("timing_s/", "perf/", "step_time")
 
@@ -22,6 +31,7 @@ def lab(tmp_path_factory):
     rows = [{"prompt": f"{n}+{3 * n % 7}:", "answer": str(n), "completion": f"={n}"}
             for n in range(12)]  # fmt: skip
     lab.data.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    lab.rewards.write_text(REWARD, encoding="utf-8")
     return lab
 
 

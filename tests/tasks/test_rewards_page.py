@@ -46,7 +46,7 @@ def trained(name: str, strop: Strop) -> tuple[list[dict[str, object]], dict[str,
 
 def test_every_example_is_tested() -> None:
     assert set(RUN) == {
-        "trl", "verl", "openrlhf", "verifiers", "model", "judge", "code", "gsm8k",
+        "trl", "verl", "openrlhf", "verifiers", "model", "judge", "code", "gsm8k", "profiles",
     }  # fmt: skip
 
 
@@ -62,6 +62,16 @@ def test_trl(strop: Strop) -> None:
     assert [row["reward"] for row in rows] == [float(a == b) for a, b in map(answers, rows)]
     mean = sum(len(str(row["completion"])) for row in rows) / 8
     assert metrics["sums/mean_length"] == pytest.approx(mean)
+
+
+def test_profiles(strop: Strop) -> None:
+    rows, metrics = trained("profiles", strop)
+    for row in rows:
+        right, length = len(set(answers(row))) == 1, len(str(row["completion"]))
+        speed = min(1.0 + length / 10, 3.0)
+        expected = 0.5 * (1.0 + speed + min(length / 6, 1.0)) if right and length else 0.0
+        assert row["reward"] == pytest.approx(expected)
+    assert 0 <= metrics["profile/dropped_fraction"] <= 1
 
 
 def test_verl(strop: Strop) -> None:

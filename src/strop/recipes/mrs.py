@@ -1,4 +1,4 @@
-"""Leave-one-out advantages per turn, without the rollouts that engine and trainer see differently."""
+"""Leave-one-out advantages per turn, without rollouts that engine and trainer see differently."""
 
 import dataclasses
 from typing import Any

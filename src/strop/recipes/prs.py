@@ -1,0 +1,36 @@
+"""Profiled rewards, without right programs whose own code hardly runs."""
+
+import dataclasses
+from typing import Any
+
+from strop.algorithm import Algorithm
+from strop.part import Use
+from strop.recipes._inherit import inherits
+from strop.recipes.profiling_reward import profiling_reward
+from strop.selection.drop_unprofiled_rollouts import DropUnprofiledRollouts
+
+
+@inherits(profiling_reward)
+def prs(
+    *,
+    # Share of the running time in generated code from which a program may stay.
+    tau: float = 0.3,
+    # Further share over which the probability of staying rises to 1; 0: a hard cut.
+    width: float = 0.1,
+    # Speedup from which a program stays anyway; 0: none.
+    enough_speedup: float = 0.0,
+    **parent: Any,
+) -> Algorithm:
+    """Dr. Kernel: Reinforcement Learning Done Right for Triton Kernel Generations (PRS).
+
+    arXiv 2602.05885. Code: hkust-nlp/KernelGYM. Parent: profiling_reward. Status: exact.
+
+    Equation: a correct, non-decoy program is trained on with probability
+    clip((PR - tau) / width, 0, 1), every other one always.
+    Differs from the parent: lazy right programs leave loss and averages at random.
+    Differs from the paper: its equation drops wrong ones by the same rule, the code (here) keeps
+    them; a draw depends on the rollout's uid, seed and step, so runs repeat exactly.
+    Try: tau, width (0), enough_speedup (1.2).
+    """
+    chosen = DropUnprofiledRollouts(tau, width, enough_speedup)
+    return dataclasses.replace(profiling_reward(**parent), selection=(Use(chosen),))

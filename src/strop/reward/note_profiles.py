@@ -1,0 +1,64 @@
+"""Write down what the reward function measured of each program."""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from strop.errors import UserError
+from strop.part import Result, require
+
+
+@dataclass(frozen=True)
+class NoteProfiles:
+    """Measurements that a reward function logs become columns that later parts can use.
+
+        correct_i = outcome_i >= success;  speedup_i, profiled_i, decoy_i as logged
+
+    The measurements are columns that a reward function logs for its rollouts with `log_extra`, or
+    the names of further reward functions (weight 0 keeps them out of the sum). A missing number
+    (None) is NaN: the program did not run; a missing decoy flag is false.
+
+    Reads: outcome_B [B] float, reward_BM [B, M] float, rollout_uid_B [B] int; services (what was
+    logged).   Writes: correct_B [B] bool, speedup_B, profiled_B [B] float, decoy_B [B] bool.
+    Source: arXiv 2602.05885 (what its kernel server reports).
+    Differs from the source: no.
+    Nearest part: score_with_verifiers, which writes scores only.
+    Edges: nothing of that name -> UserError that says what there is.
+    """
+
+    writes: ClassVar[tuple[str, ...]] = ("correct_B", "speedup_B", "profiled_B", "decoy_B")
+    # Name of the speedup over the reference program. Default: ours.
+    speedup: str = "speedup"
+    # Name of the share of the running time spent in generated code. Default: ours.
+    profiled: str = "profiled"
+    # Name of the flag of programs that do not use what they define. Default: ours.
+    decoy: str = "decoy"
+    # Outcome from which a program is correct. Default: ours (1, of rewards in {0, 1}).
+    success: float = 1.0
+
+    def __post_init__(self) -> None:
+        require(self, "success")
+
+    def __call__(
+        self, outcome_B: Tensor, reward_BM: Tensor, rollout_uid_B: Tensor, services: Any
+    ) -> Result:
+        uids = rollout_uid_B.tolist()
+
+        def column(name: str) -> Tensor:
+            if name in services.reward_names:
+                return reward_BM[:, services.reward_names.index(name)].to(outcome_B.dtype)
+            if name not in services.logged:
+                known = ", ".join((*services.reward_names, *services.logged))
+                raise UserError(
+                    f"note_profiles: no reward function is called {name} or logs it; there is "
+                    f"{known}. Let the reward log it: log_extra({name!r}, values)"
+                )
+            found = (services.logged[name].get(uid) for uid in uids)
+            values = [float("nan") if value is None else float(value) for value in found]
+            return torch.tensor(values, dtype=outcome_B.dtype, device=outcome_B.device)
+
+        decoy_B = column(self.decoy).nan_to_num() != 0
+        numbers = (column(self.speedup), column(self.profiled))
+        return Result((outcome_B >= self.success, *numbers, decoy_B))
