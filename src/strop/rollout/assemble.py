@@ -1,6 +1,7 @@
 """Turns what an engine reported into the four tables of a batch."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
@@ -17,6 +18,20 @@ COLUMNS = (
     "rollout_K", "index_K", "group_B", "rollout_uid_B", "truncated_B", "parent_B", "fork_at_B",
     "uid_P", "draw_P",
 )  # fmt: skip
+TURN_COLUMNS = ("reward_K", "done_K", "state_K", "role_K", "valid_K")  # of an environment
+
+
+@dataclass
+class Turn:
+    """Tokens that the policy was given, the events of its action, and what the action did."""
+
+    given: Sequence[int]
+    events: Sequence[Event]
+    state: int = 0  # key of the state before the action
+    role: int = 0
+    reward: float = 0.0
+    done: bool = False
+    valid: bool = True
 
 
 def assemble(
@@ -27,41 +42,76 @@ def assemble(
     The requests asked for "logp_model" and "entropy". The prompt's tokens have mask 0 and
     log-probabilities 0.
     """
-    answers = [list(chain.from_iterable(e.ids for e in events)) for events in heard]
-    prompt_size = torch.tensor([len(request.ids) for request in requests])
-    answer_size = torch.tensor([len(answer) for answer in answers])
-    size_B = prompt_size + answer_size
-    rollout_T = torch.repeat_interleave(torch.arange(len(requests)), size_B)
-    within = torch.arange(int(size_B.sum())) - (torch.cumsum(size_B, 0) - size_B)[rollout_T]
-    mask_T = within >= prompt_size[rollout_T]
-    ids = chain.from_iterable(
-        chain(request.ids, answer) for request, answer in zip(requests, answers, strict=True)
+    return assemble_turns(
+        draws,
+        [request.seed for request in requests],
+        [[Turn(request.ids, ev)] for request, ev in zip(requests, heard, strict=True)],
+        [events[-1].ended == "length" for events in heard],
     )
-    versions = [[e.version] * len(e.ids) for events in heard for e in events]
-    numbers = torch.arange(len(requests))
+
+
+def assemble_turns(
+    draws: Sequence[Draw],
+    seeds: Sequence[int],
+    rollouts: Sequence[Sequence[Turn]],
+    truncated: Sequence[bool],
+) -> Batch:
+    """One rollout per list of turns, in order; rollouts of a draw lie together.
+
+    Each turn's given tokens (mask 0, origin 1) stand before its action's. Columns of rewards and
+    states are left to `with_turns`.
+    """
+    turns = list(chain.from_iterable(rollouts))
+    answers = [list(chain.from_iterable(e.ids for e in turn.events)) for turn in turns]
+    given_K = torch.tensor([len(turn.given) for turn in turns])
+    size_K = given_K + torch.tensor([len(answer) for answer in answers])
+    turns_B = torch.tensor([len(each) for each in rollouts])
+    rollout_K = torch.repeat_interleave(torch.arange(len(rollouts)), turns_B)
+    first_B = torch.cumsum(turns_B, 0) - turns_B
+    turn_T = torch.repeat_interleave(torch.arange(len(turns)), size_K)
+    within = torch.arange(int(size_K.sum())) - (torch.cumsum(size_K, 0) - size_K)[turn_T]
+    mask_T = within >= given_K[turn_T]
+    ids = chain.from_iterable(
+        chain(turn.given, answer) for turn, answer in zip(turns, answers, strict=True)
+    )
+    events = [event for turn in turns for event in turn.events]
+    versions = [[e.version] * len(e.ids) for e in events]
+    alone = torch.full((len(rollouts),), -1)
     group_B = torch.repeat_interleave(
         torch.arange(len(draws)), torch.tensor([draw.num_rollouts for draw in draws])
     )
     return Batch(
         {
-            "turn_T": rollout_T,
+            "turn_T": turn_T,
             "id_T": torch.tensor(list(ids)),
             "mask_T": mask_T,
             "origin_T": torch.where(mask_T, 0, 1),
             "version_T": _answer_column(versions, mask_T, torch.int64),
-            "logp_behavior_T": _answer_column([e.logp for ev in heard for e in ev], mask_T),
-            "logp_sampler_T": _answer_column([e.logp_model for ev in heard for e in ev], mask_T),
-            "entropy_behavior_T": _answer_column([e.entropy for ev in heard for e in ev], mask_T),
-            "rollout_K": numbers,
-            "index_K": torch.zeros_like(numbers),
+            "logp_behavior_T": _answer_column([e.logp for e in events], mask_T),
+            "logp_sampler_T": _answer_column([e.logp_model for e in events], mask_T),
+            "entropy_behavior_T": _answer_column([e.entropy for e in events], mask_T),
+            "rollout_K": rollout_K,
+            "index_K": torch.arange(len(turns)) - first_B[rollout_K],
             "group_B": group_B,
-            "rollout_uid_B": torch.tensor([request.seed for request in requests]),
-            "truncated_B": torch.tensor([events[-1].ended == "length" for events in heard]),
-            "parent_B": torch.full_like(numbers, -1),
-            "fork_at_B": torch.full_like(numbers, -1),
+            "rollout_uid_B": torch.tensor(seeds),
+            "truncated_B": torch.tensor(truncated),
+            "parent_B": alone,
+            "fork_at_B": alone.clone(),
             "uid_P": torch.tensor([draw.uid for draw in draws]),
             "draw_P": torch.tensor([draw.draw for draw in draws]),
         }
+    )
+
+
+def with_turns(batch: Batch, rollouts: Sequence[Sequence[Turn]]) -> Batch:
+    """The batch of these rollouts with what the environment said of each turn."""
+    turns = list(chain.from_iterable(rollouts))
+    return batch.set(
+        reward_K=torch.tensor([turn.reward for turn in turns], dtype=torch.float32),
+        done_K=torch.tensor([turn.done for turn in turns], dtype=torch.bool),
+        state_K=torch.tensor([turn.state for turn in turns], dtype=torch.int64),
+        role_K=torch.tensor([turn.role for turn in turns], dtype=torch.int64),
+        valid_K=torch.tensor([turn.valid for turn in turns], dtype=torch.bool),
     )
 
 

@@ -2,10 +2,13 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from strop.errors import UserError
+from strop.errors import RunStopped, UserError
 from strop.tasks.names import did_you_mean
+
+if TYPE_CHECKING:
+    from strop.tasks.environment import EnvironmentSource
 
 MAX_SPLIT_ROWS = 1_000_000_000  # a split's uids start at a multiple of this
 
@@ -43,11 +46,12 @@ class Task:
     train: Sequence[Prompt]
     validation: Sequence[Prompt]
     heldout: Sequence[Prompt]
-    rewards: tuple[RewardSpec, ...]
+    rewards: tuple[RewardSpec, ...]  # may be none where an environment rewards
     answer: str = ""  # "module:function": completion -> text of the final answer, or None
     max_tokens: int = 1024  # default length of a completion, tokens
     reward_range: tuple[float, float] | None = None  # of the weighted sum; None: not known
     reward_values: tuple[float, ...] = ()  # all possible rewards where they are few: (0.0, 1.0)
+    environment: "EnvironmentSource | None" = None  # what the episodes are played in
 
 
 def load_task(
@@ -59,26 +63,32 @@ def load_task(
     num_heldout: int | None = None,
     config: Mapping[str, Any] | None = None,
 ) -> Task:
-    """Build a task by name: `countdown`, or `reasoning_gym:DATASET`.
+    """Build a task by name: `countdown`, `reasoning_gym:DATASET`, or an environment's name.
 
-    Sizes left out are the task's own (all puzzles; 1000, 100 and 100 generated rows). `seed` and
-    `config` belong to generated tasks; Countdown's splits are the same for every seed. Files are
-    read by `strop.tasks.data_files.load_data`.
+    Sizes left out are the task's own (all puzzles; 1000, 100 and 100 generated rows or episodes).
+    `seed` belongs to generated tasks, `config` also to environments; the splits of Countdown and of
+    environments are the same for every seed. Files are read by `strop.tasks.data_files.load_data`.
 
     Raises UserError for an unknown task or dataset, a size that the task cannot fill, and a
-    configuration that the dataset refuses.
+    configuration that the dataset or environment refuses.
     """
+    from strop.tasks.environment import built_in, source_of
+
     sizes = {"train": num_train, "validation": num_validation, "heldout": num_heldout}
     for split, size in sizes.items():
         if size is not None and size < (split == "train"):
             raise UserError(f"task {name!r}: the size of the {split} split is {size}; make it more")
+    environment = source_of(name, config)
+    if environment is not None:
+        return _environment(environment, sizes)
     family, _, member = name.partition(":")
     builder = _FAMILIES.get(family)
     if builder is None:
-        hint = did_you_mean(family, _FAMILIES)
+        hint = did_you_mean(family, (*_FAMILIES, *built_in()))
         raise UserError(
-            f"unknown task {name!r}{hint}; tasks are countdown and reasoning_gym:DATASET, "
-            "and data files are given as data"
+            f"unknown task {name!r}{hint}; tasks are countdown, reasoning_gym:DATASET, the "
+            f"environments {', '.join(built_in())} and file.py:Class, and data files are given as "
+            "data"
         )
     return builder(member, sizes, seed, config or {})
 
@@ -137,6 +147,33 @@ def _reasoning_gym(member: str, sizes: Sizes, seed: int, config: Mapping[str, An
         train=number_rows(splits["train"], 0),
         validation=number_rows(splits["validation"], 1),
         heldout=number_rows(splits["heldout"], 2),
+    )
+
+
+def _environment(source: "EnvironmentSource", sizes: Sizes) -> Task:
+    """One prompt an episode: what the environment shows at the seed, which is the prompt's uid."""
+    from strop.tasks.environment import EPISODES, Episodes
+
+    splits, limits = {}, source.make()
+    for position, split in enumerate(sizes):
+        size = EPISODES[split] if sizes[split] is None else sizes[split]
+        assert size is not None
+        seeds = range(position * MAX_SPLIT_ROWS, position * MAX_SPLIT_ROWS + size)
+        try:
+            first = [Episodes(source, [seed]).reset()[0] for seed in seeds]
+        except RunStopped as error:
+            raise UserError(str(error)) from error
+        rows = [{"prompt": o.text, "seed": seed} for o, seed in zip(first, seeds, strict=True)]
+        splits[split] = number_rows(rows, position)
+    return Task(
+        name=source.name,
+        rewards=(),
+        max_tokens=limits.max_turns * limits.max_tokens,
+        reward_range=limits.reward_range,
+        environment=source,
+        train=splits["train"],
+        validation=splits["validation"],
+        heldout=splits["heldout"],
     )
 
 

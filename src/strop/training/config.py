@@ -24,7 +24,7 @@ from strop import notation
 from strop.algorithm import STAGES, Algorithm
 from strop.catalogue import nearest
 from strop.errors import UserError
-from strop.part import Use, facts, fields_of
+from strop.part import Use, facts
 from strop.rollout.play_turns import PlayTurns
 from strop.rollout.sample_independently import SampleIndependently
 from strop.schedule import Schedule
@@ -72,7 +72,8 @@ class DataSettings(Section):
     """What is trained on."""
 
     task: str = Field(
-        default="countdown", description="countdown, reasoning_gym:NAME or an environment; not with files"
+        default="countdown",
+        description="countdown, reasoning_gym:NAME or an environment; not with files",
     )
     files: tuple[str, ...] = Field(
         default=(), description="JSON Lines, Parquet or CSV with a prompt column"
@@ -248,7 +249,7 @@ def _playing_turns(algorithm: Algorithm, recipe: str) -> Algorithm:
             f"{recipe} has the rollout {use.label}, which answers once and cannot play turns: give "
             "a recipe that samples independently, such as grpo, or a task that is no environment"
         )
-    return dataclasses.replace(algorithm, rollout=Use(PlayTurns(**fields_of(use.part))))
+    return dataclasses.replace(algorithm, rollout=Use(PlayTurns(**use.part.sampling())))
 
 
 def load(path: Path) -> RunConfig:

@@ -2,18 +2,34 @@
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from strop import segments
 from strop.batch import Batch
 from strop.errors import UserError
+from strop.rollout import drive
+from strop.rollout._observation_tokens import observation_ids
+from strop.rollout.engines.base import Engine, Finished, Request
 from strop.tasks.encode import encode_prompt
+from strop.tasks.environment import Episodes
 from strop.tasks.grader import Failure, Grader, weighted_sum
-from strop.tasks.task import Prompt, Task
+from strop.tasks.task import Prompt, RewardSpec, Task
+
+ENVIRONMENT = "environment"  # name of the reward that the episodes themselves give
+
+
+class NoGrader:
+    """Stands where no reward function was given: the environment's rewards are all there is."""
+
+    specs: tuple[RewardSpec, ...] = ()
+
+    def close(self) -> None:
+        """Nothing to end."""
 
 
 class Graded(NamedTuple):
@@ -23,32 +39,38 @@ class Graded(NamedTuple):
     outcome_B: Tensor
     scored_B: Tensor
     metrics: dict[str, float]
+    failed_B: Tensor  # a reward function failed on the rollout
 
 
 @dataclass
 class Services:
     """Prompts, tokenizer and grader of a run.
 
-    max_tokens: most new tokens of an answer. context: most tokens of a sequence. stop_ids: tokens
-    that end an answer.
+    max_tokens: most new tokens of an answer, or of an episode's actions together. context: most
+    tokens of a sequence. stop_ids: tokens that end an answer. can_fork: the engine goes on from a
+    request that has ended.
     """
 
     task: Task
     tokenizer: Any
-    grader: Grader
+    grader: Grader | NoGrader
     context: int
     max_tokens: int
     max_prompt_tokens: int | None = None
     stop_strings: tuple[str, ...] = ()
     stop_ids: tuple[int, ...] = ()
     wanted_statistics: frozenset[str] = frozenset({"logp_model", "entropy"})
-    policies: dict[str, Any] = field(default_factory=dict)  # "current", "ref" -> Policy
+    policies: dict[str, Any] = field(default_factory=dict)  # "current", "ref", "critic"
+    can_fork: bool = True
+    engine: Engine | None = None
+    tokens_sampled: int = 0  # that parts asked for in this step
     step: int = 0
     failures: list[Failure] = field(default_factory=list)
     logged: dict[str, dict[int, Any]] = field(default_factory=dict)  # log_extra: column -> rollout
     _prompts: dict[int, Prompt] = field(default_factory=dict)
     _encoded: dict[int, tuple[int, ...]] = field(default_factory=dict)
     _logged_at: int = 0  # step of what is in `logged`
+    _observed: dict[tuple[str, int], tuple[int, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         splits = (self.task.train, self.task.validation, self.task.heldout)
@@ -56,12 +78,14 @@ class Services:
 
     @property
     def reward_names(self) -> tuple[str, ...]:
-        """Names of the reward functions, in the order of `reward_BM`."""
-        return tuple(spec.name for spec in self.grader.specs)
+        """Names of the rewards in the order of `reward_BM`: an environment's own comes first."""
+        own = (ENVIRONMENT,) if self.task.environment is not None else ()
+        return (*own, *(spec.name for spec in self.grader.specs))
 
     def begin_step(self, step: int) -> None:
         """Forget the failures of the step before; `step` is what rewards see as global_step."""
         self.step = step
+        self.tokens_sampled = 0
         self.failures.clear()
 
     def prompt(self, uid: int) -> Prompt:
@@ -127,12 +151,43 @@ class Services:
         flat = batch["id_T"][mask_T].cpu()
         return [piece.tolist() for piece in torch.split(flat, batch["length_B"].tolist())]
 
+    # -- episodes ---------------------------------------------------------------------------
+
+    def begin_episodes(self, uids: Sequence[int]) -> Episodes:
+        """One episode of the task's environment per uid. Raises UserError when it has none."""
+        if self.task.environment is None:
+            raise UserError(
+                f"play_turns needs an environment, {self.task.name} is none: give "
+                "data.task=corridor or another one, or leave the recipe's own rollout"
+            )
+        return Episodes(self.task.environment, [self.prompt(uid).columns["seed"] for uid in uids])
+
+    def observation_ids(self, text: str, last: int) -> tuple[int, ...]:
+        """Tokens that show an observation after an action whose last token is `last`."""
+        is_chat = bool(getattr(self.tokenizer, "chat_template", None))
+        key = (text, last if is_chat else -1)
+        if key not in self._observed:
+            self._observed[key] = observation_ids(self.tokenizer, text, is_chat, last)
+        return self._observed[key]
+
+    def action_texts(self, ids: Sequence[Sequence[int]]) -> list[str]:
+        """Actions as the environment reads them."""
+        texts: list[str] = self.tokenizer.batch_decode(ids, skip_special_tokens=True)
+        return texts
+
+    def keep_turns(self, said: Mapping[int, Sequence[Mapping[str, Any]]]) -> None:
+        """Keep what was shown and done in each turn, by rollout, for the table of rollouts."""
+        self._forget_older()
+        self.logged.setdefault("turns", {}).update(said)
+
     def check_rewards(self) -> None:
         """Call the reward functions once, on empty answers, so that a mistake shows before step 1.
 
         What they return must be one finite number or None each; an exception is left for the run,
         where it costs its rows. Raises UserError.
         """
+        if isinstance(self.grader, NoGrader):
+            return
         for split in (self.task.train, self.task.validation, self.task.heldout):
             prompts = split[:2]
             rows = [prompt.columns for prompt in prompts]
@@ -151,7 +206,19 @@ class Services:
                 )
 
     def grade(self, batch: Batch) -> Graded:
-        """Run the reward functions over the batch's texts, outside this process."""
+        """Run the reward functions over the batch's texts, outside this process.
+
+        Where episodes were played, their own rewards are the first component, with weight 1.
+        """
+        if self.task.environment is None:
+            return self._verified(batch)
+        return _with_episodes(
+            batch, None if isinstance(self.grader, NoGrader) else self._verified(batch)
+        )
+
+    def _verified(self, batch: Batch) -> Graded:
+        """What the reward functions give."""
+        assert isinstance(self.grader, Grader)
         uids = batch["uid_P"][batch["group_B"]].tolist()
         prompts, texts = self.texts(batch)
         rows = [self.prompt(uid).columns for uid in uids]
@@ -170,17 +237,24 @@ class Services:
         self._keep_logged(batch, grades.extra)
         weights = [spec.weight for spec in self.grader.specs]
         outcome = np.nan_to_num(weighted_sum(grades.scores_BM, weights))
+        failed_B = torch.zeros(batch.size("B"), dtype=torch.bool)
+        failed_B[[failure.row for failure in grades.failures]] = True
         return Graded(
             torch.tensor(grades.scores_BM, dtype=torch.float32),
             torch.tensor(np.where(grades.scored_B, outcome, 0.0), dtype=torch.float32),
             torch.tensor(grades.scored_B),
             dict(grades.metrics),
+            failed_B,
         )
+
+    def _forget_older(self) -> None:
+        """Forget what was logged before this step."""
+        if self._logged_at != self.step:
+            self.logged, self._logged_at = {}, self.step
 
     def _keep_logged(self, batch: Batch, extra: Mapping[str, Sequence[Any]]) -> None:
         """Keep what rewards logged of each rollout until the next step."""
-        if self._logged_at != self.step:
-            self.logged, self._logged_at = {}, self.step
+        self._forget_older()
         for name, values in extra.items():
             rollouts = batch["rollout_uid_B"].tolist()
             self.logged.setdefault(name, {}).update(zip(rollouts, values, strict=True))
@@ -189,8 +263,35 @@ class Services:
         """Weighted outcome [B] of the batch's rollouts, 0 where none was given."""
         return self.grade(batch).outcome_B
 
+    def request(self, ids: Sequence[int], max_tokens: int, seed: int, **changes: Any) -> Request:
+        """A request to `sample` at the rollouts' temperature, with their ends; fields to change."""
+        plain = Request(
+            tuple(ids), max_tokens, self.policies["current"].temperature, seed=seed,
+            stop_ids=self.stop_ids, stop_strings=self.stop_strings,
+        )  # fmt: skip
+        return replace(plain, **changes)
+
+    def sample(self, requests: Sequence[Request]) -> list[Finished]:
+        """Run requests on the rollouts' engine, with its weights of now; answers in their order."""
+        assert self.engine is not None
+        finished = drive.sample(self.engine, requests)
+        self.tokens_sampled += sum(len(event.ids) for found in finished for event in found.events)
+        return finished
+
+    def embeddings(self) -> Tensor:
+        """The current policy's input embeddings [V, width]."""
+        return self.policies["current"].model.get_input_embeddings().weight.detach()
+
+    def metrics(self) -> dict[str, float]:
+        """What this step's parts cost beside the rollouts; empty where they asked for nothing."""
+        spent = float(self.tokens_sampled)
+        return {"services/tokens_sampled": spent} if spent else {}
+
     def score(self, batch: Batch, policy: str, names: tuple[str, ...]) -> dict[str, Tensor]:
-        """Columns of the batch under the policy "current" or "ref". Raises UserError."""
+        """Columns of the batch under the policy "current" or "ref", or values of "critic".
+
+        Raises UserError for one that the run does not have.
+        """
         if policy not in self.policies:
             known = ", ".join(self.policies) or "none"
             raise UserError(f"no policy {policy!r} to score with; this run has {known}")
@@ -200,3 +301,30 @@ class Services:
 def _names(rows: Sequence[Any]) -> list[str]:
     """Column names of the rows, in order of first appearance."""
     return list(dict.fromkeys(name for row in rows for name in row))
+
+
+def _with_episodes(batch: Batch, verified: Graded | None) -> Graded:
+    """Rewards with those of the episodes: their sum per rollout comes first, with weight 1."""
+    if "reward_K" not in batch:
+        raise UserError("these rollouts were not played in the environment: it gave no reward_K")
+    num = batch.size("B")
+    rollout_K, valid_K = batch["rollout_K"], batch["valid_K"]
+    sum_B = segments.total(batch["reward_K"].double(), rollout_K, num).float()
+    done_B = segments.count(rollout_K, num, batch["done_K"]) > 0
+    metrics = {}
+    if num:
+        metrics = {
+            "episode/turns_mean": batch.size("K") / num,
+            "episode/invalid_fraction": 1 - float(valid_K.double().mean()),
+            "episode/done_fraction": float(done_B.double().mean()),
+        }
+    if verified is None:
+        all_B = torch.ones(num, dtype=torch.bool)
+        return Graded(sum_B[:, None], sum_B, all_B, metrics, ~all_B)
+    return Graded(
+        torch.cat([sum_B[:, None], verified.reward_BM], dim=1),
+        torch.where(verified.failed_B, 0.0, sum_B + verified.outcome_B),
+        ~verified.failed_B,
+        {**metrics, **verified.metrics},
+        verified.failed_B,
+    )

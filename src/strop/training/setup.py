@@ -1,6 +1,7 @@
 """Builds everything that a run needs from its configuration; every check comes before step 1."""
 
 import copy
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -8,20 +9,23 @@ import torch
 
 from strop.algorithm import Algorithm
 from strop.errors import UserError
+from strop.rollout._observation_tokens import known_ids
 from strop.rollout.engines.local import LocalEngine
+from strop.rollout.play_turns import PlayTurns
 from strop.step import World
 from strop.tasks.data_files import load_data
 from strop.tasks.grader import Grader
 from strop.tasks.reward_source import reward_name
-from strop.tasks.task import RewardSpec, Task, load_task
-from strop.training import adapters, models
+from strop.tasks.task import Prompt, RewardSpec, Task, load_task
+from strop.training import adapters, models, seeds
 from strop.training.adapters import Lora
 from strop.training.config import DataSettings, RewardSettings, RunConfig
+from strop.training.critic import Critic, make_critic
 from strop.training.models import Loaded
 from strop.training.optimiser import MasterAdamW
 from strop.training.policy import Policy
 from strop.training.refresh import freeze
-from strop.training.services import Services
+from strop.training.services import NoGrader, Services
 
 
 def device_of(name: str) -> str:
@@ -77,7 +81,7 @@ def load_prompts(data: DataSettings, reward: RewardSettings, seed: int) -> Task:
         )
     if reward.functions:
         task = replace(task, rewards=_specs(reward), reward_range=None, reward_values=())
-    if not task.rewards:
+    if not task.rewards and task.environment is None:
         raise UserError(
             "nothing scores the answers: give a reward function with --reward file.py:function, "
             "or a built-in such as math_verify"
@@ -113,11 +117,15 @@ def _specs(reward: RewardSettings) -> tuple[RewardSpec, ...]:
 
 def make_services(config: RunConfig, loaded: Loaded, task: Task, max_tokens: int = 0) -> Services:
     """Prompts, tokenizer and grader. Raises UserError for a reward function that cannot be used."""
-    grader = Grader(
-        task.rewards,
-        timeout_seconds=config.reward.timeout_seconds,
-        num_workers=config.reward.num_workers,
-    )
+    if task.environment is not None:
+        task = _spoken_to(task, loaded.tokenizer)
+    grader: Grader | NoGrader = NoGrader()
+    if task.rewards:
+        grader = Grader(
+            task.rewards,
+            timeout_seconds=config.reward.timeout_seconds,
+            num_workers=config.reward.num_workers,
+        )
     services = Services(
         task,
         loaded.tokenizer,
@@ -136,9 +144,42 @@ def make_services(config: RunConfig, loaded: Loaded, task: Task, max_tokens: int
     return services
 
 
+def _spoken_to(task: Task, tokenizer: Any) -> Task:
+    """The task of an environment as this tokenizer's model is addressed.
+
+    With a chat template the first observations are a user's messages. Raises UserError for
+    characters that the tokenizer does not know.
+    """
+
+    def spoken(prompts: Sequence[Prompt]) -> list[Prompt]:
+        if not getattr(tokenizer, "chat_template", None):
+            for prompt in prompts:
+                known_ids(tokenizer, str(prompt.prompt))
+            return list(prompts)
+        return [
+            replace(p, prompt=[{"role": "user", "content": str(p.prompt).strip()}]) for p in prompts
+        ]
+
+    return replace(
+        task,
+        train=spoken(task.train),
+        validation=spoken(task.validation),
+        heldout=spoken(task.heldout),
+    )
+
+
+def _longest(algorithm: Algorithm, task: Task) -> int:
+    """Most new tokens of a rollout where the method says so; 0: as the task says."""
+    part = algorithm.rollout.part
+    if task.environment is None or not isinstance(part, PlayTurns):
+        return int(part.max_tokens)
+    limits = task.environment.make()
+    return part.limits(limits.max_turns, limits.max_tokens).tokens
+
+
 def make_world(config: RunConfig, algorithm: Algorithm, loaded: Loaded, task: Task) -> World:
     """Policy, reference, engine and services of a run. Raises UserError."""
-    services = make_services(config, loaded, task, algorithm.rollout.part.max_tokens)
+    services = make_services(config, loaded, task, _longest(algorithm, task))
     try:
         return _world(config, algorithm, loaded, services)
     except BaseException:
@@ -165,11 +206,15 @@ def _world(config: RunConfig, algorithm: Algorithm, loaded: Loaded, services: Se
         num_slots=training.num_slots,
         context_length=loaded.context,
     )
+    services.can_fork = "fork" in engine.capabilities
     validation = task.validation[: config.evaluation.max_prompts if config.evaluation.every else 0]
     for prompt in (*task.train, *validation):  # one that does not fit is found before step 1
         services.prompt_ids(prompt.uid)
     reference = _reference(algorithm, policy, loaded)
-    services.policies = {"current": policy} | ({"ref": reference} if reference else {})
+    critic = _critic(config, algorithm, policy)
+    others = {"ref": reference, "critic": critic}
+    services.policies = {"current": policy} | {k: v for k, v in others.items() if v is not None}
+    services.engine = engine
     return World(
         policy,
         reference,
@@ -179,6 +224,23 @@ def _world(config: RunConfig, algorithm: Algorithm, loaded: Loaded, services: Se
         config.seed,
         training.steps,
         config.lr(),
+        critic,
+    )
+
+
+def _critic(config: RunConfig, algorithm: Algorithm, policy: Policy) -> Critic | None:
+    """A critic with the heads that the method's terms train; None when there are none."""
+    columns = algorithm.value_columns()
+    if not columns:
+        return None
+    return make_critic(
+        columns,
+        policy,
+        hidden_size=config.critic.hidden_size,
+        lr=config.critic_lr(),
+        betas=config.training.betas,
+        max_grad_norm=config.training.max_grad_norm,
+        seed=seeds.number(config.seed, 0, "critic"),
     )
 
 

@@ -1,0 +1,249 @@
+"""Environments: tasks that answer. What one is, how it is named, how many episodes are played.
+
+An episode is a conversation: the environment shows a text, the policy acts in text, the environment
+answers with the next text and the action's reward, until it is over.
+"""
+
+import inspect
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from strop.catalogue import camel, load
+from strop.errors import RunStopped, UserError
+from strop.tasks.names import did_you_mean
+
+FOLDER = Path(__file__).parent / "environments"
+STYLES = ("plain", "compact")
+OWN = re.compile(r".+(\.py:|\.\w+:)\w+")  # my_env.py:MyEnv, package.module:MyEnv
+EPISODES = {"train": 1000, "validation": 100, "heldout": 100}  # of a task, by default
+SHOWN = 80  # characters of an action in an error
+
+
+@dataclass(frozen=True)
+class Observation:
+    """What an environment says after a reset or an action, and what that action was worth.
+
+    `reward` and `valid` are of the action before; `text`, `state` and `role` of the turn to come.
+    """
+
+    text: str
+    reward: float = 0.0
+    done: bool = False  # the episode is over by its own rules
+    truncated: bool = False  # it is cut by a limit of the environment
+    state: str = ""  # equal texts are equal states; empty: the whole history is the state
+    valid: bool = True  # the action was understood
+    role: int = 0  # player whose turn comes
+
+
+class Environment:
+    """Base of all environments: one object plays one episode after another.
+
+    The constructor takes the options of `data.task_config` and may set the numbers below. Equal
+    seeds and actions must give equal episodes. What raises stops the run, with seed and action.
+    """
+
+    max_turns: int = 8  # actions of an episode
+    max_tokens: int = 64  # tokens of an action
+    reward_range: tuple[float, float] | None = None  # of an episode's sum; None: not known
+
+    def reset(self, seed: int) -> Observation:
+        """Begin the episode of a seed; its text is the prompt."""
+        raise NotImplementedError
+
+    def step(self, action: str) -> Observation:
+        """What comes of an action, given as the policy wrote it."""
+        raise NotImplementedError
+
+    @classmethod
+    def step_all(
+        cls, environments: Sequence["Environment"], actions: Sequence[str]
+    ) -> list[Observation]:
+        """One step of many episodes; override it where they are faster together."""
+        return [each.step(action) for each, action in zip(environments, actions, strict=True)]
+
+
+@dataclass(frozen=True)
+class EnvironmentSource:
+    """An environment by name and the options of its constructor.
+
+    Raises UserError for a name that is none, a class of another kind, or options that it refuses.
+    """
+
+    name: str  # "corridor", "file.py:Class" or "package.module:Class"
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def is_built_in(self) -> bool:
+        """Whether it comes with strop."""
+        return ":" not in self.name
+
+    def make(self) -> Environment:
+        """A fresh environment."""
+        kind = _class_of(self.name)
+        try:
+            made = kind(**self.options)
+        except UserError:
+            raise
+        except Exception as error:
+            known = [n for n in inspect.signature(kind).parameters if n != "self"]
+            raise UserError(
+                f"environment {self.name} refuses data.task_config {dict(self.options)}: {error}; "
+                f"it has {', '.join(known) or 'no options'}"
+            ) from error
+        for limit in ("max_turns", "max_tokens"):
+            value = getattr(made, limit)
+            if not isinstance(value, int) or value < 1:
+                raise UserError(f"environment {self.name}: {limit} is {value!r}; make it 1 or more")
+        return made
+
+
+class Episodes:
+    """Many episodes of one environment at once; each has a number, its place among the seeds.
+
+    Raises RunStopped where the environment raises or answers with something else than an
+    Observation: the run stops rather than leave the episode out, for a game that fails in the
+    middle would silently choose which episodes are learnt from.
+    """
+
+    def __init__(self, source: EnvironmentSource, seeds: Sequence[int]) -> None:
+        self.source = source
+        self.seeds = tuple(seeds)
+        self.environments = [source.make() for _ in seeds]
+
+    @property
+    def max_turns(self) -> int:
+        """Most actions of an episode."""
+        return max((each.max_turns for each in self.environments), default=1)
+
+    @property
+    def max_tokens(self) -> int:
+        """Most tokens of an action."""
+        return max((each.max_tokens for each in self.environments), default=1)
+
+    def reset(self) -> list[Observation]:
+        """Begin all episodes."""
+        found = []
+        for number, (each, seed) in enumerate(zip(self.environments, self.seeds, strict=True)):
+            try:
+                answer = each.reset(seed)
+            except Exception as error:
+                raise self._stopped([number], None, error) from error
+            found.append(self._checked(answer, number, None))
+        return found
+
+    def step(self, numbers: Sequence[int], actions: Sequence[str]) -> list[Observation]:
+        """One step of the episodes `numbers`, in their order."""
+        chosen = [self.environments[number] for number in numbers]
+        if not chosen:
+            return []
+        kind = type(chosen[0])
+        if kind.step_all.__func__ is Environment.step_all.__func__:  # type: ignore[attr-defined]
+            answers = [self._step(n, each, a) for n, each, a in zip(numbers, chosen, actions,
+                                                                    strict=True)]  # fmt: skip
+        else:
+            try:
+                answers = list(kind.step_all(chosen, actions))
+            except Exception as error:
+                raise self._stopped(numbers, actions, error) from error
+            if len(answers) != len(chosen):
+                wrong = ValueError(f"step_all gave {len(answers)} answers to {len(chosen)} actions")
+                raise self._stopped(numbers, actions, wrong)
+        return [self._checked(o, n, a) for o, n, a in zip(answers, numbers, actions, strict=True)]
+
+    def _step(self, number: int, environment: Environment, action: str) -> Any:
+        try:
+            return environment.step(action)
+        except Exception as error:
+            raise self._stopped([number], [action], error) from error
+
+    def _checked(self, answer: Any, number: int, action: str | None) -> Observation:
+        problem = ""
+        if not isinstance(answer, Observation):
+            problem = f"gave {type(answer).__name__} instead of an Observation"
+        elif not isinstance(answer.text, str):
+            problem = f"gave {answer.text!r} as text"
+        elif not math.isfinite(answer.reward):
+            problem = f"gave the reward {answer.reward}"
+        elif action is None and (answer.done or answer.truncated or not answer.text):
+            problem = "began with an episode that is over, or without a text"
+        if problem:
+            actions = None if action is None else [action]
+            raise self._stopped([number], actions, TypeError(problem))
+        return answer
+
+    def _stopped(
+        self, numbers: Sequence[int], actions: Sequence[str] | None, error: Exception
+    ) -> RunStopped:
+        seeds = [self.seeds[number] for number in numbers]
+        if actions is None:
+            where = f"reset with the seed {seeds[0]}"
+        elif len(seeds) == 1:
+            text = actions[0]
+            shown = text if len(text) <= SHOWN else text[:SHOWN] + "..."
+            where = f"the action {shown!r} in the episode of the seed {seeds[0]}"
+        else:
+            shown_seeds = ", ".join(map(str, seeds[:8])) + (", ..." if len(seeds) > 8 else "")
+            where = f"step_all over {len(seeds)} episodes (seeds {shown_seeds})"
+        return RunStopped(
+            f"environment {self.source.name} failed at {where}: {type(error).__name__}: {error}. "
+            "Correct it; an action that it cannot read should be answered with valid=False"
+        )
+
+
+def source_of(task: str, options: Mapping[str, Any] | None = None) -> EnvironmentSource | None:
+    """The environment that a task's name means, or None for a task of another kind.
+
+    `corridor`, `my_env.py:MyEnv`, `package.module:MyEnv`, each also after `environment:`. Raises
+    UserError for a name after `environment:` that is none.
+    """
+    family, _, member = task.partition(":")
+    explicit = family == "environment"
+    name = member if explicit else task
+    if name in built_in() or OWN.fullmatch(name):
+        return EnvironmentSource(name, dict(options or {}))
+    if explicit:
+        raise UserError(
+            f"no environment {name!r}{did_you_mean(name, built_in())}; there are "
+            f"{', '.join(built_in())}, and your own as file.py:Class"
+        )
+    return None
+
+
+@cache
+def built_in() -> tuple[str, ...]:
+    """Names of the environments that come with strop."""
+    return tuple(sorted(p.stem for p in FOLDER.glob("*.py") if not p.stem.startswith("_")))
+
+
+@cache
+def _class_of(name: str) -> Any:
+    where = name if ":" in name else f"strop.tasks.environments.{name}:{camel(name)}"
+    kind = load("environment", where)
+    if not (isinstance(kind, type) and issubclass(kind, Environment)):
+        raise UserError(
+            f"{name} is no environment: derive the class from "
+            "strop.tasks.environment.Environment and give it reset(seed) and step(action)"
+        )
+    return kind
+
+
+def check_style(style: str) -> None:
+    """Raise UserError unless it is the name of a style of the built-in environments."""
+    if style not in STYLES:
+        raise UserError(f"style {style!r} is none of {', '.join(STYLES)}")
+
+
+def check_number(
+    name: str, value: Any, low: float, high: float = math.inf, whole: bool = True
+) -> None:
+    """Raise UserError unless an option is a number (a whole one) in [low, high]."""
+    right = isinstance(value, int if whole else int | float) and not isinstance(value, bool)
+    if not right or not low <= value <= high:
+        kind = "a whole number" if whole else "a number"
+        bounds = f"of at least {low}" if high == math.inf else f"from {low} to {high}"
+        raise UserError(f"{name} must be {kind} {bounds}, it is {value!r}")

@@ -1,0 +1,81 @@
+"""A question of arithmetic and a calculator: call it, then answer.
+
+An action that is an expression (`12*34=`, the sign at the end may be left out) calls the calculator
+and gets its value; an action that is a number is the answer, worth 1 when it is right, and ends the
+episode. The calculator reads whole numbers, brackets and + - * /, and gives exact values.
+
+In the plain style the last expression or number of an action counts. In the compact style `7*8=`
+is the question and `:56=` the calculator's value; an action that is no whole expression is the
+answer that it begins with.
+"""
+
+import random
+import re
+
+from strop.errors import UserError
+from strop.tasks.countdown import evaluate
+from strop.tasks.environment import Environment, Observation, check_number, check_style
+
+PIECE = re.compile(r"[\d+*/() -]*\d[\d+*/() -]*")
+SIZES = {"plain": 999, "compact": 9}
+
+
+class Calculator(Environment):
+    """Options: size (largest number of a question; 0: 999 in words, 9 compact), operations (of the
+    questions, out of + - *), max_turns, style.
+    """
+
+    def __init__(
+        self, size: int = 0, operations: str = "*", max_turns: int = 4, style: str = "plain"
+    ) -> None:
+        check_style(style)
+        check_number("calculator: size", size, 0, 10**6)
+        check_number("calculator: max_turns", max_turns, 1)
+        if not operations or not set("+-*").issuperset(operations):
+            raise UserError(f"calculator: operations must be some of + - *, it is {operations!r}")
+        self.size, self.operations = size or SIZES[style], operations
+        self.is_compact = style == "compact"
+        self.max_turns = max_turns
+        self.max_tokens = 2 * len(str(self.size)) + 1 if self.is_compact else 256
+        self.reward_range = (0.0, 1.0)
+        self.question = self.shown = ""
+
+    def reset(self, seed: int) -> Observation:
+        """Draw two numbers and an operation."""
+        draw = random.Random(seed)
+        numbers = sorted((draw.randint(1, self.size), draw.randint(1, self.size)), reverse=True)
+        self.question = draw.choice(self.operations).join(map(str, numbers))
+        self.shown = ""
+        if self.is_compact:
+            return self._observe(f"{self.question}=")
+        return self._observe(
+            f"What is {self.question}? Answer with the number alone. You have a calculator: write "
+            "an expression and an equals sign, such as 12*34=, and you get its value.\n"
+        )
+
+    def step(self, action: str) -> Observation:
+        """Calculate, or judge the answer."""
+        expression, number = self._read(action)
+        if expression:
+            self.shown = str(evaluate(expression))
+            return self._observe(f":{self.shown}=" if self.is_compact else f"{self.shown}\n")
+        if number:
+            right = evaluate(number) == evaluate(self.question)
+            return self._observe("", reward=float(right), done=True)
+        unclear = ":=" if self.is_compact else "Write an expression or a number.\n"
+        return self._observe(unclear, valid=False)
+
+    def _read(self, action: str) -> tuple[str, str]:
+        """(expression, "") of a call, ("", number) of an answer, two empty texts of neither."""
+        text = action.partition("=")[0].strip()
+        if not self.is_compact:
+            text = (PIECE.findall(text) or [""])[-1].strip()
+        if not text.isdigit() and evaluate(text) is not None:
+            return text, ""
+        number = re.match(r"\d+", text) if self.is_compact else re.search(r"\d+(?!.*\d)", text)
+        return "", number.group() if number else ""
+
+    def _observe(
+        self, text: str, reward: float = 0.0, done: bool = False, valid: bool = True
+    ) -> Observation:
+        return Observation(text, reward, done, state=f"{self.question},{self.shown}", valid=valid)
