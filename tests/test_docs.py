@@ -31,6 +31,7 @@ RECIPES = (
     "bapo",
     "forking_token_mask",
     "hpt",
+    "gae",
 )
 # A penalty over the whole distribution: no recipe has one by default.
 FULL_KL = """
@@ -47,6 +48,23 @@ def full_kl() -> Algorithm:
     algorithm = grpo()
     term = Term("full_kl", Use(PenaliseFullKlToReference()), average("token-mean"), coef=0.1)
     return dataclasses.replace(algorithm, terms=(*algorithm.terms, term))
+"""
+# A second head: no recipe has one.
+TWO_HEADS = """
+import dataclasses
+
+from strop.algorithm import Algorithm, Term
+from strop.loss.value.regress_value import RegressValue
+from strop.part import Use
+from strop.recipes._base import average
+from strop.recipes.gae import gae
+
+
+def two_heads() -> Algorithm:
+    algorithm = gae()
+    columns = (("value_T", "value_low_T"), ("value_old_T", "value_low_old_T"))
+    low = Term("low", Use(RegressValue(), columns), average("token-mean"), learner="critic")
+    return dataclasses.replace(algorithm, terms=(*algorithm.terms, low))
 """
 
 
@@ -77,9 +95,9 @@ def logged(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
     rows = [{**row, "completion": "1+1"} for row in rows]  # a demonstration each, for hpt
     lab.data.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     own = folder / "own.py"
-    own.write_text(FULL_KL, encoding="utf-8")
+    own.write_text(FULL_KL + TWO_HEADS, encoding="utf-8")
     found = {}
-    for name in (*RECIPES, f'"{own}:full_kl"'):
+    for name in (*RECIPES, f'"{own}:full_kl"', f'"{own}:two_heads"'):
         out = folder / re.sub(r"\W", "", name)
         raw = lab.raw(name, reward="even", evaluation={"every": 3}, training={"save_every": 0})
         runner.whole(raw, out)

@@ -41,6 +41,7 @@ __all__ = [
     "policy_loss",
     "selection",
     "token_weights",
+    "value_loss_clip",
 ]
 
 
@@ -175,6 +176,28 @@ def loss_aggregation(
     batch = batch.set(denominator_T=batch["mask_T"], max_length=torch.tensor(length))
     share_T = parts.call(use, batch).value
     return (share_T.to(per_token_loss.dtype) * batch["loss_T"]).sum()
+
+
+def value_loss_clip(
+    *,
+    values: Tensor,
+    values_old: Tensor | None = None,
+    returns: Tensor,
+    mask: Tensor,
+    clip_value: float = 0.5,
+    aggregation: str = "token-mean",
+) -> Tensor:
+    """The critic's loss [], 0.5 max((V - G)^2, (clip(V, V_old +- clip_value) - G)^2) averaged.
+
+    All [B, T]; differentiable in `values`. clip_value 0: no clip, and no `values_old`.
+    """
+    columns = {"value_T": values, "return_T": returns, "value_old_T": values_old}
+    given = {name: column for name, column in columns.items() if column is not None}
+    batch = pack.from_padded(given, mask)
+    regress = catalogue.load("part", "regress_value")
+    loss_T = -parts.call(Use(regress(clip_value)), batch).value
+    loss_BT = pack.to_padded(loss_T, batch["rollout_T"], *mask.shape)
+    return loss_aggregation(loss_BT, mask, aggregation)
 
 
 def kl_estimators(

@@ -194,7 +194,8 @@ def kernel_check(term: Term, batch: Batch) -> None:
     from differences import gradient_by_differences
 
     prepared = kernel.prepare([term], batch)
-    names = [n for n in ("logp_T", "entropy_T", "mean_logp_T", "logq_TV") if n in batch]
+    names = [n for n in ("logp_T", "entropy_T", "mean_logp_T", "value_T", "logq_TV")
+             if n in batch]  # fmt: skip
     reads = {read.column for _, use in term.uses() for read in parts.reads(use)}
     for name in sorted(reads & set(names)):
 

@@ -1,3 +1,4 @@
+import dataclasses
 import math
 
 import pytest
@@ -5,8 +6,8 @@ import torch
 from builders import assert_same_push, ragged_batch, rows_learning, stages
 
 from strop import functional
+from strop.recipes.gae import gae
 from strop.recipes.ppo_clip import ppo_clip
-from strop.recipes.reinforce_plus_plus import reinforce_plus_plus
 
 
 @pytest.mark.parametrize(
@@ -25,14 +26,15 @@ def test_worked_example_through_the_padded_call(ratio, advantage, loss):
         assert float(found) == pytest.approx(-1.28)
 
 
-def test_composes_and_is_reinforce_plus_plus_without_the_dual_clip():
+def test_composes_and_is_gae_without_the_dual_clip():
     ppo_clip(beta=0.1, gamma=0.9).check()
-    assert ppo_clip(dual_clip_c=0.0) == reinforce_plus_plus()
+    assert ppo_clip(dual_clip_c=0.0) == gae()
 
 
 def test_gradient_is_that_of_the_published_loss():
     algorithm = ppo_clip(dual_clip_c=1.3)
     batch = stages(algorithm, ragged_batch(1))
+    algorithm = dataclasses.replace(algorithm, terms=algorithm.terms[:1])  # without the critic
     rows = rows_learning(batch)
     advantage_N = batch["advantage_T"][rows]
     held = []
