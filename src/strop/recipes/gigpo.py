@@ -1,0 +1,70 @@
+"""Group advantages of whole episodes and of the steps that started from the same state."""
+
+import dataclasses
+from typing import Any
+
+from strop.advantage.baseline.centre_turns import CentreTurns
+from strop.advantage.baseline.subtract_group_mean import SubtractGroupMean
+from strop.advantage.credit.discount_turn_rewards import DiscountTurnRewards
+from strop.advantage.credit.spread_turns import SpreadTurns
+from strop.advantage.scale.divide_by_group_std import DivideByGroupStd
+from strop.algorithm import Algorithm
+from strop.errors import UserError
+from strop.part import Use
+from strop.recipes._base import ESTIMATOR
+from strop.recipes._inherit import inherits
+from strop.recipes.grpo import grpo
+from strop.rollout.play_turns import PlayTurns
+
+SCALES = {"mean_norm": "none", "mean_std_norm": "unbiased"}
+STATISTICS = ("rows", "trajectories")
+
+
+@inherits(grpo, without=ESTIMATOR, aggregation="token-mean")
+def gigpo(
+    *,
+    # Discount of a turn.
+    gamma: float = 0.95,
+    # Weight of the advantage among turns that met the same state.
+    w: float = 1.0,
+    # "mean_norm" (centred) or "mean_std_norm" (and divided by the deviation).
+    mode: str = "mean_std_norm",
+    # What a turn whose action was not understood loses.
+    invalid_penalty: float = 0.1,
+    # Whether an episode counts once per turn ("rows", the code) or once ("trajectories", paper).
+    episode_statistics: str = "rows",
+    eps: float = 1e-6,
+    **parent: Any,
+) -> Algorithm:
+    """Group-in-Group Policy Optimization for LLM Agent Training.
+
+    arXiv 2505.10978, eq. 3, 6 to 8. Code: langfengQ/verl-agent. Parent: grpo. Status: exact.
+
+    Equation: A = A_E + w A_S; A_E = (R_i - mean_g) / (std_g + eps) of whole episodes; A_S the same
+    of the discounted return D_k = r_k + gamma D_{k+1} among all turns of the group that started
+    from the same state.
+    Differs from the parent: turns that met the same state are compared with each other as well;
+    all tokens weigh the same.
+    Differs from the paper: means and deviations of episodes are over turns, as the code has it,
+    unless episode_statistics says "trajectories"; then the penalty stays out of A_E. Its penalty
+    towards the reference is off unless beta > 0 (0.01 there).
+    Try: w, gamma, mode ("mean_norm"), num_rollouts (8).
+    """
+    if mode not in SCALES or episode_statistics not in STATISTICS:
+        known = f"mode {' or '.join(SCALES)}, episode_statistics {' or '.join(STATISTICS)}"
+        raise UserError(f"recipe gigpo: there are {known}; got {mode!r}, {episode_statistics!r}")
+    scale = SCALES[mode]
+    rows = episode_statistics == "rows"
+    whole = DiscountTurnRewards(whole=True, invalid_penalty=invalid_penalty)
+    over_rows = (Use(whole), Use(CentreTurns("group", scale=scale, eps=eps, singleton="raw")))
+    divide = (Use(DivideByGroupStd(eps)),) if scale != "none" else ()
+    return dataclasses.replace(
+        grpo(**parent),
+        rollout=Use(PlayTurns()),
+        advantage=(
+            *(over_rows if rows else (Use(SubtractGroupMean()), *divide)),
+            Use(DiscountTurnRewards(gamma, invalid_penalty=invalid_penalty)),
+            Use(CentreTurns("state", scale=scale, eps=eps, weight=w, add=rows)),
+            Use(SpreadTurns(rollout_weight=0.0 if rows else 1.0)),
+        ),
+    )

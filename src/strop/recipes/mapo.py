@@ -1,0 +1,56 @@
+"""Turn-level credit for dialogues: returns against the same turn, progress against the batch."""
+
+import dataclasses
+from typing import Any
+
+from strop.advantage.baseline.centre_turns import CentreTurns
+from strop.advantage.credit.discount_turn_rewards import DiscountTurnRewards
+from strop.advantage.credit.spread_turns import SpreadTurns
+from strop.algorithm import Algorithm
+from strop.part import Use
+from strop.recipes._base import ESTIMATOR
+from strop.recipes._inherit import inherits
+from strop.recipes.grpo import grpo
+from strop.rollout.play_turns import PlayTurns
+
+
+@inherits(grpo, without=(*ESTIMATOR, "beta"))
+def mapo(
+    *,
+    # Weight of a turn's return against the same turn of the group's other rollouts.
+    alpha: float = 0.5,
+    # Weight of a turn's own reward against all turns of the pool.
+    beta: float = 0.5,
+    # Discount of a turn.
+    gamma: float = 1.0,
+    # "group" (turns of the prompt) or "batch" (all turns of the step).
+    pool: str = "group",
+    std: str = "biased",
+    eps: float = 1e-8,
+    **parent: Any,
+) -> Algorithm:
+    """MAPO: Mixed Advantage Policy Optimization for Long-Horizon Multi-Turn Dialogue.
+
+    arXiv 2603.06194. Code: none found. Parent: grpo. Status: partial.
+
+    Equation: A_{i,k} = alpha z(Ret_{i,k}; same turn of the group) + beta z(r_{i,k}; pool),
+    Ret_{i,k} = sum_{k' >= k} gamma^(k' - k) r_{i,k'}; the environment's reward of a turn is what it
+    moved the user's state, r_k = phi_{k-1} - phi_k.
+    Differs from the parent: every turn has its own advantage, a mixture of two comparisons.
+    Differs from the paper: inferred are gamma (1), the biased deviation and eps (another's
+    implementation), and the pool, which is the group in its later version and "batch" in its first.
+    beta is the mixture's, so a penalty towards the reference has to be added as a term.
+    Try: alpha (0.5 to 0.7), beta, pool.
+    """
+    turns = Use(CentreTurns("index", scale=std, eps=eps, weight=alpha))
+    progress = CentreTurns(pool, scale=std, eps=eps, weight=beta, add=True)
+    return dataclasses.replace(
+        grpo(**parent),
+        rollout=Use(PlayTurns()),
+        advantage=(
+            Use(DiscountTurnRewards(gamma)),
+            turns,
+            Use(progress, columns=(("values_K", "reward_K"),)),
+            Use(SpreadTurns()),
+        ),
+    )

@@ -1,0 +1,40 @@
+"""Leave-one-out advantages per turn."""
+
+import dataclasses
+from typing import Any
+
+from strop.advantage.baseline.centre_turns import CentreTurns
+from strop.advantage.credit.discount_turn_rewards import DiscountTurnRewards
+from strop.advantage.credit.spread_turns import SpreadTurns
+from strop.algorithm import Algorithm
+from strop.part import Use
+from strop.recipes._base import ESTIMATOR
+from strop.recipes._inherit import inherits
+from strop.recipes.grpo import grpo
+from strop.rollout.play_turns import PlayTurns
+
+
+@inherits(grpo, without=ESTIMATOR, clip_high=0.28, aggregation="seq-mean-token-sum")
+def trloo(
+    *,
+    # Discount of a turn.
+    gamma: float = 1.0,
+    **parent: Any,
+) -> Algorithm:
+    """Dr. Kernel: Reinforcement Learning Done Right for Triton Kernel Generations (advantage).
+
+    arXiv 2602.05885. Code: hkust-nlp/KernelGYM. Parent: grpo. Status: exact.
+
+    Equation: A_{i,k} = Ret_{i,k} - mean_{j != i} Ret_{j,k} over the rollouts of the prompt that
+    have a turn k, Ret_{i,k} = sum_{k' >= k} gamma^(k' - k) r_{i,k'}; a turn without others: Ret.
+    Differs from the parent: every turn has its own advantage, left out of its own mean; no
+    deviation; tokens are summed; a wider clip above.
+    Differs from the paper: its rejection of rollouts is a part of its own (recipe mrs).
+    Try: gamma, num_rollouts, clip_high.
+    """
+    turns = Use(CentreTurns("index", leave_one_out=True, singleton="raw"))
+    return dataclasses.replace(
+        grpo(**parent),
+        rollout=Use(PlayTurns()),
+        advantage=(Use(DiscountTurnRewards(gamma)), turns, Use(SpreadTurns())),
+    )
