@@ -7,7 +7,8 @@ from strop.schedule import Constant, Schedule
 # Options of text are closed sets; a changed one is the first other that its owner accepts.
 WORDS = (
     "biased", "unbiased", "zero", "raw", "k2", "k1", "token-sum", "token-mean",
-    "seq-mean-token-sum", "paper", "code", "topk", "quantile", "full", "kept",
+    "seq-mean-token-sum", "similarity", "grpo", "paper", "code", "topk", "quantile", "full", "kept",
+    "mean", "trajectory", "length", "tokens", "vision", "first_intra", "reward", "any",
 )  # fmt: skip
 
 
@@ -24,7 +25,7 @@ def candidates(value: Any) -> list[Any]:
     if isinstance(value, str):
         return [word for word in (*WORDS, value + "x") if word != value]
     if isinstance(value, tuple):
-        return [tuple(candidates(item)[0] for item in value)]
+        return [tuple(candidates(item)[0] for item in value) or (0.5, 2.0)]
     raise TypeError(f"no other value for {value!r}")
 
 

@@ -67,7 +67,7 @@ CALLS: dict[str, tuple[str, tuple[str, ...]]] = {
     "policy_loss": ("terms", ("logp", "logp_old", "advantages", "mask")),
 }
 # Names of a recipe's loss beside the recipe's own.
-ALIASES = {"gpg_loss": "gpg", "hpt_loss": "hpt"}
+ALIASES = {"gpg_loss": "gpg", "hpt_loss": "hpt", "loop_loss": "loop"}
 DEMONSTRATION = 2  # origin_T
 # Columns that follow from the mask alone.
 FROM_MASK = frozenset({"mask_T", "gradient_T", "denominator_T", "turn_T", "rollout_T", "rollout_K",

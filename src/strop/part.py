@@ -89,7 +89,8 @@ class Update(NamedTuple):
     """One optimiser step of a plan: its tokens and how they are weighted.
 
     factor_T multiplies advantage_T, detached; before: columns recomputed first; after: columns
-    measured afterwards; terms: names of the terms that take part, empty for all.
+    measured afterwards; both are sent to the plan, 0 outside the update's rollouts. terms: names
+    of the terms that take part, empty for all.
     """
 
     tokens_T: Any

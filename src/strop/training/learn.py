@@ -82,9 +82,9 @@ class Learner:
     ) -> dict[str, Tensor]:  # fmt: skip
         """One optimiser step; returns the columns that the plan wants measured afterwards."""
         terms = [t for t in algorithm.terms if not update.terms or t.name in update.terms]
-        if update.before:
-            batch = refresh(batch, update.before, self.policy, self.reference, self.critic)
         chosen = _rows_of(batch, update)
+        if update.before:
+            chosen = refresh(chosen, update.before, self.policy, self.reference, self.critic)
         idle = not bool(chosen["gradient_T"].any())
         norms.add("groups/frac_updates_empty", float(idle), 1.0)
         lr_scale = 1.0
@@ -100,9 +100,12 @@ class Learner:
             lr = model.lr_at(batch) if isinstance(model, Critic) else self.lr * lr_scale
             for name, value in model.update(lr).items():
                 norms.add(name, value, 1.0)
-        if idle or not update.after:
+        if idle:
             return {}
-        return self.policy.columns(batch, update.after)
+        measured = {name: chosen[name] for name in update.before}
+        if update.after:
+            measured |= self.policy.columns(chosen, update.after)
+        return _spread(batch, update, measured)
 
     def _model(self, learner: str) -> Policy | Critic:
         if learner == "policy":
@@ -248,9 +251,25 @@ def _rows_of(batch: Batch, update: Update) -> Batch:
     batch = batch.set(gradient_T=gradient_T, denominator_T=denominator_T, update_T=update.tokens_T)
     if update.factor_T is not None:
         batch = batch.set(advantage_T=batch["advantage_T"] * update.factor_T.detach())
-    in_update_B = torch.zeros(batch.size("B"), dtype=torch.bool, device=gradient_T.device)
-    in_update_B[batch["rollout_T"][update.tokens_T]] = True
+    in_update_B = _rollouts_of(batch, update)
     return batch if bool(in_update_B.all()) else batch.keep(in_update_B)
+
+
+def _rollouts_of(batch: Batch, update: Update) -> Tensor:
+    """The rollouts [B] bool that have a token in the update."""
+    in_update_B = torch.zeros(batch.size("B"), dtype=torch.bool, device=batch["turn_T"].device)
+    in_update_B[batch["rollout_T"][update.tokens_T]] = True
+    return in_update_B
+
+
+def _spread(batch: Batch, update: Update, found: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Columns of the update's rollouts as columns [T] of the whole batch, 0 elsewhere."""
+    rows_T = _rollouts_of(batch, update)[batch["rollout_T"]]
+    spread = {}
+    for name, column in found.items():
+        spread[name] = column.new_zeros(rows_T.shape[0])
+        spread[name][rows_T.to(column.device)] = column
+    return spread
 
 
 def _known(compact: Batch, names: tuple[str, ...], terms: list[Term]) -> Any:

@@ -13,7 +13,7 @@ from strop.part import require, require_one_of
 class DivideByGroupStd:
     """Easy and hard prompts push equally hard: advantages are measured in group deviations.
 
-        advantage_i <- advantage_i / (std_{j in group} advantage_j + eps)
+        advantage_i <- advantage_i / (max(std_{j in group} advantage_j, floor) + eps)
 
     The deviation of centred advantages equals that of the rewards. With num_imagined the group
     also holds so many imagined members, each at -(sum of the group) / num_imagined: what
@@ -35,9 +35,12 @@ class DivideByGroupStd:
     std: str = "unbiased"
     # Imagined members of each group. Default: ours (none; the parts above say how many they had).
     num_imagined: int = 0
+    # Smallest deviation that is divided by. Default: ours (none; arXiv 2502.01600's code has 1e-7).
+    floor: float = 0.0
 
     def __post_init__(self) -> None:
         require(self, "eps", low=0.0)
+        require(self, "floor", low=0.0)
         require(self, "num_imagined", low=0)
         require_one_of(self, "std", ("unbiased", "biased"))
 
@@ -48,6 +51,7 @@ class DivideByGroupStd:
         if self.num_imagined:
             std_P = self._with_imagined(advantage_B, group_B, num, scored_B, ddof)
         std_P = torch.where(segments.count(group_B, num, scored_B) == 1, 1.0, std_P)
+        std_P = std_P.clamp(min=self.floor) if self.floor else std_P
         return torch.where(scored_B, advantage_B / (std_P + self.eps)[group_B], 0)
 
     def _with_imagined(

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from strop import segments
+from strop.part import require
 
 
 @dataclass(frozen=True)
@@ -14,6 +15,8 @@ class AveragePerSequence:
 
         share_t = denominator_t / (tokens of its rollout that count * rollouts that count)
 
+    With num_rollouts the second factor is that number, so that a selection makes the step smaller.
+
     Reads: denominator_T [T] bool, rollout_T [T] int.   Writes: share_T [T] float.
     Source: arXiv 2402.03300, eq. 3.
     Differs from the source: no; rollouts without a counting token do not count as rollouts.
@@ -21,8 +24,15 @@ class AveragePerSequence:
     Edges: no token -> all shares 0.
     """
 
+    # Fixed number of rollouts to divide by; 0: those that count. Default: paper (those that count).
+    num_rollouts: int = 0
+
+    def __post_init__(self) -> None:
+        require(self, "num_rollouts", low=0)
+
     def __call__(self, denominator_T: Tensor, rollout_T: Tensor) -> Tensor:
         num = int(rollout_T.max()) + 1 if rollout_T.numel() else 0
         count_B = segments.count(rollout_T, num, denominator_T)
-        share_B = 1.0 / (count_B.clamp(min=1).double() * (count_B > 0).sum().clamp(min=1))
+        counting = self.num_rollouts or (count_B > 0).sum().clamp(min=1)
+        share_B = 1.0 / (count_B.clamp(min=1).double() * counting)
         return torch.where(denominator_T, share_B[rollout_T], 0.0)

@@ -15,6 +15,8 @@ class RatioPerSequence:
 
         log_ratio_t = min(mean_{s in rollout of t, mask_s} (logp_s - logp_old_s), max_nats)
 
+    With product the sum takes the place of the mean: the ratio of the unit's whole probability.
+
     Reads: logp_T [T] float, logp_old_T [T] float, mask_T [T] bool, rollout_T [T] int.
     Writes: log_ratio_T [T] float (nats).
     Source: arXiv 2507.18071, eq. 7.
@@ -27,6 +29,8 @@ class RatioPerSequence:
     scope: ClassVar[str] = "rollout"
     # Largest log-ratio, nats. Default: released code (verl).
     max_nats: float = 10.0
+    # Whether token ratios are multiplied, without a root. Default: paper (no).
+    product: bool = False
 
     def __post_init__(self) -> None:
         require(self, "max_nats", low=0.0)
@@ -35,5 +39,6 @@ class RatioPerSequence:
         self, logp_T: Tensor, logp_old_T: Tensor, mask_T: Tensor, rollout_T: Tensor
     ) -> Tensor:
         num = int(rollout_T.max()) + 1 if rollout_T.numel() else 0
-        mean_B = segments.mean(logp_T - logp_old_T.detach(), rollout_T, num, mask_T)
-        return mean_B.clamp(max=self.max_nats)[rollout_T]
+        combine = segments.total if self.product else segments.mean
+        ratio_B = combine(logp_T - logp_old_T.detach(), rollout_T, num, mask_T)
+        return ratio_B.clamp(max=self.max_nats)[rollout_T]

@@ -15,6 +15,8 @@ class RatioPerTurn:
 
         log_ratio_t = min(mean_{s in turn of t, mask_s} (logp_s - logp_old_s), max_nats)
 
+    With product the sum takes the place of the mean: the ratio of the unit's whole probability.
+
     Reads: logp_T [T] float, logp_old_T [T] float, mask_T [T] bool, turn_T [T] int.
     Writes: log_ratio_T [T] float (nats).
     Source: arXiv 2507.18071, eq. 7, taken over a turn in place of a response (ours).
@@ -26,6 +28,8 @@ class RatioPerTurn:
     scope: ClassVar[str] = "rollout"
     # Largest log-ratio, nats. Default: released code (verl, for whole responses).
     max_nats: float = 10.0
+    # Whether token ratios are multiplied, without a root. Default: paper (no).
+    product: bool = False
 
     def __post_init__(self) -> None:
         require(self, "max_nats", low=0.0)
@@ -34,5 +38,6 @@ class RatioPerTurn:
         self, logp_T: Tensor, logp_old_T: Tensor, mask_T: Tensor, turn_T: Tensor
     ) -> Tensor:
         num = int(turn_T.max()) + 1 if turn_T.numel() else 0
-        mean_K = segments.mean(logp_T - logp_old_T.detach(), turn_T, num, mask_T)
-        return mean_K.clamp(max=self.max_nats)[turn_T]
+        combine = segments.total if self.product else segments.mean
+        ratio_K = combine(logp_T - logp_old_T.detach(), turn_T, num, mask_T)
+        return ratio_K.clamp(max=self.max_nats)[turn_T]

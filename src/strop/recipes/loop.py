@@ -1,0 +1,91 @@
+"""Leave-one-out policy optimisation of long interactions, with one model."""
+
+import dataclasses
+from typing import Any
+
+from strop.advantage.baseline.subtract_group_mean import SubtractGroupMean
+from strop.advantage.baseline.subtract_leave_one_out_mean import SubtractLeaveOneOutMean
+from strop.advantage.credit.spread_evenly import SpreadEvenly
+from strop.advantage.scale.divide_by_group_std import DivideByGroupStd
+from strop.algorithm import Algorithm, Term
+from strop.errors import UserError
+from strop.loss.average.average_per_sequence import AveragePerSequence
+from strop.loss.bound.clip_both_sides import ClipBothSides
+from strop.loss.bound.follow_advantage import FollowAdvantage
+from strop.loss.ratio.ratio_per_sequence import RatioPerSequence
+from strop.loss.ratio.ratio_per_token import RatioPerToken
+from strop.loss.ratio.ratio_per_turn import RatioPerTurn
+from strop.part import Use
+from strop.plan.split_into_rollouts import SplitIntoRollouts
+from strop.recipes._base import CLIP
+from strop.recipes._inherit import inherits
+from strop.recipes.rloo import rloo
+from strop.selection.keep_large_advantages import KeepLargeAdvantages
+
+BASELINES = {"leave_one_out": SubtractLeaveOneOutMean, "mean": SubtractGroupMean}
+RATIOS = {
+    "token": RatioPerToken(),
+    "turn": RatioPerTurn(product=True),
+    "trajectory": RatioPerSequence(product=True),
+}
+
+
+@inherits(rloo, without=(*CLIP, "aggregation", "beta"), num_prompts=40, num_rollouts=6)
+def loop(
+    *,
+    # "leave_one_out" or "mean".
+    baseline: str = "leave_one_out",
+    # Whether rewards are divided by their group's deviation.
+    normalize_std: bool = False,
+    # "biased" (n) or "unbiased" (n - 1).
+    std: str = "biased",
+    # Smallest deviation that is divided by.
+    std_floor: float = 1e-7,
+    # The ratio is held between 1 / (1 + clip_eps) and 1 + clip_eps.
+    clip_eps: float = 0.1,
+    # Unit of the ratio: "token", "turn" or "trajectory" (its tokens' ratios multiplied).
+    level: str = "token",
+    # Whether there is a ratio and a clip at all.
+    clipping: bool = True,
+    # Rollouts of an update, and what its sum is divided by.
+    minibatch_size: int = 32,
+    # Rollouts with a smaller absolute advantage are left out.
+    min_advantage: float = 0.01,
+    positive_only: bool = False,
+    num_epochs: int = 2,
+    # Change of a rollout's log-probability, nats, at which the step ends; 0: never.
+    max_kl: float = 20.0,
+    singleton: str = "raw",
+    **parent: Any,
+) -> Algorithm:
+    """Reinforcement Learning for Long-Horizon Interactive LLM Agents (LOOP).
+
+    arXiv 2502.01600. Code: apple/ml-loop. Parent: rloo. Status: exact.
+
+    Equation: A_i = R_i - mean_{j != i} R_j; of those with |A| >= min_advantage, loss =
+    -1/minibatch_size sum_i mean_t min(rho A_i, clip(rho, 1 / (1 + clip_eps), 1 + clip_eps) A_i).
+    Differs from the parent: means over a rollout's tokens, a fixed divisor, so left-out rollouts
+    do not make the others weigh more; a clip that is even in the log; several epochs.
+    Differs from the paper: rollouts are not cancelled when most of an iteration are in; the count
+    kept is not rounded to a number of workers (selection.multiple); a gradient that is not finite
+    ends the run. Its rewards are shares of passed unit tests; give rollout play_turns to interact.
+    Try: level ("turn"), num_rollouts, max_kl, normalize_std (worse in the paper).
+    """
+    if baseline not in BASELINES or level not in RATIOS:
+        known = f"baseline {' or '.join(BASELINES)}, level {' or '.join(RATIOS)}"
+        raise UserError(f"recipe loop: there are {known}; got {baseline!r}, {level!r}")
+    scale = (Use(DivideByGroupStd(0.0, std, floor=std_floor)),) if normalize_std else ()
+    clip = ClipBothSides(clip_low=1 - 1 / (1 + clip_eps), clip_high=clip_eps)
+    term = Term(
+        "policy",
+        objective=Use(clip if clipping else FollowAdvantage()),
+        ratio=Use(RATIOS[level]) if clipping else None,
+        average=Use(AveragePerSequence(num_rollouts=minibatch_size)),
+    )
+    return dataclasses.replace(
+        rloo(**parent),
+        advantage=(*scale, Use(BASELINES[baseline](singleton)), Use(SpreadEvenly())),
+        selection=(Use(KeepLargeAdvantages(min_advantage, positive_only)),),
+        terms=(term,),
+        plan=Use(SplitIntoRollouts(minibatch_size, num_epochs, max_kl)),
+    )
