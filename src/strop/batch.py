@@ -74,6 +74,7 @@ COLUMNS: tuple[Column, ...] = (
     Column("role_K", "int", "", "rollout", "player or role"),
     Column("reward_K", "float", "reward", "reward", "reward of a turn"),
     Column("state_K", "int", "key", "rollout", "anchor state before the turn"),
+    Column("action_K", "int", "key", "rollout", "the action's text"),
     Column("value_K", "float", "reward", "probe", "value before the turn"),
     Column("done_K", "bool", "", "rollout", "the turn ended its episode"),
     Column("valid_K", "bool", "", "rollout", "the environment understood the turn's action"),

@@ -51,6 +51,7 @@ class Episode:
         turn = self.turns[-1]
         turn.reward, turn.done = float(observation.reward), bool(observation.done)
         turn.valid = bool(observation.valid)
+        turn.action = state_key(action.strip())
         self.said[-1] |= {"action": action, "reward": turn.reward, "valid": turn.valid}
 
     def room(self, limits: Limits, num_given: int) -> int:

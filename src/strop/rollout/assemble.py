@@ -18,7 +18,8 @@ COLUMNS = (
     "rollout_K", "index_K", "group_B", "rollout_uid_B", "truncated_B", "parent_B", "fork_at_B",
     "uid_P", "draw_P",
 )  # fmt: skip
-TURN_COLUMNS = ("reward_K", "done_K", "state_K", "role_K", "valid_K")  # of an environment
+# of an environment
+TURN_COLUMNS = ("reward_K", "done_K", "state_K", "action_K", "role_K", "valid_K")
 
 
 @dataclass
@@ -29,6 +30,7 @@ class Turn:
     events: Sequence[Event]
     state: int = 0  # key of the state before the action
     role: int = 0
+    action: int = 0  # key of the action's text
     reward: float = 0.0
     done: bool = False
     valid: bool = True
@@ -110,6 +112,7 @@ def with_turns(batch: Batch, rollouts: Sequence[Sequence[Turn]]) -> Batch:
         reward_K=torch.tensor([turn.reward for turn in turns], dtype=torch.float32),
         done_K=torch.tensor([turn.done for turn in turns], dtype=torch.bool),
         state_K=torch.tensor([turn.state for turn in turns], dtype=torch.int64),
+        action_K=torch.tensor([turn.action for turn in turns], dtype=torch.int64),
         role_K=torch.tensor([turn.role for turn in turns], dtype=torch.int64),
         valid_K=torch.tensor([turn.valid for turn in turns], dtype=torch.bool),
     )
