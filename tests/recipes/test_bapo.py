@@ -5,7 +5,7 @@ from builders import assert_same_push, pushed, ragged_batch, rows_learning, stag
 from strop import functional, kernel
 from strop.errors import UserError
 from strop.recipes.bapo import bapo
-from strop.recipes.ppo_clip import ppo_clip
+from strop.recipes.dapo import dapo
 
 # ratios 1.5 and 0.5, old probabilities .25 and .5, advantages +1 and -1
 OLD = torch.tensor([[0.25, 0.5]]).double().log()
@@ -42,7 +42,7 @@ def test_fixed_bounds_are_the_clipped_loss(variant):
     batch = stages(bapo(), ragged_batch(1))
     fixed = {"low_start": 0.8, "low_max": 0.8, "high_start": 1.3, "high_max": 1.3}
     ours = pushed(bapo(variant=variant, dual_clip_c=2.0, **fixed), batch)
-    theirs = pushed(ppo_clip(clip_high=0.3, dual_clip_c=2.0), batch)
+    theirs = pushed(dapo(clip_high=0.3, dual_clip_c=2.0), batch)
     assert ours[0] == pytest.approx(theirs[0], rel=1e-12)
     torch.testing.assert_close(ours[1]["logp_T"], theirs[1]["logp_T"])
 

@@ -8,6 +8,7 @@ from typing import Any
 from strop.errors import UserError
 from strop.rollout.commands import Abort, Command, Fork, Resume, Reward, Score, Strategy, Submit
 from strop.rollout.engines.base import Engine, Event, Finished, Request
+from strop.rollout.listen import listen
 
 Progress = Callable[[int, int], None]  # (requests ended, requests submitted) so far
 NEEDS = {"rules": "rules", "num_top": "num_top", "pause_every": "pause"}  # field -> capability
@@ -61,26 +62,10 @@ def drive_all(
 
 def sample(engine: Engine, requests: Sequence[Request]) -> list[Finished]:
     """Run requests to their ends, beside whatever else the engine runs; answers in their order."""
-
-    def plain() -> Strategy:
-        ids, events = yield [Submit(request) for request in requests]
-        heard: dict[int, list[Event]] = {id: [] for id in ids}
-        running = set(ids)
-        while running:
-            commands: list[Command] = []
-            for event in events:
-                heard[event.request].append(event)
-                if event.ended == "paused":
-                    commands.append(Resume(event.request))
-                elif event.ended:
-                    running.discard(event.request)
-            if running:
-                _, events = yield commands
-        return [
-            Finished(request, tuple(heard[id])) for id, request in zip(ids, requests, strict=True)
-        ]
-
-    return drive(plain(), engine) if requests else []
+    heard = drive(listen(requests), engine) if requests else []
+    return [
+        Finished(request, tuple(events)) for request, events in zip(requests, heard, strict=True)
+    ]
 
 
 class _Run:

@@ -1,9 +1,28 @@
-"""Bounds that are tried one after another, and what a column sums up to under each of them."""
+"""The clip of the ratio, and bounds that are tried one after another with their sums."""
 
 import torch
 from torch import Tensor
 
 from strop import segments
+
+
+def clip(
+    ratio_T: Tensor, advantage_T: Tensor, low: float, high: float, dual_clip_c: float = 0.0
+) -> tuple[Tensor, Tensor]:
+    """min(rho A, clip(rho, low, high) A), and where the clip acts (bool).
+
+    With dual_clip_c the result is at least dual_clip_c * A where A < 0. At a tie the gradient
+    follows the unclipped branch.
+    """
+    free_T = ratio_T * advantage_T
+    bound_T = ratio_T.clamp(low, high) * advantage_T
+    clipped_T = bound_T < free_T
+    objective_T = torch.where(clipped_T, bound_T, free_T)
+    if dual_clip_c:
+        floor_T = dual_clip_c * advantage_T
+        held_T = (advantage_T < 0) & (objective_T < floor_T)
+        objective_T = torch.where(held_T, floor_T, objective_T)
+    return objective_T, clipped_T
 
 
 def steps(first: float, last: float, step: float, to_the_end: bool) -> Tensor:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from strop.errors import UserError
-from strop.loss.bound._bounds import steps, sum_below
+from strop.loss.bound._bounds import clip, steps, sum_below
 from strop.part import Result, require, require_one_of
 
 Search = tuple[float, float, float]  # first bound, last bound, step; ratios
@@ -69,14 +69,7 @@ class BalanceClipBounds:
         paper = self.source_form == "paper"
         weight_T = advantage_T.abs() * (old_T.exp() if paper else 1)
         low, high = self._search(ratio_T.detach(), weight_T, advantage_T, gradient_T)
-        free_T = ratio_T * advantage_T
-        bound_T = ratio_T.clamp(low, high) * advantage_T
-        clipped_T = bound_T < free_T
-        objective_T = torch.where(clipped_T, bound_T, free_T)
-        if self.dual_clip_c:
-            floor_T = self.dual_clip_c * advantage_T
-            held_T = (advantage_T < 0) & (objective_T < floor_T)
-            objective_T = torch.where(held_T, floor_T, objective_T)
+        objective_T, clipped_T = clip(ratio_T, advantage_T, low, high, self.dual_clip_c)
         metrics = {
             "clip_ratio/low_mean": (clipped_T & (ratio_T < 1)).float(),
             "clip_ratio/high_mean": (clipped_T & (ratio_T > 1)).float(),
