@@ -1,16 +1,24 @@
 """Does training on good rollouts lower entropy, and on bad ones raise it? Measured on rollouts.
 
     python benchmarks/entropy_theorem.py MODEL_OR_CHECKPOINT ... [--prompts 64] [--batches 4]
+        [--rollouts 16] [--data FILE] [--pool]
 
 Theorem 1 of arXiv 2604.26326: a policy-gradient step on one token k with advantage A changes the
 entropy against A's sign whenever p_k >= B, B = prod_{i != k} p_i^(-dp_i / dp_k). For a softmax over
 free logits, dp = p * (dz - <p, dz>) with dz = A (onehot_k - p).
 
-For every model: the share of sampled tokens with p >= B, the entropy change that the theorem's
-first order predicts for the good, the bad and all rollouts (sum over the tokens, per unit of step),
-and the change that one small step of plain gradient descent on them really makes in the network, on
-the same contexts. Signs are what to compare: the theorem takes logits to be free, the network
-shares weights.
+Per model, with 95% Student-t intervals over batches (with --pool: over the models, one table):
+
+- the share of sampled tokens with p >= B, among good (advantage > 0) and bad answers;
+- sum dH at A = 1 over all tokens, over sum |dH|: sampled from p, the theorem's changes average to
+  0, sum_k p_k dH_k = 0, so good and bad answers of a prompt need opposite signs of A to disagree;
+- the cosine between the gradients of good and of bad answers, with the recipe's advantages and with
+  rewards of 1 and -1. On-policy both are estimates of the gradient of the success probability;
+- for steps on good, bad and all rollouts, in all groups, in those where at least half of the
+  answers are right (easy) and in the others (hard): the change of entropy per unit of step that the
+  theorem predicts (free logits), the one that a small step of gradient descent on the network makes
+  on the same contexts, and the one on fresh rollouts of other prompts, reweighted to the policy
+  after the step, which is what the next training step logs.
 """
 
 import argparse
@@ -21,7 +29,9 @@ import torch
 from torch import Tensor
 
 from strop import part as parts
+from strop import segments
 from strop.batch import Batch
+from strop.evaluation.seeds import over_seeds
 from strop.kernel import Tally
 from strop.step import World
 from strop.training import config
@@ -36,13 +46,15 @@ from strop.training.setup import load_model, load_prompts, make_world
 STEP = 1e-3  # of plain gradient descent on the token mean; small enough to be first order
 
 
-def open_world(model: str, prompts: int) -> tuple[World, Any]:
+def open_world(model: str, options: argparse.Namespace) -> tuple[World, Any]:
     """The model with the Countdown task and the grpo recipe."""
+    sizes = {"sampling.num_prompts": options.prompts, "sampling.num_rollouts": options.rollouts}
     settings = config.make(
         {
             "recipe": 'grpo(aggregation="token-mean")',
             "model": {"name": model},
-            "algorithm": {"sampling.num_prompts": prompts},
+            "data": {"files": tuple(options.data)},
+            "algorithm": sizes,
         }
     )
     algorithm = settings.build()
@@ -89,59 +101,117 @@ def theorem(logq_TV: Tensor, id_T: Tensor) -> tuple[Tensor, Tensor]:
     return log_p >= log_b, -dp_k * (log_p - log_b)
 
 
-def measured(world: World, algorithm: Any, batch: Batch, keep_T: Tensor) -> float:
-    """Change of the mean entropy on the batch's contexts after one small step on `keep_T`."""
+def gradients(world: World, algorithm: Any, batch: Batch, keep_T: Tensor) -> list[Tensor]:
+    """Of the loss over `keep_T`, divided by the number of all policy tokens; one per weight."""
+    chosen = batch.set(gradient_T=keep_T, denominator_T=batch["mask_T"])
+    Learner(world.policy, None, STEP, generators(0, 1)).apply(
+        list(algorithm.terms), chosen, 0, Tally()
+    )
+    weights = list(world.policy.parameters())
+    found = [torch.zeros_like(w) if w.grad is None else w.grad.clone() for w in weights]
+    for weight in weights:
+        weight.grad = None
+    return found
+
+
+def entropies(world: World, batch: Batch, before_B: Tensor | None = None) -> tuple[float, Tensor]:
+    """(mean entropy of the policy tokens, log-probability of each rollout).
+
+    With `before_B`, the log-probabilities under the policy that sampled, rollouts weigh
+    exp(now - before): the mean is that of the present policy.
+    """
+    columns = world.policy.columns(batch, ("entropy_T", "logp_T"))
+    key_T, num = batch["rollout_T"], batch.size("B")
+    entropy_B = segments.total(columns["entropy_T"].double(), key_T, num, batch["mask_T"])
+    logp_B = segments.total(columns["logp_T"].double(), key_T, num, batch["mask_T"])
+    size_B = segments.count(key_T, num, batch["mask_T"]).double()
+    weight_B = torch.ones_like(logp_B) if before_B is None else (logp_B - before_B).exp()
+    return float((weight_B * entropy_B).sum() / (weight_B * size_B).sum()), logp_B
+
+
+def changes(
+    world: World, gradient: list[Tensor], batch: Batch, fresh: Batch
+) -> tuple[float, float]:
+    """Change of entropy per unit of step: on the batch's contexts, and on fresh rollouts."""
     weights = copy.deepcopy(world.policy.model.state_dict())
-    before = world.policy.columns(batch, ("entropy_T",))["entropy_T"][batch["mask_T"]].mean()
-    all_T = batch["mask_T"]
-    chosen = batch.set(gradient_T=keep_T, denominator_T=all_T)
-    learner = Learner(world.policy, None, STEP, generators(0, 1))
-    learner.apply(list(algorithm.terms), chosen, 0, Tally())
+    (same, _), (other, logp_B) = entropies(world, batch), entropies(world, fresh)
     with torch.no_grad():
-        for parameter in world.policy.parameters():
-            if parameter.grad is not None:
-                parameter -= STEP * parameter.grad
-                parameter.grad = None
-    after = world.policy.columns(batch, ("entropy_T",))["entropy_T"][all_T].mean()
+        for weight, slope in zip(world.policy.parameters(), gradient, strict=True):
+            weight.add_(slope, alpha=-STEP)
+    after_same, after_other = entropies(world, batch)[0], entropies(world, fresh, logp_B)[0]
     world.policy.model.load_state_dict(weights)
-    return float(after - before)
+    return (after_same - same) / STEP, (after_other - other) / STEP
+
+
+def cosine(left: list[Tensor], right: list[Tensor]) -> float:
+    """Between two gradients, over all weights."""
+    a, b = (torch.cat([piece.flatten().double() for piece in x]) for x in (left, right))
+    return float(a @ b / (a.norm() * b.norm()))
+
+
+def one_batch(world: World, algorithm: Any, number: int) -> dict[str, float]:
+    """All quantities on one batch."""
+    batch, fresh = rollouts(world, algorithm, number), rollouts(world, algorithm, number + 1000)
+    mask_T, key_T = batch["mask_T"], batch["rollout_T"]
+    above, slope = theorem(distributions(world, batch), batch["id_T"][mask_T])
+    advantage = batch["advantage_T"][mask_T].double()
+    share_P = segments.mean(batch["reward_B"], batch["group_B"], batch.size("P"))
+    easy = (share_P >= 0.5)[batch["group_B"]][key_T[mask_T]]
+    signs = {"good": advantage > 0, "bad": advantage < 0, "all": advantage != 0}
+    found = {
+        "entropy": float(batch["entropy_behavior_T"][mask_T].mean()),
+        "success": float(batch["reward_B"].mean()),
+        "sum dH at A = 1 / sum |dH|": float(slope.sum() / slope.abs().sum()),
+    }
+    for name in ("good", "bad"):
+        found[f"{name}: share with p >= B"] = float(above[signs[name]].double().mean())
+    kept: dict[str, list[Tensor]] = {}
+    for where, chosen in {"": easy | ~easy, "easy, ": easy, "hard, ": ~easy}.items():
+        for name, sign in signs.items():
+            keep_T = torch.zeros_like(mask_T)
+            keep_T[mask_T] = sign & chosen
+            kept[where + name] = gradients(world, algorithm, batch, keep_T)
+            label, part = where + name, sign & chosen
+            found[f"{label}: predicted"] = float((slope * advantage)[part].sum() / len(slope))
+            same, other = changes(world, kept[label], batch, fresh)
+            found[f"{label}: measured, same contexts"] = same
+            found[f"{label}: measured, fresh"] = other
+    found["cosine of good and bad"] = cosine(kept["good"], kept["bad"])
+    raw = batch.set(advantage_T=(2 * batch["reward_B"] - 1)[key_T])
+    right_T = mask_T & (raw["advantage_T"] > 0)
+    both = [gradients(world, algorithm, raw, keep_T) for keep_T in (right_T, mask_T & ~right_T)]
+    found["cosine of good and bad, rewards of 1 and -1"] = cosine(*both)
+    return found
+
+
+def show(title: str, found: list[dict[str, float]]) -> None:
+    """A table with one line per quantity: the mean and its interval over `found`."""
+    print(f"\n{title}")
+    for name in found[0]:
+        mean = over_seeds([row[name] for row in found])
+        print(f"  {name:46s} {mean.value:+.4f} ({mean.low:+.4f} to {mean.high:+.4f})", flush=True)
 
 
 def main() -> None:
-    """One block of lines per model."""
+    """One table per model, or one over all of them."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("models", nargs="+")
     parser.add_argument("--prompts", type=int, default=64)
+    parser.add_argument("--rollouts", type=int, default=16)
     parser.add_argument("--batches", type=int, default=4)
+    parser.add_argument("--data", action="append", default=[], help="puzzles from a file")
+    parser.add_argument("--pool", action="store_true", help="intervals over models, one table")
     options = parser.parse_args()
+    pooled = []
     for model in options.models:
-        world, algorithm = open_world(model, options.prompts)
-        rows: dict[str, list[float]] = {}
-        for number in range(options.batches):
-            batch = rollouts(world, algorithm, number)
-            mask_T = batch["mask_T"]
-            above, change = theorem(distributions(world, batch), batch["id_T"][mask_T])
-            advantage = batch["advantage_T"][mask_T].double()
-            rows.setdefault("entropy", []).append(float(batch["entropy_behavior_T"][mask_T].mean()))
-            signs = {"good": advantage > 0, "bad": advantage < 0, "all": advantage != 0}
-            for name, chosen in signs.items():
-                rows.setdefault(f"{name}: share of tokens with p >= B", []).append(
-                    float(above[chosen].double().mean())
-                )
-                rows.setdefault(f"{name}: predicted dH", []).append(
-                    float((change * advantage)[chosen].sum() / len(advantage))
-                )
-                keep_T = torch.zeros_like(mask_T)
-                keep_T[mask_T] = chosen
-                rows.setdefault(f"{name}: measured dH / step", []).append(
-                    measured(world, algorithm, batch, keep_T) / STEP
-                )
+        world, algorithm = open_world(model, options)
+        rows = [one_batch(world, algorithm, number) for number in range(options.batches)]
         world.services.grader.close()
-        print(f"\n{model} ({options.batches} batches of {options.prompts} prompts)")
-        for name, values in rows.items():
-            mean = sum(values) / len(values)
-            print(f"  {name:36s} {mean:+.4f}   (smallest {min(values):+.4f}, "
-                  f"largest {max(values):+.4f})")  # fmt: skip
+        pooled.append({name: sum(r[name] for r in rows) / len(rows) for name in rows[0]})
+        if not options.pool:
+            show(f"{model} ({options.batches} batches of {options.prompts} prompts)", rows)
+    if options.pool:
+        show(f"{len(options.models)} models, {options.batches} batches each", pooled)
 
 
 if __name__ == "__main__":

@@ -1,15 +1,20 @@
 """Entropy over training on the shipped model: several methods, paired seeds, equal steps.
 
-    python benchmarks/laboratory.py --out lab [--seeds 5] [--steps 200] [--jobs 2] [METHOD ...]
+    python benchmarks/laboratory.py --out lab [--seeds 5] [--steps 200] [--scored 100,200]
+        [--set NAME=VALUE ...] [--csv FILE] [METHOD ...]
 
-METHOD is a recipe in one-line notation. Every run is a plain `strop train` with one thread; runs
-that are already complete in the folder are not repeated. At the end it prints, per method, the
-mean over seeds with a Student-t interval of: entropy at the start and the end, the share of steps
-inside the band (0.3 to 0.4 nats unless given), held-out pass@1 and pass@16, and each method's
-paired difference from the first one.
+METHOD is a recipe in one-line notation. Every run is a plain `strop train` with one thread, a
+constant learning rate and a checkpoint every 100 steps; runs that are already complete in the
+folder are not repeated, and a longer run counts for a shorter one, since it passes the same point.
+Every checkpoint named by --scored (default: the last) is scored on the held-out puzzles with 64
+answers each. Per method and scored step it prints the mean over seeds with a Student-t interval
+of: entropy in the last 10 steps, the share of steps inside the band and below it (0.3 to 0.4 nats
+unless given; the first quarter of the steps, the way to the band, does not count), held-out pass@1,
+pass@16, pass@64 and distinct answers among 16; and each method's paired difference from the first.
 """
 
 import argparse
+import csv
 import json
 import os
 import re
@@ -17,9 +22,23 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 from strop.evaluation.seeds import over_seeds, paired_difference
+
+EVERY = 100  # steps between checkpoints
+SCORE = ("--k", "1,16,64", "--samples", "64", "--json")
+HELD_OUT = ("pass@1", "pass@16", "pass@64", "distinct@16")
+SHOWN = ("entropy/end", "band/share", "band/below", *HELD_OUT)
+
+
+class Row(NamedTuple):
+    """What one run had reached at one step."""
+
+    method: str
+    seed: int
+    step: int
+    found: dict[str, float]
 
 
 def command(*arguments: str) -> str:
@@ -34,73 +53,107 @@ def command(*arguments: str) -> str:
     return done.stdout
 
 
-def one(job: tuple[str, int, argparse.Namespace]) -> tuple[str, int, dict[str, float]]:
+def folder_of(out: Path, method: str, seed: int) -> Path:
+    """Where the run of a method with a seed lies."""
+    return out / f"{re.sub(r'[^A-Za-z0-9]+', '_', method).strip('_')}-{seed}"
+
+
+def one(job: tuple[str, int, argparse.Namespace]) -> list[Row]:
     """Train (unless done) and score one method with one seed."""
     method, seed, options = job
-    folder = options.out / f"{re.sub(r'[^A-Za-z0-9]+', '_', method).strip('_')}-{seed}"
+    folder = folder_of(options.out, method, seed)
     if not (folder / "report.html").exists():
         if (folder / "config.toml").exists():
             command("train", "--resume", str(folder), "--quiet")
         else:
             command(
                 "train", method, f"training.steps={options.steps}", f"training.lr={options.lr}",
-                "evaluation.every=0", "training.save_every=0", f"seed={seed}", "--quiet",
-                "--out", str(folder),
+                "evaluation.every=0", f"training.save_every={EVERY}", "training.rollouts_every=0",
+                f"training.keep_checkpoints={options.steps // EVERY + 1}", f"seed={seed}",
+                *options.set, "--quiet", "--out", str(folder),
             )  # fmt: skip
-    scored = folder / "heldout.json"
-    if not scored.exists():
-        scored.write_text(command("eval", str(folder), "--k", "1,16", "--json"))
-    found = {**json.loads(scored.read_text()), **course(folder, options)}
-    shown = {k: round(found[k], 3) for k in ("pass@1", "pass@16", "entropy/end", "band/share")}
-    print(f"{method} seed {seed}: {shown}", flush=True)
-    return method, seed, found
+    rows = []
+    for step in options.scored or [options.steps]:
+        scores = scored(folder / f"heldout-{step}.json", str(folder), "--step", str(step))
+        rows.append(Row(method, seed, step, {**scores, **course(folder, step, options)}))
+        shown = {name: round(rows[-1].found[name], 3) for name in SHOWN}
+        print(f"{method} seed {seed} step {step}: {shown}", flush=True)
+    return rows
 
 
-def course(folder: Path, options: argparse.Namespace) -> dict[str, float]:
-    """Entropy along the run: first and last 10 steps, share of steps inside the band."""
-    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    entropy = [row["entropy"] for row in rows if row["step"] > 0]
-    late = entropy[len(entropy) // 4 :]  # the way from the start to the band does not count
+def scored(cache: Path, *source: str) -> dict[str, float]:
+    """Held-out scores of a run's checkpoint or a model, kept in a file."""
+    if not cache.exists():
+        cache.write_text(command("eval", *source, *SCORE))
+    found: dict[str, float] = json.loads(cache.read_text())
+    return found
+
+
+def course(folder: Path, step: int, options: argparse.Namespace) -> dict[str, float]:
+    """Entropy along the run up to a step: its end, and the share of steps inside the band."""
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    entropy = [line["entropy"] for line in lines if 0 < line["step"] <= step]
+    assert len(entropy) == step, f"{folder} has {len(entropy)} of {step} steps"
+    late = entropy[step // 4 :]
     return {
-        "entropy/start": sum(entropy[:10]) / 10,
         "entropy/end": sum(entropy[-10:]) / 10,
         "band/share": sum(options.low <= h <= options.high for h in late) / len(late),
         "band/below": sum(h < options.low for h in late) / len(late),
     }
 
 
+def show(rows: list[Row], options: argparse.Namespace) -> None:
+    """The tables, one per method and step, against the first method at the same step."""
+    for method in options.methods:
+        for step in options.scored or [options.steps]:
+            print(f"\n{method}, step {step}")
+            for name in SHOWN:
+                ours, first = (
+                    [r.found[name] for r in rows if r.method == m and r.step == step]
+                    for m in (method, options.methods[0])
+                )
+                mean = over_seeds(ours)
+                text = f"{mean.value:.3f} ({mean.low:.3f} to {mean.high:.3f})"
+                if method != options.methods[0]:
+                    gap = paired_difference(ours, first)
+                    text += f"; difference {gap.value:+.3f} ({gap.low:+.3f} to {gap.high:+.3f})"
+                print(f"  {name:12s} {text}")
+
+
+def write(rows: list[Row], path: Path) -> None:
+    """One line per run and scored step."""
+    with path.open("w", newline="") as stream:
+        table = csv.writer(stream, lineterminator="\n")
+        table.writerow(["method", "seed", "step", *SHOWN])
+        for row in rows:
+            values = [f"{row.found[name]:.4f}" for name in SHOWN]
+            table.writerow([row.method, row.seed, row.step, *values])
+
+
 def main() -> None:
-    """Run all jobs and print the table."""
+    """Run all jobs and print the tables."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--scored", type=lambda text: [int(x) for x in text.split(",")])
     parser.add_argument("--lr", default="3e-4")
+    parser.add_argument("--set", action="append", default=[], help="a setting of every run")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--low", type=float, default=0.3, help="lower edge of the band, nats")
     parser.add_argument("--high", type=float, default=0.4, help="upper edge of the band, nats")
+    parser.add_argument("--csv", type=Path, help="also write the numbers of every run here")
     parser.add_argument("methods", nargs="*", default=["grpo"])
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
+    start = scored(options.out / "start.json", "tiny")
+    print("before training:", {name: round(start[name], 3) for name in (*HELD_OUT, "entropy")})
     jobs = [(m, s, options) for s in range(options.seeds) for m in options.methods]
     with ThreadPoolExecutor(options.jobs) as pool:
-        done = list(pool.map(one, jobs))
-    found = {m: [values for method, _, values in done if method == m] for m in options.methods}
-    for method, values in found.items():
-        print(f"\n{method}")
-        for name in ("entropy/start", "entropy/end", "band/share", "band/below", "pass@1",
-                     "pass@16", "distinct@16"):  # fmt: skip
-            print(f"  {name:14s} {_line([v[name] for v in values], found, method, name)}")
-
-
-def _line(values: list[float], found: dict[str, Any], method: str, name: str) -> str:
-    mean = over_seeds(values)
-    text = f"{mean.value:.3f} ({mean.low:.3f} to {mean.high:.3f})"
-    first = next(iter(found))
-    if method == first or len(values) < 2:
-        return text
-    gap = paired_difference(values, [v[name] for v in found[first]])
-    return f"{text}; against {first}: {gap.value:+.3f} ({gap.low:+.3f} to {gap.high:+.3f})"
+        rows = [row for found in pool.map(one, jobs) for row in found]
+    show(rows, options)
+    if options.csv:
+        write(rows, options.csv)
 
 
 if __name__ == "__main__":
