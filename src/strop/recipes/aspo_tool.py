@@ -1,0 +1,44 @@
+"""Policy optimisation that favours right answers which turn to code early."""
+
+import dataclasses
+from typing import Any
+
+from strop.advantage.weight.favour_early_marker import FavourEarlyMarker
+from strop.algorithm import Algorithm
+from strop.part import Use
+from strop.probe.find_marker import FindMarker
+from strop.recipes._inherit import inherits
+from strop.recipes.dapo import dapo
+
+
+@inherits(dapo)
+def aspo_tool(
+    *,
+    # Strength; below 0 favours early code. The paper's aggressive setting is -2.5.
+    delta: float = -2.0,
+    # Largest change, a share of the advantage. The paper's aggressive setting is 0.9.
+    kappa: float = 0.7,
+    # Text with which code begins.
+    marker: str = "```python",
+    # Outcome from which an answer is right.
+    success: float = 1.0,
+    **parent: Any,
+) -> Algorithm:
+    """Understanding Tool-Integrated Reasoning (Advantage Shaping Policy Optimization).
+
+    arXiv 2508.19201. Code: none released. Parent: dapo. Status: exact.
+
+    Equation: A_i <- A_i + clip(delta (p_i - mean_E p) / mean_E L, +- kappa |A_i|) for i in E, the
+    right rollouts of the group that wrote code, p_i the tokens before its first, L their lengths.
+    Differs from the parent: right answers gain by early code, at no change of the reward.
+    Differs from the paper: it names no text that begins code (marker is ours); a figure there
+    gives other numbers (delta 1.5 and 2.0) than its text. It runs code while answering: give
+    rollout play_turns and an environment that does; in one turn, code is only written.
+    Try: delta, kappa (0.9), marker ("<code>").
+    """
+    algorithm = dapo(**parent)
+    return dataclasses.replace(
+        algorithm,
+        probes=(*algorithm.probes, Use(FindMarker(marker))),
+        advantage=(*algorithm.advantage, Use(FavourEarlyMarker(delta, kappa, success))),
+    )
