@@ -1,0 +1,65 @@
+"""PPO over turns, whose steps shrink where clipping has bent the gradient."""
+
+from typing import Any
+
+from strop.algorithm import Algorithm
+from strop.loss.bound.shrink_by_clipping_bias import ShrinkByClippingBias
+from strop.loss.ratio.ratio_per_turn import RatioPerTurn
+from strop.part import Use
+from strop.recipes._base import with_policy
+from strop.recipes._inherit import inherits
+from strop.recipes.gae import gae
+
+
+@inherits(gae)
+def turn_ppo(**parent: Any) -> Algorithm:
+    """ST-PPO: Stabilized Off-Policy Proximal Policy Optimization for Multi-Turn Agents Training.
+
+    arXiv 2511.20718 (Turn-PPO). Code: none released. Parent: gae. Status: exact.
+
+    Equation: w_k = exp(mean over the policy tokens of turn k of (logp - logp_old)); loss = -mean_t
+    min(w A_t, clip(w, 1 - clip_low, 1 + clip_high) A_t), w of the turn of t; critic as in gae.
+    Differs from the parent: all tokens of a turn share one ratio.
+    Differs from the paper: the log-ratio is bounded above at 10 nats against overflow.
+    Try: plan.num_minibatches (4), lam (0.95), clip_low, clip_high.
+    """
+    return with_policy(gae(**parent), ratio=Use(RatioPerTurn()))
+
+
+@inherits(gae)
+def s_ppo(
+    *,
+    # Smallest norm of the clipping bias that the update is divided by.
+    floor: float = 1.0,
+    clip_low: float = 0.2,
+    clip_high: float = 0.2,
+    **parent: Any,
+) -> Algorithm:
+    """ST-PPO: Stabilized Off-Policy Proximal Policy Optimization for Multi-Turn Agents Training.
+
+    arXiv 2511.20718, eq. 7 and 8 (S-PPO). Code: none released. Parent: gae. Status: partial.
+
+    Equation: loss = gae's / ||C||, C_t = 1{t clipped} rho_t A_t / |y_t| over the update; not
+    divided where ||C|| is below floor.
+    Differs from the parent: the policy's loss is divided by the size of the clipping bias.
+    Differs from the paper: the norm is of the per-token terms (the paper's text leaves open which
+    one is meant), and the floor is ours.
+    Try: floor (0.1), plan.num_minibatches (4; one update a step clips nothing), lam (0.95).
+    """
+    shrink = ShrinkByClippingBias(clip_low, clip_high, floor)
+    return with_policy(gae(**parent), objective=Use(shrink))
+
+
+@inherits(s_ppo)
+def st_ppo(**parent: Any) -> Algorithm:
+    """ST-PPO: Stabilized Off-Policy Proximal Policy Optimization for Multi-Turn Agents Training.
+
+    arXiv 2511.20718, eq. 7 and 8 (ST-PPO). Code: none released. Parent: s_ppo. Status: partial.
+
+    Equation: loss = turn_ppo's / ||C||, C_t = 1{t clipped} w_k A_t / |y_t| over the update, w_k the
+    ratio of t's turn; not divided where ||C|| is below floor.
+    Differs from the parent: all tokens of a turn share one ratio.
+    Differs from the paper: as s_ppo.
+    Try: floor (0.1), plan.num_minibatches (4; one update a step clips nothing), lam (0.95).
+    """
+    return with_policy(s_ppo(**parent), ratio=Use(RatioPerTurn()))
