@@ -5,9 +5,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from strop import functional
+from strop import functional, notation
 
 LENGTH = 9  # of averages by a constant length
+COMPONENTS = ("reward_components", "reward_weights")  # [B, M]: no tokens
 
 
 def values_for(name: str, shape: tuple[int, int], rng: torch.Generator) -> Tensor:
@@ -41,6 +42,18 @@ def values_for(name: str, shape: tuple[int, int], rng: torch.Generator) -> Tenso
         return torch.rand(num, generator=rng) < 0.3
     if name in ("dropped_tokens", "candidate_tokens", "demo_mask"):
         return torch.rand(num, width, generator=rng) < 0.2
+    if name in ("parent", "fork_at", "branch_pos"):  # nothing forks: rows may come in any order
+        return torch.full((num,), -1)
+    if name in ("prefix_value", "value_std", "potential"):
+        return rand(num, width)
+    if name in ("cut", "learning"):
+        return torch.rand(num, width, generator=rng) < 0.5
+    if name in ("sum_pi_squared", "rollout_is_weights"):
+        return rand(num, width)
+    if name == "prompt_confidence":
+        return rand(num)
+    if name in COMPONENTS:
+        return rand(num, 2)
     raise KeyError(f"say here what {name} looks like")
 
 
@@ -66,6 +79,9 @@ def inputs_for(
     if "logp_old" in given and "logp" in given:
         change = 0.3 * torch.randn(shape, generator=rng, dtype=torch.float64)
         given["logp"] = given["logp_old"] + change
+    facts = notation.build_recipe(recipe, params or {}).facts()
+    if "rewards_from_0_to_1" in facts and "rewards" in given:
+        given["rewards"] = given["rewards"].sigmoid()
     return given
 
 
@@ -79,7 +95,7 @@ def padded(given: dict[str, Any], extra: int) -> dict[str, Any]:
     wider = {}
     for name, value in given.items():
         wider[name] = value
-        if isinstance(value, Tensor) and value.dim() == 2:
+        if isinstance(value, Tensor) and value.dim() == 2 and name not in COMPONENTS:
             fill = float("nan") if value.is_floating_point() else name != "mask"
             new = value.new_full((value.shape[0], extra), fill)
             wider[name] = torch.cat([value, new], dim=1)
@@ -90,6 +106,7 @@ def with_noise(given: dict[str, Any]) -> dict[str, Any]:
     """The inputs with NaN in every float token tensor outside the mask."""
     noisy = dict(given)
     for name, value in given.items():
-        if isinstance(value, Tensor) and value.dim() == 2 and value.is_floating_point():
+        floats = isinstance(value, Tensor) and value.dim() == 2 and value.is_floating_point()
+        if floats and name not in COMPONENTS:
             noisy[name] = torch.where(given["mask"], value, float("nan"))
     return noisy
