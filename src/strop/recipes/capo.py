@@ -1,0 +1,52 @@
+"""Group relative policy optimisation that keeps confidence in line with correctness."""
+
+import dataclasses
+from typing import Any
+
+from strop.advantage.baseline.rank_right_above_wrong import RankRightAboveWrong
+from strop.advantage.credit.spread_evenly import SpreadEvenly
+from strop.algorithm import Algorithm
+from strop.part import Use
+from strop.recipes._base import ESTIMATOR
+from strop.recipes._inherit import inherits
+from strop.recipes.grpo import grpo
+from strop.selection.drop_doubtful_rollouts import DropDoubtfulRollouts
+
+
+@inherits(grpo, without=(*ESTIMATOR, "beta"), num_rollouts=8)
+def capo(
+    *,
+    # Width of what counts as equally likely, nats.
+    tau: float = 0.6,
+    # "sum" over the pairs of a right and a wrong answer, or "mean" over those of the prompt.
+    pair_reduction: str = "sum",
+    # Whether the factor 1 / tau stands in front.
+    include_inv_tau: bool = True,
+    # Highest perplexity under the reference of a right answer that is learned from.
+    ref_high: float = 2.5,
+    # Lowest perplexity under the reference of a wrong answer that is learned from.
+    ref_low: float = 1.05,
+    # Reward from which an answer is right.
+    success: float = 1.0,
+    **parent: Any,
+) -> Algorithm:
+    """Calibration-Aware Policy Optimization for Reasoning LLMs.
+
+    arXiv 2604.12632. Code: none found. Parent: grpo. Status: partial.
+
+    Equation: for right i and wrong j of a prompt, c = mean logp of an answer:
+    A_i = sum_j sigmoid(-(c_i - c_j) / tau) / tau, A_j = -sum_i sigmoid(-(c_i - c_j) / tau) / tau;
+    0 for right ones of perplexity above ref_high, wrong ones below ref_low, under the reference.
+    Differs from the parent: pairs of a right and a wrong answer, the more the worse they are
+    ordered by confidence, in place of mean and deviation; doubtful answers are not learned from.
+    Differs from the paper: inferred are the sum over pairs, the factor 1 / tau, that c is the old
+    policy's, the wrong answers' side (the gradient's), and that doubtful answers still are
+    partners and count in averages.
+    Try: tau (0.5 for 7B), ref_high (inf with ref_low 1: no mask), pair_reduction.
+    """
+    rank = RankRightAboveWrong(tau, pair_reduction, include_inv_tau, success)
+    return dataclasses.replace(
+        grpo(**parent),
+        advantage=(Use(rank), Use(SpreadEvenly())),
+        selection=(Use(DropDoubtfulRollouts(ref_high, ref_low, success)),),
+    )
