@@ -1,0 +1,38 @@
+"""Group relative advantages without their two symmetries."""
+
+import dataclasses
+from typing import Any
+
+from strop.advantage.scale.damp_praise_while_weak import DampPraiseWhileWeak
+from strop.advantage.scale.shift_weight_to_hard_prompts import ShiftWeightToHardPrompts
+from strop.algorithm import Algorithm
+from strop.part import Use
+from strop.recipes._inherit import inherits
+from strop.recipes.grpo import grpo
+
+
+@inherits(grpo, num_rollouts=8)
+def a_grae(
+    *,
+    # "paper", or "code" for the released one's denominators and mean of groups.
+    variant: str = "paper",
+    # Success of the step from which right answers count in full.
+    alpha: float = 1.0,
+    **parent: Any,
+) -> Algorithm:
+    """Unveiling Implicit Advantage Symmetry: Why GRPO Struggles with Exploration and Difficulty.
+
+    arXiv 2602.05548, eq. 11 to 13. Code: Yu7-code/A-GRAE. Parent: grpo. Status: exact.
+
+    Equation: A_i <- A_i / 2 (omega / sqrt(p) + (1 - omega) / sqrt(1 - p)), p the prompt's and
+    omega the step's mean reward; A_i > 0: A_i <- A_i min(1, omega / alpha).
+    Differs from the parent: hard prompts weigh more as the policy gets better, and right answers
+    less while it is weak. Rewards lie between 0 and 1.
+    Differs from the paper: no. The released code divides by 1 - sqrt(p), which variant "code" does
+    too; it also switches the method off but for one exact number, which is left out.
+    Try: alpha (0.5 for geometry), normalize_std (false: on dr_grpo's advantages), clip_high.
+    """
+    algorithm = grpo(**parent)
+    *estimator, spread = algorithm.advantage
+    shaped = (Use(ShiftWeightToHardPrompts(variant)), Use(DampPraiseWhileWeak(alpha, variant)))
+    return dataclasses.replace(algorithm, advantage=(*estimator, *shaped, spread))
