@@ -1,0 +1,60 @@
+"""Advantages between and within the halves of a group that differ in entropy or length."""
+
+import dataclasses
+from typing import Any
+
+from strop.advantage.baseline.compare_halves import CompareHalves
+from strop.advantage.credit.spread_evenly import SpreadEvenly
+from strop.algorithm import Algorithm
+from strop.catalogue import nearest
+from strop.errors import UserError
+from strop.part import Use
+from strop.recipes._inherit import inherits
+from strop.recipes.dr_grpo import dr_grpo
+from strop.schedule import CosineRestarts, Schedule
+
+# Weight of the comparison between halves over the run: (mu, where mu comes from).
+SCHEDULES: dict[str, tuple[Schedule | None, str]] = {
+    "none": (None, "mu"),
+    "first_intra": (None, "reward"),
+    "first_inter": (None, "failure"),
+    "cosine_first_intra": (CosineRestarts(0.4, 1.0, period=40, warmup=30, first=1.0), "mu"),
+    "cosine_first_inter": (CosineRestarts(1.0, 0.4, period=40, warmup=30), "mu"),
+}
+
+
+@inherits(dr_grpo, without=("eps", "normalize_std", "singleton"), clip_high=0.28)
+def canon(
+    *,
+    # What the halves differ in: "entropy", "length" or "random".
+    metric: str = "entropy",
+    # Weight of the comparison between halves; 1 - mu that within them.
+    mu: float | Schedule = 1.0,
+    # Preference for one half; below 1 that for high entropy, or for short answers.
+    alpha: float = 1.0,
+    # Head start of the half with the larger metric, in reward units.
+    beta: float = 0.0,
+    # How mu moves: "none", "first_intra", "first_inter" (by the step's mean reward), or
+    # "cosine_first_intra", "cosine_first_inter" (cycles of 40 steps after 30).
+    schedule: str = "none",
+    **parent: Any,
+) -> Algorithm:
+    """Conditional Advantage Estimation for Reinforcement Learning in Large Reasoning Models.
+
+    arXiv 2509.23962, eq. 5 and 8. Code: biuboomc/CANON. Parent: dr_grpo. Status: exact.
+
+    Equation: A_i = mu (R_i - mean of the other half) + (1 - mu) (R_i - mean of the own half),
+    halves of the group by c_i, the mean entropy or the length of the answer.
+    Differs from the parent: two means, of the halves, in place of the group's one: the half that
+    earns more is amplified, be it the high or the low one.
+    Differs from the paper: no. Equal c_i fall into halves in row order.
+    Try: schedule, metric ("length" with alpha 0.9 shortens answers), mu (0.5 is dr_grpo).
+    """
+    if schedule not in SCHEDULES:
+        hint = nearest(schedule, SCHEDULES) or f"; there are {', '.join(SCHEDULES)}"
+        raise UserError(f"recipe canon: no schedule {schedule!r}{hint}")
+    moved, source = SCHEDULES[schedule]
+    if schedule != "none" and mu != 1.0:
+        raise UserError(f"recipe canon: schedule {schedule!r} moves mu: leave mu out, or schedule")
+    halves = CompareHalves(metric, moved or mu, source, alpha, beta)
+    return dataclasses.replace(dr_grpo(**parent), advantage=(Use(halves), Use(SpreadEvenly())))
