@@ -1,0 +1,51 @@
+"""How sure the policy is of each prompt, by its least likely tokens."""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from torch import Tensor
+
+from strop import segments
+from strop.batch import Batch
+from strop.part import require
+
+
+@dataclass(frozen=True)
+class MeasurePromptConfidence:
+    """Later parts see how familiar the policy finds the prompt itself.
+
+        prompt_confidence_i = exp(mean logp of the `share` least likely tokens of i's prompt)
+
+    The prompt are the tokens before the first policy token; its own first token has no
+    log-probability and is left out. Of n tokens floor(share n) count, one at least. One forward
+    pass over the prompt of every group, by its first rollout.
+
+    Reads: batch (the token ids), services (scoring by the policy).
+    Writes: prompt_confidence_B [B] float.
+    Source: arXiv 2602.05281 (confidence in the prompt).
+    Differs from the source: its exact form is not known; this is that of the answer.
+    Nearest part: none.
+    Edges: a prompt of one token -> 1.
+    """
+
+    writes: ClassVar[tuple[str, ...]] = ("prompt_confidence_B",)
+    # Share of the tokens, the least likely ones, that make up the confidence. Default: paper.
+    share: float = 0.2
+
+    def __post_init__(self) -> None:
+        require(self, "share", low=0.0, high=1.0)
+
+    def __call__(self, batch: Batch, services: Any) -> Tensor:
+        shown = batch.take(segments.first(batch["group_B"], batch.size("P")))
+        num, rollout_T = shown.size("B"), shown["rollout_T"]
+        answered_T = shown["mask_T"].long().cumsum(0)
+        before_T = answered_T - shown["mask_T"].long()
+        start_B = segments.extreme(before_T, rollout_T, num, largest=False)
+        shown = shown.narrow(answered_T == start_B[rollout_T])
+        scored_T = segments.order_within(shown["rollout_T"], num) > 0
+        shown = shown.set(mask_T=scored_T)
+        logp_T = services.score(shown, "current", ("logp_T",))["logp_T"]
+        lowest_P = segments.mean_of_lowest(
+            logp_T, shown["rollout_T"], num, self.share, shown["mask_T"]
+        )
+        return lowest_P.exp()[batch["group_B"]]
