@@ -1,0 +1,57 @@
+"""Group relative policy optimisation with each reward normalised on its own."""
+
+import dataclasses
+from typing import Any
+
+from strop.advantage.baseline.normalise_each_reward import NormaliseEachReward
+from strop.advantage.credit.spread_evenly import SpreadEvenly
+from strop.advantage.scale.whiten_over_batch import WhitenOverBatch
+from strop.advantage.weight.whiten_over_batch_tokens import WhitenOverBatchTokens
+from strop.algorithm import Algorithm
+from strop.errors import UserError
+from strop.part import Use
+from strop.recipes._base import ESTIMATOR
+from strop.recipes._inherit import inherits
+from strop.recipes.grpo import grpo
+from strop.reward.note_reward_weights import NoteRewardWeights
+
+
+@inherits(grpo, without=ESTIMATOR)
+def gdpo(
+    *,
+    # Weight of every reward function, in their order; empty: those of the run.
+    weights: tuple[float, ...] = (),
+    eps: float = 1e-4,
+    # What a group of one gets: "raw" (its rewards) or "zero".
+    singleton: str = "raw",
+    # What is normalised in the end: "rollouts" (TRL), "tokens" (verl) or "none".
+    batch_norm: str = "rollouts",
+    # Added to the deviation over rollouts, or to the variance over tokens.
+    whiten_eps: float = 1e-4,
+    **parent: Any,
+) -> Algorithm:
+    """Group reward-Decoupled Normalization Policy Optimization for Multi-reward RL.
+
+    arXiv 2601.05242. Code: huggingface/trl (normalize_then_sum), verl-project/verl. Parent: grpo.
+    Status: exact.
+
+    Equation: S_i = sum_m w_m (R_im - mean_g R_m) / (std_g R_m + eps) over the reward functions m;
+    A_i = (S_i - mean) / (std + whiten_eps) over the rollouts of the step.
+    Differs from the parent: every reward function is normalised in the group before the weighted
+    sum, so that unlike rewards of equal sum stay apart; then once more over the step.
+    Differs from the paper: no. Sums are TRL's; verl whitens tokens (batch_norm "tokens", with
+    whiten_eps 1e-8 in the variance, and eps 1e-6).
+    Try: several reward functions, weights, batch_norm.
+    """
+    algorithm = grpo(**parent)
+    each = Use(NormaliseEachReward(tuple(weights), eps, singleton))
+    chains = {
+        "rollouts": (each, Use(WhitenOverBatch(whiten_eps)), Use(SpreadEvenly())),
+        "tokens": (each, Use(SpreadEvenly()), Use(WhitenOverBatchTokens(whiten_eps))),
+        "none": (each, Use(SpreadEvenly())),
+    }
+    if batch_norm not in chains:
+        known = ", ".join(chains)
+        raise UserError(f"recipe gdpo: batch_norm must be one of {known}; it is {batch_norm!r}")
+    reward = (*algorithm.reward, Use(NoteRewardWeights()))
+    return dataclasses.replace(algorithm, reward=reward, advantage=chains[batch_norm])

@@ -1,0 +1,29 @@
+"""Keep the weights of the reward functions for parts that add rewards up themselves."""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class NoteRewardWeights:
+    """Nothing is rewarded: later parts see what each reward function counts in the outcome.
+
+        reward_weight_im = weight_m of the run
+
+    Reads: reward_BM [B, M] float, services (the reward functions).
+    Writes: reward_weight_BM [B, M] float.
+    Source: none (TRL's reward_weights, where they are an argument of the trainer).
+    Differs from the source: no.
+    Nearest part: score_with_verifiers, which adds the rewards up with these weights.
+    Edges: an environment's own reward, which comes first, counts 1.
+    """
+
+    writes: ClassVar[tuple[str, ...]] = ("reward_weight_BM",)
+
+    def __call__(self, reward_BM: Tensor, services: Any) -> Tensor:
+        num_B, num_M = reward_BM.shape
+        weights = [spec.weight for spec in services.grader.specs]
+        weights = [*[1.0] * (num_M - len(weights)), *weights]
+        return reward_BM.new_tensor(weights).expand(num_B, num_M)
