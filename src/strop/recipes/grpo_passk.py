@@ -1,0 +1,29 @@
+"""Policy optimisation of the best of several answers."""
+
+import dataclasses
+from typing import Any
+
+from strop.advantage.baseline.credit_lead_of_best import CreditLeadOfBest
+from strop.algorithm import Algorithm
+from strop.part import Use
+from strop.recipes._inherit import inherits
+from strop.recipes.grpo import grpo
+
+
+@inherits(grpo, without=("singleton",))
+def grpo_passk(**parent: Any) -> Algorithm:
+    """Optimizing Language Models for Inference Time Objectives using Reinforcement Learning.
+
+    arXiv 2503.19595 (pass@k with a single winner). Code: none of the authors' (verl carries it). Parent: grpo. Status: exact.
+
+    Equation: A_i = (R_(1) - R_(2)) / (std_g + eps) for the best rollout of the prompt, 0 for all
+    others; R_(1), R_(2) its two largest rewards.
+    Differs from the parent: only the best answer of a prompt is learned from, by its lead.
+    Differs from the paper: a group of one gives 0 where verl raises. With rewards of 0 and 1 there
+    is a signal only where exactly one answer is right.
+    Try: num_rollouts, normalize_std (false), clip_high.
+    """
+    algorithm = grpo(**parent)
+    _, *scale, spread = algorithm.advantage
+    # Divided first, by the deviation of all rewards; the lead has another one.
+    return dataclasses.replace(algorithm, advantage=(*scale, Use(CreditLeadOfBest()), spread))
