@@ -1,0 +1,90 @@
+"""Centre every token's return on the mean that makes the gradient vary least."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from strop import segments
+from strop.part import require, require_one_of
+
+
+@dataclass(frozen=True)
+class SubtractOptimalTokenMean:
+    """A token learns from its rollout's lead over those that have written as much so far.
+
+        advantage_t <- advantage_t - sum_{s at t's place} W_s advantage_s / (sum_s W_s + eps)
+        W_t = sum of w over the rollout up to t,   w = (1 - 2 exp(logp_old) + sum_pi_squared) rho^2
+
+    s runs over the rollouts of the group that have a policy token at the same place: the n-th
+    "policy" token, or the n-th token of "any" origin from the first policy token on. w is the
+    squared norm of the score in the logits; rho is rollout_is_weights where given, else 1.
+
+    Reads: advantage_T, logp_old_T, sum_pi_squared_old_T [T] float, group_T, rollout_T [T] int,
+    mask_T [T] bool, scored_B [B] bool; rollout_is_weights_T [T] float where there.
+    Writes: advantage_T [T] float.
+    Source: arXiv 2602.07078; code verl-project/verl core_algos.py (optimal_token_baseline).
+    Differs from the source: no; rollouts without policy tokens are not counted in a group.
+    Nearest part: subtract_length_weighted_mean, one mean a rollout with lengths as weights.
+    Edges: group of one -> as it was; unscored rollouts -> 0 and in no mean.
+    """
+
+    writes: ClassVar[tuple[str, ...]] = ("advantage_T",)
+    # Which tokens are counted to find a token's place: "policy" or "any". Default: released code
+    # (its form for several turns; both agree where no other token stands between).
+    counted: str = "policy"
+    # Whether nothing is subtracted where one rollout alone is left. Default: released code.
+    handle_zero_tail: bool = True
+    # Added to the sum of the weights. Default: released code (verl).
+    eps: float = 1e-8
+
+    def __post_init__(self) -> None:
+        require_one_of(self, "counted", ("policy", "any"))
+        require(self, "eps", low=0.0)
+
+    def __call__(
+        self,
+        advantage_T: Tensor,
+        logp_old_T: Tensor,
+        sum_pi_squared_old_T: Tensor,
+        group_T: Tensor,
+        rollout_T: Tensor,
+        mask_T: Tensor,
+        scored_B: Tensor,
+        rollout_is_weights_T: Tensor | None = None,
+    ) -> Tensor:
+        num_B, own_T = scored_B.shape[0], mask_T & scored_B[rollout_T]
+        norm_T = 1 - 2 * logp_old_T.double().exp() + sum_pi_squared_old_T
+        if rollout_is_weights_T is not None:
+            norm_T = norm_T * rollout_is_weights_T.double() ** 2
+        norm_T = torch.where(own_T, norm_T, 0).clamp(min=0)
+        weight_T = _from_start(norm_T, rollout_T, num_B)
+        seen_T = _from_start(mask_T.long(), rollout_T, num_B)
+        place_T = seen_T if self.counted == "policy" else _from_start(
+            (seen_T > 0).long(), rollout_T, num_B
+        )  # fmt: skip
+        key_T, num = segments.key_of(group_T, place_T)
+        total_N = segments.total(weight_T * advantage_T, key_T, num, own_T)
+        mean_N = total_N / (segments.total(weight_T, key_T, num, own_T) + self.eps)
+        first_T = own_T & (seen_T == 1)
+        num_groups = int(group_T.max()) + 1 if group_T.numel() else 0
+        alone_T = segments.count(group_T, num_groups, first_T)[group_T] == 1
+        if self.handle_zero_tail:
+            alone_T = alone_T | (segments.count(key_T, num, own_T)[key_T] == 1)
+        mean_T = torch.where(alone_T, 0, mean_N[key_T]).to(advantage_T.dtype)
+        return torch.where(own_T, advantage_T - mean_T, 0)
+
+
+def _from_start(values_T: Tensor, rollout_T: Tensor, num: int) -> Tensor:
+    """Sum [T] of the rollout's values up to and with each token."""
+    until_T = values_T.cumsum(0)
+    before_B = segments.total((until_T - values_T), rollout_T, num, _starts(rollout_T))
+    return until_T - before_B[rollout_T]
+
+
+def _starts(rollout_T: Tensor) -> Tensor:
+    """Whether a token is its rollout's first [T]."""
+    starts_T = torch.ones_like(rollout_T, dtype=torch.bool)
+    starts_T[1:] = rollout_T[1:] != rollout_T[:-1]
+    return starts_T

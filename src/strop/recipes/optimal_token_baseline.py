@@ -1,0 +1,59 @@
+"""Token baselines that make the gradient vary least."""
+
+import dataclasses
+from typing import Any
+
+from strop.advantage.baseline.subtract_optimal_token_mean import SubtractOptimalTokenMean
+from strop.advantage.credit.spread_evenly import SpreadEvenly
+from strop.algorithm import Algorithm
+from strop.part import Use
+from strop.recipes._base import ESTIMATOR
+from strop.recipes._inherit import inherits
+from strop.recipes.grpo import grpo
+
+
+@inherits(grpo, without=ESTIMATOR)
+def optimal_token_baseline(
+    *,
+    # Whether nothing is subtracted where one rollout alone is still writing.
+    handle_zero_tail: bool = True,
+    # Added to the sum of the weights.
+    eps: float = 1e-8,
+    **parent: Any,
+) -> Algorithm:
+    """The Optimal Token Baseline: Variance Reduction for Long-Horizon LLM-RL.
+
+    arXiv 2602.07078. Code: none of the authors' (verl carries it). Parent: grpo. Status: exact.
+
+    Equation: A_{i,t} = R_i - sum_j R_j W_{j,t} / (sum_j W_{j,t} + eps) over the rollouts of the
+    prompt that have a token t; W_{i,t} = sum_{s <= t} (1 - 2 pi_{i,s} + sum_v pi_{i,s}(v)^2).
+    Differs from the parent: a mean for every token, weighted by the squared norm of the score so
+    far, in place of the group's; no deviation.
+    Differs from the paper: no. A token's place counts from the first policy token, others between
+    included: where there are any, take optimal_token_baseline_multi_turn.
+    Try: num_rollouts, aggregation ("token-mean"), handle_zero_tail.
+    """
+    centre = SubtractOptimalTokenMean("any", handle_zero_tail, eps)
+    return dataclasses.replace(grpo(**parent), advantage=(Use(SpreadEvenly()), Use(centre)))
+
+
+@inherits(optimal_token_baseline)
+def optimal_token_baseline_multi_turn(
+    *,
+    handle_zero_tail: bool = True,
+    eps: float = 1e-8,
+    **parent: Any,
+) -> Algorithm:
+    """The Optimal Token Baseline, for rollouts with other tokens between the policy's.
+
+    arXiv 2602.07078. Code: none of the authors' (verl carries it, tir_optimal_token_baseline).
+    Parent: optimal_token_baseline. Status: exact.
+
+    Equation: as the parent's, with t the t-th policy token of a rollout.
+    Differs from the parent: tokens of an environment take no place, so that the t-th own tokens
+    of two rollouts are compared wherever they stand.
+    Differs from the paper: every token sees the whole outcome, in episodes too.
+    Try: --rollout play_turns with an environment, num_rollouts, aggregation ("token-mean").
+    """
+    centre = SubtractOptimalTokenMean("policy", handle_zero_tail, eps)
+    return dataclasses.replace(grpo(**parent), advantage=(Use(SpreadEvenly()), Use(centre)))
