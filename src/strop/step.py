@@ -14,7 +14,7 @@
 Nothing here depends on how the rows are later split into micro-batches.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,6 +50,16 @@ class World:
     lr: Any  # number or schedule
     critic: Critic | None = None
 
+    def lr_at(self, step: int) -> float:
+        """The learning rate of a step, where no control has set it."""
+        return float(self.lr(step, self.num_steps) if callable(self.lr) else self.lr)
+
+    def run_columns(self, algorithm: Algorithm, step: int) -> dict[str, torch.Tensor]:
+        """The columns of the run as a whole."""
+        longest = algorithm.rollout.part.max_tokens or self.services.max_tokens
+        numbers = {"step": step, "num_steps": self.num_steps, "max_length": longest}
+        return {name: torch.tensor(value) for name, value in numbers.items()}
+
     def set_temperature(self, temperature: float) -> None:
         """All log-probabilities of the step are taken at the temperature it samples at."""
         for policy in (self.policy, self.reference):
@@ -75,14 +85,10 @@ def train_step(world: World, algorithm: Algorithm, state: Mapping[str, Any], ste
     algorithm = algorithm.with_knobs({k: v for k, v in knobs.items() if k != LR})
     algorithm = algorithm.at_step(step, world.num_steps)
     world.set_temperature(algorithm.rollout.part.temperature)
-    run_columns = {
-        "step": torch.tensor(step),
-        "num_steps": torch.tensor(world.num_steps),
-        "max_length": torch.tensor(algorithm.rollout.part.max_tokens or world.services.max_tokens),
-    }
 
     # 1 to 4
-    collector = Collector(world.services, world.engine, world.pool, rng_of, clock, run_columns)
+    about = world.run_columns(algorithm, step)
+    collector = Collector(world.services, world.engine, world.pool, rng_of, clock, about)
     collected = collector.collect(algorithm, dict(state))
     batch, metrics = collected.batch.to(world.policy.device), collected.metrics
 
@@ -98,25 +104,17 @@ def train_step(world: World, algorithm: Algorithm, state: Mapping[str, Any], ste
     with clock("advantage"):
         batch = batch.set(advantage_B=batch["reward_B"])
         for use in algorithm.advantage:
-            outcome = parts.call(use, batch, rng=rng_of(f"advantage.{use.label}", 0))
+            path = f"advantage.{use.label}"
+            before = _state_of(use, path, collected.state)
+            outcome = parts.call(use, batch, rng=rng_of(path, 0), state=before)
             batch = parts.write(batch, use, outcome)
             metrics.update(outcome.metrics)
 
         # 7
-        scored_T = batch["mask_T"] & batch["scored_B"][batch["rollout_T"]]
-        batch = batch.set(gradient_T=scored_T, denominator_T=scored_T)
-        for use in algorithm.selection:
-            outcome = parts.call(use, batch, rng=rng_of(f"selection.{use.label}", 0))
-            learnt = batch["gradient_T"] & outcome.value.gradient_T
-            lost = (batch["gradient_T"] & ~learnt).sum() / scored_T.sum().clamp(min=1)
-            metrics[f"selection/dropped/{outcome.value.reason}"] = float(lost)
-            counted = batch["denominator_T"] & outcome.value.denominator_T
-            batch = batch.set(gradient_T=learnt, denominator_T=counted)
-            metrics.update(outcome.metrics)
+        batch = _select(algorithm, batch, rng_of, metrics)
 
     # 8
-    lr = world.lr(step, world.num_steps) if callable(world.lr) else world.lr
-    lr = knobs.get(LR, lr)
+    lr = knobs[LR] if LR in knobs else world.lr_at(step)
     with clock("update"):
         learner = Learner(world.policy, world.reference, lr, rng_of, world.critic)
         learned = learner.learn(algorithm, batch)
@@ -131,13 +129,37 @@ def train_step(world: World, algorithm: Algorithm, state: Mapping[str, Any], ste
     return Stepped(batch, metrics, new_state)
 
 
+def _select(
+    algorithm: Algorithm, batch: Batch, rng_of: Callable[..., Any], metrics: dict[str, float]
+) -> Batch:
+    """The batch with gradient_T and denominator_T; what each selection drops goes to `metrics`."""
+    scored_T = batch["mask_T"] & batch["scored_B"][batch["rollout_T"]]
+    batch = batch.set(gradient_T=scored_T, denominator_T=scored_T)
+    for use in algorithm.selection:
+        outcome = parts.call(use, batch, rng=rng_of(f"selection.{use.label}", 0))
+        learnt = batch["gradient_T"] & outcome.value.gradient_T
+        lost = (batch["gradient_T"] & ~learnt).sum() / scored_T.sum().clamp(min=1)
+        metrics[f"selection/dropped/{outcome.value.reason}"] = float(lost)
+        counted = batch["denominator_T"] & outcome.value.denominator_T
+        batch = batch.set(gradient_T=learnt, denominator_T=counted)
+        metrics.update(outcome.metrics)
+    return batch
+
+
+def _state_of(use: parts.Use, path: str, state: Mapping[str, Any]) -> Any:
+    """The state of a part: what it had, its first one, or None where it keeps none."""
+    if path in state or not hasattr(use.part, "init"):
+        return state.get(path)
+    return use.part.init()
+
+
 def _end_of_step(
     algorithm: Algorithm, state: dict[str, Any], batch: Batch, metrics: dict[str, float]
 ) -> dict[str, Any]:
     """State after the parts' own updates and the controls' new knobs."""
     for path, use in algorithm.uses():
-        if path in state and hasattr(use.part, "update"):
-            state[path] = parts.update(use, batch, state[path])
+        if hasattr(use.part, "update"):
+            state[path] = parts.update(use, batch, _state_of(use, path, state))
     knobs = dict(state.get("knobs", {}))
     for use in algorithm.control:
         path = f"control.{use.label}"

@@ -11,45 +11,56 @@ from strop.errors import RunStopped, UserError
 CHANGEABLE = ("training.steps", "training.save_every", "evaluation.")  # of a run that goes on
 OVERRIDE = re.compile(r"^[A-Za-z_][\w.]*\s*=")
 
+RecipeAndOptions = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[RECIPE] [OPTION=VALUE]...",
+        help="A recipe (`grpo`, `entrocraft(h_low=linear(0.6, 0.4))`) and any options, such as "
+        "`training.lr=2e-6`, `sampling.num_rollouts=8`, `seed=3`.",
+    ),
+]
+Model = Annotated[str, typer.Option(help="Model folder or name; `tiny` ships with strop.")]
+Task = Annotated[str, typer.Option(help="`countdown` or `reasoning_gym:NAME`.")]
+Data = Annotated[
+    list[str] | None,
+    typer.Option(help="JSON Lines, Parquet or CSV file with a `prompt` column; repeatable."),
+]
+Validation = Annotated[list[str] | None, typer.Option(help="The same for validation; repeatable.")]
+Reward = Annotated[
+    list[str] | None,
+    typer.Option(help="`file.py:function` or a built-in (`math_verify`); repeatable."),
+]
+Advantage = Annotated[
+    str, typer.Option(help="Parts of the advantage: `subtract_group_mean | spread_evenly`.")
+]
+Bound = Annotated[
+    str, typer.Option(help="Bound of the policy term: `clip_both_sides(clip_high=0.28)`.")
+]
+Config = Annotated[Path | None, typer.Option(help="TOML file with all options.")]
+Out = Annotated[Path | None, typer.Option(help="Folder of the run (default: runs/...).")]
+Resume = Annotated[
+    Path | None,
+    typer.Option(
+        help="Go on with the run in this folder. Beside it only `training.steps=...`, "
+        "`training.save_every=...` and `evaluation....=...` may be given."
+    ),
+]
+Quiet = Annotated[bool, typer.Option(help="Print only the end.")]
+
 
 def train(
-    arguments: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[RECIPE] [OPTION=VALUE]...",
-            help="A recipe (`grpo`, `entrocraft(h_low=linear(0.6, 0.4))`) and any options, such as "
-            "`training.lr=2e-6`, `sampling.num_rollouts=8`, `seed=3`.",
-        ),
-    ] = None,
-    model: Annotated[str, typer.Option(help="Model folder or name; `tiny` ships with strop.")] = "",
-    task: Annotated[str, typer.Option(help="`countdown` or `reasoning_gym:NAME`.")] = "",
-    data: Annotated[
-        list[str] | None,
-        typer.Option(help="JSON Lines, Parquet or CSV file with a `prompt` column; repeatable."),
-    ] = None,
-    validation: Annotated[
-        list[str] | None, typer.Option(help="The same for validation; repeatable.")
-    ] = None,
-    reward: Annotated[
-        list[str] | None,
-        typer.Option(help="`file.py:function` or a built-in (`math_verify`); repeatable."),
-    ] = None,
-    advantage: Annotated[
-        str, typer.Option(help="Parts of the advantage: `subtract_group_mean | spread_evenly`.")
-    ] = "",
-    bound: Annotated[
-        str, typer.Option(help="Bound of the policy term: `clip_both_sides(clip_high=0.28)`.")
-    ] = "",
-    config: Annotated[Path | None, typer.Option(help="TOML file with all options.")] = None,
-    out: Annotated[Path | None, typer.Option(help="Folder of the run (default: runs/...).")] = None,
-    resume: Annotated[
-        Path | None,
-        typer.Option(
-            help="Go on with the run in this folder. Beside it only `training.steps=...`, "
-            "`training.save_every=...` and `evaluation....=...` may be given."
-        ),
-    ] = None,
-    quiet: Annotated[bool, typer.Option(help="Print only the end.")] = False,
+    arguments: RecipeAndOptions = None,
+    model: Model = "",
+    task: Task = "",
+    data: Data = None,
+    validation: Validation = None,
+    reward: Reward = None,
+    advantage: Advantage = "",
+    bound: Bound = "",
+    config: Config = None,
+    out: Out = None,
+    resume: Resume = None,
+    quiet: Quiet = False,
 ) -> None:
     """Train a model. Without arguments: the shipped tiny model on Countdown puzzles.
 
