@@ -5,7 +5,7 @@ import pytest
 import torch
 from builders import flat_batch, members_of, ragged_batch, stages, tokens_of
 
-from strop import functional
+from strop import functional, notation
 from strop.errors import UserError
 from strop.recipes.canon import canon
 from strop.recipes.dr_grpo import dr_grpo
@@ -105,6 +105,14 @@ def test_mu_in_cycles(step, intra, reverse):
     assert first_intra == pytest.approx(call(mu=1 - intra))
     first_inter = call(schedule="cosine_first_inter", **run)
     assert first_inter == pytest.approx(call(mu=1 - reverse))
+
+
+def test_the_cycles_survive_writing_and_reading():
+    part = canon(schedule="cosine_first_intra").advantage[0].part
+    text = notation.part_text(part)
+    assert text == "compare_halves(mu=cosine_restarts(0.4, 1.0, 40, 30, 1.0))"
+    assert notation.chain(text)[0].part == part
+    assert notation.recipe(f"canon(mu={notation.value_text(part.mu)})").advantage[0].part == part
 
 
 def test_edges():

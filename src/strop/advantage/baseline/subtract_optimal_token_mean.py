@@ -64,11 +64,12 @@ class SubtractOptimalTokenMean:
         place_T = seen_T if self.counted == "policy" else _from_start(
             (seen_T > 0).long(), rollout_T, num_B
         )  # fmt: skip
-        key_T, num = segments.key_of(group_T, place_T)
+        num_groups = int(group_T.max()) + 1 if group_T.numel() else 0
+        num_places = int(place_T.max()) + 1 if place_T.numel() else 0
+        key_T, num = group_T * num_places + place_T, num_groups * num_places
         total_N = segments.total(weight_T * advantage_T, key_T, num, own_T)
         mean_N = total_N / (segments.total(weight_T, key_T, num, own_T) + self.eps)
         first_T = own_T & (seen_T == 1)
-        num_groups = int(group_T.max()) + 1 if group_T.numel() else 0
         alone_T = segments.count(group_T, num_groups, first_T)[group_T] == 1
         if self.handle_zero_tail:
             alone_T = alone_T | (segments.count(key_T, num, own_T)[key_T] == 1)
