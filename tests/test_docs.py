@@ -26,6 +26,7 @@ RECIPES = (
     "clip_cov",
     "mc_grpo",
     "adaptive_entropy_coef",
+    "entropic",
     "gpg",
     "kl_cov",
     "bapo",
