@@ -34,11 +34,6 @@ def to_padded(
     return values_T.new_full(shape, fill).index_put((rollout_T, position_T), values_T)
 
 
-def to_flat(values_BL: Tensor, rollout_T: Tensor) -> Tensor:
-    """The inverse of `to_padded`: the values [T, ...] of the tokens that `rollout_T` lists."""
-    return values_BL[rollout_T, position_of(rollout_T, values_BL.shape[0])]
-
-
 def pad_rollouts(
     batch: Batch, index_B: Tensor | None = None, fill: int = 0
 ) -> tuple[Tensor, Tensor]:
