@@ -33,6 +33,7 @@ RECIPES = (
     "forking_token_mask",
     "hpt",
     "gae",
+    "s_ppo",
 )
 # A penalty over the whole distribution: no recipe has one by default.
 FULL_KL = """
