@@ -32,6 +32,10 @@ RECIPES = (
     "bapo",
     "forking_token_mask",
     "hpt",
+    "ace",
+    "rose_tree",
+    "spo_chain",
+    "spae",
     "gae",
     "s_ppo",
 )
@@ -102,10 +106,17 @@ def logged(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
     for name in (*RECIPES, f'"{own}:full_kl"', f'"{own}:two_heads"'):
         out = folder / re.sub(r"\W", "", name)
         raw = lab.raw(name, reward="even", evaluation={"every": 3}, training={"save_every": 0})
-        runner.whole(raw, out)
-        lines = (out / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-        found[name] = {key for line in lines for key in json.loads(line)} - {"step"}
+        found[name] = keys_of_run(runner, raw, out)
+    plain = {"model": {"name": "tiny"}, "data": {"task": "corridor"}, "reward": {"functions": []}}
+    raw = {**lab.raw(evaluation={"every": 3}, training={"save_every": 0}), **plain}
+    found["corridor"] = keys_of_run(runner, raw, folder / "corridor")
     return found
+
+
+def keys_of_run(runner: Runner, raw: dict[str, Any], out: Path) -> set[str]:
+    runner.whole(raw, out)
+    lines = (out / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    return {key for line in lines for key in json.loads(line)} - {"step"}
 
 
 def in_runs(text: str) -> list[str]:

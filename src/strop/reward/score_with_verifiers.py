@@ -13,7 +13,9 @@ class ScoreWithVerifiers:
 
         outcome_i = sum_m weight_m * reward_{i,m} over the functions that gave a number
 
-    Reads: batch (the texts), services (the reward functions, in their own process).
+    Where episodes were played, the first component is their own: the sum of reward_K, weight 1.
+
+    Reads: batch (the texts; reward_K of episodes), services (the reward functions, in their own process).
     Writes: reward_BM [B, M] float (NaN: not applicable), outcome_B, reward_B [B] float,
     scored_B [B] bool.
     Source: none; the reward signature is that of TRL's trainers.

@@ -58,7 +58,8 @@ class PlayTurns(SamplingFields):
         commands: list[Command] = []
         for episode, uid, observation in zip(episodes, uids, world.reset(), strict=True):
             episode.show(observation, services.prompt_ids(uid))
-            commands.append(Submit(self._request(services, episode, limits)))
+            room = min(limits.action_tokens, limits.tokens)
+            commands.append(Submit(self._request(services, episode, room)))
         playing: dict[int, Episode] = {}
         heard: dict[int, list[Event]] = {}
         starting = episodes
@@ -96,20 +97,11 @@ class PlayTurns(SamplingFields):
         episode.show(observation, given)
         if services.can_fork:
             return Fork(number, before, tuple(given), {"max_tokens": room})
-        return Submit(self._request(services, episode, limits, room))
+        return Submit(self._request(services, episode, room))
 
-    def _request(self, services: Any, episode: Episode, limits: Limits, room: int = 0) -> Request:
-        return Request(
-            tuple(episode.ids),
-            max_tokens=room or min(limits.action_tokens, limits.tokens),
-            temperature=self.temperature,
-            rules=self.rules(),
-            stop_ids=services.stop_ids,
-            stop_strings=services.stop_strings,
-            seed=episode.seed,
-            want=services.wanted_statistics,
-            keep=services.can_fork,
-        )
+    def _request(self, services: Any, episode: Episode, room: int) -> Request:
+        keep = services.can_fork
+        return self.request(services, episode.ids, episode.seed, room, keep=keep)
 
 
 def _act(

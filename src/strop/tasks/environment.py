@@ -220,9 +220,17 @@ def built_in() -> tuple[str, ...]:
     return tuple(sorted(p.stem for p in FOLDER.glob("*.py") if not p.stem.startswith("_")))
 
 
-@cache
 def _class_of(name: str) -> Any:
-    where = name if ":" in name else f"strop.tasks.environments.{name}:{camel(name)}"
+    place, _, attribute = name.rpartition(":")
+    if not place:
+        return _load(name, f"strop.tasks.environments.{name}:{camel(name)}")
+    if place.endswith(".py"):  # the same name in another folder is another class
+        return _load(name, f"{Path(place).resolve()}:{attribute}")
+    return _load(name, name)
+
+
+@cache
+def _load(name: str, where: str) -> Any:
     kind = load("environment", where)
     if not (isinstance(kind, type) and issubclass(kind, Environment)):
         raise UserError(

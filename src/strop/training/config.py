@@ -197,6 +197,11 @@ class RunConfig(Section):
             algorithm = notation.replace_stage(algorithm, stage, text)
         if self.data.environment() is not None:
             algorithm = _playing_turns(algorithm, self.recipe)
+        elif "plays_turns" in facts(algorithm.rollout):
+            raise UserError(
+                f"{algorithm.rollout.label} needs an environment, {self.data.task} is none: give "
+                "data.task=corridor or another one, or leave the recipe's own rollout"
+            )
         for path, text in self.algorithm.items():
             value = notation.value(text) if isinstance(text, str) else text
             algorithm = notation.override(algorithm, path, value)

@@ -154,12 +154,8 @@ class Services:
     # -- episodes ---------------------------------------------------------------------------
 
     def begin_episodes(self, uids: Sequence[int]) -> Episodes:
-        """One episode of the task's environment per uid. Raises UserError when it has none."""
-        if self.task.environment is None:
-            raise UserError(
-                f"play_turns needs an environment, {self.task.name} is none: give "
-                "data.task=corridor or another one, or leave the recipe's own rollout"
-            )
+        """One episode of the task's environment per uid."""
+        assert self.task.environment is not None, "the configuration refuses such a rollout"
         return Episodes(self.task.environment, [self.prompt(uid).columns["seed"] for uid in uids])
 
     def observation_ids(self, text: str, last: int) -> tuple[int, ...]:

@@ -4,9 +4,9 @@ An action that is an expression (`12*34=`, the sign at the end may be left out) 
 and gets its value; an action that is a number is the answer, worth 1 when it is right, and ends the
 episode. The calculator reads whole numbers, brackets and + - * /, and gives exact values.
 
-In the plain style the last expression or number of an action counts. In the compact style `7*8=`
-is the question and `:56=` the calculator's value; an action that is no whole expression is the
-answer that it begins with.
+In the plain style the last expression or number of an action counts. In the compact style
+`1,2,3:4-1=` is the question, after examples of what may be written, and `:3=` the calculator's
+value; an action that is no whole expression is the answer that it begins with.
 """
 
 import random
@@ -17,37 +17,43 @@ from strop.tasks.countdown import evaluate
 from strop.tasks.environment import Environment, Observation, check_number, check_style
 
 PIECE = re.compile(r"[\d+*/() -]*\d[\d+*/() -]*")
-SIZES = {"plain": 999, "compact": 9}
+SIZES = {"plain": 999, "compact": 4}
+OPERATIONS = {"plain": "*", "compact": "-"}
 
 
 class Calculator(Environment):
-    """Options: size (largest number of a question; 0: 999 in words, 9 compact), operations (of the
-    questions, out of + - *), max_turns, style.
+    """Options: size (largest number of a question; 0: 999 in words, 4 compact), operations (of the
+    questions, some of + - *; empty: * in words, - compact), max_turns, style.
+
+    The two numbers differ, the larger comes first.
     """
 
     def __init__(
-        self, size: int = 0, operations: str = "*", max_turns: int = 4, style: str = "plain"
+        self, size: int = 0, operations: str = "", max_turns: int = 4, style: str = "plain"
     ) -> None:
         check_style(style)
-        check_number("calculator: size", size, 0, 10**6)
+        check_number("calculator: size", size or 2, 2, 10**6)
         check_number("calculator: max_turns", max_turns, 1)
-        if not operations or not set("+-*").issuperset(operations):
+        operations = operations or OPERATIONS[style]
+        if not set("+-*").issuperset(operations):
             raise UserError(f"calculator: operations must be some of + - *, it is {operations!r}")
         self.size, self.operations = size or SIZES[style], operations
         self.is_compact = style == "compact"
         self.max_turns = max_turns
         self.max_tokens = 2 * len(str(self.size)) + 1 if self.is_compact else 256
+        most = self.size**2 if "*" in operations else 2 * self.size - 1
+        self.most_digits = len(str(most if operations != "-" else self.size))
         self.reward_range = (0.0, 1.0)
         self.question = self.shown = ""
 
     def reset(self, seed: int) -> Observation:
         """Draw two numbers and an operation."""
         draw = random.Random(seed)
-        numbers = sorted((draw.randint(1, self.size), draw.randint(1, self.size)), reverse=True)
+        numbers = sorted(draw.sample(range(1, self.size + 1), 2), reverse=True)
         self.question = draw.choice(self.operations).join(map(str, numbers))
         self.shown = ""
         if self.is_compact:
-            return self._observe(f"{self.question}=")
+            return self._observe(f"1,2,3:{self.question}=")
         return self._observe(
             f"What is {self.question}? Answer with the number alone. You have a calculator: write "
             "an expression and an equals sign, such as 12*34=, and you get its value.\n"
@@ -72,7 +78,10 @@ class Calculator(Environment):
             text = (PIECE.findall(text) or [""])[-1].strip()
         if not text.isdigit() and evaluate(text) is not None:
             return text, ""
-        number = re.match(r"\d+", text) if self.is_compact else re.search(r"\d+(?!.*\d)", text)
+        if self.is_compact:
+            number = re.match(rf"\d{{1,{self.most_digits}}}", text)
+        else:
+            number = re.search(r"\d+(?!.*\d)", text)
         return "", number.group() if number else ""
 
     def _observe(

@@ -1,0 +1,31 @@
+"""The example of docs/ENVIRONMENTS.md does what the page says, as it stands there."""
+
+from pathlib import Path
+
+import pytest
+from commands import Strop
+from test_examples import blocks, last_metrics, obey, write_files
+
+from strop.tasks.environment import built_in
+from strop.tasks.task import load_task
+
+PAGE = "docs/ENVIRONMENTS.md"
+
+
+def test_the_example_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_files(PAGE, tmp_path)
+    obey(blocks(PAGE, "run")["own"], Strop(monkeypatch, capsys))
+    found = last_metrics(Path("runs/echo"))
+    assert found["episode/turns_mean"] == 2
+    assert found["episode/done_fraction"] == 1
+    assert 0 < found["reward"] < 1
+
+
+def test_every_environment_is_on_the_page_and_loads() -> None:
+    text = (Path(__file__).parents[2] / PAGE).read_text(encoding="utf-8")
+    for name in built_in():
+        assert f"| `{name}` |" in text
+        assert load_task(name, num_train=2).train[0].prompt

@@ -1,0 +1,233 @@
+"""Runs in environments: columns, rewards, metrics, evaluation, errors, killed and gone on with."""
+
+import json
+import re
+
+import pyarrow.parquet as pq
+import pytest
+import torch
+from commands import Strop, launch
+from models import without_times
+
+from strop.errors import RunStopped, UserError
+from strop.part import Draw
+from strop.rollout.drive import drive
+from strop.training import config, setup
+from strop.training.loop import start
+from strop.training.refresh import refresh
+
+OWN = '''
+from strop.tasks.environment import Environment, Observation
+
+
+class Digits(Environment):
+    """A digit is worth 1, three turns long; raises at the action that it is told to."""
+
+    max_turns, max_tokens, reward_range = 3, 2, (0.0, 3.0)
+
+    def __init__(self, forbidden=""):
+        self.forbidden = forbidden
+
+    def reset(self, seed):
+        self.turns = 0
+        return Observation(f"{seed % 10}:")
+
+    def step(self, action):
+        self.turns += 1
+        if self.forbidden and self.forbidden in action:
+            raise ValueError(f"cannot read {action}")
+        found = sum(c.isdigit() for c in action)
+        return Observation(f"={self.turns}:", found / 2, self.turns == 3, valid=found > 0)
+'''
+SMALL = {"sampling.num_prompts": 2, "sampling.num_rollouts": 4}
+TRAINING = {"steps": 3, "lr": 1e-3, "save_every": 1, "rollouts_every": 1, "token_budget": 256}
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "own.py"
+    path.write_text(OWN)
+    return path
+
+
+def raw(task="corridor", recipe="grpo", **sections):
+    base = {
+        "recipe": recipe, "model": {"name": "tiny"}, "data": {"task": task},
+        "training": TRAINING, "algorithm": SMALL,
+        "evaluation": {"every": 3, "num_samples": 2, "max_prompts": 2},
+    }  # fmt: skip
+    return {**base, **{k: {**base.get(k, {}), **v} for k, v in sections.items()}}
+
+
+def world_of(plain):
+    settings = config.make(plain)
+    algorithm = settings.build()
+    task = setup.load_prompts(settings.data, settings.reward, settings.seed)
+    loaded = setup.load_model(settings)
+    return algorithm, setup.make_world(settings, algorithm, loaded, task)
+
+
+def test_episodes_take_the_place_of_answers():
+    settings = config.make(raw(algorithm={"rollout.temperature": 0.5, "rollout.max_turns": 4}))
+    part = settings.build().rollout.part
+    assert (part.temperature, part.max_turns, part.max_tokens) == (0.5, 4, 0)
+    written = settings.complete().algorithm
+    assert written["rollout.play_turns.temperature"] == 0.5
+    again = config.make({**raw(), "algorithm": written})
+    assert again.build() == settings.build()
+
+
+@pytest.mark.parametrize(("model", "style"), [("tiny", "compact"), ("some/model", "plain")])
+def test_the_style_is_written_down(model, style):
+    settings = config.make(raw(model={"name": model}))
+    assert settings.data.task_config == {"style": style}
+    given = config.make(raw(model={"name": model}, data={"task_config": {"style": "plain"}}))
+    assert given.data.task_config == {"style": "plain"}
+    assert config.make({}).data.task_config == {}
+
+
+def test_other_rollouts_are_refused(file):
+    with pytest.raises(UserError, match="remax has the rollout sample_with_greedy, which answers"):
+        config.make(raw(recipe="remax")).build()
+    with pytest.raises(UserError, match="play_turns needs an environment, countdown is none"):
+        config.make(raw("countdown", stages={"rollout": "play_turns"})).build()
+    kept = config.make(raw(stages={"rollout": "play_turns(max_turns=3)"})).build()
+    assert kept.rollout.part.max_turns == 3
+
+
+def test_unknown_characters_show_before_a_run(lab, tmp_path):
+    with pytest.raises(UserError, match=r"does not know .* compact"):
+        start(config.make(raw(model={"name": str(lab.model)})), tmp_path / "run")
+
+
+@pytest.mark.parametrize("task", ["corridor", "hidden_number", "calculator"])
+def test_engine_and_trainer_agree_on_every_token(task):
+    """Columns of the one forward pass over the grown sequence are those that the engine saw."""
+    algorithm, world = world_of(raw(task, data={"train_size": 4}))
+    draws = tuple(Draw(uid, 6) for uid in world.pool)
+    batches = []
+    for can_fork in (True, False):
+        world.services.can_fork = can_fork
+        rng = torch.Generator().manual_seed(5)
+        strategy = algorithm.rollout.part(draws, world.services, rng)
+        batches.append(drive(strategy, world.engine, world.services)[0])
+    forked, submitted = batches
+    for name in ("id_T", "mask_T", "turn_T", "reward_K", "state_K", "done_K", "truncated_B"):
+        assert forked[name].equal(submitted[name]), name
+    assert forked.size("K") > forked.size("B")
+    now = refresh(forked, ("logp_old_T", "entropy_old_T"), world.policy, None)
+    mask_T = now["mask_T"]
+    for batch in batches:
+        gap = (now["logp_old_T"] - batch["logp_sampler_T"])[mask_T].abs().max()
+        assert gap < 1e-4
+        assert batch["logp_behavior_T"].allclose(batch["logp_sampler_T"], atol=1e-6)
+        assert (now["entropy_old_T"] - batch["entropy_behavior_T"])[mask_T].abs().max() < 1e-4
+    assert not batch["logp_sampler_T"][~mask_T].any()
+    assert forked["length_B"].max() <= world.services.max_tokens
+
+
+def test_rewards_metrics_and_table_of_a_run(file, runner, tmp_path):
+    folder = tmp_path / "run"
+    runner.whole(raw(f"{file}:Digits"), folder)
+    lines = without_times(folder)
+    assert [line["step"] for line in lines] == [0, 1, 2, 3]
+    rows = pq.read_table(folder / "rollouts/step-000003.parquet").to_pylist()
+    assert len(rows) == 8
+    turns = [json.loads(row["turns"]) for row in rows]
+    for row, told in zip(rows, turns, strict=True):
+        assert row["reward"] == row["reward/environment"] == sum(t["reward"] for t in told)
+        assert len(told) == 3
+        assert "".join(t["action"] for t in told) == row["completion"]
+        assert told[0]["observation"] == row["prompt"]
+        assert told[1]["observation"] == "=1:"
+    last = lines[-1]
+    assert last["episode/turns_mean"] == 3
+    assert last["episode/done_fraction"] == 1
+    flat = [t["valid"] for told in turns for t in told]
+    assert last["episode/invalid_fraction"] == pytest.approx(1 - sum(flat) / len(flat))
+    mean = sum(row["reward"] for row in rows) / 8
+    assert last["reward"] == pytest.approx(mean)
+    assert last["rewards/environment/mean"] == pytest.approx(mean)
+    assert 0 <= last["eval/validation/pass@1"] <= 1
+
+
+def test_reward_functions_stand_beside_the_environment(file, runner, tmp_path):
+    own = tmp_path / "rewards.py"
+    own.write_text(
+        "def short(completions, seed, **columns):\n"
+        "    if seed[0] < 0: raise ValueError\n"
+        "    return [None if s % 2 else float(len(c)) for c, s in zip(completions, seed)]\n"
+    )
+    folder = tmp_path / "run"
+    reward = {"functions": [f"{own}:short"], "weights": [0.5]}
+    runner.whole(raw(f"{file}:Digits", reward=reward, evaluation={"every": 0}), folder)
+    rows = pq.read_table(folder / "rollouts/step-000001.parquet").to_pylist()
+    for row in rows:
+        other = 0.0 if row["reward/short"] is None else 0.5 * row["reward/short"]
+        assert row["scored"]  # a reward function without an opinion takes nothing away
+        assert row["reward"] == pytest.approx(row["reward/environment"] + other)
+
+
+def test_a_reward_function_that_fails_leaves_the_rollout_unscored(file, runner, tmp_path):
+    own = tmp_path / "rewards.py"
+    own.write_text(
+        "def odd(completions, **columns):\n"
+        "    if '' in completions: return [0.0] * len(completions)\n"
+        "    raise ValueError('never')\n"
+    )
+    folder = tmp_path / "run"
+    reward = {"functions": [f"{own}:odd"]}
+    runner.whole(raw(f"{file}:Digits", reward=reward, evaluation={"every": 0}), folder)
+    rows = pq.read_table(folder / "rollouts/step-000001.parquet").to_pylist()
+    assert not any(row["scored"] for row in rows)
+    assert all(row["reward"] == 0 for row in rows)
+
+
+def test_an_environment_that_raises_stops_the_run(file, runner, tmp_path):
+    run = runner.start(
+        raw(f"{file}:Digits", data={"task_config": {"forbidden": "7"}}, evaluation={"every": 0},
+            training={"steps": 50}), tmp_path / "run",
+    )  # fmt: skip
+    with pytest.raises(RunStopped) as caught:
+        runner.go(run)
+    told = (
+        r"step \d+: environment .*Digits failed at the action '.?7.?' in the episode of the seed "
+    )
+    assert re.match(told + r"\d+: ValueError: cannot read", str(caught.value))
+
+
+def words(folder, *more):
+    return [
+        "train", "grpo", "data.task=corridor", "training.steps=3", "training.save_every=1",
+        "training.rollouts_every=1", "evaluation.every=3", "evaluation.num_samples=2",
+        "evaluation.max_prompts=4", "sampling.num_prompts=4", "sampling.num_rollouts=4", *more,
+        "--out", folder,
+    ]  # fmt: skip
+
+
+def test_killed_and_gone_on_with_on_the_command_line(tmp_path, monkeypatch, capsys):
+    output = tmp_path / "output"
+    whole = launch(words(tmp_path / "whole"), output)
+    whole.join()
+    assert whole.exitcode == 0, output.read_text()
+    killed = launch(words(tmp_path / "killed"), output)
+    path = tmp_path / "killed/metrics.jsonl"
+    while killed.is_alive() and not (path.exists() and path.read_text().count("\n") >= 2):
+        killed.join(0.005)
+    killed.kill()
+    killed.join()
+    rest = launch(["train", "--resume", tmp_path / "killed"], output)
+    rest.join()
+    assert rest.exitcode == 0, output.read_text()
+    assert without_times(tmp_path / "killed") == without_times(tmp_path / "whole")
+    name = "checkpoints/step-000003/model.safetensors"
+    assert (tmp_path / "killed" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+
+    strop = Strop(monkeypatch, capsys)
+    said = strop(
+        "eval", tmp_path / "whole", "--prompts", "3", "--samples", "2", "--k", "1,2", "--json"
+    )
+    assert said.code == 0, said.err
+    assert 0 <= json.loads(said.out)["pass@1"] <= 1
+    assert strop("sample", tmp_path / "whole", "1,2,3:12=", "-n", "2").code == 0
+    assert "corridor" in strop("doctor", "data.task=corridor").out
