@@ -1,0 +1,68 @@
+"""Credit each stretch of an answer with the change in its expected outcome."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from strop.errors import UserError
+from strop.part import require
+
+
+@dataclass(frozen=True)
+class CreditValueSteps:
+    """A stretch of tokens learns by how far it moved the chance of success.
+
+        advantage_t = V_next - V_last
+
+    V_last: the value at the last cut at or before t; V_next: at the next cut of the rollout, else
+    its reward. A cut is a token with a known value (of the tokens before it), and where cut_T is
+    there only such tokens. With normalize_std: / (value_std at V_last + eps).
+
+    Reads: prefix_value_T [T] float (NaN: not known), reward_B [B] float, scored_B [B] bool,
+    rollout_T [T] int, mask_T [T] bool; cut_T [T] bool and value_std_T [T] float where given.
+    Writes: advantage_T [T] float.
+    Source: arXiv 2505.23564; code only: AIFrameResearch/SPO.
+    Differs from the source: no. Tokens before the first cut get 0, as in the code.
+    Nearest part: spread_evenly; equal to it after subtracting V of the prompt when each rollout's
+    first token is its only cut.
+    Edges: no cut -> 0; unscored -> 0; normalize_std without value_std_T -> UserError.
+    """
+
+    # Divide by the spread of the values that the state before the stretch led to. Default: ours
+    # (off, the paper's main form for trees).
+    normalize_std: bool = False
+    # Added to that spread, reward units. Default: released code.
+    eps: float = 1e-8
+
+    def __post_init__(self) -> None:
+        require(self, "eps", low=0.0)
+
+    def __call__(
+        self,
+        prefix_value_T: Tensor,
+        reward_B: Tensor,
+        scored_B: Tensor,
+        rollout_T: Tensor,
+        mask_T: Tensor,
+        cut_T: Tensor | None = None,
+        value_std_T: Tensor | None = None,
+    ) -> Tensor:
+        learns_T = mask_T & scored_B[rollout_T]
+        known_T = learns_T & ~prefix_value_T.isnan()
+        known_T = known_T if cut_T is None else known_T & cut_T
+        row_N = known_T.nonzero().squeeze(1)
+        if row_N.shape[0] == 0:
+            return torch.zeros_like(prefix_value_T)
+        rollout_N = rollout_T[row_N]
+        next_N = torch.cat([rollout_N[1:], rollout_N.new_full((1,), -1)]) == rollout_N
+        after_N = torch.where(next_N, prefix_value_T[row_N].roll(-1), reward_B[rollout_N])
+        step_N = after_N - prefix_value_T[row_N]
+        if self.normalize_std:
+            if value_std_T is None:
+                raise UserError("credit_value_steps.normalize_std needs a part that writes "
+                                "value_std_T, such as back_up_tree_values")  # fmt: skip
+            step_N = step_N / (value_std_T[row_N] + self.eps)
+        last_T = (known_T.cumsum(0) - 1).clamp(min=0)
+        covered_T = learns_T & (known_T.cumsum(0) > 0) & (rollout_N[last_T] == rollout_T)
+        return torch.where(covered_T, step_N[last_T], 0)
