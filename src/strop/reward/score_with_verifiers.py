@@ -15,7 +15,8 @@ class ScoreWithVerifiers:
 
     Where episodes were played, the first component is their own: the sum of reward_K, weight 1.
 
-    Reads: batch (the texts; reward_K of episodes), services (the reward functions, in their own process).
+    Reads: batch (the texts; reward_K of episodes), services (the reward functions, in their own
+    process).
     Writes: reward_BM [B, M] float (NaN: not applicable), outcome_B, reward_B [B] float,
     scored_B [B] bool.
     Source: none; the reward signature is that of TRL's trainers.
