@@ -53,7 +53,7 @@ def optimal_token_baseline_multi_turn(
     Differs from the parent: tokens of an environment take no place, so that the t-th own tokens
     of two rollouts are compared wherever they stand.
     Differs from the paper: every token sees the whole outcome, in episodes too.
-    Try: --rollout play_turns with an environment, num_rollouts, aggregation ("token-mean").
+    Try: a task with an environment (corridor), num_rollouts, aggregation ("token-mean").
     """
     centre = SubtractOptimalTokenMean("policy", handle_zero_tail, eps)
     return dataclasses.replace(grpo(**parent), advantage=(Use(SpreadEvenly()), Use(centre)))

@@ -15,7 +15,7 @@ def success_of_groups(
     if bool(outside_B.any()):
         raise UserError(
             f"{reader} takes rewards for rates of success: they must lie between 0 and 1, one is "
-            f"{float(reward_B[outside_B][0]):g}; change the reward function, or add rescale_reward"
+            f"{float(reward_B[outside_B][0]):g}; map them there in the reward function"
         )
     return segments.mean(reward_B, group_B, num, scored_B)
 
