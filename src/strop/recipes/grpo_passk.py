@@ -14,7 +14,8 @@ from strop.recipes.grpo import grpo
 def grpo_passk(**parent: Any) -> Algorithm:
     """Optimizing Language Models for Inference Time Objectives using Reinforcement Learning.
 
-    arXiv 2503.19595 (pass@k with a single winner). Code: none of the authors' (verl carries it). Parent: grpo. Status: exact.
+    arXiv 2503.19595 (pass@k with a single winner). Code: none of the authors' (verl carries it).
+    Parent: grpo. Status: exact.
 
     Equation: A_i = (R_(1) - R_(2)) / (std_g + eps) for the best rollout of the prompt, 0 for all
     others; R_(1), R_(2) its two largest rewards.
