@@ -12,7 +12,6 @@ from commands import Strop
 from models import Lab
 
 from strop import catalogue, notation
-from strop.cli import doctor_model
 from strop.training import config, models
 
 PAGE = Path(__file__).parents[2] / "docs" / "COMING_FROM_TRL_AND_VERL.md"
@@ -292,35 +291,29 @@ def test_prompts_that_are_too_long_are_a_problem(ask: Any, lab: Lab, tmp_path: P
     assert only_problem(findings)["numbers"]["too_long"] == 1
 
 
-def test_the_model_s_numbers_are_those_of_the_loaded_one(lab: Lab) -> None:
-    settings = config.make(lab.raw())
+def test_the_model_s_numbers_are_those_of_the_loaded_one(strop: Strop, lab: Lab) -> None:
     loaded = models.load(str(lab.model))
-    model, shape = doctor_model.shape(settings)
     count = sum(p.numel() for p in loaded.model.parameters())
-    found = doctor_model.estimate(settings, model, shape, 6, 6)
+    said = strop("doctor", "--model", lab.model, "rollout.max_tokens=6", "--json")
+    report = json.loads(said.out)
+    told, (fits,) = report["model"], report["findings"]
 
-    assert sum(p.numel() for p in model.parameters()) == count
-    assert found["weights"] == found["gradients"] == 4 * count
-    assert found["optimiser"] == 8 * count
-    assert found["masters"] == found["reference"] == 0
-    # 8 rollouts, at least 64 places, 2 layers, keys and values, 2 heads of size 16, 4 bytes
-    assert found["kv_cache"] == 8 * 64 * 2 * 2 * 2 * 16 * 4
+    assert said.code == 0
+    assert told["parameters"] == told["trained"] == count
+    assert told["bytes"].keys() == told["formulas"].keys()
+    assert told["counts"].keys() == told["where"].keys()
+    largest = max(fits["numbers"][f"{phase}_gib"] for phase in ("generating", "updating"))
+    assert f"About {largest:.2f} GiB at the peak" in fits["answer"]
 
 
-def test_half_precision_a_reference_and_adapters_in_the_estimate(lab: Lab) -> None:
-    half = config.make(lab.raw("grpo(beta=0.1)", model={"dtype": "bfloat16"}))
-    rank = config.make(lab.raw("grpo(beta=0.1)", model={"lora_rank": 4}))
-    model, shape = doctor_model.shape(half)
-    count = sum(p.numel() for p in model.parameters())
-    found = doctor_model.estimate(half, model, shape, 6, 6)
-    of_rank = doctor_model.estimate(rank, model, shape, 6, 6)
+def test_the_estimate_as_text_has_formulas_counts_and_what_is_left_out(
+    strop: Strop, lab: Lab
+) -> None:
+    said = strop("doctor", "--model", lab.model, "recipe=dapo", "rollout.max_tokens=6")
 
-    assert found["weights"] == found["reference"] == 2 * count
-    assert found["masters"] == found["gradients"] == 4 * count
-    adapted = models.load(str(lab.model), lora=models.Lora(4, 0, ()))
-    learns = sum(p.numel() for p in adapted.model.parameters() if p.requires_grad)
-    assert of_rank["optimiser"] == 8 * learns
-    assert of_rank["reference"] == 0
+    assert re.search(r"kv_cache +\d+\.\d+ GiB = slots \* places", said.out)
+    assert re.search(r"where slots +512 = min\(training.num_slots", said.out)
+    assert "Left out: the program itself" in said.out
 
 
 def test_without_a_run_versions_and_packages(strop: Strop) -> None:

@@ -19,7 +19,10 @@ COLOURS = {"ok": "green", "note": "yellow", "problem": "bold red", "unknown": "d
 def doctor(
     arguments: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[RUN] [OPTION=VALUE]...", help="A run's folder; or any options."),
+        typer.Argument(
+            metavar="[RUN] [OPTION=VALUE]...",
+            help="A run's folder; or any options, the method as `recipe=dapo`.",
+        ),
     ] = None,
     model: Annotated[str, typer.Option(help="Model folder or name; `tiny` ships with strop.")] = "",
     data: Annotated[list[str] | None, typer.Option(help="Data file; repeatable.")] = None,
@@ -31,6 +34,10 @@ def doctor(
     With a run's folder: why the loss is 0, why entropy falls, which groups give no signal, and
     more, from its files. Without: versions and devices; with --model its size and an estimate of
     the memory; with --data and --reward lengths, repeated rows and a trial of the reward functions.
+
+    The estimate is of the model, the optimiser, a reference, the cache and one pass. It leaves out
+    the program itself (about 0.4 GiB of main memory), the processes of reward functions, a critic,
+    AdamW's temporary copies on a GPU, and attention that keeps a matrix of length times length.
 
     Exit code 1: a problem was found. 0: none was. 2: something that was given is wrong.
     """

@@ -1,0 +1,203 @@
+"""How much memory training may take: one formula for each piece, by what autograd really keeps."""
+
+from dataclasses import dataclass
+from typing import Any
+
+MIB = 2**20
+# What is estimated -> its formula; the names in it are numbers of the model, or of COUNTS.
+FORMULAS = {
+    "weights": "parameters * b + adapters * o",
+    "masters": "trained * 4 where b is 2; none for adapters",
+    "optimiser": "trained * 2 * o, AdamW's two averages",
+    "reference": "parameters * b where the method reads a reference; none with adapters",
+    "gradients": "trained * o, and vocabulary * hidden * o once more; not that with adapters",
+    "kv_cache": "slots * places * layers * 2 * kv heads * head size * b",
+    "drawing": "slots * vocabulary * (24 + b)",
+    "head": "buffers * min(128 MiB, tokens * vocabulary * o)",
+    "activations": "tokens * (layers * layer + 4 * o * hidden); with gradient checkpointing "
+    "layer + (layers - 1) * b * hidden in place of layers * layer",
+    "slack": "a quarter of head and activations: freed, and not given back at once",
+}
+COUNTS = {
+    "b": "bytes of a weight",
+    "o": "bytes of a number in the optimiser and where rounding hurts",
+    "slots": "min(training.num_slots, answers of a step or of a validation)",
+    "places": "prompt + max_tokens and room to grow, up to 1.5 times as many; at least 64",
+    "tokens": "min(training.token_budget, answers of a step * (prompt + max_tokens))",
+    "buffers": "1, and 1 more each for an entropy or distribution term, a soft cap, a reference's "
+    "distribution",
+    "layer": "bytes that autograd keeps of a token in a layer: 2 (o + 2b) hidden + (o + 3b) "
+    "(heads + kv heads) * head size + 4b * intermediate; with adapters no normalised copies, "
+    "but in half precision their inputs in o bytes",
+}
+GENERATING = ("weights", "masters", "optimiser", "reference", "kv_cache", "drawing")
+UPDATING = ("weights", "masters", "optimiser", "reference", "gradients", "head", "activations",
+            "slack")  # fmt: skip
+LEFT_OUT = (
+    "Left out: the program itself (about 0.4 GiB of main memory), the processes of reward "
+    "functions, a critic, AdamW's temporary copies on a GPU (at most trained * o), attention that "
+    "keeps a matrix of length * length (eager, or with a mask in training), what families have "
+    "beyond the layers of Qwen3."
+)
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The numbers of a model that the formulas take; heads and kv_heads are in hidden units."""
+
+    parameters: int
+    trained: int
+    adapters: bool
+    vocabulary: int
+    layers: int
+    hidden: int
+    heads: int
+    kv_heads: int
+    intermediate: int
+    softcap: bool
+
+    @classmethod
+    def of(cls, settings: Any, model: Any, config: Any) -> "Shape":
+        """Of a model and its configuration; what a family does not name is as in Llama."""
+        heads, hidden = config.num_attention_heads, config.hidden_size
+        size = getattr(config, "head_dim", None) or hidden // heads
+        return cls(
+            parameters=sum(p.numel() for p in model.parameters()),
+            trained=trained(settings, model),
+            adapters=bool(settings.model.lora_rank),
+            vocabulary=config.vocab_size,
+            layers=config.num_hidden_layers,
+            hidden=hidden,
+            heads=heads * size,
+            kv_heads=(getattr(config, "num_key_value_heads", None) or heads) * size,
+            intermediate=getattr(config, "intermediate_size", None) or 4 * hidden,
+            softcap=bool(getattr(config, "final_logit_softcapping", None)),
+        )
+
+    def layer(self, b: int, o: int) -> int:
+        """Bytes that autograd keeps of one token in one layer."""
+        if not self.adapters:
+            return (
+                2 * (o + 2 * b) * self.hidden
+                + (o + 3 * b) * (self.heads + self.kv_heads)
+                + 4 * b * self.intermediate
+            )
+        # Frozen norms keep no normalised copy. In half precision each adapter keeps its layer's
+        # input in `o` bytes: five the hidden state, one the attention's, one the gate's result.
+        inputs = o if b < o else 0
+        return (
+            (2 * o + (5 * inputs or 2 * b)) * self.hidden
+            + (o + 2 * b + inputs) * self.heads
+            + (o + 2 * b) * self.kv_heads
+            + (3 * b + (inputs or b)) * self.intermediate
+        )
+
+
+def trained(settings: Any, model: Any) -> int:
+    """Parameters that are trained: all, or rank * (inputs + outputs) of each adapted layer."""
+    from torch import nn
+
+    rank, targets = settings.model.lora_rank, settings.model.lora_targets
+    if not rank:
+        return sum(p.numel() for p in model.parameters())
+    output = model.get_output_embeddings()
+    return sum(
+        rank * (module.in_features + module.out_features)
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Linear)
+        and module is not output
+        and (not targets or name.rpartition(".")[2] in targets)
+    )
+
+
+def counts(settings: Any, shape: Shape, prompt_tokens: int, max_tokens: int) -> dict[str, int]:
+    """The numbers of a run that the formulas take, by `COUNTS`."""
+    from strop.training.models import DTYPES
+
+    algorithm, training = settings.build(), settings.training
+    b = DTYPES[settings.model.dtype].itemsize
+    longest = prompt_tokens + max_tokens
+    rollouts = _rollouts(algorithm)
+    answers = max(rollouts, _validated(settings)) or training.num_slots
+    tokens = max(training.token_budget, longest)
+    return {
+        "b": b,
+        "o": max(4, b),
+        "slots": min(training.num_slots, answers),
+        "places": _places(prompt_tokens, longest),
+        "tokens": min(tokens, rollouts * longest) if rollouts else tokens,
+        "buffers": _head_buffers(algorithm, shape),
+        "layer": shape.layer(b, max(4, b)),
+    }
+
+
+def estimate(settings: Any, shape: Shape, count: dict[str, int]) -> dict[str, int]:
+    """Bytes of each piece, by `FORMULAS`."""
+    b, o, slots, tokens = (count[name] for name in ("b", "o", "slots", "tokens"))
+    algorithm, adapters, trained_o = settings.build(), shape.adapters, shape.trained * count["o"]
+    kept = shape.layers * count["layer"]
+    if settings.model.gradient_checkpointing:
+        kept = count["layer"] + (shape.layers - 1) * b * shape.hidden
+    head = count["buffers"] * min(128 * MIB, tokens * shape.vocabulary * o)
+    activations = tokens * (kept + 4 * o * shape.hidden)
+    reads_reference = {"logp_ref_T", "logq_ref_TV"} & algorithm.reads()
+    return {
+        "weights": shape.parameters * b + (trained_o if adapters else 0),
+        "masters": shape.trained * 4 if b == 2 and not adapters else 0,
+        "optimiser": 2 * trained_o,
+        "reference": shape.parameters * b if reads_reference and not adapters else 0,
+        "gradients": trained_o + (0 if adapters else shape.vocabulary * shape.hidden * o),
+        "kv_cache": slots * count["places"] * shape.layers * 2 * shape.kv_heads * b,
+        "drawing": slots * shape.vocabulary * (24 + b),
+        "head": head,
+        "activations": activations,
+        "slack": (head + activations) // 4,
+    }
+
+
+def peaks(parts: dict[str, int]) -> tuple[int, int]:
+    """Bytes while answers are generated, and while the weights are updated.
+
+    A small cache stays in place during the update.
+    """
+    from strop.rollout.engines.local import KEPT_CACHE_BYTES
+
+    stays = parts["kv_cache"] if parts["kv_cache"] <= KEPT_CACHE_BYTES else 0
+    return sum(parts[n] for n in GENERATING), sum(parts[n] for n in UPDATING) + stays
+
+
+def _places(prompt_tokens: int, longest: int) -> int:
+    """Places of a slot of the cache, which grows as `SlotCache.reserve` lets it."""
+    places = max(64, 3 * prompt_tokens // 2 + 1)
+    while places < longest:  # the last token is drawn and not read again
+        places = 3 * places // 2 + 1
+    return places
+
+
+def _head_buffers(algorithm: Any, shape: Shape) -> int:
+    """Buffers of [chunk, vocabulary] that the head takes in an update."""
+    from strop import kernel
+
+    read = algorithm.reads(("terms",))
+    distribution = any(name.endswith("_TV") for name in read)
+    two = distribution or "entropy_T" in kernel.current_columns(algorithm.terms)
+    return 1 + two + shape.softcap + ("logq_ref_TV" in read)
+
+
+def _rollouts(algorithm: Any) -> int:
+    """Rollouts of a step; 0 where the sampling parts do not say."""
+    total = 0
+    for use in algorithm.sampling:
+        part = use.part
+        total += int(getattr(part, "num_prompts", 0)) * int(getattr(part, "num_rollouts", 0))
+    return total
+
+
+def _validated(settings: Any) -> int:
+    """Answers of a validation; 0 without one."""
+    data, evaluation = settings.data, settings.evaluation
+    held_back = not data.files or data.validation_files or data.validation_size
+    if not evaluation.every or not held_back:
+        return 0
+    prompts = min(data.validation_size or evaluation.max_prompts, evaluation.max_prompts)
+    return int(prompts * evaluation.num_samples)

@@ -1,0 +1,187 @@
+"""The formulas of the memory estimate against what torch, the optimiser and the engine hold."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from models import Lab, tokenizer
+from transformers import Qwen3Config, Qwen3ForCausalLM
+
+from strop.cli import doctor_memory, doctor_model
+from strop.cli.doctor_memory import Shape
+from strop.rollout.drive import sample
+from strop.rollout.engines.base import Request
+from strop.rollout.engines.local import KEPT_CACHE_BYTES, LocalEngine
+from strop.training import adapters, config, models
+from strop.training.optimiser import MasterAdamW
+
+SIZES = {"hidden": 64, "heads": 4 * 16, "kv_heads": 2 * 16, "intermediate": 160}
+LAYERS, RANK, TOKENS = 5, 2, 8 * 16
+
+
+def model_of(dtype: torch.dtype, layers: int = LAYERS, rank: int = 0) -> Any:
+    """A random Qwen3 model of SIZES."""
+    settings = Qwen3Config(
+        vocab_size=32, hidden_size=64, intermediate_size=160, num_hidden_layers=layers,
+        num_attention_heads=4, num_key_value_heads=2, head_dim=16, max_position_embeddings=64,
+    )  # fmt: skip
+    model = Qwen3ForCausalLM(settings).to(dtype)
+    if rank:
+        adapters.add(model, adapters.Lora(rank), 0)
+    return model
+
+
+def kept_by_autograd(model: Any) -> int:
+    """Bytes that the trunk's forward pass over TOKENS tokens leaves for the backward pass."""
+    own = {p.untyped_storage().data_ptr() for p in model.parameters()}
+    kept: dict[int, torch.UntypedStorage] = {}
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in own:
+            kept[storage.data_ptr()] = storage  # held, so that no address comes twice
+        return tensor
+
+    ids = torch.arange(TOKENS).remainder(32).reshape(8, 16)
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        states = model.model(input_ids=ids, use_cache=False).last_hidden_state
+        assert states.requires_grad
+        return sum(storage.nbytes() for storage in kept.values())
+
+
+@pytest.mark.parametrize("rank", [0, RANK])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_layer_keeps_what_autograd_keeps(dtype: torch.dtype, rank: int) -> None:
+    few, many = (kept_by_autograd(model_of(dtype, layers, rank)) for layers in (1, LAYERS))
+    b = dtype.itemsize
+    shape = Shape(0, 0, bool(rank), 32, LAYERS, softcap=False, **SIZES)
+    # beside it: two norms, six and two heads with a number each, four of the softmax; adapters
+    small = 4 * (2 + 6 + 4 + 7 * rank)
+    measured = (many - few) / (LAYERS - 1) / TOKENS
+
+    assert shape.layer(b, 4) < measured <= shape.layer(b, 4) + small
+
+
+def test_checkpointing_keeps_the_input_of_every_layer(lab: Lab, tmp_path: Path) -> None:
+    kept = []
+    for layers in (1, LAYERS):
+        model_of(torch.float32, layers).save_pretrained(tmp_path / str(layers))
+        tokenizer().save_pretrained(tmp_path / str(layers))
+        loaded = models.load(str(tmp_path / str(layers)), gradient_checkpointing=True)
+        kept.append(kept_by_autograd(loaded.model))
+    assert (kept[1] - kept[0]) / (LAYERS - 1) / TOKENS == pytest.approx(4 * 64, rel=0.01)
+
+    raw = lab.raw(model={"gradient_checkpointing": True})
+    shape, count, found = estimated(config.make(raw))
+    a_token = count["layer"] + (shape.layers - 1) * 4 * shape.hidden + 4 * 4 * shape.hidden
+    assert found["activations"] == count["tokens"] * a_token
+
+
+def estimated(
+    settings: Any, prompt: int = 6, answer: int = 6
+) -> tuple[Shape, dict[str, int], dict[str, int]]:
+    """Shape, counts and pieces of a run."""
+    shape = Shape.of(settings, *doctor_model.shape(settings))
+    count = doctor_memory.counts(settings, shape, prompt, answer)
+    return shape, count, doctor_memory.estimate(settings, shape, count)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "rank"), [("float32", 0), ("bfloat16", 0), ("float64", 0), ("float32", 4),
+                        ("bfloat16", 4)],
+)  # fmt: skip
+def test_weights_masters_optimiser_and_gradients_are_those_of_a_step(
+    lab: Lab, dtype: str, rank: int
+) -> None:
+    settings = config.make(lab.raw(model={"dtype": dtype, "lora_rank": rank}))
+    lora = models.Lora(rank) if rank else None
+    model = models.load(str(lab.model), dtype=dtype, lora=lora).model
+    weights = [p for p in model.parameters() if p.requires_grad]
+    optimiser = MasterAdamW(weights, lr=1e-3)
+    for weight in weights:
+        weight.backward(torch.ones_like(weight))
+    masters = [master for _, master in optimiser.pairs]
+    stepped = [p for group in optimiser.param_groups for p in group["params"]]
+    gradients = sum(_bytes([p.grad]) for p in stepped if p.grad is not None)
+    optimiser.step()
+    averages = [
+        value for state in optimiser.state.values() for value in state.values() if value.dim()
+    ]
+    shape, count, found = estimated(settings)
+
+    assert shape.trained == sum(p.numel() for p in weights)
+    assert found["weights"] == _bytes(list(model.parameters()))
+    assert found["masters"] == _bytes(masters)
+    assert found["optimiser"] == _bytes(averages)
+    head = 0 if rank else shape.vocabulary * shape.hidden * count["o"]
+    assert found["gradients"] == gradients + head
+
+
+def _bytes(tensors: list[Any]) -> int:
+    return sum(t.numel() * t.element_size() for t in tensors)
+
+
+@pytest.mark.parametrize(("prompt", "answer"), [(6, 6), (8, 56), (50, 60), (3, 117)])
+def test_the_cache_is_that_of_the_engine(tmp_path: Path, prompt: int, answer: int) -> None:
+    lab = Lab.make(tmp_path)
+    loaded = models.load(str(lab.model))
+    loaded.model.config.max_position_embeddings = 128
+    engine = LocalEngine(loaded.model, num_slots=8)
+    ids = tuple(3 + i % 9 for i in range(prompt))
+    held = []
+    release = engine.slots.cache.shrink
+    engine.slots.cache.shrink = lambda most: held.append(  # type: ignore[method-assign]
+        _bytes([s for x in engine.slots.cache.live_layers() for s in (x.keys, x.values)])
+    )
+    sample(engine, [Request(ids, answer, seed=seed) for seed in range(8)])
+    engine.slots.cache.shrink = release  # type: ignore[method-assign]
+    _, count, found = estimated(config.make(lab.raw()), prompt, answer)
+
+    assert count["places"] == engine.slots.cache.places
+    assert found["kv_cache"] == held[-1]
+
+
+def test_slots_and_tokens_are_no_more_than_there_are(lab: Lab) -> None:
+    def count(**sections: Any) -> dict[str, int]:
+        return estimated(config.make(lab.raw(**sections)), 6, 6)[1]
+
+    plain = count()
+    assert (plain["slots"], plain["tokens"]) == (8, 48)  # two prompts, four answers; the budget
+    assert count(training={"token_budget": 10_000})["tokens"] == 8 * 12
+    assert count(training={"token_budget": 5})["tokens"] == 12  # a rollout is never cut
+    assert count(training={"num_slots": 3})["slots"] == 3
+    validated = count(evaluation={"every": 1, "num_samples": 6})
+    assert validated["slots"] == 2 * 6  # two rows are held back
+
+
+def test_buffers_of_the_head(lab: Lab) -> None:
+    def buffers(recipe: str) -> int:
+        return estimated(config.make(lab.raw(recipe)))[1]["buffers"]
+
+    assert buffers("grpo") == 1
+    assert buffers("adaptive_entropy_coef") == 2
+
+
+def test_a_reference_is_a_second_copy_only_of_a_whole_model(lab: Lab) -> None:
+    for model, copies in (({}, 1), ({"dtype": "bfloat16"}, 1), ({"lora_rank": 4}, 0)):
+        shape, count, found = estimated(config.make(lab.raw("grpo(beta=0.1)", model=model)))
+        assert found["reference"] == copies * shape.parameters * count["b"]
+    assert estimated(config.make(lab.raw()))[2]["reference"] == 0
+
+
+def test_only_a_small_cache_stays_during_the_update() -> None:
+    pieces = dict.fromkeys((*doctor_memory.GENERATING, *doctor_memory.UPDATING), 1)
+    small = doctor_memory.peaks({**pieces, "kv_cache": KEPT_CACHE_BYTES})
+    large = doctor_memory.peaks({**pieces, "kv_cache": KEPT_CACHE_BYTES + 1})
+
+    assert small == (5 + KEPT_CACHE_BYTES, 8 + KEPT_CACHE_BYTES)
+    assert large == (6 + KEPT_CACHE_BYTES, 8)
+
+
+def test_every_piece_and_every_count_has_its_text(lab: Lab) -> None:
+    _, count, found = estimated(config.make(lab.raw()))
+
+    assert found.keys() == doctor_memory.FORMULAS.keys()
+    assert count.keys() == doctor_memory.COUNTS.keys()
+    assert {*doctor_memory.GENERATING, *doctor_memory.UPDATING} == found.keys()
