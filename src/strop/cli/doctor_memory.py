@@ -35,9 +35,9 @@ UPDATING = ("weights", "masters", "optimiser", "reference", "gradients", "head",
             "slack")  # fmt: skip
 LEFT_OUT = (
     "Left out: the program itself (about 0.4 GiB of main memory), the processes of reward "
-    "functions, a critic, AdamW's temporary copies on a GPU (at most trained * o), attention that "
-    "keeps a matrix of length * length (eager, or with a mask in training), what families have "
-    "beyond the layers of Qwen3."
+    "functions, a critic's heads, AdamW's temporary copies on a GPU (at most trained * o), "
+    "attention that keeps a matrix of length * length (eager, or with a mask in training), what "
+    "families have beyond the layers of Qwen3."
 )
 
 

@@ -19,7 +19,9 @@ RecipeAndOptions = Annotated[
         "`training.lr=2e-6`, `sampling.num_rollouts=8`, `seed=3`.",
     ),
 ]
-Model = Annotated[str, typer.Option(help="Model folder or name; `tiny` ships with strop.")]
+Model = Annotated[
+    str, typer.Option(help="Model folder, name or GGUF file; `tiny` ships with strop.")
+]
 Task = Annotated[str, typer.Option(help="`countdown` or `reasoning_gym:NAME`.")]
 Data = Annotated[
     list[str] | None,
@@ -28,7 +30,10 @@ Data = Annotated[
 Validation = Annotated[list[str] | None, typer.Option(help="The same for validation; repeatable.")]
 Reward = Annotated[
     list[str] | None,
-    typer.Option(help="`file.py:function` or a built-in (`math_verify`); repeatable."),
+    typer.Option(
+        help="`file.py:function`, a built-in (`math_verify`, `run_tests`), `model:FOLDER` or "
+        "`judge:FILE.toml`; repeatable."
+    ),
 ]
 Advantage = Annotated[
     str, typer.Option(help="Parts of the advantage: `subtract_group_mean | spread_evenly`.")
