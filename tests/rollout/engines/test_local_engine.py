@@ -192,6 +192,37 @@ def test_a_kept_row_saves_the_prefill_of_its_forks(monkeypatch, keep):
     assert widths == ([] if keep else [7])
 
 
+@given(st.integers(1, 6), st.lists(st.integers(0, 2), min_size=4, max_size=4), st.integers(3, 9))
+@settings(max_examples=15)
+def test_forks_of_kept_rows_are_right_when_slots_are_short(num_slots, forks, at):
+    e = engine(num_slots)
+    prompts = [(3, 4, 5), (3, 4, 5), (6, 7), (8,)]
+    parents = [e.submit(Request(ids, 8, seed=i, keep=True)) for i, ids in enumerate(prompts)]
+    finish(e)
+    wanted = {}
+    for i, (parent, number) in enumerate(zip(parents, forks, strict=True)):
+        tokens = e.known[parent].tokens
+        for k in range(number):
+            forced, seed = (1,) * k, 50 + 10 * i + k
+            forked = e.fork(parent, min(at, len(tokens)), forced, seed=seed, max_tokens=5)
+            wanted[forked] = run(Request((*tokens[:at], *forced), 5, seed=seed))
+    fresh = e.submit(Request((3, 4, 5), 5, seed=7))  # shares a prompt with two parents
+    wanted[fresh] = run(Request((3, 4, 5), 5, seed=7))
+    heard = finish(e)
+    assert {id: new_ids(heard[id]) for id in wanted} == wanted
+
+
+def test_a_lone_fork_goes_on_in_its_ended_parents_slot(monkeypatch):
+    e = engine(num_slots=3)
+    parents = [e.submit(Request((3 + i, 4), 6, seed=i, keep=True)) for i in range(3)]
+    finish(e)
+    widths = prefilled(e, monkeypatch)
+    for parent in parents:
+        e.fork(parent, 8, (1, 2), seed=9, max_tokens=3)
+    finish(e)
+    assert widths == [2, 2, 2]
+
+
 def test_equal_prompts_are_prefilled_once(monkeypatch):
     e = engine(num_slots=6)
     widths = prefilled(e, monkeypatch)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -233,14 +233,18 @@ class LocalEngine:
         if resumed:
             self.slots.place(resumed, [row.slot for row in resumed], self.context_length)
             waiting = [row for row in waiting if row.slot < 0]
-        slots = self.slots.choose(len(waiting))
-        self.waiting = deque(waiting[len(slots) :])
+        heirs = self._heirs(waiting)
+        others = [row for row in waiting if row.id not in heirs]
+        chosen = self.slots.choose(len(others))
+        self.waiting = deque(others[len(chosen) :])
+        waiting = [row for row in waiting if row.id in heirs] + others[: len(chosen)]
+        slots = [*heirs.values(), *chosen]
         table = self.slots.table
         taken = np.flatnonzero(table["taken"])
         by_prompt = dict(zip(table["prompt"][taken].tolist(), taken.tolist(), strict=True))
         leaders: dict[int, Fill] = {}
         first, second = [], []  # the second take their prompt from the first
-        for row, slot in zip(waiting, slots, strict=False):
+        for row, slot in zip(waiting, slots, strict=True):
             leader = leaders.get(row.prompt_hash)
             found = by_prompt.get(row.prompt_hash)
             if row.source is not None and row.source[0].slot >= 0:
@@ -257,8 +261,31 @@ class LocalEngine:
             first.append(fill)
         for fills in (first, second):
             self._fill(fills)
+        for row, slot in zip(waiting, slots, strict=True):
+            if row.id in heirs:
+                self.slots.row(slot).slot = -1
         if slots:
-            self.slots.place(waiting[: len(slots)], slots, self.context_length)
+            self.slots.place(waiting, slots, self.context_length)
+
+    def _heirs(self, waiting: Sequence[Row]) -> dict[int, int]:
+        """Forks by id with the slot of their ended parent, in which they go on without a copy.
+
+        Only where slots are short, so that the parent's cache would be taken away all the same.
+        """
+        table = self.slots.table
+        if len(waiting) <= int((~table["taken"]).sum()):
+            return {}
+        parents = [row.source[0] for row in waiting if row.source is not None]
+        forks = Counter(parent.id for parent in parents)
+        heirs = {}
+        for row in waiting:
+            parent = row.source[0] if row.source is not None else None
+            if parent is None or parent.status != "ended" or parent.slot < 0:
+                continue
+            if forks[parent.id] == 1:
+                heirs[row.id] = parent.slot
+                table["running"][parent.slot] = True  # nobody else may choose it
+        return heirs
 
     def _share(self, row: Row, slot: int, source: Row, at: int) -> Fill:
         shared = min(at, self._length(source.slot) - 1, len(row.tokens) - 1)
@@ -271,7 +298,7 @@ class LocalEngine:
         self.slots.cache.reserve(
             max(len(fill.row.tokens) for fill in fills), max(fill.slot for fill in fills) + 1
         )
-        copies = [fill for fill in fills if fill.shared]
+        copies = [fill for fill in fills if fill.shared and fill.source != fill.slot]
         if copies:
             source = torch.tensor([fill.source for fill in copies], device=self.model.device)
             target = torch.tensor([fill.slot for fill in copies], device=self.model.device)
