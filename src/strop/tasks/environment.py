@@ -16,6 +16,7 @@ from typing import Any
 from strop.catalogue import camel, load
 from strop.errors import RunStopped, UserError
 from strop.tasks.names import did_you_mean
+from strop.tasks.tool_calls import Call, tagged_calls
 
 FOLDER = Path(__file__).parent / "environments"
 STYLES = ("plain", "compact")
@@ -58,6 +59,14 @@ class Environment:
     def step(self, action: str) -> Observation:
         """What comes of an action, given as the policy wrote it."""
         raise NotImplementedError
+
+    def columns(self) -> Mapping[str, Any]:
+        """Columns of the prompt that the last reset began, such as `answer`; for training alone."""
+        return {}
+
+    def calls(self, action: str) -> list[Call]:
+        """The tool calls that an action makes, whatever came before it."""
+        return tagged_calls(action)
 
     @classmethod
     def step_all(

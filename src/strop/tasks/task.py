@@ -8,7 +8,7 @@ from strop.errors import RunStopped, UserError
 from strop.tasks.names import did_you_mean
 
 if TYPE_CHECKING:
-    from strop.tasks.environment import EnvironmentSource
+    from strop.tasks.environment import EnvironmentSource, Episodes
 
 MAX_SPLIT_ROWS = 1_000_000_000  # a split's uids start at a multiple of this
 
@@ -160,10 +160,9 @@ def _environment(source: "EnvironmentSource", sizes: Sizes) -> Task:
         assert size is not None
         seeds = range(position * MAX_SPLIT_ROWS, position * MAX_SPLIT_ROWS + size)
         try:
-            first = [Episodes(source, [seed]).reset()[0] for seed in seeds]
+            rows = [_first_row(Episodes(source, [seed]), seed) for seed in seeds]
         except RunStopped as error:
             raise UserError(str(error)) from error
-        rows = [{"prompt": o.text, "seed": seed} for o, seed in zip(first, seeds, strict=True)]
         splits[split] = number_rows(rows, position)
     return Task(
         name=source.name,
@@ -175,6 +174,12 @@ def _environment(source: "EnvironmentSource", sizes: Sizes) -> Task:
         validation=splits["validation"],
         heldout=splits["heldout"],
     )
+
+
+def _first_row(episodes: "Episodes", seed: int) -> dict[str, Any]:
+    """What one episode shows first, its seed, and what its environment tells of it."""
+    (shown,) = episodes.reset()
+    return {**episodes.environments[0].columns(), "prompt": shown.text, "seed": seed}
 
 
 _FAMILIES: dict[str, Callable[[str, Sizes, int, Mapping[str, Any]], Task]] = {

@@ -19,6 +19,7 @@ from strop.tasks.encode import encode_prompt
 from strop.tasks.environment import Episodes
 from strop.tasks.grader import Failure, Grader, weighted_sum
 from strop.tasks.task import Prompt, RewardSpec, Task
+from strop.tasks.tool_calls import Call, read_call
 
 ENVIRONMENT = "environment"  # name of the reward that the episodes themselves give
 
@@ -64,6 +65,7 @@ class Services:
     can_fork: bool = True
     engine: Engine | None = None
     tokens_sampled: int = 0  # that parts asked for in this step
+    tokens_scored: int = 0
     step: int = 0
     failures: list[Failure] = field(default_factory=list)
     logged: dict[str, dict[int, Any]] = field(default_factory=dict)  # log_extra: column -> rollout
@@ -85,7 +87,7 @@ class Services:
     def begin_step(self, step: int) -> None:
         """Forget the failures of the step before; `step` is what rewards see as global_step."""
         self.step = step
-        self.tokens_sampled = 0
+        self.tokens_sampled = self.tokens_scored = 0
         self.failures.clear()
 
     def prompt(self, uid: int) -> Prompt:
@@ -170,6 +172,16 @@ class Services:
         """Actions as the environment reads them."""
         texts: list[str] = self.tokenizer.batch_decode(ids, skip_special_tokens=True)
         return texts
+
+    def tool_calls(self, actions: Sequence[str]) -> list[list[Call]]:
+        """The tool calls that each action makes."""
+        assert self.task.environment is not None
+        reader = self.task.environment.make()
+        return [reader.calls(action) for action in actions]
+
+    def read_calls(self, given: Sequence[Any]) -> list[Call]:
+        """Calls from JSON objects or their texts."""
+        return [read_call(each) for each in given]
 
     def keep_turns(self, said: Mapping[int, Sequence[Mapping[str, Any]]]) -> None:
         """Keep what was shown and done in each turn, by rollout, for the table of rollouts."""
@@ -280,8 +292,11 @@ class Services:
 
     def metrics(self) -> dict[str, float]:
         """What this step's parts cost beside the rollouts; empty where they asked for nothing."""
-        spent = float(self.tokens_sampled)
-        return {"services/tokens_sampled": spent} if spent else {}
+        spent = {
+            "services/tokens_sampled": float(self.tokens_sampled),
+            "services/tokens_scored": float(self.tokens_scored),
+        }
+        return {name: tokens for name, tokens in spent.items() if tokens}
 
     def score(self, batch: Batch, policy: str, names: tuple[str, ...]) -> dict[str, Tensor]:
         """Columns of the batch under the policy "current" or "ref", or values of "critic".
@@ -291,6 +306,7 @@ class Services:
         if policy not in self.policies:
             known = ", ".join(self.policies) or "none"
             raise UserError(f"no policy {policy!r} to score with; this run has {known}")
+        self.tokens_scored += batch.size("T")
         return self.policies[policy].columns(batch, names)
 
 

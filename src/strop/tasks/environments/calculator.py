@@ -11,10 +11,13 @@ value; an action that is no whole expression is the answer that it begins with.
 
 import random
 import re
+from collections.abc import Mapping
+from typing import Any
 
 from strop.errors import UserError
 from strop.tasks.countdown import evaluate
 from strop.tasks.environment import Environment, Observation, check_number, check_style
+from strop.tasks.tool_calls import Call
 
 PIECE = re.compile(r"[\d+*/() -]*\d[\d+*/() -]*")
 SIZES = {"plain": 999, "compact": 4}
@@ -70,6 +73,16 @@ class Calculator(Environment):
             return self._observe("", reward=float(right), done=True)
         unclear = ":=" if self.is_compact else "Write an expression or a number.\n"
         return self._observe(unclear, valid=False)
+
+    def columns(self) -> Mapping[str, Any]:
+        """The right answer, and the call that gets it."""
+        call = {"name": "calculator", "arguments": {"expression": self.question}}
+        return {"answer": str(evaluate(self.question)), "reference_calls": [call]}
+
+    def calls(self, action: str) -> list[Call]:
+        """The call of the calculator, if the action is one."""
+        expression, _ = self._read(action)
+        return [Call("calculator", {"expression": expression})] if expression else []
 
     def _read(self, action: str) -> tuple[str, str]:
         """(expression, "") of a call, ("", number) of an answer, two empty texts of neither."""
