@@ -35,6 +35,9 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "returns": ("return_T",),
     "token_rewards": ("reward_T",),
     "turn_rewards": ("reward_K",),
+    "step_rewards": ("reward_K",),
+    "turn_gains": ("gain_K",),
+    "match": ("match_K",),
     "anchors": ("state_K",),
     "states": ("state_K",),
     "actions": ("action_K",),
@@ -44,6 +47,8 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "reward_weights": ("reward_weight_BM",),
     "greedy_rewards": ("greedy_reward_B",),
     "demo_mask": ("origin_T",),
+    "hint_mask": ("origin_T",),
+    "bundles": ("bundle_B",),
     "lengths": ("length_B",),
     "mean_logp_vocab": ("mean_logp_T",),
     "mean_logp": ("mean_logp_T",),
@@ -68,12 +73,14 @@ CALLS: dict[str, tuple[str, tuple[str, ...]]] = {
 }
 # Names of a recipe's loss beside the recipe's own.
 ALIASES = {"gpg_loss": "gpg", "hpt_loss": "hpt", "loop_loss": "loop"}
-DEMONSTRATION = 2  # origin_T
+ORIGINS = {"demo_mask": 2, "hint_mask": 3}  # origin_T where the mask is true
 # Columns that follow from the mask alone.
 FROM_MASK = frozenset({"mask_T", "gradient_T", "denominator_T", "turn_T", "rollout_T", "rollout_K",
                        "index_K", "size_B", "index_B"})  # fmt: skip
 # Names that say how rows and tokens make up turns; taken where something reads turns.
 STRUCTURE = ("turn_ids", "turn_valid", "trajectories", "turn_index", "steps")
+# Numbers that may stand among the parameters though parts read them as columns.
+RUN_WIDE = ("step", "total_steps", "length", "n_drop", "q_alpha", "q_beta")
 # Columns that may be given and have a value without it.
 DEFAULTED = frozenset({"max_length", "length_B", "scored_B"})
 
@@ -151,9 +158,7 @@ def compose(
     name = ALIASES.get(name, name)
     known = inspect.signature(catalogue.load("recipe", name)).parameters
     run_wide = {
-        key: value
-        for key, value in params.items()
-        if key not in known and (key in ("step", "total_steps", "length", "n_drop"))
+        key: value for key, value in params.items() if key not in known and (key in RUN_WIDE)
     }
     own = {key: value for key, value in params.items() if key not in run_wide}
     return notation.build_recipe(name, own), {**given, **run_wide}
@@ -217,10 +222,11 @@ def _refuse(call: str, name: str, algorithm: Algorithm, given: Mapping[str, Any]
                 f"{call}({name!r}) takes no {key}{catalogue.nearest(key, known)}; it takes "
                 f"{', '.join(known)}"
             )
-    if known.get("rewards") and not {"rewards", "turn_rewards"} & given.keys():
+    if known.get("rewards") and not {"rewards", "turn_rewards", "step_rewards"} & given.keys():
         raise UserError(f"{call}({name!r}) needs rewards (column reward_B)")
     reads = _reads(algorithm, call)
-    if "reward_T" in reads and not {"rewards", "token_rewards"} & given.keys():
+    enough = {"rewards", "token_rewards"} | ({"turn_rewards"} & known.keys())
+    if "reward_T" in reads and not enough & given.keys():
         raise UserError(f"{call}({name!r}) needs token_rewards, or rewards")
     for column, must in reads.items():
         names = _names(column)
@@ -234,7 +240,7 @@ def _columns(key: str, value: Any, layout: Layout, read: set[str]) -> dict[str, 
     column = torch.as_tensor(value, device=mask_BT.device)
     filled = COLUMNS.get(key) or _by_suffix(key, column, read)
     level = level_of(filled[0])
-    if key in ("advantages", "demo_mask") and column.dim() == 1:
+    if key in ("advantages", *ORIGINS) and column.dim() == 1:
         level = "B"
     axes = layout.axes(level) + filled[0].endswith(("_TV", "_BM"))
     wanted = layout.shape(level)
@@ -252,9 +258,9 @@ def _columns(key: str, value: Any, layout: Layout, read: set[str]) -> dict[str, 
         if column.dim() == 2:
             return {"advantage_T": column}
         return {"advantage_T": column[:, None].expand(mask_BT.shape), "advantage_B": column}
-    if key == "demo_mask":
+    if key in ORIGINS:
         column = column.bool() if column.dim() == 2 else column.bool()[:, None].expand_as(mask_BT)
-        return {"origin_T": torch.where(column, DEMONSTRATION, 0)}
+        return {"origin_T": torch.where(column, ORIGINS[key], 0)}
     if filled[0].endswith("_TV"):
         inside = mask_BT.bool()[..., None]
         column = torch.log_softmax(torch.where(inside, column, column.new_zeros(())), dim=-1)

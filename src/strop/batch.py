@@ -77,6 +77,8 @@ COLUMNS: tuple[Column, ...] = (
     Column("action_K", "int", "key", "rollout", "the action's text"),
     Column("value_K", "float", "reward", "probe", "value before the turn"),
     Column("done_K", "bool", "", "rollout", "the turn ended its episode"),
+    Column("match_K", "bool", "", "rollout", "the action was the one that was wanted"),
+    Column("gain_K", "float", "nats", "probe", "what the turn's feedback did to the next action"),
     Column("valid_K", "bool", "", "rollout", "the environment understood the turn's action"),
     Column("return_K", "float", "reward", "advantage", "discounted rewards from this turn on"),
     Column("advantage_K", "float", "reward", "advantage", "advantage of a turn"),

@@ -9,7 +9,7 @@ from torch import Tensor
 from strop import segments
 from strop.part import require, require_one_of
 
-KEYS = ("index", "state", "group", "role", "batch")
+KEYS = ("index", "state", "group", "last", "role", "batch")
 
 
 @dataclass(frozen=True)
@@ -20,8 +20,9 @@ class CentreTurns:
         advantage_k = weight * z_k, or the advantage so far plus it
 
     Peers by `key`: "index" turns of the prompt's group at the same position, "state" those that
-    met the same state, "group" all of the group, "role" all turns of the role in the step, "batch"
-    all turns of the step. With leave_one_out the mean is over the other peers.
+    met the same state, "group" all of the group, "last" the group's last turns of a rollout apart
+    from its other turns, "role" all turns of the role in the step, "batch" all turns of the step.
+    With leave_one_out the mean is over the other peers.
 
     Reads: values_K [K] float (return_K unless renamed), rollout_K, index_K, group_K [K] int,
     scored_B [B] bool; state_K or role_K [K] int where the key needs it; advantage_K [K] where
@@ -71,9 +72,10 @@ class CentreTurns:
     ) -> Tensor:
         counts_K = scored_B[rollout_K]
         all_K = torch.zeros_like(group_K)
+        last_K = (rollout_K.diff(append=rollout_K[-1:] + 1) != 0).long()
         chosen = {
             "index": (group_K, index_K), "state": (group_K, state_K), "group": (group_K,),
-            "role": (role_K,), "batch": (all_K,),
+            "last": (group_K, last_K), "role": (role_K,), "batch": (all_K,),
         }[self.key]  # fmt: skip
         missing = [column for column in chosen if column is None]
         assert not missing, f"centre_turns by {self.key} needs {self.key}_K"

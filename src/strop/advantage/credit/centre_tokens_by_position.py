@@ -1,0 +1,68 @@
+"""Compare each token with the tokens at its place in the other rollouts of the prompt."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from strop import segments
+from strop.part import require
+
+
+@dataclass(frozen=True)
+class CentreTokensByPosition:
+    """A token is credited with the rewards from there on, less the group's at the same place.
+
+        return_t = reward_t + gamma return_{t+1}
+        advantage_t = return_t - mean of the group's returns at t's place
+
+    The place is counted from the rollout's first policy token, tokens of the environment included.
+    A turn's reward stands on its last policy token. With `reset_at_masked` the sum ends at the next
+    token that is not the policy's.
+
+    Reads: reward_T [T] or reward_K [K] float, turn_T, rollout_T, group_T [T] int, group_B [B] int,
+    mask_T [T] bool, scored_B [B] bool.   Writes: advantage_T [T] float.
+    Source: arXiv 2510.14967; code only: GuoqingWang1/IGPO.
+    Differs from the source: no.
+    Nearest part: centre_turns, which compares turns at the same place.
+    Edges: shorter rollouts, and tokens that are not the policy's, count as 0 in the means; a group
+    of one -> 0; masked tokens and unscored rollouts -> 0, the latter outside the means.
+    """
+
+    # Discount of a token. Default: released code (1: none).
+    gamma: float = 1.0
+    # Whether the sum ends at the environment's tokens. Default: released code (yes).
+    reset_at_masked: bool = True
+
+    def __post_init__(self) -> None:
+        require(self, "gamma", low=0.0, high=1.0)
+
+    def __call__(
+        self,
+        turn_T: Tensor,
+        rollout_T: Tensor,
+        group_T: Tensor,
+        group_B: Tensor,
+        mask_T: Tensor,
+        scored_B: Tensor,
+        reward_T: Tensor | None = None,
+        reward_K: Tensor | None = None,
+    ) -> Tensor:
+        row_T = torch.arange(mask_T.shape[0], device=mask_T.device)
+        if reward_T is None:
+            assert reward_K is not None, "there are rewards of tokens or of turns"
+            num_turns = reward_K.shape[0]
+            end_T = segments.extreme(row_T, turn_T, num_turns, mask_T)[turn_T] == row_T
+            reward_T = torch.where(end_T, reward_K[turn_T], 0)
+        reward_T = torch.where(mask_T, reward_T, 0)
+        piece_T = rollout_T
+        if self.reset_at_masked:
+            parts_T = 2 * rollout_T + mask_T.long()
+            piece_T = (parts_T.diff(prepend=parts_T[:1]) != 0).long().cumsum(0)
+        return_T = segments.reward_to_go(reward_T, piece_T, self.gamma)
+        counts_T = mask_T & scored_B[rollout_T]
+        start_B = segments.extreme(row_T, rollout_T, group_B.shape[0], mask_T, largest=False)
+        place_T, num = segments.key_of(group_T, row_T - start_B[rollout_T])
+        size_P = segments.count(group_B, int(group_B.max()) + 1 if num else 0, scored_B)
+        sum_N = segments.total(return_T, place_T, num, counts_T)
+        return torch.where(counts_T, return_T - sum_N[place_T] / size_P[group_T].clamp(min=1), 0)

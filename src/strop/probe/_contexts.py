@@ -1,0 +1,69 @@
+"""Texts scored under contexts that no rollout has."""
+
+from collections.abc import Sequence
+from itertools import chain
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from strop import segments
+from strop.batch import Batch
+
+# The tokens that are given, and those after them whose log-probabilities are asked for.
+Context = tuple[tuple[int, ...], tuple[int, ...]]
+
+
+def mean_logp(services: Any, contexts: Sequence[Context]) -> Tensor:
+    """Mean log-probability [N] of each context's asked tokens under the current policy, nats.
+
+    Equal contexts are scored once. Both halves of a context hold a token.
+    """
+    distinct = list(dict.fromkeys(contexts))
+    if not distinct:
+        return torch.zeros(0)
+    batch = _batch(distinct)
+    logp_T = services.score(batch, "current", ("logp_T",))["logp_T"].cpu()
+    mean_N = segments.mean(logp_T, batch["rollout_T"], len(distinct), batch["mask_T"])
+    place = {context: row for row, context in enumerate(distinct)}
+    return mean_N[torch.tensor([place[context] for context in contexts])]
+
+
+def _batch(contexts: Sequence[Context]) -> Batch:
+    """One rollout of one turn per context; the mask is on the asked tokens."""
+    given_N = torch.tensor([len(given) for given, _ in contexts])
+    size_N = given_N + torch.tensor([len(asked) for _, asked in contexts])
+    row_N = torch.arange(len(contexts))
+    row_T = row_N.repeat_interleave(size_N)
+    within_T = torch.arange(row_T.shape[0]) - (size_N.cumsum(0) - size_N)[row_T]
+    ids = chain.from_iterable(chain(given, asked) for given, asked in contexts)
+    return Batch(
+        {
+            "turn_T": row_T,
+            "id_T": torch.tensor(list(ids)),
+            "mask_T": within_T >= given_N[row_T],
+            "rollout_K": row_N,
+            "group_B": row_N,
+            "uid_P": row_N,
+            "draw_P": torch.zeros_like(row_N),
+        }
+    )
+
+
+def turns_of(batch: Batch) -> list[list[tuple[tuple[int, ...], tuple[int, ...]]]]:
+    """For each rollout, its turns as (tokens before the action, tokens of the action).
+
+    The action begins at a turn's first policy token; a turn without one has an empty action.
+    """
+    ids, mask = batch["id_T"].tolist(), batch["mask_T"].tolist()
+    size_K = segments.count(batch["turn_T"], batch.size("K")).tolist()
+    found: list[list[tuple[tuple[int, ...], tuple[int, ...]]]] = [
+        [] for _ in range(batch.size("B"))
+    ]
+    start = 0
+    for rollout, size in zip(batch["rollout_K"].tolist(), size_K, strict=True):
+        end = start + size
+        cut = next((t for t in range(start, end) if mask[t]), end)
+        found[rollout].append((tuple(ids[start:cut]), tuple(ids[cut:end])))
+        start = end
+    return found

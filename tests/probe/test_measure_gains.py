@@ -1,0 +1,138 @@
+"""Gains of answers and of feedback against forward passes of the whole model, token by token."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from models import save_model, tokenizer
+from transformers import AutoModelForCausalLM
+
+from strop.batch import Batch
+from strop.errors import UserError
+from strop.probe.measure_answer_gain import MeasureAnswerGain
+from strop.probe.measure_feedback_gain import MeasureFeedbackGain
+from strop.training.policy import Policy
+
+# (observation, action) of each turn: two rollouts of one prompt, one of another.
+ROLLOUTS = [
+    [("1+2:", "3*"), ("=5:", "3"), ("0", "8,")],
+    [("1+2:", "3*"), ("=7:", "4")],
+    [("9-1:", "2")],
+]
+ANSWERS = [{"answer": "34"}, {"answer": ["8", "9"]}]
+
+
+@pytest.fixture(scope="module")
+def policy(tmp_path_factory):
+    folder = save_model(tmp_path_factory.mktemp("model"))
+    return Policy(AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32))
+
+
+def ids(text):
+    return tokenizer()(text, add_special_tokens=False)["input_ids"]
+
+
+def rollouts():
+    turns = [turn for rollout in ROLLOUTS for turn in rollout]
+    tokens, mask, of_turn = [], [], []
+    for row, (shown, action) in enumerate(turns):
+        tokens += ids(shown) + ids(action)
+        mask += [False] * len(shown) + [True] * len(action)
+        of_turn += [row] * len(shown + action)
+    lengths = torch.tensor([len(rollout) for rollout in ROLLOUTS])
+    return Batch(
+        {
+            "turn_T": torch.tensor(of_turn), "id_T": torch.tensor(tokens),
+            "mask_T": torch.tensor(mask),
+            "rollout_K": torch.arange(3).repeat_interleave(lengths),
+            "group_B": torch.tensor([0, 0, 1]), "uid_P": torch.tensor([0, 1]),
+            "draw_P": torch.zeros(2, dtype=torch.int64),
+        }
+    )  # fmt: skip
+
+
+def services(policy, rows=ANSWERS, context=64, frame=("", "")):
+    calls = []
+
+    def score(batch, name, names):
+        calls.append((batch.size("B"), name))
+        return policy.columns(batch, names)
+
+    return SimpleNamespace(
+        score=score, tokenizer=tokenizer(), context=context, calls=calls,
+        prompt=lambda uid: SimpleNamespace(columns=rows[uid]),
+        observation_ids=lambda text, last: tuple(ids(frame[0] + text + frame[1])),
+    )  # fmt: skip
+
+
+def logp(policy, before, text):
+    """Mean log-probability of a text after another, by one plain forward pass."""
+    tokens = ids(before + text)
+    with torch.no_grad():
+        found = torch.log_softmax(policy.model(torch.tensor([tokens])).logits[0], dim=-1)
+    places = range(len(before), len(tokens))
+    return sum(float(found[t - 1, tokens[t]]) for t in places) / len(places)
+
+
+def likely(policy, before, answer):
+    return torch.tensor(logp(policy, before, answer)).exp().item()
+
+
+@pytest.mark.parametrize("opening", ["", "=("])
+def test_a_turn_earns_the_answers_gain_and_the_last_the_outcome(policy, opening):
+    asked = services(policy)
+    outcome_B = torch.tensor([1.0, 0.5, 0.25])
+    batch = rollouts()
+    found = MeasureAnswerGain(opening)(batch, outcome_B, batch["rollout_K"], asked)
+    starts = ["1+2:", "1+2:3*=5:", "1+2:3*=5:30", "1+2:", "1+2:3*=7:"]
+    p = [likely(policy, start + opening, "34") for start in starts]
+    wanted = [p[1] - p[0], p[2] - p[1], 1.0, p[4] - p[3], 0.5, 0.25]
+    assert found.tolist() == pytest.approx(wanted, abs=1e-5)
+    assert asked.calls == [(5, "current")]  # the shared prompt once, and the other prompt
+
+
+def test_without_an_answer_or_room_there_is_no_gain(policy):
+    batch, outcome_B = rollouts(), torch.tensor([1.0, 0.5, 0.25])
+    nothing = [0, 0, 1.0, 0, 0.5, 0.25]
+    rows = [{"answer": None}, {"answer": []}]
+    call = (batch, outcome_B, batch["rollout_K"])
+    assert MeasureAnswerGain()(*call, services(policy, rows)).tolist() == nothing
+    assert MeasureAnswerGain()(*call, services(policy, context=5)).tolist() == nothing
+    short = MeasureAnswerGain()(*call, services(policy, context=11)).tolist()
+    assert short[1] == 0
+    assert short[0] != 0
+    with pytest.raises(UserError, match=r"reads the column target.*there are answer"):
+        MeasureAnswerGain(reference="target")(*call, services(policy))
+
+
+def gains(policy, **options):
+    batch = rollouts()
+    logp_old_T = policy.columns(batch, ("logp_T",))["logp_T"]
+    asked = services(policy, **options)
+    probe = MeasureFeedbackGain("0(")
+    return probe(batch, logp_old_T, batch["turn_T"], batch["mask_T"], asked), asked
+
+
+def test_feedback_is_worth_what_it_did_to_the_next_action(policy):
+    found, asked = gains(policy)
+    # "=5:" and "=7:" become "0((": the last turns and the feedback "0", which is the placeholder's
+    # own beginning, have none.
+    wanted = [
+        logp(policy, "1+2:3*=5:", "3") - logp(policy, "1+2:3*0((", "3"), 0, 0,
+        logp(policy, "1+2:3*=7:", "4") - logp(policy, "1+2:3*0((", "4"), 0, 0,
+    ]  # fmt: skip
+    assert found.tolist() == pytest.approx(wanted, abs=1e-5)
+    assert asked.calls == [(2, "current")]
+
+
+def test_what_a_template_writes_around_the_feedback_stays(policy):
+    found, _ = gains(policy, frame=("=", ":"))
+    wanted = logp(policy, "1+2:3*=5:", "3") - logp(policy, "1+2:3*=0:", "3")
+    assert found[0].item() == pytest.approx(wanted, abs=1e-5)
+
+
+def test_a_placeholder_needs_tokens(policy):
+    batch = rollouts()
+    zeros_T = torch.zeros(batch.size("T"))
+    with pytest.raises(UserError, match="placeholder has no tokens"):
+        MeasureFeedbackGain("")(batch, zeros_T, batch["turn_T"], batch["mask_T"], services(policy))

@@ -1,0 +1,88 @@
+import math
+
+import pytest
+import torch
+
+from strop import functional as F
+
+GAINS = torch.tensor([0.02, 0.05, 0.01, 0.04], dtype=torch.float64)[:, None]
+FAILED = torch.zeros(4, dtype=torch.float64)
+
+
+def advantages(rewards, gains, mask=None, turns=None, **params):
+    """One token a turn unless mask and turns say otherwise."""
+    mask = torch.ones(gains.shape, dtype=torch.bool) if mask is None else mask
+    turns = torch.arange(gains.shape[1]).expand(gains.shape) if turns is None else turns
+    groups = torch.zeros(len(rewards), dtype=torch.long)
+    return F.advantages("infopo", rewards=rewards, groups=groups, mask=mask, turn_ids=turns,
+                        turn_gains=gains, params=params)  # fmt: skip
+
+
+def test_worked_example_of_a_group_that_fails():
+    found = advantages(FAILED, GAINS)
+    assert found.flatten().tolist() == pytest.approx([-0.1369, 0.2738, -0.2738, 0.1369], abs=1e-4)
+
+
+@pytest.mark.parametrize(("T", "gate"), [(0.5, 0.2506), (0.05, 1.7e-5)])
+def test_the_gate_closes_where_rewards_differ(T, gate):
+    rewards = torch.tensor([1.0, 0, 0, 1, 1], dtype=torch.float64)
+    gains = torch.tensor([[0.3], [0.1], [0.2], [0.5], [0.4]], dtype=torch.float64)
+    outcome = advantages(rewards, gains, beta0=0.0)
+    intrinsic = (gains - gains.mean()) / gains.std()
+    found = advantages(rewards, gains, T=T) - outcome
+    torch.testing.assert_close(found, 0.5 * gate * intrinsic, rtol=2e-2, atol=1e-7)
+
+
+def test_weight_0_and_single_turns_are_grpo():
+    rewards = torch.tensor([1.0, 0.0, 0.25, 0.5], dtype=torch.float64)
+    groups = torch.zeros(4, dtype=torch.long)
+    plain = F.advantages("grpo", rewards=rewards, groups=groups, params={"eps": 1e-6})[:, None]
+    torch.testing.assert_close(advantages(rewards, GAINS, beta0=0.0), plain)
+    torch.testing.assert_close(advantages(rewards, torch.zeros_like(GAINS)), plain)
+    one = F.advantages("infopo", rewards=rewards, groups=groups, turn_gains=GAINS,
+                       mask=torch.ones(4, 1), turn_ids=torch.zeros(4, 1, dtype=torch.long),
+                       n_turns=torch.ones(4, dtype=torch.long))  # fmt: skip
+    torch.testing.assert_close(one, plain)
+
+
+def test_a_turns_gain_is_shared_by_its_tokens_and_no_gain_gets_nothing():
+    gains = torch.tensor([[0.4, 0.0], [0.1, 0.0]], dtype=torch.float64)
+    mask = torch.tensor([[1, 1, 0, 1], [1, 0, 0, 1]])
+    turns = torch.tensor([[0, 0, -1, 1], [0, -1, -1, 1]])
+    found = advantages(torch.zeros(2, dtype=torch.float64), gains, mask, turns)
+    # tokens 0.2, 0.2 and 0.1: mean 1/6, deviation 0.057735; over all five tokens z has 0.70711
+    high, low = 0.2 / 6 / 0.057735, -0.4 / 6 / 0.057735
+    wanted = [[high, high, 0, 0], [low, 0, 0, 0]]
+    assert (4 * found).tolist() == [pytest.approx(row, abs=1e-3) for row in wanted]
+
+
+def test_an_only_gain_is_none():
+    gains = torch.tensor([[0.4], [0.0]], dtype=torch.float64)
+    assert not advantages(torch.zeros(2, dtype=torch.float64), gains).any()
+
+
+def test_large_gains_do_not_drown_outcomes():
+    """The ratio holds z to the deviation of the outcomes, or to 1."""
+    gains = torch.zeros(20, 1, dtype=torch.float64)
+    gains[:2, 0] = torch.tensor([1.0, 2.0])
+    found = advantages(torch.zeros(20, dtype=torch.float64), gains)
+    assert found.abs().max() <= 0.25 * math.sqrt(0.5) + 1e-6
+
+
+def test_the_weight_falls_with_the_epochs():
+    later = advantages(FAILED, GAINS, decay=0.7, epoch=2.0)
+    torch.testing.assert_close(later, math.exp(-1.4) * advantages(FAILED, GAINS))
+
+
+def test_without_division_outcomes_are_centred_alone():
+    rewards = torch.tensor([1.0, 0.0, 0.0, 1.0], dtype=torch.float64)
+    found = advantages(rewards, GAINS, beta0=0.0, divide_by_std=False)
+    assert found.flatten().tolist() == [0.5, -0.5, -0.5, 0.5]
+
+
+def test_unscored_rollouts_take_part_in_nothing():
+    rewards = torch.tensor([0.0, 0, 0, 0, float("nan")], dtype=torch.float64)
+    gains = torch.cat([GAINS, torch.full((1, 1), 9.0, dtype=torch.float64)])
+    found = advantages(rewards, gains)
+    torch.testing.assert_close(found[:4], advantages(FAILED, GAINS))
+    assert found[4] == 0
