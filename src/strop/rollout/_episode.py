@@ -11,12 +11,21 @@ from strop.rollout.engines.base import Event
 
 @dataclass(frozen=True)
 class Limits:
-    """Most turns of an episode, most tokens of an action and of all actions, of the sequence."""
+    """Most turns of an episode, most tokens of an action and of all actions, of the sequence.
+
+    `first_turns` of the turns are all that the policy is told of until they are used.
+    """
 
     turns: int
     action_tokens: int
     tokens: int
     context: int
+    first_turns: int = 0  # 0: all of them
+
+    def left(self, played: int) -> int:
+        """Turns left after `played`, as far as the policy is told."""
+        first = self.first_turns or self.turns
+        return (first if played < first else self.turns) - played
 
 
 @dataclass
@@ -50,7 +59,7 @@ class Episode:
         """What came of the action."""
         turn = self.turns[-1]
         turn.reward, turn.done = float(observation.reward), bool(observation.done)
-        turn.valid = bool(observation.valid)
+        turn.valid, turn.match = bool(observation.valid), bool(observation.match)
         turn.action = state_key(action.strip())
         self.said[-1] |= {"action": action, "reward": turn.reward, "valid": turn.valid}
 

@@ -19,7 +19,7 @@ COLUMNS = (
     "uid_P", "draw_P",
 )  # fmt: skip
 # of an environment
-TURN_COLUMNS = ("reward_K", "done_K", "state_K", "action_K", "role_K", "valid_K")
+TURN_COLUMNS = ("reward_K", "done_K", "state_K", "action_K", "role_K", "valid_K", "match_K")
 
 
 @dataclass
@@ -34,6 +34,7 @@ class Turn:
     reward: float = 0.0
     done: bool = False
     valid: bool = True
+    match: bool = True  # the action was the one that was wanted
 
 
 def assemble(
@@ -115,6 +116,7 @@ def with_turns(batch: Batch, rollouts: Sequence[Sequence[Turn]]) -> Batch:
         action_K=torch.tensor([turn.action for turn in turns], dtype=torch.int64),
         role_K=torch.tensor([turn.role for turn in turns], dtype=torch.int64),
         valid_K=torch.tensor([turn.valid for turn in turns], dtype=torch.bool),
+        match_K=torch.tensor([turn.match for turn in turns], dtype=torch.bool),
     )
 
 

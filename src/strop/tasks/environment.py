@@ -29,7 +29,8 @@ SHOWN = 80  # characters of an action in an error
 class Observation:
     """What an environment says after a reset or an action, and what that action was worth.
 
-    `reward` and `valid` are of the action before; `text`, `state` and `role` of the turn to come.
+    `reward`, `valid` and `match` are of the action before; `text`, `state` and `role` of the turn
+    to come.
     """
 
     text: str
@@ -39,6 +40,7 @@ class Observation:
     state: str = ""  # equal texts are equal states; empty: the whole history is the state
     valid: bool = True  # the action was understood
     role: int = 0  # player whose turn comes
+    match: bool = True  # the action was the one that was wanted, where an environment knows one
 
 
 class Environment:

@@ -6,7 +6,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from strop import segments
-from strop.part import require
+from strop.part import require, require_one_of
 
 
 @dataclass(frozen=True)
@@ -15,12 +15,15 @@ class DiscountTurnRewards:
 
         return_k = sum_{j >= k} gamma^(j - k) value_j - invalid_penalty [action k not understood]
 
-    With `whole` every turn's score is the sum over all turns of its rollout, minus its penalty.
+    With `whole` every turn's score is the sum over all turns of its rollout, minus its penalty. By
+    `stop` the sum ends "after" the first turn whose action was not the wanted one, or "before" it,
+    and such a turn then has its own value alone.
 
     Reads: values_K [K] float (reward_K unless renamed), rollout_K [K] int; valid_K [K] bool where
-    invalid_penalty is not 0.
+    invalid_penalty is not 0; match_K [K] bool where `stop` is not "never".
     Writes: return_K [K] float.
-    Source: arXiv 2505.10978, eq. 6 (the discounted return of a step); penalty as in its code.
+    Source: arXiv 2505.10978, eq. 6 (the discounted return of a step), penalty as in its code; arXiv
+    2509.11543 (stop).
     Differs from the source: no.
     Nearest part: discount_from_end, which discounts one outcome over tokens.
     Edges: the penalty is taken after discounting, so it stays with its turn.
@@ -34,19 +37,38 @@ class DiscountTurnRewards:
     whole: bool = False
     # What a turn whose action was not understood loses. Default: ours (nothing).
     invalid_penalty: float = 0.0
+    # "never", "after" or "before" an action that was not the wanted one. Default: ours (never).
+    stop: str = "never"
 
     def __post_init__(self) -> None:
         require(self, "gamma", low=0.0, high=1.0)
         require(self, "invalid_penalty", low=0.0)
+        require_one_of(self, "stop", ("never", "after", "before"))
 
     def __call__(
-        self, values_K: Tensor, rollout_K: Tensor, valid_K: Tensor | None = None
+        self,
+        values_K: Tensor,
+        rollout_K: Tensor,
+        valid_K: Tensor | None = None,
+        match_K: Tensor | None = None,
     ) -> Tensor:
         if self.whole:
             num = int(rollout_K.max()) + 1 if rollout_K.numel() else 0
             return_K = segments.total(values_K, rollout_K, num)[rollout_K]
         else:
-            return_K = segments.reward_to_go(values_K, rollout_K, self.gamma)
+            key_K = self._pieces(rollout_K, match_K)
+            return_K = segments.reward_to_go(values_K, key_K, self.gamma)
         if self.invalid_penalty == 0 or valid_K is None:
             return return_K
         return return_K - self.invalid_penalty * (~valid_K.bool()).to(return_K.dtype)
+
+    def _pieces(self, rollout_K: Tensor, match_K: Tensor | None) -> Tensor:
+        """A key [K] of the turns whose values are summed together."""
+        if self.stop == "never":
+            return rollout_K
+        assert match_K is not None, "discount_turn_rewards that stops needs match_K"
+        missed_K = (~match_K.bool()).long()
+        ended_K = missed_K.cumsum(0) - missed_K  # misses before the turn
+        if self.stop == "before":
+            ended_K = ended_K + missed_K.cumsum(0)
+        return segments.key_of(rollout_K, ended_K)[0]

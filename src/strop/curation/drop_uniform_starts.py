@@ -1,0 +1,70 @@
+"""Train on prompts whose rollouts differ from their first turn on, and sample more until enough."""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from strop import segments
+from strop.curation._refill import first_live, one_round
+from strop.part import Curated, Result, require
+
+
+@dataclass(frozen=True)
+class DropUniformStarts:
+    """Prompts whose rollouts all promise the same from the start take no place in the batch.
+
+        live: biased std of return_K at turn 0 over the group's scored rollouts > min_std,
+              or one scored rollout
+        while live < target and rounds < max_rounds: sample `target - live` more prompts
+        then keep the first `target` live groups
+
+    Metrics: as drop_uniform_groups.
+
+    Reads: return_K [K] float, rollout_K [K] int, group_B [B] int, scored_B [B] bool.
+    Writes: rows to keep.
+    Source: arXiv 2509.11543 (filter on the advantages' spread).
+    Differs from the source: asks for the missing prompts, not a whole batch again.
+    Nearest part: drop_uniform_groups, which looks at outcomes.
+    Edges: no scored rollout -> dropped; when the rounds run out it goes on with what there is. A
+    restart loses nothing: the round count is 0 between steps.
+    """
+
+    facts: ClassVar[frozenset[str]] = frozenset({"removes_uniform_groups"})
+    # Deviation that a group must exceed. Default: paper (0.3).
+    min_std: float = 0.3
+    # Prompts wanted; 0: as many as the sampler drew first. Default: paper (the sampled batch).
+    num_prompts: int = 0
+    # Rounds of sampling a step, the first included; 1: no refill; 0: no limit. Default: ours.
+    max_rounds: int = 10
+
+    def __post_init__(self) -> None:
+        require(self, "min_std", low=0.0)
+        require(self, "num_prompts", low=0)
+        require(self, "max_rounds", low=0)
+
+    def init(self) -> dict[str, Any]:
+        """No round begun."""
+        return {"rounds": 0, "target": 0}
+
+    def __call__(
+        self,
+        return_K: Tensor,
+        rollout_K: Tensor,
+        group_B: Tensor,
+        scored_B: Tensor,
+        state: dict[str, Any],
+    ) -> Result:
+        num = int(group_B.max()) + 1 if group_B.numel() else 0
+        start_B = return_K[segments.first(rollout_K, group_B.shape[0])]
+        spread_P = segments.std(start_B, group_B, num, scored_B, ddof=0)
+        size_P = segments.count(group_B, num, scored_B)
+        live_P = (spread_P > self.min_std) | (size_P == 1)
+        found = one_round(live_P, state, self.num_prompts, self.max_rounds)
+        if found.again:
+            everything = Curated(torch.ones_like(scored_B), "uniform_start", ask=found.missing)
+            state = {"rounds": found.rounds, "target": found.target}
+            return Result(everything, state, found.metrics)
+        keep_B = first_live(live_P, found.target)[group_B]
+        return Result(Curated(keep_B, "uniform_start"), self.init(), found.metrics)

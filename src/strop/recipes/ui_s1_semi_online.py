@@ -1,0 +1,80 @@
+"""Online rollouts over recorded expert trajectories, credited by step and by episode."""
+
+import dataclasses
+from typing import Any
+
+from strop.advantage.baseline.centre_turns import CentreTurns
+from strop.advantage.baseline.subtract_group_mean import SubtractGroupMean
+from strop.advantage.credit.discount_turn_rewards import DiscountTurnRewards
+from strop.advantage.credit.spread_turns import SpreadTurns
+from strop.advantage.scale.divide_by_group_std import DivideByGroupStd
+from strop.algorithm import Algorithm
+from strop.curation.drop_uniform_starts import DropUniformStarts
+from strop.errors import UserError
+from strop.part import Use
+from strop.recipes._base import ESTIMATOR
+from strop.recipes._inherit import inherits
+from strop.recipes.grpo import grpo
+from strop.rollout.play_turns import PlayTurns
+
+SCALES = {"mean_norm": "none", "mean_std_norm": "unbiased"}
+VARIANTS = ("paper", "code")
+
+
+@inherits(grpo, without=ESTIMATOR, aggregation="token-mean", num_rollouts=8)
+def ui_s1_semi_online(
+    *,
+    # "paper" or "code": where returns stop, and what the episode's part compares.
+    variant: str = "paper",
+    # Discount of a turn.
+    gamma: float = 0.5,
+    # Weight of the episode's advantage.
+    w_E: float = 1.0,
+    # Weight of the step's advantage.
+    w_S: float = 1.0,
+    # "mean_norm" (centred) or "mean_std_norm" (and divided by the deviation).
+    mode: str = "mean_std_norm",
+    # Deviation of the returns of turn 0 that a prompt must exceed.
+    eta: float = 0.3,
+    eps: float = 1e-6,
+    **parent: Any,
+) -> Algorithm:
+    """UI-S1: Advancing GUI Automation via Semi-online Reinforcement Learning.
+
+    arXiv 2509.11543. Code: X-PLUG/MobileAgent (UI-S1). Parent: grpo. Status: partial.
+
+    Equation: A = w_E A_E + w_S A_S; A_S = z(D_{i,k}) among the prompt's rollouts at the same turn,
+    D_{i,k} = sum_{j = k}^{end} gamma^(j - k) r_{i,j}, end the first action that the expert did not
+    take; A_E = z of the rollouts' sums ("code": of each turn's own reward over the prompt's turns).
+    Differs from the parent: credit by turn and episode; prompts whose rollouts start alike are
+    replaced; all tokens weigh the same.
+    Differs from the paper: one growing context, so the expert's action is shown after the wrong one
+    instead of standing in its place (environment strop.tasks.replay:Replay, option eps_patch).
+    In "code" a wrong action ends the returns before it. Its penalty towards the reference is off
+    unless beta > 0 (1e-4 there).
+    Try: gamma, w_S, eta, eps_patch (1 or 2; -1: no limit).
+    """
+    if variant not in VARIANTS or mode not in SCALES:
+        known = f"variant {' or '.join(VARIANTS)}, mode {' or '.join(SCALES)}"
+        raise UserError(f"recipe ui_s1_semi_online: there are {known}; got {variant!r}, {mode!r}")
+    paper, scale = variant == "paper", SCALES[mode]
+    returns = Use(DiscountTurnRewards(gamma, stop="after" if paper else "before"))
+    divide = (Use(DivideByGroupStd(eps)),) if scale != "none" else ()
+    steps = CentreTurns("index", scale=scale, eps=eps, weight=w_S, add=not paper)
+    rows = CentreTurns("group", scale=scale, eps=eps, singleton="raw", weight=w_E)
+    episode = (Use(SubtractGroupMean()), *divide)
+    if not paper:
+        episode = (Use(rows, columns=(("values_K", "reward_K"),)),)
+    algorithm = grpo(**parent)
+    return dataclasses.replace(
+        algorithm,
+        rollout=Use(PlayTurns()),
+        reward=(*algorithm.reward, returns),  # the filter reads them before the advantages do
+        curation=(Use(DropUniformStarts(eta)),),
+        advantage=(
+            *episode,
+            returns,
+            Use(steps),
+            Use(SpreadTurns(rollout_weight=w_E if paper else 0.0)),
+        ),
+    )
