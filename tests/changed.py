@@ -8,7 +8,8 @@ from strop.schedule import Constant, Schedule
 WORDS = (
     "biased", "unbiased", "zero", "raw", "k2", "k1", "token-sum", "token-mean",
     "seq-mean-token-sum", "similarity", "grpo", "paper", "code", "topk", "quantile", "full", "kept",
-    "mean", "trajectory", "length", "tokens", "vision", "first_intra", "reward", "any",
+    "mean", "trajectory", "uniform", "batch", "length", "tokens", "vision", "first_intra",
+    "reward", "any",
 )  # fmt: skip
 
 

@@ -9,7 +9,7 @@ NUM_STEPS = 10
 # Columns that parts write for each other.
 OWN = (
     ("correct_B", "bool"), ("decoy_B", "bool"), ("speedup_B", "float"), ("profiled_B", "float"),
-    ("marker_at_B", "int"),
+    ("marker_at_B", "int"), ("bundle_B", "int"), ("slot_B", "int"), ("bundle_score_B", "float"),
 )  # fmt: skip
 
 

@@ -161,6 +161,24 @@ def mean_of_lowest(
     return mean(values_N, key_N, num, lowest_N)
 
 
+def quantile(
+    values_N: Tensor, key_N: Tensor, num: int, level: float, where_N: Tensor | None = None
+) -> Tensor:
+    """Quantile per key, linear between neighbours; 0 for a key without members."""
+    row_N = _by_key_and_value(values_N, key_N, where_N)
+    size = count(key_N, num, where_N)
+    if row_N.shape[0] == 0:
+        return values_N.new_zeros(num)
+    place = level * (size - 1).clamp(min=0).double()
+    below = (place + 1e-9).floor()
+    start = torch.cumsum(size, 0) - size
+    low = (start + below.long()).clamp(max=row_N.shape[0] - 1)
+    high = torch.minimum(low + 1, start + size - 1).clamp(min=0)
+    sorted_N = values_N[row_N]
+    share = (place - below).clamp(min=0).to(values_N.dtype)
+    return torch.where(size > 0, torch.lerp(sorted_N[low], sorted_N[high], share), 0)
+
+
 def first(key_N: Tensor, num: int) -> Tensor:
     """First row of every key; N for a key without members."""
     row_N = torch.arange(key_N.shape[0], device=key_N.device)

@@ -6,8 +6,22 @@ import torch
 from torch import Tensor
 
 from strop import functional, notation
+from strop._padded import STRUCTURE
 
 LENGTH = 9  # of averages by a constant length
+TURNS = (
+    "turn_rewards",
+    "turn_gains",
+    "anchors",
+    "states",
+    "actions",
+    "action_valid",
+    "done",
+    "match",
+    "role",
+)  # [B, K]
+FILL = {"mask": False, "turn_ids": -1}
+NUM_TURNS = 3  # turns of two positions each
 COMPONENTS = ("reward_components", "reward_weights")  # [B, M]: no tokens
 
 
@@ -54,10 +68,30 @@ def values_for(name: str, shape: tuple[int, int], rng: torch.Generator) -> Tenso
         return rand(num)
     if name in COMPONENTS:
         return rand(num, 2)
+    if name == "stage":
+        return torch.randint(0, 2, (num,), generator=rng)
+    if name == "bundles":
+        return torch.randint(0, 2, (num,), generator=rng)
+    if name == "n_turns":
+        return torch.randint(1, NUM_TURNS + 2, (num,), generator=rng)
+    if name in ("turn_rewards", "turn_gains"):
+        return torch.randn(num, NUM_TURNS, generator=rng, dtype=torch.float64)
+    if name in ("anchors", "states", "actions", "role"):
+        return torch.randint(0, 3, (num, NUM_TURNS), generator=rng)
+    if name in ("action_valid", "done", "match", "role"):
+        return torch.rand(num, NUM_TURNS, generator=rng) < 0.7
     raise KeyError(f"say here what {name} looks like")
 
 
-RUN_WIDE = {"step": 3, "total_steps": 10, "length": LENGTH, "n_drop": 2, "batch_entropy": 0.3}
+RUN_WIDE = {
+    "step": 3,
+    "total_steps": 10,
+    "length": LENGTH,
+    "n_drop": 2,
+    "batch_entropy": 0.3,
+    "q_alpha": 0.1,
+    "q_beta": 0.9,
+}
 
 
 def inputs_for(
@@ -70,7 +104,12 @@ def inputs_for(
     mask[:, 0] = False
     given: dict[str, Any] = {"mask": mask}
     filled: set[tuple[str, ...]] = {("mask",)}
-    for name in functional.inputs(recipe, call, params):
+    names = functional.inputs(recipe, call, params)
+    if set(TURNS) & names.keys():
+        given["turn_ids"] = torch.where(mask, torch.arange(shape[1]) // 2, -1)
+    for name in names:
+        if name in STRUCTURE:
+            continue
         column = functional.COLUMNS.get(name, (name,))
         if column in filled:
             continue
@@ -95,8 +134,8 @@ def padded(given: dict[str, Any], extra: int) -> dict[str, Any]:
     wider = {}
     for name, value in given.items():
         wider[name] = value
-        if isinstance(value, Tensor) and value.dim() == 2 and name not in COMPONENTS:
-            fill = float("nan") if value.is_floating_point() else name != "mask"
+        if isinstance(value, Tensor) and value.dim() == 2 and name not in (*COMPONENTS, *TURNS):
+            fill = float("nan") if value.is_floating_point() else FILL.get(name, True)
             new = value.new_full((value.shape[0], extra), fill)
             wider[name] = torch.cat([value, new], dim=1)
     return wider
@@ -107,6 +146,6 @@ def with_noise(given: dict[str, Any]) -> dict[str, Any]:
     noisy = dict(given)
     for name, value in given.items():
         floats = isinstance(value, Tensor) and value.dim() == 2 and value.is_floating_point()
-        if floats and name not in COMPONENTS:
+        if floats and name not in (*COMPONENTS, *TURNS):
             noisy[name] = torch.where(given["mask"], value, float("nan"))
     return noisy

@@ -1,0 +1,69 @@
+"""Policy optimisation of the lower tail of scores over bundles of prompts."""
+
+import dataclasses
+from typing import Any
+
+from strop.advantage.baseline.sum_over_bundles import SumOverBundles
+from strop.advantage.baseline.weigh_lower_tail import WeighLowerTail
+from strop.advantage.credit.spread_evenly import SpreadEvenly
+from strop.advantage.scale.share_among_bundle import ShareAmongBundle
+from strop.algorithm import Algorithm
+from strop.errors import UserError
+from strop.part import Use
+from strop.recipes._base import ESTIMATOR
+from strop.recipes._inherit import inherits
+from strop.recipes.grpo import grpo
+
+QUANTILES = ("tracked", "batch")
+
+
+@inherits(grpo, without=ESTIMATOR, num_prompts=40, num_rollouts=10)
+def riskpo(
+    *,
+    # Prompts of a bundle.
+    bundle_size: int = 5,
+    # Level of the lower quantile.
+    alpha: float = 0.2,
+    # Level of the upper quantile.
+    beta: float = 0.8,
+    # Weight of the tail below the lower quantile.
+    w: float = 1.5,
+    # Whether the difference of the quantiles is added, so that no advantage is above 0.
+    natural: bool = False,
+    # How a bundle's advantage reaches its rollouts: "sum-mean", "uniform", "score" or "std".
+    credit: str = "sum-mean",
+    normalize_std: bool = True,
+    eps: float = 1e-6,
+    # "tracked" over the run or "batch" (each bundle's own).
+    quantiles: str = "tracked",
+    # Speed of the tracked quantiles.
+    lr_q: float = 0.1,
+    # Weight of the penalty towards the reference (grpo's beta).
+    kl_coef: float = 0.0,
+    **parent: Any,
+) -> Algorithm:
+    """RiskPO: Risk-based Policy Optimization via Verifiable Reward for LLM Post-Training.
+
+    arXiv 2510.00911. Code: RTkenny/RiskPO. Parent: grpo. Status: exact.
+
+    Equation: Z_j = sum of the j-th rewards of a bundle's prompts; A = (w CVaR_alpha +
+    RVaR_{alpha,beta}) / (w + 1) / (std Z + eps), given to the rollouts by their share of
+    R - mean.
+    Differs from the parent: scores of bundles, their lower tail, in place of the group's mean.
+    Differs from the paper: token-level ratio and clip as in its scripts (paper: as gspo); the
+    code's tracker does not survive a step, which is quantiles "batch"; its mean baseline and its
+    upper-tail option are left out. num_prompts is best a multiple of bundle_size.
+    Try: bundle_size, w, quantiles ("batch"), credit ("std", with natural=true and beta 0.9).
+    """
+    if quantiles not in QUANTILES:
+        raise UserError(f"recipe riskpo: quantiles is {' or '.join(QUANTILES)}; got {quantiles!r}")
+    rate = lr_q if quantiles == "tracked" else 0.0
+    return dataclasses.replace(
+        grpo(beta=kl_coef, **parent),
+        advantage=(
+            Use(SumOverBundles(bundle_size)),
+            Use(WeighLowerTail((alpha, beta), w, natural, rate)),
+            Use(ShareAmongBundle(credit, normalize_std, eps)),
+            Use(SpreadEvenly()),
+        ),
+    )
