@@ -1,0 +1,56 @@
+"""Sequence-level policy optimisation of the turns of a dialogue, one after the other."""
+
+import dataclasses
+from typing import Any
+
+from strop.advantage.baseline.subtract_group_mean import SubtractGroupMean
+from strop.advantage.credit.spread_evenly import SpreadEvenly
+from strop.advantage.scale.whiten_over_batch import WhitenOverBatch
+from strop.algorithm import Algorithm
+from strop.loss.ratio.ratio_per_turn import RatioPerTurn
+from strop.part import Use
+from strop.plan.update_turn_by_turn import UpdateTurnByTurn
+from strop.recipes._base import with_policy
+from strop.recipes._inherit import inherits
+from strop.recipes.gspo import gspo
+from strop.rollout.play_turns import PlayTurns
+
+
+@inherits(gspo, clip_low=0.2, clip_high=0.2, beta=0.002, num_rollouts=8)
+def seeupo(
+    *,
+    # Largest absolute advantage.
+    clamp: float = 3.0,
+    # Deviations up to this are not divided by.
+    std_floor: float = 1e-6,
+    # Order of the turns: "reverse", "forward" or "random".
+    order: str = "reverse",
+    # How far below and above 1 the factor goes that a turn hands to those updated after it.
+    carry_low: float = 0.2,
+    carry_high: float = 0.2,
+    # Largest mean log-ratio of a turn, nats.
+    log_clamp: float = 10.0,
+    **parent: Any,
+) -> Algorithm:
+    """SeeUPO: Sequence-Level Agentic-RL with Convergence Guarantees.
+
+    arXiv 2602.06554. Code: modelscope/AgentEvolver (branch seeupo). Parent: gspo. Status: exact.
+
+    Equation: A_i = clamp(whitened(R_i - mean_g)); for k = last turn to first: one update on turn
+    k with A_i M_i and one ratio per turn; M_i <- clip(M_i clip(exp(mean_t change of logp))).
+    Differs from the parent: one update a turn, with logp_old taken anew; the ratio is a turn's;
+    no division by the group's deviation, but by that of the step; a penalty towards the
+    reference; a wider clip.
+    Differs from the paper: whitening is over the step's rollouts, its code's over the samples of
+    a turn, padded ones included. At most 10 turns there: rollout.max_turns.
+    Try: order, carry_low and carry_high (0: turns do not know of each other), clip_high.
+    """
+    plan = UpdateTurnByTurn(order, carry_low, carry_high, log_clamp)
+    whiten = WhitenOverBatch(eps=0.0, floor=std_floor, limit=clamp)
+    algorithm = with_policy(gspo(**parent), ratio=Use(RatioPerTurn()))
+    return dataclasses.replace(
+        algorithm,
+        rollout=Use(PlayTurns()),
+        advantage=(Use(SubtractGroupMean("zero")), Use(whiten), Use(SpreadEvenly())),
+        plan=Use(plan),
+    )
