@@ -1,0 +1,154 @@
+import json
+
+import pytest
+import torch
+from builders import flat_batch, ragged_batch, run, stages
+from fakes.engine import TableEngine, by_last_token
+from models import Lab
+from runs import Runner
+
+from strop import functional
+from strop.advantage.scale.weigh_by_help import WeighByHelp
+from strop.advantage.weight.temper_hint_tokens import TemperHintTokens
+from strop.errors import UserError
+from strop.part import Draw
+from strop.recipes.adhint import adhint
+from strop.recipes.grpo import grpo
+from strop.rollout.drive import drive
+from strop.rollout.sample_with_hints import SampleWithHints
+from strop.training.record import read_metrics
+
+# Token 0 ends; 1 is usually followed by 2, 2 by 1, each sometimes by the end.
+CHAIN = by_last_token({0: (1, 0, 0), 1: (0.3, 0.1, 0.6), 2: (0.2, 0.7, 0.1)})
+
+
+class World:
+    """Prompt 5 is never solved and has a demonstration; 9 is always solved; 7 has none."""
+
+    max_tokens = 12
+    stop_ids = (0,)
+    stop_strings = ()
+    wanted_statistics = frozenset({"logp_model", "entropy"})
+    graded: list[int]
+
+    def __init__(self):
+        self.graded = []
+
+    def prompt_ids(self, uid):
+        return (1,) if uid == 5 else (2, 2)
+
+    def demonstration_ids(self, uid):
+        return () if uid == 7 else (1, 2, 1, 2, 1, 2, 1, 2, 1, 2, 0)
+
+    def reward(self, batch):
+        self.graded.append(batch.size("B"))
+        return (batch["uid_P"][batch["group_B"]] == 9).float()
+
+
+DRAWS = (Draw(5, 4), Draw(9, 3), Draw(7, 2))
+
+
+def sampled(part):
+    world = World()
+    rng = torch.Generator().manual_seed(3)
+    batch, state = drive(part(DRAWS, world, rng), TableEngine(CHAIN), world)
+    assert state is None
+    return batch, world
+
+
+def test_shares_of_the_worked_example():
+    rng = torch.Generator().manual_seed(0)
+    difficulty = torch.tensor([0.0, 0.5, 1.0])
+    shares = SampleWithHints().shares(difficulty, rng)
+    assert shares.tolist() == pytest.approx([0.1, 0.5, 0.9])
+    noisy = SampleWithHints(noise=5.0).shares(torch.full((400,), 0.5), rng)
+    assert 0 <= float(noisy.min()) < 0.01
+    assert 0.99 < float(noisy.max()) <= 1
+
+
+def test_hints_follow_the_prompt_and_are_marked():
+    batch, world = sampled(SampleWithHints())
+    assert world.graded == [2 + 2 + 1]  # the plain ones
+    assert batch["group_B"].tolist() == [0] * 4 + [1] * 3 + [2] * 2
+    assert batch["stage_B"].tolist() == [0, 0, 1, 1, 0, 0, 1, 0, 1]
+    hint_T = batch["origin_T"] == 3
+    per_rollout = torch.zeros(9).index_add(0, batch["rollout_T"], hint_T.float()).tolist()
+    # never solved: 0.9 of 10 tokens; always solved: 0.1; without a demonstration: none
+    assert per_rollout == [0, 0, 9, 9, 0, 0, 1, 0, 0]
+    for i, tokens in ((2, (1, 1, 2, 1, 2, 1, 2, 1, 2, 1)), (6, (2, 2, 1))):
+        ids = batch["id_T"][batch["rollout_T"] == i].tolist()
+        assert tuple(ids[: len(tokens)]) == tokens
+    assert batch["mask_T"][hint_T].all()
+    assert (batch["version_T"][hint_T] == -1).all()
+    for name in ("logp_behavior_T", "logp_sampler_T", "entropy_behavior_T"):
+        assert batch[name].isnan().equal(hint_T)
+    own_T = batch["mask_T"] & ~hint_T
+    assert (batch["origin_T"][own_T] == 0).all()
+    assert (batch["logp_behavior_T"][own_T] < 0).any()
+    assert int(batch["length_B"].max()) <= 12  # hint and answer share the limit
+    assert len(set(batch["rollout_uid_B"].tolist())) == 9
+
+
+def test_without_hinted_rollouts_it_is_plain_sampling():
+    batch, _ = sampled(SampleWithHints(hinted=0.0))
+    assert not (batch["origin_T"] == 3).any()
+    assert batch["stage_B"].tolist() == [0] * 9
+    everything, world = sampled(SampleWithHints(hinted=1.0))
+    assert world.graded == []  # nothing plain: taken as never solved
+    assert everything["stage_B"].tolist() == [1] * 9
+
+
+def test_bad_rollouts_do_not_unlearn_their_hint():
+    hint = torch.tensor([[True, True, False, False]] * 2)
+    mask = torch.ones(2, 4, dtype=torch.bool)
+    batch = flat_batch(
+        (4, 4), advantage_T=[-0.8] * 4 + [0.8] * 4, entropy_old_T=[0.2, 0.4, 0.3, 0.5] * 2,
+        origin_T=torch.where(hint, 3, 0).flatten(),
+    )  # fmt: skip
+    found = run(TemperHintTokens(), batch).value.tolist()
+    expected = [0, 0, -0.8, -0.8, 0.8 * 0.5, 0.8, 0.8, 0.8]
+    assert found == pytest.approx(expected)
+    plain = run(TemperHintTokens(by_entropy=False, never_unlearn=False), batch).value
+    assert plain.equal(batch["advantage_T"])
+    rewards, groups = torch.tensor([0.0, 1.0]), torch.tensor([0, 0])
+    through = functional.advantages(
+        "adhint", rewards=rewards, groups=groups, mask=mask, hint_mask=hint,
+        entropy=batch["entropy_old_T"].reshape(2, 4).float(), stage=torch.tensor([1, 1]),
+    )  # fmt: skip
+    assert (through == 0).tolist() == [[True, True, False, False], [False] * 4]
+
+
+def test_help_decides_what_a_result_means():
+    batch = flat_batch(
+        (1,) * 8, groups=(0,) * 4 + (1,) * 4, stage_B=[0, 0, 1, 1, 0, 0, 0, 0],
+        advantage_B=[1.0, -1, 1, -1, 1, -1, 1, -1], outcome_B=[1.0, 0, 1, 0, 1, 0, 1, 0],
+    )  # fmt: skip
+    found = run(WeighByHelp(), batch).value.tolist()
+    assert found == [1.5, -1, 1, -1.5, 1, -1, 1, -1]
+    assert run(WeighByHelp(strength=0.0), batch).value.equal(batch["advantage_B"])
+
+
+def test_reduces_to_grpo():
+    batch = ragged_batch(4, groups=(3, 4))
+    batch = batch.set(stage_B=torch.zeros(7, dtype=torch.int64))
+    ours, theirs = stages(adhint(), batch), stages(grpo(), batch)
+    torch.testing.assert_close(ours["advantage_T"].nan_to_num(), theirs["advantage_T"].nan_to_num())
+    assert adhint().terms == grpo().terms
+
+
+def test_a_run_learns_from_hints(tmp_path):
+    lab = Lab.make(tmp_path / "lab")
+    rows = [{"prompt": f"{n}+1:", "completion": f"={n}*12"} for n in range(8)]
+    lab.data.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    training = {"steps": 2, "save_every": 0, "rollouts_every": 0}
+    seen, runner = [], Runner()
+    run = runner.start(lab.raw("adhint", reward="even", training=training), tmp_path / "run")
+    runner.go(run, lambda now: seen.append(now.done))
+    assert seen == [1, 2]
+    assert all(line["grad_norm"] >= 0 for line in read_metrics(tmp_path / "run")[1:])
+
+
+@pytest.mark.parametrize("ratios", [(0.1,), (0.1, 1.2), (-0.1, 0.5)])
+def test_ratios_are_two_shares(ratios):
+    with pytest.raises(UserError, match="two shares"):
+        SampleWithHints(ratios=ratios)
