@@ -11,6 +11,7 @@ from strop.advantage.scale.divide_by_group_std import DivideByGroupStd
 from strop.algorithm import Algorithm
 from strop.errors import UserError
 from strop.part import Use
+from strop.probe.merge_similar_states import MergeSimilarStates
 from strop.recipes._base import ESTIMATOR
 from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
@@ -33,6 +34,8 @@ def gigpo(
     invalid_penalty: float = 0.1,
     # Whether an episode counts once per turn ("rows", the code) or once ("trajectories", paper).
     episode_statistics: str = "rows",
+    # Ratio of matching tokens from which two observations are the same state; 0: equal states only.
+    similarity_threshold: float = 0.0,
     eps: float = 1e-6,
     **parent: Any,
 ) -> Algorithm:
@@ -48,7 +51,7 @@ def gigpo(
     Differs from the paper: means and deviations of episodes are over turns, as the code has it,
     unless episode_statistics says "trajectories"; then the penalty stays out of A_E. Its penalty
     towards the reference is off unless beta > 0 (0.01 there).
-    Try: w, gamma, mode ("mean_norm"), num_rollouts (8).
+    Try: w, gamma, mode ("mean_norm"), num_rollouts (8), similarity_threshold (0.95).
     """
     if mode not in SCALES or episode_statistics not in STATISTICS:
         known = f"mode {' or '.join(SCALES)}, episode_statistics {' or '.join(STATISTICS)}"
@@ -61,6 +64,7 @@ def gigpo(
     return dataclasses.replace(
         grpo(**parent),
         rollout=Use(PlayTurns()),
+        probes=(Use(MergeSimilarStates(similarity_threshold)),) if similarity_threshold else (),
         advantage=(
             *(over_rows if rows else (Use(SubtractGroupMean()), *divide)),
             Use(DiscountTurnRewards(gamma, invalid_penalty=invalid_penalty)),
