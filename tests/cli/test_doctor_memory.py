@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 from models import Lab, tokenizer
-from transformers import Qwen3Config, Qwen3ForCausalLM
+from transformers import GPT2Config, GPT2LMHeadModel, Qwen3Config, Qwen3ForCausalLM
 
 from strop.cli import doctor_memory, doctor_model
 from strop.cli.doctor_memory import Shape
@@ -140,6 +140,17 @@ def test_the_cache_is_that_of_the_engine(tmp_path: Path, prompt: int, answer: in
 
     assert count["places"] == engine.slots.cache.places
     assert found["kv_cache"] == held[-1]
+
+
+@pytest.mark.parametrize("targets", [(), ("c_attn",)])
+def test_adapters_are_counted_where_peft_puts_them(targets: tuple[str, ...]) -> None:
+    shape = {"vocab_size": 24, "n_embd": 16, "n_layer": 2, "n_head": 4, "n_positions": 64}
+    settings = config.make({"model": {"lora_rank": 3, "lora_targets": targets}})
+    expected = doctor_memory.trained(settings, GPT2LMHeadModel(GPT2Config(**shape)))
+    adapted = GPT2LMHeadModel(GPT2Config(**shape))
+    adapters.add(adapted, adapters.Lora(3, 0, targets), 0)
+
+    assert expected == sum(p.numel() for p in adapted.parameters() if p.requires_grad) > 0
 
 
 def test_slots_and_tokens_are_no_more_than_there_are(lab: Lab) -> None:

@@ -96,15 +96,16 @@ class Shape:
 def trained(settings: Any, model: Any) -> int:
     """Parameters that are trained: all, or rank * (inputs + outputs) of each adapted layer."""
     from torch import nn
+    from transformers.pytorch_utils import Conv1D
 
     rank, targets = settings.model.lora_rank, settings.model.lora_targets
     if not rank:
         return sum(p.numel() for p in model.parameters())
     output = model.get_output_embeddings()
     return sum(
-        rank * (module.in_features + module.out_features)
+        rank * sum(module.weight.shape)
         for name, module in model.named_modules()
-        if isinstance(module, nn.Linear)
+        if isinstance(module, nn.Linear | Conv1D)
         and module is not output
         and (not targets or name.rpartition(".")[2] in targets)
     )
