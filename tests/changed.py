@@ -8,8 +8,8 @@ from strop.schedule import Constant, Schedule
 WORDS = (
     "biased", "unbiased", "zero", "raw", "k2", "k1", "token-sum", "token-mean",
     "seq-mean-token-sum", "similarity", "grpo", "paper", "code", "topk", "quantile", "full", "kept",
-    "mean", "trajectory", "uniform", "batch", "length", "tokens", "vision", "first_intra",
-    "reward", "any",
+    "forward", "mean", "trajectory", "uniform", "batch", "length", "tokens", "vision",
+    "first_intra", "reward", "any",
 )  # fmt: skip
 
 

@@ -9,17 +9,8 @@ from strop import functional, notation
 from strop._padded import STRUCTURE
 
 LENGTH = 9  # of averages by a constant length
-TURNS = (
-    "turn_rewards",
-    "turn_gains",
-    "anchors",
-    "states",
-    "actions",
-    "action_valid",
-    "done",
-    "match",
-    "role",
-)  # [B, K]
+TURNS = ("turn_rewards", "turn_gains", "advantage", "anchors", "states", "actions", "action_valid",
+         "done", "match", "role")  # [B, K]  # fmt: skip
 FILL = {"mask": False, "turn_ids": -1}
 NUM_TURNS = 3  # turns of two positions each
 COMPONENTS = ("reward_components", "reward_weights")  # [B, M]: no tokens
