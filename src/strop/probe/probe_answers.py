@@ -1,0 +1,117 @@
+"""Ask for the answer after every step: how sure and how right is it by now?"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from strop.batch import Batch
+from strop.errors import UserError
+from strop.part import require
+from strop.probe._answers import new_tokens, prefixes
+
+NUM_TOP = 20  # likeliest tokens that the source's engine reports
+Top = Sequence[Mapping[int, float]]
+
+
+@dataclass(frozen=True)
+class ProbeAnswers:
+    """After each step an answer is forced, several times; sure and right ones raise the potential.
+
+        potential_t = 1.5 acc conf + 0.5 acc - conf    in [-1, 1], at step ends; NaN elsewhere
+        conf = mean over answers of exp(-mean over their tokens of H)
+        acc = mean over answers and over the reference's tokens m of p(reference_m at place m)
+
+    H and p are of the 20 likeliest tokens, before the temperature; places that an answer does not
+    have, and tokens that are not among the 20, count as p = 0.
+
+    Reads: batch (the tokens), step_end_T [T] bool, services (engine, tokenizer, the prompts'
+    columns).   Writes: potential_T [T] float.
+    Source: arXiv 2601.03823; code only: cii030/SPAE-RL (a probe example).
+    Differs from the source: the example takes log p = -10 for a token that is not among the 20.
+    Nearest part: estimate_values_by_continuing, which finishes answers and grades them.
+    Edges: no room for an answer within the context, or a row without a reference -> NaN; prompts
+    without the reference's column -> UserError.
+    """
+
+    writes: ClassVar[tuple[str, ...]] = ("potential_T",)
+    # Text that asks for the answer. Default: paper (heading and start of a box).
+    opening: str = "\n\n**Final Answer**\n\\boxed{"
+    # Column of the prompt's row with the right answer. Default: ours (the usual name).
+    reference: str = "answer"
+    # Answers after each step. Default: paper (5).
+    num_answers: int = 5
+    # Most tokens of an answer. Default: paper (10).
+    max_tokens: int = 10
+    # Of the answers' softmax. Default: paper (0.6).
+    temperature: float = 0.6
+
+    def __post_init__(self) -> None:
+        require(self, "num_answers", low=1)
+        require(self, "max_tokens", low=1)
+        require(self, "temperature", low=0.0)
+
+    def __call__(
+        self, batch: Batch, step_end_T: Tensor, services: Any, rng: torch.Generator
+    ) -> Tensor:
+        opening = self._ids(services, self.opening)
+        num_top = min(NUM_TOP, len(services.tokenizer))
+        rows, requests, references = [], [], []
+        seeds = torch.randint(2**62, (int(step_end_T.sum()), self.num_answers), generator=rng)
+        for place, (uid, _, ids) in enumerate(prefixes(batch, step_end_T, after=True)):
+            reference = self._reference(services, uid)
+            asked = (*ids, *opening)
+            if not reference or len(asked) >= services.context:
+                continue
+            rows.append(place)
+            references.append(reference)
+            requests += [
+                services.request(
+                    asked, self.max_tokens, seed, temperature=self.temperature, num_top=num_top,
+                    want=frozenset({"top"}),
+                )
+                for seed in seeds[place].tolist()
+            ]  # fmt: skip
+        finished = iter(services.sample(requests))
+        potential_N = torch.full((seeds.shape[0],), torch.nan)
+        for place, reference in zip(rows, references, strict=True):
+            tops = [_top(next(finished)) for _ in range(self.num_answers)]
+            potential_N[place] = potential(tops, reference)
+        potential_T = torch.full(step_end_T.shape, torch.nan, device=step_end_T.device)
+        potential_T[step_end_T] = potential_N.to(potential_T.device)
+        return potential_T
+
+    def _reference(self, services: Any, uid: int) -> tuple[int, ...]:
+        row = services.prompt(uid).columns
+        if self.reference not in row:
+            raise UserError(
+                f"probe_answers reads the column {self.reference}, which the prompts do not have: "
+                f"set probes.reference to one of {', '.join(row) or 'none'}"
+            )
+        text = row[self.reference]
+        return () if text is None else self._ids(services, str(text))
+
+    def _ids(self, services: Any, text: str) -> tuple[int, ...]:
+        if not text:
+            return ()
+        return tuple(services.tokenizer(text, add_special_tokens=False)["input_ids"])
+
+
+def _top(finished: Any) -> Top:
+    assert new_tokens(finished), "a request draws at least one token"
+    return [place for event in finished.events for place in event.top]
+
+
+def potential(answers: Sequence[Top], reference: Sequence[int]) -> float:
+    """The potential of answers given by the log-probabilities of each place's likeliest tokens."""
+    sure = right = 0.0
+    for tops in answers:
+        entropy = [-sum(math.exp(x) * x for x in top.values() if x > -math.inf) for top in tops]
+        sure += math.exp(-sum(entropy) / len(entropy)) / len(answers)
+        places = zip(tops, reference, strict=False)
+        found = [math.exp(top.get(token, -math.inf)) for top, token in places]
+        right += sum(found) / len(reference) / len(answers)
+    return 1.5 * right * sure + 0.5 * right - sure

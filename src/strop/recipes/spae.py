@@ -1,0 +1,61 @@
+"""Crediting the steps of an answer by how sure and right a forced answer is after each."""
+
+import dataclasses
+from typing import Any
+
+from strop.advantage.baseline.subtract_group_mean import SubtractGroupMean
+from strop.advantage.credit.shape_by_potential import ShapeByPotential
+from strop.advantage.weight.whiten_over_batch_tokens import WhitenOverBatchTokens
+from strop.algorithm import Algorithm
+from strop.part import Use
+from strop.probe.mark_step_ends import MarkStepEnds
+from strop.probe.probe_answers import ProbeAnswers
+from strop.recipes._inherit import inherits
+from strop.recipes.dapo import dapo
+
+OVERLONG = ("overlong_buffer", "overlong_factor", "overlong_filter")
+
+
+@inherits(dapo, without=OVERLONG)
+def spae(
+    *,
+    # Share of the advantage that steps after the solution can lose.
+    alpha: float = 0.5,
+    # Weight of a step's change in potential.
+    xi: float = 0.5,
+    # Potential above which a step counts as solved.
+    eps_sat: float = 0.9,
+    # Answers that are forced after each step.
+    num_probes: int = 5,
+    # Text that ends a step.
+    marker: str = ".\n\n",
+    # Text that asks for the answer.
+    opening: str = "\n\n**Final Answer**\n\\boxed{",
+    # Column of the prompts with the right answer.
+    reference: str = "answer",
+    **parent: Any,
+) -> Algorithm:
+    """Step Potential Advantage Estimation: Harnessing Intermediate Confidence and Correctness.
+
+    arXiv 2601.03823. Code: cii030/SPAE-RL (a probe example). Parent: dapo. Status: partial.
+
+    Equation: A_t = (R_i - mean_g) f_k + xi g_k for t in step k, whitened over the batch's tokens;
+    f_k = 1 - alpha (1 - exp(-C_k)), g_k = exp(d_k) - mean exp(d), d_k the scaled change of
+    Phi = 1.5 acc conf + 0.5 acc - conf, C_k the earlier steps with Phi > eps_sat.
+    Differs from the parent: the group's mean without its deviation; steps weigh by the potential
+    that forced answers give them; no length penalty.
+    Differs from the paper: inferred are 1. the scope of scaling and mean (the batch); 2. d = 0 at
+    the first step; 3. tokens after the last step belong to it; 4. eps_sat (of the diagnostic
+    example). 5. the whitening's constant stands under the root.
+    Try: alpha and xi (0: reinforce_plus_plus_baseline's advantages), marker, num_probes.
+    """
+    probe = ProbeAnswers(opening, reference, num_probes)
+    return dataclasses.replace(
+        dapo(overlong_factor=0.0, **parent),
+        probes=(Use(MarkStepEnds(marker)), Use(probe)),
+        advantage=(
+            Use(SubtractGroupMean()),
+            Use(ShapeByPotential(alpha, xi, eps_sat)),
+            Use(WhitenOverBatchTokens()),
+        ),
+    )

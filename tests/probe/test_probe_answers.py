@@ -1,0 +1,80 @@
+import math
+
+import pytest
+import torch
+from builders import flat_batch, run
+from fakes.engine import TableEngine, by_last_token
+from fakes.services import TableServices
+
+from strop.errors import UserError
+from strop.probe.probe_answers import ProbeAnswers, potential
+
+TEXT = {0: "$", 1: "[", 2: "7", 3: "8"}
+# After "[" the answer is 7 with 0.6; a digit is followed by the end.
+TABLE = by_last_token({1: (0, 0, 0.6, 0.4), 2: (1, 0, 0, 0), 3: (1, 0, 0, 0), 0: (1, 0, 0, 0)})
+
+
+def test_corners_of_the_potential():
+    assert potential([[{5: 0.0}]], [5]) == pytest.approx(1.0)  # sure and right
+    assert potential([[{6: 0.0}]], [5]) == pytest.approx(-1.0)  # sure and wrong
+    unsure = dict.fromkeys(range(10_000), -math.log(10_000))
+    assert potential([[unsure]], [10_001]) == pytest.approx(0.0, abs=2e-4)
+    assert potential([[{5: 0.0, 6: -math.inf}]], [5, 6]) == pytest.approx(0.0)  # half of it right
+
+
+def test_potential_by_hand():
+    half = {5: math.log(0.5), 6: math.log(0.5)}
+    sure = {6: 0.0}
+    # two answers: places (half, sure) and (half); the reference is 5, 6
+    conf = (math.exp(-math.log(2) / 2) + math.exp(-math.log(2))) / 2
+    acc = ((0.5 + 1.0) / 2 + (0.5 + 0.0) / 2) / 2
+    found = potential([[half, sure], [half]], [5, 6])
+    assert found == pytest.approx(1.5 * acc * conf + 0.5 * acc - conf)
+
+
+def probed(part, ends, columns, context=100, seed=0):
+    # prompt token 3; two answers of which the steps end at the given rows
+    batch = flat_batch(
+        (4, 3), (0, 1), id_T=[3, 2, 2, 0, 3, 3, 0], uid_P=[5, 6],
+        mask_T=[False, True, True, True, False, True, True],
+    )  # fmt: skip
+    step_end_T = torch.zeros(7, dtype=torch.bool)
+    step_end_T[ends] = True
+    services = TableServices(
+        TableEngine(TABLE), {5: (3,), 6: (3,)}, text=TEXT, columns=columns, context=context
+    )
+    rng = torch.Generator().manual_seed(seed)
+    found = run(part, batch.set(step_end_T=step_end_T), services=services, rng=rng).value
+    return found, services
+
+
+PART = ProbeAnswers(opening="[", num_answers=4, max_tokens=2)
+
+
+def test_answers_are_forced_after_each_step():
+    columns = {5: {"answer": "7"}, 6: {"answer": 8}}
+    found, services = probed(PART, [1, 2, 5], columns)
+    assert [r.ids for r in services.asked[::4]] == [(3, 2, 1), (3, 2, 2, 1), (3, 3, 1)]
+    assert all(r.max_tokens == 2 and r.temperature == 0.6 for r in services.asked)
+    assert len({r.seed for r in services.asked}) == 12
+    # Place 1 has H of (0.6, 0.4), place 2 none; p(7) = 0.6 and p(8) = 0.4 before the temperature.
+    conf = math.exp(-(-0.6 * math.log(0.6) - 0.4 * math.log(0.4)) / 2)
+    seven, eight = (1.5 * acc * conf + 0.5 * acc - conf for acc in (0.6, 0.4))
+    assert found[[1, 2, 5]].tolist() == pytest.approx([seven, seven, eight], abs=1e-5)
+    assert found.isnan().tolist() == [True, False, False, True, True, False, True]
+
+
+def test_what_cannot_be_probed_has_no_potential():
+    columns = {5: {"answer": None}, 6: {"answer": "8"}}
+    found, services = probed(PART, [1, 5], columns)
+    assert found[1].isnan()
+    assert not found[5].isnan()
+    assert len(services.asked) == 4
+    columns = {5: {"answer": "7"}, 6: {"answer": "8"}}
+    found, _ = probed(PART, [1, 2], columns, context=4)
+    assert found.isnan().tolist() == [True, False, *[True] * 5]
+    found, services = probed(PART, [], columns)
+    assert found.isnan().all()
+    assert services.asked == []
+    with pytest.raises(UserError, match=r"solution.*set probes\.reference to one of answer"):
+        probed(ProbeAnswers(opening="[", reference="solution"), [1], columns)
