@@ -7,7 +7,7 @@ import pytest
 from models import Lab
 from runs import Runner
 
-from strop import catalogue
+from strop import catalogue, notation
 from strop.training.record import read_metrics
 
 NAMES = [entry.name for entry in catalogue.recipes()]
@@ -19,6 +19,31 @@ def even(completions, log_extra, **columns):
     log_extra("profiled", [min(0.2 + n / 4, 1.0) for n in digits])
     log_extra("decoy", [n == 5 for n in digits])
     return [float(n % 2 == 0) for n in digits]
+"""
+# The same over two turns, for recipes that play episodes; with a call and an answer to be judged by.
+EPISODES = """
+from strop.tasks.environment import Environment, Observation
+from strop.tasks.tool_calls import Call
+
+
+class Even(Environment):
+    max_turns, max_tokens, reward_range = 2, 3, (0.0, 1.0)
+
+    def reset(self, seed):
+        self.turn, self.start = 0, seed % 7
+        return Observation(f"{self.start}+{3 * seed % 5}:", state=str(self.start))
+
+    def step(self, action):
+        self.turn += 1
+        even = sum(c.isdigit() for c in action) % 2 == 0
+        return Observation(f"={self.turn}:", reward=even / 2, done=self.turn == 2,
+                           state=f"{self.start},{self.turn}", valid=len(action) > 1, match=even)
+
+    def columns(self):
+        return {"answer": str(self.start), "reference_calls": [{"name": "count", "arguments": {}}]}
+
+    def calls(self, action):
+        return [Call("count", {})] if any(c.isdigit() for c in action) else []
 """
 # What depends on the machine, or on the split itself.
 APART = ("timing_s/", "perf/", "step_time")
@@ -35,11 +60,16 @@ def lab(tmp_path_factory):
     return lab
 
 
-def trained(lab, recipe, folder, token_budget):
-    """The metrics of two steps."""
-    training = {"steps": 2, "save_every": 0, "rollouts_every": 0, "token_budget": token_budget}
+def trained(lab, recipe, folder, token_budget, steps=2):
+    """The metrics of a few steps."""
+    training = {"steps": steps, "save_every": 0, "rollouts_every": 0, "token_budget": token_budget}
     raw = lab.raw(recipe, reward="even", training=training)
     raw["algorithm"]["sampling.num_prompts"] = 3
+    if "plays_turns" in notation.recipe(recipe).facts():
+        episodes = lab.data.parent / "episodes.py"
+        episodes.write_text(EPISODES, encoding="utf-8")
+        raw["data"] = {"task": f"{episodes}:Even", "train_size": 12, "validation_size": 2}
+        raw["reward"] = {}
     runner = Runner()
     runner.whole(raw, folder)
     return [line for line in read_metrics(folder) if line["step"] > 0]
@@ -57,3 +87,11 @@ def test_two_steps_in_small_and_in_large_micro_batches(recipe, lab, tmp_path):
     for name, value in small[0].items():
         if not name.startswith(APART):
             assert value == pytest.approx(large[0][name], rel=2e-3, abs=2e-5), name
+
+
+@pytest.mark.parametrize("recipe", NAMES)
+def test_twenty_steps_stay_finite(recipe, lab, tmp_path):
+    lines = trained(lab, recipe, tmp_path / "run", 4096, steps=20)
+    assert [line["step"] for line in lines] == list(range(1, 21))
+    for line in lines:
+        assert all(value is not None and math.isfinite(value) for value in line.values())
