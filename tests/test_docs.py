@@ -38,6 +38,7 @@ RECIPES = (
     "spae",
     "gae",
     "s_ppo",
+    "progrpo",
 )
 # A penalty over the whole distribution: no recipe has one by default.
 FULL_KL = """

@@ -77,6 +77,8 @@ ORIGINS = {"demo_mask": 2, "hint_mask": 3}  # origin_T where the mask is true
 # Columns that follow from the mask alone.
 FROM_MASK = frozenset({"mask_T", "gradient_T", "denominator_T", "turn_T", "rollout_T", "rollout_K",
                        "index_K", "size_B", "index_B"})  # fmt: skip
+# Columns that an advantage chain may read before it has written them; they have no name here.
+FIRST = ("advantage_B", "advantage_K")
 # Names that say how rows and tokens make up turns; taken where something reads turns.
 STRUCTURE = ("turn_ids", "turn_valid", "trajectories", "turn_index", "steps")
 # Numbers that may stand among the parameters though parts read them as columns.
@@ -173,7 +175,7 @@ def _names(column: str) -> list[str]:
 def _reads(algorithm: Algorithm, call: str) -> dict[str, bool]:
     """The columns that the call's stage reads from outside, and whether each must be given."""
     stage = CALLS[call][0]
-    inside = set(FROM_MASK) | ({"advantage_B"} if call == "advantages" else set())
+    inside = set(FROM_MASK) | (set(FIRST) if call == "advantages" else set())
     found: dict[str, bool] = {}
     for path, use in algorithm.uses():
         if path.split(".")[0] == stage:

@@ -238,6 +238,8 @@ def _fitting(part: Any, name: str, old: Any, new: Any) -> Any:
     """`new` as a value for a field that held `old`."""
     if isinstance(new, list):
         new = tuple(new)
+    if isinstance(old, str) and new is None:
+        new = "none"  # the notation reads this word as nothing
     declared = next(f.type for f in dataclasses.fields(part) if f.name == name)
     is_float = declared in (float, "float") or isinstance(old, float)
     if isinstance(new, int) and not isinstance(new, bool) and is_float:

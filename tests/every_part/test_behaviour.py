@@ -111,7 +111,8 @@ def test_unscored_rollouts_take_part_in_nothing(entry):
     other = batch.set(reward_B=other_B, advantage_B=other_B, outcome_B=other_B)
     reads = {read.column for read in parts.reads(Use(part))}
     for name, value in run(part, batch).items():
-        row_B = scored_B if level_of(name) == "B" else scored_B[batch["rollout_T"]]
+        rollout = {"B": "index_B", "K": "rollout_K"}.get(level_of(name), "rollout_T")
+        row_B = scored_B[batch[rollout]]
         assert value[row_B].equal(run(part, other)[name][row_B])
         is_number = value.is_floating_point()  # and no key
         if is_number and "scored_B" in reads and not name.startswith(("gradient", "denominator")):

@@ -82,6 +82,7 @@ def test_every_parameter_changes_the_algorithm(entry):
     function = entry.load()
     options = defaults(function)
     switches = [{}, *({k: not v} for k, v in options.items() if isinstance(v, bool))]
+    switches += [{"variant": "code"}] if "variant" in options else []
     for name, value in options.items():
         reached = False
         for other, switch in itertools.product(candidates(value), switches):

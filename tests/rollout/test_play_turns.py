@@ -266,3 +266,40 @@ def test_observations_in_a_chat():
 def test_unknown_characters_are_refused():
     with pytest.raises(UserError, match=r"does not know 'abc' in '1a2bc'.*style: compact"):
         known_ids(tokenizer(), "1a2bc")
+
+
+def test_reminders_say_how_many_turns_are_left():
+    """`c` and `d` stand for the digits 1 and 2 here: World shows a text by its letters."""
+
+    class Told(World):
+        def observation_ids(self, text, last):
+            return super().observation_ids(text.replace("1", "c").replace("2", "d"), last)
+
+    # From 10 on: every action adds 0, so the episode uses all its turns.
+    told = Told()
+    batch = play(always(0), told, (Draw(10, 1),), max_turns=3, reminder="{left}")
+    said = [turn["observation"] for turn in told.said[batch["rollout_uid_B"].item()]]
+    assert said == ["ab", "2", "1"]
+    assert batch["id_T"].tolist() == [3, 4, 0, 6, 0, 5, 0]
+    assert batch["truncated_B"].tolist() == [True]
+    some = Told()
+    play(always(0), some, (Draw(10, 1),), max_turns=3, reminder="{left}", reminder_turns=(3,))
+    assert [turn["observation"] for turn in next(iter(some.said.values()))] == ["ab", "", "1"]
+
+
+def test_an_extension_is_granted_once_to_episodes_that_are_not_over():
+    """Half the weight of an action each turn: from 10, `1` three times is done at 3."""
+    draws = (Draw(10, 1), Draw(12, 1))
+    short = play(always(1, 0), draws=draws, max_turns=2)
+    assert short["truncated_B"].tolist() == [True, False]
+    longer = play(always(1, 0), draws=draws, max_turns=2, extension=1)
+    assert longer["truncated_B"].tolist() == [False, False]
+    assert longer["index_K"].tolist() == [0, 1, 2, 0]
+    limits = PlayTurns(max_turns=2, extension=3).limits(9, 4)
+    assert (limits.turns, limits.tokens) == (5, 20)
+    assert [limits.left(played) for played in range(6)] == [2, 1, 3, 2, 1, 0]
+
+
+def test_turns_of_reminders_are_counted_from_1():
+    with pytest.raises(UserError, match="counted from 1"):
+        PlayTurns(reminder_turns=(0,))

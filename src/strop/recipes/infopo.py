@@ -1,7 +1,6 @@
 """Outcome advantages, and credit for turns whose feedback changed the next action."""
 
 import dataclasses
-import math
 from typing import Any
 
 from strop.advantage.baseline.subtract_group_mean import SubtractGroupMean
@@ -25,7 +24,7 @@ def infopo(
     T: float = 0.5,
     # How fast the weight falls: beta0 exp(-decay epoch).
     decay: float = 0.0,
-    # Passes over the prompts so far.
+    # Passes over the prompts so far; a number or a schedule.
     epoch: float = 0.0,
     eps: float = 1e-6,
     # Whether outcomes are divided by the group's deviation.
@@ -42,16 +41,16 @@ def infopo(
     Differs from the parent: turns with informative feedback gain, most where outcomes are equal;
     all tokens weigh the same.
     Differs from the paper: the outcome's form for one turn; its code for several also rescales
-    credits over turns (gamma 0.8). epoch is a number of its own: in a run set a falling weight as a
-    schedule, advantage.weight=linear(0.5, 0).
+    credits over turns (gamma 0.8). epoch is a number, in a run a schedule such as
+    epoch=linear(0, 3) for three epochs.
     Try: beta0, T (0.05 in the code), num_rollouts.
     """
-    weight = beta0 * math.exp(-decay * epoch)
+    gain = AddFeedbackGain(beta0, T, eps, decay, epoch)
     algorithm = grpo(**parent)
     divide = (Use(DivideByGroupStd(eps)),) if divide_by_std else ()
     return dataclasses.replace(
         algorithm,
         rollout=Use(PlayTurns()),
         probes=(Use(MeasureFeedbackGain()),),
-        advantage=(Use(SubtractGroupMean()), *divide, Use(AddFeedbackGain(weight, T, eps))),
+        advantage=(Use(SubtractGroupMean()), *divide, Use(gain)),
     )

@@ -327,6 +327,9 @@ def _with_episodes(batch: Batch, verified: Graded | None) -> Graded:
     if num:
         metrics = {
             "episode/turns_mean": batch.size("K") / num,
+            "episode/turns_max": float(batch["index_K"].max()) + 1,
+            "episode/tokens_mean": batch.size("T") / num,
+            "episode/truncated_fraction": float(batch["truncated_B"].double().mean()),
             "episode/invalid_fraction": 1 - float(valid_K.double().mean()),
             "episode/done_fraction": float(done_B.double().mean()),
         }

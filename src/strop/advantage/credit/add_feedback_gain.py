@@ -1,5 +1,6 @@
 """Credit the turns whose feedback changed what the policy did next."""
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -13,7 +14,8 @@ from strop.part import require
 class AddFeedbackGain:
     """Where outcomes say little, tokens of turns with informative feedback learn more.
 
-        advantage_t = advantage_i + weight g ratio z_t,   g = sigmoid(-std_g(reward) / temperature)
+        advantage_t = advantage_i + weight exp(-decay epoch) g ratio z_t
+        g = sigmoid(-std_g(reward) / temperature)
         z_t = (v_t - mean_g) / (std_g + eps) over the group's tokens with v_t != 0, else 0
         v_t = gain_k / policy tokens of turn k
         ratio = min(1, max(std(advantage_i) + eps, 1) / (std(z) + eps)) over the step's tokens
@@ -35,11 +37,17 @@ class AddFeedbackGain:
     temperature: float = 0.5
     # Added to deviations. Default: released code.
     eps: float = 1e-6
+    # How fast the weight falls with the epochs. Default: paper (0: not).
+    decay: float = 0.0
+    # Passes over the prompts so far; in a run a schedule such as linear(0, 3). Default: ours.
+    epoch: float = 0.0
 
     def __post_init__(self) -> None:
         require(self, "weight", low=0.0)
         require(self, "temperature", low=1e-9)
         require(self, "eps", low=0.0)
+        require(self, "decay", low=0.0)
+        require(self, "epoch", low=0.0)
 
     def __call__(
         self,
@@ -73,4 +81,5 @@ class AddFeedbackGain:
         ratio = (of_outcome.clamp(min=1) / of_gain).clamp(max=1)
         spread_P = segments.std(reward_B, group_B, num, scored_B)
         gate_T = torch.sigmoid(-spread_P / self.temperature)[group_T]
-        return outcome_T + self.weight * gate_T * ratio * z_T
+        weight = self.weight * math.exp(-self.decay * self.epoch)
+        return outcome_T + weight * gate_T * ratio * z_T
