@@ -7,7 +7,8 @@ from strop.schedule import Constant, Schedule
 # Options of text are closed sets; a changed one is the first other that its owner accepts.
 WORDS = (
     "biased", "unbiased", "zero", "raw", "k2", "k1", "token-sum", "token-mean",
-    "seq-mean-token-sum", "sum", "mean_norm", "similarity", "grpo", "paper", "code", "topk", "quantile", "full", "kept",
+    "seq-mean-token-sum", "sum", "mean_norm", "trajectories", "greedy",
+    "similarity", "grpo", "paper", "code", "topk", "quantile", "full", "kept",
     "forward", "mean", "trajectory", "uniform", "batch", "length", "tokens", "vision",
     "first_intra", "reward", "any",
 )  # fmt: skip
