@@ -20,7 +20,7 @@ def even(completions, log_extra, **columns):
     log_extra("decoy", [n == 5 for n in digits])
     return [float(n % 2 == 0) for n in digits]
 """
-# The same over two turns, for recipes that play episodes; with a call and an answer to be judged by.
+# The same over two turns, for recipes that play episodes; with a call and an answer to judge by.
 EPISODES = """
 from strop.tasks.environment import Environment, Observation
 from strop.tasks.tool_calls import Call
