@@ -33,7 +33,7 @@ def infopo(
 ) -> Algorithm:
     """InfoPO: Information-Driven Policy Optimization for User-Centric Agents.
 
-    arXiv 2603.00656. Code: kfq20/InfoPO. Parent: grpo. Status: exact.
+    arXiv 2603.00656. Code: kfq20/InfoPO. Parent: grpo. Status: partial.
 
     Equation: A = A_out + beta sigmoid(-std_g / T) ratio A_int; A_int the z-score over the group's
     tokens of I_k / |action k|, I_k = mean logp of action k+1 given feedback k less that given a
