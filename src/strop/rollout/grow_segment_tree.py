@@ -87,8 +87,7 @@ class GrowSegmentTree(SamplingFields):
     def __call__(self, draws: tuple[Draw, ...], services: Any, rng: torch.Generator) -> Strategy:
         one_each = tuple(draw._replace(num_rollouts=1) for draw in draws)
         roots = [
-            _Node(replace(request, keep=True))
-            for request in self.requests(one_each, services, rng)
+            _Node(replace(request, keep=True)) for request in self.requests(one_each, services, rng)
         ]
         open_nodes = roots
         for level, width in enumerate(self.branching):

@@ -15,7 +15,8 @@ class ShareAmongBundle:
 
         A <- A / (std of the bundle's scores + eps)
         uniform: A;   score: A / 2 where the reward is above 0, else 3 A / 2
-        std: A / (std_prompt + eps);   sum-mean: A d_i / sum_{j in slot} d_j,  d_i = R_i - mean_prompt
+        std: A / (std_prompt + eps)
+        sum-mean: A d_i / sum_{j in slot} d_j,  d_i = R_i - mean_prompt
 
     Deviations are unbiased; a prompt's of at most 1e-3, and that of a single score, count as 1.
 
