@@ -109,7 +109,7 @@ def logged(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
         raw = lab.raw(name, reward="even", evaluation={"every": 3}, training={"save_every": 0})
         found[name] = keys_of_run(runner, raw, out)
     plain = {"model": {"name": "tiny"}, "data": {"task": "corridor"}, "reward": {"functions": []}}
-    raw = {**lab.raw(evaluation={"every": 3}, training={"save_every": 0}), **plain}
+    raw = {**lab.raw("mrs", evaluation={"every": 3}, training={"save_every": 0}), **plain}
     found["corridor"] = keys_of_run(runner, raw, folder / "corridor")
     return found
 

@@ -239,8 +239,14 @@ def outputs(part) -> dict[str, Tensor]:
     found: dict[str, list[Tensor]] = {}
     for seed in range(4):
         batch = batch_for(seed)
+        hint_T = batch["mask_T"] & (torch.arange(batch.size("T")) % 4 == 0)
+        small_B = torch.where(batch["index_B"] % 3 == 0, 1e-3, 1.0).double()
         batch = batch.set(
-            max_length=torch.tensor(8 + 3 * seed), scored_B=torch.ones_like(batch["scored_B"])
+            advantage_B=batch["advantage_B"] * small_B,
+            outcome_B=(batch["index_B"] * 3 % 4).double() / 2,
+            max_length=torch.tensor(8 + 3 * seed),
+            scored_B=torch.ones_like(batch["scored_B"]),
+            origin_T=torch.where(hint_T, 3, batch["origin_T"]),
         )
         for name, value in run(part, batch).items():
             # Only what the kernel would use of it.
