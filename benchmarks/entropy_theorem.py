@@ -34,6 +34,7 @@ from strop.batch import Batch
 from strop.evaluation.seeds import over_seeds
 from strop.kernel import Tally
 from strop.step import World
+from strop.tasks.countdown import MAX_TOKENS
 from strop.training import config
 from strop.training.clock import Clock
 from strop.training.collect import Collector
@@ -43,18 +44,20 @@ from strop.training.pack import pad_rollouts
 from strop.training.seeds import generators
 from strop.training.setup import load_model, load_prompts, make_world
 
+REWARD = "strop.tasks.countdown:correct"  # of puzzles from a file
 STEP = 1e-3  # of plain gradient descent on the token mean; small enough to be first order
 
 
 def open_world(model: str, options: argparse.Namespace) -> tuple[World, Any]:
-    """The model with the Countdown task and the grpo recipe."""
+    """The model with Countdown's puzzles, or those of `options.data`, and the grpo recipe."""
     sizes = {"sampling.num_prompts": options.prompts, "sampling.num_rollouts": options.rollouts}
     settings = config.make(
         {
             "recipe": 'grpo(aggregation="token-mean")',
             "model": {"name": model},
             "data": {"files": tuple(options.data)},
-            "algorithm": sizes,
+            "reward": {"functions": (REWARD,) if options.data else ()},
+            "algorithm": {**sizes, "rollout.max_tokens": MAX_TOKENS},
         }
     )
     algorithm = settings.build()

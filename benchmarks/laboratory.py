@@ -10,7 +10,8 @@ Every checkpoint named by --scored (default: the last) is scored on the held-out
 answers each. Per method and scored step it prints the mean over seeds with a Student-t interval
 of: entropy in the last 10 steps, the share of steps inside the band and below it (0.3 to 0.4 nats
 unless given; the first quarter of the steps, the way to the band, does not count), held-out pass@1,
-pass@16, pass@64 and distinct answers among 16; and each method's paired difference from the first.
+pass@16, pass@64 and distinct answers among 16; and paired differences from the first method at the
+same step, or, for the first method, from its first scored step.
 """
 
 import argparse
@@ -24,7 +25,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
-from strop.evaluation.seeds import over_seeds, paired_difference
+from strop.evaluation.seeds import SeedEstimate, over_seeds, paired_difference
 
 EVERY = 100  # steps between checkpoints
 SCORE = ("--k", "1,16,64", "--samples", "64", "--json")
@@ -103,21 +104,29 @@ def course(folder: Path, step: int, options: argparse.Namespace) -> dict[str, fl
 
 
 def show(rows: list[Row], options: argparse.Namespace) -> None:
-    """The tables, one per method and step, against the first method at the same step."""
+    """One table per method and step; differences are paired by seed.
+
+    A method is compared with the first one at the same step, the first one with its first step.
+    """
+    steps = options.scored or [options.steps]
     for method in options.methods:
-        for step in options.scored or [options.steps]:
+        for step in steps:
+            other = (options.methods[0], step if method != options.methods[0] else steps[0])
             print(f"\n{method}, step {step}")
             for name in SHOWN:
-                ours, first = (
-                    [r.found[name] for r in rows if r.method == m and r.step == step]
-                    for m in (method, options.methods[0])
+                ours, theirs = (
+                    [r.found[name] for r in rows if (r.method, r.step) == point]
+                    for point in ((method, step), other)
                 )
-                mean = over_seeds(ours)
-                text = f"{mean.value:.3f} ({mean.low:.3f} to {mean.high:.3f})"
-                if method != options.methods[0]:
-                    gap = paired_difference(ours, first)
-                    text += f"; difference {gap.value:+.3f} ({gap.low:+.3f} to {gap.high:+.3f})"
+                text = _interval(over_seeds(ours), "{:.3f} ({:.3f} to {:.3f})")
+                if other != (method, step):
+                    gap = paired_difference(ours, theirs)
+                    text += _interval(gap, "; difference {:+.3f} ({:+.3f} to {:+.3f})")
                 print(f"  {name:12s} {text}")
+
+
+def _interval(estimate: SeedEstimate, form: str) -> str:
+    return form.format(estimate.value, estimate.low, estimate.high)
 
 
 def write(rows: list[Row], path: Path) -> None:

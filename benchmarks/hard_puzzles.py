@@ -1,0 +1,45 @@
+"""Write the training puzzles that a model seldom solves, as JSON Lines.
+
+    python benchmarks/hard_puzzles.py MODEL_OR_CHECKPOINT --out hard.jsonl [--most 0.25]
+
+Each puzzle is answered 16 times; those with at most that share of right answers are written, with
+their numbers and target. Train on them with
+
+    strop train METHOD --data hard.jsonl --reward strop.tasks.countdown:correct
+"""
+
+import argparse
+import json
+from pathlib import Path
+
+from entropy_theorem import open_world, rollouts
+
+from strop import segments
+from strop.tasks.countdown import puzzles
+
+
+def main() -> None:
+    """Sample, choose and write."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("model")
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--most", type=float, default=0.25, help="largest share of right answers")
+    parser.add_argument("--rollouts", type=int, default=16)
+    parser.set_defaults(data=[], prompts=len(puzzles("train")))
+    options = parser.parse_args()
+    world, algorithm = open_world(options.model, options)
+    batch = rollouts(world, algorithm, 0)
+    world.services.grader.close()
+    share_P = segments.mean(batch["reward_B"], batch["group_B"], batch.size("P"))
+    by_uid = {prompt.uid: prompt for prompt in world.services.task.train}
+    lines = [
+        json.dumps({"prompt": by_uid[uid].prompt, **by_uid[uid].columns})
+        for uid, share in zip(batch["uid_P"].tolist(), share_P.tolist(), strict=True)
+        if share <= options.most
+    ]
+    options.out.write_text("".join(f"{line}\n" for line in lines))
+    print(f"{len(lines)} of {len(share_P)} puzzles, mean success {float(share_P.mean()):.3f}")
+
+
+if __name__ == "__main__":
+    main()
