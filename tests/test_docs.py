@@ -39,6 +39,7 @@ RECIPES = (
     "gae",
     "s_ppo",
     "progrpo",
+    "aspo_tool",
 )
 # A penalty over the whole distribution: no recipe has one by default.
 FULL_KL = """
@@ -55,6 +56,14 @@ def full_kl() -> Algorithm:
     algorithm = grpo()
     term = Term("full_kl", Use(PenaliseFullKlToReference()), average("token-mean"), coef=0.1)
     return dataclasses.replace(algorithm, terms=(*algorithm.terms, term))
+"""
+# A reward that logs what recipes about the speed of programs ask for.
+PROFILED = """
+
+def profiled(completions, log_extra, **columns):
+    for name, value in (("speedup", 2.0), ("profiled", 0.35), ("decoy", False)):
+        log_extra(name, [value] * len(completions))
+    return [float(sum(c.isdigit() for c in text) % 2 == 0) for text in completions]
 """
 # A second head: no recipe has one.
 TWO_HEADS = """
@@ -108,6 +117,9 @@ def logged(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
         out = folder / re.sub(r"\W", "", name)
         raw = lab.raw(name, reward="even", evaluation={"every": 3}, training={"save_every": 0})
         found[name] = keys_of_run(runner, raw, out)
+    lab.rewards.write_text(lab.rewards.read_text(encoding="utf-8") + PROFILED, encoding="utf-8")
+    raw = lab.raw("prs", reward="profiled", training={"save_every": 0})
+    found["prs"] = keys_of_run(runner, raw, folder / "prs")
     plain = {"model": {"name": "tiny"}, "data": {"task": "corridor"}, "reward": {"functions": []}}
     raw = {**lab.raw("mrs", evaluation={"every": 3}, training={"save_every": 0}), **plain}
     found["corridor"] = keys_of_run(runner, raw, folder / "corridor")
@@ -137,8 +149,8 @@ def test_every_documented_number_is_logged(logged: dict[str, set[str]]) -> None:
     documented = in_runs(read("docs/METRICS.md"))
     assert len(documented) > 50
     assert len(set(documented)) == len(documented)
-    for key in documented:
-        assert any(pattern_of(key).fullmatch(found) for found in everything), key
+    unlogged = [k for k in documented if not any(pattern_of(k).fullmatch(f) for f in everything)]
+    assert not unlogged
 
 
 def test_every_number_of_an_evaluation_is_documented() -> None:

@@ -82,6 +82,7 @@ COLUMNS: tuple[Column, ...] = (
     Column("valid_K", "bool", "", "rollout", "the environment understood the turn's action"),
     Column("return_K", "float", "reward", "advantage", "discounted rewards from this turn on"),
     Column("advantage_K", "float", "reward", "advantage", "advantage of a turn"),
+    Column("second_advantage_K", "float", "reward", "advantage", "another one, of other peers"),
     Column("group_B", "int", "row of prompt", "rollout", "the prompt group of the rollout"),
     Column("rollout_uid_B", "int", "", "rollout", "stable over the run"),
     Column(

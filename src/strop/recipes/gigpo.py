@@ -18,6 +18,7 @@ from strop.recipes.grpo import grpo
 from strop.rollout.play_turns import PlayTurns
 
 SCALES = {"mean_norm": "none", "mean_std_norm": "unbiased"}
+SECOND = (("advantage_K", "second_advantage_K"),)
 STATISTICS = ("rows", "trajectories")
 
 
@@ -59,7 +60,8 @@ def gigpo(
     scale = SCALES[mode]
     rows = episode_statistics == "rows"
     whole = DiscountTurnRewards(whole=True, invalid_penalty=invalid_penalty)
-    over_rows = (Use(whole), Use(CentreTurns("group", scale=scale, eps=eps, singleton="raw")))
+    centre = CentreTurns("group", scale=scale, eps=eps, singleton="raw")
+    over_rows = (Use(whole), Use(centre, columns=SECOND))
     divide = (Use(DivideByGroupStd(eps)),) if scale != "none" else ()
     return dataclasses.replace(
         grpo(**parent),
@@ -68,7 +70,7 @@ def gigpo(
         advantage=(
             *(over_rows if rows else (Use(SubtractGroupMean()), *divide)),
             Use(DiscountTurnRewards(gamma, invalid_penalty=invalid_penalty)),
-            Use(CentreTurns("state", scale=scale, eps=eps, weight=w, add=rows)),
-            Use(SpreadTurns(rollout_weight=0.0 if rows else 1.0)),
+            Use(CentreTurns("state", scale=scale, eps=eps)),
+            Use(SpreadTurns(w, second_weight=float(rows), rollout_weight=float(not rows))),
         ),
     )

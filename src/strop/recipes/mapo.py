@@ -42,15 +42,14 @@ def mapo(
     beta is the mixture's, so a penalty towards the reference has to be added as a term.
     Try: alpha (0.5 to 0.7), beta, pool.
     """
-    turns = Use(CentreTurns("index", scale=std, eps=eps, weight=alpha))
-    progress = CentreTurns(pool, scale=std, eps=eps, weight=beta, add=True)
+    progress = (("values_K", "reward_K"), ("advantage_K", "second_advantage_K"))
     return dataclasses.replace(
         grpo(**parent),
         rollout=Use(PlayTurns()),
         advantage=(
             Use(DiscountTurnRewards(gamma)),
-            turns,
-            Use(progress, columns=(("values_K", "reward_K"),)),
-            Use(SpreadTurns()),
+            Use(CentreTurns("index", scale=std, eps=eps)),
+            Use(CentreTurns(pool, scale=std, eps=eps), columns=progress),
+            Use(SpreadTurns(alpha, second_weight=beta)),
         ),
     )

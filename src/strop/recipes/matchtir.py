@@ -61,6 +61,6 @@ def matchtir(
             Use(DivideByGroupStd(eps)),
             Use(DiscountTurnRewards(gamma)),
             Use(CentreTurns("index", scale="unbiased", eps=eps, singleton="raw")),
-            Use(SpreadTurns(weight, weight)),
+            Use(SpreadTurns(weight, rollout_weight=weight)),
         ),
     )

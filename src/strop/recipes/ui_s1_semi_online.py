@@ -60,11 +60,11 @@ def ui_s1_semi_online(
     paper, scale = variant == "paper", SCALES[mode]
     returns = Use(DiscountTurnRewards(gamma, stop="after" if paper else "before"))
     divide = (Use(DivideByGroupStd(eps)),) if scale != "none" else ()
-    steps = CentreTurns("index", scale=scale, eps=eps, weight=w_S, add=not paper)
-    rows = CentreTurns("group", scale=scale, eps=eps, singleton="raw", weight=w_E)
+    rows = CentreTurns("group", scale=scale, eps=eps, singleton="raw")
     episode = (Use(SubtractGroupMean()), *divide)
     if not paper:
-        episode = (Use(rows, columns=(("values_K", "reward_K"),)),)
+        second = (("values_K", "reward_K"), ("advantage_K", "second_advantage_K"))
+        episode = (Use(rows, columns=second),)
     algorithm = grpo(**parent)
     return dataclasses.replace(
         algorithm,
@@ -74,7 +74,7 @@ def ui_s1_semi_online(
         advantage=(
             *episode,
             returns,
-            Use(steps),
-            Use(SpreadTurns(rollout_weight=w_E if paper else 0.0)),
+            Use(CentreTurns("index", scale=scale, eps=eps)),
+            Use(SpreadTurns(w_S, *((0.0, w_E) if paper else (w_E, 0.0)))),
         ),
     )

@@ -9,6 +9,10 @@ KEY_OF = {
     "index": lambda b, k: (int(b["group_K"][k]), int(b["index_K"][k])),
     "state": lambda b, k: (int(b["group_K"][k]), int(b["state_K"][k])),
     "group": lambda b, k: int(b["group_K"][k]),
+    "last": lambda b, k: (
+        int(b["group_K"][k]),
+        k + 1 == b.size("K") or int(b["rollout_K"][k + 1] != b["rollout_K"][k]),
+    ),
     "role": lambda b, k: int(b["role_K"][k]),
     "batch": lambda b, k: 0,
 }
@@ -39,7 +43,7 @@ def slow(part, batch):
             z = z * len(peers) / (len(peers) - 1) if part.leave_one_out else z
             ddof = 1 if part.scale == "unbiased" else 0
             std = (sum((p - mean) ** 2 for p in peers) / (len(peers) - ddof)) ** 0.5
-        found.append(part.weight * (z if part.scale == "none" else z / (std + part.eps)))
+        found.append(z if part.scale == "none" else z / (std + part.eps))
     return found
 
 
@@ -48,19 +52,9 @@ def slow(part, batch):
 @pytest.mark.parametrize("leave_one_out", [False, True])
 def test_matches_slow_loop(key, scale, leave_one_out):
     for seed, singleton in ((0, "raw"), (1, "zero")):
-        part = CentreTurns(key, leave_one_out, scale, singleton=singleton, weight=0.7)
+        part = CentreTurns(key, leave_one_out, scale, singleton=singleton)
         batch = with_returns(seed)
         assert run(part, batch).value.tolist() == pytest.approx(slow(part, batch), abs=1e-9)
-
-
-def test_adds_to_what_is_there():
-    batch = with_returns(2)
-    alone = run(CentreTurns("group"), batch).value
-    sofar_K = torch.ones(batch.size("K"), dtype=torch.float64)
-    both = run(CentreTurns("group", add=True), batch.set(advantage_K=sofar_K)).value
-    torch.testing.assert_close(both, 1 + alone)
-    again = run(CentreTurns("group"), batch.set(advantage_K=sofar_K)).value
-    torch.testing.assert_close(again, alone)
 
 
 def test_equal_returns_give_exactly_0():

@@ -9,11 +9,13 @@ from strop.advantage.credit.spread_turns import SpreadTurns
 def test_tokens_get_their_turns_and_their_rollouts_advantage():
     batch = ragged_batch(0)
     advantage_K = torch.arange(batch.size("K"), dtype=torch.float64)
-    batch = batch.set(advantage_K=advantage_K)
-    found = run(SpreadTurns(turn_weight=2.0, rollout_weight=0.5), batch).value
+    batch = batch.set(advantage_K=advantage_K, second_advantage_K=advantage_K.flip(0))
+    found = run(SpreadTurns(2.0, second_weight=3.0, rollout_weight=0.5), batch).value
     for t in range(batch.size("T")):
         turn, rollout = int(batch["turn_T"][t]), int(batch["rollout_T"][t])
-        wanted = 2 * turn + 0.5 * float(batch["advantage_B"][rollout])
+        wanted = (
+            2 * turn + 3 * (batch.size("K") - 1 - turn) + 0.5 * float(batch["advantage_B"][rollout])
+        )
         assert float(found[t]) == (wanted if batch["mask_T"][t] else 0)
 
 

@@ -16,8 +16,7 @@ KEYS = ("index", "state", "group", "last", "role", "batch")
 class CentreTurns:
     """A turn learns from how much better it went than its peers: equal place, state, role, ...
 
-        z_k = (score_k - mean_{j like k} score_j) / (std_{j like k} score_j + eps)
-        advantage_k = weight * z_k, or the advantage so far plus it
+        advantage_k = (score_k - mean_{j like k} score_j) / (std_{j like k} score_j + eps)
 
     Peers by `key`: "index" turns of the prompt's group at the same position, "state" those that
     met the same state, "group" all of the group, "last" the group's last turns of a rollout apart
@@ -25,8 +24,7 @@ class CentreTurns:
     With leave_one_out the mean is over the other peers.
 
     Reads: values_K [K] float (return_K unless renamed), rollout_K, index_K, group_K [K] int,
-    scored_B [B] bool; state_K or role_K [K] int where the key needs it; advantage_K [K] where
-    `add`.
+    scored_B [B] bool; state_K or role_K [K] int where the key needs it.
     Writes: advantage_K [K] float.
     Source: arXiv 2505.10978, eq. 7 (key "state"); arXiv 2602.05885 (leave_one_out, "index").
     Differs from the source: no.
@@ -47,17 +45,12 @@ class CentreTurns:
     eps: float = 1e-6
     # What a turn without peers gets: "raw" (its score) or "zero". Default: ours ("zero").
     singleton: str = "zero"
-    # Factor of the result. Default: ours (1).
-    weight: float = 1.0
-    # Whether the result is added to the advantage so far. Default: ours (no).
-    add: bool = False
 
     def __post_init__(self) -> None:
         require_one_of(self, "key", KEYS)
         require_one_of(self, "scale", ("none", "unbiased", "biased"))
         require_one_of(self, "singleton", ("raw", "zero"))
         require(self, "eps", low=0.0)
-        require(self, "weight")
 
     def __call__(
         self,
@@ -68,7 +61,6 @@ class CentreTurns:
         scored_B: Tensor,
         state_K: Tensor | None = None,
         role_K: Tensor | None = None,
-        advantage_K: Tensor | None = None,
     ) -> Tensor:
         counts_K = scored_B[rollout_K]
         all_K = torch.zeros_like(group_K)
@@ -90,5 +82,4 @@ class CentreTurns:
             ddof = 1 if self.scale == "unbiased" else 0
             std_N = segments.std(values_K, key_K, num, counts_K, ddof)
             z_K = z_K / (torch.where(alone_K, 1.0, std_N[key_K]) + self.eps)
-        z_K = torch.where(counts_K, self.weight * z_K, 0)
-        return z_K if not self.add or advantage_K is None else advantage_K + z_K
+        return torch.where(counts_K, z_K, 0)

@@ -1,4 +1,4 @@
-"""Give every policy token its turn's advantage, and a share of its rollout's."""
+"""Give every policy token its turn's advantage, and shares of a second one or its rollout's."""
 
 from dataclasses import dataclass
 
@@ -12,10 +12,11 @@ from strop.part import require
 class SpreadTurns:
     """All tokens of a turn are credited alike, by how the turn and how the whole rollout went.
 
-        advantage_t = turn_weight * advantage_{its turn} + rollout_weight * advantage_{its rollout}
+        advantage_t = turn_weight * advantage_{its turn} + second_weight * second_{its turn}
+                      + rollout_weight * advantage_{its rollout}
 
-    Reads: advantage_K [K] float, turn_T, rollout_T [T] int, mask_T [T] bool; advantage_B [B] float
-    where rollout_weight is not 0.
+    Reads: advantage_K [K] float, turn_T, rollout_T [T] int, mask_T [T] bool; second_advantage_K
+    [K] float and advantage_B [B] float where their weights are not 0.
     Writes: advantage_T [T] float.
     Source: arXiv 2601.10712 (both levels on every token of a turn).
     Differs from the source: no.
@@ -25,11 +26,14 @@ class SpreadTurns:
 
     # Weight of the turn's advantage. Default: ours (1).
     turn_weight: float = 1.0
+    # Weight of the turn's second advantage. Default: ours (0).
+    second_weight: float = 0.0
     # Weight of the rollout's advantage. Default: ours (0).
     rollout_weight: float = 0.0
 
     def __post_init__(self) -> None:
         require(self, "turn_weight")
+        require(self, "second_weight")
         require(self, "rollout_weight")
 
     def __call__(
@@ -38,9 +42,12 @@ class SpreadTurns:
         turn_T: Tensor,
         mask_T: Tensor,
         rollout_T: Tensor,
+        second_advantage_K: Tensor | None = None,
         advantage_B: Tensor | None = None,
     ) -> Tensor:
         advantage_T = self.turn_weight * advantage_K[turn_T]
+        if self.second_weight and second_advantage_K is not None:
+            advantage_T = advantage_T + self.second_weight * second_advantage_K[turn_T]
         if self.rollout_weight and advantage_B is not None:
             advantage_T = advantage_T + self.rollout_weight * advantage_B[rollout_T]
         return torch.where(mask_T, advantage_T, 0)
