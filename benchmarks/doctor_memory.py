@@ -54,7 +54,7 @@ class Setting:
     shape: Shape | None = Shape()
 
 
-WIDE = ("training.token_budget=2048",)
+WIDE = ("training.token_budget=1024",)
 SETTINGS = {
     "tiny": Setting(shape=None),
     "float32": Setting(),
@@ -66,17 +66,17 @@ SETTINGS = {
     "wide pass": Setting(WIDE),
     "wide pass, gradient checkpointing": Setting((*WIDE, "model.gradient_checkpointing=true")),
     "long answers": Setting(
-        ("rollout.max_tokens=248", "sampling.num_rollouts=32", "training.token_budget=2048"),
+        ("rollout.max_tokens=248", "sampling.num_rollouts=16", "training.token_budget=2048"),
         Shape(vocabulary=1024, hidden=128, intermediate=256, layers=12, heads=4, kv_heads=4),
     ),
     "large vocabulary": Setting(
-        ("sampling.num_rollouts=32", "rollout.max_tokens=24"),
+        ("sampling.num_rollouts=16", "rollout.max_tokens=16"),
         Shape(vocabulary=151936, hidden=256, intermediate=768, layers=8, heads=4, kv_heads=2),
     ),
 }  # fmt: skip
 COMMON = (
-    "rollout.max_tokens=56", "sampling.num_prompts=4", "sampling.num_rollouts=8",
-    "training.token_budget=1024", "training.lr=1e-6", "training.save_every=0",
+    "rollout.max_tokens=56", "sampling.num_prompts=4", "sampling.num_rollouts=4",
+    "training.token_budget=512", "training.lr=1e-6", "training.save_every=0",
     "evaluation.every=0",
 )  # fmt: skip
 NUM_PROMPTS, PROMPT_TOKENS = 32, 8

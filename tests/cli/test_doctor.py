@@ -313,7 +313,7 @@ def test_the_estimate_as_text_has_formulas_counts_and_what_is_left_out(
 
     assert re.search(r"kv_cache +\d+\.\d+ GiB = slots \* places", said.out)
     assert re.search(r"where slots +512 = min\(training.num_slots", said.out)
-    assert "Left out: the program itself" in said.out
+    assert "Left out: Python with torch" in said.out
 
 
 def test_without_a_run_versions_and_packages(strop: Strop) -> None:

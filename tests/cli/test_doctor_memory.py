@@ -84,7 +84,7 @@ def estimated(
     """Shape, counts and pieces of a run."""
     shape = Shape.of(settings, *doctor_model.shape(settings))
     count = doctor_memory.counts(settings, shape, prompt, answer)
-    return shape, count, doctor_memory.estimate(settings, shape, count)
+    return shape, count, doctor_memory.estimate(settings, shape, count, "cpu")
 
 
 @pytest.mark.parametrize(
@@ -181,13 +181,24 @@ def test_a_reference_is_a_second_copy_only_of_a_whole_model(lab: Lab) -> None:
     assert estimated(config.make(lab.raw()))[2]["reference"] == 0
 
 
-def test_only_a_small_cache_stays_during_the_update() -> None:
+def test_only_a_small_cache_stays_during_the_update_but_on_a_cpu() -> None:
     pieces = dict.fromkeys((*doctor_memory.GENERATING, *doctor_memory.UPDATING), 1)
-    small = doctor_memory.peaks({**pieces, "kv_cache": KEPT_CACHE_BYTES})
-    large = doctor_memory.peaks({**pieces, "kv_cache": KEPT_CACHE_BYTES + 1})
+    small = {**pieces, "kv_cache": KEPT_CACHE_BYTES}
+    large = {**pieces, "kv_cache": KEPT_CACHE_BYTES + 1}
 
-    assert small == (5 + KEPT_CACHE_BYTES, 8 + KEPT_CACHE_BYTES)
-    assert large == (6 + KEPT_CACHE_BYTES, 8)
+    assert doctor_memory.peaks(small, "cuda") == (6 + KEPT_CACHE_BYTES, 9 + KEPT_CACHE_BYTES)
+    assert doctor_memory.peaks(large, "cuda") == (7 + KEPT_CACHE_BYTES, 9)
+    assert doctor_memory.peaks(large, "cpu") == (7 + KEPT_CACHE_BYTES, 11 + KEPT_CACHE_BYTES)
+
+
+def test_slack_and_program(lab: Lab) -> None:
+    settings = config.make(lab.raw())
+    shape, count, found = estimated(settings)
+    on_gpu = doctor_memory.estimate(settings, shape, count, "cuda")
+
+    assert found["slack"] == (found["kv_cache"] + found["head"] + found["activations"]) // 4
+    assert (found["program"], on_gpu["program"]) == (120 * 2**20, 0)
+    assert {**found, "program": 0} == on_gpu
 
 
 def test_every_piece_and_every_count_has_its_text(lab: Lab) -> None:

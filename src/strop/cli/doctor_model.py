@@ -61,9 +61,9 @@ def examine(
     model, config = shape(settings)
     sizes = doctor_memory.Shape.of(settings, model, config)
     count = doctor_memory.counts(settings, sizes, prompt_tokens, max_tokens)
-    parts = doctor_memory.estimate(settings, sizes, count)
-    generating, updating = doctor_memory.peaks(parts)
     device = setup.device_of(settings.model.device)
+    parts = doctor_memory.estimate(settings, sizes, count, device)
+    generating, updating = doctor_memory.peaks(parts, device)
     room, peak = memory_gib(device), max(generating, updating) / GIB
     facts = {
         "name": settings.model.name,
