@@ -78,7 +78,7 @@ ORIGINS = {"demo_mask": 2, "hint_mask": 3}  # origin_T where the mask is true
 FROM_MASK = frozenset({"mask_T", "gradient_T", "denominator_T", "turn_T", "rollout_T", "rollout_K",
                        "index_K", "size_B", "index_B"})  # fmt: skip
 # Columns that an advantage chain may read before it has written them; they have no name here.
-FIRST = ("advantage_B", "advantage_K")
+FIRST = ("advantage_B", "advantage_K", "second_advantage_K")
 # Names that say how rows and tokens make up turns; taken where something reads turns.
 STRUCTURE = ("turn_ids", "turn_valid", "trajectories", "turn_index", "steps")
 # Numbers that may stand among the parameters though parts read them as columns.
