@@ -1,6 +1,6 @@
 """Peak memory of short training runs beside the estimate of `strop doctor --model`.
 
-    python benchmarks/doctor_memory.py [--setting float32,adapters] [--markdown]
+    python benchmarks/doctor_memory.py [--setting 'float32;adapters'] [--pieces]
 
 Every setting is trained for two steps by `strop train` in a fresh process, on a random Qwen3 model
 that is saved to a temporary folder first (`tiny` is the shipped one). Measured is the process's
