@@ -1,17 +1,19 @@
-"""Entropy over training on the shipped model: several methods, paired seeds, equal steps.
+"""Methods beside each other on the shipped model: paired seeds, equal steps.
 
     python benchmarks/laboratory.py --out lab [--seeds 5] [--steps 200] [--scored 100,200]
-        [--set NAME=VALUE ...] [--csv FILE] [METHOD ...]
+        [--set NAME=VALUE ...] [--k 1,16,64] [--data FILE] [--mean METRIC ...] [--csv FILE]
+        [METHOD ...]
 
 METHOD is a recipe in one-line notation. Every run is a plain `strop train` with one thread, a
 constant learning rate and a checkpoint every 100 steps; runs that are already complete in the
 folder are not repeated, and a longer run counts for a shorter one, since it passes the same point.
-Every checkpoint named by --scored (default: the last) is scored on the held-out puzzles with 64
-answers each. Per method and scored step it prints the mean over seeds with a Student-t interval
-of: entropy in the last 10 steps, the share of steps inside the band and below it (0.3 to 0.4 nats
-unless given; the first quarter of the steps, the way to the band, does not count), held-out pass@1,
-pass@16, pass@64 and distinct answers among 16; and paired differences from the first method at the
-same step, or, for the first method, from its first scored step.
+Every checkpoint named by --scored (default: the last) is scored on the held-out prompts (or the
+rows of --data) with as many answers each as the largest k. Per method and scored step it prints the
+mean over seeds with a Student-t interval of: entropy in the last 10 steps, the share of steps
+inside the band and below it (0.3 to 0.4 nats unless given; the first quarter of the steps, the way
+to the band, does not count), the mean over the steps of every metric named by --mean, pass@k and
+distinct answers among 16; and paired differences from the first method at the same step, or, for
+the first method, from its first scored step.
 """
 
 import argparse
@@ -28,9 +30,6 @@ from typing import NamedTuple
 from strop.evaluation.seeds import SeedEstimate, over_seeds, paired_difference
 
 EVERY = 100  # steps between checkpoints
-SCORE = ("--k", "1,16,64", "--samples", "64", "--json")
-HELD_OUT = ("pass@1", "pass@16", "pass@64", "distinct@16")
-SHOWN = ("entropy/end", "band/share", "band/below", *HELD_OUT)
 
 
 class Row(NamedTuple):
@@ -75,31 +74,38 @@ def one(job: tuple[str, int, argparse.Namespace]) -> list[Row]:
             )  # fmt: skip
     rows = []
     for step in options.scored or [options.steps]:
-        scores = scored(folder / f"heldout-{step}.json", str(folder), "--step", str(step))
-        rows.append(Row(method, seed, step, {**scores, **course(folder, step, options)}))
-        shown = {name: round(rows[-1].found[name], 3) for name in SHOWN}
+        cache = folder / f"heldout-{step}.json"
+        scores = scored(cache, options, str(folder), "--step", str(step))
+        rows.append(Row(method, seed, step, {**course(folder, step, options), **scores}))
+        shown = {name: round(value, 3) for name, value in rows[-1].found.items()}
         print(f"{method} seed {seed} step {step}: {shown}", flush=True)
     return rows
 
 
-def scored(cache: Path, *source: str) -> dict[str, float]:
+def scored(cache: Path, options: argparse.Namespace, *source: str) -> dict[str, float]:
     """Held-out scores of a run's checkpoint or a model, kept in a file."""
     if not cache.exists():
-        cache.write_text(command("eval", *source, *SCORE))
+        most = str(max(options.k))
+        ks = ",".join(map(str, options.k))
+        data = [piece for file in options.data for piece in ("--data", file)]
+        cache.write_text(command("eval", *source, "--k", ks, "--samples", most, "--json", *data))
     found: dict[str, float] = json.loads(cache.read_text())
-    return found
+    names = (*(f"pass@{k}" for k in options.k), "distinct@16")
+    return {name: found[name] for name in names if name in found}
 
 
 def course(folder: Path, step: int, options: argparse.Namespace) -> dict[str, float]:
-    """Entropy along the run up to a step: its end, and the share of steps inside the band."""
+    """The way to a step: entropy at its end and inside the band, means of the chosen metrics."""
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    entropy = [line["entropy"] for line in lines if 0 < line["step"] <= step]
+    lines = [line for line in lines if 0 < line["step"] <= step]
+    entropy = [line["entropy"] for line in lines]
     assert len(entropy) == step, f"{folder} has {len(entropy)} of {step} steps"
     late = entropy[step // 4 :]
     return {
         "entropy/end": sum(entropy[-10:]) / 10,
         "band/share": sum(options.low <= h <= options.high for h in late) / len(late),
         "band/below": sum(h < options.low for h in late) / len(late),
+        **{name: sum(line[name] for line in lines) / step for name in options.mean},
     }
 
 
@@ -113,7 +119,7 @@ def show(rows: list[Row], options: argparse.Namespace) -> None:
         for step in steps:
             other = (options.methods[0], step if method != options.methods[0] else steps[0])
             print(f"\n{method}, step {step}")
-            for name in SHOWN:
+            for name in rows[0].found:
                 ours, theirs = (
                     [r.found[name] for r in rows if (r.method, r.step) == point]
                     for point in ((method, step), other)
@@ -122,7 +128,7 @@ def show(rows: list[Row], options: argparse.Namespace) -> None:
                 if other != (method, step):
                     gap = paired_difference(ours, theirs)
                     text += _interval(gap, "; difference {:+.3f} ({:+.3f} to {:+.3f})")
-                print(f"  {name:12s} {text}")
+                print(f"  {name:18s} {text}")
 
 
 def _interval(estimate: SeedEstimate, form: str) -> str:
@@ -133,9 +139,9 @@ def write(rows: list[Row], path: Path) -> None:
     """One line per run and scored step."""
     with path.open("w", newline="") as stream:
         table = csv.writer(stream, lineterminator="\n")
-        table.writerow(["method", "seed", "step", *SHOWN])
+        table.writerow(["method", "seed", "step", *rows[0].found])
         for row in rows:
-            values = [f"{row.found[name]:.4f}" for name in SHOWN]
+            values = [f"{value:.4f}" for value in row.found.values()]
             table.writerow([row.method, row.seed, row.step, *values])
 
 
@@ -151,12 +157,19 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--low", type=float, default=0.3, help="lower edge of the band, nats")
     parser.add_argument("--high", type=float, default=0.4, help="upper edge of the band, nats")
+    parser.add_argument(
+        "--k", type=lambda text: [int(x) for x in text.split(",")], default=[1, 16, 64],
+        help="k of pass@k",
+    )  # fmt: skip
+    parser.add_argument("--data", action="append", default=[], help="score on the rows of a file")
+    parser.add_argument("--start", action="store_true", help="score the shipped model first")
+    parser.add_argument("--mean", action="append", default=[], help="show a metric's mean")
     parser.add_argument("--csv", type=Path, help="also write the numbers of every run here")
     parser.add_argument("methods", nargs="*", default=["grpo"])
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
-    start = scored(options.out / "start.json", "tiny")
-    print("before training:", {name: round(start[name], 3) for name in (*HELD_OUT, "entropy")})
+    if options.start:
+        print("before training:", scored(options.out / "start.json", options, "tiny"))
     jobs = [(m, s, options) for s in range(options.seeds) for m in options.methods]
     with ThreadPoolExecutor(options.jobs) as pool:
         rows = [row for found in pool.map(one, jobs) for row in found]
