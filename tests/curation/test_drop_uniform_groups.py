@@ -109,3 +109,41 @@ def test_looks_at_the_outcome_and_not_at_the_shaped_reward():
     batch = _batch(RIGHT).set(reward_B=torch.tensor([1.0, 0.7, 0.4]))
     part = DropUniformGroups(max_rounds=1)
     assert not run(part, batch, state=part.init()).value.keep_B.any()
+
+
+# never solved, always solved, mixed, a lone perfect one, no score
+SOLVED_GROUPS = (0, 0, 1, 1, 2, 2, 3, 4)
+SOLVED_BATCH = flat_batch(
+    (1,) * 8, groups=SOLVED_GROUPS, outcome_B=[0.0, 0.0, 1.0, 1.0, 0.0, 1.0, 1.0, 0.0]
+).set(scored_B=torch.tensor([True] * 7 + [False]))
+
+
+def _kept(found):
+    return found.value.keep_B.tolist()
+
+
+def test_keep_failed_keeps_never_solved_and_drops_solved_groups():
+    part = DropUniformGroups(max_rounds=1, keep_failed=True)
+    found = run(part, SOLVED_BATCH, state=part.init())
+    assert part.facts == frozenset()
+    assert _kept(found) == [True, True, False, False, True, True, False, False]
+    assert found.metrics["dynamic_sampling/missing_prompts"] == 3
+    assert found.metrics["dynamic_sampling/uniform_fraction"] == pytest.approx(3 / 5)
+    # a unanimous outcome below the best stays, also where the best is another number
+    higher = run(
+        DropUniformGroups(max_rounds=1, keep_failed=True, best=2.0), SOLVED_BATCH, state=part.init()
+    )
+    assert _kept(higher) == [True] * 7 + [False]
+
+
+def test_keep_failed_asks_until_there_are_enough_or_the_rounds_end():
+    part = DropUniformGroups(3, 2, keep_failed=True)
+    found = run(part, SOLVED_BATCH, state=part.init())
+    assert found.value.ask == 1
+    assert found.state == {"rounds": 1, "target": 3}
+    assert all(_kept(found))
+    ended = run(part, SOLVED_BATCH, state=found.state)
+    assert ended.value.ask == ()
+    assert ended.state == part.init()
+    enough = DropUniformGroups(1, keep_failed=True)
+    assert _kept(run(enough, SOLVED_BATCH, state=enough.init())) == [True, True] + [False] * 6

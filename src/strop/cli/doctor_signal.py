@@ -88,7 +88,7 @@ def groups(run: Any) -> Finding:
         return Finding(question, status, answer, numbers=numbers)
     easy = bool(wrong and right) and mean(right) > mean(wrong)
     advice = (
-        "most are solved: give harder prompts, or drop_solved_groups; stop when validation is flat"
+        "most are solved: give harder prompts, or drop_uniform_groups; stop when validation is flat"
         if easy
         else "give easier prompts or a reward with parts, raise sampling.num_rollouts, or refill "
         "with the recipe dapo; ngrpo learns from groups that are all wrong"

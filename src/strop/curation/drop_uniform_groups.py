@@ -1,7 +1,7 @@
 """Train on prompts whose answers differ in outcome, and sample more until there are enough."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,6 +17,7 @@ class DropUniformGroups:
     """Prompts that are always solved or never solved take no place in the batch.
 
         live: max outcome > min outcome among the group's scored rollouts, or one scored rollout
+              (with keep_failed: min outcome < best, so prompts never solved keep their place)
         while live < target and rounds < max_rounds: sample `target - live` more prompts
         then keep the first `target` live groups
 
@@ -24,15 +25,15 @@ class DropUniformGroups:
     (target - live when the rounds ran out, else 0).
 
     Reads: outcome_B [B] float, group_B [B] int, scored_B [B] bool.   Writes: rows to keep.
-    Source: arXiv 2503.14476, sec. 3.2, eq. 11; code verl-project/verl-recipe dapo.
+    Source: arXiv 2503.14476, sec. 3.2, eq. 11; code verl-project/verl-recipe dapo; keep_failed:
+    arXiv 2509.18851, code nangongrui-ngr/NGRPO.
     Differs from the source: asks for the missing prompts, not a whole batch again; when the rounds
     run out it goes on with what there is, the released code raises (`strict`).
     Nearest part: none.
-    Edges: no scored rollout -> dropped; no live group at all -> keeps nothing. A restart loses
-    nothing: the round count is 0 between steps.
+    Edges: no scored rollout -> dropped; no live group at all -> keeps nothing; with keep_failed a
+    lone perfect rollout -> dropped. A restart loses nothing: the round count is 0 between steps.
     """
 
-    facts: ClassVar[frozenset[str]] = frozenset({"removes_uniform_groups"})
     # Prompts wanted; 0: as many as the sampler drew first. Default: paper (the sampled batch).
     num_prompts: int = 0
     # Rounds of sampling a step, the first included; 1: no refill; 0: no limit. Default: released
@@ -40,10 +41,20 @@ class DropUniformGroups:
     max_rounds: int = 10
     # Raise when the rounds ran out before there were enough. Default: ours (a long run goes on).
     strict: bool = False
+    # Drop only the prompts whose answers are all perfect. Default: paper (never solved ones too).
+    keep_failed: bool = False
+    # The largest outcome there is; for keep_failed. Default: ours (1, of rewards in {0, 1}).
+    best: float = 1.0
 
     def __post_init__(self) -> None:
         require(self, "num_prompts", low=0)
         require(self, "max_rounds", low=0)
+        require(self, "best")
+
+    @property
+    def facts(self) -> frozenset[str]:
+        """Groups that never succeed stay uniform where they are kept."""
+        return frozenset() if self.keep_failed else frozenset({"removes_uniform_groups"})
 
     def init(self) -> dict[str, Any]:
         """No round begun."""
@@ -53,9 +64,7 @@ class DropUniformGroups:
         self, outcome_B: Tensor, group_B: Tensor, scored_B: Tensor, state: dict[str, Any]
     ) -> Result:
         num = int(group_B.max()) + 1 if group_B.numel() else 0
-        low_P = segments.extreme(outcome_B, group_B, num, scored_B, largest=False)
-        high_P = segments.extreme(outcome_B, group_B, num, scored_B, largest=True)
-        live_P = (high_P > low_P) | (segments.count(group_B, num, scored_B) == 1)
+        live_P = self._live(outcome_B, group_B, num, scored_B)
         found = one_round(live_P, state, self.num_prompts, self.max_rounds)
         if found.again:
             everything = Curated(torch.ones_like(scored_B), "uniform_group", ask=found.missing)
@@ -69,3 +78,10 @@ class DropUniformGroups:
             )
         keep_B = first_live(live_P, found.target)[group_B]
         return Result(Curated(keep_B, "uniform_group"), self.init(), found.metrics)
+
+    def _live(self, outcome_B: Tensor, group_B: Tensor, num: int, scored_B: Tensor) -> Tensor:
+        if self.keep_failed:
+            return segments.count(group_B, num, scored_B & (outcome_B < self.best)) > 0
+        low_P = segments.extreme(outcome_B, group_B, num, scored_B, largest=False)
+        high_P = segments.extreme(outcome_B, group_B, num, scored_B, largest=True)
+        return (high_P > low_P) | (segments.count(group_B, num, scored_B) == 1)

@@ -7,7 +7,7 @@ from strop.advantage.baseline.subtract_mean_with_imagined_best import SubtractMe
 from strop.advantage.credit.spread_evenly import SpreadEvenly
 from strop.advantage.scale.divide_by_group_std import DivideByGroupStd
 from strop.algorithm import Algorithm
-from strop.curation.drop_solved_groups import DropSolvedGroups
+from strop.curation.drop_uniform_groups import DropUniformGroups
 from strop.part import Use
 from strop.recipes._base import ESTIMATOR
 from strop.recipes._inherit import inherits
@@ -45,7 +45,7 @@ def ngrpo(
     """
     return dataclasses.replace(
         grpo(**parent),
-        curation=(Use(DropSolvedGroups(R_max, max_rounds=max_rounds)),),
+        curation=(Use(DropUniformGroups(max_rounds=max_rounds, keep_failed=True, best=R_max)),),
         advantage=(
             Use(SubtractMeanWithImaginedBest(n_virtual, R_max, singleton)),
             Use(DivideByGroupStd(eps, num_imagined=n_virtual)),
