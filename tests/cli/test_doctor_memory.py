@@ -12,8 +12,9 @@ from strop.cli import doctor_memory, doctor_model
 from strop.cli.doctor_memory import Shape
 from strop.rollout.drive import sample
 from strop.rollout.engines.base import Request
+from strop.rollout.engines.lagging import LaggingEngine
 from strop.rollout.engines.local import KEPT_CACHE_BYTES, LocalEngine
-from strop.training import adapters, config, models
+from strop.training import adapters, config, models, setup
 from strop.training.optimiser import MasterAdamW
 
 SIZES = {"hidden": 64, "heads": 4 * 16, "kv_heads": 2 * 16, "intermediate": 160}
@@ -186,9 +187,27 @@ def test_only_a_small_cache_stays_during_the_update_but_on_a_cpu() -> None:
     small = {**pieces, "kv_cache": KEPT_CACHE_BYTES}
     large = {**pieces, "kv_cache": KEPT_CACHE_BYTES + 1}
 
-    assert doctor_memory.peaks(small, "cuda") == (6 + KEPT_CACHE_BYTES, 9 + KEPT_CACHE_BYTES)
-    assert doctor_memory.peaks(large, "cuda") == (7 + KEPT_CACHE_BYTES, 9)
-    assert doctor_memory.peaks(large, "cpu") == (7 + KEPT_CACHE_BYTES, 11 + KEPT_CACHE_BYTES)
+    assert doctor_memory.peaks(small, "cuda") == (7 + KEPT_CACHE_BYTES, 10 + KEPT_CACHE_BYTES)
+    assert doctor_memory.peaks(large, "cuda") == (8 + KEPT_CACHE_BYTES, 10)
+    assert doctor_memory.peaks(large, "cpu") == (8 + KEPT_CACHE_BYTES, 12 + KEPT_CACHE_BYTES)
+
+
+@pytest.mark.parametrize("rank", [0, 4])
+def test_weights_held_for_a_stale_engine(lab: Lab, tmp_path: Path, rank: int) -> None:
+    """One copy samples, the others lie in main memory."""
+    raw = lab.raw(model={"lora_rank": rank}, engine={"staleness": 2})
+    settings = config.make(raw)
+    shape, count, found = estimated(settings)
+    model = setup.load_model(settings).model
+    engine = LaggingEngine(model, staleness=2)
+    for version in (1, 2):
+        engine.load_weights(None, version)
+    held = sum(_bytes(list(weights.values())) for _, weights in engine.held)
+    own = [p for n, p in engine.model.model.named_parameters() if n in engine.source]
+
+    assert found["held"] == held + _bytes(own)
+    assert doctor_memory.estimate(settings, shape, count, "cuda")["held"] == _bytes(own)
+    assert estimated(config.make(lab.raw()))[2]["held"] == 0
 
 
 def test_slack_and_program(lab: Lab) -> None:

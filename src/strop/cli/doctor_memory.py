@@ -10,6 +10,8 @@ FORMULAS = {
     "masters": "trained * 4 where b is 2; none for adapters",
     "optimiser": "trained * 2 * o, AdamW's two averages",
     "reference": "parameters * b where the method reads a reference; none with adapters",
+    "held": "with engine.staleness trained * b for the engine's copy, and (staleness + 1) times that "
+    "in main memory; o in place of b with adapters",
     "gradients": "trained * o, and vocabulary * hidden * o once more; not that with adapters",
     "kv_cache": "slots * places * layers * 2 * kv heads * head size * b",
     "drawing": "slots * vocabulary * (24 + b)",
@@ -31,8 +33,9 @@ COUNTS = {
     "(heads + kv heads) * head size + 4b * intermediate; with adapters no normalised copies, "
     "but in half precision their inputs in o bytes",
 }
-GENERATING = ("weights", "masters", "optimiser", "reference", "program", "kv_cache", "drawing")
-UPDATING = ("weights", "masters", "optimiser", "reference", "program", "gradients", "head",
+GENERATING = ("weights", "masters", "optimiser", "reference", "held", "program", "kv_cache",
+              "drawing")  # fmt: skip
+UPDATING = ("weights", "masters", "optimiser", "reference", "held", "program", "gradients", "head",
             "activations", "slack")  # fmt: skip
 # Slack and program were fitted to benchmarks/doctor_memory.py; all else follows from the code.
 PROGRAM_BYTES = 120 * MIB
@@ -145,12 +148,15 @@ def estimate(settings: Any, shape: Shape, count: dict[str, int], device: str) ->
     head = count["buffers"] * min(128 * MIB, tokens * shape.vocabulary * o)
     activations = tokens * (kept + 4 * o * shape.hidden)
     cache = slots * count["places"] * shape.layers * 2 * shape.kv_heads * b
+    lag = settings.engine.staleness
+    copies = (1 + (lag + 1 if device == "cpu" else 0)) if lag else 0
     reads_reference = {"logp_ref_T", "logq_ref_TV"} & algorithm.reads()
     return {
         "weights": shape.parameters * b + (trained_o if adapters else 0),
         "masters": shape.trained * 4 if b == 2 and not adapters else 0,
         "optimiser": 2 * trained_o,
         "reference": shape.parameters * b if reads_reference and not adapters else 0,
+        "held": copies * shape.trained * (o if adapters else b),
         "gradients": trained_o + (0 if adapters else shape.vocabulary * shape.hidden * o),
         "kv_cache": cache,
         "drawing": slots * shape.vocabulary * (24 + b),

@@ -3,6 +3,7 @@
     RUN/checkpoints/step-000050/    config.json, model.safetensors, tokenizer.json, ...
                                     trainer.pt  (optimiser, state of all parts, step)
                                     critic.pt   (heads and optimiser; only with a critic)
+                                    engine.pt   (weights held; only with engine.staleness)
 
 A checkpoint is written beside its place under a name with a leading dot and renamed when it is
 whole, so a folder `step-*` is always complete. Random generators need no place in it: all are
@@ -27,6 +28,7 @@ def save(
     optimiser: Any,
     state: dict[str, Any],
     critic: Any = None,
+    engine: Any = None,
 ) -> Path:
     """Write the checkpoint of `step` and return its place. Raises RunStopped on a full disk."""
     place = folder / f"step-{step:06d}"
@@ -39,6 +41,8 @@ def save(
         torch.save(trainer, unfinished / "trainer.pt")
         if critic is not None:
             torch.save(critic.state_dict(), unfinished / "critic.pt")
+        if engine is not None:
+            torch.save(engine.state_dict(), unfinished / "engine.pt")
         for path in unfinished.iterdir():
             _flush(path)
         if place.exists():

@@ -129,6 +129,14 @@ class TrainingSettings(Section):
     )
 
 
+class EngineSettings(Section):
+    """What the answers are sampled with."""
+
+    staleness: int = Field(
+        default=0, ge=0, description="steps that the sampling weights are behind those trained"
+    )
+
+
 class CriticSettings(Section):
     """The value heads of methods that have a critic."""
 
@@ -171,6 +179,7 @@ class RunConfig(Section):
     data: DataSettings = DataSettings()
     reward: RewardSettings = RewardSettings()
     training: TrainingSettings = TrainingSettings()
+    engine: EngineSettings = EngineSettings()
     critic: CriticSettings = CriticSettings()
     evaluation: EvaluationSettings = EvaluationSettings()
     stages: dict[str, str] = Field(
@@ -208,6 +217,12 @@ class RunConfig(Section):
         algorithm.check()
         for step in (1, self.training.steps):
             algorithm.at_step(step, self.training.steps)
+        if self.engine.staleness >= self.training.steps:
+            raise UserError(
+                f"engine.staleness is {self.engine.staleness}, but the run has only "
+                f"{self.training.steps} steps: none would see rollouts so old; give training.steps "
+                "more"
+            )
         self.lr()
         self.critic_lr()
         if self.evaluation.every:

@@ -12,6 +12,7 @@ import torch
 
 from strop.algorithm import Algorithm
 from strop.errors import RunStopped, UserError
+from strop.rollout.engines.lagging import LaggingEngine, newest_weights
 from strop.step import Stepped, World, train_step
 from strop.training import checkpoint
 from strop.training.config import RunConfig
@@ -59,8 +60,16 @@ class Run:
         """Write a checkpoint, unless this step has one, and drop the oldest ones."""
         if self.saved == self.done:
             return
-        optimiser, critic = self.world.policy.optimiser, self.world.critic
-        checkpoint.save(self.checkpoints, self.done, self.loaded, optimiser, self.state, critic)
+        world = self.world
+        checkpoint.save(
+            self.checkpoints,
+            self.done,
+            self.loaded,
+            world.policy.optimiser,
+            self.state,
+            world.critic,
+            world.engine if isinstance(world.engine, LaggingEngine) else None,
+        )
         self.saved = self.done
         checkpoint.prune(self.checkpoints, self.config.training.keep_checkpoints)
 
@@ -114,7 +123,11 @@ def _load(run: Run, place: Path) -> None:
     if run.world.critic is not None:
         run.world.critic.load_state_dict(checkpoint.read(place, "critic.pt"))
     run.done, run.state, run.saved = saved["step"], saved["state"], saved["step"]
-    run.world.engine.load_weights(None, run.done)
+    engine = run.world.engine
+    if isinstance(engine, LaggingEngine):
+        engine.load_state_dict(checkpoint.read(place, "engine.pt"))
+    else:
+        engine.load_weights(None, run.done)
 
 
 def _prepare(config: RunConfig, folder: Path) -> Run:
@@ -174,7 +187,8 @@ def _evaluated(run: Run, evaluator: Evaluator, metrics: dict[str, float]) -> dic
     if not prompts:
         return metrics
     now = run.algorithm.at_step(max(run.done, 1), run.config.training.steps)
-    found = evaluator(run.world, now, "validation", prompts)
+    with newest_weights(run.world.engine):
+        found = evaluator(run.world, now, "validation", prompts)
     return {**metrics, **found, "timing_s/eval": time.perf_counter() - begun}
 
 

@@ -72,10 +72,13 @@ def _lengths(batch: Batch) -> dict[str, float]:
 
 def _policy(batch: Batch) -> dict[str, float]:
     entropy_N = batch["entropy_behavior_T"][batch["mask_T"]]
+    version_N = batch["version_T"][batch["mask_T"]]
+    drawn_N = version_N >= 0  # by an engine
     learns_B = torch.zeros(batch.size("B"), dtype=torch.bool, device=entropy_N.device)
     learns_B[batch["rollout_T"][batch["gradient_T"]]] = True
     return {
         "entropy": _mean(entropy_N[~entropy_N.isnan()]),  # void where no engine drew the token
+        "sampling/age_steps": _mean(batch["step"] - 1 - version_N[drawn_N]),
         "groups/frac_rollouts_with_gradient": _mean(learns_B),
     }
 

@@ -1,8 +1,10 @@
 """Builds everything that a run needs from its configuration; every check comes before step 1."""
 
 import copy
+import re
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -10,6 +12,7 @@ import torch
 from strop.algorithm import Algorithm
 from strop.errors import UserError
 from strop.rollout._observation_tokens import known_ids
+from strop.rollout.engines.lagging import LaggingEngine
 from strop.rollout.engines.local import LocalEngine
 from strop.rollout.play_turns import PlayTurns
 from strop.step import World
@@ -200,12 +203,7 @@ def _world(config: RunConfig, algorithm: Algorithm, loaded: Loaded, services: Se
     policy.optimiser = MasterAdamW(
         list(policy.parameters()), lr=0.0, betas=training.betas, weight_decay=training.weight_decay
     )
-    engine = LocalEngine(
-        loaded.model,
-        loaded.tokenizer,
-        num_slots=training.num_slots,
-        context_length=loaded.context,
-    )
+    engine = _engine(config, loaded)
     services.can_fork = "fork" in engine.capabilities
     validation = task.validation[: config.evaluation.max_prompts if config.evaluation.every else 0]
     for prompt in (*task.train, *validation):  # one that does not fit is found before step 1
@@ -226,6 +224,39 @@ def _world(config: RunConfig, algorithm: Algorithm, loaded: Loaded, services: Se
         config.lr(),
         critic,
     )
+
+
+def _engine(config: RunConfig, loaded: Loaded) -> LocalEngine:
+    """The engine, which samples with the trained weights or with those of some steps ago.
+
+    Raises UserError when main memory has no room for all the weights that it would hold.
+    """
+    staleness = config.engine.staleness
+    options: dict[str, Any] = {
+        "num_slots": config.training.num_slots, "context_length": loaded.context,
+    }  # fmt: skip
+    if not staleness:
+        return LocalEngine(loaded.model, loaded.tokenizer, **options)
+    trained = [p for p in loaded.model.parameters() if p.requires_grad]
+    size = (staleness + 1) * sum(p.numel() * p.element_size() for p in trained)
+    room = free_memory()
+    if room is not None and size > room:
+        raise UserError(
+            f"engine.staleness={staleness} holds the weights of {staleness + 1} steps, "
+            f"{size / 2**30:.1f} GiB, and main memory has {room / 2**30:.1f} GiB free: give a "
+            "smaller one, or adapters with model.lora_rank"
+        )
+    return LaggingEngine(loaded.model, loaded.tokenizer, staleness=staleness, **options)
+
+
+def free_memory() -> int | None:
+    """Bytes of main memory that are free to take; None where it cannot be told."""
+    try:
+        text = Path("/proc/meminfo").read_text(encoding="ascii")
+    except OSError:
+        return None
+    found = re.search(r"^MemAvailable:\s+(\d+) kB", text, re.MULTILINE)
+    return int(found[1]) * 1024 if found else None
 
 
 def _critic(config: RunConfig, algorithm: Algorithm, policy: Policy) -> Critic | None:
