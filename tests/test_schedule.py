@@ -4,7 +4,21 @@ import math
 
 import pytest
 
-from strop.schedule import SCHEDULES, Constant, Cosine, CosineRestarts, Linear, Schedule, Warmup
+from strop import notation
+from strop.errors import UserError
+from strop.schedule import (
+    SCHEDULES,
+    Constant,
+    Cosine,
+    CosineRestarts,
+    Decay,
+    Linear,
+    Points,
+    Schedule,
+    Warmup,
+)
+
+DRAWN = Points(((0.0, 0.6), (0.5, 0.3), (1.0, 0.3)))
 
 
 @pytest.mark.parametrize(
@@ -28,6 +42,19 @@ from strop.schedule import SCHEDULES, Constant, Cosine, CosineRestarts, Linear, 
         (CosineRestarts(0.4, 1.0, 40, 30, 1.0), 41, 0.4 + 0.3 * (1 - math.sqrt(0.5))),
         (CosineRestarts(0.4, 1.0, 40, 30, 1.0), 81, 0.4 + 0.3 * (1 - math.sqrt(0.5))),
         (CosineRestarts(0.4, 1.0, 40, 30, 1.0), 71, 0.4),
+        # 0.6 - 0.3 * 25 / 50
+        (DRAWN, 25, 0.45),
+        (DRAWN, 50, 0.3),
+        (DRAWN, 100, 0.3),
+        # before the first point and after the last one
+        (Points(((0.2, 0.6), (0.4, 0.1))), 10, 0.6),
+        (Points(((0.2, 0.6), (0.4, 0.1))), 90, 0.1),
+        # of two points at one place the second holds from there on
+        (Points(((0.0, 0.6), (0.5, 0.6), (0.5, 0.2))), 49, 0.6),
+        (Points(((0.0, 0.6), (0.5, 0.6), (0.5, 0.2))), 50, 0.2),
+        # 1 + exp(-3 * 30 / 50)
+        (Decay(2.0, 1.0, 3.0), 31, 1 + math.exp(-1.8)),
+        (Decay(2.0, 1.0, 3.0), 1, 2.0),
     ],
 )
 def test_values(schedule, step, expected):
@@ -47,3 +74,23 @@ def test_every_schedule_is_a_frozen_value(kind):
 def test_the_base_is_no_schedule():
     with pytest.raises(TypeError, match="constant, linear"):
         Schedule()(1, 2)
+
+
+@pytest.mark.parametrize(
+    "points",
+    [(), ((0.5, 0.3), (0.2, 0.1)), ((0.0, 0.3), (1.5, 0.1)), (0.0, 0.3), ((0.0, math.nan),), 0.3],
+)
+def test_points_that_are_no_curve_are_refused(points):
+    with pytest.raises(UserError, match="as in points"):
+        Points(points)
+
+
+@pytest.mark.parametrize("schedule", [DRAWN, Decay(2.0, 1.0, 3.0), Points(((0.5, 1.0),))])
+def test_one_line_notation(schedule):
+    text = notation.value_text(schedule)
+    assert notation.value(text) == schedule
+    band = notation.recipe(f"entrocraft(h_low={text})")
+    assert notation.resolve(band, "selection.h_low") in band.paths()
+    assert notation.value("points(((0, .6), (.5, .3), (1, .3)))") == DRAWN
+    with pytest.raises(UserError, match="takes numbers"):
+        notation.value("points(((0, 'x'),))")

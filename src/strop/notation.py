@@ -212,6 +212,12 @@ def _part(node: ast.expr, text: str) -> Any:
     return replace(kind(), **arguments) if arguments else kind()
 
 
+def _numbers(items: tuple[Any, ...]) -> list[Any]:
+    """The items, those of tuples inside tuples too."""
+    inside = [_numbers(item) if isinstance(item, tuple) else [item] for item in items]
+    return [item for group in inside for item in group]
+
+
 def _value(node: ast.expr, text: str) -> Any:
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
         schedule = SCHEDULES.get(node.func.id)
@@ -221,7 +227,7 @@ def _value(node: ast.expr, text: str) -> Any:
                             f"{'' if near else ', '.join(SCHEDULES)}")  # fmt: skip
         positional = [_value(a, text) for a in node.args]
         named = {k.arg or "": _value(k.value, text) for k in node.keywords}
-        for number in (*positional, *named.values()):
+        for number in _numbers((*positional, *named.values())):
             if isinstance(number, bool) or not isinstance(number, int | float):
                 raise UserError(f"{text!r}: {node.func.id} takes numbers, got {number!r}")
         try:

@@ -8,13 +8,15 @@ never sees one.
 import math
 from dataclasses import dataclass
 
+from strop.errors import UserError
+
 
 @dataclass(frozen=True)
 class Schedule:
     """Base of all schedules; only its type matters."""
 
     def __call__(self, step: int, num_steps: int) -> float:
-        raise TypeError("use constant, linear or cosine")
+        raise TypeError("use constant, linear, cosine or points")
 
 
 @dataclass(frozen=True)
@@ -81,6 +83,62 @@ class CosineRestarts(Schedule):
         return _between(self.start, self.end, share)
 
 
+@dataclass(frozen=True)
+class Points(Schedule):
+    """A curve drawn by hand: straight lines between ((share of the run, value), ...)."""
+
+    # Value y_i + (y_{i+1} - y_i) (x - x_i) / (x_{i+1} - x_i) at x = step / num_steps; before the
+    # first point its value, after the last one its own. Of two points at one place the second
+    # holds from there on, so a curve may jump.
+    points: tuple[tuple[float, float], ...] = ((0.0, 0.0),)
+
+    def __post_init__(self) -> None:
+        pairs = isinstance(self.points, tuple) and all(_is_pair(point) for point in self.points)
+        if not pairs or not self.points:
+            raise UserError(f"points takes (share, value) pairs, as in {EXAMPLE}: {self.points!r}")
+        shares = [share for share, _ in self.points]
+        if shares != sorted(shares) or not 0 <= shares[0] <= shares[-1] <= 1:
+            raise UserError(f"points must rise from share 0 to 1, as in {EXAMPLE}: {self.points!r}")
+
+    def __call__(self, step: int, num_steps: int) -> float:
+        at = step / max(num_steps, 1)
+        before = [point for point in self.points if point[0] <= at]
+        after = [point for point in self.points if point[0] > at]
+        if not before or not after:
+            return float((before[-1] if before else after[0])[1])
+        (left, low), (right, high) = before[-1], after[0]
+        return float(_between(low, high, (at - left) / (right - left)))
+
+
+@dataclass(frozen=True)
+class Decay(Schedule):
+    """end + (start - end) * exp(-rate * (step - 1) / half), half = num_steps // 2."""
+
+    start: float = 0.0
+    end: float = 0.0
+    rate: float = 1.0
+
+    def __call__(self, step: int, num_steps: int) -> float:
+        return self.end + (self.start - self.end) * math.exp(
+            -self.rate * (step - 1) / max(num_steps // 2, 1)
+        )
+
+
+# What a method takes that holds entropy at a target: nats, or nats that change over the run.
+EntropyTarget = float | Schedule
+EXAMPLE = "points(((0, 0.6), (0.5, 0.3), (1, 0.3)))"
+
+
+def _is_pair(point: object) -> bool:
+    """Whether it is two finite numbers."""
+    return (
+        isinstance(point, tuple)
+        and len(point) == 2
+        and all(isinstance(n, int | float) and not isinstance(n, bool) for n in point)
+        and all(math.isfinite(n) for n in point)
+    )
+
+
 def _between(start: float, end: float, share: float) -> float:
     """start at share 0 and end at share 1, both exactly."""
     return start * (1 - share) + end * share
@@ -92,4 +150,6 @@ SCHEDULES: dict[str, type[Schedule]] = {
     "cosine": Cosine,
     "warmup": Warmup,
     "cosine_restarts": CosineRestarts,
+    "points": Points,
+    "decay": Decay,
 }

@@ -4,6 +4,8 @@ import pytest
 
 from strop.control.hold_entropy_with_coefficient import HoldEntropyWithCoefficient
 from strop.errors import UserError
+from strop.recipes.adaptive_entropy_coef import adaptive_entropy_coef
+from strop.schedule import Points
 
 PATH = "terms.entropy.coef"
 
@@ -51,3 +53,18 @@ def test_edges():
     for field in ("start", "target"):
         with pytest.raises(UserError, match=field):
             HoldEntropyWithCoefficient(**{field: "high"})
+
+
+def test_the_floor_may_be_drawn_over_the_run():
+    curve = Points(((0.0, 0.6), (0.5, 0.3), (1.0, 0.3)))
+    algorithm = adaptive_entropy_coef(target=curve)
+    state = HoldEntropyWithCoefficient().init()
+    applied = []
+    for step in (1, 25, 50, 75):  # floors 0.594, 0.45, 0.3 and 0.3 around an entropy of 0.4
+        (control,) = algorithm.at_step(step, 100).control
+        result = control.part(metrics={"entropy": 0.4}, state=state)
+        state = result.state
+        applied.append(result.value[PATH])
+        assert result.metrics["entropy_control/target"] == pytest.approx(curve(step, 100))
+    assert applied == pytest.approx([0.005, 0.01, 0.0, 0.0])
+    assert algorithm.paths()["control.hold_entropy_with_coefficient.target"] == curve

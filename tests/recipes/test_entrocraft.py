@@ -6,7 +6,7 @@ from builders import clipped, flat_batch, learning, plain_push, pushed, ragged_b
 
 from strop.recipes.entrocraft import entrocraft
 from strop.recipes.grpo import grpo
-from strop.schedule import Cosine, Linear
+from strop.schedule import Cosine, Linear, Points
 
 
 def _example(entropy):
@@ -31,6 +31,8 @@ def test_composes_with_schedules_and_numbers():
     entrocraft(h_low=0.5, h_high=0.5).check()
     now = entrocraft(h_low=Cosine(0.4, 0.1), h_high=0.5).at_step(10, 10).selection[0].part
     assert (now.h_low, now.h_high) == (pytest.approx(0.1), 0.5)
+    drawn = Points(((0.0, 0.6), (0.5, 0.3), (1.0, 0.3)))
+    assert entrocraft(h_low=drawn).at_step(5, 20).selection[0].part.h_low == pytest.approx(0.45)
     default = entrocraft().at_step(1, 2).selection[0].part
     assert (default.h_low, default.h_high) == pytest.approx((0.5, 0.6))
 

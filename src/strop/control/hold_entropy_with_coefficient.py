@@ -6,6 +6,7 @@ from typing import Any
 
 from strop.errors import UserError
 from strop.part import Result, require
+from strop.schedule import EntropyTarget, Schedule
 
 
 @dataclass(frozen=True)
@@ -31,8 +32,8 @@ class HoldEntropyWithCoefficient:
     path: str = "terms.entropy.coef"
     # c before the first step. Default: released code (TRL's entropy_coef).
     start: float = 0.0
-    # The floor, nats. Default: released code (TRL).
-    target: float = 0.2
+    # The floor, nats; may change over the run. Default: released code (TRL).
+    target: EntropyTarget = 0.2
     # Change of c in a step. Default: released code (TRL).
     delta: float = 0.005
     # Smallest and largest c. Default: released code (TRL).
@@ -55,6 +56,7 @@ class HoldEntropyWithCoefficient:
     def __call__(self, metrics: Mapping[str, float], state: Mapping[str, Any]) -> Result:
         if "entropy" not in metrics:  # a step without rollouts says nothing about entropy
             return Result({}, dict(state))
+        assert not isinstance(self.target, Schedule)
         low, high = self.bounds
         scarce = metrics["entropy"] <= self.target
         if scarce:
@@ -62,5 +64,9 @@ class HoldEntropyWithCoefficient:
         else:
             coef = max(state["coef"] - self.delta, low)
         applied = coef if scarce else 0.0
-        report = {"entropy_control/coef": coef, "entropy_control/applied_coef": applied}
+        report = {
+            "entropy_control/coef": coef,
+            "entropy_control/applied_coef": applied,
+            "entropy_control/target": float(self.target),
+        }
         return Result({self.path: applied}, {"coef": coef}, report)

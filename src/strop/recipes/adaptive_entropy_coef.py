@@ -10,13 +10,15 @@ from strop.part import Use
 from strop.recipes._base import ESTIMATOR, average
 from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
+from strop.schedule import EntropyTarget
 
 
 @inherits(grpo, without=ESTIMATOR, aggregation="token-mean")
 def adaptive_entropy_coef(
     *,
     c0: float = 0.0,
-    target: float = 0.2,
+    # The floor, nats.
+    target: EntropyTarget = 0.2,
     delta: float = 0.005,
     c_min: float = 0.0,
     c_max: float = 1.0,
@@ -32,7 +34,7 @@ def adaptive_entropy_coef(
     Differs from the parent: an entropy term whose coefficient an integral controller sets; token
     mean, as TRL has it.
     Differs from the paper: H is the mean over the tokens of a step, not of an optimiser step.
-    Try: target (nats), delta, c0.
+    Try: target (nats, or a schedule of it), delta, c0.
     """
     algorithm = grpo(**parent)
     bonus = Term("entropy", Use(RewardEntropy()), average("token-mean"), coef=0.0)

@@ -7,15 +7,15 @@ from strop.algorithm import Algorithm
 from strop.part import Use
 from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
-from strop.schedule import Linear, Schedule
+from strop.schedule import EntropyTarget, Linear
 from strop.selection.keep_inside_entropy_band import KeepInsideEntropyBand
 
 
 @inherits(grpo, without=("std", "singleton"), beta=1e-3, aggregation="prompt-mean")
 def entrocraft(
     *,
-    h_low: float | Schedule = Linear(0.6, 0.4),  # noqa: B008 (frozen)
-    h_high: float | Schedule = Linear(0.7, 0.5),  # noqa: B008 (frozen)
+    h_low: EntropyTarget = Linear(0.6, 0.4),  # noqa: B008 (frozen)
+    h_high: EntropyTarget = Linear(0.7, 0.5),  # noqa: B008 (frozen)
     **parent: Any,
 ) -> Algorithm:
     """Addressing Performance Saturation for LLM RL via Precise Entropy Curve Control.

@@ -11,16 +11,16 @@ from strop.part import Use
 from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
 from strop.reward.rescale_reward import RescaleReward
-from strop.schedule import Linear, Schedule
+from strop.schedule import EntropyTarget, Linear
 
 
 @inherits(grpo, without=("std", "normalize_std", "singleton"), beta=1e-3, aggregation="token-mean")
 def entrocraft_code_variant(
     *,
     # Lower edge of the band, nats.
-    h_low: float | Schedule = Linear(0.6, 0.4),  # noqa: B008 (frozen)
+    h_low: EntropyTarget = Linear(0.6, 0.4),  # noqa: B008 (frozen)
     # Upper edge of the band, nats.
-    h_high: float | Schedule = Linear(0.7, 0.5),  # noqa: B008 (frozen)
+    h_high: EntropyTarget = Linear(0.7, 0.5),  # noqa: B008 (frozen)
     # What is left of positive rewards below the band.
     positive_weight: float = 0.0,
     # reward <- reward_scale * reward + reward_shift; 1 and 0 where it is -1 or 1 already.

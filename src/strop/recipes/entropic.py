@@ -12,14 +12,14 @@ from strop.recipes._base import ESTIMATOR
 from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
 from strop.reward.rescale_reward import RescaleReward
-from strop.schedule import Schedule
+from strop.schedule import EntropyTarget
 
 
 @inherits(grpo, without=ESTIMATOR, beta=1e-3, aggregation="token-mean")
 def entropic(
     *,
     # What entropy is held at, nats.
-    target: float | Schedule = 0.5,
+    target: EntropyTarget = 0.5,
     # Weights of this step's error and of each earlier one, per nat.
     gain: float = 1.0,
     integral_gain: float = 0.01,

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from strop import segments
 from strop.part import Result, Selected, require
-from strop.schedule import Linear, Schedule
+from strop.schedule import EntropyTarget, Linear, Schedule
 
 
 @dataclass(frozen=True)
@@ -31,9 +31,9 @@ class KeepInsideEntropyBand:
     """
 
     # Lower edge, nats; may change over the run. Default: paper (hyperparameter table).
-    h_low: float | Schedule = Linear(0.6, 0.4)  # noqa: RUF009 (frozen)
+    h_low: EntropyTarget = Linear(0.6, 0.4)  # noqa: RUF009 (frozen)
     # Upper edge, nats; may change over the run. Default: paper (hyperparameter table).
-    h_high: float | Schedule = Linear(0.7, 0.5)  # noqa: RUF009 (frozen)
+    h_high: EntropyTarget = Linear(0.7, 0.5)  # noqa: RUF009 (frozen)
 
     def __post_init__(self) -> None:
         require(self, "h_low")

@@ -8,7 +8,7 @@ from torch import Tensor
 from strop import segments
 from strop.errors import UserError
 from strop.part import Result, require
-from strop.schedule import Linear, Schedule
+from strop.schedule import EntropyTarget, Linear, Schedule
 
 
 @dataclass(frozen=True)
@@ -32,9 +32,9 @@ class LearnOneSignOutsideEntropyBand:
     """
 
     # Lower edge, nats; may change over the run. Default: paper (hyperparameter table).
-    h_low: float | Schedule = Linear(0.6, 0.4)  # noqa: RUF009 (frozen)
+    h_low: EntropyTarget = Linear(0.6, 0.4)  # noqa: RUF009 (frozen)
     # Upper edge, nats; may change over the run. Default: paper (hyperparameter table).
-    h_high: float | Schedule = Linear(0.7, 0.5)  # noqa: RUF009 (frozen)
+    h_high: EntropyTarget = Linear(0.7, 0.5)  # noqa: RUF009 (frozen)
     # What is left of positive rewards below the band. Default: released code (nsr).
     positive_weight: float = 0.0
 

@@ -8,7 +8,7 @@ from torch import Tensor
 from strop import segments
 from strop.errors import UserError
 from strop.part import Result, require
-from strop.schedule import Schedule
+from strop.schedule import EntropyTarget, Schedule
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class WeighSignsByEntropyError:
     """
 
     # What entropy is held at, nats; may change over the run. Default: released code.
-    target: float | Schedule = 0.5
+    target: EntropyTarget = 0.5
     # Weight of this step's error, per nat. Default: released code.
     gain: float = 1.0
     # Weighted sum of the errors before this step. Default: released code.
