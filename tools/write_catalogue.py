@@ -2,9 +2,9 @@
 
     python tools/write_catalogue.py [--check]
 
-docs/METHODS.md is written whole, from the recipes and parts. In docs/NOTATION.md and docs/BATCH.md
-the tables between `<!-- table: NAME -->` and `<!-- end -->` are replaced. With --check nothing is
-written, and the exit code is 1 where a file is out of date.
+docs/METHODS.md and docs/PARTS.md are written whole, from the recipes and parts. In
+docs/NOTATION.md and docs/BATCH.md the tables between `<!-- table: NAME -->` and `<!-- end -->` are
+replaced. With --check nothing is written, and the exit code is 1 where a file is out of date.
 """
 
 import re
@@ -18,6 +18,7 @@ from strop import part as parts
 from strop.algorithm import Algorithm
 from strop.batch import COLUMNS, DERIVED, LEVELS, level_of
 from strop.catalogue import Entry
+from strop.cost import costs
 from strop.schedule import SCHEDULES
 from strop.training import config
 
@@ -25,8 +26,23 @@ DOCS = Path(__file__).parents[1] / "docs"
 HEADER = """# Methods and the parts they are made of
 
 Written by `python tools/write_catalogue.py` from the recipes' docstrings and compositions; change
-those, not this file. `strop recipes NAME` and `strop parts NAME` print the same and more. A
-status `exact` means that the recipe follows the paper's equations, but for the differences named.
+those, not this file. `strop recipes NAME` prints the same and more. The parts are listed in
+[PARTS.md](PARTS.md).
+
+Status: `exact` follows the paper's equations, but for the differences named; `partial` had to infer
+something and says what under "differs from the paper"; `abstract` rests on a paper's abstract or
+description. Seam: the stages that differ from the parent's. Cost: work of a step beside sampling
+its rollouts and one update on them, with the default parameters.
+"""
+PARTS_HEADER = """# Parts, why each exists and which recipes use it
+
+Written by `python tools/write_catalogue.py` from the parts' docstrings; change those, not this
+file. `strop parts NAME` prints a part's equation, columns, fields and edge cases. Users are the
+recipes with their default parameters; a part without users is reached by a parameter or the
+notation.
+
+Beside each part stands its nearest other one, and what tells them apart or makes them equal: that
+difference is why it exists.
 """
 DERIVED_MEANING = {
     "rollout_T": "row of the token's rollout",
@@ -50,7 +66,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def wanted() -> dict[Path, str]:
     """Every file that this script writes, with the text it should have."""
-    found = {DOCS / "METHODS.md": methods()}
+    found = {DOCS / "METHODS.md": methods(), DOCS / "PARTS.md": parts_page()}
     for name in ("NOTATION.md", "BATCH.md"):
         path = DOCS / name
         text = _now(path)
@@ -67,30 +83,72 @@ def methods() -> str:
     entries = _family_order(catalogue.recipes())
     composed = {entry.name: entry.load()() for entry in entries}
     rows = [
-        (f"[`{e.name}`](#{e.name})", _arxiv(e), _parent(e), _status(e), e.summary.rstrip("."))
+        (
+            f"[`{e.name}`](#{e.name})", _arxiv(e), _parent(e), _status(e),
+            _seam(e, composed), _cost(composed[e.name]), e.summary.rstrip("."),
+        )
         for e in entries
-    ]
-    pieces = [
-        HEADER,
-        _table(("recipe", "arXiv", "parent", "status", "title"), rows),
-        *(_section(entry, composed) for entry in entries),
-        "## Parts and the recipes that use them\n\nWith the recipes' default parameters. A part "
-        "that none of them uses is reached by a parameter or by the notation.\n",
-        _table(("part", "folder", "effect", "recipes"), _reverse(composed)),
-    ]
+    ]  # fmt: skip
+    heads = ("recipe", "arXiv", "parent", "status", "seam", "cost", "title")
+    pieces = [HEADER, _table(heads, rows), *(_section(entry, composed) for entry in entries)]
     return "\n".join(pieces) + "\n"
+
+
+def parts_page() -> str:
+    """The text of PARTS.md."""
+    composed = {entry.name: entry.load()() for entry in catalogue.recipes()}
+    users: dict[str, list[str]] = {}
+    for recipe, algorithm in composed.items():
+        for name in dict.fromkeys(parts.name_of(use.part) for _, use in algorithm.uses()):
+            users.setdefault(name, []).append(recipe)
+    pieces = [PARTS_HEADER]
+    for folder in catalogue.PART_FOLDERS:
+        entries = catalogue.parts(folder)
+        rows = [
+            (f"`{e.name}`", e.summary, e.line("Nearest part"), _users(users, e.name, len(composed)))
+            for e in entries
+        ]
+        heads = ("part", "effect", "nearest part", "recipes")
+        pieces.append(f"## {folder} ({len(entries)})\n\n{_table(heads, rows)}")
+    return "\n".join(pieces)
+
+
+def _users(users: dict[str, list[str]], part: str, num_recipes: int) -> str:
+    names = users.get(part, [])
+    if len(names) > num_recipes // 2:
+        return "all" if len(names) == num_recipes else f"{len(names)} of {num_recipes}"
+    return ", ".join(sorted(names)) or "none"
+
+
+def _differing(
+    entry: Entry, composed: dict[str, Algorithm]
+) -> dict[str, tuple[Sequence[str], bool]]:
+    """The parts of each stage that has some, and whether the parent has others there."""
+    parent = composed.get(_parent(entry))
+    theirs = notation.describe(parent) if parent else {}
+    ours = notation.describe(composed[entry.name])
+    return {stage: (texts, theirs.get(stage) != texts) for stage, texts in ours.items()}
+
+
+def _seam(entry: Entry, composed: dict[str, Algorithm]) -> str:
+    if _parent(entry) not in composed:
+        return "all"
+    found = _differing(entry, composed)
+    return ", ".join(stage for stage, (_, differs) in found.items() if differs) or "none"
+
+
+def _cost(algorithm: Algorithm) -> str:
+    return "; ".join(costs(algorithm)) or "none"
 
 
 def _section(entry: Entry, composed: dict[str, Algorithm]) -> str:
     """One recipe: its equation, its parts and the columns that they read."""
     algorithm = composed[entry.name]
-    parent = composed.get(_parent(entry))
-    theirs = notation.describe(parent) if parent else {}
-    rows = []
-    for stage, texts in notation.describe(algorithm).items():
-        if texts:
-            mark = "as the parent" if theirs.get(stage) == texts else ""
-            rows.append((stage, "<br>".join(f"`{text}`" for text in texts), mark))
+    rows = [
+        (stage, "<br>".join(f"`{text}`" for text in texts), "" if differs else "as the parent")
+        for stage, (texts, differs) in _differing(entry, composed).items()
+        if texts
+    ]
     reads = ", ".join(f"`{name}`" for name in sorted(algorithm.reads()))
     return "\n".join(
         [
@@ -102,23 +160,9 @@ def _section(entry: Entry, composed: dict[str, Algorithm]) -> str:
             f"- Differs from the paper: {entry.line('Differs from the paper')}.",
             f"- Try: {entry.line('Try')}.\n",
             _table(("stage", "parts", ""), rows),
-            f"Reads: {reads}.\n",
+            f"Reads: {reads}. Cost: {_cost(algorithm)}.\n",
         ]
     )
-
-
-def _reverse(composed: dict[str, Algorithm]) -> list[tuple[str, ...]]:
-    """Every part with the recipes that use it."""
-    users: dict[str, list[str]] = {}
-    for recipe, algorithm in composed.items():
-        for name in dict.fromkeys(parts.name_of(use.part) for _, use in algorithm.uses()):
-            users.setdefault(name, []).append(recipe)
-    rows = []
-    for entry in catalogue.parts():
-        names = sorted(users.get(entry.name, []))
-        shown = "all" if len(names) == len(composed) else ", ".join(names) or "none"
-        rows.append((f"`{entry.name}`", entry.folder, entry.summary, shown))
-    return rows
 
 
 def _family_order(entries: Iterable[Entry]) -> list[Entry]:

@@ -120,6 +120,7 @@ def _fields(fields: Iterable[Field]) -> list[dict[str, str]]:
 
 def _recipe_page(entry: Entry) -> dict[str, Any]:
     from strop import notation  # composing imports the parts, and so torch
+    from strop.cost import costs
 
     lines = {key: entry.line(label) for key, label in RECIPE_LINES.items()}
     function = entry.load()
@@ -132,6 +133,7 @@ def _recipe_page(entry: Entry) -> dict[str, Any]:
         "code": entry.line("Code"),
         **lines,
         "stages": stages,
+        "costs": list(costs(function())),
         "parameters": [
             {
                 **f,
@@ -214,6 +216,8 @@ def _print_recipe(page: dict[str, Any]) -> None:
     for stage, texts in page["stages"].items():
         table.add_row(stage, "\n".join(texts))
     console.print(Padding(table, (0, 0, 0, 2), expand=False))
+    extra = "; ".join(page["costs"]) or "none"
+    _section(console, "Work beside the rollouts and one update", extra)
     _section(console, "Differs from the parent", page["differs_from_parent"])
     _section(console, "Differs from the paper", page["differs_from_paper"])
     _section(console, "Try", page["try"])

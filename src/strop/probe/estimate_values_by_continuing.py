@@ -31,6 +31,7 @@ class EstimateValuesByContinuing:
     """
 
     writes: ClassVar[tuple[str, ...]] = ("prefix_value_T",)
+    facts: ClassVar[frozenset[str]] = frozenset({"samples_again"})
     # Answers for each beginning. Default: paper (9 for GSM8K, 4 for MATH).
     num_continuations: int = 9
     # Outcome of a continuation that was cut off. Default: released code (0).

@@ -31,6 +31,7 @@ class MeasureAnswerGain:
     """
 
     writes: ClassVar[tuple[str, ...]] = ("reward_K",)
+    facts: ClassVar[frozenset[str]] = frozenset({"scores_again"})
     # Text before the answer. Default: ours (none; the paper closes the thinking and opens a tag).
     opening: str = ""
     # Column of the prompt's row with the right answer. Default: ours (the usual name).

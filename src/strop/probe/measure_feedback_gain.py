@@ -33,6 +33,7 @@ class MeasureFeedbackGain:
     """
 
     writes: ClassVar[tuple[str, ...]] = ("gain_K",)
+    facts: ClassVar[frozenset[str]] = frozenset({"scores_again"})
     # Text in place of the feedback. Default: paper.
     placeholder: str = "No information found."
 

@@ -29,6 +29,7 @@ class MeasurePromptConfidence:
     """
 
     writes: ClassVar[tuple[str, ...]] = ("prompt_confidence_B",)
+    facts: ClassVar[frozenset[str]] = frozenset({"scores_again"})
     # Share of the tokens, the least likely ones, that make up the confidence. Default: paper.
     share: float = 0.2
 

@@ -1,0 +1,39 @@
+"""What a step of a method costs beside sampling its rollouts and one update on them."""
+
+from strop import part as parts
+from strop.algorithm import REFRESHED, Algorithm
+from strop.training.refresh import wanted_columns
+
+# Facts of probes that keep the engine or the policy busy once more.
+ASKING = {
+    "samples_again": "further answers",
+    "scores_again": "forward passes over further texts",
+}
+DISTRIBUTIONS = ("entropy_T", "mean_logp_T", "logq_TV")
+
+
+def costs(algorithm: Algorithm) -> tuple[str, ...]:
+    """The extra work of a step, one phrase each, in the order of a step; empty when there is none.
+
+    It follows from the columns that the parts read and from what they state about themselves, for
+    the parameters that the algorithm has.
+    """
+    found = []
+    for path, use in algorithm.uses():
+        if path.startswith("curation.") and getattr(use.part, "max_rounds", 1) != 1:
+            found.append("further prompts until the batch is full")
+        found += [text for fact, text in ASKING.items() if fact in parts.facts(use)]
+    wanted = wanted_columns(algorithm)
+    read = {r.column for term in algorithm.terms for _, u in term.uses() for r in parts.reads(u)}
+    if wanted & REFRESHED - {"logp_ref_T"}:
+        found.append("a forward pass of the policy")
+    if "logp_ref_T" in wanted or "logq_ref_TV" in read:
+        found.append("a reference policy and its forward pass")
+    if values := algorithm.value_columns():
+        found.append("a critic" if len(values) == 1 else f"a critic with {len(values)} heads")
+    if read & set(DISTRIBUTIONS):
+        found.append("the head's whole distribution in the update")
+    if algorithm.plan is not None:
+        updates = getattr(algorithm.plan.part, "num_updates", "several")
+        found += [f"{updates} updates"] if updates != 1 else []
+    return tuple(dict.fromkeys(found))
