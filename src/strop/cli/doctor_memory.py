@@ -10,8 +10,8 @@ FORMULAS = {
     "masters": "trained * 4 where b is 2; none for adapters",
     "optimiser": "trained * 2 * o, AdamW's two averages",
     "reference": "parameters * b where the method reads a reference; none with adapters",
-    "held": "with engine.staleness trained * b for the engine's copy, and (staleness + 1) times that "
-    "in main memory; o in place of b with adapters",
+    "held": "with engine.staleness trained * b for the engine's copy, (staleness + 1) times it in "
+    "main memory; o in place of b with adapters",
     "gradients": "trained * o, and vocabulary * hidden * o once more; not that with adapters",
     "kv_cache": "slots * places * layers * 2 * kv heads * head size * b",
     "drawing": "slots * vocabulary * (24 + b)",
