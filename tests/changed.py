@@ -10,7 +10,7 @@ WORDS = (
     "seq-mean-token-sum", "sum", "mean_norm", "trajectories", "greedy",
     "similarity", "grpo", "paper", "code", "topk", "quantile", "full", "kept",
     "forward", "mean", "trajectory", "uniform", "batch", "length", "tokens", "vision",
-    "first_intra", "reward", "any",
+    "first_intra", "reward", "any", "verl", "exponential",
 )  # fmt: skip
 
 

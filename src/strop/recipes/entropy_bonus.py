@@ -1,0 +1,54 @@
+"""Group relative policy optimisation that is also paid for keeping its choices open."""
+
+import dataclasses
+from typing import Any
+
+from strop.algorithm import Algorithm, Term
+from strop.errors import UserError
+from strop.loss.penalty.reward_entropy import RewardEntropy
+from strop.part import Use
+from strop.recipes._base import average, with_policy
+from strop.recipes._inherit import inherits
+from strop.recipes.grpo import grpo
+from strop.schedule import Schedule
+from strop.selection.keep_high_entropy_tokens import KeepHighEntropyTokens
+
+FRAMEWORKS = ("trl", "verl")
+
+
+@inherits(grpo)
+def entropy_bonus(
+    *,
+    # Weight of the entropy, reward per nat; may change over the run.
+    coef: float | Schedule = 0.001,
+    # Whose average of the entropies: "trl" (per token) or "verl" (as the policy's).
+    framework: str = "trl",
+    # Share of the tokens, by entropy, that the policy and the bonus are trained on.
+    rho: float = 1.0,
+    aggregation: str = "seq-mean-token-mean",
+    **parent: Any,
+) -> Algorithm:
+    """Entropy regularisation as in TRL and verl.
+
+    arXiv 1602.01783, sec. 4 (the bonus). Code: huggingface/trl, verl-project/verl. Parent: grpo.
+    Status: exact.
+
+    Equation: loss = grpo's - coef agg(H_t), H_t = -sum_v q_v log q_v with gradient; agg is the
+    mean over tokens (trl), or the aggregation of the policy's loss (verl).
+    Differs from the parent: the entropy term; at coef 0 none.
+    Differs from the paper: per generated token, where the paper has an action. Both frameworks
+    leave it off by default (verl's was 0.001 once); 0.002 has been reported to be too much for a
+    long run. With rho below 1, trl's masked form: the bonus is over the kept tokens alone.
+    Try: coef (linear(0.002, 0)), framework ("verl" with aggregation "seq-mean-token-sum": the
+    same coefficient is then as many times stronger as answers are long).
+    """
+    if framework not in FRAMEWORKS:
+        raise UserError(f"recipe entropy_bonus: framework is trl or verl, not {framework!r}")
+    algorithm = grpo(aggregation=aggregation, **parent)
+    mean = average("token-mean" if framework == "trl" else aggregation)
+    kept = None
+    if rho < 1:
+        algorithm = with_policy(algorithm, on=Use(KeepHighEntropyTokens(rho, normaliser="full")))
+        kept = Use(KeepHighEntropyTokens(rho))
+    bonus = Term("entropy", Use(RewardEntropy()), mean, on=kept, coef=coef)
+    return dataclasses.replace(algorithm, terms=(*algorithm.terms, bonus))
