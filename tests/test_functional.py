@@ -269,3 +269,33 @@ def test_estimates_under_the_policy_are_the_divergence():
         )
         mean = {name: mean[name] + float(policy[one] * found[name]) for name in mean}
     assert mean == pytest.approx({"k1": 0.025267, "k2": 0.024862, "k3": 0.025267}, abs=1e-6)
+
+
+def test_words_of_a_method_for_the_same_tensor():
+    probs = torch.tensor([[0.99, 0.5, 0.95, 0.3, 0.99, 0.7, 0.99, 0.2]])
+    mask, values = torch.ones(1, 8), torch.rand(1, 9, generator=torch.Generator().manual_seed(0))
+    own = functional.advantages(
+        "spo_chain", probs=probs, mask=mask, scores=torch.tensor([1.0]),
+        values_after_position_minus1_first=values, params={"interval": 2},
+    )  # fmt: skip
+    usual = functional.advantages(
+        "spo_chain", logp_beh=probs.log(), mask=mask, rewards=torch.tensor([1.0]),
+        prefix_value=values[:, :8], params={"interval": 2},
+    )  # fmt: skip
+    assert own.abs().sum() > 1
+    torch.testing.assert_close(own, usual)
+    rewards, groups = torch.tensor([3.0, 1.0, 0.0, 0.0]), torch.zeros(4, dtype=torch.int64)
+    plain = functional.advantages(
+        "grpo_passk", rewards=rewards, prompts=groups, params={"divide_by_std": False}
+    )
+    assert plain.tolist() == [2.0, 0.0, 0.0, 0.0]
+
+
+def test_says_what_is_there_twice_or_missing():
+    rewards, groups = torch.ones(2), torch.zeros(2, dtype=torch.int64)
+    with pytest.raises(UserError, match="prompts is groups"):
+        functional.advantages("grpo", rewards=rewards, groups=groups, prompts=groups)
+    with pytest.raises(UserError, match="needs groups"):
+        functional.advantages("grpo", rewards=rewards, mask=torch.ones(2, 3))
+    with pytest.raises(UserError, match="give mask"):
+        functional.advantages("reinforce_plus_plus", rewards=rewards)

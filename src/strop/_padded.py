@@ -2,7 +2,7 @@
 
 import dataclasses
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -62,6 +62,19 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "logits": ("logq_TV",),
     "logits_old": ("logq_old_TV",),
     "logits_ref": ("logq_ref_TV",),
+}
+# Other names of the same tensor, where methods have words of their own, and what it is made of.
+SYNONYMS: dict[str, tuple[str, Callable[[Tensor], Tensor]]] = {
+    "prompts": ("groups", lambda column: column),
+    "scores": ("rewards", lambda column: column),
+    "branch_pos": ("fork_at", lambda column: column),
+    "probs": ("logp_beh", torch.log),
+    # [B, T + 1], the prompt's value first; the last is that of the whole answer
+    "values_after_position_minus1_first": ("prefix_value", lambda column: column[:, :-1]),
+}
+# Names of parameters beside the recipe's own.
+SAME_PARAMETER = {
+    "grpo_passk": {"norm_adv_by_std_in_grpo": "normalize_std", "divide_by_std": "normalize_std"},
 }
 # Columns through which gradient flows; all others are detached.
 CURRENT = frozenset({"logp_T", "entropy_T", "mean_logp_T", "value_T", "logq_TV"})
@@ -158,12 +171,25 @@ def compose(
 ) -> tuple[Algorithm, dict[str, Any]]:
     """The recipe, and the given tensors with those run-wide numbers that stood in `params`."""
     name = ALIASES.get(name, name)
+    params = {SAME_PARAMETER.get(name, {}).get(key, key): value for key, value in params.items()}
+    given = _usual_names(given)
     known = inspect.signature(catalogue.load("recipe", name)).parameters
     run_wide = {
         key: value for key, value in params.items() if key not in known and (key in RUN_WIDE)
     }
     own = {key: value for key, value in params.items() if key not in run_wide}
     return notation.build_recipe(name, own), {**given, **run_wide}
+
+
+def _usual_names(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The tensors under their usual names. Raises UserError for one that is there twice."""
+    found = dict(given)
+    for name in [name for name in given if name in SYNONYMS]:
+        usual, make = SYNONYMS[name]
+        if usual in found:
+            raise UserError(f"{name} is {usual}: give one of the two")
+        found[usual] = make(torch.as_tensor(found.pop(name)))
+    return found
 
 
 def _names(column: str) -> list[str]:

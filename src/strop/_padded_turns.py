@@ -141,7 +141,9 @@ def layout_of(mask_BT: Tensor | None, given: Mapping[str, Any]) -> tuple[Layout,
         turn_ids = torch.arange(turns.shape[1], device=turns.device).expand(turns.shape)
         valid = mask_BT
     if mask_BT is None:
-        rows = rest["groups"] if trajectories is None else trajectories
+        rows = rest.get("groups") if trajectories is None else trajectories
+        if rows is None:
+            raise UserError("give mask [B, T], or groups [B]: nothing says how many rows there are")
         mask_BT = torch.ones_like(torch.as_tensor(rows), dtype=torch.bool)[:, None]
     if not isinstance(mask_BT, Tensor) or mask_BT.dim() != 2:
         raise UserError("mask must be a tensor [B, T]")

@@ -49,7 +49,7 @@ def advantages(
     name: str,
     *,
     rewards: Tensor | None = None,
-    groups: Tensor,
+    groups: Tensor | None = None,
     mask: Tensor | None = None,
     params: Mapping[str, Any] | None = None,
     seed: int = 0,
