@@ -123,6 +123,9 @@ def logged(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
     plain = {"model": {"name": "tiny"}, "data": {"task": "corridor"}, "reward": {"functions": []}}
     raw = {**lab.raw("mrs", evaluation={"every": 3}, training={"save_every": 0}), **plain}
     found["corridor"] = keys_of_run(runner, raw, folder / "corridor")
+    game = {"model": {"name": "tiny"}, "data": {"task": "hide_and_guess"}}
+    raw = {**lab.raw("grpo", training={"save_every": 0}), **game, "reward": {"functions": []}}
+    found["hide_and_guess"] = keys_of_run(runner, raw, folder / "hide_and_guess")
     return found
 
 

@@ -71,7 +71,7 @@ COLUMNS: tuple[Column, ...] = (
     Column("denominator_T", "bool", "", "selection", "the token counts in averages"),
     Column("rollout_K", "int", "row of rollout", "rollout", "the rollout of the turn"),
     Column("index_K", "int", "", "rollout", "position of the turn in its rollout"),
-    Column("role_K", "int", "", "rollout", "player or role"),
+    Column("role_K", "int", "", "rollout", "role of the player whose turn it is"),
     Column("reward_K", "float", "reward", "reward", "reward of a turn"),
     Column("state_K", "int", "key", "rollout", "anchor state before the turn"),
     Column("action_K", "int", "key", "rollout", "the action's text"),
@@ -85,6 +85,11 @@ COLUMNS: tuple[Column, ...] = (
     Column("second_advantage_K", "float", "reward", "advantage", "another one, of other peers"),
     Column("group_B", "int", "row of prompt", "rollout", "the prompt group of the rollout"),
     Column("rollout_uid_B", "int", "", "rollout", "stable over the run"),
+    Column("player_B", "int", "", "rollout", "player whose turns these are, from 0"),
+    Column("role_B", "int", "", "rollout", "role of the player"),
+    Column(
+        "episode_B", "int", "", "rollout", "uid of the rollout that began its episode; one a game"
+    ),
     Column(
         "reward_BM", "float", "reward", "reward", "named rewards before they are summed; NaN: none"
     ),

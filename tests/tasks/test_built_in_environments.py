@@ -1,6 +1,7 @@
 """The environments that come with strop, played by hand."""
 
 import re
+import sys
 
 import pytest
 from hypothesis import given
@@ -136,6 +137,16 @@ def test_nothing_of_an_action_is_run(tmp_path):
     assert not target.exists()
 
 
+def played(environment, actions):
+    """What it answers until the episode is over."""
+    answers = []
+    for action in actions:
+        answers.append(environment.step(action))
+        if answers[-1].done:
+            break
+    return answers
+
+
 @pytest.mark.parametrize("name", sorted(built_in()))
 @given(actions=st.lists(st.text(max_size=12), max_size=6), seed=st.integers(0, 2**40))
 def test_any_text_is_answered_and_compact_texts_have_few_characters(name, actions, seed):
@@ -144,12 +155,119 @@ def test_any_text_is_answered_and_compact_texts_have_few_characters(name, action
         one, two = make(name, style=style), make(name, style=style)
         first = one.reset(seed)
         assert first == two.reset(seed)
-        answers = [one.step(action) for action in actions]
-        assert answers == [two.step(action) for action in actions]
+        answers = played(one, actions)
+        assert answers == played(two, actions)
         if style == "compact":
             for observation in (first, *answers):
                 ids = ours(observation.text, add_special_tokens=False)["input_ids"]
                 assert ours.unk_token_id not in ids
+
+
+def test_open_spiel_needs_its_package(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyspiel", None)
+    with pytest.raises(UserError, match=r"needs the package open-spiel: pip install 'strop\[games"):
+        make("open_spiel")
+
+
+def test_kuhn_poker_shows_each_player_its_own_card():
+    """All six deals; pass, bet, bet: 2 chips change hands, and the higher card has them."""
+    deals = set()
+    for seed in range(40):
+        game = make("open_spiel", style="compact")
+        first = game.reset(seed)
+        second = game.step("0")
+        third = game.step("1")
+        last = game.step("1and more")
+        mine, theirs = first.text[-2], second.text[4]
+        deals.add(mine + theirs)
+        assert (first.text, first.role) == (f"0,1:{mine}=", 0)
+        assert (second.text, second.role, second.rewards) == (f"0,1:{theirs}-=", 1, (0, 0))
+        assert (third.text, third.role) == (f":{mine}-+=", 0)
+        won = 2.0 if mine > theirs else -2.0
+        assert last == Observation("", done=True, rewards=(won, -won))
+        assert len({first.state, second.state, third.state}) == 3
+    assert deals == {"01", "02", "10", "12", "20", "21"}
+
+
+def test_tic_tac_toe_is_won_and_lost():
+    game = make("open_spiel", game="tic_tac_toe", style="compact")
+    assert game.reset(5).text == "0,1,2,3,4,5,6,7,8:000000000="
+    texts = [game.step(move) for move in "0314"]
+    assert [o.role for o in texts] == [1, 0, 1, 0]
+    assert [o.text for o in texts] == [
+        "1,2,3,4,5,6,7,8:100000000=", ":100200000=", ":110200000=", ":110220000="
+    ]  # fmt: skip
+    assert game.step("2") == Observation("", done=True, rewards=(1.0, -1.0))
+
+
+@pytest.mark.parametrize("move", ["0", "9", "", "x", "-7"])
+def test_a_move_that_is_not_legal_loses(move):
+    game = make("open_spiel", game="tic_tac_toe", style="compact", legal_reward=0.1)
+    game.reset(0)
+    assert game.step("0").rewards == (0.1, 0.0)
+    lost = game.step(move)
+    assert (lost.done, lost.valid, lost.rewards) == (True, False, (0.0, -1.05))
+    assert game.reward_range == (-1.05, pytest.approx(1.9))
+
+
+def test_open_spiel_in_words():
+    game = make("open_spiel")
+    text = game.reset(0).text
+    assert "You are player 0 of 2 in the game kuhn_poker" in text
+    assert text.endswith("Legal actions: 0 (Pass), 1 (Bet)\n")
+    answer = game.step("With 2 cards below mine I choose 1.")
+    assert answer.valid
+    assert answer.text.startswith("You are player 1 of 2")
+    assert "You are" not in game.reset(0).text.partition("You see")[2]
+    assert not game.step("I bet").valid
+
+
+def test_games_of_three_and_of_one_player():
+    three = make("open_spiel", game="kuhn_poker(players=3)", style="compact")
+    assert three.roles == (0, 1, 2)
+    three.reset(0)
+    assert [three.step("0").role for _ in range(2)] == [1, 2]
+    assert len(three.step("0").rewards) == 3
+    assert make("open_spiel", game="catch").roles == ()
+
+
+def test_hide_and_guess_by_halving():
+    """Three guesses by halving find seven of nine numbers."""
+    found = []
+    for hidden in range(1, 10):
+        game = make("hide_and_guess", style="compact")
+        assert (game.reset(3).text, game.reset(3).role) == ("(1,9)=", 0)
+        observation = game.step(str(hidden))
+        assert (observation.text, observation.role, observation.rewards) == ("1,9=", 1, ())
+        while not observation.done:
+            low, high = map(int, re.findall(r"\d", observation.text))
+            observation = game.step(str((low + high) // 2))
+        found.append(observation.rewards)
+    # 5; 2 and 7; 1, 3, 6 and 8 are found with three guesses, 4 and 9 are not
+    assert found == [(1.0, 0.0) if hidden in (4, 9) else (0.0, 1.0) for hidden in range(1, 10)]
+
+
+def test_defenders_take_turns_and_share():
+    game = make("hide_and_guess", defenders=2, guesses=3, share=0.25, style="compact")
+    assert (game.roles, game.max_turns) == ((0, 1, 1), 2)
+    game.reset(0)
+    walk = [game.step(a) for a in ("7", "2", "x", "7")]
+    assert [(o.text, o.role, o.valid) for o in walk[:3]] == [
+        ("1,9=", 1, True), ("3,9=", 2, True), (":3,9=", 1, False)
+    ]  # fmt: skip
+    assert walk[3] == Observation("", done=True, rewards=(0.0, 1.0, 0.25))
+
+
+def test_an_attacker_without_a_number_forfeits():
+    game = make("hide_and_guess", guesses=1)
+    game.reset(0)
+    assert not game.step("12").valid
+    assert 1 <= game.number <= 9
+    missed = game.step(str(game.number % 9 + 1))
+    assert missed == Observation("", done=True, rewards=(0.0, 0.0))
+    game.reset(0)
+    assert "It lies from 1 to 9." in game.step("Number 4 then").text
+    assert game.step("none").rewards == (1.0, 0.0)
 
 
 @pytest.mark.parametrize(
@@ -164,6 +282,13 @@ def test_any_text_is_answered_and_compact_texts_have_few_characters(name, action
         ("calculator", {"operations": "%"}, r"operations must be some of \+ - \*"),
         ("calculator", {"size": 1}, "size must be"),
         ("calculator", {"max_turns": 0}, "max_turns must be"),
+        ("hide_and_guess", {"defenders": 0}, "defenders must be a whole number from 1 to 100"),
+        ("hide_and_guess", {"share": 2}, "share must be a number from 0.0 to 1.0"),
+        ("open_spiel", {"game": "khun_poker"}, r"no game 'khun_poker' \(did you mean 'kuhn_pok"),
+        ("open_spiel", {"game": "kuhn_poker(cards=3)"}, "cannot load the game 'kuhn_poker.cards"),
+        ("open_spiel", {"game": "matrix_rps"}, "players act at once"),
+        ("open_spiel", {"game": "leduc_poker", "style": "compact"}, "has no signs for"),
+        ("open_spiel", {"format_penalty": -1}, "format_penalty must be a number of at least 0"),
     ],
 )
 def test_options_are_checked(name, options, message):

@@ -63,7 +63,9 @@ def file(tmp_path):
 
 
 def test_what_a_name_means(file):
-    assert set(built_in()) == {"calculator", "corridor", "hidden_number"}
+    assert set(built_in()) == {
+        "calculator", "corridor", "hidden_number", "hide_and_guess", "open_spiel"
+    }  # fmt: skip
     assert source_of("corridor", {"size": 5}) == EnvironmentSource("corridor", {"size": 5})
     assert source_of("environment:corridor") == source_of("corridor")
     assert source_of(f"environment:{file}:Echo") == EnvironmentSource(f"{file}:Echo")

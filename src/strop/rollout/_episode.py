@@ -1,4 +1,4 @@
-"""One episode on its way: its turns so far, its tokens, and what may still be played."""
+"""Episodes on their way: each player's sequence so far, its turns, and what may still be played."""
 
 import hashlib
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from strop.rollout.engines.base import Event
 
 @dataclass(frozen=True)
 class Limits:
-    """Most turns of an episode, most tokens of an action and of all actions, of the sequence.
+    """Most turns of a seat, most tokens of an action and of all its actions, of its sequence.
 
     `first_turns` of the turns are all that the policy is told of until they are used.
     """
@@ -29,21 +29,22 @@ class Limits:
 
 
 @dataclass
-class Episode:
-    """A rollout that is being played. `said` is what each turn showed, heard and was worth."""
+class Seat:
+    """One player's rollout: what it was shown and did. `said` is what each turn was worth, too."""
 
-    number: int  # its place among the episodes that are played together
+    player: int
     seed: int  # of its draws
+    request: int = -1  # of its last action; -1: none yet
     turns: list[Turn] = field(default_factory=list)
     ids: list[int] = field(default_factory=list)  # the sequence
     used: int = 0  # tokens of the actions
     truncated: bool = False
     said: list[dict[str, Any]] = field(default_factory=list)
 
-    def show(self, observation: Any, given: Sequence[int]) -> None:
+    def show(self, observation: Any, given: Sequence[int], role: int) -> None:
         """Begin a turn with an observation and its tokens."""
         key = state_key(observation.state) if observation.state else self._history_key(observation)
-        self.turns.append(Turn(given, [], key, observation.role))
+        self.turns.append(Turn(given, [], key, role))
         self.said.append({"observation": observation.text})
         self.ids += given
 
@@ -56,12 +57,16 @@ class Episode:
         return ids
 
     def judge(self, action: str, observation: Any) -> None:
-        """What came of the action."""
+        """What came of the action, its reward apart."""
         turn = self.turns[-1]
-        turn.reward, turn.done = float(observation.reward), bool(observation.done)
         turn.valid, turn.match = bool(observation.valid), bool(observation.match)
         turn.action = state_key(action.strip())
-        self.said[-1] |= {"action": action, "reward": turn.reward, "valid": turn.valid}
+        self.said[-1] |= {"action": action, "reward": 0.0, "valid": turn.valid}
+
+    def earn(self, reward: float) -> None:
+        """Add a reward to the last turn."""
+        self.turns[-1].reward += float(reward)
+        self.said[-1]["reward"] = self.turns[-1].reward
 
     def room(self, limits: Limits, num_given: int) -> int:
         """Most tokens of the next action after `num_given` more tokens; 0: none may follow."""
@@ -74,6 +79,49 @@ class Episode:
         """The key of everything that was shown and done before, where no state is given."""
         before = f"{self.turns[-1].state}|{self.said[-1]['action']}|" if self.turns else ""
         return state_key(before + observation.text)
+
+
+@dataclass
+class Episode:
+    """An episode and the seats of those who have taken part, the first to act first."""
+
+    number: int  # its place among the episodes that are played together
+    uid: int  # of its prompt
+    seeds: Sequence[int]  # one for each player
+    roles: tuple[int, ...] = ()  # one for each player; none: one player, its roles are labels
+    seats: dict[int, Seat] = field(default_factory=dict)
+    acting: int = 0  # player whose turn it is
+
+    @property
+    def seat(self) -> Seat:
+        """The seat whose turn it is."""
+        return self.seats[self.acting]
+
+    def turn_to(self, observation: Any) -> Seat:
+        """The seat that sees the observation and acts next."""
+        self.acting = observation.role if self.roles else 0
+        return self.seats.setdefault(self.acting, Seat(self.acting, self.seeds[self.acting]))
+
+    def role_of(self, observation: Any) -> int:
+        """The role of the turn that an observation begins."""
+        return self.roles[observation.role] if self.roles else observation.role
+
+    def judge(self, action: str, observation: Any) -> None:
+        """What came of the action, for everyone who has a turn that it can count for."""
+        self.seat.judge(action, observation)
+        if not observation.rewards:
+            self.seat.earn(observation.reward)
+        for player, reward in enumerate(observation.rewards):
+            if player in self.seats:
+                self.seats[player].earn(reward)
+        for seat in self.seats.values():
+            seat.turns[-1].done = bool(observation.done)
+
+    def cut(self) -> None:
+        """A limit ends the episode for all."""
+        self.seats = {player: seat for player, seat in self.seats.items() if seat.turns}
+        for seat in self.seats.values():
+            seat.truncated = True
 
 
 def state_key(text: str) -> int:

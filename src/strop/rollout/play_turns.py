@@ -1,18 +1,22 @@
 """Play every drawn episode several times, turn by turn, all episodes at once."""
 
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
 
+from strop.batch import Batch
 from strop.errors import UserError
 from strop.part import Draw, require
-from strop.rollout._episode import Episode, Limits
+from strop.rollout._episode import Episode, Limits, Seat
 from strop.rollout._sampling_fields import SamplingFields
 from strop.rollout.assemble import COLUMNS, TURN_COLUMNS, assemble_turns, with_turns
 from strop.rollout.commands import Command, Fork, Strategy, Submit
-from strop.rollout.engines.base import Event, Request
+from strop.rollout.engines.base import Event
+
+PLAYER_COLUMNS = ("player_B", "role_B", "episode_B")
 
 
 @dataclass(frozen=True)
@@ -22,21 +26,24 @@ class PlayTurns(SamplingFields):
         sequence = observation_0 action_0 observation_1 action_1 ...
         token of an action ~ softmax(logits / temperature), cut by top_k, top_p, min_p
 
-    Reads: draws.   Writes: the token, turn, rollout and prompt tables, reward_K, done_K, state_K,
-    role_K, valid_K, match_K.
-    Source: none; rollouts over turns as in arXiv 2505.10978 (section 4).
+    Of several players the policy plays all, each in a rollout of its own with what that player saw
+    and did; episode_B links them, and rollouts of one prompt and one role form a group.
+
+    Reads: draws.   Writes: the token, turn, rollout and prompt tables, player_B, episode_B and what
+    the environment said of each turn.
+    Source: none; rollouts over turns as in arXiv 2505.10978 (section 4), self-play 2510.15414.
     Differs from the source: one growing context, where its prompt is written anew each turn.
-    Nearest part: sample_independently; equal to it for episodes of one turn.
-    Edges: max_tokens is of all actions together; truncated is an episode cut by the limit of
+    Nearest part: sample_independently; equal to it for episodes of one turn and player.
+    Edges: max_tokens is of all of a player's actions; truncated is an episode cut by the limit of
     turns, tokens or context, or by the environment, never one that is done; what follows the last
-    action is not in the sequence; nothing lasts between steps. A reminder follows observations from
-    the second turn on; an episode that has used max_turns gets `extension` more, once
-    (arXiv 2510.16786).
+    action is not in the sequence, nor a player who never acted. A reminder follows observations
+    from the second turn on; an episode that has used max_turns gets `extension` more, once
+    (arXiv 2510.16786). draw_P is draw * roles + role.
     """
 
-    writes: ClassVar[tuple[str, ...]] = (*COLUMNS, *TURN_COLUMNS)
+    writes: ClassVar[tuple[str, ...]] = (*COLUMNS, *TURN_COLUMNS, *PLAYER_COLUMNS)
     facts: ClassVar[frozenset[str]] = frozenset({"plays_turns"})
-    # Most actions of an episode; 0: the environment's. Default: ours (environments know).
+    # Most actions of a player; 0: the environment's. Default: ours (environments know).
     max_turns: int = 0
     # Most tokens of an action; 0: the environment's. Default: ours (environments know).
     max_action_tokens: int = 0
@@ -65,67 +72,70 @@ class PlayTurns(SamplingFields):
 
     def __call__(self, draws: tuple[Draw, ...], services: Any, rng: torch.Generator) -> Strategy:
         uids = [draw.uid for draw in draws for _ in range(draw.num_rollouts)]
-        seeds = torch.randint(2**62, (len(uids),), generator=rng).tolist()
         world = services.begin_episodes(uids)
+        shape = (len(uids), max(len(world.roles), 1))
+        seeds = torch.randint(2**62, shape, generator=rng).tolist()
         limits = self.limits(world.max_turns, world.max_tokens, services.context)
-        episodes = [Episode(number, seed) for number, seed in enumerate(seeds)]
-        commands: list[Command] = []
-        for episode, uid, observation in zip(episodes, uids, world.reset(), strict=True):
-            episode.show(observation, services.prompt_ids(uid))
-            room = min(limits.action_tokens, limits.tokens)
-            commands.append(Submit(self._request(services, episode, room)))
+        episodes = [Episode(n, uids[n], own, world.roles) for n, own in enumerate(seeds)]
+        starting = dict(enumerate(episodes))
+        for episode, observation in zip(episodes, world.reset(), strict=True):
+            given = services.prompt_ids(episode.uid)
+            episode.turn_to(observation).show(observation, given, episode.role_of(observation))
+        room = min(limits.action_tokens, limits.tokens)
+        commands: list[Command] = [self._submit(services, e.seat, room) for e in episodes]
         playing: dict[int, Episode] = {}
         heard: dict[int, list[Event]] = {}
-        starting = episodes
         while starting or playing:
             numbers, events = yield commands
-            playing |= zip(numbers, starting, strict=True)
-            heard |= {number: [] for number in numbers}
+            playing |= zip(numbers, starting.values(), strict=True)
+            for number, episode in zip(numbers, starting.values(), strict=True):
+                heard[number], episode.seat.request = [], number
             for event in events:
                 heard[event.request].append(event)
             ended = {e.request: playing.pop(e.request) for e in events if e.ended}
             answers = _act(ended, heard, services, world)
-            commands, starting = [], []
-            for (number, episode), observation in zip(ended.items(), answers, strict=True):
-                command = self._go_on(number, episode, observation, services, limits)
+            commands, starting = [], {}
+            for episode, observation in zip(ended.values(), answers, strict=True):
+                command = self._go_on(episode, observation, services, limits)
                 if command is not None:
                     commands.append(command)
-                    starting.append(episode)
-        services.keep_turns({episode.seed: episode.said for episode in episodes})
-        rollouts = [episode.turns for episode in episodes]
-        batch = assemble_turns(draws, seeds, rollouts, [e.truncated for e in episodes])
-        return with_turns(batch, rollouts), None
+                    starting[episode.number] = episode
+        return _written(draws, episodes, world.roles, services), None
 
     def _go_on(
-        self, number: int, episode: Episode, observation: Any, services: Any, limits: Limits
+        self, episode: Episode, observation: Any, services: Any, limits: Limits
     ) -> Command | None:
-        """The next turn of an episode whose request `number` has ended; None: it is over."""
+        """The next turn of an episode whose last action is done; None: it is over."""
         if observation.done:
             return None
-        before = len(episode.ids)
-        observation = self._with_reminder(observation, len(episode.turns), limits)
-        given = services.observation_ids(observation.text, episode.ids[-1])
-        room = episode.room(limits, len(given))
+        seat = episode.turn_to(observation)
+        before = len(seat.ids)
+        observation = self._with_reminder(observation, len(seat.turns), limits)
+        if seat.turns:
+            given = services.observation_ids(observation.text, seat.ids[-1])
+        else:
+            given = services.opening_ids(observation.text)
+        room = seat.room(limits, len(given))
         if observation.truncated or room == 0:
-            episode.truncated = True
+            episode.cut()
             return None
-        episode.show(observation, given)
-        if services.can_fork:
-            return Fork(number, before, tuple(given), {"max_tokens": room})
-        return Submit(self._request(services, episode, room))
+        seat.show(observation, given, episode.role_of(observation))
+        if services.can_fork and seat.request >= 0:
+            return Fork(seat.request, before, tuple(given), {"max_tokens": room})
+        return self._submit(services, seat, room)
 
     def _with_reminder(self, observation: Any, played: int, limits: Limits) -> Any:
-        """An observation after `played` turns, as it is shown."""
-        wanted = not self.reminder_turns or played + 1 in self.reminder_turns
+        """An observation after `played` turns of a seat, as it is shown."""
+        wanted = played > 0 and (not self.reminder_turns or played + 1 in self.reminder_turns)
         left = limits.left(played)
         if not self.reminder or not wanted or left == 0:
             return observation
         text = observation.text + self.reminder.replace("{left}", str(left))
         return replace(observation, text=text)
 
-    def _request(self, services: Any, episode: Episode, room: int) -> Request:
+    def _submit(self, services: Any, seat: Seat, room: int) -> Submit:
         keep = services.can_fork
-        return self.request(services, episode.ids, episode.seed, room, keep=keep)
+        return Submit(self.request(services, seat.ids, seat.seed, room, keep=keep))
 
 
 def _act(
@@ -134,9 +144,40 @@ def _act(
     """Give the actions that have ended to the environments, all in one step; their answers."""
     if not ended:
         return []
-    ids = [episode.action_ids(heard[number]) for number, episode in ended.items()]
+    ids = [episode.seat.action_ids(heard[number]) for number, episode in ended.items()]
     actions = services.action_texts(ids)
     answers: list[Any] = world.step([episode.number for episode in ended.values()], actions)
     for episode, action, answer in zip(ended.values(), actions, answers, strict=True):
         episode.judge(action, answer)
     return answers
+
+
+def _written(
+    draws: tuple[Draw, ...], episodes: list[Episode], roles: tuple[int, ...], services: Any
+) -> Batch:
+    """The batch: the seats of a draw by role, then by player, then by episode."""
+    known = sorted(set(roles)) or [0]
+    groups, seats = [], list[Seat]()
+    begun = {seat.seed: next(iter(e.seats.values())).seed for e in episodes
+             for seat in e.seats.values()}  # fmt: skip
+    played = iter(episodes)
+    for draw in draws:
+        own = list(itertools.islice(played, draw.num_rollouts))
+        for place, role in enumerate(known):
+            players = [p for p, theirs in enumerate(roles) if theirs == role] or [0]
+            found = [e.seats[p] for p in players for e in own if p in e.seats]
+            number = draw.draw * len(known) + place
+            groups += [draw._replace(num_rollouts=len(found), draw=number)] if found else []
+            seats += found
+    services.keep_turns({seat.seed: seat.said for seat in seats})
+    if roles:
+        services.log_rollouts("player", {seat.seed: seat.player for seat in seats})
+        services.log_rollouts("episode", begun)
+    rollouts = [seat.turns for seat in seats]
+    uids = [seat.seed for seat in seats]
+    batch = assemble_turns(groups, uids, rollouts, [seat.truncated for seat in seats])
+    return with_turns(batch, rollouts).set(
+        player_B=torch.tensor([seat.player for seat in seats]),
+        role_B=torch.tensor([roles[seat.player] if roles else 0 for seat in seats]),
+        episode_B=torch.tensor([begun[uid] for uid in uids]),
+    )

@@ -29,8 +29,8 @@ SHOWN = 80  # characters of an action in an error
 class Observation:
     """What an environment says after a reset or an action, and what that action was worth.
 
-    `reward`, `valid` and `match` are of the action before; `text`, `state` and `role` of the turn
-    to come.
+    `reward`, `rewards`, `valid` and `match` are of the action before; `text`, `state` and `role` of
+    the turn to come. The text is for the player `role` alone.
     """
 
     text: str
@@ -41,6 +41,7 @@ class Observation:
     valid: bool = True  # the action was understood
     role: int = 0  # player whose turn comes
     match: bool = True  # the action was the one that was wanted, where an environment knows one
+    rewards: tuple[float, ...] = ()  # each player's, where `reward` is not the actor's alone
 
 
 class Environment:
@@ -48,9 +49,13 @@ class Environment:
 
     The constructor takes the options of `data.task_config` and may set the numbers below. Equal
     seeds and actions must give equal episodes. What raises stops the run, with seed and action.
+
+    With several `roles`, one for each player, an observation's `role` is the player who acts next,
+    and only that player sees its text. Without, there is one player, and `role` is a mere label.
     """
 
-    max_turns: int = 8  # actions of an episode
+    roles: tuple[int, ...] = ()  # role of each player: those of one role have one task
+    max_turns: int = 8  # actions of an episode, of each player
     max_tokens: int = 64  # tokens of an action
     reward_range: tuple[float, float] | None = None  # of an episode's sum; None: not known
 
@@ -110,6 +115,11 @@ class EnvironmentSource:
             value = getattr(made, limit)
             if not isinstance(value, int) or value < 1:
                 raise UserError(f"environment {self.name}: {limit} is {value!r}; make it 1 or more")
+        if any(not isinstance(role, int) or role < 0 for role in made.roles):
+            raise UserError(
+                f"environment {self.name}: roles is {made.roles!r}; make it one whole number from "
+                "0 for each player"
+            )
         return made
 
 
@@ -135,6 +145,12 @@ class Episodes:
     def max_tokens(self) -> int:
         """Most tokens of an action."""
         return max((each.max_tokens for each in self.environments), default=1)
+
+    @property
+    def roles(self) -> tuple[int, ...]:
+        """The role of each player; empty where there is one player."""
+        roles = self.environments[0].roles if self.environments else ()
+        return roles if len(roles) > 1 else ()
 
     def reset(self) -> list[Observation]:
         """Begin all episodes."""
@@ -178,8 +194,12 @@ class Episodes:
             problem = f"gave {type(answer).__name__} instead of an Observation"
         elif not isinstance(answer.text, str):
             problem = f"gave {answer.text!r} as text"
-        elif not math.isfinite(answer.reward):
-            problem = f"gave the reward {answer.reward}"
+        elif not all(math.isfinite(reward) for reward in (answer.reward, *answer.rewards)):
+            problem = f"gave the reward {answer.rewards or answer.reward}"
+        elif answer.rewards and len(answer.rewards) != max(len(self.roles), 1):
+            problem = f"gave {len(answer.rewards)} rewards to {max(len(self.roles), 1)} players"
+        elif self.roles and not 0 <= answer.role < len(self.roles):
+            problem = f"gave the turn to player {answer.role} of {len(self.roles)}"
         elif action is None and (answer.done or answer.truncated or not answer.text):
             problem = "began with an episode that is over, or without a text"
         if problem:

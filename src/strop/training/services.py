@@ -13,7 +13,7 @@ from strop import segments
 from strop.batch import Batch
 from strop.errors import UserError
 from strop.rollout import drive
-from strop.rollout._observation_tokens import observation_ids
+from strop.rollout._observation_tokens import known_ids, observation_ids
 from strop.rollout.engines.base import Engine, Finished, Request
 from strop.tasks.encode import encode_prompt
 from strop.tasks.environment import Episodes
@@ -21,6 +21,7 @@ from strop.tasks.grader import Failure, Grader, weighted_sum
 from strop.tasks.task import Prompt, RewardSpec, Task
 from strop.tasks.tool_calls import Call, read_call
 
+OPENING = -2  # in place of a last token: the text opens a sequence
 ENVIRONMENT = "environment"  # name of the reward that the episodes themselves give
 
 
@@ -143,7 +144,24 @@ class Services:
         uids = batch["uid_P"][batch["group_B"]].tolist()
         ids = self.completion_ids(batch)
         texts = self.tokenizer.batch_decode(ids, skip_special_tokens=True) if ids else []
-        return [self.prompt(uid).prompt for uid in uids], texts
+        prompts = [self.prompt(uid).prompt for uid in uids]
+        for rollout, text in self._other_openings(batch):
+            prompts[rollout] = text
+        return prompts, texts
+
+    def _other_openings(self, batch: Batch) -> list[tuple[int, str]]:
+        """Rollouts of players who did not begin their episode, with what they saw first."""
+        if "episode_B" not in batch:
+            return []
+        uid_B = batch["rollout_uid_B"]  # below 0: a demonstration
+        others = ((batch["episode_B"] != uid_B) & (uid_B >= 0)).nonzero().squeeze(1)
+        found = []
+        for rollout in others.tolist():
+            rows_T = batch["rollout_T"] == rollout
+            shown_T = rows_T & (batch["mask_T"] & rows_T).cumsum(0).eq(0)
+            text = self.tokenizer.decode(batch["id_T"][shown_T].tolist(), skip_special_tokens=True)
+            found.append((rollout, text))
+        return found
 
     def completion_ids(self, batch: Batch) -> list[list[int]]:
         """Token ids that the policy generated, per rollout."""
@@ -168,6 +186,22 @@ class Services:
             self._observed[key] = observation_ids(self.tokenizer, text, is_chat, last)
         return self._observed[key]
 
+    def opening_ids(self, text: str) -> tuple[int, ...]:
+        """Tokens of the first text that a player sees who does not begin the episode.
+
+        Raises UserError when it is too long or cannot be encoded.
+        """
+        key = (text, OPENING)
+        if key not in self._observed:
+            chat = bool(getattr(self.tokenizer, "chat_template", None))
+            if not chat:
+                known_ids(self.tokenizer, text)
+            shown = [{"role": "user", "content": text.strip()}] if chat else text
+            prompt = Prompt(-1, shown, {})
+            limits = (self.max_prompt_tokens, self.context, self.max_tokens)
+            self._observed[key] = tuple(encode_prompt(prompt, self.tokenizer, *limits))
+        return self._observed[key]
+
     def action_texts(self, ids: Sequence[Sequence[int]]) -> list[str]:
         """Actions as the environment reads them."""
         texts: list[str] = self.tokenizer.batch_decode(ids, skip_special_tokens=True)
@@ -185,8 +219,12 @@ class Services:
 
     def keep_turns(self, said: Mapping[int, Sequence[Mapping[str, Any]]]) -> None:
         """Keep what was shown and done in each turn, by rollout, for the table of rollouts."""
+        self.log_rollouts("turns", said)
+
+    def log_rollouts(self, name: str, values: Mapping[int, Any]) -> None:
+        """Keep a column of the table of rollouts, by rollout, until the next step."""
         self._forget_older()
-        self.logged.setdefault("turns", {}).update(said)
+        self.logged.setdefault(name, {}).update(values)
 
     def check_rewards(self) -> None:
         """Call the reward functions once, on empty answers, so that a mistake shows before step 1.
@@ -315,6 +353,15 @@ def _names(rows: Sequence[Any]) -> list[str]:
     return list(dict.fromkeys(name for row in rows for name in row))
 
 
+def _by_role(batch: Batch, sum_B: Tensor) -> dict[str, float]:
+    """The mean reward of each role, where there is more than one."""
+    if "role_B" not in batch or not bool(batch["role_B"].any()):
+        return {}
+    role_B = batch["role_B"]
+    return {f"episode/reward_role_{role}": float(sum_B[role_B == role].double().mean())
+            for role in role_B.unique().tolist()}  # fmt: skip
+
+
 def _with_episodes(batch: Batch, verified: Graded | None) -> Graded:
     """Rewards with those of the episodes: their sum per rollout comes first, with weight 1."""
     if "reward_K" not in batch:
@@ -332,6 +379,7 @@ def _with_episodes(batch: Batch, verified: Graded | None) -> Graded:
             "episode/truncated_fraction": float(batch["truncated_B"].double().mean()),
             "episode/invalid_fraction": 1 - float(valid_K.double().mean()),
             "episode/done_fraction": float(done_B.double().mean()),
+            **_by_role(batch, sum_B),
         }
     if verified is None:
         all_B = torch.ones(num, dtype=torch.bool)
