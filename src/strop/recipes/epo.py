@@ -1,0 +1,56 @@
+"""An entropy bonus over the turns of an episode, smoothed by the run's own past."""
+
+import dataclasses
+from typing import Any
+
+from strop.algorithm import Algorithm, Term
+from strop.control.carry_entropy_forward import CarryEntropyForward
+from strop.loss.average.average_per_turn import AveragePerTurn
+from strop.loss.penalty.smooth_entropy import SmoothEntropy
+from strop.part import Use
+from strop.recipes._inherit import inherits
+from strop.recipes.grpo import grpo
+from strop.rollout.play_turns import PlayTurns
+from strop.schedule import Decay, EntropyTarget
+
+
+@inherits(grpo)
+def epo(
+    *,
+    # Weight of the entropy and of its penalty, reward per nat.
+    lam: float = 0.001,
+    # The corridor around the mean entropy of the steps so far, as factors of it.
+    kappa_l: float = 0.0,
+    kappa_r: float = 2.0,
+    # Weight of leaving the corridor; 0.1 on ALFWorld.
+    alpha: float = 0.05,
+    # How fast the penalty's further weight falls, 1 + exp(-gamma k / floor(K / 2)); inf: stays 1.
+    gamma: float = 3.0,
+    # The past entropy that the corridor is drawn around, nats; below 0: measured.
+    past: EntropyTarget = -1.0,
+    **parent: Any,
+) -> Algorithm:
+    """EPO: Entropy-regularized Policy Optimization for LLM Agents Reinforcement Learning.
+
+    arXiv 2509.22576, eq. 2 to 6. Code: WujiangXu/EPO. Parent: grpo. Status: exact.
+
+    Equation: loss = grpo's - lam (L_H - beta_k L_smooth), both means over a turn's tokens, then
+    over turns, then over trajectories; L_H of H_t, L_smooth of alpha (relu(kappa_l Hbar - H_t) +
+    relu(H_t - kappa_r Hbar)), Hbar the mean entropy of all earlier steps; beta_k = 1 +
+    exp(-gamma k / floor(K / 2)), k = 0 at the first step.
+    Differs from the parent: plays episodes; the entropy term.
+    Differs from the paper: no; Hbar's average in a step is over its policy tokens. The released
+    code's penalty is a constant without gradient; this is the paper's.
+    Try: lam, alpha, kappa_l and kappa_r (0.5 and 1.5), past (a schedule: a corridor drawn by hand).
+    """
+    given = not isinstance(past, float | int) or past >= 0
+    weight = Decay(2.0, 1.0, gamma)
+    part = SmoothEntropy(past, (kappa_l, kappa_r), alpha, weight)
+    bonus = Term("entropy", Use(part), Use(AveragePerTurn()), coef=lam)
+    algorithm = grpo(**parent)
+    return dataclasses.replace(
+        algorithm,
+        rollout=Use(PlayTurns()),
+        terms=(*algorithm.terms, bonus),
+        control=() if given else (Use(CarryEntropyForward()),),
+    )
