@@ -37,6 +37,7 @@ class DampEntropyChanges(ClipBothSides):
     """
 
     scope: ClassVar[str] = "update"
+    facts: ClassVar[frozenset[str]] = frozenset()  # tokens without an advantage set a_min
     # "linear" or "exponential". Default: released code.
     mode: str = "linear"
     # Weight of the largest change. Default: released code.
