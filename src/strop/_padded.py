@@ -84,8 +84,11 @@ CALLS: dict[str, tuple[str, tuple[str, ...]]] = {
     "selection": ("selection", ("advantages", "groups", "mask")),
     "policy_loss": ("terms", ("logp", "logp_old", "advantages", "mask")),
 }
-# Names of a recipe's loss beside the recipe's own.
-ALIASES = {"gpg_loss": "gpg", "hpt_loss": "hpt", "loop_loss": "loop"}
+# Names of a recipe's loss or advantages beside the recipe's own.
+ALIASES = {
+    "gpg_loss": "gpg", "hapo_loss": "hapo", "hpt_loss": "hpt", "loop_loss": "loop",
+    "rover_reward": "rover",
+}  # fmt: skip
 ORIGINS = {"demo_mask": 2, "hint_mask": 3}  # origin_T where the mask is true
 # Columns that follow from the mask alone.
 FROM_MASK = frozenset({"mask_T", "gradient_T", "denominator_T", "turn_T", "rollout_T", "rollout_K",
