@@ -203,6 +203,7 @@ def kernel_check(term: Term, batch: Batch) -> None:
     names = [n for n in ("logp_T", "entropy_T", "mean_logp_T", "value_T", "logq_TV")
              if n in batch]  # fmt: skip
     reads = {read.column for _, use in term.uses() for read in parts.reads(use)}
+    reads -= getattr(term.objective.part, "detached", frozenset())
     for name in sorted(reads & set(names)):
 
         def loss(column: Tensor, name: str = name) -> Tensor:
@@ -215,6 +216,22 @@ def kernel_check(term: Term, batch: Batch) -> None:
         inside_T = batch["mask_T"]
         assert (analytic[~inside_T] == 0).all()
         assert (analytic != 0).any()
+
+
+DETACHED = [e for e in TERMS if hasattr(e.load(), "detached")]
+
+
+@pytest.mark.parametrize("entry", DETACHED, ids=[e.name for e in DETACHED])
+def test_columns_read_without_a_gradient_get_none(entry):
+    part, batch = part_of(entry), batch_for(9)
+    batch = batch.set(gradient_T=batch["mask_T"], denominator_T=batch["mask_T"])
+    ratio = Use(catalogue.load("part", "ratio_per_token")())
+    term = Term("term", Use(part), Use(AverageOverTokens()), ratio=ratio)
+    columns = {name: batch[name] for name in ("logp_T", *sorted(part.detached))}
+    view = View(kernel.prepare([term], batch))
+    _, found = kernel.adjoints([term], view, columns, kernel.Tally())
+    assert (found["logp_T"] != 0).any()
+    assert not any(found[name].any() for name in part.detached)
 
 
 SILENT = [e for e in TERMS if "silent_at_zero_advantage" in parts.facts(Use(e.load()()))]

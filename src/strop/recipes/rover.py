@@ -1,0 +1,38 @@
+"""Regression of log-probability changes on the value of random play."""
+
+from typing import Any
+
+from strop.algorithm import Algorithm
+from strop.loss.bound.regress_on_random_policy_value import RegressOnRandomPolicyValue
+from strop.part import Use
+from strop.recipes._base import CLIP, with_policy
+from strop.recipes._inherit import inherits
+from strop.recipes.grpo import grpo
+
+
+@inherits(
+    grpo, without=("std", *CLIP, "beta"), normalize_std=False, aggregation="token-mean",
+    num_rollouts=8,
+)  # fmt: skip
+def rover(
+    *,
+    # Advantage units a nat of log-ratio stands for.
+    tau: float = 1.0,
+    # Weight of the value after the token.
+    kappa: float = 1.0,
+    **parent: Any,
+) -> Algorithm:
+    """Random Policy Valuation is Enough for LLM Reasoning with Verifiable Rewards.
+
+    arXiv 2509.24981. Code: tinnerhrhe/ROVER. Parent: grpo. Status: exact.
+
+    Equation: Q_t = tau (logp_t - logp_old_t), M_t = mean over the vocabulary of logp(. | s_t);
+    loss = mean_t (Q_t - sg(R_i - mean_g + kappa tau (M_{t+1} - M_old_{t+1})))^2.
+    Differs from the parent: a regression in place of the clipped ratio, no deviation, all tokens
+    weigh the same. The first update of a step is 2 tau times the plain policy gradient.
+    Differs from the paper: the released code's clip of Q and loss per answer, both off there, are
+    left out. Its mathematics runs divide by the deviation (normalize_std with eps 1e-6).
+    Try: normalize_std, tau, plan.num_minibatches (4: without several updates Q stays 0).
+    """
+    part = RegressOnRandomPolicyValue(tau, kappa)
+    return with_policy(grpo(**parent), objective=Use(part))
