@@ -5,6 +5,7 @@ parts whose facts contradict each other, and an advantage chain that does not en
 """
 
 import dataclasses
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -31,6 +32,8 @@ REFRESHED = frozenset(
     }
 )  # fmt: skip
 CURRENT = ("logp_T", "entropy_T", "mean_logp_T")
+# Current columns over a part of the vocabulary, with a number in their name: nucleus_entropy_0.8_T.
+NUMBERED = re.compile(r"(nucleus_entropy|nucleus_below_entropy|min_p_kl)_[0-9.e-]+_T")
 LEARNERS = ("policy", "critic")
 # Pairs of facts that must not stand in one algorithm, and why.
 CONTRADICTIONS = (
@@ -251,6 +254,11 @@ class Algorithm:
         return self.with_knobs(scheduled)
 
 
+def is_current(column: str) -> bool:
+    """Whether the column is the policy's of now, and carries gradient."""
+    return column in CURRENT or NUMBERED.fullmatch(column) is not None
+
+
 def is_value(column: str) -> bool:
     """Whether a critic may compute the column: value_T, value_low_T, value_old_T."""
     return column.startswith("value_") and column.endswith("_T")
@@ -275,7 +283,7 @@ def _check_critic(term: Term, read: set[str]) -> None:
         raise UserError(
             f"term {term.name}: no learner {term.learner!r}; there are {', '.join(LEARNERS)}"
         )
-    policys = sorted({*CURRENT, "log_ratio_T"} & read | {c for c in read if c.endswith("_TV")})
+    policys = sorted(c for c in read if is_current(c) or c == "log_ratio_T" or c.endswith("_TV"))
     if policys or term.ratio is not None:
         raise UserError(
             f"term {term.name} trains the critic, but {term.objective.label} reads "

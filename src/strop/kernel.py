@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from strop import part as parts
-from strop.algorithm import CURRENT, Term, trained_values
+from strop.algorithm import CURRENT, Term, is_current, trained_values
 from strop.batch import Batch, level_of
 from strop.loss.head_types import Distribution
 from strop.part import Selected
@@ -36,8 +36,12 @@ def scope_of(terms: Sequence[Term]) -> str:
 
 
 def is_distribution(term: Term) -> bool:
-    """Whether the term's objective needs the whole next-token distribution."""
-    return any(read.column.endswith("_TV") for read in parts.reads(term.objective))
+    """Whether the term's objective needs the whole next-token distribution.
+
+    One that takes it where nothing better is there, as in a padded call, does not.
+    """
+    reads = parts.reads(term.objective)
+    return any(read.required and read.column.endswith("_TV") for read in reads)
 
 
 def current_columns(terms: Sequence[Term]) -> tuple[str, ...]:
@@ -50,7 +54,8 @@ def current_columns(terms: Sequence[Term]) -> tuple[str, ...]:
     for term in policys:
         wanted |= {read.column for _, use in term.uses() for read in parts.reads(use)}
     values = {name for term in terms for name in trained_values(term)}
-    return (*(name for name in CURRENT if name in wanted), *sorted(values))
+    numbered = sorted(name for name in wanted if is_current(name) and name not in CURRENT)
+    return (*(name for name in CURRENT if name in wanted), *numbered, *sorted(values))
 
 
 @dataclass

@@ -3,6 +3,7 @@
     z_TV = softcap * tanh(scale * (h W^T + b) / softcap) / temperature       (no cap: no tanh)
     logp_T = log softmax(z)[id]     entropy_T = -sum_j p_j log p_j     p = softmax(z)
     mean_logp_T = 1/V sum_j log p_j     sum_pi_squared_T = sum_j p_j^2
+    and those over a part of the vocabulary, such as nucleus_entropy_0.8_T: `head_subset`
 
 Four calls, one loop over chunks of tokens; `[tokens, vocabulary]` never exists:
 
@@ -37,6 +38,7 @@ from strop.loss.head_types import (
     HeadCall,
     Others,
     Pushed,
+    has_gradient,
 )
 
 __all__ = [
@@ -131,7 +133,8 @@ def differentiable_columns(
 ) -> Columns:
     """The same as `columns`, with gradient to hidden states, weight and bias by autograd.
 
-    `sum_pi_squared_T` carries no gradient. Backward computes the logits a second time.
+    `sum_pi_squared_T` and `min_p_logp_K_T` carry no gradient. Backward computes the logits a
+    second time.
     """
     call = HeadCall(head, names, distributions or {}, others or {})
     values = _Columns.apply(hidden_TD, head.weight, head.bias, id_T, call)
@@ -192,8 +195,7 @@ class _Columns(torch.autograd.Function):
         ctx.call = call
         ctx.set_materialize_grads(False)
         found = run(call, hidden_TD, id_T, None, Gradients()).columns
-        if "sum_pi_squared_T" in found:
-            ctx.mark_non_differentiable(found["sum_pi_squared_T"])
+        ctx.mark_non_differentiable(*(found[n] for n in call.names if not has_gradient(n)))
         return tuple(found[name] for name in call.all_names)
 
     @staticmethod

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from strop.loss.head_subset import Slope, add_slopes, kind_of, measure_subset
 from strop.loss.head_types import Head
 
 CAST_BYTES = 16 * 2**20  # of a bfloat16 weight this much at a time exists in float32
@@ -96,13 +97,15 @@ class ChunkLogits:
 class Softmax(NamedTuple):
     """The softmax of a chunk, unnormalised: p = exp_CV / sum_C1, log p = shifted_CV - log_sum_C1.
 
-    `shifted_CV` is None where nothing asked for it; then `exp_CV` took over its buffer.
+    `shifted_CV` is None where nothing asked for it; then `exp_CV` took over its buffer. `slopes`
+    are the derivatives of the columns over a part of the vocabulary.
     """
 
     shifted_CV: Tensor | None
     exp_CV: Tensor
     sum_C1: Tensor
     log_sum_C1: Tensor
+    slopes: Mapping[str, Slope] = {}
 
 
 def _row_dot(left_CV: Tensor, right_CV: Tensor) -> Tensor:
@@ -116,6 +119,7 @@ def measure(
     names: tuple[str, ...],
     scratch_CV: Tensor | None,
     keep_logq: bool,
+    needs_slopes: bool = False,
 ) -> tuple[Softmax, dict[str, Tensor]]:
     """The softmax of a chunk (overwriting its logits) and the columns that `names` asks for.
 
@@ -130,9 +134,13 @@ def measure(
     sum_C1 = exp_CV.sum(-1, keepdim=True)
     log_sum_C1 = sum_C1.log()
     sum_C, log_sum_C = sum_C1.squeeze(1), log_sum_C1.squeeze(1)
-    columns = {}
+    columns: dict[str, Tensor] = {}
+    slopes: dict[str, Slope] = {}
     for name in names:
-        if name == "logp_T":
+        if kind_of(name) is not None:
+            columns[name], slope = measure_subset(name, exp_CV, id_C, needs_slopes)
+            slopes |= {} if slope is None else {name: slope}
+        elif name == "logp_T":
             columns[name] = picked_C - log_sum_C
         elif name == "entropy_T":
             assert shifted_CV is not None
@@ -147,7 +155,7 @@ def measure(
         assert shifted_CV is not None
         shifted_CV.sub_(log_sum_C1)
         log_sum_C1 = torch.zeros_like(log_sum_C1)
-    return Softmax(shifted_CV, exp_CV, sum_C1, log_sum_C1), columns
+    return Softmax(shifted_CV, exp_CV, sum_C1, log_sum_C1, slopes), columns
 
 
 def grad_logits(
@@ -180,6 +188,7 @@ def grad_logits(
         grad_CV.add_(on_p_C1 / softmax.sum_C1).mul_(softmax.exp_CV)
     else:
         grad_CV = softmax.exp_CV.mul_(on_p_C1 / softmax.sum_C1)
+    add_slopes(grad_CV, softmax.slopes, adjoints)
     if "mean_logp_T" in adjoints:
         grad_CV.add_(mean_C.unsqueeze(1) / grad_CV.shape[1])
     if grad_logq_CV is not None:

@@ -17,6 +17,7 @@ from strop.loss.head_types import (
     Head,
     HeadCall,
     Pushed,
+    has_gradient,
 )
 
 
@@ -87,7 +88,7 @@ def _adjoints(adjoints_of: AdjointsOf, rows: slice, columns: Columns) -> Columns
     for name, adjoint_C in given.items():
         if name not in columns:
             raise UserError(f"Adjoint of {name!r}, which is not among the columns of this call.")
-        if name == "sum_pi_squared_T":
+        if not has_gradient(name):
             raise UserError(f"{name} has no gradient; leave its adjoint out.")
         if adjoint_C.shape != columns[name].shape:
             raise UserError(
@@ -139,6 +140,7 @@ class _Workspace:
             call.names,
             scratch_CV,
             keep_logq=bool(call.distributions),
+            needs_slopes=self.pushes,
         )
         if not call.distributions:
             return softmax, columns, (None, {})

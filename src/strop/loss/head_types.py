@@ -10,11 +10,19 @@ import torch
 from torch import Tensor
 
 from strop.errors import UserError
+from strop.loss.head_subset import KINDS, WITHOUT_GRADIENT, kind_of
 
 # Of one [chunk, vocabulary] buffer. On two CPU cores (V 151,936, D 1,024) the three products took
 # 7% longer with half of it and 9% less with twice.
 CHUNK_BYTES = 128 * 2**20
 NAMES = ("logp_T", "entropy_T", "mean_logp_T", "sum_pi_squared_T")
+
+
+def has_gradient(name: str) -> bool:
+    """Whether a column of the head can be given an adjoint."""
+    kind = kind_of(name)
+    return name != "sum_pi_squared_T" and (kind is None or kind[0] not in WITHOUT_GRADIENT)
+
 
 Columns = dict[str, Tensor]
 AdjointsOf = Callable[[slice, Columns], Mapping[str, Tensor]]
@@ -85,10 +93,12 @@ class HeadCall:
 
     def __post_init__(self) -> None:
         for name in self.names:
-            if name not in NAMES:
-                raise UserError(f"The head has no column {name!r}; it has {', '.join(NAMES)}.")
+            if name not in NAMES and kind_of(name) is None:
+                numbered = (f"{kind}_0.5_T" for kind in KINDS)
+                known = ", ".join((*NAMES, *numbered))
+                raise UserError(f"The head has no column {name!r}; it has {known}.")
         for name, distribution in self.distributions.items():
-            if name in NAMES:
+            if name in NAMES or kind_of(name) is not None:
                 raise UserError(f"A distribution may not be called {name!r}: a column of the head.")
             for read in distribution.reads:
                 if read not in self.others:
