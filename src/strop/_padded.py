@@ -219,6 +219,8 @@ def _reads(algorithm: Algorithm, call: str) -> dict[str, bool]:
 def inputs(algorithm: Algorithm, call: str) -> dict[str, bool]:
     found = dict.fromkeys(("step", "total_steps"), False)
     found |= {name: name in ("logp", "rewards", "mask") for name in CALLS[call][1]}
+    filled = {COLUMNS[name] for name in found.keys() & COLUMNS.keys()}
+    found = {name: False for name, columns in COLUMNS.items() if columns in filled} | found
     reads, always = _reads(algorithm, call), _reads(_without_critic(algorithm), call)
     for column, must in reads.items():
         for name in _names(column):
