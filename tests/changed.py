@@ -10,7 +10,9 @@ WORDS = (
     "seq-mean-token-sum", "sum", "mean_norm", "trajectories", "greedy",
     "similarity", "grpo", "paper", "code", "topk", "quantile", "full", "kept",
     "forward", "mean", "trajectory", "uniform", "batch", "length", "tokens", "vision",
-    "first_intra", "reward", "any", "verl", "exponential",
+    "first_intra", "reward", "any", "verl", "exponential", "up",
+    "sequence", "mask", "seq_mean_k1", "k3",
+    "prompt", "none",
 )  # fmt: skip
 
 

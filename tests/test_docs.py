@@ -40,6 +40,7 @@ RECIPES = (
     "s_ppo",
     "progrpo",
     "aspo_tool",
+    "rollout_correction",
 )
 # A penalty over the whole distribution: no recipe has one by default.
 FULL_KL = """

@@ -13,7 +13,7 @@ from strop.kernel import Tally, View
 from strop.loss.average.average_over_tokens import AverageOverTokens
 from strop.loss.average.average_per_sequence import AveragePerSequence
 from strop.loss.bound.clip_both_sides import ClipBothSides
-from strop.loss.correction.truncate_engine_ratio import TruncateEngineRatio
+from strop.loss.correction.weigh_by_engine_ratio import WeighByEngineRatio
 from strop.loss.penalty.penalise_full_kl_to_reference import PenaliseFullKlToReference
 from strop.loss.penalty.penalise_kl_to_reference import PenaliseKlToReference
 from strop.loss.penalty.reward_entropy import RewardEntropy
@@ -36,7 +36,7 @@ def policy(**slots) -> Term:
 
 KL = Term("kl", Use(PenaliseKlToReference()), Use(AverageOverTokens()), coef=0.1)
 ENTROPY = Term("entropy", Use(RewardEntropy()), Use(AverageOverTokens()), coef=0.01)
-TOKEN_TERMS = (policy(correction=Use(TruncateEngineRatio())), KL, ENTROPY)
+TOKEN_TERMS = (policy(correction=Use(WeighByEngineRatio())), KL, ENTROPY)
 SEQUENCE_TERMS = (policy(ratio=Use(RatioPerSequence())), KL)
 
 

@@ -112,7 +112,7 @@ def test_unscored_rollouts_take_part_in_nothing(begin, lab):
         ("grpo", {"plan.num_epochs": 3}, {"logp_old_T"}),
         ("grpo(beta=0.1)", {}, {"logp_ref_T"}),
         ("entrocraft(beta=0.0)", {}, {"entropy_old_T"}),
-        ("grpo", {"correction": "truncate_engine_ratio"}, {"logp_old_T"}),
+        ("grpo", {"correction": "weigh_by_engine_ratio"}, {"logp_old_T"}),
     ],
 )
 def test_only_columns_that_something_reads_are_computed(recipe, changes, wanted):
@@ -127,7 +127,7 @@ def test_only_columns_that_something_reads_are_computed(recipe, changes, wanted)
 
 def test_a_correction_of_the_engine_works_with_a_lone_update(begin):
     """Engine and trainer agree here, so its factor is 1 and the step is the same."""
-    plain, corrected = begin(), begin(stages={"correction": "truncate_engine_ratio"})
+    plain, corrected = begin(), begin(stages={"correction": "weigh_by_engine_ratio"})
     one, two = step(plain, {}, 1), step(corrected, {}, 1)
     assert two.metrics["grad_norm"] == pytest.approx(one.metrics["grad_norm"], rel=1e-4)
     assert torch.allclose(weights(plain), weights(corrected), atol=1e-4)

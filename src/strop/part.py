@@ -166,8 +166,12 @@ def writes(use: Use) -> tuple[str, ...]:
 
 
 def facts(use: Use) -> frozenset[str]:
-    """What the part states about itself."""
-    return getattr(use.part, "facts", frozenset())
+    """What the part states about itself; a ratio over the sampling policy states that it is one."""
+    stated: frozenset[str] = getattr(use.part, "facts", frozenset())
+    is_ratio = folder_of(use.part) == "loss/ratio"
+    if is_ratio and "logp_behavior_T" in {read.column for read in reads(use)}:
+        return stated | {"contains_behavior_ratio"}
+    return stated
 
 
 def call(use: Use, batch: Any, **special: Any) -> Result:

@@ -76,22 +76,39 @@ def legal(function, options):
         return None
 
 
+def words(function, options):
+    """Changes of options of text that are legal, alone and in pairs."""
+    single = [
+        {name: word}
+        for name, value in options.items()
+        if isinstance(value, str)
+        for word in candidates(value)
+        if legal(function, {**options, name: word}) is not None
+    ]
+    pairs = itertools.combinations(single, 2)
+    return [*single, *({**one, **other} for one, other in pairs if one.keys() != other.keys())]
+
+
 @every_recipe
 def test_every_parameter_changes_the_algorithm(entry):
-    """Alone, or together with one switch that turns its part on."""
+    """Alone, or together with a switch, or one or two words, that turn its part on."""
     function = entry.load()
     options = defaults(function)
     switches = [{}, *({k: not v} for k, v in options.items() if isinstance(v, bool))]
-    switches += [{"variant": "code"}] if "variant" in options else []
-    for name, value in options.items():
-        reached = False
-        for other, switch in itertools.product(candidates(value), switches):
+
+    def reached(name, switches):
+        for other, switch in itertools.product(candidates(options[name]), switches):
             if name in switch:
                 continue
             with_switch = legal(function, {**options, **switch})
             changed = legal(function, {**options, **switch, name: other})
-            reached |= changed is not None and with_switch is not None and changed != with_switch
-        assert reached, f"{entry.name}({name}=...) changes nothing"
+            if changed is not None and with_switch is not None and changed != with_switch:
+                return True
+        return False
+
+    for name in options:
+        found = reached(name, switches) or reached(name, words(function, options))
+        assert found, f"{entry.name}({name}=...) changes nothing"
 
 
 @every_recipe

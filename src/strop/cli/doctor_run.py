@@ -143,7 +143,7 @@ def mismatch(run: RunFiles) -> Finding:
         return Finding(question, "ok", answer, numbers=numbers)
     causes = "causes: half precision (model.dtype=float32 removes it), top_p, top_k or min_p (the "
     causes += "sampler draws from a cut distribution), a model whose two code paths differ; "
-    causes += 'stages.correction = "truncate_engine_ratio" in a configuration file weighs it out'
+    causes += 'stages.correction = "weigh_by_engine_ratio" in a configuration file weighs it out'
     if updates > 1:
         answer += f" {updates:g} updates a step: from the second on the policy's own movement is "
         answer += "in it, so this alone is no mismatch."

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
+import torch
 from torch import Tensor
 
 from strop import segments
@@ -22,8 +23,9 @@ class RatioPerSequence:
     Source: arXiv 2507.18071, eq. 7.
     Differs from the source: bounded above at max_nats against overflow, as verl does.
     Nearest part: ratio_per_token; equal to it when every rollout has one policy token.
-    Edges: no policy token -> 0; beyond max_nats the gradient is 0. Where tokens of a rollout have
-    different advantages, each token's advantage weighs the whole rollout's gradient.
+    Edges: no policy token -> 0; a void logp_old (NaN) -> its token's ratio is 1; beyond max_nats
+    the gradient is 0. Where tokens of a rollout have different advantages, each token's advantage
+    weighs the whole rollout's gradient.
     """
 
     scope: ClassVar[str] = "rollout"
@@ -39,6 +41,7 @@ class RatioPerSequence:
         self, logp_T: Tensor, logp_old_T: Tensor, mask_T: Tensor, rollout_T: Tensor
     ) -> Tensor:
         num = int(rollout_T.max()) + 1 if rollout_T.numel() else 0
+        old_T = torch.where(logp_old_T.isnan(), logp_T, logp_old_T).detach()
         combine = segments.total if self.product else segments.mean
-        ratio_B = combine(logp_T - logp_old_T.detach(), rollout_T, num, mask_T)
+        ratio_B = combine(logp_T - old_T, rollout_T, num, mask_T)
         return ratio_B.clamp(max=self.max_nats)[rollout_T]

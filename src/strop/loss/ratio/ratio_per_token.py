@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
+import torch
 from torch import Tensor
 
 from strop.part import require
@@ -12,13 +13,15 @@ from strop.part import require
 class RatioPerToken:
     """Each token has its own importance ratio.
 
-        log_ratio_t = clamp(logp_t - logp_denominator_t, -clamp_nats, clamp_nats)
+        log_ratio_t = clamp(logp_t - logp_old_t, -clamp_nats, clamp_nats)
 
-    Reads: logp_T [T] float, logp_old_T [T] float.   Writes: log_ratio_T [T] float (nats).
+    Reads: logp_T [T] float, logp_old_T [T] float; a use of it may name logp_behavior_T in place of
+    the latter: the ratio is then over the policy that drew the token.
+    Writes: log_ratio_T [T] float (nats).
     Source: arXiv 1707.06347, sec. 3.
     Differs from the source: clamped to +-20 nats before exp, as verl does, against overflow.
     Nearest part: ratio_per_sequence; equal to it when every sequence has one token.
-    Edges: beyond the clamp the gradient is 0.
+    Edges: beyond the clamp the gradient is 0; over a void (NaN) the ratio is 1 with a gradient.
     """
 
     scope: ClassVar[str] = "token"
@@ -29,4 +32,5 @@ class RatioPerToken:
         require(self, "clamp_nats", low=0.0)
 
     def __call__(self, logp_T: Tensor, logp_old_T: Tensor) -> Tensor:
-        return (logp_T - logp_old_T).clamp(-self.clamp_nats, self.clamp_nats)
+        old_T = torch.where(logp_old_T.isnan(), logp_T, logp_old_T).detach()
+        return (logp_T - old_T).clamp(-self.clamp_nats, self.clamp_nats)

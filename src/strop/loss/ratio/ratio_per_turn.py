@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
+import torch
 from torch import Tensor
 
 from strop import segments
@@ -22,7 +23,8 @@ class RatioPerTurn:
     Source: arXiv 2507.18071, eq. 7, taken over a turn in place of a response (ours).
     Differs from the source: the unit is the turn; bounded above at max_nats against overflow.
     Nearest part: ratio_per_sequence; equal to it when every rollout has one turn.
-    Edges: a turn without policy tokens -> 0; beyond max_nats the gradient is 0.
+    Edges: a turn without policy tokens -> 0; a void logp_old (NaN) -> its token's ratio is 1;
+    beyond max_nats the gradient is 0.
     """
 
     scope: ClassVar[str] = "rollout"
@@ -38,6 +40,7 @@ class RatioPerTurn:
         self, logp_T: Tensor, logp_old_T: Tensor, mask_T: Tensor, turn_T: Tensor
     ) -> Tensor:
         num = int(turn_T.max()) + 1 if turn_T.numel() else 0
+        old_T = torch.where(logp_old_T.isnan(), logp_T, logp_old_T).detach()
         combine = segments.total if self.product else segments.mean
-        ratio_K = combine(logp_T - logp_old_T.detach(), turn_T, num, mask_T)
+        ratio_K = combine(logp_T - old_T, turn_T, num, mask_T)
         return ratio_K.clamp(max=self.max_nats)[turn_T]

@@ -1,0 +1,95 @@
+"""Weigh tokens by how much likelier the trainer finds them than the policy that drew them."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from strop import segments
+from strop.errors import UserError
+from strop.part import Result, require, require_one_of
+
+CLAMP_NATS = 20.0
+UNITS = ("token", "turn", "turn-mean", "sequence", "sequence-mean")
+
+
+@dataclass(frozen=True)
+class WeighByEngineRatio:
+    """What old weights or another engine drew counts as if the trainer had drawn it.
+
+        x_t = logp_old_t - logp_behavior_t;   w = exp(clamp(X, -20, 20)), X of t's unit: x_t, or
+        the sum or mean of x over the policy tokens of its turn or rollout
+        outside "truncate": correction = clip(w, low, high);  "mask": w inside the band, else 0
+        normalise: divided by its mean over the units of the update, unless that is below 1e-8
+
+    Metrics: correction/mean, correction/outside_mean, correction/ess = 1 / mean((w / mean w)^2).
+
+    Reads: logp_old_T, logp_behavior_T [T] float, mask_T [T] bool, rollout_T, turn_T [T] int.
+    Writes: correction_T [T] float.
+    Source: code only: verl-project/verl:verl/trainer/ppo/rollout_corr_helper.py (rollout_is).
+    Differs from the source: a void logp_behavior (NaN) adds 0; a unit of voids has weight 1.
+    Nearest part: drop_mismatched_rollouts, which takes out what it finds and weighs nothing.
+    Edges: what is masked keeps its place in averages; masked tokens -> 1; no gradient.
+    """
+
+    facts: ClassVar[frozenset[str]] = frozenset({"corrects_behavior_ratio"})
+    # What has one weight: token, turn, turn-mean, sequence, sequence-mean (a geometric mean).
+    # Default: released code (verl).
+    unit: str = "token"
+    # Smallest weight, a ratio. Default: released code (verl, TRL: none).
+    low: float = 0.0
+    # Largest weight, a ratio. Default: released code (verl; TRL has 3).
+    high: float = 2.0
+    # "truncate" (to the band) or "mask" (0 outside the band). Default: released code (verl).
+    outside: str = "truncate"
+    # Whether weights are divided by their mean. Default: released code (verl: no).
+    normalise: bool = False
+
+    def __post_init__(self) -> None:
+        require_one_of(self, "unit", UNITS)
+        require_one_of(self, "outside", ("truncate", "mask"))
+        require(self, "low", low=0.0)
+        require(self, "high", low=0.0)
+
+    def __call__(
+        self,
+        logp_old_T: Tensor,
+        logp_behavior_T: Tensor,
+        mask_T: Tensor,
+        rollout_T: Tensor,
+        turn_T: Tensor,
+    ) -> Result:
+        if self.low > self.high:
+            raise UserError(f"weigh_by_engine_ratio: low {self.low} is above high {self.high}")
+        gap_T = (logp_old_T - logp_behavior_T).detach()
+        known_T = mask_T & ~gap_T.isnan()
+        unit, _, kind = self.unit.partition("-")
+        key_T = {"token": torch.arange(mask_T.shape[0], device=mask_T.device),
+                 "turn": turn_T, "sequence": rollout_T}[unit]  # fmt: skip
+        num = int(key_T.max()) + 1 if key_T.numel() else 0
+        combine = segments.mean if kind else segments.total
+        log_N = combine(gap_T, key_T, num, known_T).clamp(-CLAMP_NATS, CLAMP_NATS)
+        known_N = segments.count(key_T, num, known_T) > 0
+        raw_N = log_N.exp()
+        inside_N = (raw_N >= self.low) & (raw_N <= self.high) | ~known_N
+        zero_N = torch.zeros_like(raw_N)
+        bounded_N = raw_N.clamp(self.low, self.high) if self.outside == "truncate" else zero_N
+        weight_N = torch.where(inside_N, raw_N, bounded_N)
+        if self.normalise:
+            mean = _mean(weight_N, known_N)
+            weight_N = torch.where(known_N & (mean > 1e-8), weight_N / mean, weight_N)
+        weight_T = torch.where(mask_T, weight_N[key_T], 1)
+        squares = _mean(raw_N.double().square(), known_N)
+        metrics = {
+            "correction/mean": weight_T,
+            "correction/outside_mean": (~inside_N[key_T]).float(),
+            "correction/ess": _mean(raw_N.double(), known_N).square() / squares.clamp(min=1e-300),
+        }
+        return Result(weight_T, metrics=metrics)
+
+
+def _mean(values_N: Tensor, where_N: Tensor) -> Tensor:
+    """Mean [] over the units that count; 0 where there are none."""
+    key_N = torch.zeros_like(where_N, dtype=torch.int64)
+    return segments.mean(values_N, key_N, 1, where_N)[0]

@@ -1,0 +1,120 @@
+"""Clipped policy optimisation whose anchor is not the policy that drew the answers."""
+
+import dataclasses
+import math
+from typing import Any
+
+from strop.algorithm import Algorithm
+from strop.errors import UserError
+from strop.loss.bound.clip_both_sides import ClipBothSides
+from strop.loss.correction.weigh_by_engine_ratio import WeighByEngineRatio
+from strop.loss.ratio.ratio_per_sequence import RatioPerSequence
+from strop.loss.ratio.ratio_per_token import RatioPerToken
+from strop.part import Use
+from strop.plan.split_into_minibatches import SplitIntoMinibatches
+from strop.recipes._base import with_policy
+from strop.recipes._inherit import inherits
+from strop.recipes.grpo import grpo
+from strop.recipes.rollout_correction import REJECTING, SAMPLER
+from strop.selection.drop_mismatched_rollouts import DropMismatchedRollouts
+
+RATIOS = {"token": RatioPerToken(), "sequence": RatioPerSequence()}
+CHOICES = {
+    "ratio_level": tuple(RATIOS),
+    "level": ("token", "sequence"),
+    "action": ("none", "mask", "clamp"),
+    "metric": ("ratio", "k1", "k2", "k3"),
+    "agg": ("sum", "mean", "max"),
+}
+
+
+@inherits(grpo, aggregation="token-mean")
+def areal_decoupled_ppo(
+    *,
+    clip_low: float = 0.2,
+    clip_high: float = 0.2,
+    # Largest ratio on negative advantages, above 1, before the weight; 0: none.
+    dual_clip_c: float = 0.0,
+    # What has one ratio to the proximal policy: "token" or "sequence".
+    ratio_level: str = "token",
+    # False: one ratio, to the policy that drew the answers, and no weight.
+    decoupled: bool = True,
+    # What is bounded as one: "token" or "sequence".
+    level: str = "token",
+    # What happens to a weight out of bounds: "none", "mask" (no gradient) or "clamp".
+    action: str = "none",
+    # What is bounded: "ratio", or "k1", "k2", "k3" in nats.
+    metric: str = "ratio",
+    # How tokens make up a sequence's metric: "sum", "mean" or "max".
+    agg: str = "mean",
+    # Upper bound of the metric.
+    upper: float = 5.0,
+    # Lower bound of the metric; 0: none.
+    lower: float = 0.0,
+    # Optimiser steps of a training step.
+    num_minibatches: int = 4,
+    **parent: Any,
+) -> Algorithm:
+    """AReaL: A Large-Scale Asynchronous Reinforcement Learning System for Language Reasoning.
+
+    arXiv 2505.24298, eq. 5. Code: inclusionAI/AReaL. Parent: grpo. Status: exact.
+
+    Equation: loss = -1/N sum_t w min(u A, clip(u, 1 - clip_low, 1 + clip_high) A),
+    u = pi / pi_prox, w = pi_prox / pi_behavior detached; pi_prox is pi when the step begins.
+    Differs from the parent: old answers are weighed by w, the clip starts from the step's own
+    policy; 4 updates; all tokens weigh the same.
+    Differs from the paper: the released code leaves w out unless an action is set: here it is
+    always in. N counts masked tokens, as there. k3 is exp(x) - 1 - x, x = log w, as the sampler's
+    answers need (the code has -x). At level "sequence" w is the geometric mean for the metric
+    "ratio", and "clamp" takes that metric with agg "mean" alone. Its penalty of 0.1 in the
+    reward and the log-linear pi_prox are left out.
+    Try: engine.staleness (16), action ("mask"), decoupled (false).
+    """
+    chosen = {"ratio_level": ratio_level, "level": level, "action": action,
+              "metric": metric, "agg": agg}  # fmt: skip
+    for name, value in chosen.items():
+        if value not in CHOICES[name]:
+            known = ", ".join(CHOICES[name])
+            raise UserError(f"areal_decoupled_ppo.{name} must be one of {known}: {value!r}")
+    clip = ClipBothSides(clip_low, clip_high, dual_clip_c)
+    algorithm = dataclasses.replace(
+        grpo(**parent), plan=Use(SplitIntoMinibatches(num_minibatches=num_minibatches))
+    )
+    ratio = RATIOS[ratio_level]
+    if not decoupled:
+        if action != "none":
+            raise UserError("areal_decoupled_ppo: without decoupled there is no weight to bound")
+        return with_policy(algorithm, objective=Use(clip), ratio=Use(ratio, SAMPLER))
+    weigh = _weigh(level, action, metric, agg, upper, lower)
+    algorithm = with_policy(algorithm, objective=Use(clip), ratio=Use(ratio), correction=Use(weigh))
+    if action != "mask":
+        return algorithm
+    drop = _drop(level, metric, agg, upper, lower)
+    return with_policy(algorithm, on=Use(drop, REJECTING))
+
+
+def _weigh(
+    level: str, action: str, metric: str, agg: str, upper: float, lower: float
+) -> WeighByEngineRatio:
+    """The weight w, within bounds where they clamp it."""
+    unit = "sequence-mean" if level == "sequence" and metric == "ratio" else "token"
+    if action == "none":
+        return WeighByEngineRatio("token", high=math.inf)
+    if action == "mask":
+        return WeighByEngineRatio(unit, high=math.inf)
+    if level == "sequence" and (metric, agg) != ("ratio", "mean"):
+        raise UserError(
+            "areal_decoupled_ppo: clamping whole sequences takes metric='ratio' and agg='mean'; "
+            "give these, or action='mask'"
+        )
+    return WeighByEngineRatio(unit, low=lower, high=upper)
+
+
+def _drop(level: str, metric: str, agg: str, upper: float, lower: float) -> DropMismatchedRollouts:
+    """What leaves the gradient, but not the averages."""
+    estimate = "k1" if metric == "ratio" else metric
+    measure = f"token_{estimate}" if level == "token" else f"seq_{agg}_{estimate}"
+    bounds = (lower, upper)
+    if metric == "k1":  # bounds of the part are on the ratio itself
+        bounds = (math.exp(lower) if lower else 0.0, math.exp(min(upper, 700.0)))
+    return DropMismatchedRollouts(*bounds, 0.0, measure, still_counts=True)

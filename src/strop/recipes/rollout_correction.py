@@ -1,0 +1,123 @@
+"""Importance weights between the policy that drew the answers and the one that learns."""
+
+from typing import Any
+
+from strop.algorithm import Algorithm
+from strop.errors import UserError
+from strop.loss.bound.weight_by_clipped_ratio import WeightByClippedRatio
+from strop.loss.correction.weigh_by_engine_ratio import UNITS, WeighByEngineRatio
+from strop.loss.ratio.ratio_per_sequence import RatioPerSequence
+from strop.loss.ratio.ratio_per_token import RatioPerToken
+from strop.loss.ratio.ratio_per_turn import RatioPerTurn
+from strop.part import Use
+from strop.recipes._base import CLIP, with_policy
+from strop.recipes._inherit import inherits
+from strop.recipes.grpo import grpo
+from strop.selection.drop_mismatched_rollouts import DropMismatchedRollouts
+
+SAMPLER = (("logp_old_T", "logp_behavior_T"),)  # a ratio over the policy that drew the token
+REJECTING = (("logp_sampler_T", "logp_behavior_T"),)
+MOST_NATS = 20.0
+
+
+@inherits(grpo, aggregation="token-mean")
+def rollout_correction(
+    *,
+    # What has one weight: token, turn, turn-mean, sequence, sequence-mean (geometric means).
+    unit: str = "token",
+    # Smallest weight, a ratio.
+    low: float = 0.0,
+    # Largest weight, a ratio.
+    high: float = 2.0,
+    # "truncate" (TIS: to the band) or "mask" (MIS, IcePop: 0 outside the band).
+    outside: str = "truncate",
+    # Whether weights are divided by their mean over the update.
+    normalise: bool = False,
+    # Measure of what is rejected, such as token_k1, seq_mean_k1, seq_max_k3, turn_mean_k3.
+    reject: str = "none",
+    # Smallest ratio that is not rejected (k1).
+    reject_low: float = 0.5,
+    # Largest ratio (k1) or divergence in nats (k2, k3) that is not rejected.
+    reject_high: float = 2.0,
+    # Whether what is rejected still counts in averages.
+    still_counts: bool = True,
+    **parent: Any,
+) -> Algorithm:
+    """Truncated and masked importance sampling between engine and trainer (TIS, MIS, IcePop).
+
+    arXiv 2510.18855 (IcePop; TIS and MIS have no paper). Code: verl-project/verl,
+    rollout_corr_helper (TRL, AReaL carry forms of it). Parent: grpo. Status: exact.
+
+    Equation: loss = -1/N sum_t w_t min(rho A, clip(rho) A), rho = pi / pi_old and
+    w = clip(exp(X), low, high) (truncate), exp(X) 1{low <= exp(X) <= high} (mask), detached;
+    X = logp_old - logp_behavior of the token, or its sum or mean over the turn or answer.
+    Differs from the parent: three policies, the third being the one that drew the answers.
+    Differs from the paper: rejected tokens stay in averages unless still_counts is false, so that
+    rejecting never enlarges what is left (verl takes them out, but not in its bypass mode); bounds
+    of k1 are on trainer / engine (verl: its inverse).
+    Try: unit ("sequence"), outside ("mask") with low 0.5 and high 5, engine.staleness (16).
+    """
+    weigh = WeighByEngineRatio(unit, low, high, outside, normalise)
+    algorithm = with_policy(grpo(**parent), correction=Use(weigh))
+    if reject == "none":
+        return algorithm
+    drop = DropMismatchedRollouts(reject_low, reject_high, 0.0, reject, still_counts)
+    return with_policy(algorithm, on=Use(drop, REJECTING))
+
+
+@inherits(grpo, aggregation="token-mean")
+def rollout_correction_bypass(
+    *,
+    # What has one ratio: token, turn, turn-mean, sequence, sequence-mean (geometric means).
+    unit: str = "token",
+    **parent: Any,
+) -> Algorithm:
+    """Clipped policy optimisation against the policy that drew the answers (bypass mode).
+
+    arXiv 1707.06347, eq. 7. Code: verl-project/verl, rollout_corr_helper (bypass_mode, ppo_clip).
+    Parent: grpo. Status: exact.
+
+    Equation: loss = -1/N sum_t min(rho A, clip(rho, 1 - clip_low, 1 + clip_high) A),
+    rho = pi / pi_behavior, by token or over the turn or answer.
+    Differs from the parent: the ratio and the clip start from the engine's log-probabilities, so
+    old answers are clipped from the first update on; no further weight (it would count twice).
+    Differs from the paper: no. A correction beside it is refused.
+    Try: unit ("sequence-mean"), clip_high (0.28), engine.staleness (4).
+    """
+    return with_policy(grpo(**parent), ratio=Use(_ratio(unit), SAMPLER))
+
+
+@inherits(grpo, without=CLIP, aggregation="token-mean")
+def rollout_correction_reinforce(
+    *,
+    # What has one weight: token, turn, turn-mean, sequence, sequence-mean (geometric means).
+    unit: str = "token",
+    # Smallest weight, a ratio.
+    low: float = 0.0,
+    # Largest weight, a ratio.
+    high: float = 2.0,
+    **parent: Any,
+) -> Algorithm:
+    """The policy gradient with truncated weights over the policy that drew the answers.
+
+    arXiv 2510.18855 (the weights). Code: verl-project/verl, rollout_corr_helper (bypass_mode,
+    reinforce). Parent: grpo. Status: exact.
+
+    Equation: loss = -1/N sum_t sg[clip(w, low, high)] A logp, w = pi / pi_behavior of the token,
+    turn or answer.
+    Differs from the parent: no clip: every token keeps a gradient, and its weight is truncated.
+    Differs from the paper: w is of the whole update's current policy, not of a micro-batch's.
+    Try: unit ("sequence"), high, engine.staleness (16).
+    """
+    bound = WeightByClippedRatio(1 - low, high - 1)
+    return with_policy(grpo(**parent), objective=Use(bound), ratio=Use(_ratio(unit), SAMPLER))
+
+
+def _ratio(unit: str) -> Any:
+    """The ratio part of a unit. Raises UserError for an unknown one."""
+    if unit not in UNITS:
+        raise UserError(f"no unit {unit!r}; there are {', '.join(UNITS)}")
+    if unit == "token":
+        return RatioPerToken(MOST_NATS)
+    kind = RatioPerTurn if unit.startswith("turn") else RatioPerSequence
+    return kind(max_nats=MOST_NATS, product="-" not in unit)
