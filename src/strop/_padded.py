@@ -12,7 +12,7 @@ from torch import Tensor
 from strop import catalogue, notation, segments
 from strop import part as parts
 from strop._padded_turns import Layout, layout_of
-from strop.algorithm import Algorithm
+from strop.algorithm import Algorithm, is_current
 from strop.batch import Batch, level_of
 from strop.errors import UserError
 from strop.part import Use
@@ -297,7 +297,8 @@ def _columns(key: str, value: Any, layout: Layout, read: set[str]) -> dict[str, 
     if filled[0].endswith("_TV"):
         inside = mask_BT.bool()[..., None]
         column = torch.log_softmax(torch.where(inside, column, column.new_zeros(())), dim=-1)
-    return {name: column if name in CURRENT else column.detach() for name in filled}
+    carries = {name: name in CURRENT or is_current(name) for name in filled}
+    return {name: column if carries[name] else column.detach() for name in filled}
 
 
 def _by_suffix(key: str, column: Tensor, read: set[str]) -> tuple[str, ...]:

@@ -25,7 +25,7 @@ def values_for(name: str, shape: tuple[int, int], rng: torch.Generator) -> Tenso
 
     if name.startswith(("logp", "mean_logp")):
         return -3 * rand(num, width) - 0.1
-    if name.startswith("entropy"):
+    if name.startswith(("entropy", "nucleus_", "min_p_kl")):
         return rand(num, width) + 0.1
     if name in ("values", "values_old", "returns", "token_rewards"):
         return rand(num, width)
@@ -102,8 +102,8 @@ def inputs_for(
         if name in STRUCTURE:
             continue
         column = functional.COLUMNS.get(name, (name,))
-        if column in filled:
-            continue
+        if column in filled or (name == "logits" and not names[name]):
+            continue  # where the head's own column is asked for, logits only stand in for it
         filled.add(column)
         given[name] = RUN_WIDE[name] if name in RUN_WIDE else values_for(name, shape, rng)
     if "logp_old" in given and "logp" in given:

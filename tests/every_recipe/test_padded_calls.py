@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from padded import inputs_for, padded, rows, with_noise
 
 from strop import catalogue, functional, notation
+from strop.algorithm import is_current
 
 NAMES = [entry.name for entry in catalogue.recipes()]
 # Recipes whose beta is no penalty but the level of a quantile.
@@ -98,8 +99,9 @@ def test_gradient_is_that_of_finite_differences(recipe, seed, params):
     """In every tensor that carries gradient, with stopped gradients held; seeds lie off kinks."""
     given = inputs_for(recipe, "policy_loss", seed, (3, 5), params)
     reads = notation.build_recipe(recipe, params).reads(("terms",)) | {"logp_T"}
-    for name in ("logp", "entropy", "mean_logp", "values"):
-        if name not in given or functional.COLUMNS.get(name, ("logp_T",))[0] not in reads:
+    usual = ("logp", "entropy", "mean_logp", "values")
+    for name in (*usual, *(name for name in given if is_current(f"{name}_T"))):
+        if name not in given or functional.COLUMNS.get(name, (f"{name}_T",))[0] not in reads:
             continue
 
         def loss(tensor, name=name):

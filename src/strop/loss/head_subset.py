@@ -86,6 +86,18 @@ def _nucleus(
     return entropy_C1.squeeze(1), slope
 
 
+def nucleus_entropy(logq_TV: Tensor, mass: float, below: bool) -> Tensor:
+    """The column nucleus_entropy_T [T] from whole distributions, by ordinary autograd."""
+    top_TS = logq_TV.exp().topk(min(MOST, logq_TV.shape[1]), dim=-1).values
+    until_TS = top_TS.detach().cumsum(-1)
+    inside_TS = until_TS <= mass if below else until_TS - top_TS.detach() < mass
+    top_TS = torch.where(inside_TS, top_TS, 0)
+    mass_T1 = top_TS.sum(-1, keepdim=True)
+    share_TS = top_TS / torch.where(mass_T1 > 0, mass_T1, 1)
+    safe_TS = torch.where(share_TS > 0, share_TS, 1)
+    return -(share_TS * safe_TS.log()).sum(-1)
+
+
 def add_slopes(
     grad_CV: Tensor, slopes: Mapping[str, Slope], adjoints: Mapping[str, Tensor]
 ) -> None:

@@ -1,0 +1,69 @@
+"""Entropy of the open choices, over likely tokens only, held where it was at the start."""
+
+import dataclasses
+from typing import Any
+
+from strop.algorithm import Algorithm, Term
+from strop.control.carry_entropy_forward import CarryEntropyForward
+from strop.errors import UserError
+from strop.loss.head_subset import column_of
+from strop.loss.penalty.pull_nucleus_entropy import PullNucleusEntropy
+from strop.part import Use
+from strop.recipes._base import average
+from strop.recipes._inherit import inherits
+from strop.recipes.grpo import grpo
+from strop.schedule import EntropyTarget
+
+
+@inherits(
+    grpo, without=("eps", "std", "normalize_std"), num_rollouts=8, clip_low=0.28, clip_high=0.28,
+    aggregation="seq-mean-token-sum-norm",
+)  # fmt: skip
+def siren(
+    *,
+    # Mass of the vocabulary's nucleus.
+    top_p: float = 0.8,
+    # Choices at or below this quantile of their answer do not count.
+    quantile: float = 0.8,
+    # Weight of the squared distance, reward per nat^2.
+    coef: float = 0.005,
+    # What the mean is held at, nats, or a schedule of it; below 0: that of the first step.
+    anchor: EntropyTarget = -1.0,
+    # "anchor" (squared distance) or "up" (a bonus on the mean).
+    pull: str = "anchor",
+    # "paper", or "code": a nucleus without the token that crosses top_p.
+    variant: str = "paper",
+    **parent: Any,
+) -> Algorithm:
+    """Rethinking Entropy Regularization in Large Reasoning Models (SIREN).
+
+    arXiv 2509.25133. Code: Linn3a/siren. Parent: grpo. Status: exact.
+
+    Equation: loss = grpo's + coef (Hbar - anchor)^2; Hbar = mean over answers of the mean of Hp_t
+    over the answer's tokens above its quantile of Hp; Hp_t = entropy of the renormalised nucleus
+    of mass top_p; anchor = Hbar at the first step, before its update.
+    Differs from the parent: the entropy term; advantages without division by the deviation; a
+    wider clip; tokens are summed and divided by a constant.
+    Differs from the paper: it is its repository's form; Hbar is over the update, there over a
+    micro-batch. With several updates a step, the first step's mean over them is the anchor.
+    Try: coef, anchor (points(((0, 0.6), (0.5, 0.3), (1, 0.3)))), quantile, top_p.
+    """
+    if variant not in ("paper", "code"):
+        raise UserError(f"recipe siren: variant is paper or code, not {variant!r}")
+    below = variant == "code"
+    part = PullNucleusEntropy(anchor, top_p, quantile, pull, below)
+    column = column_of("nucleus_below_entropy" if below else "nucleus_entropy", top_p)
+    pulled = Term(
+        "entropy",
+        Use(part, columns=(("nucleus_entropy_T", column),)),
+        average("token-mean"),
+        coef=coef,
+    )
+    measured = pull == "anchor" and isinstance(anchor, float | int) and anchor < 0
+    carry = CarryEntropyForward("terms.entropy.objective.anchor", "siren/entropy", "first")
+    algorithm = grpo(normalize_std=False, **parent)
+    return dataclasses.replace(
+        algorithm,
+        terms=(*algorithm.terms, pulled),
+        control=(Use(carry),) if measured else (),
+    )
