@@ -49,6 +49,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "demo_mask": ("origin_T",),
     "hint_mask": ("origin_T",),
     "bundles": ("bundle_B",),
+    "players": ("player_B", "role_B"),
     "lengths": ("length_B",),
     "mean_logp_vocab": ("mean_logp_T",),
     "mean_logp": ("mean_logp_T",),
@@ -96,7 +97,7 @@ FROM_MASK = frozenset({"mask_T", "gradient_T", "denominator_T", "turn_T", "rollo
 # Columns that an advantage chain may read before it has written them; they have no name here.
 FIRST = ("advantage_B", "advantage_K", "second_advantage_K")
 # Names that say how rows and tokens make up turns; taken where something reads turns.
-STRUCTURE = ("turn_ids", "turn_valid", "trajectories", "turn_index", "steps")
+STRUCTURE = ("turn_ids", "turn_end", "turn_valid", "trajectories", "turn_index", "steps")
 # Numbers that may stand among the parameters though parts read them as columns.
 RUN_WIDE = ("step", "total_steps", "length", "n_drop", "q_alpha", "q_beta")
 # Columns that may be given and have a value without it.
@@ -148,11 +149,19 @@ def open_door(
     read = set(_reads(algorithm, call))
     for key, value in given.items():
         columns |= _columns(key, value, layout, read)
-    batch = layout.batch(columns, gradient_BT | counts_BT)
+    batch = _with_turn_rewards(layout.batch(columns, gradient_BT | counts_BT), read)
     if call == "advantages":
         batch = _with_outcome(batch)
     algorithm = _at_step(algorithm, CALLS[call][0], name, batch)
     return Door(algorithm, _with_advantage_B(call, algorithm, batch), seed, layout)
+
+
+def _with_turn_rewards(batch: Batch, read: set[str]) -> Batch:
+    """The batch with a reward of each turn where one is read and only its tokens' are given."""
+    if "reward_K" not in read or "reward_K" in batch or "reward_T" not in batch:
+        return batch
+    per_turn = (batch["reward_T"], batch["turn_T"], batch.size("K"), batch["mask_T"])
+    return batch.set(reward_K=segments.total(*per_turn))
 
 
 def _with_outcome(batch: Batch) -> Batch:
@@ -230,6 +239,8 @@ def inputs(algorithm: Algorithm, call: str) -> dict[str, bool]:
     if _reads_turns(algorithm, call):
         found |= dict.fromkeys(STRUCTURE, False)
         found.setdefault("turn_rewards", False)
+        if "reward_K" in reads:
+            found.setdefault("token_rewards", False)
         found["rewards"] = found.get("rewards", False) and "reward_K" not in reads
     return found
 
@@ -262,7 +273,7 @@ def _refuse(call: str, name: str, algorithm: Algorithm, given: Mapping[str, Any]
     if "reward_T" in reads and not enough & given.keys():
         raise UserError(f"{call}({name!r}) needs token_rewards, or rewards")
     for column, must in reads.items():
-        names = _names(column)
+        names = _names(column) + ["token_rewards"] * (column == "reward_K")
         if must and not any(key in given for key in names):
             raise UserError(f"{call}({name!r}) needs {' or '.join(names)} (column {column})")
 

@@ -125,6 +125,25 @@ class RowsAreTurns(Layout):
         return torch.empty_like(rows).index_copy(0, self.order(), rows)
 
 
+def _turns_that_end(end_BT: Tensor, turn_ids: Any) -> Tensor:
+    """The turn of each token from where turns end; tokens after the last end are one more turn.
+
+    Raises UserError where `turn_ids`, given too, has other ends.
+    """
+    turn_BT = end_BT.long().cumsum(1) - end_BT.long()
+    if turn_ids is None:
+        return turn_BT
+    given_BT = torch.as_tensor(turn_ids)
+    if given_BT.shape != end_BT.shape:
+        raise UserError(f"turn_end must be {list(given_BT.shape)} like turn_ids")
+    inside_BT = given_BT >= 0
+    before_BT, after_BT = given_BT[:, :-1], given_BT[:, 1:]
+    splits = end_BT[:, :-1] & inside_BT[:, :-1] & (before_BT == after_BT)
+    if bool((end_BT & ~inside_BT).any() | splits.any()):
+        raise UserError("turn_end ends a turn of turn_ids before its last token")
+    return given_BT
+
+
 def layout_of(mask_BT: Tensor | None, given: Mapping[str, Any]) -> tuple[Layout, dict[str, Any]]:
     """How the given tensors lie, and those that are left as columns.
 
@@ -134,6 +153,9 @@ def layout_of(mask_BT: Tensor | None, given: Mapping[str, Any]) -> tuple[Layout,
     rest = dict(given)
     trajectories = rest.pop("trajectories", None)
     turn_ids = rest.pop("turn_ids", None)
+    turn_end = rest.pop("turn_end", None)
+    if turn_end is not None:
+        turn_ids = _turns_that_end(torch.as_tensor(turn_end).bool(), turn_ids)
     valid = rest.pop("turn_valid", None)
     turns = next((torch.as_tensor(rest[n]) for n in ("turn_rewards",) if n in rest), None)
     if mask_BT is None and trajectories is None and turns is not None and turns.dim() == 2:
@@ -141,7 +163,9 @@ def layout_of(mask_BT: Tensor | None, given: Mapping[str, Any]) -> tuple[Layout,
         turn_ids = torch.arange(turns.shape[1], device=turns.device).expand(turns.shape)
         valid = mask_BT
     if mask_BT is None:
-        rows = rest.get("groups") if trajectories is None else trajectories
+        rows = trajectories
+        for name in ("groups", "players"):
+            rows = rest.get(name) if rows is None else rows
         if rows is None:
             raise UserError("give mask [B, T], or groups [B]: nothing says how many rows there are")
         mask_BT = torch.ones_like(torch.as_tensor(rows), dtype=torch.bool)[:, None]

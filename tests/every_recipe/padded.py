@@ -61,6 +61,8 @@ def values_for(name: str, shape: tuple[int, int], rng: torch.Generator) -> Tenso
         return rand(num, 2)
     if name == "stage":
         return torch.randint(0, 2, (num,), generator=rng)
+    if name in ("players", "episode"):
+        return torch.randint(0, 2, (num,), generator=rng)
     if name == "bundles":
         return torch.randint(0, 2, (num,), generator=rng)
     if name == "n_turns":
@@ -99,7 +101,7 @@ def inputs_for(
     if set(TURNS) & names.keys():
         given["turn_ids"] = torch.where(mask, torch.arange(shape[1]) // 2, -1)
     for name in names:
-        if name in STRUCTURE:
+        if name in STRUCTURE or (name == "token_rewards" and names.get("turn_rewards")):
             continue
         column = functional.COLUMNS.get(name, (name,))
         if column in filled or (name == "logits" and not names[name]):

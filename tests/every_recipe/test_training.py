@@ -45,6 +45,8 @@ class Even(Environment):
     def calls(self, action):
         return [Call("count", {})] if any(c.isdigit() for c in action) else []
 """
+# Recipes for several players, and the games that they train in.
+GAMES = {"mars": "open_spiel", "advevo_public_baseline": "hide_and_guess"}
 # What depends on the machine, or on the split itself.
 APART = ("timing_s/", "perf/", "step_time")
 
@@ -65,7 +67,12 @@ def trained(lab, recipe, folder, token_budget, steps=2):
     training = {"steps": steps, "save_every": 0, "rollouts_every": 0, "token_budget": token_budget}
     raw = lab.raw(recipe, reward="even", training=training)
     raw["algorithm"]["sampling.num_prompts"] = 3
-    if "plays_turns" in notation.recipe(recipe).facts():
+    if recipe in GAMES:
+        config = {"style": "compact"}
+        raw["data"] = {"task": GAMES[recipe], "task_config": config, "train_size": 12,
+                       "validation_size": 2}  # fmt: skip
+        raw["reward"] = {}
+    elif "plays_turns" in notation.recipe(recipe).facts():
         episodes = lab.data.parent / "episodes.py"
         episodes.write_text(EPISODES, encoding="utf-8")
         raw["data"] = {"task": f"{episodes}:Even", "train_size": 12, "validation_size": 2}

@@ -14,6 +14,7 @@ KEY_OF = {
         k + 1 == b.size("K") or int(b["rollout_K"][k + 1] != b["rollout_K"][k]),
     ),
     "role": lambda b, k: int(b["role_K"][k]),
+    "player": lambda b, k: int(b["player_B"][b["rollout_K"][k]]),
     "batch": lambda b, k: 0,
 }
 

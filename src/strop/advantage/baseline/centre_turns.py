@@ -9,7 +9,7 @@ from torch import Tensor
 from strop import segments
 from strop.part import require, require_one_of
 
-KEYS = ("index", "state", "group", "last", "role", "batch")
+KEYS = ("index", "state", "group", "last", "role", "player", "batch")
 
 
 @dataclass(frozen=True)
@@ -20,11 +20,11 @@ class CentreTurns:
 
     Peers by `key`: "index" turns of the prompt's group at the same position, "state" those that
     met the same state, "group" all of the group, "last" the group's last turns of a rollout apart
-    from its other turns, "role" all turns of the role in the step, "batch" all turns of the step.
-    With leave_one_out the mean is over the other peers.
+    from its other turns, "role" or "player" all turns of that one in the step (one player where no
+    column tells), "batch" all turns of the step. With leave_one_out the mean is over the others.
 
     Reads: values_K [K] float (return_K unless renamed), rollout_K, index_K, group_K [K] int,
-    scored_B [B] bool; state_K or role_K [K] int where the key needs it.
+    scored_B [B] bool; state_K or role_K [K], player_B [B] int where the key needs it.
     Writes: advantage_K [K] float.
     Source: arXiv 2505.10978, eq. 7 (key "state"); arXiv 2602.05885 (leave_one_out, "index").
     Differs from the source: no.
@@ -61,13 +61,15 @@ class CentreTurns:
         scored_B: Tensor,
         state_K: Tensor | None = None,
         role_K: Tensor | None = None,
+        player_B: Tensor | None = None,
     ) -> Tensor:
         counts_K = scored_B[rollout_K]
         all_K = torch.zeros_like(group_K)
+        player_K = all_K if player_B is None else player_B[rollout_K]
         last_K = (rollout_K.diff(append=rollout_K[-1:] + 1) != 0).long()
         chosen = {
             "index": (group_K, index_K), "state": (group_K, state_K), "group": (group_K,),
-            "last": (group_K, last_K), "role": (role_K,), "batch": (all_K,),
+            "last": (group_K, last_K), "role": (role_K,), "player": (player_K,), "batch": (all_K,),
         }[self.key]  # fmt: skip
         missing = [column for column in chosen if column is None]
         assert not missing, f"centre_turns by {self.key} needs {self.key}_K"

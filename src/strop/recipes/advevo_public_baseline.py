@@ -1,0 +1,55 @@
+"""Attackers and defenders that learn together, each role with a baseline of its own."""
+
+import dataclasses
+from typing import Any
+
+from strop.advantage.baseline.subtract_role_mean import SubtractRoleMean
+from strop.advantage.credit.spread_evenly import SpreadEvenly
+from strop.algorithm import Algorithm
+from strop.errors import UserError
+from strop.part import Use
+from strop.recipes._inherit import inherits
+from strop.recipes.reinforce_plus_plus import reinforce_plus_plus
+from strop.rollout.play_turns import PlayTurns
+
+POOLS = {"step": "role_B", "prompt": "group_B", "episode": "episode_B"}
+
+
+@inherits(reinforce_plus_plus, without=("gamma",))
+def advevo_public_baseline(
+    *,
+    # Over what a role's mean is taken: "step", "prompt" or "episode".
+    pool: str = "step",
+    # Whether advantages are whitened over the step's policy tokens, as in the parent.
+    whiten: bool = False,
+    **parent: Any,
+) -> Algorithm:
+    """AdvEvo-MARL: Shaping Internalized Safety through Adversarial Co-Evolution in Multi-Agent RL.
+
+    arXiv 2510.01586. Code: none released. Parent: reinforce_plus_plus. Status: abstract.
+
+    Equation: A_i = R_i - mean of R_j over those who had the role of i (all attackers, or all
+    defenders); loss = -1/N sum_t min(rho A_t, clip(rho) A_t).
+    Differs from the parent: games of several players; the role's mean is subtracted; no whitening
+    of tokens unless `whiten`.
+    Differs from the paper: 1. inferred: the pool of the mean, and that nothing is whitened; 2. one
+    policy plays both roles (there each has its own weights, the attackers' tuned on jailbreaks
+    first); 3. the reward is the game's; there a defender's is a sum of safety, task and format,
+    safety weighing more in the first half of the run (weights not found).
+    Try: pool ("episode" with several defenders), whiten, num_rollouts.
+    """
+    if pool not in POOLS:
+        raise UserError(
+            f"recipe advevo_public_baseline: pool is one of {', '.join(POOLS)}, it is {pool!r}"
+        )
+    algorithm = reinforce_plus_plus(**parent)
+    whitening = algorithm.advantage[-1:] if whiten else ()
+    return dataclasses.replace(
+        algorithm,
+        rollout=Use(PlayTurns()),
+        advantage=(
+            Use(SubtractRoleMean(), (("pool_B", POOLS[pool]),)),
+            Use(SpreadEvenly()),
+            *whitening,
+        ),
+    )
