@@ -1,0 +1,39 @@
+"""How likely the sampled token is once the implausible ones are cut away."""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from torch import Tensor
+
+from strop.batch import Batch
+from strop.part import require
+
+
+@dataclass(frozen=True)
+class ScorePlausibleTokens:
+    """Later parts see which tokens were plausible, and how likely among the plausible ones.
+
+        logp_proxy_t = log(p_t / sum of p_v over p_v > kappa max p) if p_t > kappa max p, else -1e4
+
+    p is the policy at the start of the step, which drew the tokens, at the sampling temperature.
+    One forward pass over the step's rollouts.
+
+    Reads: batch (the token ids), services (scoring by the policy).
+    Writes: logp_proxy_T [T] float (nats).
+    Source: arXiv 2510.03222, eq. 5 (the proxy).
+    Differs from the source: the released code cuts before it divides by the temperature.
+    Nearest part: none.
+    Edges: kappa 0 -> the policy's own log-probability; the likeliest token is never cut.
+    """
+
+    writes: ClassVar[tuple[str, ...]] = ("logp_proxy_T",)
+    # Tokens up to this share of the largest probability are cut. Default: paper.
+    kappa: float = 0.02
+
+    def __post_init__(self) -> None:
+        require(self, "kappa", low=0.0, high=0.999)
+
+    def __call__(self, batch: Batch, services: Any) -> Tensor:
+        name = f"min_p_logp_{float(self.kappa)!r}_T"
+        column_T: Tensor = services.score(batch, "current", (name,))[name]
+        return column_T
