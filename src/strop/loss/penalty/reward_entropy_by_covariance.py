@@ -1,0 +1,57 @@
+"""Keep the next-token choice open above all where learning is about to close it."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from strop import segments
+from strop.part import Result, require
+
+
+@dataclass(frozen=True)
+class RewardEntropyByCovariance:
+    """The policy is paid for entropy most at the tokens that are both likely and good.
+
+        objective_t = c_t * entropy_t,  c_t = min(scale * softmax_t(cov over its rollout), ceiling)
+        cov_t = (A_t - mean A) * (logp_old_t - mean logp_old)
+
+    Means are over gradient_T of the update, the softmax over a rollout's tokens in it. c_t gets no
+    gradient. The metric `entropy_control/weight_mean` is the mean of c_t.
+
+    Reads: logp_old_T, advantage_T, entropy_T [T] float, gradient_T [T] bool, rollout_T [T] int.
+    Writes: objective_T [T] float (nats).
+    Source: arXiv 2508.03178; code Qihoo360/Light-IF (compute_entropy_with_cov).
+    Differs from the source: cov is that at the start of the step, equal to the current one at one
+    update a step; its code lets gradient through logp in c_t and takes means of a micro-batch.
+    Nearest part: reward_entropy; equal to it times scale / length when cov is the same everywhere.
+    Edges: a rollout without gradient -> 0; scale 0 -> 0.
+    """
+
+    scope: ClassVar[str] = "update"
+    # Sum of the weights of a rollout's tokens. Default: released code (cov_alpha).
+    scale: float = 10.0
+    # Largest weight of a token. Default: released code (ub).
+    ceiling: float = 5.0
+
+    def __post_init__(self) -> None:
+        require(self, "scale", low=0.0)
+        require(self, "ceiling", low=0.0)
+
+    def __call__(
+        self,
+        logp_old_T: Tensor,
+        advantage_T: Tensor,
+        entropy_T: Tensor,
+        gradient_T: Tensor,
+        rollout_T: Tensor,
+    ) -> Result:
+        num = int(rollout_T.max()) + 1 if rollout_T.numel() else 0
+        one_T = torch.zeros_like(rollout_T)
+        cov_T = segments.centred(advantage_T, one_T, 1, gradient_T)
+        cov_T = cov_T * segments.centred(logp_old_T.detach(), one_T, 1, gradient_T)
+        share_T = segments.softmax(cov_T, rollout_T, num, gradient_T)
+        weight_T = (self.scale * share_T).clamp(max=self.ceiling)
+        metrics = {"entropy_control/weight_mean": weight_T}
+        return Result(weight_T * entropy_T, metrics=metrics)
