@@ -6,12 +6,13 @@ from strop.schedule import Constant, Schedule
 
 # Options of text are closed sets; a changed one is the first other that its owner accepts.
 WORDS = (
+    "hinge",
     "biased", "unbiased", "zero", "raw", "k2", "k1", "token-sum", "token-mean",
     "seq-mean-token-sum", "sum", "mean_norm", "trajectories", "greedy",
     "similarity", "grpo", "paper", "code", "topk", "quantile", "full", "kept",
     "forward", "mean", "trajectory", "uniform", "batch", "length", "tokens", "vision",
     "first_intra", "reward", "any", "verl", "exponential", "up",
-    "sequence", "mask", "seq_mean_k1", "k3",
+    "sequence", "mask", "linear", "seq_mean_k1", "k3",
     "prompt", "none",
 )  # fmt: skip
 

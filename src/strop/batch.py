@@ -104,6 +104,9 @@ COLUMNS: tuple[Column, ...] = (
     Column("source_B", "int", "", "rollout", "which strategy or store it came from"),
     Column("parent_B", "int", "row of rollout", "rollout", "rollout it was forked from; -1: none"),
     Column("fork_at_B", "int", "token", "rollout", "position of the fork; -1: none"),
+    Column(
+        "preferred_B", "int", "", "rollout", "1 the data prefer it, -1 they reject it, 0 neither"
+    ),
     Column("stage_B", "int", "", "rollout", "phase of the strategy"),
     Column(
         "prompt_confidence_B", "float", "", "probe", "how sure the policy is of the prompt, 0 to 1"

@@ -26,6 +26,7 @@ from torch import Tensor
 from strop import _padded, catalogue, kernel
 from strop import part as parts
 from strop._padded import CALLS, COLUMNS, compose, open_door
+from strop._padded_pairs import pairs_as_rows
 from strop._padded_turns import TurnsInRows
 from strop.errors import UserError
 from strop.part import Use
@@ -106,9 +107,9 @@ def selection(
 def policy_loss(
     name: str,
     *,
-    logp: Tensor,
+    logp: Tensor | None = None,
     advantages: Tensor | None = None,
-    mask: Tensor,
+    mask: Tensor | None = None,
     denominator_mask: Tensor | None = None,
     params: Mapping[str, Any] | None = None,
     seed: int = 0,
@@ -119,8 +120,12 @@ def policy_loss(
     mask: tokens with gradient; denominator_mask: tokens that count in averages, default the same.
     advantages: [B, T] or [B]. Without `groups` every row is a group of its own, unless a part
     reads groups. Metrics are the terms' own (means over their tokens) and `loss/<term>`.
+
+    Methods on pairs take `logp_chosen`, `logp_rejected`, `mask_chosen`, `mask_rejected` and, where
+    they have a reference, `logp_ref_chosen` and `logp_ref_rejected` [N, T] in place of rows.
     """
-    given = {"logp": logp, "advantages": advantages, **columns}
+    given = pairs_as_rows({"logp": logp, "mask": mask, "advantages": advantages, **columns})
+    mask = _needed(name, given.pop("mask"), "mask")
     door = open_door("policy_loss", name, params or {}, seed, mask, given, denominator_mask)
     terms = door.algorithm.terms
     view = kernel.View(kernel.prepare(terms, door.batch, door.rng()))
@@ -135,9 +140,9 @@ def policy_loss(
 def token_weights(
     name: str,
     *,
-    logp: Tensor,
+    logp: Tensor | None = None,
     advantages: Tensor | None = None,
-    mask: Tensor,
+    mask: Tensor | None = None,
     denominator_mask: Tensor | None = None,
     params: Mapping[str, Any] | None = None,
     seed: int = 0,
@@ -145,18 +150,25 @@ def token_weights(
 ) -> Tensor:
     """c_t = -dL/dlogp_t [B, T]: how hard the loss pushes each sampled token up.
 
-    The share of the average is included. Arguments as in `policy_loss`.
+    The share of the average is included. Arguments as in `policy_loss`; of pairs [2 N, T], the
+    chosen answers first.
     """
-    leaf_BT = logp.detach().clone().requires_grad_()
+    given = pairs_as_rows({"logp": logp, "mask": mask, "advantages": advantages, **columns})
+    leaf_BT = _needed(name, given.pop("logp"), "logp").detach().clone().requires_grad_()
     with torch.enable_grad():
         loss, _ = policy_loss(
-            name, logp=leaf_BT, advantages=advantages, mask=mask,
-            denominator_mask=denominator_mask, params=params, seed=seed, **columns,
-        )  # fmt: skip
+            name, logp=leaf_BT, denominator_mask=denominator_mask, params=params, seed=seed, **given
+        )
         if not loss.requires_grad:
             return torch.zeros_like(leaf_BT)
         (grad_BT,) = torch.autograd.grad(loss, leaf_BT, allow_unused=True, materialize_grads=True)
     return -grad_BT
+
+
+def _needed(name: str, tensor: Tensor | None, which: str) -> Tensor:
+    if tensor is None:
+        raise UserError(f"policy_loss({name!r}) needs {which}")
+    return tensor
 
 
 def loss_aggregation(

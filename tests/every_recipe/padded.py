@@ -37,7 +37,7 @@ def values_for(name: str, shape: tuple[int, int], rng: torch.Generator) -> Tenso
         return torch.randint(0, 3, (num,), generator=rng) * 5 - 4
     if name == "lengths":
         return torch.randint(1, width + 1, (num,), generator=rng)
-    if name in ("profiled", "speedup"):
+    if name in ("profiled", "speedup", "sequence_is_weight", "grad_norm"):
         return 2 * rand(num)
     if name == "rollout_uid":
         return torch.randperm(1000, generator=rng)[:num]
@@ -59,6 +59,8 @@ def values_for(name: str, shape: tuple[int, int], rng: torch.Generator) -> Tenso
         return rand(num)
     if name in COMPONENTS:
         return rand(num, 2)
+    if name == "preferred":
+        return 1 - 2 * (torch.arange(num) % 2)
     if name == "stage":
         return torch.randint(0, 2, (num,), generator=rng)
     if name in ("players", "episode"):
@@ -108,6 +110,8 @@ def inputs_for(
             continue  # where the head's own column is asked for, logits only stand in for it
         filled.add(column)
         given[name] = RUN_WIDE[name] if name in RUN_WIDE else values_for(name, shape, rng)
+    if "preferred" in given:  # pairs of neighbours
+        given["groups"] = torch.arange(shape[0]) // 2
     if "logp_old" in given and "logp" in given:
         change = 0.3 * torch.randn(shape, generator=rng, dtype=torch.float64)
         given["logp"] = given["logp_old"] + change

@@ -9,6 +9,7 @@ from runs import Runner
 
 from strop import catalogue, notation
 from strop.training.record import read_metrics
+from strop.training.setup import given_answers
 
 NAMES = [entry.name for entry in catalogue.recipes()]
 # 1 where an even number of digits was written; what it measures is there for recipes that ask.
@@ -55,8 +56,8 @@ APART = ("timing_s/", "perf/", "step_time")
 def lab(tmp_path_factory):
     """Prompts with a demonstration each; about half of the answers are right."""
     lab = Lab.make(tmp_path_factory.mktemp("lab"))
-    rows = [{"prompt": f"{n}+{3 * n % 7}:", "answer": str(n), "completion": f"={n}"}
-            for n in range(12)]  # fmt: skip
+    rows = [{"prompt": f"{n}+{3 * n % 7}:", "answer": str(n), "completion": f"={n}",
+             "chosen": f"={n}", "rejected": f"={n + 1}+1"} for n in range(12)]  # fmt: skip
     lab.data.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     lab.rewards.write_text(REWARD, encoding="utf-8")
     return lab
@@ -67,6 +68,8 @@ def trained(lab, recipe, folder, token_budget, steps=2):
     training = {"steps": steps, "save_every": 0, "rollouts_every": 0, "token_budget": token_budget}
     raw = lab.raw(recipe, reward="even", training=training)
     raw["algorithm"]["sampling.num_prompts"] = 3
+    if given := given_answers(notation.recipe(recipe).rollout.part):
+        raw["algorithm"]["sampling.num_rollouts"] = len(given)
     if recipe in GAMES:
         config = {"style": "compact"}
         raw["data"] = {"task": GAMES[recipe], "task_config": config, "train_size": 12,

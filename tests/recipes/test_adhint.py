@@ -26,7 +26,7 @@ class World:
     """Prompt 5 is never solved and has a demonstration; 9 is always solved; 7 has none."""
 
     max_tokens = 12
-    stop_ids = (0,)
+    stop_ids = end_ids = (0,)
     stop_strings = ()
     wanted_statistics = frozenset({"logp_model", "entropy"})
     graded: list[int]

@@ -12,6 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 SPARKS = " ▁▂▃▄▅▆▇█"
+# What is shown where answers are given and nothing is sampled.
+GIVEN = ("policy_loss", "preference/accuracy")
 
 
 class Progress:
@@ -79,10 +81,12 @@ class Progress:
     def finish(self, run: Any) -> None:
         """The run's outcome in a few lines."""
         folder = run.record.folder
-        for name in _passes(self.history):
+        for name in _scores(self.history):
             first, last = self.history[name][0], self.history[name][-1]
-            low, high = self.shown.get(f"{name}/low", last), self.shown.get(f"{name}/high", last)
-            self.console.print(f"{name}: {first:.3f} -> {last:.3f}  (95% {low:.3f} to {high:.3f})")
+            low, high = self.shown.get(f"{name}/low"), self.shown.get(f"{name}/high")
+            known = low is not None and high is not None
+            interval = f"  (95% {low:.3f} to {high:.3f})" if known else ""
+            self.console.print(f"{name}: {first:.3f} -> {last:.3f}{interval}")
         self.console.print(
             f"done in {time.perf_counter() - self.begun:.0f} s: {folder}/report.html, "
             f"checkpoints in {folder}/checkpoints. Next: strop eval {folder}",
@@ -102,9 +106,18 @@ class Progress:
 
     def _line(self, step: int) -> str:
         shown = self.shown
-        pieces = [f"step {step}/{self.steps}", f"reward {shown.get('reward', 0):.3f}"]
-        pieces += [f"{name.removeprefix('eval/')} {shown[name]:.3f}" for name in _passes(shown)]
-        pieces.append(f"entropy {shown.get('entropy', 0):.3f}{self._band()}")
+        pieces = [f"step {step}/{self.steps}"]
+        if "entropy" in shown:
+            pieces.append(f"reward {shown.get('reward', 0):.3f}")
+        else:  # given answers: nothing was sampled
+            pieces += [
+                f"{name.removeprefix('policy_')} {shown[name]:.3f}"
+                for name in GIVEN
+                if name in shown
+            ]
+        pieces += [f"{name.removeprefix('eval/')} {shown[name]:.3f}" for name in _scores(shown)]
+        if "entropy" in shown:
+            pieces.append(f"entropy {shown['entropy']:.3f}{self._band()}")
         pieces.append(f"{shown.get('perf/tokens_per_s', 0):.0f} tokens/s")
         pieces.append(f"{self._left(step)} left")
         return "  ".join(pieces)
@@ -121,8 +134,9 @@ class Progress:
 
     def _panel(self, step: int) -> Group:
         table = Table.grid(padding=(0, 2))
-        rows = ["reward", "entropy", "completions/mean_length", "groups/frac_mixed", "grad_norm"]
-        rows += _passes(self.history)
+        sampled = ("reward", "entropy", "completions/mean_length", "groups/frac_mixed")
+        rows = [*(sampled if "entropy" in self.history else GIVEN), "grad_norm"]
+        rows += _scores(self.history)
         for name in rows:
             values = self.history.get(name)
             if values:
@@ -137,10 +151,12 @@ class Progress:
         return Group(table, bar, foot)
 
 
-def _passes(names: Iterable[str]) -> list[str]:
-    """The pass@k among the metrics, smallest k first."""
+def _scores(names: Iterable[str]) -> list[str]:
+    """The pass@k among the metrics, smallest k first, then the scores of given answers."""
+    names = list(names)
     found = [n for n in names if "/pass@" in n and not n.endswith(("/low", "/high"))]
-    return sorted(found, key=lambda name: int(name.rpartition("@")[2]))
+    given = [n for n in names if n.endswith(("/nll", "/ranking_accuracy"))]
+    return sorted(found, key=lambda name: int(name.rpartition("@")[2])) + given
 
 
 def spark(values: list[float], width: int = 40) -> str:

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from strop.evaluation.preferences import given_answer_metrics
 from strop.evaluation.run import evaluate
 from strop.evaluation.summary import as_json
 
@@ -21,6 +22,13 @@ def validator(num_samples: int, ks: tuple[int, ...], seed: int) -> Any:
     """An evaluator for the loop: the same prompts and the same draws every time."""
 
     def run(world: Any, algorithm: Any, split: str, prompts: Any) -> dict[str, float]:
+        given = given_answer_metrics(world.services, algorithm.rollout.part, prompts)
+        found = {f"eval/{split}/{name}": value for name, value in given.items()}
+        if world.services.can_grade:
+            found |= sampled(world, algorithm, split, prompts)
+        return found
+
+    def sampled(world: Any, algorithm: Any, split: str, prompts: Any) -> dict[str, float]:
         evaluated = evaluate(
             prompts,
             algorithm.rollout,

@@ -19,6 +19,7 @@ def sections(runs: Sequence[Run]) -> list[tuple[str, list[Chart]]]:
     """Titles with their charts, in reading order; sections without a chart are left out."""
     found = [
         ("Learning", [_reward(runs), _reward_parts(runs), *_scores(runs)]),
+        ("Given answers", [_likelihood(runs), _order(runs)]),
         ("Exploration", [_entropy(runs), _entropy_control(runs), _kl(runs)]),
         ("Completions", [_lengths(runs), _cut_off(runs)]),
         ("Groups", [_uniform(runs), *(_groups(run, runs) for run in runs)]),
@@ -61,6 +62,21 @@ def _scores(runs: Sequence[Run]) -> list[Chart | None]:
         lines(runs, f"Evaluation: {name}", text, curves, percent=True)
         for name, curves in by_set.items()
     ]
+
+
+def _likelihood(runs: Sequence[Run]) -> Chart | None:
+    keys = _all_keys(runs, "eval/", "/nll")
+    curves = [Curve(key, key.split("/")[1]) for key in keys]
+    text = "Of the answers in the data, the preferred ones of pairs; nats per token."
+    return lines(runs, "Negative log-likelihood", text, curves)
+
+
+def _order(runs: Sequence[Run]) -> Chart | None:
+    found = [key for key in _all_keys(runs, "eval/") if "_accuracy" in key]
+    curves = [Curve(key, key.removeprefix("eval/").replace("_", " ")) for key in found]
+    curves += [Curve("preference/accuracy", "training pairs")]
+    text = "Share of pairs of which the preferred answer is the likelier one."
+    return lines(runs, "Pairs in the right order", text, curves, percent=True)
 
 
 def _entropy(runs: Sequence[Run]) -> Chart | None:

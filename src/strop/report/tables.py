@@ -15,6 +15,8 @@ LIMITS = ("low", "high")
 MAX_TEXT = 20_000  # characters of a prompt or completion that the page shows
 HEADLINES = (
     ("reward", "Reward", "number"),
+    ("eval/validation/nll", "Negative log-likelihood of given answers, nats", "number"),
+    ("preference/accuracy", "Training pairs in the right order", "percent"),
     ("entropy", "Entropy, nats per token", "number"),
     ("kl", "KL to the reference, nats per token", "number"),
     ("completions/mean_length", "Completion length, tokens", "number"),

@@ -127,7 +127,7 @@ def _difficulty(outcome_B: Tensor, sizes: list[int]) -> list[float]:
 def _hint(services: Any, uid: int, share: float) -> tuple[int, ...]:
     """The first `share` of a prompt's demonstration, without what ends it."""
     ids: tuple[int, ...] = services.demonstration_ids(uid)
-    ids = ids[: len(ids) - len(services.stop_ids)] if ids else ids
+    ids = ids[: len(ids) - len(services.end_ids)] if ids else ids
     return ids[: min(int(share * len(ids) + 1e-6), max(len(ids) - 1, 0))]
 
 

@@ -30,9 +30,10 @@ _ALLOWED_CHARACTERS = frozenset("0123456789+-*/() ")
 
 
 def puzzles(split: str) -> list[dict[str, Any]]:
-    """Rows of a split, each with `prompt` (text), `numbers` (rising) and `target`.
+    """Rows of a split, each with `prompt` (text), `numbers` (rising), `target` and `completion`.
 
-    Raises ValueError for an unknown split.
+    The completion is the shortest right answer, of several the first in the alphabet; methods that
+    imitate read it. Raises ValueError for an unknown split.
     """
     if split not in SPLITS:
         raise ValueError(f"unknown Countdown split {split!r}: choose one of {', '.join(SPLITS)}")
@@ -41,7 +42,12 @@ def puzzles(split: str) -> list[dict[str, Any]]:
     bounds = {"held_out": (0, NUM_HELD_OUT), "validation": (NUM_HELD_OUT, last)}
     start, stop = bounds.get(split, (last, len(pairs)))
     return [
-        {"prompt": prompt_text(numbers, target), "numbers": list(numbers), "target": target}
+        {
+            "prompt": prompt_text(numbers, target),
+            "numbers": list(numbers),
+            "target": target,
+            "completion": min(solutions(numbers, target), key=lambda text: (len(text), text)),
+        }
         for numbers, target in pairs[start:stop]
     ]
 

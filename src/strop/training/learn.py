@@ -94,6 +94,8 @@ class Learner:
             for use in algorithm.rates:
                 found = parts.call(use, chosen, rng=self.rng_of(use.label, number))
                 lr_scale *= float(found.value)
+                for name, value in found.metrics.items():
+                    norms.add(name, value, 1.0)
         trained = self.apply(terms, chosen, number, tally)
         for learner in trained:
             model = self._model(learner)
@@ -287,7 +289,8 @@ def _report(compact: Batch, columns: Mapping[str, Tensor], terms: list[Term], ta
     if "logp_sampler_T" in compact and "logp_T" in columns:
         gap_T = (columns["logp_T"] - compact["logp_sampler_T"]).abs()
         gap_T = gap_T[~gap_T.isnan()]  # void where no engine drew the token
-        tally.add("sampling/sampling_logp_difference/mean", gap_T.sum(), gap_T.numel())
+        if gap_T.numel():
+            tally.add("sampling/sampling_logp_difference/mean", gap_T.sum(), gap_T.numel())
     for term in terms:
         name = f"distribution:{term.name}"
         if name in columns:

@@ -134,7 +134,8 @@ def _prepare(config: RunConfig, folder: Path) -> Run:
     if config.threads:
         torch.set_num_threads(config.threads)
     algorithm = config.build()
-    task = load_prompts(config.data, config.reward, config.seed)
+    scored = "reads_answers" not in algorithm.facts()
+    task = load_prompts(config.data, config.reward, config.seed, needs_reward=scored)
     loaded = load_model(config)
     world = make_world(config, algorithm, loaded, task)
     return Run(config, algorithm, loaded, world, Record(folder))

@@ -76,11 +76,11 @@ def _policy(batch: Batch) -> dict[str, float]:
     drawn_N = version_N >= 0  # by an engine
     learns_B = torch.zeros(batch.size("B"), dtype=torch.bool, device=entropy_N.device)
     learns_B[batch["rollout_T"][batch["gradient_T"]]] = True
-    return {
-        "entropy": _mean(entropy_N[~entropy_N.isnan()]),  # void where no engine drew the token
-        "sampling/age_steps": _mean(batch["step"] - 1 - version_N[drawn_N]),
-        "groups/frac_rollouts_with_gradient": _mean(learns_B),
-    }
+    found = {"groups/frac_rollouts_with_gradient": _mean(learns_B)}
+    if bool(drawn_N.any()):
+        found["sampling/age_steps"] = _mean(batch["step"] - 1 - version_N[drawn_N])
+    entropy_N = entropy_N[~entropy_N.isnan()]  # void where no engine drew the token
+    return {**found, "entropy": _mean(entropy_N)} if entropy_N.numel() else found
 
 
 def _mean(values: Tensor) -> float:

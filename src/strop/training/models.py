@@ -53,6 +53,15 @@ class Loaded:
             found |= {ids} if isinstance(ids, int) else set(ids or ())
         return tuple(sorted(id for id in found if 0 <= id < text_config(self.model).vocab_size))
 
+    @property
+    def end_ids(self) -> tuple[int, ...]:
+        """The one token with which a given answer is made to end; none where nothing ends one.
+
+        That of the chat template's assistant, else the tokenizer's own.
+        """
+        ends = (*_turn_ends(self.tokenizer)[-1:], self.tokenizer.eos_token_id)
+        return tuple(id for id in ends if id in self.stop_ids)[:1]
+
     def save(self, folder: Path) -> None:
         """Write weights (or adapters alone) and tokenizer in Hugging Face's (or PEFT's) layout."""
         if self.adapter is None:

@@ -117,7 +117,7 @@ def rollout_table(step: int, batch: Batch, services: Any) -> pa.Table:
         "reward": batch["reward_B"].tolist(),
         **{
             f"reward/{name}": [None if v != v else v for v in column.tolist()]
-            for name, column in zip(services.reward_names, batch["reward_BM"].T, strict=True)
+            for name, column in _components(batch, services)
         },
         "advantage": batch["advantage_B"].tolist(),
         "scored": batch["scored_B"].tolist(),
@@ -130,6 +130,13 @@ def rollout_table(step: int, batch: Batch, services: Any) -> pa.Table:
         free = name if name not in columns else f"extra/{name}"
         columns[free] = _arrow([values.get(rollout) for rollout in rollouts])
     return pa.table(columns)
+
+
+def _components(batch: Batch, services: Any) -> list[tuple[str, Any]]:
+    """The named rewards with their columns [B]; none where no reward function was asked."""
+    if "reward_BM" not in batch:
+        return []
+    return list(zip(services.reward_names, batch["reward_BM"].T, strict=True))
 
 
 def _arrow(values: list[Any]) -> pa.Array:

@@ -49,8 +49,9 @@ class Services:
     """Prompts, tokenizer and grader of a run.
 
     max_tokens: most new tokens of an answer, or of an episode's actions together. context: most
-    tokens of a sequence. stop_ids: tokens that end an answer. can_fork: the engine goes on from a
-    request that has ended.
+    tokens of a sequence. stop_ids: tokens that end an answer. end_ids: the one that a given answer
+    is made to end with. reserved: tokens kept free behind every prompt; 0: max_tokens. can_fork:
+    the engine goes on from a request that has ended.
     """
 
     task: Task
@@ -61,10 +62,12 @@ class Services:
     max_prompt_tokens: int | None = None
     stop_strings: tuple[str, ...] = ()
     stop_ids: tuple[int, ...] = ()
+    end_ids: tuple[int, ...] = ()
     wanted_statistics: frozenset[str] = frozenset({"logp_model", "entropy"})
     policies: dict[str, Any] = field(default_factory=dict)  # "current", "ref", "critic"
     can_fork: bool = True
     engine: Engine | None = None
+    reserved: int = 0
     tokens_sampled: int = 0  # that parts asked for in this step
     tokens_scored: int = 0
     step: int = 0
@@ -78,6 +81,11 @@ class Services:
     def __post_init__(self) -> None:
         splits = (self.task.train, self.task.validation, self.task.heldout)
         self._prompts = {prompt.uid: prompt for prompt in itertools.chain(*splits)}
+
+    @property
+    def can_grade(self) -> bool:
+        """Whether something scores answers: reward functions or the environment."""
+        return self.task.environment is not None or not isinstance(self.grader, NoGrader)
 
     @property
     def reward_names(self) -> tuple[str, ...]:
@@ -103,33 +111,40 @@ class Services:
                 self.tokenizer,
                 self.max_prompt_tokens,
                 self.context,
-                self.max_tokens,
+                self.reserved or self.max_tokens,
             )
             self._encoded[uid] = tuple(ids)
         return self._encoded[uid]
 
     def demonstration_ids(self, uid: int) -> tuple[int, ...]:
-        """Token ids of the text in the column `completion` of a prompt's row, the end included.
+        """Token ids of the column `completion` of a prompt's row; see `answer_ids`."""
+        return self.answer_ids(uid, "completion")
 
-        Empty when this row has none. Raises UserError when the training data has no such column,
-        and for a completion that is no text or longer than an answer may be.
+    def answer_ids(self, uid: int, column: str) -> tuple[int, ...]:
+        """Token ids of a given answer, the end included: text, or one message of an assistant.
+
+        Empty when the prompt's row has none. Raises UserError when the data have no such column,
+        and for an answer that is no text or longer than an answer may be.
         """
         row = self.prompt(uid).columns
-        if "completion" not in row:
+        if column not in row:
             raise UserError(
-                "the training data has no column completion: give --data FILE whose rows have a "
-                "prompt and a completion to imitate"
+                f"the data have no column {column}: give --data FILE whose rows have a prompt and "
+                f"a {column}"
             )
-        text = row["completion"]
-        if text is None:
+        if row[column] is None:
             return ()
-        if not isinstance(text, str) or not text:
-            raise UserError(f"the completion of prompt {uid} must be text, it is {text!r}")
+        text = _answer_text(row[column])
+        if not text:
+            raise UserError(
+                f"the {column} of prompt {uid} must be text or one message of an assistant, it is "
+                f"{row[column]!r}"
+            )
         ids = self.tokenizer(text, add_special_tokens=False)["input_ids"]
-        answer = (*ids, *self.stop_ids)
+        answer = (*ids, *self.end_ids)
         if len(answer) > self.max_tokens:
             raise UserError(
-                f"the completion of prompt {uid} is {len(answer)} tokens long, the limit is "
+                f"the {column} of prompt {uid} is {len(answer)} tokens long, the limit is "
                 f"{self.max_tokens}: raise rollout.max_tokens, or shorten or remove it"
             )
         return answer
@@ -346,6 +361,13 @@ class Services:
             raise UserError(f"no policy {policy!r} to score with; this run has {known}")
         self.tokens_scored += batch.size("T")
         return self.policies[policy].columns(batch, names)
+
+
+def _answer_text(given: Any) -> str:
+    """The text of a given answer; empty when it is none."""
+    if isinstance(given, list) and len(given) == 1 and isinstance(given[0], Mapping):
+        given = given[0].get("content") if given[0].get("role") == "assistant" else None
+    return given if isinstance(given, str) else ""
 
 
 def _names(rows: Sequence[Any]) -> list[str]:

@@ -70,8 +70,13 @@ def load_model(config: RunConfig, source: str = "") -> Loaded:
     return loaded
 
 
-def load_prompts(data: DataSettings, reward: RewardSettings, seed: int) -> Task:
-    """Prompts and reward functions. Raises UserError."""
+def load_prompts(
+    data: DataSettings, reward: RewardSettings, seed: int, needs_reward: bool = True
+) -> Task:
+    """Prompts and reward functions. Raises UserError.
+
+    needs_reward: refuse a task whose answers nothing scores.
+    """
     if data.files:
         task = _from_files(data, seed)
     else:
@@ -84,7 +89,7 @@ def load_prompts(data: DataSettings, reward: RewardSettings, seed: int) -> Task:
         )
     if reward.functions:
         task = replace(task, rewards=_specs(reward), reward_range=None, reward_values=())
-    if not task.rewards and task.environment is None:
+    if needs_reward and not task.rewards and task.environment is None:
         raise UserError(
             "nothing scores the answers: give a reward function with --reward file.py:function, "
             "or a built-in such as math_verify"
@@ -118,7 +123,9 @@ def _specs(reward: RewardSettings) -> tuple[RewardSpec, ...]:
     )
 
 
-def make_services(config: RunConfig, loaded: Loaded, task: Task, max_tokens: int = 0) -> Services:
+def make_services(
+    config: RunConfig, loaded: Loaded, task: Task, max_tokens: int = 0, reserved: int = 0
+) -> Services:
     """Prompts, tokenizer and grader. Raises UserError for a reward function that cannot be used."""
     if task.environment is not None:
         task = _spoken_to(task, loaded.tokenizer)
@@ -138,6 +145,8 @@ def make_services(config: RunConfig, loaded: Loaded, task: Task, max_tokens: int
         max_prompt_tokens=config.data.max_prompt_tokens or None,
         stop_strings=config.data.stop_strings,
         stop_ids=loaded.stop_ids,
+        end_ids=loaded.end_ids,
+        reserved=reserved,
     )
     try:
         services.check_rewards()
@@ -182,7 +191,8 @@ def _longest(algorithm: Algorithm, task: Task) -> int:
 
 def make_world(config: RunConfig, algorithm: Algorithm, loaded: Loaded, task: Task) -> World:
     """Policy, reference, engine and services of a run. Raises UserError."""
-    services = make_services(config, loaded, task, _longest(algorithm, task))
+    reserved = int(bool(given_answers(algorithm.rollout.part)))
+    services = make_services(config, loaded, task, _longest(algorithm, task), reserved)
     try:
         return _world(config, algorithm, loaded, services)
     except BaseException:
@@ -206,8 +216,7 @@ def _world(config: RunConfig, algorithm: Algorithm, loaded: Loaded, services: Se
     engine = _engine(config, loaded)
     services.can_fork = "fork" in engine.capabilities
     validation = task.validation[: config.evaluation.max_prompts if config.evaluation.every else 0]
-    for prompt in (*task.train, *validation):  # one that does not fit is found before step 1
-        services.prompt_ids(prompt.uid)
+    _check_rows(services, rollout, (*task.train, *validation))
     reference = _reference(algorithm, policy, loaded)
     critic = _critic(config, algorithm, policy)
     others = {"ref": reference, "critic": critic}
@@ -224,6 +233,34 @@ def _world(config: RunConfig, algorithm: Algorithm, loaded: Loaded, services: Se
         config.lr(),
         critic,
     )
+
+
+def _check_rows(services: Services, rollout: Any, prompts: Sequence[Prompt]) -> None:
+    """Find a row that does not fit before step 1. Raises UserError.
+
+    Where answers are given the longest one says how long an answer may be, unless the method does.
+    """
+    columns = given_answers(rollout)
+    if columns:
+        services.max_tokens = rollout.max_tokens or services.context
+    longest = 1
+    for prompt in prompts:
+        room = services.context - len(services.prompt_ids(prompt.uid))
+        for column in columns:
+            size = len(services.answer_ids(prompt.uid, column))
+            if size > room:
+                raise UserError(
+                    f"the {column} of prompt {prompt.uid} is {size} tokens long, and behind the "
+                    f"prompt the model's context has room for {room}: shorten or remove the row"
+                )
+            longest = max(longest, size)
+    if columns and not rollout.max_tokens:
+        services.max_tokens = longest
+
+
+def given_answers(rollout: Any) -> tuple[str, ...]:
+    """The columns of the data that a rollout reads its answers from; empty for one that samples."""
+    return tuple(getattr(rollout, "answers", ()))
 
 
 def _engine(config: RunConfig, loaded: Loaded) -> LocalEngine:

@@ -1,0 +1,59 @@
+"""Pairs of a preferred and a rejected answer to one prompt: shared by the preference losses."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.functional import logsigmoid
+
+from strop import segments
+
+LOSSES = ("sigmoid", "hinge")
+
+
+class Pairs(NamedTuple):
+    """Rows [N] of the two answers of every pair, and the learning tokens [B] of every answer."""
+
+    chosen_N: Tensor
+    rejected_N: Tensor
+    count_B: Tensor
+
+
+def pairs_of(preferred_B: Tensor, group_B: Tensor, rollout_T: Tensor, learns_T: Tensor) -> Pairs:
+    """Every preferred answer with every rejected one of its prompt; those without tokens in none."""
+    count_B = segments.count(rollout_T, group_B.shape[0], learns_T)
+    chosen = ((preferred_B > 0) & (count_B > 0)).nonzero().squeeze(1)
+    rejected = ((preferred_B < 0) & (count_B > 0)).nonzero().squeeze(1)
+    one, other = (group_B[chosen][:, None] == group_B[rejected][None]).nonzero(as_tuple=True)
+    return Pairs(chosen[one], rejected[other], count_B)
+
+
+def gain(logit_N: Tensor, loss: str, label_smoothing: float) -> Tensor:
+    """Minus the loss [N] of pairs by their logits: "sigmoid" or "hinge"."""
+    if loss == "hinge":
+        return -torch.relu(1 - logit_N)
+    straight_N, flipped_N = logsigmoid(logit_N), logsigmoid(-logit_N)
+    return (1 - label_smoothing) * straight_N + label_smoothing * flipped_N
+
+
+def over_tokens(
+    gain_N: Tensor, pairs: Pairs, group_B: Tensor, rollout_T: Tensor, learns_T: Tensor
+) -> Tensor:
+    """Token values [T] that add up, over each answer, to the mean gain of its prompt's pairs."""
+    num = int(group_B.max()) + 1 if group_B.numel() else 0
+    group_N = group_B[pairs.chosen_N]
+    gain_P = segments.mean(gain_N, group_N, num)
+    gain_T = (gain_P[group_B] / pairs.count_B.clamp(min=1))[rollout_T]
+    return torch.where(learns_T, gain_T, 0)
+
+
+def told(logit_N: Tensor, better_N: Tensor, worse_N: Tensor) -> dict[str, float]:
+    """Metrics of the pairs: implicit rewards, their difference, the share in the right order."""
+    if logit_N.numel() == 0:
+        return {}
+    return {
+        "preference/accuracy": float((better_N > worse_N).double().mean()),
+        "preference/reward_chosen": float(better_N.detach().double().mean()),
+        "preference/reward_rejected": float(worse_N.detach().double().mean()),
+        "preference/margin": float((better_N - worse_N).detach().double().mean()),
+    }
