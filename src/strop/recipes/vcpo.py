@@ -1,0 +1,66 @@
+"""Group relative policy optimisation on old answers, with its variance held down."""
+
+import dataclasses
+from typing import Any
+
+from strop.advantage.baseline.subtract_least_variance_mean import SubtractLeastVarianceMean
+from strop.advantage.credit.spread_evenly import SpreadEvenly
+from strop.advantage.scale.divide_by_group_std import DivideByGroupStd
+from strop.algorithm import Algorithm
+from strop.errors import UserError
+from strop.loss.bound.follow_advantage import FollowAdvantage
+from strop.loss.correction.weigh_by_engine_ratio import WeighByEngineRatio
+from strop.part import Use
+from strop.plan.shrink_step_by_sample_size import ShrinkStepBySampleSize
+from strop.probe.measure_rollout_gradients import MeasureRolloutGradients
+from strop.recipes._base import CLIP, ESTIMATOR, with_policy
+from strop.recipes._inherit import inherits
+from strop.recipes.grpo import grpo
+
+
+@inherits(grpo, without=(*ESTIMATOR, *CLIP), aggregation="token-mean")
+def vcpo(
+    *,
+    # Added to the sum of the baseline's weights.
+    eps: float = 1e-8,
+    # Share of the weight at either end whose rewards are moved in for the baseline; 0: none.
+    winsor: float = 0.0,
+    # Largest weight of an answer in the loss.
+    cap: float = 8.0,
+    # Share of the rollouts from which the step is whole.
+    base: float = 1.0,
+    # How the step shrinks with the sample size: "sqrt" or "linear".
+    scaling: str = "sqrt",
+    # Whether advantages are divided by the group's deviation.
+    normalize_std: bool = True,
+    # "paper", or "code", whose baseline has the truncated weight in it once more.
+    variant: str = "paper",
+    **parent: Any,
+) -> Algorithm:
+    """Stable Asynchrony: Variance-Controlled Off-Policy RL for LLMs.
+
+    arXiv 2602.17616. Code: mit-han-lab/vcpo. Parent: grpo. Status: exact.
+
+    Equation: A_i = (R_i - b_g) / sigma_g, b_g = sum W R / (sum W + eps), W = w^2 |g|^2,
+    w_i = exp(sum_t logp_old - logp_behavior), g_i the gradient of the answer's log-probability;
+    loss = -1/N sum_t min(w, cap) A logp; lr <- lr sqrt(min(1, (sum w)^2 / (B sum w^2) / base)).
+    Differs from the parent: no clip: answers are weighed by w, the step shrinks with the effective
+    sample size, and the baseline is that of least variance; sigma counts by 1/G.
+    Differs from the paper: norms and w are those of the step's beginning, also in a later update.
+    The released scripts average per answer (aggregation "seq-mean-token-mean").
+    Try: engine.staleness (16), base (0.55), scaling ("linear").
+    """
+    if variant not in ("paper", "code"):
+        raise UserError(f"vcpo.variant must be paper or code, it is {variant!r}")
+    mean = SubtractLeastVarianceMean(eps, winsor, cap if variant == "code" else 0.0)
+    scale = (Use(DivideByGroupStd(0.0, "biased", floor=1e-8)),) if normalize_std else ()
+    algorithm = dataclasses.replace(
+        grpo(**parent),
+        probes=(Use(MeasureRolloutGradients()),),
+        advantage=(Use(mean), *scale, Use(SpreadEvenly())),
+        rates=(Use(ShrinkStepBySampleSize(base, scaling)),),
+    )
+    weigh = WeighByEngineRatio("sequence", high=cap)
+    return with_policy(
+        algorithm, objective=Use(FollowAdvantage()), ratio=None, correction=Use(weigh)
+    )
