@@ -41,6 +41,7 @@ RECIPES = (
     "progrpo",
     "aspo_tool",
     "rollout_correction",
+    "vcpo",
 )
 # A penalty over the whole distribution: no recipe has one by default.
 FULL_KL = """
