@@ -11,6 +11,7 @@ import strop
 PACKAGES = {
     "peft": "low-rank adapters: pip install 'strop[lora]'",
     "gguf": "GGUF models: pip install 'strop[gguf]'",
+    "open-spiel": "games: pip install 'strop[games]'",
     "vllm": "", "ray": "", "trl": "", "tensorboard": "", "wandb": "", "trackio": "", "mlflow": "",
 }  # fmt: skip
 GIB = 2**30

@@ -1,0 +1,146 @@
+"""Games of two players in whole runs: one policy, a rollout a seat, texts, table, metrics."""
+
+import json
+
+import pyarrow.parquet as pq
+import pytest
+import torch
+from models import tokenizer
+
+from strop.part import Draw
+from strop.rollout._observation_tokens import observation_ids
+from strop.rollout.drive import drive
+from strop.tasks.environment import EnvironmentSource
+from strop.training import config, setup
+from strop.training.refresh import refresh
+
+CHAT = (
+    "{% for m in messages %}({{ m.role[0:1] == 'u' and '1' or '2' }}:{{ m.content }})\n{% endfor %}"
+    "{% if add_generation_prompt %}(2:{% endif %}"
+)
+GAMES = {
+    "open_spiel": {"game": "tic_tac_toe", "style": "compact"},
+    "hide_and_guess": {"defenders": 2, "style": "compact"},
+}
+
+
+def raw(task, recipe="mars", **sections):
+    base = {
+        "recipe": recipe, "model": {"name": "tiny"},
+        "data": {"task": task, "task_config": GAMES[task], "train_size": 6},
+        "training": {"steps": 2, "lr": 1e-3, "save_every": 0, "rollouts_every": 1},
+        "algorithm": {"sampling.num_prompts": 3, "sampling.num_rollouts": 4},
+        "evaluation": {"every": 2, "num_samples": 2, "max_prompts": 2},
+    }  # fmt: skip
+    return {**base, **{k: {**base.get(k, {}), **v} for k, v in sections.items()}}
+
+
+def world_of(plain):
+    settings = config.make(plain)
+    algorithm = settings.build()
+    task = setup.load_prompts(settings.data, settings.reward, settings.seed)
+    return algorithm, setup.make_world(settings, algorithm, setup.load_model(settings), task)
+
+
+def rolled_out(algorithm, world, num_rollouts=6):
+    draws = tuple(Draw(uid, num_rollouts) for uid in world.pool)
+    rng = torch.Generator().manual_seed(5)
+    return drive(algorithm.rollout.part(draws, world.services, rng), world.engine, world.services)[
+        0
+    ]
+
+
+@pytest.mark.parametrize("task", GAMES)
+def test_engine_and_trainer_agree_on_every_token_of_every_seat(task):
+    algorithm, world = world_of(raw(task))
+    batches = []
+    for can_fork in (True, False):
+        world.services.can_fork = can_fork
+        batches.append(rolled_out(algorithm, world))
+    forked, submitted = batches
+    for name in ("id_T", "mask_T", "turn_T", "reward_K", "state_K", "player_B", "episode_B"):
+        assert forked[name].equal(submitted[name]), name
+    assert forked.size("K") > forked.size("B")
+    now = refresh(forked, ("logp_old_T",), world.policy, None)
+    mask_T = now["mask_T"]
+    assert (now["logp_old_T"] - forked["logp_sampler_T"])[mask_T].abs().max() < 1e-4
+
+
+@pytest.mark.parametrize("task", GAMES)
+def test_seats_replay_to_the_game_that_the_environment_played(task):
+    """The actions of all seats in their order show each seat what it saw, in a fresh game."""
+    algorithm, world = world_of(raw(task))
+    batch = rolled_out(algorithm, world)
+    said = world.services.logged["turns"]
+    games = {}
+    for b in range(batch.size("B")):
+        seats = games.setdefault(int(batch["episode_B"][b]), {})
+        seats[int(batch["player_B"][b])] = said[int(batch["rollout_uid_B"][b])]
+        seats["uid"] = int(batch["uid_P"][batch["group_B"][b]])
+    for seats in games.values():
+        game = EnvironmentSource(task, GAMES[task]).make()
+        observation = game.reset(seats.pop("uid"))
+        places = dict.fromkeys(seats, 0)
+        worth = dict.fromkeys(seats, 0.0)
+        while not observation.done:
+            player = observation.role
+            turn = seats[player][places[player]]
+            places[player] += 1
+            assert turn["observation"] == observation.text
+            observation = game.step(turn["action"])
+            for who in seats:
+                if observation.rewards and places[who]:
+                    worth[who] += observation.rewards[who]
+        assert places == {player: len(turns) for player, turns in seats.items()}
+        for player, turns in seats.items():
+            assert sum(turn["reward"] for turn in turns) == pytest.approx(worth[player])
+
+
+@pytest.mark.parametrize("task", GAMES)
+def test_table_and_metrics_of_a_run(task, runner, tmp_path):
+    folder = tmp_path / "run"
+    runner.whole(raw(task), folder)
+    rows = pq.read_table(folder / "rollouts/step-000002.parquet").to_pylist()
+    roles = EnvironmentSource(task, GAMES[task]).make().roles
+    games = {row["episode"] for row in rows}
+    assert len(games) == 12
+    for row in rows:
+        told = json.loads(row["turns"])
+        assert row["prompt"] == told[0]["observation"]
+        assert row["completion"] == "".join(turn["action"] for turn in told)
+        assert row["reward"] == pytest.approx(sum(turn["reward"] for turn in told))
+        assert row["draw"] == roles[row["player"]]
+    last = json.loads((folder / "metrics.jsonl").read_text().splitlines()[-1])
+    for role in set(roles):
+        own = [row["reward"] for row in rows if roles[row["player"]] == role]
+        assert last[f"episode/reward_role_{role}"] == pytest.approx(sum(own) / len(own))
+    assert "eval/validation/mean@n" in last
+
+
+def test_in_a_chat_every_seat_opens_with_the_template():
+    """The text of a player's first turn is encoded as a prompt is, later ones as answers."""
+    _, world = world_of(raw("hide_and_guess"))
+    services = world.services
+    assert services.tokenizer.decode(services.opening_ids("1,9=")) == "1,9="
+    ours = tokenizer()
+    ours.chat_template = CHAT
+    services.tokenizer = ours
+    services._observed.clear()
+    opening = services.opening_ids(" 1,9= ")
+    assert ours.decode(opening) == "(1:1,9=)\n(2:"
+    later = observation_ids(ours, "1,9=", True, opening[-1])
+    assert ours.decode(later) == ")\n(1:1,9=)\n(2:"
+
+
+def test_rewards_see_what_each_player_saw(runner, tmp_path):
+    own = tmp_path / "rewards.py"
+    own.write_text(
+        "def opening(prompts, completions, **columns):\n"
+        "    return [float(p[:1] == '(') for p in prompts]\n"
+    )
+    folder = tmp_path / "run"
+    plain = raw("hide_and_guess", "grpo", reward={"functions": [f"{own}:opening"]})
+    runner.whole(plain, folder)
+    rows = pq.read_table(folder / "rollouts/step-000001.parquet").to_pylist()
+    assert {row["player"] for row in rows} == {0, 1, 2}
+    assert all(row["reward/opening"] == float(row["player"] == 0) for row in rows)
