@@ -1,0 +1,56 @@
+"""Entropy held at a target by right answers from a hotter or a cooler policy."""
+
+import dataclasses
+from typing import Any
+
+from strop.advantage.scale.praise_other_stages import PraiseOtherStages
+from strop.algorithm import Algorithm
+from strop.control.carry_entropy_forward import CarryEntropyForward
+from strop.part import Use
+from strop.recipes._inherit import inherits
+from strop.recipes.grpo import grpo
+from strop.rollout.sample_at_second_temperature import SampleAtSecondTemperature
+from strop.schedule import EntropyTarget
+from strop.selection.swap_in_other_stages import SwapInOtherStages
+
+
+@inherits(grpo, aggregation="token-mean")
+def aepo_arbitrary(
+    *,
+    # What entropy is held at, nats, or a schedule of it.
+    h_target: EntropyTarget = 0.5,
+    # Temperatures while entropy is at or below the target, and above it.
+    t_high: float = 1.2,
+    t_low: float = 0.8,
+    # Most rollouts from them that are trained on; half as many above the target.
+    s: int = 60,
+    # Share of the prompts that are sampled again.
+    share: float = 0.25,
+    # Smallest advantage that is imitated.
+    smallest: float = 0.05,
+    **parent: Any,
+) -> Algorithm:
+    """Arbitrary Entropy Policy Optimization: Entropy Is Controllable in Reinforcement Fine-tuning.
+
+    arXiv 2510.08141. Code: 597358816/AEPO. Parent: grpo. Status: exact.
+
+    Equation: grad J = grad J_grpo + alpha E_{o ~ pi^T}[grad log pi(o) R(o)]; T = t_high if
+    H_prev <= h_target else t_low; alpha is s / batch size.
+    Differs from the parent: a share of the prompts is answered again at T; up to s of the good
+    ones, with advantage 1, take the place of plain rollouts; all tokens weigh the same.
+    Differs from the paper: it is what its repository runs. H_prev is the entropy of the plain
+    rollouts of the step before, there the logged one of its update. Its s is 60 of 2,560
+    rollouts: lower it with the batch. Its form without further rollouts is not here.
+    Try: h_target (0.75; points(((0, 0.6), (0.5, 0.3), (1, 0.3)))), s (0: the parent), share.
+    """
+    algorithm = grpo(**parent)
+    *chain, credit = algorithm.advantage
+    rollout = SampleAtSecondTemperature(hot=t_high, cool=t_low, target=h_target, share=share)
+    previous = "rollout.sample_at_second_temperature.previous"
+    return dataclasses.replace(
+        algorithm,
+        rollout=Use(rollout),
+        advantage=(*chain, Use(PraiseOtherStages(smallest)), credit),
+        selection=(Use(SwapInOtherStages(s)),),
+        control=(Use(CarryEntropyForward(previous, keep="last")),),
+    )
