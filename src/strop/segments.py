@@ -179,6 +179,19 @@ def quantile(
     return torch.where(size > 0, torch.lerp(sorted_N[low], sorted_N[high], share), 0)
 
 
+def nearest_rank(
+    values_N: Tensor, key_N: Tensor, num: int, level: float, where_N: Tensor | None = None
+) -> Tensor:
+    """Member per key at rank round(level * (n - 1)), from 0; half to even; 0 without members."""
+    row_N = _by_key_and_value(values_N, key_N, where_N)
+    size = count(key_N, num, where_N)
+    if row_N.shape[0] == 0:
+        return values_N.new_zeros(num)
+    place = (level * (size - 1).clamp(min=0).double()).round().long()
+    start = (torch.cumsum(size, 0) - size).clamp(max=row_N.shape[0] - 1)
+    return torch.where(size > 0, values_N[row_N[(start + place).clamp(max=len(row_N) - 1)]], 0)
+
+
 def first(key_N: Tensor, num: int) -> Tensor:
     """First row of every key; N for a key without members."""
     row_N = torch.arange(key_N.shape[0], device=key_N.device)

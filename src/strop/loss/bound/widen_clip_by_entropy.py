@@ -1,0 +1,96 @@
+"""Give tokens room where the policy was undecided, and hold them back where it was sure."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from strop import segments
+from strop.loss.bound.clip_both_sides import ClipBothSides
+from strop.part import Result, require, require_one_of
+
+
+@dataclass(frozen=True)
+class WidenClipByEntropy(ClipBothSides):
+    """Undecided tokens may rise further and count more once they move; sure ones fall further.
+
+        l_t = log max(H_t, 1e-8);  d_t = l_t - (quantile of l);  h = d / max d where d > 0, else
+        h = d / |min d|, so h in [-1, 1]
+        h > 0: high = clip_high (1 + clip_alpha h), else low = clip_low (1 - clip_alpha h)
+        A' = A (1 + adv_beta h) where h > 0 and rho is outside (1 - low / 2, 1 + high / 2), and
+        where h <= 0 and rho is inside; A elsewhere
+        objective_t = min(rho A', clip(rho, 1 - low, 1 + high) A'), with the dual clip of A'
+
+    Over gradient_T of the update; quantiles are of nearest rank; h and A' carry no gradient.
+    Metrics: those of clip_both_sides, hapo/signal_mean (h) and hapo/advantage_factor_mean (A'/A).
+
+    Reads: log_ratio_T, advantage_T, entropy_T [T] float, gradient_T [T] bool.
+    Writes: objective_T [T] float.
+    Source: arXiv 2509.16591, eq. 5 to 13; code starriver030515/HAPO (core_algos.py).
+    Differs from the source: signals are of the update, the released code's of a micro-batch; its
+    h is positive for sure tokens too (a sign slip; source_form "code").
+    Nearest part: clip_both_sides; equal to it when clip_alpha = adv_beta = 0.
+    Edges: all entropies equal -> h 0; no token -> nothing.
+    """
+
+    scope: ClassVar[str] = "update"
+    facts: ClassVar[frozenset[str]] = frozenset()  # tokens without an advantage move the signal
+    detached: ClassVar[frozenset[str]] = frozenset({"entropy_T"})
+    # Level of the entropy that separates sure from undecided, a share. Default: released code.
+    quantile: float = 0.8
+    # How far the signal widens the clip. Default: released code.
+    clip_alpha: float = 1.0
+    # How far the signal changes advantages. Default: released code.
+    adv_beta: float = 1.0
+    # "paper" (signed), or "code": its sign slip. Default: paper.
+    source_form: str = "paper"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self, "quantile", low=0.0, high=1.0)
+        require(self, "clip_alpha", low=0.0)
+        require(self, "adv_beta", low=0.0)
+        require_one_of(self, "source_form", ("paper", "code"))
+
+    def __call__(  # type: ignore[override]
+        self, log_ratio_T: Tensor, advantage_T: Tensor, entropy_T: Tensor, gradient_T: Tensor
+    ) -> Result:
+        signal_T = self._signal(entropy_T.detach(), gradient_T)
+        undecided_T = signal_T > 0
+        low_T = self.clip_low * (1 - self.clip_alpha * signal_T.clamp(max=0))
+        high_T = self.clip_high * (1 + self.clip_alpha * signal_T.clamp(min=0))
+        ratio_T = log_ratio_T.exp()
+        inside_T = (ratio_T > 1 - low_T / 2) & (ratio_T < 1 + high_T / 2)
+        factor_T = torch.where(undecided_T != inside_T, 1 + self.adv_beta * signal_T, 1.0)
+        changed_T = (advantage_T * factor_T).detach()
+        free_T = ratio_T * changed_T
+        bound_T = torch.minimum(torch.maximum(ratio_T, 1 - low_T), 1 + high_T) * changed_T
+        clipped_T = bound_T < free_T
+        objective_T = torch.where(clipped_T, bound_T, free_T)
+        if self.dual_clip_c:
+            floor_T = self.dual_clip_c * changed_T
+            objective_T = torch.where(
+                changed_T < 0, torch.maximum(objective_T, floor_T), objective_T
+            )
+        metrics = {
+            "clip_ratio/low_mean": (clipped_T & (ratio_T < 1)).float(),
+            "clip_ratio/high_mean": (clipped_T & (ratio_T > 1)).float(),
+            "clip_ratio/region_mean": clipped_T.float(),
+            "hapo/signal_mean": signal_T,
+            "hapo/advantage_factor_mean": factor_T,
+        }
+        return Result(objective_T, metrics=metrics)
+
+    def _signal(self, entropy_T: Tensor, gradient_T: Tensor) -> Tensor:
+        """h [T]; 0 outside gradient_T."""
+        log_T = torch.where(gradient_T, entropy_T, 1.0).clamp(min=1e-8).log()
+        one_T = torch.zeros_like(gradient_T, dtype=torch.int64)
+        middle = segments.nearest_rank(log_T, one_T, 1, self.quantile, gradient_T)
+        off_T = torch.where(gradient_T, log_T - middle, 0)
+        most = segments.extreme(off_T, one_T, 1, gradient_T)
+        least = segments.extreme(off_T, one_T, 1, gradient_T, largest=False)
+        tiny = torch.finfo(off_T.dtype).tiny
+        sign = 1.0 if self.source_form == "paper" else -1.0
+        down_T = sign * off_T / (-least).clamp(min=tiny)
+        return torch.where(off_T > 0, off_T / most.clamp(min=tiny), down_T)
