@@ -29,7 +29,7 @@ def pairs_as_rows(given: Mapping[str, Any]) -> dict[str, Any]:
     for name in TENSORS:
         sides = [f"{name}_{side}" for side in SIDES]
         missing = [side for side in sides if given.get(side) is None]
-        if name != "logp_ref" and missing or len(missing) == 1:
+        if len(missing) == 1 or (missing and name != "logp_ref"):
             raise UserError(f"pairs need {missing[0]}")
         if not missing:
             found[name] = _stacked(given[sides[0]], given[sides[1]], *sides)

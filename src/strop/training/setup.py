@@ -248,6 +248,10 @@ def _check_rows(services: Services, rollout: Any, prompts: Sequence[Prompt]) -> 
         room = services.context - len(services.prompt_ids(prompt.uid))
         for column in columns:
             size = len(services.answer_ids(prompt.uid, column))
+            if size == 0:
+                raise UserError(
+                    f"the row of prompt {prompt.uid} has no {column}: fill it in or remove the row"
+                )
             if size > room:
                 raise UserError(
                     f"the {column} of prompt {prompt.uid} is {size} tokens long, and behind the "

@@ -20,7 +20,7 @@ class Pairs(NamedTuple):
 
 
 def pairs_of(preferred_B: Tensor, group_B: Tensor, rollout_T: Tensor, learns_T: Tensor) -> Pairs:
-    """Every preferred answer with every rejected one of its prompt; those without tokens in none."""
+    """Every preferred answer with every rejected one of its prompt; none of them without tokens."""
     count_B = segments.count(rollout_T, group_B.shape[0], learns_T)
     chosen = ((preferred_B > 0) & (count_B > 0)).nonzero().squeeze(1)
     rejected = ((preferred_B < 0) & (count_B > 0)).nonzero().squeeze(1)

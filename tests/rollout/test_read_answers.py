@@ -1,0 +1,69 @@
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from strop.errors import UserError
+from strop.part import Draw, Use, call
+from strop.reward.reward_preferred import RewardPreferred
+from strop.rollout.drive import drive
+from strop.rollout.read_answers import ReadAnswers
+from strop.rollout.sample_independently import SampleIndependently
+
+PROMPTS = {7: (1, 2), 9: (3,)}
+ANSWERS = {(7, "chosen"): (4, 0), (7, "rejected"): (5, 6, 0), (9, "chosen"): (8, 0),
+           (9, "rejected"): ()}  # fmt: skip
+SERVICES = SimpleNamespace(
+    prompt_ids=PROMPTS.__getitem__, answer_ids=lambda uid, column: ANSWERS[uid, column]
+)
+PAIR = ReadAnswers(("chosen", "rejected"))
+
+
+def read(part, *draws):
+    strategy = call(Use(part), None, draws=draws, services=SERVICES).value
+    batch, state = drive(strategy, SimpleNamespace(parked=[], release=lambda id: None), SERVICES)
+    assert state is None
+    return batch
+
+
+def test_a_rollout_for_each_answer_after_its_prompt():
+    batch = read(PAIR, Draw(7, 2))
+    assert batch["id_T"].tolist() == [1, 2, 4, 0, 1, 2, 5, 6, 0]
+    assert batch["mask_T"].tolist() == [False, False, True, True, False, False, True, True, True]
+    assert batch["origin_T"].tolist() == [1, 1, 2, 2, 1, 1, 2, 2, 2]
+    assert batch["group_B"].tolist() == [0, 0]
+    assert batch["uid_P"].tolist() == [7]
+    assert batch["preferred_B"].tolist() == [1, -1]
+    assert not batch["truncated_B"].any()
+    assert len(set(batch["rollout_uid_B"].tolist())) == 2
+
+
+def test_what_only_an_engine_knows_is_void():
+    batch = read(ReadAnswers(("chosen",)), Draw(9, 1), Draw(7, 1))
+    mask_T = batch["mask_T"]
+    for name in ("logp_behavior_T", "logp_sampler_T", "entropy_behavior_T"):
+        assert batch[name][mask_T].isnan().all()
+        assert (batch[name][~mask_T] == 0).all()
+    assert (batch["version_T"][mask_T] == -1).all()
+    assert batch["uid_P"].tolist() == [9, 7]
+    assert batch["preferred_B"].tolist() == [1, 1]
+
+
+def test_the_preferred_answer_has_the_reward():
+    outcome_B, reward_B, scored_B = RewardPreferred()(torch.tensor([1, -1, 0]))
+    assert outcome_B.tolist() == reward_B.tolist() == [1.0, 0.0, 0.0]
+    assert scored_B.all()
+
+
+def test_the_policy_itself_is_scored_by_sampling():
+    assert ReadAnswers(max_tokens=5, temperature=0.7).plain() == SampleIndependently(5, 0.7)
+
+
+def test_refuses_missing_answers_other_numbers_and_columns():
+    with pytest.raises(UserError, match="row of prompt 9 has no rejected"):
+        read(PAIR, Draw(9, 2))
+    with pytest.raises(UserError, match="set sampling.num_rollouts=2"):
+        read(PAIR, Draw(7, 4))
+    for columns in ((), ("chosen", "chosen")):
+        with pytest.raises(UserError, match="distinct columns"):
+            ReadAnswers(columns)
