@@ -18,7 +18,7 @@
       hoverlabel: { bgcolor: own("--card"), bordercolor: own("--line"), font: { color: own("--ink") } },
       legend: { orientation: "h", x: 0, y: 1, yanchor: "bottom", traceorder: "normal", bgcolor: "rgba(0,0,0,0)" },
       showlegend: figure.layout.showlegend,
-      xaxis: { ...axis, dtick: span <= 10 ? 1 : undefined, title: { text: "step", standoff: 4 }, showgrid: false },
+      xaxis: { ...axis, dtick: span <= 10 ? 1 : undefined, title: { text: "step", standoff: 4 }, showgrid: false, ...figure.layout.xaxis },
       yaxis: { ...axis, automargin: true, ...figure.layout.yaxis },
     };
   }

@@ -4,6 +4,7 @@ import re
 from collections.abc import Sequence
 
 from strop.report.charts import COLOURS, GREY, Chart, Curve, lines, stack
+from strop.report.entropy_law import entropy_law
 from strop.report.run_folder import Run
 
 SCORE = re.compile(r"eval/(?P<set>.+)/(?P<metric>(?:mean|pass|maj)@\w+)")
@@ -20,7 +21,7 @@ def sections(runs: Sequence[Run]) -> list[tuple[str, list[Chart]]]:
     found = [
         ("Learning", [_reward(runs), _reward_parts(runs), *_scores(runs)]),
         ("Given answers", [_likelihood(runs), _order(runs)]),
-        ("Exploration", [_entropy(runs), _entropy_control(runs), _kl(runs)]),
+        ("Exploration", [_entropy(runs), *_laws(runs), _entropy_control(runs), _kl(runs)]),
         ("Completions", [_lengths(runs), _cut_off(runs)]),
         ("Groups", [_uniform(runs), *(_groups(run, runs) for run in runs)]),
         ("Stability", _stability(runs)),
@@ -85,6 +86,14 @@ def _entropy(runs: Sequence[Run]) -> Chart | None:
     if not _all_keys(runs, "entropy_control/low"):
         text = "Nats per generated token; near 0 the policy no longer explores."
     return lines(runs, "Entropy", text, [curve], smooth=True)
+
+
+def _laws(runs: Sequence[Run]) -> list[Chart | None]:
+    """One chart for each evaluation set, of its first score."""
+    first: dict[str, tuple[str, str]] = {}
+    for key, name, metric in score_keys(runs):
+        first.setdefault(name, (key, metric))
+    return [entropy_law(runs, name, key, metric) for name, (key, metric) in first.items()]
 
 
 def _entropy_control(runs: Sequence[Run]) -> Chart | None:

@@ -1,0 +1,79 @@
+"""The law of entropy and score, and the covariance behind it."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from strop.errors import UserError
+from strop.evaluation.entropy_law import entropy_covariance, fit_entropy_law
+
+ENTROPY = [1, 0.5, 0.2, 0.05, 0]
+
+
+def test_worked_example():
+    found = fit_entropy_law(ENTROPY, [0.1563, 0.3703, 0.4557, 0.4897, 0.5])
+    assert (found.a, found.b, found.ceiling) == pytest.approx((0.2, 0.7, 0.5), abs=1e-4)
+    assert found.r_squared == pytest.approx(1.0, abs=1e-6)
+    assert found.score(0.5) == pytest.approx(0.3703, abs=1e-4)
+    assert found.exchange_rate(0.0) == pytest.approx(-0.2, abs=1e-4)
+
+
+@given(
+    a=st.floats(-2, 2), b=st.floats(-2, 2),
+    entropy=st.lists(st.floats(0, 2), min_size=3, max_size=9, unique_by=lambda h: round(h, 1)),
+)  # fmt: skip
+def test_scores_on_a_law_give_it_back(a, b, entropy):
+    scores = [b - a * math.exp(h) for h in entropy]
+    found = fit_entropy_law(entropy, scores)
+    assert (found.a, found.b) == pytest.approx((a, b), abs=1e-8)
+    assert found.exchange_rate(entropy) == pytest.approx(-a * np.exp(entropy), abs=1e-8)
+
+
+def test_is_ordinary_least_squares_with_one_regressor():
+    rng = np.random.default_rng(0)
+    entropy, score = rng.random(20), rng.random(20)
+    found = fit_entropy_law(entropy, score)
+    slope, intercept = np.polyfit(np.exp(entropy), score, 1)
+    assert (found.a, found.b) == pytest.approx((-slope, intercept))
+    explained = np.corrcoef(np.exp(entropy), score)[0, 1] ** 2
+    assert found.r_squared == pytest.approx(explained)
+
+
+def test_what_cannot_be_fitted_is_refused():
+    for entropy, score, why in (
+        ([1.0, 0.5], [0.1, 0.2], "3 evaluations"),
+        ([1.0, 0.5, 0.1], [0.1, 0.2], "3 evaluations"),
+        ([1.0, 1.0, 1.0], [0.1, 0.2, 0.3], "different entropies"),
+        ([1.0, 0.5, math.nan], [0.1, 0.2, 0.3], "finite"),
+    ):
+        with pytest.raises(UserError, match=why):
+            fit_entropy_law(entropy, score)
+
+
+def test_covariance():
+    # the tokens of clip_cov's example: covariances 1.725, -2.175, -1.625, 1.175
+    logp, advantage = [-0.1, -4.0, -0.2, -3.0], [1.0, 1.0, -1.0, -1.0]
+    assert entropy_covariance(logp, advantage) == pytest.approx(-0.225)
+    masked = entropy_covariance([*logp, math.nan], [*advantage, 9.0], [1, 1, 1, 1, 0])
+    assert masked == pytest.approx(-0.225)
+    assert math.isnan(entropy_covariance(logp, advantage, [0, 0, 0, 0]))
+    assert entropy_covariance(logp, [2.0] * 4) == 0.0
+
+
+def test_a_small_natural_gradient_step_changes_entropy_by_minus_the_covariance():
+    rng = np.random.default_rng(1)
+    logits, advantage = rng.normal(size=6), rng.normal(size=6)
+
+    def entropy(z):
+        p = np.exp(z) / np.exp(z).sum()
+        return -(p * np.log(p)).sum()
+
+    p = np.exp(logits) / np.exp(logits).sum()
+    drawn = rng.choice(6, size=400_000, p=p)
+    eta = 1e-3  # a natural-gradient step moves every logit by eta times its advantage
+    change = entropy(logits + eta * advantage) - entropy(logits)
+    covariance = entropy_covariance(np.log(p)[drawn], advantage[drawn])
+    assert change / eta == pytest.approx(-covariance, rel=0.02)
