@@ -1,4 +1,4 @@
-"""The law of entropy and score, and the covariance behind it."""
+"""The law of entropy and score."""
 
 import math
 
@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strop.errors import UserError
-from strop.evaluation.entropy_law import entropy_covariance, fit_entropy_law
+from strop.evaluation.entropy_law import fit_entropy_law
 
 ENTROPY = [1, 0.5, 0.2, 0.05, 0]
 
@@ -51,29 +51,3 @@ def test_what_cannot_be_fitted_is_refused():
     ):
         with pytest.raises(UserError, match=why):
             fit_entropy_law(entropy, score)
-
-
-def test_covariance():
-    # the tokens of clip_cov's example: covariances 1.725, -2.175, -1.625, 1.175
-    logp, advantage = [-0.1, -4.0, -0.2, -3.0], [1.0, 1.0, -1.0, -1.0]
-    assert entropy_covariance(logp, advantage) == pytest.approx(-0.225)
-    masked = entropy_covariance([*logp, math.nan], [*advantage, 9.0], [1, 1, 1, 1, 0])
-    assert masked == pytest.approx(-0.225)
-    assert math.isnan(entropy_covariance(logp, advantage, [0, 0, 0, 0]))
-    assert entropy_covariance(logp, [2.0] * 4) == 0.0
-
-
-def test_a_small_natural_gradient_step_changes_entropy_by_minus_the_covariance():
-    rng = np.random.default_rng(1)
-    logits, advantage = rng.normal(size=6), rng.normal(size=6)
-
-    def entropy(z):
-        p = np.exp(z) / np.exp(z).sum()
-        return -(p * np.log(p)).sum()
-
-    p = np.exp(logits) / np.exp(logits).sum()
-    drawn = rng.choice(6, size=400_000, p=p)
-    eta = 1e-3  # a natural-gradient step moves every logit by eta times its advantage
-    change = entropy(logits + eta * advantage) - entropy(logits)
-    covariance = entropy_covariance(np.log(p)[drawn], advantage[drawn])
-    assert change / eta == pytest.approx(-covariance, rel=0.02)

@@ -1,4 +1,4 @@
-"""What a run's scores say about its entropy: a law, its ceiling, and what moves entropy."""
+"""What a run's scores say about its entropy: a law and its ceiling."""
 
 from typing import NamedTuple
 
@@ -59,22 +59,3 @@ def fit_entropy_law(entropy_S: ArrayLike, score_S: ArrayLike) -> EntropyLaw:
     spread = float(((score - score.mean()) ** 2).sum())
     explained = 1 - missed / spread if spread else 1.0
     return EntropyLaw(float(a), float(b), float(b - a), explained)
-
-
-def entropy_covariance(
-    logp_T: ArrayLike, advantage_T: ArrayLike, mask_T: ArrayLike | None = None
-) -> float:
-    """Mean over tokens of (logp - mean logp) * (advantage - mean advantage), nats times reward.
-
-    A step of size eta along the natural gradient changes entropy by about -eta times it: likely
-    tokens that are praised cost entropy. [T] each; mask_T: tokens that count. NaN without any.
-    Source: arXiv 2505.22617, eq. 10.
-    """
-    logp = np.asarray(logp_T, dtype=np.float64)
-    advantage = np.asarray(advantage_T, dtype=np.float64)
-    if mask_T is not None:
-        inside = np.asarray(mask_T, dtype=bool)
-        logp, advantage = logp[inside], advantage[inside]
-    if len(logp) == 0:
-        return float("nan")
-    return float(((logp - logp.mean()) * (advantage - advantage.mean())).mean())

@@ -21,7 +21,7 @@ def sections(runs: Sequence[Run]) -> list[tuple[str, list[Chart]]]:
     found = [
         ("Learning", [_reward(runs), _reward_parts(runs), *_scores(runs)]),
         ("Given answers", [_likelihood(runs), _order(runs)]),
-        ("Exploration", [_entropy(runs), *_laws(runs), _entropy_control(runs), _kl(runs)]),
+        ("Exploration", [_entropy(runs), *_laws(runs), *_more_exploration(runs)]),
         ("Completions", [_lengths(runs), _cut_off(runs)]),
         ("Groups", [_uniform(runs), *(_groups(run, runs) for run in runs)]),
         ("Stability", _stability(runs)),
@@ -86,6 +86,16 @@ def _entropy(runs: Sequence[Run]) -> Chart | None:
     if not _all_keys(runs, "entropy_control/low"):
         text = "Nats per generated token; near 0 the policy no longer explores."
     return lines(runs, "Entropy", text, [curve], smooth=True)
+
+
+def _more_exploration(runs: Sequence[Run]) -> list[Chart | None]:
+    return [_covariance(runs), _entropy_control(runs), _kl(runs)]
+
+
+def _covariance(runs: Sequence[Run]) -> Chart | None:
+    text = "Of log-probabilities and advantages: above 0 likely tokens are praised, entropy falls."
+    curve = Curve("advantage/logp_covariance", "covariance")
+    return lines(runs, "What moves entropy", text, [curve], smooth=True, zero=False)
 
 
 def _laws(runs: Sequence[Run]) -> list[Chart | None]:

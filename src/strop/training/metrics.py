@@ -80,7 +80,19 @@ def _policy(batch: Batch) -> dict[str, float]:
     if bool(drawn_N.any()):
         found["sampling/age_steps"] = _mean(batch["step"] - 1 - version_N[drawn_N])
     entropy_N = entropy_N[~entropy_N.isnan()]  # void where no engine drew the token
+    if "advantage_T" in batch:
+        found["advantage/logp_covariance"] = _covariance(batch)
     return {**found, "entropy": _mean(entropy_N)} if entropy_N.numel() else found
+
+
+def _covariance(batch: Batch) -> float:
+    """Of log-probability and advantage over the scored policy tokens that an engine drew."""
+    logp_T = batch["logp_sampler_T"].double()
+    where_T = batch["mask_T"] & batch["scored_B"][batch["rollout_T"]] & ~logp_T.isnan()
+    one_T = torch.zeros_like(batch["turn_T"])
+    centred_T = segments.centred(logp_T, one_T, 1, where_T)
+    product_T = centred_T * segments.centred(batch["advantage_T"].double(), one_T, 1, where_T)
+    return float(segments.mean(product_T, one_T, 1, where_T))
 
 
 def _mean(values: Tensor) -> float:
