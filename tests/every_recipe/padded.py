@@ -39,6 +39,8 @@ def values_for(name: str, shape: tuple[int, int], rng: torch.Generator) -> Tenso
         return torch.randint(1, width + 1, (num,), generator=rng)
     if name in ("profiled", "speedup", "sequence_is_weight", "grad_norm"):
         return 2 * rand(num)
+    if name == "noise_levels":
+        return rand(num)
     if name == "rollout_uid":
         return torch.randperm(1000, generator=rng)[:num]
     if name == "marker_at":
