@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from strop.catalogue import load
 from strop.errors import RunStopped, UserError
 from strop.tasks.names import did_you_mean
 
@@ -52,6 +53,19 @@ class Task:
     reward_range: tuple[float, float] | None = None  # of the weighted sum; None: not known
     reward_values: tuple[float, ...] = ()  # all possible rewards where they are few: (0.0, 1.0)
     environment: "EnvironmentSource | None" = None  # what the episodes are played in
+
+    def final_answers(self, completions: Sequence[str]) -> list[str | None]:
+        """The final answer of each completion, None where there is none.
+
+        Raises UserError for a task that does not say what a final answer is.
+        """
+        if not self.answer:
+            raise UserError(
+                f"the task {self.name} does not say what an answer is, so answers cannot vote: "
+                "take a method that reads the rewards"
+            )
+        read = load("part", self.answer)
+        return [read(completion) or None for completion in completions]
 
 
 def load_task(
