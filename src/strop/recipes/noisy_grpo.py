@@ -1,0 +1,52 @@
+"""Groups sampled under rising noise, whose levels are a prior on what the answers are worth."""
+
+import dataclasses
+from typing import Any
+
+from strop.advantage.baseline.fuse_noise_prior import FuseNoisePrior
+from strop.advantage.credit.spread_evenly import SpreadEvenly
+from strop.algorithm import Algorithm
+from strop.part import Use
+from strop.recipes._base import ESTIMATOR
+from strop.recipes._inherit import inherits
+from strop.recipes.grpo import grpo
+from strop.rollout.sample_under_noise import SampleUnderNoise
+from strop.schedule import Schedule
+
+
+@inherits(grpo, without=ESTIMATOR, num_rollouts=4)
+def noisy_grpo(
+    *,
+    # Share of the prompt's tokens that is replaced for each rollout after a clean one; repeated.
+    levels: tuple[float, ...] = (0.3, 0.6, 0.9),
+    # Factor on all levels; may change over the run.
+    noise_scale: float | Schedule = 1.0,
+    # Weight of the prior's variance.
+    p_alpha: float = 0.01,
+    # Variance of the observation.
+    r: float = 0.1,
+    # Added to deviations.
+    eps: float = 1e-4,
+    # Whether groups of equal rewards follow the prior.
+    learn_from_uniform: bool = True,
+    **parent: Any,
+) -> Algorithm:
+    """NoisyGRPO: Incentivizing CoT Reasoning via Noise Injection and Bayesian Estimation.
+
+    arXiv 2510.21122. Code: Artanic30/NoisyGRPO. Parent: grpo. Status: exact.
+
+    Equation: rollout i reads its prompt with noise n_i; P = p_alpha / (std_g^2 + p_alpha),
+    K = P / (P + r), A = norm(norm(R) + K (norm(1 - n) - norm(R))), norm over the group.
+    Differs from the parent: noise on the prompt while sampling, none in training, and its level
+    as a prior that counts the more the less rewards differ.
+    Differs from the paper: 1. text: tokens of the prompt are replaced, where it diffuses images;
+    2. no mask of noisy rollouts that beat the worst clean one (off in the released code).
+    Try: levels, noise_scale (linear(1, 0.5)), learn_from_uniform (false).
+    """
+    baseline = FuseNoisePrior(p_alpha, r, eps, learn_from_uniform)
+    rollout = SampleUnderNoise(levels=levels, scale=noise_scale)
+    return dataclasses.replace(
+        grpo(**parent),
+        rollout=Use(rollout),
+        advantage=(Use(baseline), Use(SpreadEvenly())),
+    )
