@@ -35,6 +35,8 @@ def values_for(name: str, shape: tuple[int, int], rng: torch.Generator) -> Tenso
         return torch.randn(num, generator=rng, dtype=torch.float64)
     if name == "groups":
         return torch.randint(0, 3, (num,), generator=rng) * 5 - 4
+    if name in ("id", "token_ids"):
+        return torch.randint(0, 3, (num, width), generator=rng)
     if name == "lengths":
         return torch.randint(1, width + 1, (num,), generator=rng)
     if name in ("profiled", "speedup", "sequence_is_weight", "grad_norm"):
