@@ -1,11 +1,13 @@
 """Write the training puzzles that a model seldom solves, as JSON Lines.
 
     python benchmarks/hard_puzzles.py MODEL_OR_CHECKPOINT --out hard.jsonl [--most 0.25]
+        [--held-out hard_heldout.jsonl]
 
 Each puzzle is answered 16 times; those with at most that share of right answers are written, with
-their numbers and target. Train on them with
+their numbers, target and a right answer. With --held-out every fourth of them goes to that file in
+place of the first. Train on them with
 
-    strop train METHOD --data hard.jsonl --reward strop.tasks.countdown:correct
+    strop train METHOD --data hard.jsonl --reward strop.tasks.countdown:correct rollout.max_tokens=12
 """
 
 import argparse
@@ -23,6 +25,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("model")
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--held-out", type=Path, help="every fourth puzzle goes here")
     parser.add_argument("--most", type=float, default=0.25, help="largest share of right answers")
     parser.add_argument("--rollouts", type=int, default=16)
     parser.set_defaults(data=[], prompts=len(puzzles("train")))
@@ -37,7 +40,10 @@ def main() -> None:
         for uid, share in zip(batch["uid_P"].tolist(), share_P.tolist(), strict=True)
         if share <= options.most
     ]
-    options.out.write_text("".join(f"{line}\n" for line in lines))
+    kept = [line for number, line in enumerate(lines) if not options.held_out or number % 4]
+    options.out.write_text("".join(f"{line}\n" for line in kept))
+    if options.held_out:
+        options.held_out.write_text("".join(f"{line}\n" for line in lines[::4]))
     print(f"{len(lines)} of {len(share_P)} puzzles, mean success {float(share_P.mean()):.3f}")
 
 
