@@ -7,7 +7,8 @@ Each puzzle is answered 16 times; those with at most that share of right answers
 their numbers, target and a right answer. With --held-out every fourth of them goes to that file in
 place of the first. Train on them with
 
-    strop train METHOD --data hard.jsonl --reward strop.tasks.countdown:correct rollout.max_tokens=12
+    strop train METHOD --data hard.jsonl --reward strop.tasks.countdown:correct \\
+        rollout.max_tokens=12
 """
 
 import argparse
