@@ -27,6 +27,8 @@ from strop.probe.measure_rollout_gradients import MeasureRolloutGradients
 from strop.recipes.grpo import grpo
 from strop.recipes.rollout_correction import rollout_correction_reinforce
 from strop.recipes.vcpo import vcpo
+from strop.training import rollout_gradients
+from strop.training.adapters import Lora
 from strop.training.models import load
 from strop.training.policy import Policy
 
@@ -147,8 +149,15 @@ def lab(tmp_path_factory):
     return Lab.make(tmp_path_factory.mktemp("lab"))
 
 
-def test_norms_are_those_of_the_gradient_of_the_summed_log_probability(lab):
-    """Of the scored rollouts of groups with unlike rewards; others get 0."""
+@pytest.mark.parametrize("most_bytes", [0, 500_000, 2**29])
+def test_norms_are_those_of_the_gradient_of_the_summed_log_probability(
+    lab, most_bytes, monkeypatch
+):
+    """Of the scored rollouts of groups with unlike rewards; others get 0.
+
+    One by one, a few at a time, and all at once.
+    """
+    monkeypatch.setattr(rollout_gradients, "MOST_BYTES", most_bytes)
     model = load(str(lab.model), dtype="float64").model
     policy = Policy(model, temperature=1.3)
     batch = ragged_batch(4, groups=(3, 1, 4), unscored=(5,), num_turns=(1, 1))
@@ -193,3 +202,24 @@ def test_refused():
         vcpo(variant="verl")
     with pytest.raises(UserError, match="rule"):
         vcpo(scaling="cubic")
+
+
+def test_norms_with_adapters_and_of_a_model_that_cannot_be_mapped_over(lab, monkeypatch):
+    """Adapters alone count, and a model that cannot be mapped over goes one by one."""
+    model = load(str(lab.model), dtype="float64", lora=Lora(2), seed=1).model
+    policy = Policy(model)
+    batch = ragged_batch(5, groups=(4,), unscored=())
+    batch = batch.set(id_T=batch["id_T"] % 20)
+    together = policy.gradient_norms(batch)
+    monkeypatch.setattr(rollout_gradients, "MOST_BYTES", 0)
+    torch.testing.assert_close(together, policy.gradient_norms(batch))
+    monkeypatch.setattr(rollout_gradients, "MOST_BYTES", 2**29)
+
+    def refuses(*arguments):
+        raise RuntimeError("no batching rule")
+
+    monkeypatch.setattr(rollout_gradients, "vmap", refuses)
+    torch.testing.assert_close(together, policy.gradient_norms(batch))
+    assert (together > 0).all()
+    masked = batch.set(mask_T=torch.zeros_like(batch["mask_T"]))
+    assert policy.gradient_norms(masked).tolist() == [0.0] * 4

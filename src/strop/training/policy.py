@@ -120,20 +120,10 @@ class Policy:
         return rows[batch["mask_T"][rows]]
 
     def gradient_norms(self, batch: Batch) -> Tensor:
-        """Norm [B] of the gradient of each rollout's summed log-probability, rollout by rollout.
+        """Norm [B] of the gradient of each rollout's summed log-probability; see the module."""
+        from strop.training.rollout_gradients import gradient_norms
 
-        In the trained weights, at the sampling temperature; no gradient is left behind.
-        """
-        batch = batch.to(self.device)
-        norm_B = torch.zeros(batch.size("B"), dtype=torch.float64, device=self.device)
-        for row in batch["length_B"].nonzero().squeeze(1).tolist():
-            micro = batch.take(torch.tensor([row], device=self.device))
-            self.push(micro, ("logp_T",), _ones, whole=False)
-            grads = [p.grad for p in self.parameters() if p.grad is not None]
-            norm_B[row] = nn.utils.get_total_norm(grads)
-            for parameter in self.parameters():
-                parameter.grad = None
-        return norm_B
+        return gradient_norms(self, batch)
 
     def zero_gradient(self) -> None:
         """Give every trained parameter the gradient 0, so that an update without rows is a step."""
@@ -154,11 +144,6 @@ class Policy:
         if self.optimiser is not None:
             return (p for group in self.optimiser.param_groups for p in group["params"])
         return (p for p in self.model.parameters() if p.requires_grad)
-
-
-def _ones(rows: slice, columns: dict[str, Tensor]) -> Mapping[str, Tensor]:
-    """Adjoints of a sum of log-probabilities."""
-    return {"logp_T": torch.ones_like(columns["logp_T"])}
 
 
 def clipped_step(
