@@ -1,0 +1,36 @@
+"""Supervised fine-tuning that leaves alone what the model expects or is open about."""
+
+from typing import Any
+
+from strop.algorithm import Algorithm
+from strop.part import Use
+from strop.recipes._base import with_policy
+from strop.recipes._inherit import inherits
+from strop.recipes.sft import sft
+from strop.selection.keep_confident_errors import KeepConfidentErrors
+
+
+@inherits(sft)
+def entropy_sft(
+    *,
+    # Share of an update's tokens that is learned.
+    q: float = 0.8,
+    # How much entropy excuses an error.
+    c: float = 0.8,
+    **parent: Any,
+) -> Algorithm:
+    """Light-IF: Endowing LLMs with Generalizable Reasoning via Preview and Self-Checking (SFT).
+
+    arXiv 2508.03178 (entropy-preserving cold start). Code: Qihoo360/Light-IF. Parent: sft.
+    Status: exact.
+
+    Equation: d_t = -logp_t - c H_t; loss = -mean of logp over the max(int(q N), 1) tokens of
+    largest d, of the N of an update.
+    Differs from the parent: tokens that the model knows, or where it is undecided, are not
+    learned, so that reinforcement finds more entropy afterwards.
+    Differs from the paper: no; its code selects on each device, here over the update (the number
+    that it divides by there, a count of the whole batch, is then the number of kept tokens).
+    Defaults are the published command's (the code's own: q 0.2, c 1).
+    Try: q (1: the parent), c.
+    """
+    return with_policy(sft(**parent), on=Use(KeepConfidentErrors(q, c)))
