@@ -122,6 +122,11 @@ def logged(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
     lab.rewards.write_text(lab.rewards.read_text(encoding="utf-8") + PROFILED, encoding="utf-8")
     raw = lab.raw("prs", reward="profiled", training={"save_every": 0})
     found["prs"] = keys_of_run(runner, raw, folder / "prs")
+    pairs = [{**row, "chosen": "1+1", "rejected": "2"} for row in rows]
+    lab.data.write_text("".join(json.dumps(row) + "\n" for row in pairs), encoding="utf-8")
+    raw = lab.raw("dpo", reward="even", evaluation={"every": 3}, training={"save_every": 0})
+    raw["algorithm"]["sampling.num_rollouts"] = 2
+    found["dpo"] = keys_of_run(runner, raw, folder / "dpo")
     plain = {"model": {"name": "tiny"}, "data": {"task": "corridor"}, "reward": {"functions": []}}
     raw = {**lab.raw("mrs", evaluation={"every": 3}, training={"save_every": 0}), **plain}
     found["corridor"] = keys_of_run(runner, raw, folder / "corridor")

@@ -130,6 +130,23 @@ def settings_in(text: str) -> list[str]:
     return found
 
 
+def test_given_answers_as_its_page_says(strop: Strop, folder: Path) -> None:
+    page = "docs/GIVEN_ANSWERS.md"
+    write_files(page, folder)
+    assert set(blocks(page, "run")) == {"imitate", "prefer", "own columns"}
+    for name, words in (
+        ("imitate", "nll"),
+        ("prefer", "ranking_accuracy"),
+        ("own columns", "done"),
+    ):
+        assert words in obey(blocks(page, "run")[name], strop)
+    text = (ROOT / page).read_text(encoding="utf-8")
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        exec(compile(re.findall(r"```python\n(.*?)```", text, re.S)[-1], page, "exec"), {})
+    assert printed.getvalue() == "0.6733, pairs in order: 100%\n"
+
+
 @pytest.mark.parametrize("page", ["README.md", "docs/NOTATION.md", "docs/RUN_FOLDER.md"])
 def test_settings_in_commands_exist(page: str) -> None:
     words = settings_in((ROOT / page).read_text(encoding="utf-8"))

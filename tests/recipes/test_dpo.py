@@ -202,8 +202,8 @@ def test_refuses_nonsense():
     given = random_pairs(1)
     with pytest.raises(UserError, match="needs logp_ref"):
         functional.policy_loss("dpo", **{k: v for k, v in given.items() if "ref" not in k})
+    lacking = {k: v for k, v in given.items() if k != "logp_ref_rejected"}
     with pytest.raises(UserError, match="pairs need logp_ref_rejected"):
-        lacking = {k: v for k, v in given.items() if k != "logp_ref_rejected"}
         functional.policy_loss("dpo", **lacking)
     with pytest.raises(UserError, match="not both"):
         functional.policy_loss("dpo", mask=torch.ones(4, 6), **given)

@@ -62,7 +62,7 @@ def test_the_policy_itself_is_scored_by_sampling():
 def test_refuses_missing_answers_other_numbers_and_columns():
     with pytest.raises(UserError, match="row of prompt 9 has no rejected"):
         read(PAIR, Draw(9, 2))
-    with pytest.raises(UserError, match="set sampling.num_rollouts=2"):
+    with pytest.raises(UserError, match=r"set sampling\.num_rollouts=2"):
         read(PAIR, Draw(7, 4))
     for columns in ((), ("chosen", "chosen")):
         with pytest.raises(UserError, match="distinct columns"):

@@ -22,7 +22,12 @@ RecipeAndOptions = Annotated[
 Model = Annotated[
     str, typer.Option(help="Model folder, name or GGUF file; `tiny` ships with strop.")
 ]
-Task = Annotated[str, typer.Option(help="`countdown` or `reasoning_gym:NAME`.")]
+Task = Annotated[
+    str,
+    typer.Option(
+        help="`countdown`, `reasoning_gym:NAME`, or an environment: `corridor`, `file.py:Class`."
+    ),
+]
 Data = Annotated[
     list[str] | None,
     typer.Option(help="JSON Lines, Parquet or CSV file with a `prompt` column; repeatable."),
