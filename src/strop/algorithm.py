@@ -149,7 +149,7 @@ class Algorithm:
             have |= {column, old_value(column)}
         for path, use in self.uses():
             stage = path.split(".")[0]
-            if stage == "rates":
+            if stage in ("selection", "rates"):
                 have |= {"gradient_T", "denominator_T"}
             if stage == "advantage":
                 have.add("advantage_B")
