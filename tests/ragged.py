@@ -13,6 +13,7 @@ OWN = (
     ("marker_at_B", "int"), ("bundle_B", "int"), ("slot_B", "int"), ("bundle_score_B", "float"),
     ("sequence_is_weight_B", "float"), ("grad_norm_B", "float"),
     ("logp_proxy_T", "float"), ("noise_level_B", "float"),
+    ("kl_weight_T", "float"), ("difficulty_B", "difficulty"),
 )  # fmt: skip
 
 
@@ -75,6 +76,8 @@ def _values(
 ) -> Tensor:
     if kind == "bool":
         return torch.randint(0, 4, shape, generator=rng) > 0
+    if kind == "difficulty":
+        return torch.randint(0, 3, shape, generator=rng)
     if kind == "int":
         return torch.randint(0, 5, shape, generator=rng)
     if name.startswith(("logp", "mean_logp")):

@@ -53,7 +53,9 @@ def values_for(name: str, shape: tuple[int, int], rng: torch.Generator) -> Tenso
         return torch.rand(num, width, generator=rng) < 0.2
     if name in ("parent", "fork_at", "branch_pos"):  # nothing forks: rows may come in any order
         return torch.full((num,), -1)
-    if name in ("prefix_value", "value_std", "potential"):
+    if name == "difficulty":
+        return torch.randint(0, 3, (num,), generator=rng)
+    if name in ("kl_weight", "prefix_value", "value_std", "potential"):
         return rand(num, width)
     if name in ("cut", "learning"):
         return torch.rand(num, width, generator=rng) < 0.5

@@ -1,0 +1,62 @@
+"""Open choices counted: few are asked for on easy prompts, many on hard ones."""
+
+import dataclasses
+from typing import Any
+
+from strop.algorithm import Algorithm, Term
+from strop.control.hold_kl_by_difficulty import HoldKlByDifficulty
+from strop.curation.drop_uniform_groups import DropUniformGroups
+from strop.loss.penalty.penalise_kl_by_difficulty import PenaliseKlByDifficulty
+from strop.part import Use
+from strop.recipes._base import average
+from strop.recipes._inherit import inherits
+from strop.recipes.grpo import grpo
+from strop.reward.reward_open_windows import RewardOpenWindows
+from strop.schedule import Schedule
+
+
+@inherits(grpo, clip_high=0.3, num_rollouts=8)
+def ares_aepo(
+    *,
+    # "paper" or "code": how windows change the reward.
+    variant: str = "paper",
+    # Tokens of a window.
+    w: int = 4,
+    # Most that variant "code" adds to a reward or takes from it.
+    alpha: float = 0.5,
+    # Weight of the penalty towards the reference, times each difficulty's own.
+    beta: float = 0.01,
+    # What each difficulty's KL is held at, nats, and the steps between two moves; 0: not held.
+    kl_target: float | Schedule = 0.01,
+    kl_every: int = 100,
+    # Weight of the penalty where windows (paper) or easy wrong answers (code) relax it.
+    relax: float = 0.67,
+    # Outcome from which an answer is right.
+    success: float = 1.0,
+    aggregation: str = "token-mean",
+    **parent: Any,
+) -> Algorithm:
+    """ARES: Multimodal Adaptive Reasoning via Difficulty-Aware Token-Level Entropy Shaping (AEPO).
+
+    arXiv 2510.08457, sec. 3.2. Code: shawn0728/ARES. Parent: grpo. Status: partial.
+
+    Equation: R = R_acc - 1[wrong] lambda_d g_d(N - target_d), N = windows of high mean entropy, d
+    the prompt's difficulty by its group's accuracy; loss = grpo's + beta beta_d r_t KL(ref).
+    Differs from the parent: rewards by windows; a penalty by difficulty, weaker in windows, whose
+    weights are moved towards a target; groups of one outcome leave; all tokens weigh the same.
+    Differs from the paper: targets are carried over from earlier steps (against its own batch
+    lambda is always 0); how fast is ours, and so is r_t (the code's 0.67). variant "code": its
+    rewards, without its list of words; it does not branch rollouts.
+    Try: variant, w, kl_target, alpha.
+    """
+    algorithm = grpo(aggregation=aggregation, **parent)
+    shaping = RewardOpenWindows(variant, w, alpha, relax, success)
+    kl = Term("kl", Use(PenaliseKlByDifficulty()), average(aggregation), coef=beta)
+    hold = (Use(HoldKlByDifficulty(target=kl_target, every=kl_every)),) if kl_every else ()
+    return dataclasses.replace(
+        algorithm,
+        reward=(*algorithm.reward, Use(shaping)),
+        curation=(Use(DropUniformGroups(max_rounds=1)),),
+        terms=(*algorithm.terms, *((kl,) if beta else ())),
+        control=hold if beta else (),
+    )

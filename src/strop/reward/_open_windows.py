@@ -1,0 +1,77 @@
+"""Windows of high entropy in answers, and what a prompt's difficulty makes their number worth."""
+
+import torch
+from torch import Tensor
+
+from strop import segments
+
+EASY, MEDIUM, HARD = 0, 1, 2
+# By difficulty, of the released code: share of the target that is tolerated, where the cost turns
+# from a square to a line (windows), temperature of the sigmoid (windows), scale of the cap.
+TOLERANCE, BEND, TEMPERATURE, CAP = (
+    (0.15, 0.25, 0.35),
+    (2.0, 3.0, 4.0),
+    (2.0, 2.5, 3.0),
+    (1, 1, 1.2),
+)
+WRONG = (0.6, 0.8, 1.0)  # what a wrong answer's bonus is scaled by
+EPS = 1e-8
+
+
+def window_means(entropy_N: Tensor, rollout_N: Tensor, width: int) -> tuple[Tensor, Tensor]:
+    """Mean entropy [N] of the `width` tokens from each on, and whether the rollout has so many."""
+    num = entropy_N.shape[0]
+    until = torch.cat([entropy_N.new_zeros(1).double(), entropy_N.double().cumsum(0)])
+    first = torch.arange(num, device=entropy_N.device)
+    last = (first + width - 1).clamp(max=max(num - 1, 0))
+    whole_N = (first + width <= num) & (rollout_N[last] == rollout_N)
+    return ((until[last + 1] - until[first]) / width).to(entropy_N.dtype), whole_N
+
+
+def covered(begins_N: Tensor, width: int) -> Tensor:
+    """Tokens [N] inside a window that begins at a marked token."""
+    inside_N = begins_N.clone()
+    for shift in range(1, width):
+        inside_N[shift:] |= begins_N[: begins_N.shape[0] - shift]
+    return inside_N
+
+
+def difficulty(right_B: Tensor, group_B: Tensor, scored_B: Tensor) -> Tensor:
+    """EASY where 2/3 of a group's scored rollouts are right or more, MEDIUM from 1/3, else HARD."""
+    num = int(group_B.max()) + 1 if group_B.numel() else 0
+    share_P = segments.mean(right_B.double(), group_B, num, scored_B)
+    return ((share_P < 2 / 3).long() + (share_P < 1 / 3).long())[group_B]
+
+
+def paper_cost(excess_B: Tensor, difficulty_B: Tensor) -> Tensor:
+    """g: relu(D) where easy, |D| where medium, relu(-D) where hard."""
+    costs = torch.stack([excess_B.relu(), excess_B.abs(), (-excess_B).relu()])
+    return costs.gather(0, difficulty_B[None])[0]
+
+
+def code_bonus(excess_B: Tensor, target_B: Tensor, difficulty_B: Tensor, right_B: Tensor,
+               weight: float) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """What the released code adds to the reward, and its soft cost S of wrong answers."""
+
+    def of(table: tuple[float, ...]) -> Tensor:
+        return torch.tensor(table, dtype=excess_B.dtype, device=excess_B.device)[difficulty_B]
+
+    margin_B = (of(TOLERANCE) * target_B.clamp(min=1)).clamp(min=1)
+    cap_B, bend_B = weight * of(CAP), of(BEND)
+
+    def cost(x_B: Tensor) -> Tensor:
+        bent_B = torch.where(x_B <= bend_B, x_B**2 / (2 * bend_B), x_B - bend_B / 2)
+        return cap_B * bent_B / (margin_B + bend_B)
+
+    def soft(x_B: Tensor) -> Tensor:
+        return torch.sigmoid(x_B / of(TEMPERATURE))
+
+    over_B = (excess_B - margin_B).relu()
+    away_B = (excess_B.abs() - margin_B).relu()
+    short_B = (-excess_B - margin_B).relu()
+    few_B = -torch.minimum(cap_B, 0.5 * cost(short_B))
+    hard_B = torch.where(excess_B >= -margin_B, soft(excess_B + margin_B) * cap_B, few_B)
+    missed_B = torch.where(difficulty_B == EASY, over_B, away_B)
+    good_B = torch.where(difficulty_B == HARD, hard_B, -torch.minimum(cap_B, cost(missed_B)))
+    wrong_B = soft(over_B) * cap_B * of(WRONG)
+    return torch.where(right_B, good_B, wrong_B), soft(over_B)
