@@ -42,6 +42,8 @@ RECIPES = (
     "aspo_tool",
     "rollout_correction",
     "vcpo",
+    "vespo",
+    "opsm",
 )
 # A penalty over the whole distribution: no recipe has one by default.
 FULL_KL = """
