@@ -30,6 +30,7 @@ AVERAGES: dict[str, Any] = {
     "seq-mean": AveragePerSequence(),
     "seq-mean-token-sum": AverageSequenceSums(),
     "seq-mean-token-sum-norm": AverageByConstantLength(),
+    "token-sum-norm": AverageByConstantLength(per_rollout=False),
     "prompt-mean": AveragePerPrompt(),
 }
 

@@ -14,6 +14,7 @@ class AverageByConstantLength:
     """A token's weight does not depend on how long its answer became (seq-mean-token-sum-norm).
 
         share_t = denominator_t / (rollouts that count * L);   L = length, or max_length if 0
+        without per_rollout: denominator_t / L, so that the step grows with the rollouts
 
     Reads: denominator_T [T] bool, rollout_T [T] int, max_length [] int where length is 0.
     Writes: share_T [T] float.
@@ -26,6 +27,8 @@ class AverageByConstantLength:
     # The constant, tokens; 0: the run's largest number of generated tokens. Default: ours (the
     # paper and TRL use that maximum; a batch's own width would change from step to step).
     length: int = 0
+    # Whether the sum is divided by the number of rollouts too. Default: paper (yes).
+    per_rollout: bool = True
 
     def __post_init__(self) -> None:
         require(self, "length", low=0)
@@ -40,5 +43,7 @@ class AverageByConstantLength:
                 "max_length (the largest number of generated tokens)"
             )
         num = int(rollout_T.max()) + 1 if rollout_T.numel() else 0
+        if not self.per_rollout:
+            return denominator_T.double() / length
         counting = (segments.count(rollout_T, num, denominator_T) > 0).sum()
         return denominator_T.double() / (counting.clamp(min=1) * length)

@@ -17,6 +17,7 @@ class RatioPerSequence:
         log_ratio_t = min(mean_{s in rollout of t, mask_s} (logp_s - logp_old_s), max_nats)
 
     With product the sum takes the place of the mean: the ratio of the unit's whole probability.
+    With own_gradient a token's log-ratio has that value and the gradient of its own logp_t alone.
 
     Reads: logp_T [T] float, logp_old_T [T] float, mask_T [T] bool, rollout_T [T] int.
     Writes: log_ratio_T [T] float (nats).
@@ -33,6 +34,8 @@ class RatioPerSequence:
     max_nats: float = 10.0
     # Whether token ratios are multiplied, without a root. Default: paper (no).
     product: bool = False
+    # Whether a token's gradient is its own alone (eq. 14). Default: paper (no).
+    own_gradient: bool = False
 
     def __post_init__(self) -> None:
         require(self, "max_nats", low=0.0)
@@ -44,4 +47,7 @@ class RatioPerSequence:
         old_T = torch.where(logp_old_T.isnan(), logp_T, logp_old_T).detach()
         combine = segments.total if self.product else segments.mean
         ratio_B = combine(logp_T - old_T, rollout_T, num, mask_T)
+        if self.own_gradient:
+            ratio_T = ratio_B.detach()[rollout_T] + (logp_T - logp_T.detach())
+            return ratio_T.clamp(max=self.max_nats)
         return ratio_B.clamp(max=self.max_nats)[rollout_T]

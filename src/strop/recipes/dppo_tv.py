@@ -1,0 +1,60 @@
+"""Policy optimisation that bounds how far a token's probability moves, not its ratio."""
+
+from typing import Any
+
+from strop.algorithm import Algorithm
+from strop.loss.bound.gate_by_divergence import GateByDivergence
+from strop.part import Use
+from strop.recipes._base import with_policy
+from strop.recipes._inherit import inherits
+from strop.recipes.grpo import grpo
+
+
+@inherits(grpo, aggregation="seq-mean-token-sum-norm")
+def dppo_tv(
+    *,
+    # How far a bad token's probability may fall.
+    clip_low: float = 0.15,
+    # How far a good token's probability may rise.
+    clip_high: float = 0.15,
+    # Largest ratio that counts; the released code has 20, its config 3, its example 10000.
+    ratio_cap: float = 20.0,
+    **parent: Any,
+) -> Algorithm:
+    """Divergence PPO with the binary total variation of a token (DPPO).
+
+    arXiv 2602.04879. Code: verl-project/verl (dppo_tv). Parent: grpo. Status: exact.
+
+    Equation: loss = -1/(B L) sum_t sg[min(rho, ratio_cap) valid] A logp; valid: p - p_old <=
+    clip_high where A > 0, p - p_old >= -clip_low elsewhere; p = exp(logp).
+    Differs from the parent: the clip's two numbers are probabilities; rare tokens may grow by any
+    factor; tokens are summed and divided by one length.
+    Differs from the paper: no. What is not valid still counts in averages.
+    Try: clip_high, clip_low, plan.num_minibatches (4).
+    """
+    gate = GateByDivergence("tv", clip_low, clip_high, ratio_cap)
+    return with_policy(grpo(**parent), objective=Use(gate))
+
+
+@inherits(dppo_tv)
+def dppo_kl(
+    *,
+    # How far a bad token may fall, nats of the binary divergence.
+    clip_low: float = 0.05,
+    # How far a good token may rise, nats of the binary divergence.
+    clip_high: float = 0.05,
+    ratio_cap: float = 20.0,
+    **parent: Any,
+) -> Algorithm:
+    """Divergence PPO with the binary Kullback-Leibler divergence of a token (DPPO).
+
+    arXiv 2602.04879. Code: verl-project/verl (dppo_kl). Parent: dppo_tv. Status: exact.
+
+    Equation: as the parent's; K = p_old log(p_old / p) + (1 - p_old) log((1 - p_old) / (1 - p)),
+    valid: K <= clip_high or p <= p_old where A > 0, K <= clip_low or p >= p_old elsewhere.
+    Differs from the parent: the divergence of token or not, in nats, in place of the difference.
+    Differs from the paper: no.
+    Try: clip_high, clip_low, plan.num_minibatches (4).
+    """
+    gate = GateByDivergence("kl", clip_low, clip_high, ratio_cap)
+    return with_policy(dppo_tv(**parent), objective=Use(gate))

@@ -1,0 +1,43 @@
+"""The policy gradient held near the sampling policy by a quadratic penalty."""
+
+import dataclasses
+from typing import Any
+
+from strop.algorithm import Algorithm, Term
+from strop.errors import UserError
+from strop.loss.bound.follow_advantage import FollowAdvantage
+from strop.loss.penalty.penalise_kl_to_reference import PenaliseKlToReference
+from strop.part import Use
+from strop.recipes._base import CLIP, average, with_policy
+from strop.recipes._inherit import inherits
+from strop.recipes.grpo import grpo
+
+
+@inherits(grpo, without=(*CLIP, "beta"))
+def dro(
+    *,
+    # Weight of the penalty, reward units per nat squared; above 0.
+    beta: float = 0.1,
+    aggregation: str = "token-mean",
+    **parent: Any,
+) -> Algorithm:
+    """Offline Regularised Reinforcement Learning for LLM Alignment (Direct Reward Optimisation).
+
+    arXiv 2405.19107. Code: none of the authors' (verl carries the loss). Parent: grpo.
+    Status: partial.
+
+    Equation: loss = -1/N sum_t (A logp - beta/2 (logp - logp_old)^2); weight of a token:
+    A - beta (logp - logp_old).
+    Differs from the parent: no ratio and no clip: a spring to the policy of the step's beginning.
+    Differs from the paper: verl's loss with group-relative advantages; the paper's own learns a
+    value beside it, from given answers. No default of beta was found: 0.1 is ours.
+    Try: beta, plan.num_epochs (2: in the first update of a step the spring is at rest).
+    """
+    if not beta > 0:
+        raise UserError(f"dro.beta must be above 0, it is {beta}")
+    algorithm = with_policy(
+        grpo(aggregation=aggregation, **parent), objective=Use(FollowAdvantage()), ratio=None
+    )
+    spring = Use(PenaliseKlToReference("k2"), (("logp_ref_T", "logp_old_T"),))
+    term = Term("spring", spring, average(aggregation), coef=beta)
+    return dataclasses.replace(algorithm, terms=(*algorithm.terms, term))

@@ -1,0 +1,36 @@
+"""Clipped policy optimisation that does not blame answers which it has moved away from."""
+
+from typing import Any
+
+from strop.algorithm import Algorithm
+from strop.loss.bound.drop_drifted_blame import DropDriftedBlame
+from strop.part import Use
+from strop.recipes._base import CLIP, with_policy
+from strop.recipes._inherit import inherits
+from strop.recipes.grpo import grpo
+
+
+@inherits(grpo, without=CLIP)
+def opsm(
+    *,
+    # Largest mean drift of a bad answer that still teaches, nats a token.
+    threshold: float = 0.5,
+    clip_low: float = 0.2,
+    clip_high: float = 0.2,
+    **parent: Any,
+) -> Algorithm:
+    """DeepSeek-V3.2 (off-policy sequence masking).
+
+    arXiv 2512.02556, eq. 9. Code: huggingface/trl (off_policy_mask_threshold). Parent: grpo.
+    Status: exact.
+
+    Equation: loss = grpo's, times 0 for answers with A_i < 0 and
+    mean_t (logp_behavior - logp) > threshold; logp_old where no engine's value is known.
+    Differs from the parent: bad answers that became much less likely than when they were drawn
+    teach nothing more; they still count in averages.
+    Differs from the paper: K is of an update's current policy, as TRL's is of a micro-batch's. No
+    value of the threshold is given there: 0.5 is ours.
+    Try: threshold (0.1), engine.staleness (16), plan.num_minibatches (4).
+    """
+    part = DropDriftedBlame(threshold, clip_low, clip_high)
+    return with_policy(grpo(**parent), objective=Use(part))

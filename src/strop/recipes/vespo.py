@@ -1,0 +1,40 @@
+"""The policy gradient with a soft gate on the probability of the whole answer."""
+
+from typing import Any
+
+from strop.algorithm import Algorithm
+from strop.loss.bound.gate_by_sequence_weight import GateBySequenceWeight
+from strop.part import Use
+from strop.recipes._base import CLIP, with_policy
+from strop.recipes._inherit import inherits
+from strop.recipes.grpo import grpo
+
+
+@inherits(grpo, without=CLIP, aggregation="token-mean")
+def vespo(
+    *,
+    # Growth of a good answer's gate with its weight.
+    k_pos: float = 2.0,
+    # Decay of a good answer's gate with its weight.
+    lambda_pos: float = 3.0,
+    # Growth of a bad answer's gate with its weight.
+    k_neg: float = 3.0,
+    # Decay of a bad answer's gate with its weight.
+    lambda_neg: float = 2.0,
+    # Largest engine weight of a token that enters the gate; 0: none enters.
+    engine_cap: float = 0.0,
+    **parent: Any,
+) -> Algorithm:
+    """VESPO: Variational Sequence-Level Soft Policy Optimization.
+
+    arXiv 2602.10693. Code: huggingface/trl (loss_type vespo). Parent: grpo. Status: exact.
+
+    Equation: loss = -1/N sum_t phi(W) A logp, phi = exp(l + k W - l exp(W)) detached, W =
+    clamp(sum_t (logp - logp_old), log 1e-8, 20); (k, l) is the good pair where A >= 0.
+    Differs from the parent: no clip: a gate that is 1 at W = 0 and falls to both sides, the whole
+    answer's, sooner for good ones that became likelier.
+    Differs from the paper: no. W is a sum: answers of many tokens leave the gate fast.
+    Try: engine_cap (3) with engine.staleness, plan.num_minibatches (4), lambda_neg.
+    """
+    gate = GateBySequenceWeight((k_pos, lambda_pos), (k_neg, lambda_neg), engine_cap)
+    return with_policy(grpo(**parent), objective=Use(gate))
