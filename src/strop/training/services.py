@@ -3,13 +3,12 @@
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from strop import segments
 from strop.batch import Batch
 from strop.errors import UserError
 from strop.rollout import drive
@@ -20,6 +19,7 @@ from strop.tasks.environment import Episodes
 from strop.tasks.grader import Failure, Grader, weighted_sum
 from strop.tasks.task import Prompt, RewardSpec, Task
 from strop.tasks.tool_calls import Call, read_call
+from strop.training.graded import Graded, with_episodes
 
 OPENING = -2  # in place of a last token: the text opens a sequence
 ENVIRONMENT = "environment"  # name of the reward that the episodes themselves give
@@ -32,16 +32,6 @@ class NoGrader:
 
     def close(self) -> None:
         """Nothing to end."""
-
-
-class Graded(NamedTuple):
-    """Scores of a batch: components [B, M] (NaN: none), weighted sum [B], scored [B], metrics."""
-
-    reward_BM: Tensor
-    outcome_B: Tensor
-    scored_B: Tensor
-    metrics: dict[str, float]
-    failed_B: Tensor  # a reward function failed on the rollout
 
 
 @dataclass
@@ -213,7 +203,7 @@ class Services:
                 known_ids(self.tokenizer, text)
             shown = [{"role": "user", "content": text.strip()}] if chat else text
             prompt = Prompt(-1, shown, {})
-            limits = (self.max_prompt_tokens, self.context, self.max_tokens)
+            limits = (self.max_prompt_tokens, self.context, self.reserved or self.max_tokens)
             self._observed[key] = tuple(encode_prompt(prompt, self.tokenizer, *limits))
         return self._observed[key]
 
@@ -273,7 +263,7 @@ class Services:
         """
         if self.task.environment is None:
             return self._verified(batch)
-        return _with_episodes(
+        return with_episodes(
             batch, None if isinstance(self.grader, NoGrader) else self._verified(batch)
         )
 
@@ -373,43 +363,3 @@ def _answer_text(given: Any) -> str:
 def _names(rows: Sequence[Any]) -> list[str]:
     """Column names of the rows, in order of first appearance."""
     return list(dict.fromkeys(name for row in rows for name in row))
-
-
-def _by_role(batch: Batch, sum_B: Tensor) -> dict[str, float]:
-    """The mean reward of each role, where there is more than one."""
-    if "role_B" not in batch or not bool(batch["role_B"].any()):
-        return {}
-    role_B = batch["role_B"]
-    return {f"episode/reward_role_{role}": float(sum_B[role_B == role].double().mean())
-            for role in role_B.unique().tolist()}  # fmt: skip
-
-
-def _with_episodes(batch: Batch, verified: Graded | None) -> Graded:
-    """Rewards with those of the episodes: their sum per rollout comes first, with weight 1."""
-    if "reward_K" not in batch:
-        raise UserError("these rollouts were not played in the environment: it gave no reward_K")
-    num = batch.size("B")
-    rollout_K, valid_K = batch["rollout_K"], batch["valid_K"]
-    sum_B = segments.total(batch["reward_K"].double(), rollout_K, num).float()
-    done_B = segments.count(rollout_K, num, batch["done_K"]) > 0
-    metrics = {}
-    if num:
-        metrics = {
-            "episode/turns_mean": batch.size("K") / num,
-            "episode/turns_max": float(batch["index_K"].max()) + 1,
-            "episode/tokens_mean": batch.size("T") / num,
-            "episode/truncated_fraction": float(batch["truncated_B"].double().mean()),
-            "episode/invalid_fraction": 1 - float(valid_K.double().mean()),
-            "episode/done_fraction": float(done_B.double().mean()),
-            **_by_role(batch, sum_B),
-        }
-    if verified is None:
-        all_B = torch.ones(num, dtype=torch.bool)
-        return Graded(sum_B[:, None], sum_B, all_B, metrics, ~all_B)
-    return Graded(
-        torch.cat([sum_B[:, None], verified.reward_BM], dim=1),
-        torch.where(verified.failed_B, 0.0, sum_B + verified.outcome_B),
-        ~verified.failed_B,
-        {**metrics, **verified.metrics},
-        verified.failed_B,
-    )
