@@ -5,7 +5,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from strop.errors import UserError
 from strop.part import Result, Selected, require, require_one_of
+from strop.schedule import Schedule
 
 
 @dataclass(frozen=True)
@@ -14,36 +16,52 @@ class KeepHighEntropyTokens:
 
         quantile: kept if entropy_old_t >= the (1 - share)-quantile (linear between neighbours)
         topk: kept are the max(int(share * N), 1) tokens of highest entropy
+        by_advantage: |advantage_t| * entropy_old_t stands in place of the entropy
 
     Over the N tokens that still have a gradient: of the step as a selection, of the update on a
     term. `normaliser` says whether averages count the kept tokens only or all ("full").
     The metric `entropy_control/threshold` is the smallest entropy kept, nats.
 
-    Reads: entropy_old_T [T] float, gradient_T [T] bool, denominator_T [T] bool.
+    Reads: entropy_old_T [T] float, gradient_T [T] bool, denominator_T [T] bool; advantage_T [T]
+    float where by_advantage.
     Writes: gradient_T, denominator_T [T] bool.
     Source: arXiv 2506.01939, eq. 6; "full" code only: huggingface/trl grpo_trainer.py; "topk"
-    code only: CarlanLark/Lp-Reg-dev.
+    code only: CarlanLark/Lp-Reg-dev; by_advantage arXiv 2509.22115.
     Differs from the source: entropy is that at the start of the step, the released codes' that of
     the current forward pass (equal at one update a step); never of a micro-batch.
     Nearest part: none; keeps everything when share is 1.
     Edges: no token with gradient -> empty masks; topk takes any of equal ones.
     """
 
-    # Share of the tokens that is kept. Default: paper (0.2).
-    share: float = 0.2
+    # Share of the tokens that is kept; may change over the run. Default: paper (0.2).
+    share: float | Schedule = 0.2
     # "quantile" or "topk". Default: paper (a threshold).
     method: str = "quantile"
     # Averages are over the "kept" tokens or over all, "full". Default: paper (eq. 6).
     normaliser: str = "kept"
+    # Whether tokens of small advantage go first too. Default: paper (they do not).
+    by_advantage: bool = False
 
     def __post_init__(self) -> None:
         require(self, "share", low=0.0, high=1.0)
         require_one_of(self, "method", ("quantile", "topk"))
         require_one_of(self, "normaliser", ("kept", "full"))
 
-    def __call__(self, entropy_old_T: Tensor, gradient_T: Tensor, denominator_T: Tensor) -> Result:
+    def __call__(
+        self,
+        entropy_old_T: Tensor,
+        gradient_T: Tensor,
+        denominator_T: Tensor,
+        advantage_T: Tensor | None = None,
+    ) -> Result:
+        assert not isinstance(self.share, Schedule), "schedules become numbers before a step"
         row = gradient_T.nonzero().squeeze(1)
-        entropy_N, order_N = entropy_old_T[row].sort(descending=True)
+        size_T = entropy_old_T
+        if self.by_advantage:
+            if advantage_T is None:
+                raise UserError("keep_high_entropy_tokens.by_advantage needs advantage_T")
+            size_T = entropy_old_T * advantage_T.abs()
+        entropy_N, order_N = size_T[row].sort(descending=True)
         num = row.shape[0]
         if self.method == "topk":
             number = min(max(int(self.share * num), 1), num)
@@ -57,6 +75,7 @@ class KeepHighEntropyTokens:
 
     def _threshold(self, descending_N: Tensor) -> Tensor:
         """The (1 - share)-quantile [] of values in descending order, at least one."""
+        assert not isinstance(self.share, Schedule)
         place = round(self.share * (descending_N.shape[0] - 1), 9)
         above = int(place)
         below = min(above + 1, descending_N.shape[0] - 1)

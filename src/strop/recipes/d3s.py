@@ -1,0 +1,42 @@
+"""Training on the rollouts that differ most, and on their tokens that matter most."""
+
+import dataclasses
+from typing import Any
+
+from strop.algorithm import Algorithm
+from strop.part import Use
+from strop.recipes._inherit import inherits
+from strop.recipes.grpo import grpo
+from strop.schedule import Linear, Schedule
+from strop.selection.keep_high_entropy_tokens import KeepHighEntropyTokens
+from strop.selection.keep_spread_advantages import KeepSpreadAdvantages
+
+
+@inherits(grpo, aggregation="token-mean")
+def d3s(
+    *,
+    # Share of the rollouts that is trained on; may change over the run.
+    rollout_share: float | Schedule = Linear(0.5, 1.0),  # noqa: B008 (frozen)
+    # Share of their tokens that is trained on; may change over the run.
+    token_share: float | Schedule = Linear(0.2, 1.0),  # noqa: B008 (frozen)
+    # Rollouts are chosen from all of the "step", or from each "group".
+    scope: str = "step",
+    # The average is over the "kept" tokens, or over all of the kept rollouts, "full".
+    normaliser: str = "kept",
+    **parent: Any,
+) -> Algorithm:
+    """Learning More with Less: A Dynamic Dual-Level Down-Sampling Framework for Efficient PO (D3S).
+
+    arXiv 2509.22115. Code: none released. Parent: grpo. Status: partial.
+
+    Equation: rollouts: argmax over subsets of N of Var(A), A of grpo over all rollouts; tokens:
+    the top K share by |A| H; N and K grow on a line over the run.
+    Differs from the parent: only such rollouts, and such tokens of them, learn.
+    Differs from the paper: its four constants were not found: shares from 0.5 and 0.2 to 1 are
+    ours (known is that early on fewer than a fifth of the tokens learn); nor was the average: it
+    is over what is kept. Ties go to the first rows.
+    Try: rollout_share, token_share (1.0: rollouts alone), scope ("group").
+    """
+    rollouts = KeepSpreadAdvantages(rollout_share, scope)
+    tokens = KeepHighEntropyTokens(token_share, "topk", normaliser, by_advantage=True)
+    return dataclasses.replace(grpo(**parent), selection=(Use(rollouts), Use(tokens)))
