@@ -154,3 +154,18 @@ def test_spread_hides_what_is_outside():
     half = segments.spread(values.bfloat16(), sizes, where)
     assert half.dtype == torch.bfloat16
     assert half.tolist() == [1.5, 0.0, 0.0]
+
+
+@given(seed=st.integers(0, 500))
+def test_reward_to_go_with_a_discount_of_each_row(seed):
+    rng = torch.Generator().manual_seed(seed)
+    key_N = torch.randint(0, 4, (11,), generator=rng).sort().values
+    values_N = torch.randn(11, generator=rng, dtype=torch.float64)
+    discount_N = torch.rand(11, generator=rng, dtype=torch.float64)
+    found = segments.reward_to_go(values_N, key_N, discount_N).tolist()
+    expected, after = [0.0] * 11, 0.0
+    for n in reversed(range(11)):
+        same = n + 1 < 11 and key_N[n] == key_N[n + 1]
+        after = float(values_N[n]) + (float(discount_N[n]) * after if same else 0.0)
+        expected[n] = after
+    assert found == pytest.approx(expected)

@@ -146,7 +146,7 @@ class Algorithm:
         """
         have = set(given) | set(DERIVED) | {"step", "num_steps", "max_length"} | set(REFRESHED)
         for column in self.value_columns():
-            have |= {column, old_value(column)}
+            have |= {column, old_value(column), slow_value(column)}
         for path, use in self.uses():
             stage = path.split(".")[0]
             if stage in ("selection", "rates"):
@@ -260,8 +260,13 @@ def is_current(column: str) -> bool:
 
 
 def is_value(column: str) -> bool:
-    """Whether a critic may compute the column: value_T, value_low_T, value_old_T."""
+    """Whether a critic may compute the column: value_T, value_low_T, value_old_T, value_slow_T."""
     return column.startswith("value_") and column.endswith("_T")
+
+
+def is_head(column: str) -> bool:
+    """Whether the column is that of a head as it is now."""
+    return is_value(column) and not column.endswith(("_old_T", "_slow_T"))
 
 
 def old_value(column: str) -> str:
@@ -269,12 +274,22 @@ def old_value(column: str) -> str:
     return f"{column.removesuffix('_T')}_old_T"
 
 
+def slow_value(column: str) -> str:
+    """The column of a head's slow copy, which trails behind it: value_T -> value_slow_T."""
+    return f"{column.removesuffix('_T')}_slow_T"
+
+
+def sees_token(column: str) -> bool:
+    """Whether a head reads the state after the token, the value of an action, not before it."""
+    return column.startswith("value_after_")
+
+
 def trained_values(term: Term) -> tuple[str, ...]:
     """The value columns that a term gives a gradient to, sorted; none for the policy's terms."""
     if term.learner != "critic":
         return ()
     reads = (read.column for read in parts.reads(term.objective) if read.required)
-    return tuple(sorted(name for name in reads if is_value(name) and not name.endswith("_old_T")))
+    return tuple(sorted(filter(is_head, reads)))
 
 
 def _check_critic(term: Term, read: set[str]) -> None:

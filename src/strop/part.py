@@ -90,7 +90,8 @@ class Update(NamedTuple):
 
     factor_T multiplies advantage_T, detached; before: columns recomputed first; after: columns
     measured afterwards; both are sent to the plan, 0 outside the update's rollouts. terms: names
-    of the terms that take part, empty for all.
+    of the terms that take part, or of learners for all of theirs; empty for all. "advantage_T"
+    before: the critic's values of now, and the advantage chain on them.
     """
 
     tokens_T: Any

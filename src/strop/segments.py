@@ -6,6 +6,8 @@ values elsewhere may be anything, NaN included. Sums are taken in float64 and re
 values' dtype, so a float32 batch of millions of tokens loses nothing.
 """
 
+from typing import Any
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -228,19 +230,25 @@ def key_of(*columns_N: Tensor) -> tuple[Tensor, int]:
     return key_N, int(key_N.max()) + 1 if key_N.numel() else 0
 
 
-def reward_to_go(values_N: Tensor, key_N: Tensor, discount: float = 1.0) -> Tensor:
+def reward_to_go(values_N: Tensor, key_N: Tensor, discount: float | Tensor = 1.0) -> Tensor:
     """sum_{m >= n, same key} discount^(m - n) values_m [N]; the rows of a key lie together.
 
-    By doubling: after step s every row holds the sum of its next 2^s values.
+    `discount` [N]: that from a row to the next one; then the factor is their product from n to
+    m - 1. By doubling: after step s every row holds the sum of its next 2^s values.
     """
-    total_N, reach, factor = values_N.double(), 1, discount
+    total_N, reach = values_N.double(), 1
+    factor: Any = discount.double() if isinstance(discount, Tensor) else discount
     while reach < key_N.shape[0]:
         same_N = key_N[reach:] == key_N[:-reach]
         if not bool(same_N.any()):
             break
         ahead_N = torch.where(same_N, total_N[reach:], 0)
         total_N = total_N + factor * torch.nn.functional.pad(ahead_N, (0, reach))
-        reach, factor = 2 * reach, factor * factor
+        if isinstance(factor, Tensor):
+            factor = factor * torch.nn.functional.pad(factor[reach:], (0, reach))
+        else:
+            factor = factor * factor
+        reach *= 2
     return total_N.to(values_N.dtype)
 
 

@@ -134,8 +134,11 @@ def test_plain_autograd_gives_the_heads_the_same_gradient_and_the_policy_none(wo
         ids = batch["id_T"][rows][None]
         hidden = world.policy.model.model(input_ids=ids).last_hidden_state[0].detach()
         state = layer_norm(hidden, hidden.shape[-1:])
-        inner = torch.nn.functional.silu(state @ heads.inner.T + heads.inner_bias)
-        values = inner @ heads.outer.T + heads.outer_bias
+        each = []
+        for head in range(2):
+            inner = torch.nn.functional.silu(state @ heads.inner[head].T + heads.inner_bias[head])
+            each.append(inner @ heads.outer[head] + heads.outer_bias[head])
+        values = torch.stack(each, -1)
         for place, t in enumerate(rows.tolist()):
             if batch["mask_T"][t] and batch["scored_B"][i]:
                 plain, low = values[place - 1]
@@ -306,10 +309,11 @@ def test_heads_follow_the_seed_and_keep_float32_under_half_precision():
     one, two, other = (
         make_critic(("value_T",), Policy(model), seed=s, **options) for s in (1, 1, 2)
     )
-    assert one.heads.inner.shape == (6, 6)
+    assert one.heads.inner.shape == (1, 6, 6)
     assert one.heads.inner.equal(two.heads.inner)
     assert not one.heads.inner.equal(other.heads.inner)
-    assert one.heads(torch.randn(3, 6).bfloat16())["value_T"].dtype == torch.float32
+    states = torch.randn(2, 3, 6).bfloat16()
+    assert one.heads(*states)["value_T"].dtype == torch.float32
 
 
 def test_a_second_head_is_trained_in_a_run(lab, runner, tmp_path):

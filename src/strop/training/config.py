@@ -144,6 +144,10 @@ class CriticSettings(Section):
     hidden_size: int = Field(
         default=0, ge=0, description="width of the heads' hidden layer; 0: that of the model"
     )
+    target_tau: float = Field(
+        default=0.1, gt=0, le=1,
+        description="how far the heads' slow copies follow at an update, in methods with such",
+    )  # fmt: skip
 
 
 class EvaluationSettings(Section):

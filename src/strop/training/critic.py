@@ -1,9 +1,11 @@
 """The critic as a learner: small value heads on the policy's hidden states.
 
-The value of token t is read from the policy's hidden state before it, as its log-probability is.
-No gradient flows from the heads into the policy.
+The value of token t is read from the policy's hidden state before it, as its log-probability is;
+heads named `value_after_*` read the state after it, which knows the whole action that it ends. No
+gradient flows from the heads into the policy. Slow copies of the heads trail behind them.
 """
 
+import copy
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,16 +17,17 @@ from torch.nn.functional import layer_norm
 
 from strop import kernel
 from strop import part as parts
-from strop.algorithm import Term
+from strop.algorithm import Term, sees_token, slow_value
 from strop.batch import Batch
 from strop.errors import UserError
 from strop.training.policy import AdjointsOf, Policy, clipped_step
 
 
 class ValueHeads(nn.Module):
-    """hidden [N, width] -> values [N] by column: normalise, one hidden layer, one output a head.
+    """hidden [N, width] -> values [N] by column: normalise, a hidden layer and an output each.
 
-    The outputs' weights begin at 0, and so do all values; the hidden layer's are drawn from `seed`.
+    The outputs' weights begin at 0, and so do all values; the hidden layers' are drawn from `seed`,
+    each its own, so two heads that learn the same differ.
     """
 
     def __init__(
@@ -33,18 +36,24 @@ class ValueHeads(nn.Module):
         super().__init__()
         self.columns = tuple(columns)
         rng = torch.Generator().manual_seed(seed)
-        drawn = torch.randn(hidden_size, width, generator=rng) / math.sqrt(width)
+        num = len(self.columns)
+        drawn = torch.randn(num, hidden_size, width, generator=rng) / math.sqrt(width)
         self.inner = nn.Parameter(drawn.to(dtype))
-        self.inner_bias = nn.Parameter(torch.zeros(hidden_size, dtype=dtype))
-        self.outer = nn.Parameter(torch.zeros(len(self.columns), hidden_size, dtype=dtype))
-        self.outer_bias = nn.Parameter(torch.zeros(len(self.columns), dtype=dtype))
+        self.inner_bias = nn.Parameter(torch.zeros(num, hidden_size, dtype=dtype))
+        self.outer = nn.Parameter(torch.zeros(num, hidden_size, dtype=dtype))
+        self.outer_bias = nn.Parameter(torch.zeros(num, dtype=dtype))
 
-    def forward(self, hidden: Tensor) -> dict[str, Tensor]:
-        """Values [N] of every head."""
-        state = layer_norm(hidden.to(self.inner.dtype), hidden.shape[-1:])
-        inner = nn.functional.silu(state @ self.inner.T + self.inner_bias)
-        values = inner @ self.outer.T + self.outer_bias
-        return dict(zip(self.columns, values.unbind(-1), strict=True))
+    def forward(self, before: Tensor, after: Tensor) -> dict[str, Tensor]:
+        """Values [N] of every head from the states before and after the tokens."""
+        wide = [
+            layer_norm(hidden.to(self.inner.dtype), hidden.shape[-1:]) for hidden in (before, after)
+        ]
+        found = {}
+        for head, column in enumerate(self.columns):
+            state = wide[sees_token(column)]
+            inner = nn.functional.silu(state @ self.inner[head].T + self.inner_bias[head])
+            found[column] = inner @ self.outer[head] + self.outer_bias[head]
+        return found
 
 
 @dataclass
@@ -52,7 +61,8 @@ class Critic:
     """Value heads on a policy's trunk, with an optimiser of their own.
 
     lr: learning rate, a number or a schedule. The heads follow the policy as it is now: a value is
-    computed under the policy's current weights.
+    computed under the policy's current weights. slow: copies of the heads, or None; after every
+    update slow <- target_tau * heads + (1 - target_tau) * slow.
     """
 
     policy: Policy
@@ -60,11 +70,18 @@ class Critic:
     optimiser: torch.optim.Optimizer
     lr: Any
     max_grad_norm: float = 1.0
+    slow: ValueHeads | None = None
+    target_tau: float = 0.0
 
     @property
     def current(self) -> tuple[str, ...]:
-        """The columns that it computes."""
+        """The columns of its heads."""
         return self.heads.columns
+
+    @property
+    def slow_columns(self) -> tuple[str, ...]:
+        """The columns of their slow copies."""
+        return tuple(map(slow_value, self.current)) if self.slow is not None else ()
 
     def micro_batches(self, batch: Batch) -> list[Tensor]:
         """Rollout indices of the forward passes over `batch`."""
@@ -73,17 +90,23 @@ class Critic:
     @torch.no_grad()
     def columns(self, batch: Batch, names: Sequence[str]) -> dict[str, Tensor]:
         """Values [T] of every policy token, 0 elsewhere, without gradient. Raises UserError."""
-        if unknown := sorted(set(names) - set(self.current)):
+        known = (*self.current, *self.slow_columns)
+        if unknown := sorted(set(names) - set(known)):
             raise UserError(
-                f"the critic computes no {', '.join(unknown)}; it has {', '.join(self.current)}"
+                f"the critic computes no {', '.join(unknown)}; it has {', '.join(known)}"
             )
         batch = batch.to(self.policy.device)
         empty = torch.zeros(
             batch.size("T"), dtype=self.heads.inner.dtype, device=self.policy.device
         )
         found = {name: empty.clone() for name in names}
-        for rows, hidden, _ in self.policy.states(batch):
-            values = self.heads(hidden)
+        for index_B in self.micro_batches(batch):
+            around = self.policy.around(batch.take(index_B))
+            values = self.heads(*around)
+            if self.slow is not None:
+                copied = self.slow(*around)
+                values |= {slow_value(name): value for name, value in copied.items()}
+            rows = self.policy.token_rows(batch, index_B)
             for name in names:
                 found[name][rows] = values[name]
         return found
@@ -96,8 +119,8 @@ class Critic:
         Heads are small, so all rows are seen at once whatever the terms' scope.
         """
         with torch.no_grad():
-            hidden, _ = self.policy.hidden(micro)
-        values = self.heads(hidden)
+            around = self.policy.around(micro)
+        values = self.heads(*around)
         known = {name: values[name].detach() for name in names}
         adjoints = adjoints_of(slice(None), known)
         pushed = [values[name] for name in names]
@@ -113,14 +136,24 @@ class Critic:
     def update(self, lr: float) -> dict[str, float]:
         """One optimiser step at learning rate `lr`. Raises RunStopped for a gradient not finite."""
         norm = clipped_step(self.optimiser, lr, self.max_grad_norm, "critic.lr")
+        if self.slow is not None:
+            self._follow(self.slow)
         return {"critic/grad_norm": norm, "critic/learning_rate": lr}
 
+    @torch.no_grad()
+    def _follow(self, slow: ValueHeads) -> None:
+        """Move the slow copies towards the heads."""
+        for copied, weight in zip(slow.parameters(), self.heads.parameters(), strict=True):
+            copied.lerp_(weight, self.target_tau)
+
     def state_dict(self) -> dict[str, Any]:
-        """All that a checkpoint needs: the heads' names, weights and optimiser."""
+        """All that a checkpoint needs: the heads' names, weights, slow copies and optimiser."""
+        slow = {} if self.slow is None else {"slow": self.slow.state_dict()}
         return {
             "columns": list(self.current),
             "heads": self.heads.state_dict(),
             "optimiser": self.optimiser.state_dict(),
+            **slow,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -133,7 +166,11 @@ class Critic:
                 f"sizes than this run's ({', '.join(self.current)}): keep the method, the model "
                 "and critic.hidden_size"
             )
+        if (self.slow is None) != ("slow" not in state):
+            raise UserError("the checkpoint is of a method with other slow copies: keep the method")
         self.heads.load_state_dict(state["heads"])
+        if self.slow is not None:
+            self.slow.load_state_dict(state["slow"])
         self.optimiser.load_state_dict(state["optimiser"])
 
 
@@ -146,23 +183,26 @@ def make_critic(
     betas: tuple[float, float],
     max_grad_norm: float,
     seed: int,
+    target_tau: float = 0.0,
 ) -> Critic:
     """A critic with one head a column on the policy's trunk; hidden_size 0: as wide as the trunk.
 
-    Its weights are float32 or wider, whatever the model's are.
+    Its weights are float32 or wider, whatever the model's are. target_tau 0: no slow copies.
     """
     weight = policy.head().weight
     width = weight.shape[1]
     dtype = torch.promote_types(weight.dtype, torch.float32)
     heads = ValueHeads(columns, width, hidden_size or width, dtype, seed).to(policy.device)
     optimiser = torch.optim.AdamW(heads.parameters(), lr=0.0, betas=betas, weight_decay=0.0)
-    return Critic(policy, heads, optimiser, lr, max_grad_norm)
+    slow = copy.deepcopy(heads).requires_grad_(False) if target_tau else None
+    return Critic(policy, heads, optimiser, lr, max_grad_norm, slow, target_tau)
 
 
 def critic_metrics(terms: Sequence[Term], batch: Batch) -> dict[str, float]:
     """How well each head foretold the returns of this step, before its updates.
 
-    Over all scored policy tokens; the explained variance is left out where no return differs.
+    Over the tokens that its term learns from; the explained variance is left out where no return
+    differs.
     """
     found: dict[str, float] = {}
     for term in terms:
@@ -170,7 +210,7 @@ def critic_metrics(terms: Sequence[Term], batch: Batch) -> dict[str, float]:
         value, target = columns.get("value_T", ""), columns.get("return_T", "")
         if term.learner != "critic" or value not in batch or target not in batch:
             continue
-        rows_T, _ = kernel.rows_of(term.learner, batch)
+        rows_T = kernel.prepare([term], batch)[f"{term.name}:rows_T"]
         value_N, return_N = batch[value][rows_T].double(), batch[target][rows_T].double()
         if return_N.numel() == 0:
             continue

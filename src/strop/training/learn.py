@@ -21,9 +21,9 @@ from torch import Tensor
 
 from strop import kernel
 from strop import part as parts
-from strop.algorithm import LEARNERS, Algorithm, Term
+from strop.algorithm import LEARNERS, Algorithm, Term, slow_value
 from strop.batch import Batch
-from strop.errors import RunStopped
+from strop.errors import RunStopped, UserError
 from strop.kernel import Tally, View
 from strop.part import Update
 from strop.training.critic import Critic, critic_metrics
@@ -56,7 +56,7 @@ class Learner:
     def learn(self, algorithm: Algorithm, batch: Batch) -> Learned:
         """Run the plan on a batch with advantage_T, gradient_T and denominator_T."""
         tally, norms = Tally(), Tally()
-        learned = Learned()
+        learned, asked = Learned(), dict.fromkeys((term.name for term in algorithm.terms), 0)
         plan = algorithm.plan
         assert plan is not None
         updates = parts.call(plan, batch, rng=self.rng_of(plan.label, 0)).value
@@ -64,6 +64,8 @@ class Learner:
         while update is not None:
             measured = self._one(algorithm, batch, update, learned.num_updates, tally, norms)
             learned.num_updates += 1
+            for term in _terms_of(algorithm, update):
+                asked[term.name] += 1
             try:
                 update = updates.send((batch, measured))
             except StopIteration:
@@ -71,7 +73,7 @@ class Learner:
         learned.metrics = {
             **tally.means(),
             **norms.means(),
-            **_losses(tally, algorithm.terms, learned.num_updates),
+            **_losses(tally, algorithm.terms, asked),
             **critic_metrics(algorithm.terms, batch),
         }
         return learned
@@ -81,10 +83,13 @@ class Learner:
         norms: Tally,
     ) -> dict[str, Tensor]:  # fmt: skip
         """One optimiser step; returns the columns that the plan wants measured afterwards."""
-        terms = [t for t in algorithm.terms if not update.terms or t.name in update.terms]
+        terms = _terms_of(algorithm, update)
         chosen = _rows_of(batch, update)
-        if update.before:
-            chosen = refresh(chosen, update.before, self.policy, self.reference, self.critic)
+        if plain := [name for name in update.before if name != "advantage_T"]:
+            chosen = refresh(chosen, plain, self.policy, self.reference, self.critic)
+        if "advantage_T" in update.before:
+            assert update.factor_T is None, "a factor is of the advantages that the step began with"
+            chosen = self._credited_anew(algorithm, chosen, number)
         idle = not bool(chosen["gradient_T"].any())
         norms.add("groups/frac_updates_empty", float(idle), 1.0)
         lr_scale = 1.0
@@ -108,6 +113,30 @@ class Learner:
         if update.after:
             measured |= self.policy.columns(chosen, update.after)
         return _spread(batch, update, measured)
+
+    def _credited_anew(self, algorithm: Algorithm, batch: Batch, number: int) -> Batch:
+        """The batch with values of the critic as it is now, and all that the chain makes of them.
+
+        Probes that read a value run again, then the whole advantage chain, on these rows alone.
+        Raises UserError for a chain that keeps state.
+        """
+        reads = algorithm.reads(("probes", "advantage"))
+        heads = algorithm.value_columns()
+        values = {name for head in heads for name in (head, slow_value(head)) if name in reads}
+        batch = refresh(batch, values, self.policy, self.reference, self.critic)
+        batch = batch.set(advantage_B=batch["reward_B"])
+        again = [
+            use for use in algorithm.probes if values & {read.column for read in parts.reads(use)}
+        ]
+        for use in (*again, *algorithm.advantage):
+            if hasattr(use.part, "init"):
+                raise UserError(
+                    f"{use.label} keeps state, so advantages cannot be taken anew within a step: "
+                    "take another plan"
+                )
+            outcome = parts.call(use, batch, rng=self.rng_of(f"again.{use.label}", number))
+            batch = parts.write(batch, use, outcome)
+        return batch
 
     def _model(self, learner: str) -> Policy | Critic:
         if learner == "policy":
@@ -229,6 +258,13 @@ class Learner:
         return {"logq_ref_TV": (self.reference.head(), hidden)}
 
 
+def _terms_of(algorithm: Algorithm, update: Update) -> list[Term]:
+    """The terms that take part in an update, by their own name or their learner's."""
+    if not update.terms:
+        return list(algorithm.terms)
+    return [t for t in algorithm.terms if {t.name, t.learner} & set(update.terms)]
+
+
 def _has_gradient(terms: list[Term], prepared: Batch) -> Tensor:
     """Rollouts [B] bool that some term gives a gradient to; the others need no forward pass.
 
@@ -300,9 +336,12 @@ def _report(compact: Batch, columns: Mapping[str, Tensor], terms: list[Term], ta
             tally.add(f"objective/{term.name}", columns[name][rows_T].sum(), rows_T.sum())
 
 
-def _losses(tally: Tally, terms: Sequence[Term], num_updates: int) -> dict[str, float]:
-    """Mean loss per update: of each term, of the policy's together and of the critic's."""
-    each = {name: float(total) / max(num_updates, 1) for name, total in tally.losses.items()}
+def _losses(tally: Tally, terms: Sequence[Term], asked: Mapping[str, int]) -> dict[str, float]:
+    """Mean loss per update: of each term, of the policy's together and of the critic's.
+
+    asked: in how many updates each term was to take part.
+    """
+    each = {name: float(total) / max(asked[name], 1) for name, total in tally.losses.items()}
     critics = {term.name for term in terms if term.learner == "critic"}
     found = {f"loss/{name}": loss for name, loss in each.items()}
     found["loss"] = sum(loss for name, loss in each.items() if name not in critics)

@@ -61,7 +61,7 @@ class Policy:
         """Rows, hidden states before them and ids of the policy tokens, a forward at a time."""
         for index_B in self.micro_batches(batch):
             hidden, ids = self.hidden(batch.take(index_B))
-            yield self._policy_rows(batch, index_B), hidden, ids
+            yield self.token_rows(batch, index_B), hidden, ids
 
     def push(
         self,
@@ -96,6 +96,16 @@ class Policy:
 
     def hidden(self, micro: Batch) -> tuple[Tensor, Tensor]:
         """Hidden states before, and ids of, the policy tokens of `micro`, in token order."""
+        states, row_T, position_T = self._trunk(micro)
+        return states[row_T, position_T - 1], micro["id_T"][micro["mask_T"]]
+
+    def around(self, micro: Batch) -> tuple[Tensor, Tensor]:
+        """Hidden states before and after the policy tokens of `micro`, in token order."""
+        states, row_T, position_T = self._trunk(micro)
+        return states[row_T, position_T - 1], states[row_T, position_T]
+
+    def _trunk(self, micro: Batch) -> tuple[Tensor, Tensor, Tensor]:
+        """Hidden states [B, L, width]; row and position in them of every policy token."""
         if "sequence_T" in micro:
             raise RuntimeError("forward passes do not reset at sequence_T yet")
         ids_BL, _ = pad_rollouts(micro)
@@ -106,13 +116,13 @@ class Policy:
         rollout_T = micro["rollout_T"][mask_T]
         start_B = torch.cumsum(micro["size_B"], 0) - micro["size_B"]
         position_T = mask_T.nonzero().squeeze(1) - start_B[rollout_T]
-        return states[rollout_T, position_T - 1], micro["id_T"][mask_T]
+        return states, rollout_T, position_T
 
     def head(self) -> head.Head:
         """The model's head at the sampling temperature."""
         return head_of(self.model, self.temperature)
 
-    def _policy_rows(self, batch: Batch, index_B: Tensor) -> Tensor:
+    def token_rows(self, batch: Batch, index_B: Tensor) -> Tensor:
         """Token rows of `batch` that belong to the policy tokens of the rollouts `index_B`."""
         from strop import segments
 

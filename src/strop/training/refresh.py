@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import torch
 
 from strop import part as parts
-from strop.algorithm import REFRESHED, STAGES, Algorithm, is_value, old_value
+from strop.algorithm import REFRESHED, STAGES, Algorithm, is_value, old_value, slow_value
 from strop.batch import Batch
 from strop.errors import UserError
 from strop.training.critic import Critic
@@ -34,8 +34,8 @@ def wanted_columns(algorithm: Algorithm) -> frozenset[str]:
             shortcut = lone and slot in ("ratio", "objective")
             wanted |= columns - {"logp_old_T"} if shortcut else columns
     values = set(algorithm.value_columns())
-    old = {old_value(name) for name in values}
-    return frozenset((wanted & (REFRESHED | old)) | values)
+    copies = {copy(name) for name in values for copy in (old_value, slow_value)}
+    return frozenset((wanted & (REFRESHED | copies)) | values)
 
 
 def refresh(
@@ -70,6 +70,7 @@ def _with_values(batch: Batch, names: set[str], critic: Critic | None) -> Batch:
     """`batch` with value columns; that of a head as it is now is also its old one, if asked for."""
     heads = critic.current if critic is not None else ()
     columns = {name: head for head in heads for name in (head, old_value(head)) if name in names}
+    columns |= {name: name for name in map(slow_value, heads) if name in names}
     if missing := sorted(names - columns.keys()):
         raise UserError(f"no critic of this run computes {', '.join(missing)}")
     assert critic is not None

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from strop.algorithm import Algorithm
+from strop.algorithm import Algorithm, slow_value
 from strop.errors import UserError
 from strop.rollout._observation_tokens import known_ids
 from strop.rollout.engines.lagging import LaggingEngine
@@ -305,6 +305,7 @@ def _critic(config: RunConfig, algorithm: Algorithm, policy: Policy) -> Critic |
     columns = algorithm.value_columns()
     if not columns:
         return None
+    reads_slow = bool({slow_value(column) for column in columns} & algorithm.reads())
     return make_critic(
         columns,
         policy,
@@ -313,6 +314,7 @@ def _critic(config: RunConfig, algorithm: Algorithm, policy: Policy) -> Critic |
         betas=config.training.betas,
         max_grad_norm=config.training.max_grad_norm,
         seed=seeds.number(config.seed, 0, "critic"),
+        target_tau=config.critic.target_tau if reads_slow else 0.0,
     )
 
 
