@@ -9,6 +9,8 @@ from strop.batch import COLUMNS, Batch, level_of
 NUM_STEPS = 10
 # Columns that parts write for each other.
 OWN = (
+    ("span_T", "int"), ("switch_K", "bool"), ("subgoal_K", "int"), ("entry_value_K", "float"),
+    ("segment_advantage_K", "float"), ("switch_advantage_K", "float"), ("switch_value_K", "float"),
     ("correct_B", "bool"), ("decoy_B", "bool"), ("speedup_B", "float"), ("profiled_B", "float"),
     ("marker_at_B", "int"), ("bundle_B", "int"), ("slot_B", "int"), ("bundle_score_B", "float"),
     ("sequence_is_weight_B", "float"), ("grad_norm_B", "float"),

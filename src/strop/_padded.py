@@ -12,7 +12,7 @@ from torch import Tensor
 from strop import catalogue, notation, segments
 from strop import part as parts
 from strop._padded_turns import Layout, layout_of
-from strop.algorithm import Algorithm, is_current
+from strop.algorithm import Algorithm, is_current, is_head
 from strop.batch import Batch, level_of
 from strop.errors import UserError
 from strop.part import Use
@@ -43,6 +43,19 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "actions": ("action_K",),
     "action_valid": ("valid_K",),
     "done": ("done_K",),
+    "v_high": ("value_K",),
+    "v_low": ("value_low_K",),
+    "v_term": ("value_term_K",),
+    "subgoal_token": ("subgoal_K",),
+    "spans": ("span_T",),
+    "v1": ("value_K",),
+    "v2": ("value_second_K",),
+    "q1": ("value_after_K",),
+    "q2": ("value_after_second_K",),
+    "target_q1_at_policy_action": ("value_after_slow_K",),
+    "target_q2_at_policy_action": ("value_after_second_slow_K",),
+    "target_v1_next": ("next_value_slow_K",),
+    "target_v2_next": ("next_value_second_slow_K",),
     "reward_components": ("reward_BM",),
     "reward_weights": ("reward_weight_BM",),
     "greedy_rewards": ("greedy_reward_B",),
@@ -78,8 +91,9 @@ SYNONYMS: dict[str, tuple[str, Callable[[Tensor], Tensor]]] = {
 SAME_PARAMETER = {
     "grpo_passk": {"norm_adv_by_std_in_grpo": "normalize_std", "divide_by_std": "normalize_std"},
 }
-# Columns through which gradient flows; all others are detached.
-CURRENT = frozenset({"logp_T", "entropy_T", "mean_logp_T", "value_T", "logq_TV"})
+# Columns through which gradient flows, beside the values of a critic's heads; all others are
+# detached.
+CURRENT = frozenset({"logp_T", "entropy_T", "mean_logp_T", "logq_TV"})
 # What each call runs, and the names that it takes whether or not a part reads them.
 CALLS: dict[str, tuple[str, tuple[str, ...]]] = {
     "advantages": ("advantage", ("rewards", "groups", "mask")),
@@ -309,7 +323,7 @@ def _columns(key: str, value: Any, layout: Layout, read: set[str]) -> dict[str, 
     if filled[0].endswith("_TV"):
         inside = mask_BT.bool()[..., None]
         column = torch.log_softmax(torch.where(inside, column, column.new_zeros(())), dim=-1)
-    carries = {name: name in CURRENT or is_current(name) for name in filled}
+    carries = {name: name in CURRENT or is_current(name) or is_head(name) for name in filled}
     return {name: column if carries[name] else column.detach() for name in filled}
 
 

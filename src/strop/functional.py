@@ -59,7 +59,8 @@ def advantages(
     """Advantages [B, T] of a recipe's advantage chain, 0 outside the mask.
 
     rewards: [B]; NaN marks a rollout without a score, which takes part in nothing. groups: [B] any
-    ints, ragged, in any order. mask: without it the result is one advantage a rollout, [B].
+    ints, ragged, in any order; needed where a part compares rollouts. mask: without it the result
+    is one advantage a rollout, [B].
 
     Recipes that look at turns take `turn_ids` [B, T] with `turn_rewards` [B, K], or rows that are
     turns: `trajectories` [R], `turn_index` [R] with `turn_rewards` [R] and `mask` [R, T]. Without

@@ -10,7 +10,10 @@ from strop._padded import STRUCTURE
 
 LENGTH = 9  # of averages by a constant length
 TURNS = ("turn_rewards", "turn_gains", "advantage", "anchors", "states", "actions", "action_valid",
-         "done", "match", "role")  # [B, K]  # fmt: skip
+         "done", "match", "role", "switch", "subgoal_token", "v_high", "v_low", "v_term", "v1",
+         "v2", "q1", "q2", "target_q1_at_policy_action", "target_q2_at_policy_action",
+         "target_v1_next", "target_v2_next")  # [B, K]  # fmt: skip
+OF_TOKENS = ("return_", "value_")  # names of a critic's heads and their targets begin so
 FILL = {"mask": False, "turn_ids": -1}
 NUM_TURNS = 3  # turns of two positions each
 COMPONENTS = ("reward_components", "reward_weights")  # [B, M]: no tokens
@@ -27,7 +30,13 @@ def values_for(name: str, shape: tuple[int, int], rng: torch.Generator) -> Tenso
         return -3 * rand(num, width) - 0.1
     if name.startswith(("entropy", "nucleus_", "min_p_kl")):
         return rand(num, width) + 0.1
-    if name in ("values", "values_old", "returns", "token_rewards"):
+    if name in TURNS and name[:2] in ("v_", "v1", "v2", "q1", "q2", "ta"):
+        return torch.randn(num, NUM_TURNS, generator=rng, dtype=torch.float64)
+    if name.startswith("at_"):
+        return torch.rand(num, width, generator=rng) < 0.8
+    if name == "spans":
+        return torch.randint(0, 8, (num, width), generator=rng)
+    if name in ("values", "values_old", "returns", "token_rewards") or name.startswith(OF_TOKENS):
         return rand(num, width)
     if name in ("rewards", "greedy_rewards"):
         return torch.randn(num, generator=rng, dtype=torch.float64)
@@ -77,9 +86,9 @@ def values_for(name: str, shape: tuple[int, int], rng: torch.Generator) -> Tenso
         return torch.randint(1, NUM_TURNS + 2, (num,), generator=rng)
     if name in ("turn_rewards", "turn_gains"):
         return torch.randn(num, NUM_TURNS, generator=rng, dtype=torch.float64)
-    if name in ("anchors", "states", "actions", "role"):
+    if name in ("anchors", "states", "actions", "role", "subgoal_token"):
         return torch.randint(0, 3, (num, NUM_TURNS), generator=rng)
-    if name in ("action_valid", "done", "match", "role"):
+    if name in ("action_valid", "done", "match", "role", "switch"):
         return torch.rand(num, NUM_TURNS, generator=rng) < 0.7
     raise KeyError(f"say here what {name} looks like")
 

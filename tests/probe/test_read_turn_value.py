@@ -1,0 +1,65 @@
+import pytest
+import torch
+from ragged import ragged_batch
+
+from strop.errors import UserError
+from strop.part import Use, call
+from strop.probe.read_turn_value import PLACES, ReadTurnValue
+
+
+def slow(batch, place):
+    """Row of the token that the value of every turn is read at; None without one."""
+    found = []
+    for k in range(batch.size("K")):
+        rows = ((batch["turn_T"] == k) & batch["mask_T"]).nonzero().squeeze(1).tolist()
+        if not rows:
+            found.append(None)
+            continue
+        spans = [int(batch["span_T"][t]) for t in rows]
+        at = 0
+        if place == "last":
+            at = len(rows) - 1
+        elif place == "action":
+            for bit in (1, 2):
+                ends = [i + 1 for i, span in enumerate(spans) if span & bit]
+                at = max(ends) if ends else at
+            at = min(at, len(rows) - 1)
+        found.append(rows[at])
+    return found
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("seed", range(5))
+def test_matches_slow_loop(place, seed):
+    batch = ragged_batch(seed, max_turns=4)
+    value_K, at_T = call(Use(ReadTurnValue(place)), batch).value
+    rows = slow(batch, place)
+    owner = batch["rollout_K"].tolist()
+    if place == "next":
+        after = [*rows[1:], None]
+        same = [k + 1 < len(owner) and owner[k] == owner[k + 1] for k in range(len(owner))]
+        rows = [row if goes_on else None for row, goes_on in zip(after, same, strict=True)]
+        assert not at_T.any()
+    expected = [0.0 if row is None else float(batch["value_T"][row]) for row in rows]
+    assert value_K.tolist() == expected
+    if place == "segment":
+        begins = [k == 0 or owner[k] != owner[k - 1] or bool(batch["switch_K"][k])
+                  for k in range(len(owner))]  # fmt: skip
+        rows = [row if begin else None for row, begin in zip(rows, begins, strict=True)]
+    if place != "next":
+        assert at_T.nonzero().squeeze(1).tolist() == sorted(r for r in rows if r is not None)
+
+
+def test_only_turns_of_some_origins_are_marked():
+    batch = ragged_batch(3)
+    origin_T = torch.where(batch["rollout_T"] % 2 == 0, 4, 0)
+    batch = batch.set(origin_T=origin_T)
+    value_K, all_T = call(Use(ReadTurnValue()), batch).value
+    other_K, some_T = call(Use(ReadTurnValue(origins=(4,))), batch).value
+    assert other_K.equal(value_K)
+    assert some_T.equal(all_T & (origin_T == 4))
+
+
+def test_refuses_an_unknown_place():
+    with pytest.raises(UserError, match=r"place must be one of first, last, action"):
+        ReadTurnValue("middle")
