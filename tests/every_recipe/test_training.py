@@ -68,6 +68,9 @@ def trained(lab, recipe, folder, token_budget, steps=2):
     training = {"steps": steps, "save_every": 0, "rollouts_every": 0, "token_budget": token_budget}
     raw = lab.raw(recipe, reward="even", training=training)
     raw["algorithm"]["sampling.num_prompts"] = 3
+    for path in notation.recipe(recipe).paths():
+        if path.endswith(".warmup_steps"):  # two steps have no room for a warm-up
+            raw["algorithm"][path] = 0
     if given := given_answers(notation.recipe(recipe).rollout.part):
         raw["algorithm"]["sampling.num_rollouts"] = len(given)
     if recipe in GAMES:

@@ -1,0 +1,112 @@
+"""A critic of whole turns, learnt off the policy from a store, teaches a policy of tokens."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from strop.advantage.credit.bootstrap_next_value import BootstrapNextValue
+from strop.advantage.credit.compare_action_with_state import CompareActionWithState
+from strop.advantage.credit.spread_turns import SpreadTurns
+from strop.algorithm import Algorithm, Term
+from strop.curation.replay_rollouts import ReplayRollouts
+from strop.curation.resample_actions import ResampleActions
+from strop.loss.bound.follow_advantage import FollowAdvantage
+from strop.loss.value.regress_value import RegressValue
+from strop.part import Use
+from strop.plan.update_critic_first import UpdateCriticFirst
+from strop.probe.read_turn_value import ReadTurnValue
+from strop.recipes._base import around, average
+from strop.rollout.play_turns import PlayTurns
+from strop.selection.keep_marked_tokens import KeepMarkedTokens
+from strop.selection.keep_origins import KeepOrigins
+
+FRESH, REPLAY = 0, 4  # origin_T
+# Values of a state and of an action in it, of either critic.
+PAIRS = (("value", "value_after"), ("value_second", "value_after_second"))
+
+
+def archer(
+    *,
+    # Discount of a turn.
+    gamma: float = 0.95,
+    # Turns that fit into the store.
+    capacity: int = 100_000,
+    # Episodes drawn from the store in a step.
+    num_drawn: int = 128,
+    # Updates of the critic in a step.
+    critic_epochs: int = 50,
+    # Steps at the beginning in which the critic alone learns.
+    warmup_steps: int = 20,
+    num_prompts: int = 128,
+    num_rollouts: int = 1,
+) -> Algorithm:
+    """ArCHer: Training Language Model Agents via Hierarchical Multi-Turn RL.
+
+    arXiv 2402.19446. Code: YifeiZhou02/ArCHer. Parent: none. Status: partial.
+
+    Equation: Q_j(o, a) -> r + gamma (1 - done) V_j'(o'), V_j(o) -> Q_j'(o, a~), a~ of the policy of
+    now, ' a slow copy, j = 1, 2; loss = -mean over o of (min_j Q_j(o, a~) - min_j V_j(o)) *
+    sum_t logp(a~_t), o and (o, a, r, o') of the store.
+    Differs from the parent: -
+    Differs from the paper: 1. heads and their slow copies read the policy's hidden states, in place
+    of an encoder of their own; 2. a step draws episodes once, splits them over the critic's updates
+    and learns from one a~ of each turn, the critic's and the policy's the same; 3. one update of
+    the policy a step (3 there, each with new a~); 4. an episode that was cut ends there; 5. the
+    optional value of tokens is missing.
+    Try: critic.target_tau (0.1), critic.lr, critic_epochs, warmup_steps, gamma.
+    """
+    base: dict[str, Any] = around(num_prompts, num_rollouts)
+    return Algorithm(
+        **base | {
+            "rollout": Use(PlayTurns()),
+            "plan": Use(UpdateCriticFirst(critic_epochs, warmup_steps)),
+        },
+        curation=(
+            Use(ReplayRollouts(capacity=capacity, num_drawn=num_drawn)),
+            Use(ResampleActions()),
+        ),
+        probes=tuple(_reads()),
+        advantage=(
+            *_targets(gamma),
+            Use(CompareActionWithState()),
+            Use(SpreadTurns()),
+        ),
+        selection=(Use(KeepOrigins((FRESH,))),),
+        terms=(
+            Term("policy", Use(FollowAdvantage()), average("seq-mean-token-sum")),
+            *(_regress(name) for name, _ in PAIRS),
+            *(_regress(name) for _, name in PAIRS),
+        ),
+    )  # fmt: skip
+
+
+def _reads() -> Iterator[Use]:
+    """Values of turns: of both critics, before and after the action, now and of the slow copies."""
+    for before, after in PAIRS:
+        places = (
+            (before, "first", before, (FRESH,)),
+            (after, "last", after, (REPLAY,)),
+            (f"{after}_slow", "last", f"{after}_slow", ()),
+            (f"{before}_slow", "next", f"next_{before}_slow", ()),
+        )
+        for head, place, name, origins in places:
+            columns = (("value_T", f"{head}_T"), ("value_K", f"{name}_K"), ("at_T", f"at_{name}_T"))
+            yield Use(ReadTurnValue(place, origins), columns, f"read_{name}")
+
+
+def _targets(gamma: float) -> Iterator[Use]:
+    """What the values of states and of actions should have been, on tokens."""
+    for before, after in PAIRS:
+        names = (("next_value_K", f"next_{before}_slow_K"), ("return_K", f"return_{after}_K"))
+        yield Use(BootstrapNextValue(gamma), names, f"expect_{after}")
+        for name, found in ((before, f"{after}_slow_K"), (after, f"return_{after}_K")):
+            columns = (("advantage_K", found), ("advantage_T", f"return_{name}_T"))
+            yield Use(SpreadTurns(), columns, f"return_{name}")
+
+
+def _regress(name: str) -> Term:
+    """The term of one head: half a squared error at its own tokens."""
+    head = f"{name}_T"
+    columns = (("value_T", head), ("return_T", f"return_{name}_T"))
+    on = Use(KeepMarkedTokens(), (("learning_T", f"at_{name}_T"),))
+    return Term(name, Use(RegressValue(0.0), columns), average("token-mean"), on=on, coef=2.0,
+                learner="critic")  # fmt: skip

@@ -1,0 +1,83 @@
+import pytest
+import torch
+
+from strop import functional as F
+from strop import part as parts
+from strop._padded import open_door
+from strop.recipes.archer import archer
+
+EXAMPLE = {
+    "turn_rewards": torch.tensor([0.0]).double(), "done": torch.tensor([0]),
+    "q1": torch.tensor([0.6]).double(), "q2": torch.tensor([0.5]).double(),
+    "v1": torch.tensor([0.4]).double(), "v2": torch.tensor([0.45]).double(),
+    "target_q1_at_policy_action": torch.tensor([0.7]).double(),
+    "target_q2_at_policy_action": torch.tensor([0.3]).double(),
+    "target_v1_next": torch.tensor([0.5]).double(), "target_v2_next": torch.tensor([0.2]).double(),
+    "trajectories": torch.tensor([0]),
+}  # fmt: skip
+
+
+def test_worked_example():
+    assert F.advantages("archer", **EXAMPLE).tolist() == pytest.approx([0.1])
+
+
+def columns(params=None, **changes):
+    """All that the advantage chain writes."""
+    door = open_door("advantages", "archer", params or {}, 0, None, {**EXAMPLE, **changes})
+    batch = door.batch
+    for use in door.algorithm.advantage:
+        batch = parts.write(batch, use, parts.call(use, batch))
+    return batch
+
+
+def test_targets_are_each_critics_own_and_do_not_take_the_minimum():
+    found = columns()
+    assert found["return_value_after_T"].tolist() == pytest.approx([0.475])
+    assert found["return_value_after_second_T"].tolist() == pytest.approx([0.19])
+    assert found["return_value_T"].tolist() == pytest.approx([0.7])
+    assert found["return_value_second_T"].tolist() == pytest.approx([0.3])
+    done = columns({"gamma": 0.9}, done=torch.tensor([1]), turn_rewards=torch.tensor([2.0]))
+    assert done["return_value_after_T"].tolist() == pytest.approx([2.0])
+
+
+def test_loss_is_the_policy_gradient_of_turns():
+    logp = -torch.rand(3, 4, generator=torch.Generator().manual_seed(0)).double()
+    mask = torch.tensor([[1, 1, 0, 0], [1, 1, 1, 1], [0, 1, 1, 0]])
+    advantage = torch.tensor([0.5, -1.0, 2.0]).double()
+    loss, _ = F.policy_loss("archer", logp=logp, advantages=advantage, mask=mask)
+    assert float(loss) == pytest.approx(-float((advantage * (logp * mask).sum(1)).mean()))
+
+
+def test_one_turn_and_an_exact_critic_is_reinforce_with_the_groups_mean():
+    rewards = torch.tensor([1.0, 0, 0, 1, 1]).double()
+    groups = torch.tensor([0, 0, 1, 1, 1])
+    mean = torch.tensor([0.5, 0.5, 2 / 3, 2 / 3, 2 / 3]).double()
+    rows = torch.arange(5)
+    critic = {"q1": rewards, "q2": rewards, "v1": mean, "v2": mean}
+    unused = {name: torch.zeros(5).double() for name in EXAMPLE if name.startswith("target")}
+    found = F.advantages("archer", turn_rewards=rewards, done=torch.ones(5), trajectories=rows,
+                         params={"gamma": 1.0}, **critic, **unused)  # fmt: skip
+    plain = F.advantages("grpo", rewards=rewards, groups=groups, params={"normalize_std": False})
+    torch.testing.assert_close(found, plain)
+
+
+def test_policy_and_states_learn_from_fresh_actions_and_actions_from_stored_ones():
+    algorithm = archer()
+    assert [use.part.origins for use in algorithm.selection] == [(0,)]
+    origins = {use.label: use.part.origins for use in algorithm.probes}
+    for which in ("", "_second"):
+        assert origins[f"read_value{which}"] == (0,)
+        assert origins[f"read_value_after{which}"] == (4,)
+    on = {term.name: term.on.columns for term in algorithm.terms if term.on is not None}
+    assert on == {name: (("learning_T", f"at_{name}_T"),) for name in (
+        "value", "value_second", "value_after", "value_after_second")}  # fmt: skip
+
+
+def test_composes():
+    algorithm = archer(critic_epochs=7, warmup_steps=3, num_drawn=5, capacity=11)
+    algorithm.check()
+    assert algorithm.plan.part.num_critic_updates == 7
+    assert algorithm.curation[0].part.capacity == 11
+    assert algorithm.value_columns() == (
+        "value_T", "value_after_T", "value_after_second_T", "value_second_T",
+    )  # fmt: skip
