@@ -35,6 +35,7 @@ RECIPES = (
     "ace",
     "rose_tree",
     "spo_chain",
+    "spo_tree(branching=(2, 2), segment_tokens=2)",
     "spae",
     "gae",
     "s_ppo",
@@ -132,6 +133,8 @@ def logged(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
     plain = {"model": {"name": "tiny"}, "data": {"task": "corridor"}, "reward": {"functions": []}}
     raw = {**lab.raw("mrs", evaluation={"every": 3}, training={"save_every": 0}), **plain}
     found["corridor"] = keys_of_run(runner, raw, folder / "corridor")
+    raw = {**lab.raw("archer(critic_epochs=2, warmup_steps=0)"), **plain}
+    found["archer"] = keys_of_run(runner, raw, folder / "archer")
     game = {"model": {"name": "tiny"}, "data": {"task": "hide_and_guess"}}
     raw = {**lab.raw("grpo", training={"save_every": 0}), **game, "reward": {"functions": []}}
     found["hide_and_guess"] = keys_of_run(runner, raw, folder / "hide_and_guess")

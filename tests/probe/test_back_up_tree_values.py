@@ -10,7 +10,6 @@ from trees import follow, tree_batch, value
 
 from strop.advantage.credit.credit_value_steps import CreditValueSteps
 from strop.probe.back_up_tree_values import BackUpTreeValues
-from strop.probe.mark_each_edge_once import MarkEachEdgeOnce
 
 
 def backed_up(trees, **options):
@@ -66,20 +65,3 @@ def test_order_of_rollouts_does_not_matter(trees):
     value_T, std_T = run(BackUpTreeValues(), moved).value
     for found_T, name in ((value_T, "prefix_value_T"), (std_T, "value_std_T")):
         torch.testing.assert_close(found_T, moved[name], equal_nan=True)
-
-
-@given(trees=st.lists(st.lists(TREES, min_size=1, max_size=3), min_size=1, max_size=3))
-def test_each_edge_with_an_advantage_is_marked_once(trees):
-    batch, paths = backed_up(trees)
-    batch = batch.set(learning_T=torch.arange(batch.size("T")) % 2 == 0)
-    marked_T = run(MarkEachEdgeOnce(), batch).value
-    rows = iter(range(batch.size("T")))
-    seen = set()
-    for group, path in paths:
-        for k in range(len(path)):
-            first, second = next(rows), next(rows)
-            edge = (group, path[: k + 1])
-            expected = edge not in seen and float(batch["advantage_T"][first]) != 0
-            assert bool(marked_T[first]) == expected
-            assert not marked_T[second]
-            seen.add(edge)

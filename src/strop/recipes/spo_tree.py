@@ -4,13 +4,17 @@ import dataclasses
 from typing import Any
 
 from strop.advantage.credit.credit_value_steps import CreditValueSteps
+from strop.advantage.credit.spread_evenly import SpreadEvenly
 from strop.advantage.weight.whiten_over_batch_tokens import WhitenOverBatchTokens
 from strop.algorithm import Algorithm
+from strop.curation.replay_rollouts import ReplayRollouts
+from strop.curation.split_tree_into_edges import SplitTreeIntoEdges
 from strop.errors import UserError
+from strop.loss.ratio.ratio_per_token import RatioPerToken
 from strop.part import Use
 from strop.probe.back_up_tree_values import BackUpTreeValues
-from strop.probe.mark_each_edge_once import MarkEachEdgeOnce
 from strop.probe.mark_unlikely_tokens import MarkUnlikelyTokens
+from strop.recipes._base import with_policy
 from strop.recipes._inherit import inherits
 from strop.recipes.spo_chain import spo_chain
 from strop.rollout.grow_segment_tree import GrowSegmentTree
@@ -27,33 +31,48 @@ def spo_tree(
     branching: tuple[int, ...] = (6, 6, 6),
     # Tokens of a segment but on the last level; 600 for long answers.
     segment_tokens: int = 30,
+    # Edges of a prompt that are learnt in a step; the others wait in the store.
+    per_prompt: int = 32,
+    # Edges learnt in a step; 512 for long answers.
+    num_edges: int = 1024,
+    # Steps after which an edge leaves the store.
+    max_age: int = 8,
     p0: float = 0.9,
     whiten_eps: float = 1e-8,
     **parent: Any,
 ) -> Algorithm:
     """Segment Policy Optimization: Effective Segment-Level Credit Assignment in RL (SPO-tree).
 
-    arXiv 2505.23564. Code: AIFrameResearch/SPO. Parent: spo_chain. Status: partial.
+    arXiv 2505.23564. Code: AIFrameResearch/SPO. Parent: spo_chain. Status: exact.
 
     Equation: A_edge = V(child) - V(parent), V(leaf) = reward, V(node) = mean V(children); edges of
-    advantage 0 are left out, the others' tokens with p_old < p0 are whitened and trained on.
+    advantage 0 are left out, the others go into a store; of what is drawn from it, the tokens with
+    p_old < p0 are whitened and trained on, the ratio to the policy that drew them.
     Differs from the parent: answers share their beginnings, so their values follow from each
-    other, without further continuations.
-    Differs from the paper: 1. the edges of this step alone are learnt, without the replay of up to
-    8 iterations and its limit of 32 edges a prompt; 2. an edge stands in the answer of its first
-    leaf, in place of a sample of its own: the same tokens in the same contexts, each once.
+    other, without further continuations; edges wait for up to max_age steps.
+    Differs from the paper: no. `reward` and `advantage/abs_mean` are of edges, `rewards/...` of
+    answers.
     Try: branching, segment_tokens, mode. `num_rollouts` of the sampler has no effect.
     """
     if mode not in ("rloo", "grpo"):
         raise UserError(f"spo_tree's mode must be rloo or grpo, it is {mode!r}")
+    algorithm = spo_chain(p0=p0, **parent)
+    credit = CreditValueSteps(mode == "grpo", eps)
+    store = ReplayRollouts(0, num_edges, per_prompt, max_age, keep_drawn=False)
+    of_sampler = (("logp_old_T", "logp_sampler_T"),)
     return dataclasses.replace(
-        spo_chain(p0=p0, **parent),
+        with_policy(algorithm, ratio=Use(RatioPerToken(clamp_nats=10.0), of_sampler)),
         rollout=Use(GrowSegmentTree(branching=branching, segment_tokens=segment_tokens)),
-        probes=(Use(BackUpTreeValues()),),
+        reward=(
+            *algorithm.reward,
+            Use(BackUpTreeValues()),
+            Use(credit, (("advantage_T", "credit_T"),)),
+        ),
+        curation=(Use(SplitTreeIntoEdges(), (("advantage_T", "credit_T"),)), Use(store)),
+        probes=(),
         advantage=(
-            Use(CreditValueSteps(mode == "grpo", eps)),
+            Use(SpreadEvenly()),
             Use(MarkUnlikelyTokens(p0)),
-            Use(MarkEachEdgeOnce()),
             Use(WhitenOverBatchTokens(whiten_eps), columns=(("mask_T", "learning_T"),)),
         ),
     )
