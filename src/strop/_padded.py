@@ -61,6 +61,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "greedy_rewards": ("greedy_reward_B",),
     "demo_mask": ("origin_T",),
     "hint_mask": ("origin_T",),
+    "off_policy_mask": ("origin_T",),
     "bundles": ("bundle_B",),
     "players": ("player_B", "role_B"),
     "lengths": ("length_B",),
@@ -105,7 +106,7 @@ ALIASES = {
     "gpg_loss": "gpg", "hapo_loss": "hapo", "hpt_loss": "hpt", "loop_loss": "loop",
     "rover_reward": "rover",
 }  # fmt: skip
-ORIGINS = {"demo_mask": 2, "hint_mask": 3}  # origin_T where the mask is true
+ORIGINS = {"demo_mask": 2, "hint_mask": 3, "off_policy_mask": 2}  # origin_T where the mask is true
 # Columns that follow from the mask alone.
 FROM_MASK = frozenset({"mask_T", "gradient_T", "denominator_T", "turn_T", "rollout_T", "rollout_K",
                        "index_K", "size_B", "index_B"})  # fmt: skip
