@@ -1,4 +1,4 @@
-"""Where the policy does not solve a prompt itself, hand it the given answer to imitate."""
+"""Where the policy does not solve a prompt itself, show it the given answer."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +19,7 @@ class ReplaceFailedWithDemonstrations:
         c = scored rollouts of the group with outcome >= success
         c <= gate: the group's rollouts leave, one rollout of origin 2 (demonstration) comes in
         c > gate:  the group stays as it is
+        without replaces: the group's rollouts stay beside the demonstration
 
     The demonstration is the text in the column `completion` of the prompt's row of the training
     data. It is graded like a rollout; its log-probabilities of an engine are void (NaN).
@@ -26,7 +27,7 @@ class ReplaceFailedWithDemonstrations:
 
     Reads: outcome_B [B] float, group_B [B] int, scored_B [B] bool; batch, services (the rows of
     the data, their tokens, the reward functions).   Writes: rows to keep, rows to add.
-    Source: arXiv 2509.04419 (the per-prompt gate); code TsinghuaC3I/Unify-Post-Training.
+    Source: arXiv 2509.04419 (the per-prompt gate); both kinds in a group: arXiv 2504.14945.
     Differs from the source: a prompt whose row has no completion stays as it is.
     Nearest part: drop_uniform_groups, which drops such prompts.
     Edges: no scored rollout -> stays; gate -1 -> nothing is replaced; data without a column
@@ -37,6 +38,8 @@ class ReplaceFailedWithDemonstrations:
     gate: int = 0
     # Outcome from which an answer is right. Default: paper (1, of rewards in {0, 1}).
     success: float = 1.0
+    # Whether the rollouts leave. Default: paper (yes).
+    replaces: bool = True
 
     def __post_init__(self) -> None:
         require(self, "gate", low=-1)
@@ -56,7 +59,7 @@ class ReplaceFailedWithDemonstrations:
             "demonstrations/missing": float(len(failed) - len(answers)),
         }
         groups = torch.tensor(list(answers), dtype=torch.int64)
-        keep_B = ~torch.isin(group_B, groups)
+        keep_B = ~torch.isin(group_B, groups) | (not self.replaces)
         if not answers:
             return Result(Curated(keep_B, "failed_prompt"), metrics=metrics)
         prompts = [services.prompt_ids(uids[p]) for p in answers]

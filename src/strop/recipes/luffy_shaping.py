@@ -1,0 +1,75 @@
+"""Group relative policy optimisation with a demonstration in every group."""
+
+import dataclasses
+import math
+from typing import Any
+
+from strop.advantage.baseline.subtract_group_mean import SubtractGroupMean
+from strop.advantage.credit.spread_evenly import SpreadEvenly
+from strop.algorithm import Algorithm, Term
+from strop.curation.replace_failed_with_demonstrations import ReplaceFailedWithDemonstrations
+from strop.loss.bound.clip_both_sides import ClipBothSides
+from strop.loss.bound.shape_by_likelihood import ShapeByLikelihood
+from strop.loss.penalty.reward_entropy import RewardEntropy
+from strop.loss.ratio.ratio_per_token import RatioPerToken
+from strop.part import Use
+from strop.recipes._base import CLIP, ESTIMATOR, average
+from strop.recipes._inherit import inherits
+from strop.recipes.grpo import grpo
+from strop.selection.keep_origins import KeepOrigins
+
+EVERY_GROUP = 2**31 - 1  # more right answers than any group has
+
+
+@inherits(grpo, without=(*ESTIMATOR, *CLIP, "beta"), num_rollouts=7)
+def luffy_shaping(
+    *,
+    # What weighs a demonstration's token: hyperbolic, power, sqrt, plain, logp or p_logp.
+    shape: str = "hyperbolic",
+    # Half-way probability of the hyperbola, exponent of the power.
+    gamma: float = 0.1,
+    # Width of the clip of the policy's own tokens; 0: none.
+    clip: float = 0.0,
+    # Weight of the entropy bonus, per nat.
+    entropy_coef: float = 1e-3,
+    aggregation: str = "token-sum-norm",
+    **parent: Any,
+) -> Algorithm:
+    """Learning to Reason under Off-Policy Guidance (LUFFY, with policy shaping).
+
+    arXiv 2504.14945. Code: TsinghuaC3I/Unify-Post-Training (its mixed core). Parent: grpo.
+    Status: exact.
+
+    Equation: loss = -1/L (sum_{own} rho A + sum_{demo} f(p) A) - entropy_coef mean_t H_t, p =
+    exp(logp), f = p / (p + gamma), A_i = R_i - mean over the joint group, L the longest answer.
+    Differs from the parent: the given answer (the data's column `completion`) joins its prompt's
+    rollouts and is learned by its own weight; no clip, no deviation; tokens are summed.
+    Differs from the paper: L is the run's constant, the code's the padded width of a batch;
+    rollouts whose prompt has no completion stay alone.
+    Try: gamma (0.3), num_rollouts (1 more is the demonstration), aggregation ("token-mean").
+    """
+    width = clip or math.inf
+    terms = [
+        Term(
+            "policy",
+            objective=Use(ClipBothSides(width, width)),
+            ratio=Use(RatioPerToken()),
+            average=average(aggregation),
+            on=Use(KeepOrigins((0,), still_counts=True)),
+        ),
+        Term(
+            "demonstrations",
+            objective=Use(ShapeByLikelihood(shape, gamma)),
+            average=average(aggregation),
+            on=Use(KeepOrigins((2,), still_counts=True)),
+        ),
+    ]
+    if entropy_coef:
+        bonus = Term("entropy", Use(RewardEntropy()), average("token-mean"), coef=entropy_coef)
+        terms.append(bonus)
+    return dataclasses.replace(
+        grpo(aggregation=aggregation, **parent),
+        curation=(Use(ReplaceFailedWithDemonstrations(EVERY_GROUP, replaces=False)),),
+        advantage=(Use(SubtractGroupMean(singleton="zero")), Use(SpreadEvenly())),
+        terms=tuple(terms),
+    )

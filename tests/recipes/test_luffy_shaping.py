@@ -1,0 +1,89 @@
+import json
+import math
+
+import pytest
+import torch
+from builders import assert_same_push, flat_batch, pushed, ragged_batch, rows_learning, stages
+from models import Lab
+from runs import Runner
+
+from strop import functional
+from strop.recipes.dr_grpo import dr_grpo
+from strop.recipes.luffy_shaping import luffy_shaping
+
+QUIET = {"entropy_coef": 0.0}
+
+
+@pytest.mark.parametrize(
+    ("p", "f", "slope"), [(0.05, 0.333333, 0.222222), (0.3, 0.75, 0.1875), (0.9, 0.9, 0.09)]
+)
+def test_worked_example_through_the_padded_call(p, f, slope):
+    logp = torch.tensor([[math.log(p), -1.0]], dtype=torch.float64)
+    given = {"logp": logp, "logp_old": logp - 0.1, "advantages": torch.ones(1).double(),
+             "mask": torch.ones(1, 2), "params": QUIET}  # fmt: skip
+    off = torch.tensor([[True, False]])
+    loss, _ = functional.policy_loss("luffy_shaping", off_policy_mask=off, **given)
+    own = math.exp(0.1)  # no clip
+    assert float(loss) == pytest.approx(-(f + own) / 2, abs=1e-6)
+    weights = functional.token_weights("luffy_shaping", off_policy_mask=off, **given)
+    assert weights[0].tolist() == pytest.approx([slope / 2, own / 2], abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("shape", "f"),
+    [
+        ("hyperbolic", lambda p: p / (p + 0.3)),
+        ("power", lambda p: p**0.3),
+        ("sqrt", torch.sqrt),
+        ("plain", lambda p: p),
+        ("logp", torch.log),
+        ("p_logp", lambda p: p * p.log()),
+    ],
+)
+@pytest.mark.parametrize("aggregation", ["token-sum-norm", "token-mean"])
+def test_gradient_is_that_of_the_published_loss(shape, f, aggregation):
+    algorithm = luffy_shaping(shape=shape, gamma=0.3, aggregation=aggregation, **QUIET)
+    algorithm.check()
+    batch = stages(algorithm, ragged_batch(1, groups=(3, 1, 4, 3)))
+    demo_T = torch.isin(batch["rollout_T"], torch.tensor([1, 5])) & batch["mask_T"]
+    batch = batch.set(origin_T=torch.where(demo_T, 2, batch["origin_T"]))
+    rows = rows_learning(batch)
+    own = [t for t in rows if not demo_T[t]]
+    others = [t for t in rows if demo_T[t]]
+    whole = int(batch["max_length"]) if aggregation == "token-sum-norm" else len(rows)
+
+    def loss_of(logp_T):
+        ratio = (logp_T[own] - batch["logp_old_T"][own]).exp()
+        first = (batch["advantage_T"][own] * ratio).sum()
+        second = (batch["advantage_T"][others] * f(logp_T[others].exp())).sum()
+        return -(first + second) / whole
+
+    assert_same_push(algorithm, batch, loss_of)
+
+
+def test_the_mean_is_of_the_joint_group_without_a_deviation():
+    batch = stages(luffy_shaping(), flat_batch((1,) * 8, reward_B=[1.0] + [0.0] * 7))
+    assert batch["advantage_B"].tolist() == pytest.approx([0.875] + [-0.125] * 7)
+
+
+def test_without_demonstrations_it_is_dr_grpo_with_the_sum_of_the_answers():
+    batch = stages(luffy_shaping(), ragged_batch(2, groups=(4, 3)))
+    batch = batch.set(logp_old_T=batch["logp_T"])
+    number = len({int(batch["rollout_T"][t]) for t in rows_learning(batch)})
+    ours = pushed(luffy_shaping(**QUIET), batch)[1]["logp_T"]
+    theirs = pushed(dr_grpo(), batch)[1]["logp_T"]
+    torch.testing.assert_close(ours, theirs * number)
+
+
+def test_every_group_trains_on_its_demonstration(tmp_path):
+    lab = Lab.make(tmp_path)
+    rows = [{"prompt": f"{n}+1:", "answer": str(n), "completion": "=12"} for n in range(12)]
+    rows[3].pop("completion")
+    lab.data.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    raw = lab.raw("luffy_shaping", reward="even", training={"steps": 4, "save_every": 0})
+    lines = Runner().go(Runner().start(raw, tmp_path / "run")).seen
+    for line in lines:
+        demos = line["demonstrations/prompts"]
+        assert demos + line["demonstrations/missing"] == 2
+        assert line["num_rollouts"] == 8 + demos  # two prompts of four, and theirs
+    assert any(line["loss/demonstrations"] != 0 for line in lines)
