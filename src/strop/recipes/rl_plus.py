@@ -1,0 +1,50 @@
+"""Group relative policy optimisation with demonstrations, by a bounded importance weight."""
+
+import dataclasses
+from typing import Any
+
+from strop.advantage.scale.divide_by_group_std import DivideByGroupStd
+from strop.algorithm import Algorithm
+from strop.loss.bound.weigh_by_mixture_ratio import WeighByMixtureRatio
+from strop.part import Use
+from strop.recipes._inherit import inherits
+from strop.recipes.luffy_shaping import luffy_shaping
+
+
+@inherits(luffy_shaping, without=("shape",))
+def rl_plus(
+    *,
+    # How much less a demonstration's token counts that the policy expects; 0: all alike.
+    gamma: float = 0.5,
+    # Share of the constant 1 in the estimate of who wrote the demonstrations.
+    uniform: float = 0.5,
+    # Divide by the group's deviation, as the paper writes; its code does not.
+    normalize_std: bool = False,
+    **parent: Any,
+) -> Algorithm:
+    """RL-PLUS: Countering Capability Boundary Collapse of LLMs in Reinforcement Learning.
+
+    arXiv 2508.00222. Code: YihongDong/RL-PLUS. Parent: luffy_shaping. Status: exact.
+
+    Equation: demonstration tokens: 2 p / (p_w + p_old) A sg(1 - p)^gamma, p = exp(logp), p_w =
+    (1 - uniform) p_old + uniform; the policy's own: rho A; A_i = R_i - mean over the joint group;
+    loss = -1/L sum of both - entropy_coef mean_t H_t.
+    Differs from the parent: demonstrations are weighed by importance over a mixture of the old
+    policy and a guess at who wrote them, and by how unexpected they are. They have no behaviour
+    log-probability: that mixture stands in its place.
+    Differs from the paper: it is its code's form. The paper clips the policy's own tokens (clip)
+    and divides by the deviation (normalize_std); L is the run's constant, there 8192.
+    Try: gamma (0: no focus), clip (0.2), uniform.
+    """
+    algorithm = luffy_shaping(**parent)
+    ours = Use(WeighByMixtureRatio(gamma, uniform))
+    mean, spread = algorithm.advantage
+    scale = (Use(DivideByGroupStd()),) if normalize_std else ()
+    return dataclasses.replace(
+        algorithm,
+        advantage=(mean, *scale, spread),
+        terms=tuple(
+            dataclasses.replace(term, objective=ours) if term.name == "demonstrations" else term
+            for term in algorithm.terms
+        ),
+    )
