@@ -46,6 +46,8 @@ def values_for(name: str, shape: tuple[int, int], rng: torch.Generator) -> Tenso
         return torch.randint(0, 3, (num,), generator=rng) * 5 - 4
     if name in ("id", "token_ids"):
         return torch.randint(0, 3, (num, width), generator=rng)
+    if name in ("budgets", "formats"):
+        return torch.randint(0, 3, (num,), generator=rng)
     if name == "lengths":
         return torch.randint(1, width + 1, (num,), generator=rng)
     if name in ("profiled", "speedup", "sequence_is_weight", "grad_norm"):
@@ -70,7 +72,7 @@ def values_for(name: str, shape: tuple[int, int], rng: torch.Generator) -> Tenso
         return torch.rand(num, width, generator=rng) < 0.5
     if name in ("sum_pi_squared", "rollout_is_weights"):
         return rand(num, width)
-    if name == "prompt_confidence":
+    if name in ("prompt_confidence", "first_success"):
         return rand(num)
     if name in COMPONENTS:
         return rand(num, 2)

@@ -51,7 +51,7 @@ def test_is_sft_where_everything_is_kept():
     batch = stages(sft(), ragged_batch(2))
     rows = batch["gradient_T"].nonzero().squeeze(1)
     assert_same_push(entropy_sft(q=1.0), batch, lambda logp_T: -logp_T[rows].mean())
-    with pytest.raises(UserError, match="share must be between 0.0 and 1.0"):
+    with pytest.raises(UserError, match="share must be between"):
         entropy_sft(q=1.5)
 
 

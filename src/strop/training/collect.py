@@ -3,6 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
+
 from strop import part as parts
 from strop.algorithm import Algorithm
 from strop.batch import Batch
@@ -85,7 +87,7 @@ class Collector:
             batch, new_state = drive(strategy, self.engine, self.services)
         if new_state is not None:
             state[f"rollout.{use.label}"] = new_state
-        batch = batch.set(**self.run_columns)
+        batch = batch.set(**self.run_columns, **_told(algorithm, draws, batch))
         with self.clock("reward"):
             told: dict[str, float] = {}
             for use in algorithm.reward:
@@ -152,3 +154,15 @@ class Collector:
             state[path] = outcome.state
         metrics.update(outcome.metrics)
         return outcome
+
+
+def _told(algorithm: Algorithm, draws: tuple[Draw, ...], batch: Batch) -> dict[str, Any]:
+    """The columns [B] that samplers write: what a draw says of its rollouts, NaN where nothing."""
+    names = {name for use in algorithm.sampling for name in parts.writes(use)}
+    by_draw = {(draw.uid, draw.draw): draw.columns for draw in draws}
+    groups = zip(batch["uid_P"].tolist(), batch["draw_P"].tolist(), strict=True)
+    found = [by_draw.get(group, {}) for group in groups]
+    return {
+        name: torch.tensor([each.get(name, float("nan")) for each in found])[batch["group_B"]]
+        for name in sorted(names)
+    }

@@ -1,0 +1,72 @@
+"""One answer a prompt, judged by the prompt's past, with more praise for open choices."""
+
+import dataclasses
+from typing import Any
+
+from strop.advantage.baseline.subtract_group_mean import SubtractGroupMean
+from strop.advantage.baseline.subtract_tracked_success import SubtractTrackedSuccess
+from strop.advantage.credit.spread_evenly import SpreadEvenly
+from strop.advantage.scale.divide_by_group_std import DivideByGroupStd
+from strop.advantage.weight.add_capped_bonus import AddCappedBonus
+from strop.algorithm import Algorithm
+from strop.errors import UserError
+from strop.part import Use
+from strop.recipes._base import ESTIMATOR
+from strop.recipes._inherit import inherits
+from strop.recipes.grpo import grpo
+from strop.sampling.estimate_success_first import EstimateSuccessFirst
+
+WHOLE = (("group_B", "whole_B"),)  # statistics over all rollouts of the step
+
+
+@inherits(grpo, without=ESTIMATOR, beta=0.01, num_prompts=512, num_rollouts=1)
+def mssr(
+    *,
+    # Bonus per nat of a token's entropy; 0: none (MVSR, the paper's baseline).
+    alpha: float = 0.4,
+    # The bonus is at most the advantage's size divided by this.
+    kappa: float = 2.0,
+    # What is left of a prompt's past after each answer: least and most.
+    rho_min: float = 0.875,
+    rho_max: float = 0.96,
+    # KL to the reference, nats a token, at which least is left; over how many steps it is taken.
+    target_kl: float = 0.01,
+    kl_window: int = 10,
+    # Answers to each prompt before training, for the start of its past.
+    n_0: int = 1,
+    # "paper", or "code": rho jumps at target_kl, the bonus is of -p log p of the sampled token.
+    variant: str = "paper",
+    **parent: Any,
+) -> Algorithm:
+    """Stable and Efficient Single-Rollout RL for Multimodal Reasoning (MSSR).
+
+    arXiv 2512.18215. Code: ruiiu/MSSR. Parent: grpo. Status: exact.
+
+    Equation: r_i = R_i - a / (a + b); A_i = (r_i - mean r) / sqrt(max(var r, 1e-6)) over the step;
+    A_t = A_i + min(alpha H_t, |A_i| / kappa); then a <- rho a + [R_i > 0.5], b likewise; rho
+    from rho_max at KL 0 to rho_min at target_kl.
+    Differs from the parent: one rollout a prompt, whose tracked success is the baseline; the
+    deviation is the step's; an entropy bonus on advantages.
+    Differs from the paper: the code's rho rises with the KL up to the target and jumps to rho_min
+    above it, against what it says it wants; its "entropy" is the sampled token's share of it
+    (both: variant "code"). Images are left out. Mini-batches of 128 of 2048: plan.num_minibatches.
+    Try: alpha, kappa, num_prompts (2048, the paper's), n_0 (0: every prompt begins at 0.5).
+    """
+    if variant not in ("paper", "code"):
+        raise UserError(f"recipe mssr: variant is paper or code, not {variant!r}")
+    released = variant == "code"
+    tracker = SubtractTrackedSuccess((rho_min, rho_max), target_kl, kl_window, variant)
+    column = (("bonus_T", "logp_old_T"),) if released else ()
+    bonus = Use(AddCappedBonus(alpha, kappa, of_logp=released), columns=column)
+    algorithm = grpo(**parent)
+    return dataclasses.replace(
+        algorithm,
+        sampling=(*algorithm.sampling, Use(EstimateSuccessFirst(n_0))),
+        advantage=(
+            Use(tracker),
+            Use(SubtractGroupMean("raw"), columns=WHOLE),
+            Use(DivideByGroupStd(0.0, "biased", floor=1e-3), columns=WHOLE),
+            Use(SpreadEvenly()),
+            *((bonus,) if alpha else ()),
+        ),
+    )
