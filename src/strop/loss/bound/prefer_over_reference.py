@@ -19,7 +19,7 @@ class PreferOverReference:
         objective of a prompt = mean over its pairs of
             sigmoid: (1 - label_smoothing) log sigmoid(z) + label_smoothing log sigmoid(-z)
             hinge:   -max(0, 1 - z)
-            ipo:     -(d_chosen - d_rejected - 1 / (2 beta))^2, d a mean over tokens
+            ipo:     -(d_chosen - d_rejected - 1 / (2 beta))^2, d divided by the answer's tokens
 
     It stands on the answers' tokens in equal shares, so any average of sequence sums fits.
     Metrics: preference/accuracy, /reward_chosen, /reward_rejected (beta d), /margin.
@@ -61,12 +61,12 @@ class PreferOverReference:
         pairs = pairs_of(preferred_B, group_B, rollout_T, gradient_T)
         lead_T = logp_T - self.reference_weight * logp_ref_T.detach()
         lead_B = segments.total(lead_T, rollout_T, group_B.shape[0], gradient_T)
-        if self.loss_type == "ipo":
-            lead_B = lead_B / pairs.count_B.clamp(min=1)
         better_N, worse_N = lead_B[pairs.chosen_N], lead_B[pairs.rejected_N]
         logit_N = self.beta * (better_N - worse_N)
         if self.loss_type == "ipo":
-            gain_N = -((better_N - worse_N - 1 / (2 * self.beta)) ** 2)
+            mean_B = lead_B / pairs.count_B.clamp(min=1)
+            gap_N = mean_B[pairs.chosen_N] - mean_B[pairs.rejected_N]
+            gain_N = -((gap_N - 1 / (2 * self.beta)) ** 2)
         else:
             gain_N = gain(logit_N, self.loss_type, self.label_smoothing)
         objective_T = over_tokens(gain_N, pairs, group_B, rollout_T, gradient_T)
