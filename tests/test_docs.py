@@ -31,6 +31,12 @@ RECIPES = (
     "kl_cov",
     "bapo",
     "forking_token_mask",
+    "steer",
+    "siren",
+    "lp_reg",
+    "aepo_agentic_loss",
+    "aepo_arbitrary",
+    "ares_aepo",
     "hpt",
     "ace",
     "rose_tree",
@@ -135,6 +141,8 @@ def logged(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
     found["corridor"] = keys_of_run(runner, raw, folder / "corridor")
     raw = {**lab.raw("archer(critic_epochs=2, warmup_steps=0)"), **plain}
     found["archer"] = keys_of_run(runner, raw, folder / "archer")
+    raw = {**lab.raw("epo", training={"save_every": 0}), **plain}
+    found["epo"] = keys_of_run(runner, raw, folder / "epo")
     game = {"model": {"name": "tiny"}, "data": {"task": "hide_and_guess"}}
     raw = {**lab.raw("grpo", training={"save_every": 0}), **game, "reward": {"functions": []}}
     found["hide_and_guess"] = keys_of_run(runner, raw, folder / "hide_and_guess")
