@@ -63,3 +63,14 @@ def test_reminders_and_an_extension(tmp_path):
     assert all(line["episode/turns_max"] == 3 for line in lines)
     assert all(line["episode/truncated_fraction"] > 0 for line in lines)
     assert all(line["episode/tokens_mean"] > line["completions/mean_length"] for line in lines)
+
+
+def test_blocks_of_a_turn_are_credited_apart(tmp_path):
+    inner = {"environment": "hidden_number", "options": {"style": "compact"}}
+    config = {**inner, "tags": ["*", "/"], "max_tokens": 8, "instruction": ""}
+    tags = "switch_tags=('(', ')'), subgoal_tags=('+', '-'), action_tags=('*', '/'), keep=('0',)"
+    warm = {"rollout.temperature": 2.0}  # so that some blocks are written
+    block = "strop.tasks.action_block:ActionBlock"
+    lines = trained(tmp_path, f"hiper_hae({tags})", block, config, **warm)
+    assert any(line["selection/dropped/unmarked_token"] > 0 for line in lines)
+    assert all(line["critic/low/return_mean"] < 0 for line in lines)  # kept, and not understood

@@ -90,12 +90,13 @@ class Learner:
         if "advantage_T" in update.before:
             assert update.factor_T is None, "a factor is of the advantages that the step began with"
             chosen = self._credited_anew(algorithm, chosen, number)
-        idle = not bool(chosen["gradient_T"].any())
+        learns = any(term.learner == "policy" for term in terms)
+        idle = learns and not bool(chosen["gradient_T"].any())
         norms.add("groups/frac_updates_empty", float(idle), 1.0)
         lr_scale = 1.0
         if idle:
             terms = [term for term in terms if term.learner != "policy"]
-        else:
+        elif learns:
             for use in algorithm.rates:
                 found = parts.call(use, chosen, rng=self.rng_of(use.label, number))
                 lr_scale *= float(found.value)
