@@ -14,6 +14,7 @@ OWN = (
     ("correct_B", "bool"), ("decoy_B", "bool"), ("speedup_B", "float"), ("profiled_B", "float"),
     ("marker_at_B", "int"), ("bundle_B", "int"), ("slot_B", "int"), ("bundle_score_B", "float"),
     ("sequence_is_weight_B", "float"), ("grad_norm_B", "float"),
+    ("budget_B", "int"), ("format_B", "int"),
     ("logp_proxy_T", "float"), ("noise_level_B", "float"),
     ("kl_weight_T", "float"), ("difficulty_B", "difficulty"),
 )  # fmt: skip

@@ -65,6 +65,8 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "bundles": ("bundle_B",),
     "players": ("player_B", "role_B"),
     "lengths": ("length_B",),
+    "budgets": ("budget_B",),
+    "formats": ("format_B",),
     "noise_levels": ("noise_level_B",),
     "mean_logp_vocab": ("mean_logp_T",),
     "mean_logp": ("mean_logp_T",),
