@@ -1,0 +1,40 @@
+"""Group relative policy optimisation that pays less for right answers with flaws."""
+
+import dataclasses
+from typing import Any
+
+from strop.algorithm import Algorithm
+from strop.part import Use
+from strop.recipes._inherit import inherits
+from strop.recipes.dapo import dapo
+from strop.reward.penalise_flawed_answers import PenaliseFlawedAnswers
+from strop.reward.rescale_reward import RescaleReward
+
+
+@inherits(dapo, dual_clip_c=10.0, dynamic_sampling=False, num_rollouts=8)
+def fapo(
+    *,
+    # What a flaw costs, where right and wrong are 1 and -1.
+    penalty: float = 1.0,
+    # Outcome of the reward functions from which an answer is right.
+    success: float = 1.0,
+    **parent: Any,
+) -> Algorithm:
+    """FAPO: Flawed-Aware Policy Optimization for Efficient and Reliable Reasoning.
+
+    arXiv 2510.22543, eq. 5. Code: yyDing1/FAPO, verl-project/verl-recipe. Parent: dapo.
+    Status: exact.
+
+    Equation: R_i = 1 - penalty where the answer is right and the judge finds a wrong step, 1 where
+    it is right and sound, -1 where it is wrong; then A, clip and length penalty as in dapo.
+    Differs from the parent: right answers with a flaw earn less, so that they are pushed down once
+    sound ones are in the majority; rewards are -1 and 1; uniform groups stay.
+    Differs from the paper: the judge is a reward function of the run that logs `flaw` (index of
+    the first wrong step, or -1); the training of the judge itself is not part of it.
+    Try: penalty (0: dapo without dynamic sampling), num_rollouts.
+    """
+    algorithm = dapo(**parent)
+    score, *others = algorithm.reward
+    flaws = PenaliseFlawedAnswers(penalty, success)
+    reward = (score, Use(RescaleReward()), Use(flaws), *others)
+    return dataclasses.replace(algorithm, reward=reward)

@@ -1,0 +1,50 @@
+"""Policy optimisation under several token budgets, compared within a budget and across."""
+
+import dataclasses
+from typing import Any
+
+from strop.advantage.baseline.compare_budgets import CompareBudgets
+from strop.advantage.credit.spread_evenly import SpreadEvenly
+from strop.algorithm import Algorithm
+from strop.part import Use
+from strop.recipes._base import ESTIMATOR
+from strop.recipes._inherit import inherits
+from strop.recipes.grpo import grpo
+from strop.rollout.sample_with_budgets import SampleWithBudgets
+
+
+@inherits(grpo, without=(*ESTIMATOR, "beta"), clip_high=0.28)
+def hbpo(
+    *,
+    # "paper", or "code" (min(f1, f2) for every length, the budget's term twice).
+    variant: str = "paper",
+    # Longest answer that earns anything, tokens.
+    L: int = 4096,
+    # Height of the cosines, reward units.
+    beta: float = 4.0,
+    # Added to the deviation.
+    eps: float = 1e-6,
+    # Token budgets; a prompt's rollouts are split over them.
+    budgets: tuple[int, ...] = (512, 1024, 2048, 2560),
+    # Head of every answer; {budget} is its number.
+    prefix: str = "{budget}:",
+    **parent: Any,
+) -> Algorithm:
+    """Hierarchical Budget Policy Optimization for Adaptive Reasoning.
+
+    arXiv 2507.15844. Code: ZJU-REAL/HBPO. Parent: grpo. Status: exact.
+
+    Equation: R = f1(n, b) if n > b, else f2(b), 0 if wrong or n > L; f2 = beta cos(pi b / 2L),
+    f1 = beta cos(pi n / 2L) - |n - b| / L; A = (mean of the budget's R - f2(b)) + (R - mean) /
+    (std + eps) over all rollouts of the prompt.
+    Differs from the parent: answers begin with a budget, are paid by their length beside it, and
+    learn by two comparisons; a wider clip above.
+    Differs from the paper: the head of the answer is the number alone unless prefix says more; its
+    tokens count as the policy's, as in the code. A format error is a reward below 0.
+    Try: budgets, L (both in the range of your model's answers), prefix.
+    """
+    return dataclasses.replace(
+        grpo(**parent),
+        rollout=Use(SampleWithBudgets(budgets=budgets, prefix=prefix)),
+        advantage=(Use(CompareBudgets(L, beta, eps, variant)), Use(SpreadEvenly())),
+    )

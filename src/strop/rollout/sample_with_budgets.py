@@ -1,0 +1,76 @@
+"""Answer every prompt under several token budgets, each told at the head of the answer."""
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+
+from strop.errors import UserError
+from strop.part import Draw, require
+from strop.rollout.assemble import COLUMNS, assemble
+from strop.rollout.commands import Strategy
+from strop.rollout.listen import listen
+from strop.rollout.sample_independently import SampleIndependently
+from strop.rollout.sample_with_hints import with_hints
+
+
+@dataclass(frozen=True)
+class SampleWithBudgets:
+    """A prompt's rollouts are split over the budgets, so that each is tried equally often.
+
+        rollout j of a draw has the budget budgets[j mod number of budgets]; its answer begins with
+        the text `prefix`, in which {budget} is the number
+
+    The prefix has mask_T true, counts in the answer's length and limit, and may learn; no engine
+    drew it, so its behaviour and sampler log-probabilities and its entropy are void (NaN).
+    Reads: draws; services (tokenizer); rng.   Writes: the token, turn, rollout and prompt tables,
+    and budget_B [B] int.
+    Source: arXiv 2507.15844 (hierarchical budget exploration); code ZJU-REAL/HBPO.
+    Differs from the source: rollouts take turns at the budgets; the wording of the prefix is free.
+    Nearest part: sample_with_hints, whose answers begin with a part of the solution.
+    Edges: more budgets than rollouts -> the first ones; a prefix as long as the limit -> UserError.
+    """
+
+    writes: ClassVar[tuple[str, ...]] = (*COLUMNS, "budget_B")
+    # Most new tokens, prefix included; 0: the task's own limit. Default: ours.
+    max_tokens: int = 0
+    # Of the softmax. Default: ours (1).
+    temperature: float = 1.0
+    # Token budgets. Default: paper.
+    budgets: tuple[int, ...] = (512, 1024, 2048, 2560)
+    # Head of the answer. Default: ours (short; the source has a sentence).
+    prefix: str = "{budget}:"
+
+    def __post_init__(self) -> None:
+        require(self, "max_tokens", low=0)
+        require(self, "temperature", low=1e-3)
+        if not self.budgets or min(self.budgets) < 1:
+            raise UserError(f"sample_with_budgets.budgets must be numbers above 0: {self.budgets}")
+
+    def __call__(self, draws: tuple[Draw, ...], services: Any, rng: torch.Generator) -> Strategy:
+        plain = SampleIndependently(self.max_tokens, self.temperature)
+        asked = plain.requests(draws, services, rng)
+        budgets = [
+            self.budgets[j % len(self.budgets)] for draw in draws for j in range(draw.num_rollouts)
+        ]
+        heads = {budget: self.head(budget, services.tokenizer) for budget in set(budgets)}
+        requests = []
+        for request, budget in zip(asked, budgets, strict=True):
+            left = request.max_tokens - len(heads[budget])
+            if left < 1:
+                raise UserError(
+                    f"the prefix of the budget {budget} has {len(heads[budget])} tokens, an answer "
+                    f"may have {request.max_tokens}: raise rollout.max_tokens or shorten the prefix"
+                )
+            ids = (*request.ids, *heads[budget])
+            requests.append(dataclasses.replace(request, ids=ids, max_tokens=left))
+        heard = yield from listen(requests)
+        size_B = torch.tensor([len(heads[budget]) for budget in budgets], dtype=torch.int64)
+        batch = with_hints(assemble(draws, requests, heard), size_B)
+        return batch.set(budget_B=torch.tensor(budgets, dtype=torch.int64)), None
+
+    def head(self, budget: int, tokenizer: Any) -> tuple[int, ...]:
+        """Tokens of the head of an answer under a budget."""
+        text = self.prefix.replace("{budget}", str(budget))
+        return tuple(tokenizer(text, add_special_tokens=False)["input_ids"])

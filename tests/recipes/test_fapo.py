@@ -1,0 +1,87 @@
+from types import SimpleNamespace
+
+import pytest
+import torch
+from builders import flat_batch, run, stages
+from models import Lab
+from runs import Runner
+
+from strop.errors import UserError
+from strop.recipes.dapo import dapo
+from strop.recipes.fapo import fapo
+from strop.reward.penalise_flawed_answers import PenaliseFlawedAnswers
+from strop.reward.rescale_reward import RescaleReward
+
+JUDGED = """
+def judged(completions, log_extra, **columns):
+    digits = [sum(c.isdigit() for c in text) for text in completions]
+    log_extra("flaw", [2 if n > 2 else None if n == 1 else -1 for n in digits])
+    return [float(n % 2 == 0) for n in digits]
+"""
+
+
+def rewards(outcomes, flaws, penalty=1.0):
+    """Rewards after rescaling and penalty; `flaws` as the judge logs them."""
+    uids = list(range(len(outcomes)))
+    batch = flat_batch((1,) * len(outcomes), outcome_B=outcomes, reward_B=outcomes,
+                       rollout_uid_B=uids, reward_BM=[[o] for o in outcomes])  # fmt: skip
+    batch = batch.set(reward_B=run(RescaleReward(), batch).value)
+    logged = {"flaw": dict(zip(uids, flaws, strict=True))}
+    services = SimpleNamespace(reward_names=("right",), logged=logged)
+    return run(PenaliseFlawedAnswers(penalty), batch, services=services).value, batch
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "flaws", "expected"),
+    [
+        ([1.0, 1, 0, 0], [-1, 3, -1, 0], [1.305581, 0.261116, -0.783349, -0.783349]),
+        ([1.0, 1, 0, 0], [-1, None, 2, -1], [0.866025, 0.866025, -0.866025, -0.866025]),
+        ([1.0, 1, 1, 1], [-1, 0, 5, 1], [1.5, -0.5, -0.5, -0.5]),  # flawed ones are pushed down
+    ],
+)
+def test_worked_examples(outcomes, flaws, expected):
+    """A flaw is an index of 0 or more of a right answer; None is no flaw."""
+    reward_B, batch = rewards(outcomes, flaws)
+    found = stages(fapo(), batch.set(reward_B=reward_B))["advantage_B"]
+    assert found.tolist() == pytest.approx(expected, abs=1e-5)
+
+
+def test_the_sign_of_a_flawed_answer_turns_where_sound_ones_are_the_majority():
+    """q = sound / wrong > 2 / penalty - 1; at 1 for the default."""
+    for sound, wrong, sign in ((2, 3, 1), (3, 2, -1)):
+        reward_B, batch = rewards([1.0] * (sound + 1) + [0.0] * wrong, [-1] * sound + [4] +
+                                  [-1] * wrong)  # fmt: skip
+        found = stages(fapo(), batch.set(reward_B=reward_B))["advantage_B"][sound]
+        assert float(found.sign()) == sign
+
+
+def test_a_judge_that_is_a_reward_function_and_one_that_is_missing():
+    batch = flat_batch((1,) * 3, outcome_B=[1.0, 1.0, 0.0], reward_B=[1.0, 1.0, -1.0],
+                       rollout_uid_B=[0, 1, 2], reward_BM=[[1.0, 2.0], [1.0, float("nan")],
+                                                           [0.0, 1.0]])  # fmt: skip
+    services = SimpleNamespace(reward_names=("right", "flaw"), logged={})
+    found = run(PenaliseFlawedAnswers(0.5), batch, services=services).value
+    assert found.tolist() == [0.5, 1.0, -1.0]
+    with pytest.raises(UserError, match=r"no reward function is called flaw or logs it"):
+        run(
+            PenaliseFlawedAnswers(), batch, services=SimpleNamespace(reward_names=("a",), logged={})
+        )
+
+
+def test_without_a_penalty_it_is_the_parent_on_rewards_of_both_signs():
+    fapo().check()
+    reward_B, batch = rewards([1.0, 1, 0, 0], [2, 2, -1, -1], penalty=0.0)
+    ours = stages(fapo(), batch.set(reward_B=reward_B))
+    plain = stages(dapo(), batch.set(reward_B=batch["outcome_B"]))
+    torch.testing.assert_close(ours["advantage_B"], plain["advantage_B"], rtol=1e-5, atol=1e-5)
+
+
+def test_a_run_takes_the_judge_from_what_a_reward_logs(tmp_path):
+    lab = Lab.make(tmp_path)
+    lab.rewards.write_text(lab.rewards.read_text(encoding="utf-8") + JUDGED, encoding="utf-8")
+    raw = lab.raw("fapo(overlong_factor=0)", reward="judged", training={"save_every": 0})
+    runner = Runner()
+    runner.go(runner.start(raw, tmp_path / "run"))
+    from strop.training.record import read_metrics
+
+    assert any(-1 < line["reward"] < 1 for line in read_metrics(tmp_path / "run"))
