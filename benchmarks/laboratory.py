@@ -98,14 +98,17 @@ def course(folder: Path, step: int, options: argparse.Namespace) -> dict[str, fl
     """The way to a step: entropy at its end and inside the band, means of the chosen metrics."""
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     lines = [line for line in lines if 0 < line["step"] <= step]
-    entropy = [line["entropy"] for line in lines]
-    assert len(entropy) == step, f"{folder} has {len(entropy)} of {step} steps"
+    assert len(lines) == step, f"{folder} has {len(lines)} of {step} steps"
+    found = {name: sum(line[name] for line in lines) / step for name in options.mean}
+    entropy = [line["entropy"] for line in lines if line.get("entropy") is not None]
+    if len(entropy) < step:  # nothing is sampled where answers are given
+        return found
     late = entropy[step // 4 :]
     return {
         "entropy/end": sum(entropy[-10:]) / 10,
         "band/share": sum(options.low <= h <= options.high for h in late) / len(late),
         "band/below": sum(h < options.low for h in late) / len(late),
-        **{name: sum(line[name] for line in lines) / step for name in options.mean},
+        **found,
     }
 
 
@@ -119,11 +122,13 @@ def show(rows: list[Row], options: argparse.Namespace) -> None:
         for step in steps:
             other = (options.methods[0], step if method != options.methods[0] else steps[0])
             print(f"\n{method}, step {step}")
-            for name in rows[0].found:
+            for name in dict.fromkeys(name for row in rows for name in row.found):
                 ours, theirs = (
-                    [r.found[name] for r in rows if (r.method, r.step) == point]
+                    [r.found.get(name) for r in rows if (r.method, r.step) == point]
                     for point in ((method, step), other)
                 )
+                if None in ours or None in theirs:
+                    continue
                 text = _interval(over_seeds(ours), "{:.3f} ({:.3f} to {:.3f})")
                 if other != (method, step):
                     gap = paired_difference(ours, theirs)
@@ -139,9 +144,10 @@ def write(rows: list[Row], path: Path) -> None:
     """One line per run and scored step."""
     with path.open("w", newline="") as stream:
         table = csv.writer(stream, lineterminator="\n")
-        table.writerow(["method", "seed", "step", *rows[0].found])
+        names = list(dict.fromkeys(name for row in rows for name in row.found))
+        table.writerow(["method", "seed", "step", *names])
         for row in rows:
-            values = [f"{value:.4f}" for value in row.found.values()]
+            values = [f"{row.found[n]:.4f}" if n in row.found else "" for n in names]
             table.writerow([row.method, row.seed, row.step, *values])
 
 
