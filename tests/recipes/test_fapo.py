@@ -11,6 +11,7 @@ from strop.recipes.dapo import dapo
 from strop.recipes.fapo import fapo
 from strop.reward.penalise_flawed_answers import PenaliseFlawedAnswers
 from strop.reward.rescale_reward import RescaleReward
+from strop.training.record import read_metrics
 
 JUDGED = """
 def judged(completions, log_extra, **columns):
@@ -82,6 +83,4 @@ def test_a_run_takes_the_judge_from_what_a_reward_logs(tmp_path):
     raw = lab.raw("fapo(overlong_factor=0)", reward="judged", training={"save_every": 0})
     runner = Runner()
     runner.go(runner.start(raw, tmp_path / "run"))
-    from strop.training.record import read_metrics
-
     assert any(-1 < line["reward"] < 1 for line in read_metrics(tmp_path / "run"))

@@ -54,7 +54,8 @@ def test_matches_a_slow_loop():
     rewards[3], rewards[7] = torch.nan, -1.0
     groups = torch.arange(num) % 3
     found = functional.advantages("hbpo", rewards=rewards, budgets=budgets, lengths=lengths,
-                                  groups=groups, params={"L": L, "beta": 2.0, "eps": 0.1})  # fmt: skip
+                                  groups=groups,
+                                  params={"L": L, "beta": 2.0, "eps": 0.1})  # fmt: skip
 
     def cosine(x):
         return 2.0 * math.cos(math.pi * x / (2 * L))
@@ -87,15 +88,13 @@ def test_composes():
 
 
 def test_a_run_under_budgets(tmp_path):
-    """Every budget is tried; its text stands before the answer, trained on, and is in the length."""
+    """Every budget is tried; its text stands before the answer and is trained on."""
     lab = Lab.make(tmp_path)
     raw = lab.raw(
         "hbpo(budgets=[2, 5], L=8)", reward="even", training={"save_every": 0, "steps": 2}
     )
     runner = Runner()
     run_ = runner.start(raw, tmp_path / "run")
-    from strop.step import train_step
-
     batch = train_step(run_.world, run_.algorithm, {}, 1).batch
     run_.close()
     assert batch["budget_B"].tolist() == [2, 5] * 4
