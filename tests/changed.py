@@ -14,7 +14,7 @@ WORDS = (
     "first_intra", "reward", "any", "verl", "exponential", "up",
     "sequence", "mask", "linear", "sqrt", "seq_mean_k1", "k3",
     "prompt", "none",
-    "clip", "fixed",
+    "clip", "fixed", "last",
 )  # fmt: skip
 
 

@@ -15,6 +15,7 @@ TURNS = ("turn_rewards", "turn_gains", "advantage", "anchors", "states", "action
          "target_v1_next", "target_v2_next")  # [B, K]  # fmt: skip
 OF_TOKENS = ("return_", "value_")  # names of a critic's heads and their targets begin so
 FILL = {"mask": False, "turn_ids": -1}
+VOCABULARY = 4
 NUM_TURNS = 3  # turns of two positions each
 COMPONENTS = ("reward_components", "reward_weights")  # [B, M]: no tokens
 
@@ -50,6 +51,10 @@ def values_for(name: str, shape: tuple[int, int], rng: torch.Generator) -> Tenso
         return torch.randint(0, 3, (num,), generator=rng)
     if name == "lengths":
         return torch.randint(1, width + 1, (num,), generator=rng)
+    if name == "logits":
+        return torch.randn(num, width, VOCABULARY, generator=rng, dtype=torch.float64)
+    if name == "guess_seed":
+        return torch.randint(2**62, (num, width), generator=rng)
     if name in ("profiled", "speedup", "sequence_is_weight", "grad_norm"):
         return 2 * rand(num)
     if name == "noise_levels":
@@ -72,7 +77,7 @@ def values_for(name: str, shape: tuple[int, int], rng: torch.Generator) -> Tenso
         return torch.rand(num, width, generator=rng) < 0.5
     if name in ("sum_pi_squared", "rollout_is_weights"):
         return rand(num, width)
-    if name in ("prompt_confidence", "first_success"):
+    if name in ("prompt_confidence", "first_success", "rank", "rank_speed", "rank_turn"):
         return rand(num)
     if name in COMPONENTS:
         return rand(num, 2)
@@ -148,9 +153,9 @@ def padded(given: dict[str, Any], extra: int) -> dict[str, Any]:
     wider = {}
     for name, value in given.items():
         wider[name] = value
-        if isinstance(value, Tensor) and value.dim() == 2 and name not in (*COMPONENTS, *TURNS):
+        if isinstance(value, Tensor) and value.dim() >= 2 and name not in (*COMPONENTS, *TURNS):
             fill = float("nan") if value.is_floating_point() else FILL.get(name, True)
-            new = value.new_full((value.shape[0], extra), fill)
+            new = value.new_full((value.shape[0], extra, *value.shape[2:]), fill)
             wider[name] = torch.cat([value, new], dim=1)
     return wider
 
@@ -159,7 +164,8 @@ def with_noise(given: dict[str, Any]) -> dict[str, Any]:
     """The inputs with NaN in every float token tensor outside the mask."""
     noisy = dict(given)
     for name, value in given.items():
-        floats = isinstance(value, Tensor) and value.dim() == 2 and value.is_floating_point()
+        floats = isinstance(value, Tensor) and value.dim() >= 2 and value.is_floating_point()
         if floats and name not in (*COMPONENTS, *TURNS):
-            noisy[name] = torch.where(given["mask"], value, float("nan"))
+            inside = given["mask"].view(*given["mask"].shape, *[1] * (value.dim() - 2))
+            noisy[name] = torch.where(inside, value, float("nan"))
     return noisy

@@ -1,7 +1,7 @@
 """What parts may ask for: prompts as token ids, texts, grades; batched and counted."""
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -332,6 +332,20 @@ class Services:
     def embeddings(self) -> Tensor:
         """The current policy's input embeddings [V, width]."""
         return self.policies["current"].model.get_input_embeddings().weight.detach()
+
+    @torch.no_grad()
+    def hidden(self, batch: Batch) -> Iterator[tuple[list[int], tuple[Tensor, ...]]]:
+        """Rollouts, and the current policy's last hidden states [tokens, width] of their tokens.
+
+        One forward pass at a time, without gradient, so that only its states exist.
+        """
+        policy = self.policies["current"]
+        batch = batch.to(policy.device)
+        self.tokens_scored += batch.size("T")
+        for index_B in policy.micro_batches(batch):
+            micro = batch.take(index_B)
+            states = torch.split(policy.around(micro)[1], micro["length_B"].tolist())
+            yield index_B.tolist(), states
 
     def metrics(self) -> dict[str, float]:
         """What this step's parts cost beside the rollouts; empty where they asked for nothing."""
