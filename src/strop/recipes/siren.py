@@ -27,7 +27,8 @@ def siren(
     quantile: float = 0.8,
     # Weight of the squared distance, reward per nat^2.
     coef: float = 0.005,
-    # What the mean is held at, nats, or a schedule of it; below 0: that of the first step.
+    # What the mean is held at, nats, or a schedule of it; below 0: that of the first step. It is
+    # the metric siren/entropy, which lies above the policy's mean entropy.
     anchor: EntropyTarget = -1.0,
     # "anchor" (squared distance) or "up" (a bonus on the mean).
     pull: str = "anchor",
@@ -46,7 +47,7 @@ def siren(
     wider clip; tokens are summed and divided by a constant.
     Differs from the paper: it is its repository's form; Hbar is over the update, there over a
     micro-batch. With several updates a step, the first step's mean over them is the anchor.
-    Try: coef, anchor (points(((0, 0.6), (0.5, 0.3), (1, 0.3)))), quantile, top_p.
+    Try: coef, anchor (points(((0, 1.0), (0.5, 0.7), (1, 0.7)))), quantile, top_p.
     """
     if variant not in ("paper", "code"):
         raise UserError(f"recipe siren: variant is paper or code, not {variant!r}")
