@@ -99,6 +99,7 @@ def train_step(world: World, algorithm: Algorithm, state: Mapping[str, Any], ste
         for use in algorithm.probes:
             outcome = parts.call(use, batch, services=world.services, rng=rng_of(use.label, 0))
             batch = parts.write(batch, use, outcome)
+            metrics.update(outcome.metrics)
 
     # 6
     with clock("advantage"):

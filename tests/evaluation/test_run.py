@@ -5,9 +5,11 @@ import pytest
 import torch
 from models import Lab
 
+from strop import catalogue
 from strop.cli.subject import Subject
 from strop.evaluation.run import evaluate
 from strop.evaluation.validate import validator
+from strop.rollout.sample_independently import SampleIndependently
 from strop.training import config
 
 REWARDS = '''
@@ -133,3 +135,14 @@ def test_validation_gives_metrics_of_its_split(subject):
     assert found["eval/validation/pass@4/low"] == expected.estimates["pass@4"].low
     assert all(name.startswith("eval/validation/") for name in found)
     assert all(isinstance(value, float) for value in found.values())
+
+
+@pytest.mark.parametrize("entry", catalogue.parts("rollout"), ids=lambda entry: entry.name)
+def test_what_a_strategy_adds_is_not_scored(entry):
+    """Hints, greedy rows, branches and given answers stay out of the scores of a policy."""
+    part = entry.load()()
+    if entry.name in ("sample_independently", "play_turns"):
+        return
+    plain = part.plain()
+    assert isinstance(plain, SampleIndependently)
+    assert (plain.max_tokens, plain.temperature) == (part.max_tokens, part.temperature)

@@ -13,6 +13,7 @@ from strop.rollout._sampling_fields import SamplingFields
 from strop.rollout.assemble import COLUMNS, assemble
 from strop.rollout.commands import Strategy
 from strop.rollout.listen import listen
+from strop.rollout.sample_independently import SampleIndependently
 from strop.schedule import EntropyTarget, Schedule
 
 PLAIN, HOTTER, COOLER = 0, 1, 2  # stage_B
@@ -74,6 +75,10 @@ class SampleAtSecondTemperature(SamplingFields):
         stage = HOTTER if scarce else COOLER
         stage_B = torch.tensor([PLAIN] * len(plain) + [stage] * len(others))
         return _void(assemble((*draws, *again), requests, heard), stage_B), None
+
+    def plain(self) -> SampleIndependently:
+        """One temperature for all answers, for scores of the policy."""
+        return SampleIndependently(**self.sampling())
 
 
 def _void(batch: Batch, stage_B: Tensor) -> Batch:

@@ -49,8 +49,7 @@ class SampleWithBudgets:
             raise UserError(f"sample_with_budgets.budgets must be numbers above 0: {self.budgets}")
 
     def __call__(self, draws: tuple[Draw, ...], services: Any, rng: torch.Generator) -> Strategy:
-        plain = SampleIndependently(self.max_tokens, self.temperature)
-        asked = plain.requests(draws, services, rng)
+        asked = self.plain().requests(draws, services, rng)
         budgets = [
             self.budgets[j % len(self.budgets)] for draw in draws for j in range(draw.num_rollouts)
         ]
@@ -69,6 +68,10 @@ class SampleWithBudgets:
         size_B = torch.tensor([len(heads[budget]) for budget in budgets], dtype=torch.int64)
         batch = with_hints(assemble(draws, requests, heard), size_B)
         return batch.set(budget_B=torch.tensor(budgets, dtype=torch.int64)), None
+
+    def plain(self) -> SampleIndependently:
+        """How the policy answers without a budget, for scores of it."""
+        return SampleIndependently(self.max_tokens, self.temperature)
 
     def head(self, budget: int, tokenizer: Any) -> tuple[int, ...]:
         """Tokens of the head of an answer under a budget."""

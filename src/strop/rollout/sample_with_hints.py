@@ -60,7 +60,7 @@ class SampleWithHints:
             raise UserError(f"sample_with_hints.ratios must be two shares: {self.ratios}")
 
     def __call__(self, draws: tuple[Draw, ...], services: Any, rng: torch.Generator) -> Strategy:
-        plain = SampleIndependently(self.max_tokens, self.temperature)
+        plain = self.plain()
         hinted = [int(self.hinted * draw.num_rollouts) for draw in draws]
         alone = [draw.num_rollouts - n for draw, n in zip(draws, hinted, strict=True)]
         first = _resized(draws, alone)
@@ -86,6 +86,10 @@ class SampleWithHints:
         size_B = torch.tensor([length[i] for i in order], dtype=torch.int64)
         stage_B = torch.tensor([int(i >= len(requests)) for i in order])
         return with_hints(batch, size_B).set(stage_B=stage_B), None
+
+    def plain(self) -> SampleIndependently:
+        """How the policy answers without a hint, for scores of it."""
+        return SampleIndependently(self.max_tokens, self.temperature)
 
     def shares(self, difficulty_P: Tensor, rng: torch.Generator) -> Tensor:
         """The share [P] of the demonstration that each prompt's hint has."""
