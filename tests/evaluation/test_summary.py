@@ -42,6 +42,7 @@ def test_worked_example() -> None:
         "distinct@1": (3 / 4 + 1) / 2,
         "distinct@2": ((5 / 6 + 1 / 2) + 1) / 2,  # a: 1 - 1/6, b: 1 - 3/6
         "distinct_fraction": (2 / 4 + 1 / 2) / 2,
+        "tied_top": 0.0,  # a is better than b; x stands alone
         "auc": 7.5 / 8,  # wrong at -1.0 (below 4 right) and -0.5 (below 3, tied with one)
         "entropy": (10 + 10 + 60 + 40 + 25) / 150,
         "completions/mean_length": 210 / 6,

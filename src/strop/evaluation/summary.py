@@ -17,6 +17,7 @@ from strop.evaluation.calibration import (
     mean_over_prompts,
     share,
 )
+from strop.evaluation.cliff import tied_top
 from strop.evaluation.samples import Estimate, Floats, Ints, Samples
 
 
@@ -34,6 +35,7 @@ def summarise(
     - `mean@n`: mean score of a prompt's n samples (its expectation for any k), mean over prompts
     - `pass@k`, `maj@k`, `distinct@k`: see `at_k.py`, mean over prompts; the last two with answers
     - `distinct_fraction`: distinct answers / n, mean over prompts; with answers
+    - `tied_top`: prompts whose best score several distinct answers share / prompts; with answers
     - `auc`, `ece`: see `calibration.py`; with confidences (ECE on exp(confidence))
     - `entropy`: mean over all tokens, nats; with entropies
     - `completions/mean_length`, `completions/clipped_ratio` (share cut off by the token limit):
@@ -148,6 +150,9 @@ def _answer_statistics(
         distinct_P = distinct_at_k(prompt_A, count_A, np.maximum(groups.n_P, k), k)
         statistics[f"distinct@{k}"] = groups.enough(distinct_P, k)
     statistics["distinct_fraction"] = mean_over_prompts(np.diff(ends) / groups.n_P)
+    given_score = np.bincount(answer_B, weights=kept.score_B[given_B], minlength=len(count_A))
+    tied_P = tied_top(prompt_A, given_score / count_A, len(groups.n_P))
+    statistics["tied_top"] = mean_over_prompts(tied_P)
     return statistics
 
 

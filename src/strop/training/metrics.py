@@ -8,6 +8,8 @@ from torch import Tensor
 from strop import segments
 from strop.batch import Batch
 
+KNUTH = 0x2545F4914F6CDD1D  # an odd multiplier of 62 bits
+
 
 def step_metrics(batch: Batch) -> dict[str, float]:
     """Rewards, group signal, answer lengths and entropy over the rollouts that were kept."""
@@ -52,8 +54,29 @@ def _rewards(batch: Batch) -> dict[str, float]:
         "groups/frac_all_0": _mean(all_0),
         "groups/frac_all_1": _mean(all_1),
         "groups/frac_mixed": 1 - _mean(all_0 | all_1),
+        "groups/frac_tied_top": _mean(_tied_top(batch)[has_P]),
         "advantage/abs_mean": _mean(batch["advantage_B"][scored_B].abs()),
     }
+
+
+def _tied_top(batch: Batch) -> Tensor:
+    """Groups [P] bool whose largest reward several distinct answers share."""
+    group_B, num, scored_B = batch["group_B"], batch.size("P"), batch["scored_B"]
+    best_P = segments.extreme(batch["reward_B"], group_B, num, scored_B)
+    top_B = scored_B & (batch["reward_B"] == best_P[group_B])
+    answers = torch.stack([group_B, _answer_key(batch)], dim=1)[top_B].unique(dim=0)
+    return torch.bincount(answers[:, 0], minlength=num) > 1
+
+
+def _answer_key(batch: Batch) -> Tensor:
+    """An int64 [B] that is the same for answers of the same tokens: a hash, with wrap-around."""
+    mask_T, rollout_T = batch["mask_T"], batch["rollout_T"]
+    first_B = batch["length_B"].cumsum(0) - batch["length_B"]
+    place_T = mask_T.cumsum(0) - first_B[rollout_T]  # of a policy token in its answer, from 1
+    mixed_T = (batch["id_T"] + 1) * (2 * place_T + 1) * KNUTH
+    mixed_T = (mixed_T ^ (mixed_T >> 29)) * KNUTH
+    keys_B = torch.zeros_like(batch["group_B"])
+    return keys_B.index_add(0, rollout_T[mask_T], mixed_T[mask_T])
 
 
 def _lengths(batch: Batch) -> dict[str, float]:
