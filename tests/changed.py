@@ -12,7 +12,7 @@ WORDS = (
     "similarity", "grpo", "paper", "code", "topk", "quantile", "full", "kept",
     "forward", "group", "mean", "trajectory", "uniform", "batch", "length", "tokens", "vision",
     "first_intra", "reward", "any", "verl", "exponential", "up",
-    "sequence", "mask", "linear", "sqrt", "seq_mean_k1", "k3",
+    "sequence", "mask", "linear", "sqrt", "exact", "seq_mean_k1", "k3",
     "prompt", "none",
     "clip", "fixed", "last",
 )  # fmt: skip

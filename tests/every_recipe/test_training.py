@@ -58,6 +58,7 @@ def lab(tmp_path_factory):
     """Prompts with a demonstration each; about half of the answers are right."""
     lab = Lab.make(tmp_path_factory.mktemp("lab"))
     rows = [{"prompt": f"{n}+{3 * n % 7}:", "answer": str(n), "completion": f"={n}",
+             "set": n // 2,
              "chosen": f"={n}", "rejected": f"={n + 1}+1"} for n in range(12)]  # fmt: skip
     lab.data.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     lab.rewards.write_text(REWARD, encoding="utf-8")
