@@ -10,6 +10,7 @@ from strop import functional
 from strop.advantage.baseline.compare_budgets import CompareBudgets
 from strop.errors import UserError
 from strop.recipes.hbpo import hbpo
+from strop.step import train_step
 
 GIVEN = {
     "rewards": torch.tensor([1.0, 1, 1, 0]).double(),

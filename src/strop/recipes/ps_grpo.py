@@ -1,0 +1,42 @@
+"""Group relative policy optimisation that is paid for the same answer to every wording."""
+
+import dataclasses
+from typing import Any
+
+from strop.algorithm import Algorithm
+from strop.part import Use
+from strop.recipes._inherit import inherits
+from strop.recipes.grpo import grpo
+from strop.reward.reward_agreement_in_sets import RewardAgreementInSets
+from strop.sampling.add_paraphrases import AddParaphrases
+
+
+@inherits(grpo, std="biased", num_prompts=8, num_rollouts=4)
+def ps_grpo(
+    *,
+    # Weight of agreement with the answers to other wordings.
+    agreement: float = 1.0,
+    # Weight of the run's own rewards.
+    label: float = 1.0,
+    # "bleu" (words and pairs of words) or "exact".
+    similarity: str = "bleu",
+    **parent: Any,
+) -> Algorithm:
+    """Improving Consistency in Retrieval-Augmented Systems with Group Similarity Rewards.
+
+    arXiv 2510.04392. Code: none found. Parent: grpo. Status: partial.
+
+    Equation: R_ij = agreement * mean_{u != i, m} sim(o_ij, o_um) + label * outcome_ij for rollout
+    j of wording i; advantages within each wording.
+    Differs from the parent: all wordings of a question (equal `set` in the data) are drawn
+    together, and an answer earns by its likeness to the answers to the others.
+    Differs from the paper: read through notes: both weights, the deviation (by 1/n), its constant
+    and the penalty towards the reference (none) are ours; num_prompts counts questions.
+    Try: similarity ("exact" for short answers), label (0: agreement alone), num_rollouts.
+    """
+    algorithm = grpo(**parent)
+    return dataclasses.replace(
+        algorithm,
+        sampling=(*algorithm.sampling, Use(AddParaphrases())),
+        reward=(*algorithm.reward, Use(RewardAgreementInSets(agreement, label, similarity))),
+    )

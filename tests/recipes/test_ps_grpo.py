@@ -1,0 +1,106 @@
+import json
+import math
+from types import SimpleNamespace
+
+import pytest
+import torch
+from builders import flat_batch, run, stages
+from models import Lab
+from runs import Runner
+
+from strop.errors import UserError
+from strop.part import Draw
+from strop.recipes.grpo import grpo
+from strop.recipes.ps_grpo import ps_grpo
+from strop.reward.reward_agreement_in_sets import RewardAgreementInSets, bleu
+from strop.sampling.add_paraphrases import AddParaphrases
+from strop.step import train_step
+
+
+def services_of(texts=(), sets=()):
+    rows = {100 + n: SimpleNamespace(columns={"set": name}) for n, name in enumerate(sets)}
+    return SimpleNamespace(texts=lambda batch: ([], list(texts)), prompt=rows.__getitem__)
+
+
+def rewards(texts, groups, sets, reward_B, **fields):
+    batch = flat_batch((1,) * len(texts), groups, reward_B=reward_B)
+    batch = batch.set(uid_P=batch["uid_P"] + 100)
+    part = RewardAgreementInSets(**fields)
+    outcome = run(part, batch, services=services_of(texts, sets))
+    return outcome.value, batch.set(reward_B=outcome.value), outcome.metrics
+
+
+def test_worked_example():
+    """Three wordings, two answers each, compared exactly; advantages by 1/n."""
+    found, batch, metrics = rewards(
+        ["a", "b", "a", "a", "a", "c"], (0, 0, 1, 1, 2, 2), ("q",) * 3, [0.0] * 6,
+        label=0.0, similarity="exact",
+    )  # fmt: skip
+    assert found.tolist() == pytest.approx([0.75, 0, 0.5, 0.5, 0.75, 0])
+    assert metrics["agreement/mean"] == pytest.approx(2.5 / 6)
+    advantages = stages(ps_grpo(), batch)["advantage_B"].tolist()
+    assert advantages == pytest.approx([1, -1, 0, 0, 1, -1], abs=1e-5)
+
+
+def test_weights_sets_and_edges():
+    """Sets do not mix; a set of one has no agreement; an unscored rollout takes no part."""
+    texts = ["a", "a", "a", "b"]
+    found, *_ = rewards(texts, (0, 1, 2, 3), ("q", "q", "r", "q"), [1.0, 0, 1, 1],
+                        agreement=2.0, label=0.5, similarity="exact")  # fmt: skip
+    assert found.tolist() == pytest.approx([1.5, 1.0, 0.5, 0.5])
+    batch = flat_batch((1,) * 3, (0, 1, 1), reward_B=[1.0, math.nan, 1.0])
+    batch = batch.set(uid_P=batch["uid_P"] + 100, scored_B=torch.tensor([True, False, True]))
+    outcome = run(RewardAgreementInSets(similarity="exact"), batch,
+                  services=services_of(["a", "a", "b"], ("q", "q")))  # fmt: skip
+    assert outcome.value.tolist()[::2] == [1.0, 1.0]
+    assert math.isnan(outcome.value[1])
+
+
+def test_without_agreement_it_is_grpo():
+    ps_grpo().check()
+    found, batch, _ = rewards(["a"] * 4, (0, 0, 1, 1), ("q", "q"), [1.0, 0, 1, 1], agreement=0.0)
+    assert found.tolist() == [1, 0, 1, 1]
+    plain = stages(grpo(std="biased"), batch)["advantage_B"]
+    assert stages(ps_grpo(), batch)["advantage_B"].equal(plain)
+
+
+@pytest.mark.parametrize(
+    ("answer", "reference", "value"),
+    [
+        ("the cat sat", "the cat sat", 1.0),
+        ("the cat ran", "the cat sat", math.sqrt(2 / 3 * 1 / 2)),
+        ("the the the", "the cat sat", 0.0),  # one word in common, no pair
+        ("the cat", "the cat sat", math.exp(1 - 3 / 2)),  # shorter than the reference
+        ("cat", "cat", 1.0),
+        ("cat", "dog", 0.0),
+        ("", "", 1.0),
+        ("", "dog", 0.0),
+    ],
+)
+def test_likeness_of_words_and_pairs(answer, reference, value):
+    assert bleu(answer, reference) == pytest.approx(value)
+
+
+def test_whole_sets_are_drawn_and_none_twice():
+    services = services_of(sets=("q", "r", "q", "r", "s"))
+    draws = (Draw(102, 4), Draw(100, 4), Draw(104, 4))
+    found = AddParaphrases()(draws, (100, 101, 102, 103, 104), services)
+    assert [(draw.uid, draw.num_rollouts) for draw in found] == [(102, 4), (100, 4), (104, 4)]
+    found = AddParaphrases()((Draw(101, 2),), (100, 101, 102, 103, 104), services)
+    assert [draw.uid for draw in found] == [101, 103]
+    with pytest.raises(UserError, match="has no topic"):
+        AddParaphrases("topic")(draws, (100, 101, 102, 103, 104), services)
+
+
+def test_a_run_draws_both_wordings(tmp_path):
+    lab = Lab.make(tmp_path)
+    rows = [{"prompt": f"{n}+1:", "answer": "1", "set": n // 2} for n in range(12)]
+    lab.data.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    run_ = Runner().start(lab.raw("ps_grpo", reward="even", data={"validation_size": 0}),
+                          tmp_path / "run")  # fmt: skip
+    stepped = train_step(run_.world, run_.algorithm, {}, 1)
+    run_.close()
+    prompts = [run_.world.services.prompt(uid) for uid in stepped.batch["uid_P"].tolist()]
+    sets = [prompt.columns["set"] for prompt in prompts]
+    assert all(sets.count(each) == 2 for each in sets)
+    assert 0 <= stepped.metrics["agreement/mean"] <= 1
