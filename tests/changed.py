@@ -6,7 +6,7 @@ from strop.schedule import Constant, Schedule
 
 # Options of text are closed sets; a changed one is the first other that its owner accepts.
 WORDS = (
-    "hinge",
+    "hinge", "nll",
     "biased", "unbiased", "zero", "raw", "k2", "k1", "token-sum", "token-mean",
     "seq-mean-token-sum", "sum", "mean_norm", "trajectories", "greedy",
     "similarity", "grpo", "paper", "code", "topk", "quantile", "full", "kept",
@@ -14,7 +14,7 @@ WORDS = (
     "first_intra", "reward", "any", "verl", "exponential", "up",
     "sequence", "mask", "linear", "sqrt", "exact", "seq_mean_k1", "k3",
     "prompt", "none",
-    "clip", "fixed", "last",
+    "clip", "fixed", "last", "js",
 )  # fmt: skip
 
 

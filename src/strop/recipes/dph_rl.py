@@ -1,0 +1,64 @@
+"""Explore what was not mastered, and rehearse what was, under a divergence that covers it."""
+
+import dataclasses
+from typing import Any
+
+from strop.algorithm import Algorithm, Term
+from strop.loss.penalty.cover_reference import CoverReference
+from strop.part import Use
+from strop.recipes._base import average, with_policy
+from strop.recipes._inherit import inherits
+from strop.recipes.grpo import grpo
+from strop.rollout.sample_and_replay import SampleAndReplay
+from strop.sampling.rehearse_mastered_prompts import RehearseMasteredPrompts
+from strop.selection.keep_origins import KeepOrigins
+
+
+@inherits(grpo, without=("beta",), clip_high=0.28)
+def dph_rl(
+    *,
+    # "forward" (DPH-F), "js" (DPH-JS) or "alpha".
+    divergence: str = "forward",
+    # Of the divergence "alpha".
+    alpha: float = 0.2,
+    # Weight of the divergence, per nat: 0.01 to 0.05, with "js" 0.05 to 0.2; 0: grpo.
+    eta: float = 0.05,
+    # Answers before training that decide whether a prompt is mastered.
+    num_trials: int = 8,
+    # Stored answers beside the rollouts of a step.
+    num_stored: int = 256,
+    aggregation: str = "token-mean",
+    **parent: Any,
+) -> Algorithm:
+    """The Choice of Divergence: A Neglected Key to Mitigating Diversity Collapse in RLVR (DPH-RL).
+
+    arXiv 2509.07430. Code: seamoke/DPH-RL. Parent: grpo. Status: exact.
+
+    Equation: loss = grpo's on prompts that the first policy did not always solve + eta agg f(u) on
+    its stored answers to the others, u = pi / pi_first of a token; forward: f = u - ln u - 1, js:
+    u ln u - (u + 1) ln((u + 1) / 2), alpha: (u^(1-a) - (1-a) u - a) / (a (a - 1)).
+    Differs from the parent: mastered prompts are rehearsed, not sampled; wider clip above; all
+    tokens weigh the same; no reference model is kept.
+    Differs from the paper: rows of both kinds stand in one update, each kind averaged over it; the
+    code's micro-batches are of one kind and weigh the same. Its form of js with an online
+    reference is left out; its reverse baseline is grpo with beta.
+    Try: divergence ("js" with eta 0.1), eta, num_trials. Rewards logged include stored answers.
+    """
+    algorithm = with_policy(grpo(aggregation=aggregation, **parent), on=Use(KeepOrigins((0,))))
+    if eta == 0:
+        return with_policy(algorithm, on=None)
+    stored = Term(
+        "rehearsal",
+        objective=Use(
+            CoverReference(divergence, alpha), columns=(("logp_ref_T", "logp_stored_T"),)
+        ),
+        average=average(aggregation),
+        on=Use(KeepOrigins((4,))),
+        coef=eta,
+    )
+    return dataclasses.replace(
+        algorithm,
+        sampling=(*algorithm.sampling, Use(RehearseMasteredPrompts(num_trials, num_stored))),
+        rollout=Use(SampleAndReplay()),
+        terms=(*algorithm.terms, stored),
+    )
