@@ -3,6 +3,7 @@
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -267,13 +268,22 @@ class Services:
             batch, None if isinstance(self.grader, NoGrader) else self._verified(batch)
         )
 
-    def _verified(self, batch: Batch) -> Graded:
-        """What the reward functions give."""
+    def grade_beside(self, batch: Batch, opponents: Sequence[str]) -> Graded:
+        """As `grade`, with another answer's text beside each: the reward's column `opponent`.
+
+        Raises UserError where episodes are played or there is no reward function.
+        """
+        if self.task.environment is not None or isinstance(self.grader, NoGrader):
+            raise UserError("answers are compared by a reward function, over prompts: give --reward")
+        return self._verified(batch, {"opponent": list(opponents)})
+
+    def _verified(self, batch: Batch, more: Mapping[str, list[Any]] = MappingProxyType({})) -> Graded:
+        """What the reward functions give; `more`: columns in place of the data's."""
         assert isinstance(self.grader, Grader)
         uids = batch["uid_P"][batch["group_B"]].tolist()
         prompts, texts = self.texts(batch)
         rows = [self.prompt(uid).columns for uid in uids]
-        columns = {name: [row.get(name) for row in rows] for name in _names(rows)}
+        columns = {name: [row.get(name) for row in rows] for name in _names(rows)} | dict(more)
         shown = {uid: self.prompt_text(uid) for uid in set(uids)}
         grades = self.grader.grade(
             prompts,
