@@ -55,6 +55,7 @@ RECIPES = (
     "vcpo",
     "vespo",
     "opsm",
+    "ps_grpo",
 )
 # A penalty over the whole distribution: no recipe has one by default.
 FULL_KL = """
@@ -123,7 +124,9 @@ def logged(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
     folder = tmp_path_factory.mktemp("logged")
     lab, runner = Lab.make(folder), Runner()
     rows = [json.loads(line) for line in lab.data.read_text(encoding="utf-8").splitlines()]
-    rows = [{**row, "completion": "1+1"} for row in rows]  # a demonstration each, for hpt
+    rows = [  # a demonstration each, for hpt; two wordings of every question, for ps_grpo
+        {**row, "completion": "1+1", "set": n // 2} for n, row in enumerate(rows)
+    ]
     lab.data.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     own = folder / "own.py"
     own.write_text(FULL_KL + TWO_HEADS, encoding="utf-8")
