@@ -34,6 +34,7 @@ RECIPES = (
     "steer",
     "hapo",
     "rover",
+    "arena_rl",
     "d3s",
     "noisy_grpo",
     "siren",

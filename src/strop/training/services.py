@@ -274,10 +274,12 @@ class Services:
         Raises UserError where episodes are played or there is no reward function.
         """
         if self.task.environment is not None or isinstance(self.grader, NoGrader):
-            raise UserError("answers are compared by a reward function, over prompts: give --reward")
+            raise UserError("answers are compared by a reward function: give --reward and prompts")
         return self._verified(batch, {"opponent": list(opponents)})
 
-    def _verified(self, batch: Batch, more: Mapping[str, list[Any]] = MappingProxyType({})) -> Graded:
+    def _verified(
+        self, batch: Batch, more: Mapping[str, list[Any]] = MappingProxyType({})
+    ) -> Graded:
         """What the reward functions give; `more`: columns in place of the data's."""
         assert isinstance(self.grader, Grader)
         uids = batch["uid_P"][batch["group_B"]].tolist()
