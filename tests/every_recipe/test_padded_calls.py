@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from padded import inputs_for, padded, rows, with_noise
 
-from strop import catalogue, functional, notation
+from strop import catalogue, functional, kernel, notation
 from strop.algorithm import is_current
 
 NAMES = [entry.name for entry in catalogue.recipes()]
@@ -102,9 +102,12 @@ def test_gradient_is_that_of_finite_differences(recipe, seed, params):
     reads = algorithm.reads(("terms",)) | {"logp_T"}
     for term in algorithm.terms:
         reads -= getattr(term.objective.part, "detached", frozenset())
-    usual = ("logp", "entropy", "mean_logp", "values")
+    usual = ("logp", "entropy", "mean_logp", "values", "logits")
+    of_tokens = any(not kernel.is_distribution(term) for term in algorithm.terms)
     for name in (*usual, *(name for name in given if is_current(f"{name}_T"))):
         if name not in given or functional.COLUMNS.get(name, (f"{name}_T",))[0] not in reads:
+            continue
+        if name == "logp" and not of_tokens:  # all of the loss goes through logits
             continue
 
         def loss(tensor, name=name):
@@ -113,8 +116,9 @@ def test_gradient_is_that_of_finite_differences(recipe, seed, params):
 
         analytic, numeric = gradient_by_differences(loss, given[name])
         assert torch.allclose(analytic, numeric, rtol=1e-5, atol=1e-8)
-        if name == "logp":
+        if name in ("logp", "logits"):
             assert (analytic != 0).any()
+        if name == "logp":
             weights = functional.token_weights(recipe, **given, params=params)
             assert weights.equal(-analytic)
 

@@ -1,0 +1,30 @@
+"""Numbers that a token's seed fixes, so that draws do not depend on how rows are split."""
+
+import torch
+from torch import Tensor
+
+# Signed forms of the constants of splitmix64; int64 products wrap around.
+STEP, FIRST, SECOND = -0x61C8864680B583EB, -0x40A7B892E31B1A47, -0x6B2FB644ECCEEE15
+
+
+def uniforms(seed_T: Tensor, num: int) -> Tensor:
+    """`num` numbers in [0, 1) for every seed [T] int64; float64 [T, num]."""
+    place = torch.arange(1, num + 1, device=seed_T.device)
+    mixed_TN = seed_T[:, None] + place * STEP
+    mixed_TN = (mixed_TN ^ _down(mixed_TN, 30)) * FIRST
+    mixed_TN = (mixed_TN ^ _down(mixed_TN, 27)) * SECOND
+    mixed_TN = mixed_TN ^ _down(mixed_TN, 31)
+    return _down(mixed_TN, 11).double() * 2.0**-53
+
+
+def drawn(weight_TV: Tensor, seed_T: Tensor, num: int) -> Tensor:
+    """`num` draws [T, num] from every row of weights [T, V], which need not add up to 1."""
+    sum_TV = weight_TV.cumsum(-1)
+    level_TN = (uniforms(seed_T, num) * sum_TV[:, -1:]).to(sum_TV.dtype)
+    found_TN = torch.searchsorted(sum_TV, level_TN, right=True)
+    return found_TN.clamp(max=weight_TV.shape[1] - 1)
+
+
+def _down(value: Tensor, bits: int) -> Tensor:
+    """A shift to the right that brings in zeros."""
+    return (value >> bits) & ((1 << (64 - bits)) - 1)

@@ -1,0 +1,40 @@
+"""Fine-tuning on given answers as a policy gradient over single tokens."""
+
+import dataclasses
+from typing import Any
+
+from strop.algorithm import Algorithm
+from strop.loss.bound.reward_own_guesses import RewardOwnGuesses
+from strop.part import Use
+from strop.probe.seed_guesses import SeedGuesses
+from strop.recipes._base import with_policy
+from strop.recipes._inherit import inherits
+from strop.recipes.sft import sft
+
+
+@inherits(sft, aggregation="seq-mean-token-mean")
+def one_token_rollout(
+    *,
+    # Guesses at each token; 0: their expectation.
+    K: int = 256,
+    # Reward of a wrong guess.
+    beta: float = -0.1,
+    # Temperature of the distribution that guesses are drawn from.
+    kappa: float = 1.1,
+    **parent: Any,
+) -> Algorithm:
+    """One-Token Rollout: Guiding Supervised Fine-Tuning of LLMs with Policy Gradient.
+
+    arXiv 2509.26313. Code: none released. Parent: sft. Status: partial.
+
+    Equation: loss = -mean over answers of mean_t 1/K sum_k R(a_k) logp(a_k | answer before t), a_k
+    drawn from softmax(logits / kappa), R = 1 where a_k is the answer's token, else beta.
+    Differs from the parent: a token is learned as far as the policy would say it by itself, and
+    what it says in its place is unlearned a little.
+    Differs from the paper: beta and kappa are inferred: known of them is slightly below 0 and
+    slightly above 1. K = 0, the expectation, is ours: at kappa 1 its gradient is (1 - beta) p
+    grad logp, supervised fine-tuning weighed by p (known as DFT).
+    Try: K (0: no noise, one pass over the vocabulary), beta, kappa.
+    """
+    algorithm = with_policy(sft(**parent), objective=Use(RewardOwnGuesses(K, beta, kappa)))
+    return dataclasses.replace(algorithm, probes=(Use(SeedGuesses()),) if K else ())
