@@ -1,0 +1,39 @@
+"""Rank in a tournament of the prompt's answers as the reward."""
+
+import dataclasses
+from typing import Any
+
+from strop.algorithm import Algorithm
+from strop.part import Use
+from strop.recipes._inherit import inherits
+from strop.recipes.grpo import grpo
+from strop.reward.rank_in_tournament import RankInTournament
+
+
+@inherits(
+    grpo, without=("std", "normalize_std", "singleton"), clip_high=0.28, num_prompts=16,
+    num_rollouts=16,
+)  # fmt: skip
+def arena_rl(
+    *,
+    # "elimination" (seeded), "anchor" (the seeds alone) or "round_robin".
+    scheme: str = "elimination",
+    # Byes without a power of two: "paper" to the best seeds, "code" to who is left over.
+    variant: str = "paper",
+    **parent: Any,
+) -> Algorithm:
+    """ArenaRL: Scaling RL for Open-Ended Agents via Tournament-based Relative Ranking.
+
+    arXiv 2601.06487. Code: Alibaba-NLP/qqr. Parent: grpo. Status: exact.
+
+    Equation: r_i = 1 - rank_i / (N - 1), A_i = (r_i - mean) / (std + eps); rank by a seeded single
+    elimination over pairs that a judge compares.
+    Differs from the parent: the reward functions see two answers of a prompt, the other one as
+    `opponent`, and only who scores higher counts. A judge's file names {opponent} in its prompt.
+    Differs from the paper: 1. a pair costs two judgements of one score each (there of both, in two
+    orders); 2. Swiss and double elimination are left out; 3. one judge, no sum of two. For a
+    validation the data's own column `opponent` holds what answers are compared with.
+    Try: scheme, num_rollouts (a power of two), rollout.temperature (0.8).
+    """
+    ranked = (Use(RankInTournament(scheme, variant)),)
+    return dataclasses.replace(grpo(**parent), reward=ranked)
