@@ -9,6 +9,7 @@ from torch.nn.functional import logsigmoid
 from strop import segments
 
 LOSSES = ("sigmoid", "hinge")
+SAME = 1e-5  # implicit rewards that differ by less are equal, up to rounding
 
 
 class Pairs(NamedTuple):
@@ -52,7 +53,7 @@ def told(logit_N: Tensor, better_N: Tensor, worse_N: Tensor) -> dict[str, float]
     if logit_N.numel() == 0:
         return {}
     return {
-        "preference/accuracy": float((better_N > worse_N).double().mean()),
+        "preference/accuracy": float((better_N - worse_N > SAME).double().mean()),
         "preference/reward_chosen": float(better_N.detach().double().mean()),
         "preference/reward_rejected": float(worse_N.detach().double().mean()),
         "preference/margin": float((better_N - worse_N).detach().double().mean()),
