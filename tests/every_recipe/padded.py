@@ -57,7 +57,7 @@ def values_for(name: str, shape: tuple[int, int], rng: torch.Generator) -> Tenso
         return torch.randint(2**62, (num, width), generator=rng)
     if name in ("profiled", "speedup", "sequence_is_weight", "grad_norm"):
         return 2 * rand(num)
-    if name == "noise_levels":
+    if name in ("noise_levels", "prior"):
         return rand(num)
     if name == "rollout_uid":
         return torch.randperm(1000, generator=rng)[:num]
