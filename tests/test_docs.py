@@ -60,6 +60,9 @@ RECIPES = (
     "vespo",
     "opsm",
     "ps_grpo",
+    "tea_rl",
+    "spine",
+    "dph_rl(num_trials=2)",
 )
 # A penalty over the whole distribution: no recipe has one by default.
 FULL_KL = """
@@ -147,6 +150,9 @@ def logged(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
     raw = lab.raw("dpo", reward="even", evaluation={"every": 3}, training={"save_every": 0})
     raw["algorithm"]["sampling.num_rollouts"] = 2
     found["dpo"] = keys_of_run(runner, raw, folder / "dpo")
+    raw = lab.raw("entropy_sft", reward="even", training={"save_every": 0})
+    raw["algorithm"]["sampling.num_rollouts"] = 1
+    found["entropy_sft"] = keys_of_run(runner, raw, folder / "entropy_sft")
     plain = {"model": {"name": "tiny"}, "data": {"task": "corridor"}, "reward": {"functions": []}}
     raw = {**lab.raw("mrs", evaluation={"every": 3}, training={"save_every": 0}), **plain}
     found["corridor"] = keys_of_run(runner, raw, folder / "corridor")
