@@ -1,0 +1,43 @@
+"""Rollouts go where a prior of success expects instructive failures."""
+
+import dataclasses
+from typing import Any
+
+from strop.algorithm import Algorithm
+from strop.part import Use
+from strop.recipes._inherit import inherits
+from strop.recipes.grpo import grpo
+from strop.sampling.allocate_by_failures import AllocateByFailures
+from strop.sampling.predict_success_from_history import PredictSuccessFromHistory
+
+
+@inherits(grpo)
+def v_zero(
+    *,
+    # Prompts of the history.
+    context: int = 256,
+    # Distance of texts at which their outcomes stop telling of each other.
+    bandwidth: float = 0.1,
+    # Fewest rollouts of a prompt.
+    least: int = 2,
+    # Most rollouts of a prompt.
+    most: int = 128,
+    **parent: Any,
+) -> Algorithm:
+    """V_0: A Generalist Value Model for Any Policy at State Zero.
+
+    arXiv 2602.03584. Code: Now-Join-Us/V0. Parent: grpo. Status: partial.
+
+    Equation: p_i predicted from the policy's (prompt, outcome) history; budgets maximise
+    sum U(B_i, p_i), U = B (1 - p) (1 - (1 - p)^(B - 1)), sum B_i = num_prompts num_rollouts.
+    Differs from the parent: prompts get rollouts by their predicted success, num_rollouts each on
+    average; group sizes differ.
+    Differs from the paper: 1. the predictor is a kernel over pieces of text, where it has a frozen
+    embedder, a trained adapter and an in-context tabular classifier; 2. the budget rule is known
+    from a note on the paper.
+    Try: bandwidth, most (32), least.
+    """
+    algorithm = grpo(**parent)
+    predict = Use(PredictSuccessFromHistory(context, bandwidth))
+    spend = Use(AllocateByFailures(least, most))
+    return dataclasses.replace(algorithm, sampling=(*algorithm.sampling, predict, spend))
