@@ -208,3 +208,15 @@ def test_trains_and_remembers(lab, tmp_path):
     for one, other in zip(small, lines, strict=True):
         for name in ("loss", "loss/rehearsal", "grad_norm", "rehearsal/divergence"):
             assert one[name] == pytest.approx(other[name], rel=2e-3, abs=2e-5), name
+
+
+def test_a_resumed_run_goes_on_with_the_same_store(lab, tmp_path):
+    whole = trained(lab, tmp_path / "whole")
+    trained(lab, tmp_path / "half", steps=2)
+    runner = Runner()
+    runner.go(runner.resume(tmp_path / "half", training={"steps": 4}))
+    again = [line for line in read_metrics(tmp_path / "half") if line["step"] > 2]
+    assert [line["step"] for line in again] == [3, 4]
+    for one, other in zip(again, whole[2:], strict=True):
+        for name in ("loss", "reward", "rehearsal/divergence", "rehearsal/stored", "num_tokens"):
+            assert one[name] == other[name], name
