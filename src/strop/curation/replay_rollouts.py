@@ -7,9 +7,8 @@ import torch
 from torch import Tensor
 
 from strop import segments
-from strop.batch import Batch, level_of
-from strop.curation._rows import REPLAY
-from strop.errors import UserError
+from strop.batch import Batch
+from strop.curation._store import as_rows, columns_of, dated, joined
 from strop.part import Curated, Result, require
 
 
@@ -56,7 +55,7 @@ class ReplayRollouts:
         self, batch: Batch, scored_B: Tensor, state: dict[str, Any], rng: torch.Generator
     ) -> Result:
         step, nobody_B = int(batch["step"]), torch.zeros_like(scored_B)
-        store = _joined(state["columns"], _dated(batch.keep(scored_B), step))
+        store = joined(state["columns"], dated(batch.keep(scored_B), step))
         young_B = store["made_at_B"] > step - self.max_age
         aged_out = int((~young_B).sum()) if self.max_age else 0
         store = store.keep(young_B) if aged_out else store
@@ -73,9 +72,10 @@ class ReplayRollouts:
             "replay/aged_out": float(aged_out),
             "replay/age_mean": float(age_B.sum() / max(drawn.size("B"), 1)),
         }
-        kept = {name: column for name, column in left.columns.items() if level_of(name)}
-        rows = _as_rows(drawn, batch, step)
-        return Result(Curated(nobody_B, "into_store", add=rows), {"columns": kept}, metrics)
+        rows = as_rows(drawn, batch, step)
+        return Result(
+            Curated(nobody_B, "into_store", add=rows), {"columns": columns_of(left)}, metrics
+        )
 
     def _newest(self, store: Batch) -> Batch:
         """The newest rollouts that fit."""
@@ -93,31 +93,3 @@ class ReplayRollouts:
             key_N, num = segments.key_of(uid_N)
             order = order[segments.order_within(key_N, num) < self.per_prompt]
         return (order[: self.num_drawn] if self.num_drawn else order).sort().values
-
-
-def _dated(batch: Batch, step: int) -> Batch:
-    """The batch with the step it was made at; its groups stay apart from those of other steps."""
-    draw_P = batch["draw_P"] + (step << 20)
-    made_B = torch.full((batch.size("B"),), step, dtype=torch.int64)
-    return batch.set(draw_P=draw_P, made_at_B=made_B)
-
-
-def _joined(stored: dict[str, Tensor], new: Batch) -> Batch:
-    """What is stored, then the new rollouts. Raises UserError when their columns differ."""
-    if not stored:
-        return new
-    run_wide = {name: column for name, column in new.columns.items() if not level_of(name)}
-    old = Batch({**run_wide, **stored})
-    if odd := sorted(old.columns.keys() ^ new.columns.keys()):
-        raise UserError(
-            f"replay_rollouts: the store and this step's rollouts differ in {', '.join(odd)}; keep "
-            "the method's rollout, reward and curation parts when a run goes on"
-        )
-    return old.join(new)
-
-
-def _as_rows(drawn: Batch, batch: Batch, step: int) -> Batch:
-    """The drawn rollouts with the columns of `batch`, earlier ones marked as replayed."""
-    old_T = drawn["mask_T"] & (drawn["made_at_B"] < step)[drawn["rollout_T"]]
-    drawn = drawn.set(origin_T=torch.where(old_T, REPLAY, drawn["origin_T"]))
-    return Batch({name: drawn[name] for name in batch.columns})
