@@ -7,7 +7,7 @@ from tokenizers.pre_tokenizers import Whitespace
 from transformers import PreTrainedTokenizerFast
 
 from strop.errors import UserError
-from strop.tasks.encode import completion_form, encode_prompt
+from strop.tasks.encode import completion_form, encode_prompt, encode_reworded
 from strop.tasks.task import Prompt
 
 WORDS = ["?", "user", "assistant", ":", "add", "two", "and", "three"]
@@ -78,3 +78,24 @@ def test_a_prompt_that_just_fits(tokenizer):
 def test_completion_form():
     assert completion_form("add", "five") == "five"
     assert completion_form(CHAT, "five") == [{"role": "assistant", "content": "five"}]
+
+
+@pytest.mark.parametrize(
+    ("prompt", "expected"),
+    [
+        ("add two", "add two three and add two"),
+        (CHAT, "user : add two three and add two assistant :"),
+        ([*CHAT, {"role": "assistant", "content": "three"}, {"role": "user", "content": "two"}],
+         "user : add two assistant : three user : two three and two assistant :"),
+    ],
+)  # fmt: skip
+def test_reworded_with_an_answer(tokenizer, prompt, expected):
+    ids = encode_reworded(
+        Prompt(0, prompt, {}), "{prompt} {answer} and {prompt}", "three", tokenizer
+    )
+    assert words(ids) == expected
+
+
+def test_what_is_filled_in_is_not_read_again(tokenizer):
+    ids = encode_reworded(Prompt(0, "add {answer}", {}), "{prompt} : {answer}", "two", tokenizer)
+    assert words(ids) == "add ? ? ? : two"

@@ -1,7 +1,9 @@
 """Prompts as token ids, and completions in the form that reward functions expect."""
 
 import itertools
+import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from strop.errors import UserError
@@ -37,6 +39,23 @@ def encode_prompt(
             f"prompt {prompt.uid} is {len(ids)} tokens long, the limit is {limit} ({remedy})"
         )
     return ids
+
+
+def encode_reworded(prompt: Prompt, words: str, answer: str, tokenizer: Any) -> list[int]:
+    """Token ids of the prompt with `words` in place of its text, {prompt} and {answer} filled in.
+
+    Of messages it is the last one's text. Raises UserError as `encode_prompt`; any length is good.
+    """
+
+    def filled(text: str) -> str:
+        given = {"prompt": text, "answer": answer}
+        return re.sub(r"\{(prompt|answer)\}", lambda found: given[found[1]], words)
+
+    told = prompt.prompt
+    if isinstance(told, str):
+        return _ids(replace(prompt, prompt=filled(told)), tokenizer)
+    last = {**told[-1], "content": filled(str(told[-1]["content"]))}
+    return _ids(replace(prompt, prompt=[*told[:-1], last]), tokenizer)
 
 
 def completion_form(prompt: str | list[dict[str, Any]], text: str) -> str | list[dict[str, Any]]:

@@ -15,7 +15,7 @@ from strop.errors import UserError
 from strop.rollout import drive
 from strop.rollout._observation_tokens import known_ids, observation_ids
 from strop.rollout.engines.base import Engine, Finished, Request
-from strop.tasks.encode import encode_prompt
+from strop.tasks.encode import encode_prompt, encode_reworded
 from strop.tasks.environment import Episodes
 from strop.tasks.grader import Failure, Grader, weighted_sum
 from strop.tasks.task import Prompt, RewardSpec, Task
@@ -106,6 +106,13 @@ class Services:
             )
             self._encoded[uid] = tuple(ids)
         return self._encoded[uid]
+
+    def reworded_ids(self, uid: int, words: str, answer: Sequence[int]) -> tuple[int, ...]:
+        """Token ids of a prompt reworded with an answer to it; empty where it has no room."""
+        room = self.context - (self.reserved or self.max_tokens)
+        said = self.tokenizer.decode(list(answer), skip_special_tokens=True)
+        ids = encode_reworded(self.prompt(uid), words, said, self.tokenizer)
+        return tuple(ids) if len(ids) <= min(room, self.max_prompt_tokens or room) else ()
 
     def demonstration_ids(self, uid: int) -> tuple[int, ...]:
         """Token ids of the column `completion` of a prompt's row; see `answer_ids`."""
