@@ -91,3 +91,10 @@ def test_the_catalogue_shows_them_with_their_comments():
     assert (
         plain.fields[3].comment == "Number of likeliest tokens kept; 0: all. Default: ours (off)."
     )
+
+
+def test_a_draw_may_bring_its_own_prompt():
+    rng = torch.Generator().manual_seed(0)
+    draws = (Draw(3, 1), Draw(3, 2, {"prompt_ids": (9, 8)}, draw=1))
+    asked = SampleTwice().requests(draws, SERVICES, rng)
+    assert [request.ids for request in asked] == [(3, 4), (9, 8), (9, 8)]

@@ -61,11 +61,15 @@ class SamplingFields:
         return Request(tuple(ids), seed=seed, **(settings | others))
 
     def requests(self, draws: Sequence[Draw], services: Any, rng: torch.Generator) -> list[Request]:
-        """One request a rollout, in the order of the draws, each with its own seed."""
+        """One request a rollout, in the order of the draws, each with its own seed.
+
+        A draw with the column `prompt_ids` is asked by these tokens in place of its prompt's.
+        """
         total = sum(draw.num_rollouts for draw in draws)
         seeds = iter(torch.randint(2**62, (total,), generator=rng).tolist())
         return [
-            self.request(services, services.prompt_ids(draw.uid), next(seeds))
+            self.request(services, ids, next(seeds))
             for draw in draws
+            for ids in [draw.columns.get("prompt_ids") or services.prompt_ids(draw.uid)]
             for _ in range(draw.num_rollouts)
         ]
