@@ -36,6 +36,7 @@ RECIPES = (
     "rover",
     "arena_rl",
     "rif_rft",
+    "remix",
     "v_zero",
     "v_half",
     "d3s",
