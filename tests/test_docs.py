@@ -47,6 +47,8 @@ RECIPES = (
     "aepo_arbitrary",
     "ares_aepo",
     "hpt",
+    "rl_plus",
+    "r3_replay_reflection_ranking",
     "ace",
     "rose_tree",
     "spo_chain",

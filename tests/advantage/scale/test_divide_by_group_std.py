@@ -38,3 +38,9 @@ def test_edges():
         DivideByGroupStd(eps=-1.0)
     with pytest.raises(UserError, match="std"):
         DivideByGroupStd(std="mean")
+
+
+def test_factor_of_the_deviation():
+    batch = flat_batch((1,) * 5, groups=(0, 0, 0, 0, 1), advantage_B=[0.5, -0.5, -0.5, 0.5, 6.0])
+    found = run(DivideByGroupStd(eps=0.5, std="biased", factor=3.0), batch).value
+    assert found.tolist() == pytest.approx([0.25, -0.25, -0.25, 0.25, 6 / 3.5])

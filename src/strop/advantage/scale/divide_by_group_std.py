@@ -13,7 +13,7 @@ from strop.part import require, require_one_of
 class DivideByGroupStd:
     """Easy and hard prompts push equally hard: advantages are measured in group deviations.
 
-        advantage_i <- advantage_i / (max(std_{j in group} advantage_j, floor) + eps)
+        advantage_i <- advantage_i / (factor max(std_{j in group} advantage_j, floor) + eps)
 
     The deviation of centred advantages equals that of the rewards. With num_imagined the group
     also holds so many imagined members, each at -(sum of the group) / num_imagined: what
@@ -22,10 +22,10 @@ class DivideByGroupStd:
     Reads: advantage_B [B] float, group_B [B] int, scored_B [B] bool.
     Writes: advantage_B [B] float.
     Source: arXiv 2402.03300, sec. 4.1.2 (the denominator of the outcome advantage);
-    imagined members arXiv 2509.18851.
+    imagined members arXiv 2509.18851; factor arXiv 2601.19620.
     Differs from the source: no.
     Nearest part: divide_by_group_mad.
-    Edges: group of one -> divided by 1 + eps; all equal -> 0 / eps = 0; unscored rollouts -> 0
+    Edges: group of one -> divided by factor + eps; all equal -> 0 / eps = 0; unscored rollouts -> 0
     and outside the deviation.
     """
 
@@ -37,10 +37,13 @@ class DivideByGroupStd:
     num_imagined: int = 0
     # Smallest deviation that is divided by. Default: ours (none; arXiv 2502.01600's code has 1e-7).
     floor: float = 0.0
+    # Factor of the deviation. Default: ours (1).
+    factor: float = 1.0
 
     def __post_init__(self) -> None:
         require(self, "eps", low=0.0)
         require(self, "floor", low=0.0)
+        require(self, "factor", low=0.0)
         require(self, "num_imagined", low=0)
         require_one_of(self, "std", ("unbiased", "biased"))
 
@@ -52,7 +55,7 @@ class DivideByGroupStd:
             std_P = self._with_imagined(advantage_B, group_B, num, scored_B, ddof)
         std_P = torch.where(segments.count(group_B, num, scored_B) == 1, 1.0, std_P)
         std_P = std_P.clamp(min=self.floor) if self.floor else std_P
-        return torch.where(scored_B, advantage_B / (std_P + self.eps)[group_B], 0)
+        return torch.where(scored_B, advantage_B / (self.factor * std_P + self.eps)[group_B], 0)
 
     def _with_imagined(
         self, advantage_B: Tensor, group_B: Tensor, num: int, scored_B: Tensor, ddof: int

@@ -1,0 +1,67 @@
+"""Zero-variance groups repaired by a prompt's own history, retries and ranks of cut-off answers."""
+
+import dataclasses
+from typing import Any
+
+from strop.advantage.scale.divide_by_group_std import DivideByGroupStd
+from strop.algorithm import Algorithm
+from strop.curation.bring_back_opposites import BringBackOpposites
+from strop.loss.ratio.ratio_per_token import RatioPerToken
+from strop.part import Use
+from strop.recipes._base import with_policy
+from strop.recipes._inherit import inherits
+from strop.recipes.grpo import grpo
+from strop.reward.rank_truncated_by_entropy import RankTruncatedByEntropy
+from strop.reward.reward_short_right_answers import RewardShortRightAnswers
+
+
+@inherits(grpo, without=("eps", "normalize_std"))
+def r3_replay_reflection_ranking(
+    *,
+    # Earlier rollouts that come back into a group of one outcome.
+    k: int = 1,
+    # Mean earlier outcome below which a prompt is asked once more; 0: never.
+    tau: float = 0.5,
+    # How it is asked, with its {prompt} and a wrong {answer}.
+    words: str = BringBackOpposites.words,
+    # Share of a cut-off answer's tokens that are its peak.
+    p: float = 0.2,
+    # Reward of the best cut-off answer where none is right; 0: no ranking.
+    R_max: float = 0.5,
+    # Length from which a right answer gets no more for being short; 0: none gets more.
+    length: int = 32768,
+    # Factor of the deviation, and what is added to it.
+    alpha: float = 1.0,
+    lambda_: float = 1e-6,
+    # Ratio to the policy that drew a token; without it, to the policy before the update.
+    of_sampler: bool = True,
+    std: str = "unbiased",
+    **parent: Any,
+) -> Algorithm:
+    """R^3: Replay, Reflection, and Ranking Rewards for LLM Reinforcement Learning.
+
+    arXiv 2601.19620, algorithm 1. Code: none released. Parent: grpo. Status: partial.
+
+    Equation: A_i = (R_i - mean_g) / (alpha std_g + lambda_) over rollouts and what came back.
+    Differs from the parent: groups of one outcome get earlier rollouts of the other one; prompts
+    that go badly are asked again with a wrong answer in sight; where all fail, cut-off answers are
+    ranked by where their entropy is; short right answers earn more.
+    Differs from the paper: it does not state k, tau, p, R_max, alpha, lambda_, the words and the
+    size of the store; all are inferred, as is the ratio of what came back (of_sampler).
+    Try: k, tau, words (an instruction to find the mistake), alpha.
+    """
+    algorithm = grpo(**parent, std=std)
+    mean, _, spread = algorithm.advantage
+    if of_sampler:
+        ratio = Use(RatioPerToken(), (("logp_old_T", "logp_sampler_T"),))
+        algorithm = with_policy(algorithm, ratio=ratio)
+    shaping = (Use(RewardShortRightAnswers(length)),) if length else ()
+    ranking = (Use(RankTruncatedByEntropy(p, R_max)),) if R_max else ()
+    history = BringBackOpposites(k, retry_below=tau, words=words)
+    scale = DivideByGroupStd(lambda_, std, factor=alpha)
+    return dataclasses.replace(
+        algorithm,
+        reward=(*algorithm.reward, *shaping, *ranking),
+        curation=(Use(history),) if k or tau else (),
+        advantage=(mean, Use(scale), spread),
+    )

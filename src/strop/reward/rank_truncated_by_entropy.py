@@ -1,0 +1,63 @@
+"""Give answers that were cut off a rank where no answer of the prompt is right."""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from strop import segments
+from strop.part import require
+
+
+@dataclass(frozen=True)
+class RankTruncatedByEntropy:
+    """Among failures, a cut-off answer that is undecided at few places and sure elsewhere wins.
+
+        peak_i = mean of the max(1, floor(peak_share T_i)) highest entropies,  all_i = mean of all
+        i beats j: peak_i > peak_j and all_i < all_j
+        reward_i <- best (1 - k_i / (N - 1)),  k_i = rank by the number beaten, 0 for the most
+
+    N: truncated rollouts of the prompt; equals share the mean of their ranks. Only where every
+    scored rollout of the prompt has outcome < success. Entropies are the engine's.
+
+    Reads: reward_B, outcome_B [B] float, group_B [B] int, scored_B, truncated_B [B] bool,
+    entropy_behavior_T [T] float, rollout_T [T] int, mask_T [T] bool.   Writes: reward_B [B] float.
+    Source: arXiv 2601.19620, sec. 3.2 (structural entropy ranking).
+    Differs from the source: ranks of equals are ours, and peak_share and best (not stated there).
+    Nearest part: none.
+    Edges: one truncated rollout -> best; none, or a right answer -> reward stays; outcome stays.
+    """
+
+    # Share of an answer's tokens that are its peak. Default: ours (not stated).
+    peak_share: float = 0.2
+    # Reward of the first, reward units. Default: ours (not stated).
+    best: float = 0.5
+    # Outcome from which an answer is right. Default: ours (1, of rewards in {0, 1}).
+    success: float = 1.0
+
+    def __post_init__(self) -> None:
+        require(self, "peak_share", low=0.0, high=1.0)
+        require(self, "best")
+        require(self, "success")
+
+    def __call__(
+        self, reward_B: Tensor, outcome_B: Tensor, group_B: Tensor, scored_B: Tensor,
+        truncated_B: Tensor, entropy_behavior_T: Tensor, rollout_T: Tensor, mask_T: Tensor,
+    ) -> Tensor:  # fmt: skip
+        num, num_P = reward_B.shape[0], int(group_B.max()) + 1 if group_B.numel() else 0
+        right_P = segments.count(group_B, num_P, scored_B & (outcome_B >= self.success)) > 0
+        row_N = (scored_B & truncated_B & ~right_P[group_B]).nonzero().squeeze(1)
+        tokens = (rollout_T, num)
+        share = self.peak_share
+        peak_N = -segments.mean_of_lowest(-entropy_behavior_T, *tokens, share, mask_T)[row_N]
+        all_N = segments.mean(entropy_behavior_T, *tokens, mask_T)[row_N]
+        group_N = group_B[row_N]
+        peers_NN = group_N[:, None] == group_N
+        beats_NN = peers_NN & (peak_N[:, None] > peak_N) & (all_N[:, None] < all_N)
+        beaten_N = beats_NN.sum(1)
+        more_N = (peers_NN & (beaten_N > beaten_N[:, None])).sum(1)
+        equal_N = (peers_NN & (beaten_N == beaten_N[:, None])).sum(1)
+        rank_N = more_N + (equal_N - 1) / 2
+        given_N = self.best * (1 - rank_N / (peers_NN.sum(1) - 1).clamp(min=1))
+        result_B = reward_B.clone()
+        result_B[row_N] = given_N.to(reward_B.dtype)
+        return result_B
