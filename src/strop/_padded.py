@@ -30,6 +30,8 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "logp_beh": ("logp_behavior_T",),
     "logp_roll": ("logp_behavior_T", "logp_sampler_T"),
     "entropy": ("entropy_T", "entropy_old_T"),
+    "logp_ref": ("logp_ref_T", "logp_stored_T"),
+    "token_ids": ("id_T",),
     "values": ("value_T",),
     "values_old": ("value_old_T",),
     "returns": ("return_T",),
@@ -61,6 +63,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "greedy_rewards": ("greedy_reward_B",),
     "demo_mask": ("origin_T",),
     "hint_mask": ("origin_T",),
+    "replay_mask": ("origin_T",),
     "off_policy_mask": ("origin_T",),
     "bundles": ("bundle_B",),
     "players": ("player_B", "role_B"),
@@ -105,10 +108,12 @@ CALLS: dict[str, tuple[str, tuple[str, ...]]] = {
 }
 # Names of a recipe's loss or advantages beside the recipe's own.
 ALIASES = {
+    "gtpo_conflict_loss": "gtpo_conflict",
     "gpg_loss": "gpg", "hapo_loss": "hapo", "hpt_loss": "hpt", "loop_loss": "loop",
     "rover_reward": "rover",
 }  # fmt: skip
-ORIGINS = {"demo_mask": 2, "hint_mask": 3, "off_policy_mask": 2}  # origin_T where the mask is true
+# origin_T where the mask is true.
+ORIGINS = {"demo_mask": 2, "hint_mask": 3, "off_policy_mask": 2, "replay_mask": 4}
 # Columns that follow from the mask alone.
 FROM_MASK = frozenset({"mask_T", "gradient_T", "denominator_T", "turn_T", "rollout_T", "rollout_K",
                        "index_K", "size_B", "index_B"})  # fmt: skip
