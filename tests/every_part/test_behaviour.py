@@ -260,6 +260,7 @@ def outputs(part) -> dict[str, Tensor]:
         small_B = torch.where(batch["index_B"] % 3 == 0, 1e-3, 1.0).double()
         batch = batch.set(
             advantage_B=batch["advantage_B"] * small_B,
+            advantage_T=batch["advantage_T"] * torch.where(hint_T, 9, 1),
             outcome_B=(batch["index_B"] * 3 % 4).double() / 2,
             max_length=torch.tensor(8 + 3 * seed),
             scored_B=torch.ones_like(batch["scored_B"]),
