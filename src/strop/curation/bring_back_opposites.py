@@ -67,7 +67,7 @@ class BringBackOpposites:
             draws, too_long = self._retries(batch, store, services, rng)
             state = {**state, "asked": True, "too_long": too_long}
             if draws:
-                return Result(Curated(everything_B, "", ask=draws), state)
+                return Result(Curated(everything_B, "uniform_group", ask=draws), state)
         plain_P = batch["draw_P"] < RETRY
         found = None if store is None else self._opposites(batch, store, plain_P, rng)
         add, age_B = found or (None, torch.zeros(1))
@@ -81,7 +81,7 @@ class BringBackOpposites:
             "retry/too_long": float(state["too_long"]),
         }
         state = {"columns": columns_of(kept), "asked": False, "too_long": 0}
-        return Result(Curated(everything_B, "", add=add), state, metrics)
+        return Result(Curated(everything_B, "uniform_group", add=add), state, metrics)
 
     def _opposites(
         self, batch: Batch, store: Batch, plain_P: Tensor, rng: torch.Generator
