@@ -27,8 +27,7 @@ class HiddenNumber(Environment):
         check_number("hidden_number: turn_cost", turn_cost, 0.0, 1.0, whole=False)
         self.size, self.turn_cost, self.is_compact = size, turn_cost, style == "compact"
         self.max_turns = max_turns or size.bit_length()
-        digits = len(str(size))  # a number of several digits also needs a token that ends it
-        self.max_tokens = (digits + (digits > 1)) if self.is_compact else 64
+        self.max_tokens = tokens_of(size, self.is_compact)
         self.reward_range = (0.0, 1.0)
         self.number = self.low = self.high = 1
         self.guesses = 0
@@ -46,7 +45,7 @@ class HiddenNumber(Environment):
 
     def step(self, action: str) -> Observation:
         """Compare the guess with the number."""
-        guess = self._read(action)
+        guess = number_in(action, self.size, self.is_compact)
         self.guesses += 1
         if guess is None:
             text = self._range() if self.is_compact else "That is no number in the range.\n"
@@ -61,16 +60,6 @@ class HiddenNumber(Environment):
         word = "higher" if guess < self.number else "lower"
         return self._observe(self._range() if self.is_compact else f"It is {word}.\n")
 
-    def _read(self, action: str) -> int | None:
-        """The guess, or None when there is no number from 1 to n, or more than one."""
-        found = re.match(r"\d+", action) if self.is_compact else re.search(r"\d+", action)
-        if found is None or len(found.group()) > 7:
-            return None
-        if not self.is_compact and len(set(re.findall(r"\d+", action))) > 1:
-            return None
-        guess = int(found.group())
-        return guess if 1 <= guess <= self.size else None
-
     def _range(self) -> str:
         return f":{self.low},{self.high}="
 
@@ -78,3 +67,20 @@ class HiddenNumber(Environment):
         self, text: str, reward: float = 0.0, done: bool = False, valid: bool = True
     ) -> Observation:
         return Observation(text, reward, done, state=f"{self.low},{self.high}", valid=valid)
+
+
+def number_in(action: str, most: int, is_compact: bool) -> int | None:
+    """The number that an action says, or None when it says none from 1 to `most`, or several."""
+    found = re.match(r"\d+", action) if is_compact else re.search(r"\d+", action)
+    if found is None or len(found.group()) > 7:
+        return None
+    if not is_compact and len(set(re.findall(r"\d+", action))) > 1:
+        return None
+    number = int(found.group())
+    return number if 1 <= number <= most else None
+
+
+def tokens_of(most: int, is_compact: bool) -> int:
+    """Most tokens of such an action; one of several digits also needs a token that ends it."""
+    digits = len(str(most))
+    return (digits + (digits > 1)) if is_compact else 64

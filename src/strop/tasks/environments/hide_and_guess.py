@@ -11,9 +11,9 @@ action begins with.
 """
 
 import random
-import re
 
 from strop.tasks.environment import Environment, Observation, check_number, check_style
+from strop.tasks.environments.hidden_number import number_in, tokens_of
 
 
 class HideAndGuess(Environment):
@@ -38,8 +38,7 @@ class HideAndGuess(Environment):
         self.roles = (0,) + (1,) * defenders
         self.guesses = guesses or max(size.bit_length() - 1, defenders)
         self.max_turns = -(-self.guesses // defenders)
-        digits = len(str(size))  # a number of several digits also needs a token that ends it
-        self.max_tokens = (digits + (digits > 1)) if self.is_compact else 64
+        self.max_tokens = tokens_of(size, self.is_compact)
         self.reward_range = (0.0, 1.0)
 
     def reset(self, seed: int) -> Observation:
@@ -55,7 +54,7 @@ class HideAndGuess(Environment):
 
     def step(self, action: str) -> Observation:
         """Hide a number, or guess it."""
-        number = self._read(action)
+        number = number_in(action, self.size, self.is_compact)
         if not self.number:
             self.forfeited = number is None
             self.number = number or random.Random(self.seed).randint(1, self.size)
@@ -78,16 +77,6 @@ class HideAndGuess(Environment):
     def _guesser(self) -> int:
         """The defender who has the next guess."""
         return 1 + self.made % (len(self.roles) - 1)
-
-    def _read(self, action: str) -> int | None:
-        """The number, or None when there is none from 1 to n, or more than one."""
-        found = re.match(r"\d+", action) if self.is_compact else re.search(r"\d+", action)
-        if found is None or len(found.group()) > 7:
-            return None
-        if not self.is_compact and len(set(re.findall(r"\d+", action))) > 1:
-            return None
-        number = int(found.group())
-        return number if 1 <= number <= self.size else None
 
     def _range(self) -> str:
         """What the next guesser is told."""
