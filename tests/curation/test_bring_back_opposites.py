@@ -1,10 +1,13 @@
 import io
 from types import SimpleNamespace
 
+import pytest
 import torch
 from ragged import ragged_batch
 
+from strop.batch import Batch
 from strop.curation.bring_back_opposites import RETRY, BringBackOpposites
+from strop.errors import UserError
 from strop.part import Use, call
 
 
@@ -24,13 +27,15 @@ class Words:
         return ids if len(ids) <= self.room else ()
 
 
-def batch_of(step, outcomes, uids=(7, 8), draws=(0, 0), scored=None):
+def batch_of(step, outcomes, uids=(7, 8), draws=(0, 0), scored=None, episodes=False):
     """Groups of three with these outcomes; every token is the policy's but each first."""
     outcome_B = torch.tensor(outcomes).double()
     num = len(outcomes)
     batch = ragged_batch(step, group_sizes=(3,) * (num // 3), max_turns=1)
     order = torch.argsort(batch["group_B"], stable=True)
     batch = batch.take(order)
+    if not episodes:
+        batch = Batch({k: v for k, v in batch.columns.items() if k != "valid_K"})
     scored_B = torch.ones(num, dtype=torch.bool) if scored is None else torch.tensor(scored)
     return batch.set(
         step=torch.tensor(step), outcome_B=outcome_B, reward_B=outcome_B, scored_B=scored_B,
@@ -119,6 +124,14 @@ def test_words_without_room_are_counted():
     assert found.value.ask == ()
     assert found.metrics["retry/too_long"] == 1
     assert go(BringBackOpposites(), batch_of(2, FIRST), state, services).value.ask == ()
+
+
+def test_episodes_are_not_asked_once_more():
+    part = BringBackOpposites(retry_below=0.5)
+    played = batch_of(1, FIRST, episodes=True)
+    assert go(BringBackOpposites(), played, part.init()).metrics["replay/stored"] == 6
+    with pytest.raises(UserError, match="set retry_below to 0"):
+        go(part, played, part.init())
 
 
 def test_the_newest_of_every_prompt_stay():

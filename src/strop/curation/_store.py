@@ -46,3 +46,13 @@ def as_rows(drawn: Batch, batch: Batch, step: int) -> Batch:
     old_T = drawn["mask_T"] & (drawn["made_at_B"] < step)[drawn["rollout_T"]]
     drawn = drawn.set(origin_T=torch.where(old_T, REPLAY, drawn["origin_T"]))
     return Batch({name: drawn[name] for name in batch.columns})
+
+
+def in_groups(rows: Batch, batch: Batch, groups: list[int]) -> Batch:
+    """The rollouts as members of these groups of `batch`, one of each."""
+    index_N = torch.tensor(groups)
+    columns = {
+        name: batch[name][index_N] if level_of(name) == "P" else column
+        for name, column in rows.columns.items()
+    }
+    return Batch({**columns, "group_B": torch.arange(len(groups))})

@@ -1,6 +1,5 @@
 """Where all rollouts of a prompt ended alike, bring back earlier ones that ended otherwise."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,8 +7,9 @@ import torch
 from torch import Tensor
 
 from strop import segments
-from strop.batch import Batch, level_of
-from strop.curation._store import as_rows, columns_of, dated, joined, opened
+from strop.batch import Batch
+from strop.curation._store import as_rows, columns_of, dated, in_groups, joined, opened
+from strop.errors import UserError
 from strop.part import Curated, Draw, Result, require
 
 RETRY = 1 << 19  # added to the draw's number: the group was shown a wrong answer
@@ -33,7 +33,8 @@ class BringBackOpposites:
     Source: arXiv 2601.19620, algorithm 1.
     Differs from the source: every number and the words are ours, they are not stated there.
     Nearest part: replay_rollouts, whose store it shares; there what comes back is a group apart.
-    Edges: no such rollout stored -> group stays uniform; the store is in the checkpoint.
+    Edges: no such rollout stored -> group stays uniform; episodes with retry_below above
+    0 -> UserError; the store is in the checkpoint.
     """
 
     # Rollouts that come back. Default: ours.
@@ -61,6 +62,11 @@ class BringBackOpposites:
         self, batch: Batch, outcome_B: Tensor, group_B: Tensor, scored_B: Tensor, services: Any,
         rng: torch.Generator, state: dict[str, Any],
     ) -> Result:  # fmt: skip
+        if self.retry_below > 0 and "valid_K" in batch:
+            raise UserError(
+                "bring_back_opposites asks once more by other words, which the episodes of an "
+                "environment do not take: set retry_below to 0"
+            )
         everything_B, stored = torch.ones_like(scored_B), state["columns"]
         store = opened(stored, batch) if stored else None
         if store is not None and not state["asked"]:
@@ -103,7 +109,7 @@ class BringBackOpposites:
             return None
         drawn = store.take(torch.tensor(rows))
         age_B = (int(batch["step"]) - drawn["made_at_B"]).double()
-        return _in_groups(as_rows(drawn, batch, int(batch["step"])), batch, groups), age_B
+        return in_groups(as_rows(drawn, batch, int(batch["step"])), batch, groups), age_B
 
     def _retries(
         self, batch: Batch, store: Batch, services: Any, rng: torch.Generator
@@ -135,13 +141,3 @@ class BringBackOpposites:
 
 def _uids(store: Batch) -> Tensor:
     return store["uid_P"][store["group_B"]]
-
-
-def _in_groups(rows: Batch, batch: Batch, groups: list[int]) -> Batch:
-    """The rollouts as members of these groups of the batch."""
-    index_N = torch.tensor(groups)
-    columns: Mapping[str, Tensor] = {
-        name: batch[name][index_N] if level_of(name) == "P" else column
-        for name, column in rows.columns.items()
-    }
-    return Batch({**columns, "group_B": torch.arange(len(groups))})
