@@ -15,8 +15,10 @@ OWN = (
     ("marker_at_B", "int"), ("bundle_B", "int"), ("slot_B", "int"), ("bundle_score_B", "float"),
     ("sequence_is_weight_B", "float"), ("grad_norm_B", "float"),
     ("budget_B", "int"), ("format_B", "int"),
-    ("guess_seed_T", "int"), ("logp_proxy_T", "float"), ("noise_level_B", "float"), ("prior_B", "float"),
+    ("guess_seed_T", "int"), ("logp_proxy_T", "float"),
+    ("noise_level_B", "float"), ("prior_B", "float"),
     ("kl_weight_T", "float"), ("difficulty_B", "difficulty"),
+    ("made_advantage_B", "float"),
     ("rank_B", "float"), ("rank_speed_B", "float"), ("rank_turn_B", "float"),
 )  # fmt: skip
 

@@ -49,6 +49,7 @@ RECIPES = (
     "hpt",
     "rl_plus",
     "r3_replay_reflection_ranking",
+    "skywork_ssb",
     "ace",
     "rose_tree",
     "spo_chain",

@@ -77,7 +77,8 @@ def values_for(name: str, shape: tuple[int, int], rng: torch.Generator) -> Tenso
         return torch.rand(num, width, generator=rng) < 0.5
     if name in ("sum_pi_squared", "rollout_is_weights"):
         return rand(num, width)
-    if name in ("prompt_confidence", "first_success", "rank", "rank_speed", "rank_turn"):
+    if name in ("prompt_confidence", "first_success", "rank", "rank_speed", "rank_turn",
+                "made_advantage"):  # fmt: skip
         return rand(num)
     if name in COMPONENTS:
         return rand(num, 2)

@@ -33,14 +33,16 @@ OF = {
     "archer": {"plan.warmup_steps": 1, "plan.num_critic_updates": 3, "curation.num_drawn": 5},
     "hiper_hae(switch_tags=('(', ')'), subgoal_tags=('+', '-'), action_tags=('*', '/'))": {},
     "spo_tree(p0=1.0)": {**TREE, "curation.max_age": 3},
+    "skywork_ssb": {"curation.share": 2.0, "curation.capacity": 40},
 }
+SINGLE_TURN = ("spo_tree", "skywork_ssb")
 
 
 def raw_of(lab, recipe, steps=4, **sections):
     raw = lab.raw(recipe, reward="even", training={"steps": steps, "save_every": 2}, **sections)
     raw["algorithm"] |= OF[recipe] | {"rollout.temperature": 2.0}
     raw.setdefault("critic", {"lr": 1e-2})
-    if "spo" not in recipe:
+    if not recipe.startswith(SINGLE_TURN):
         file = lab.data.parent / "even.py"
         file.write_text(ENVIRONMENT, encoding="utf-8")
         raw["data"] = {"task": f"{file}:Even", "train_size": 12, "validation_size": 2}
@@ -87,7 +89,8 @@ def test_goes_on_bit_for_bit(recipe, lab, runner, tmp_path):
     if "hiper" not in recipe:
         assert any(line["replay/age_mean"] > 0 for line in lines)
         state, _ = saved(tmp_path / "whole")
-        store = state["state"]["curation.replay_rollouts"]["columns"]
+        (kept,) = (v for k, v in state["state"].items() if k.startswith("curation.replay_"))
+        store = kept["columns"]
         assert store["rollout_K"].numel() > 0
 
 

@@ -1,0 +1,59 @@
+"""Rollouts drawn by the size of their advantage, out of a store where new ones teach too little."""
+
+import dataclasses
+from typing import Any
+
+from strop.advantage.baseline.keep_made_advantage import KeepMadeAdvantage
+from strop.algorithm import Algorithm
+from strop.curation.replay_by_advantage import ReplayByAdvantage
+from strop.loss.ratio.ratio_per_token import RatioPerToken
+from strop.part import Use
+from strop.recipes._base import with_policy
+from strop.recipes._inherit import inherits
+from strop.recipes.grpo import grpo
+from strop.reward.note_reward import NoteReward
+
+
+@inherits(grpo)
+def skywork_ssb(
+    *,
+    # Rollouts of an update / rollouts sampled; 0: all of them and no store, which is grpo.
+    share: float = 0.5,
+    # Rollouts that fit into the store; 0: as many as an update has.
+    capacity: int = 0,
+    # Power of |A| in the weights; 0: all alike.
+    exponent: float = 1.0,
+    # Added to |A| in the store.
+    floor: float = 1e-4,
+    # Ratio to the policy that drew a token; without it, to the policy before the update.
+    of_sampler: bool = True,
+    **parent: Any,
+) -> Algorithm:
+    """Skywork R1V2: Multimodal Hybrid Reinforcement Learning for Reasoning (SSB).
+
+    arXiv 2504.16656, sec. 3.2 to 3.3. Code: none released. Parent: grpo. Status: partial.
+
+    Equation: A_i = (R_i - mean_g) / (std_g + eps) among the peers of its own step; rows of A = 0
+    leave; P(i) = |A_i| / sum |A| over this step's, (|A_i| + floor) / sum over the store's.
+    Differs from the parent: an update has rows drawn with replacement, new ones first, then those
+    of a store (oldest out first); a row keeps its A and the log-probabilities of its drawing.
+    Differs from the paper: it says in words only that rows of A != 0 are kept and drawn by |A|;
+    share, capacity, exponent, floor, the order of drawing and the ratio are inferred from
+    TIGER-AI-Lab/VL-Rethinker, whose replay it cites. Its filter of the prompts before training and
+    its phase on preferences (MPO: DPO, BCO, likelihood) are not in it; its reward is what is given.
+    Try: capacity (a multiple of num_prompts * num_rollouts), share (1), exponent (0.5).
+    """
+    algorithm = grpo(**parent)
+    if share == 0:
+        return algorithm
+    *compared, spread = algorithm.advantage
+    if of_sampler:
+        ratio = Use(RatioPerToken(), (("logp_old_T", "logp_sampler_T"),))
+        algorithm = with_policy(algorithm, ratio=ratio)
+    made = (Use(use.part, (("advantage_B", "made_advantage_B"),)) for use in compared)
+    return dataclasses.replace(
+        algorithm,
+        reward=(*algorithm.reward, Use(NoteReward()), *made),
+        curation=(Use(ReplayByAdvantage(share, capacity, exponent, floor)),),
+        advantage=(*compared, Use(KeepMadeAdvantage()), spread),
+    )
