@@ -151,9 +151,10 @@ def logged(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
     found["prs"] = keys_of_run(runner, raw, folder / "prs")
     pairs = [{**row, "chosen": "1+1", "rejected": "2"} for row in rows]
     lab.data.write_text("".join(json.dumps(row) + "\n" for row in pairs), encoding="utf-8")
-    raw = lab.raw("dpo", reward="even", evaluation={"every": 3}, training={"save_every": 0})
-    raw["algorithm"]["sampling.num_rollouts"] = 2
-    found["dpo"] = keys_of_run(runner, raw, folder / "dpo")
+    for name in ("dpo", "skywork_mpo"):
+        raw = lab.raw(name, reward="even", evaluation={"every": 3}, training={"save_every": 0})
+        raw["algorithm"]["sampling.num_rollouts"] = 2
+        found[name] = keys_of_run(runner, raw, folder / name)
     raw = lab.raw("entropy_sft", reward="even", training={"save_every": 0})
     raw["algorithm"]["sampling.num_rollouts"] = 1
     found["entropy_sft"] = keys_of_run(runner, raw, folder / "entropy_sft")

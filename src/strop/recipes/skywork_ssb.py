@@ -39,8 +39,8 @@ def skywork_ssb(
     of a store (oldest out first); a row keeps its A and the log-probabilities of its drawing.
     Differs from the paper: it says in words only that rows of A != 0 are kept and drawn by |A|;
     share, capacity, exponent, floor, the order of drawing and the ratio are inferred from
-    TIGER-AI-Lab/VL-Rethinker, whose replay it cites. Its filter of the prompts before training and
-    its phase on preferences (MPO: DPO, BCO, likelihood) are not in it; its reward is what is given.
+    TIGER-AI-Lab/VL-Rethinker, whose replay it cites. Its filter of the prompts before training is
+    not in it; its phase on preferences is skywork_mpo; its reward is what is given.
     Try: capacity (a multiple of num_prompts * num_rollouts), share (1), exponent (0.5).
     """
     algorithm = grpo(**parent)
