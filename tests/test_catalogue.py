@@ -43,7 +43,7 @@ def test_a_part_as_its_file_describes_it():
     assert entry.reads == ("advantage_B", "group_B", "scored_B")
     assert entry.line("Reads") == "advantage_B [B] float, group_B [B] int, scored_B [B] bool"
     assert entry.line("Nearest part") == "divide_by_group_mad"
-    assert entry.line("Edges").startswith("group of one -> divided by 1 + eps; all equal")
+    assert entry.line("Edges").startswith("group of one -> divided by factor + eps; all equal")
     assert entry.line("Nothing") == ""
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from strop.advantage.scale.praise_other_stages import PraiseOtherStages
 from strop.algorithm import Algorithm
-from strop.control.carry_entropy_forward import CarryEntropyForward
+from strop.control.carry_metric_forward import CarryMetricForward
 from strop.part import Use
 from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
@@ -52,5 +52,5 @@ def aepo_arbitrary(
         rollout=Use(rollout),
         advantage=(*chain, Use(PraiseOtherStages(smallest)), credit),
         selection=(Use(SwapInOtherStages(s)),),
-        control=(Use(CarryEntropyForward(previous, keep="last")),),
+        control=(Use(CarryMetricForward(previous, keep="last")),),
     )

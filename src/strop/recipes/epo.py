@@ -4,7 +4,7 @@ import dataclasses
 from typing import Any
 
 from strop.algorithm import Algorithm, Term
-from strop.control.carry_entropy_forward import CarryEntropyForward
+from strop.control.carry_metric_forward import CarryMetricForward
 from strop.loss.average.average_per_turn import AveragePerTurn
 from strop.loss.penalty.smooth_entropy import SmoothEntropy
 from strop.part import Use
@@ -52,5 +52,5 @@ def epo(
         algorithm,
         rollout=Use(PlayTurns()),
         terms=(*algorithm.terms, bonus),
-        control=() if given else (Use(CarryEntropyForward()),),
+        control=() if given else (Use(CarryMetricForward()),),
     )

@@ -7,7 +7,7 @@ from typing import Any
 from strop.advantage.scale.charge_entropy import ChargeEntropy
 from strop.advantage.weight.protect_shared_tokens import ProtectSharedTokens
 from strop.algorithm import Algorithm
-from strop.control.carry_entropy_forward import CarryEntropyForward
+from strop.control.carry_metric_forward import CarryMetricForward
 from strop.errors import UserError
 from strop.loss.bound.follow_advantage import FollowAdvantage
 from strop.part import Use
@@ -60,5 +60,5 @@ def gtpo_conflict(
         algorithm,
         advantage=(centre, Use(ChargeEntropy(gamma)), spread, Use(protect)),
         selection=(Use(held),),
-        control=() if released else (Use(CarryEntropyForward(KNOB, keep="first")),),
+        control=() if released else (Use(CarryMetricForward(KNOB, keep="first")),),
     )

@@ -4,7 +4,7 @@ import dataclasses
 from typing import Any
 
 from strop.algorithm import Algorithm, Term
-from strop.control.carry_entropy_forward import CarryEntropyForward
+from strop.control.carry_metric_forward import CarryMetricForward
 from strop.errors import UserError
 from strop.loss.head_subset import column_of
 from strop.loss.penalty.pull_nucleus_entropy import PullNucleusEntropy
@@ -61,7 +61,7 @@ def siren(
         coef=coef,
     )
     measured = pull == "anchor" and isinstance(anchor, float | int) and anchor < 0
-    carry = CarryEntropyForward("terms.entropy.objective.anchor", "siren/entropy", "first")
+    carry = CarryMetricForward("terms.entropy.objective.anchor", "siren/entropy", "first")
     algorithm = grpo(normalize_std=False, **parent)
     return dataclasses.replace(
         algorithm,

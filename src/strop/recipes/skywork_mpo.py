@@ -4,7 +4,7 @@ import dataclasses
 from typing import Any
 
 from strop.algorithm import Algorithm, Term
-from strop.control.carry_entropy_forward import CarryEntropyForward
+from strop.control.carry_metric_forward import CarryMetricForward
 from strop.loss.bound.follow_log_likelihood import FollowLogLikelihood
 from strop.loss.bound.prefer_above_threshold import PreferAboveThreshold
 from strop.part import Use
@@ -50,7 +50,7 @@ def skywork_mpo(
         on=Use(KeepPreferred()),
         coef=w3,
     )
-    carry = CarryEntropyForward(THRESHOLD, "preference/reward_mean")
+    carry = CarryMetricForward(THRESHOLD, "preference/reward_mean")
     return dataclasses.replace(
         algorithm,
         terms=(

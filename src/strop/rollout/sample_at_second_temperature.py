@@ -27,7 +27,7 @@ class SampleAtSecondTemperature(SamplingFields):
         as many again for the first `share` of the draws, each a group of its own: at the
         temperature hot if previous <= target (stage 1), else at cool (stage 2)
 
-    previous is the entropy of the step before, as carry_entropy_forward sets it.
+    previous is the entropy of the step before, as carry_metric_forward sets it.
 
     Reads: draws.   Writes: the token, turn, rollout and prompt tables, and stage_B [B] int.
     Source: code only: 597358816/AEPO (the method of arXiv 2510.08141).

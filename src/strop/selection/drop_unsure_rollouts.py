@@ -18,7 +18,7 @@ class DropUnsureRollouts:
         initial > threshold: a policy that begins above it is never held to it
 
     `initial` is the entropy of the first policy; below 0 it is the mean of this very step.
-    carry_entropy_forward hands it on from the first step.
+    carry_metric_forward hands it on from the first step.
 
     Reads: entropy_old_T [T] float, mask_T [T] bool, rollout_T [T] int, scored_B [B] bool.
     Writes: gradient_T, denominator_T [T] bool.

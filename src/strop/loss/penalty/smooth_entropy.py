@@ -17,7 +17,7 @@ class SmoothEntropy:
         objective_t = entropy_t - smooth * alpha * P_t
         P_t = relu(corridor[0] * past - entropy_t) + relu(entropy_t - corridor[1] * past)
 
-    past is the mean entropy of the steps so far, as carry_entropy_forward sets it.
+    past is the mean entropy of the steps so far, as carry_metric_forward sets it.
 
     Reads: entropy_T [T] float.   Writes: objective_T [T] float (nats).
     Source: arXiv 2509.22576, eq. 2 to 5.

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from strop.control.carry_entropy_forward import CarryEntropyForward
+from strop.control.carry_metric_forward import CarryMetricForward
 from strop.errors import UserError
 
 
@@ -11,7 +11,7 @@ from strop.errors import UserError
     [("mean", [0.8, 0.6, 0.5]), ("first", [0.8, 0.8, 0.8]), ("last", [0.8, 0.4, 0.3])],
 )
 def test_over_three_steps_with_a_restart(keep, expected):
-    part = CarryEntropyForward("terms.entropy.objective.anchor", "siren/entropy", keep)
+    part = CarryMetricForward("terms.entropy.objective.anchor", "siren/entropy", keep)
     state, carried = part.init(), []
     for entropy in (0.8, 0.4, 0.3):
         state = json.loads(json.dumps(state))
@@ -23,8 +23,8 @@ def test_over_three_steps_with_a_restart(keep, expected):
 
 
 def test_a_step_without_the_metric_and_an_unknown_word():
-    part = CarryEntropyForward()
+    part = CarryMetricForward()
     state = {"sum": 0.8, "count": 1.0, "first": 0.8}
     assert part(metrics={}, state=state)[:2] == ({}, state)
     with pytest.raises(UserError, match="keep must be one of mean, first, last"):
-        CarryEntropyForward(keep="best")
+        CarryMetricForward(keep="best")

@@ -1,4 +1,4 @@
-"""Hand what entropy was in the steps so far to a part of the next step."""
+"""Hand what a metric was in the steps so far to a part of the next step."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,10 +8,10 @@ from strop.part import Result, require_one_of
 
 
 @dataclass(frozen=True)
-class CarryEntropyForward:
-    """A part that compares entropy with its own past finds that past in one of its options.
+class CarryMetricForward:
+    """A part that compares a number, such as entropy, with its past finds that past in an option.
 
-        first: the entropy of the first step;  last: that of the step before
+        first: the metric at the first step;  last: that of the step before
         mean: the mean of all steps so far
 
     The knob is set from the second step on; before that it is the part's own.
