@@ -95,7 +95,7 @@ def test_published_loss_through_the_padded_call():
     logp = logq.gather(2, ids[..., None])[..., 0]
     params = {"K": 0, "beta": -0.1, "kappa": 1.2}
     loss, _ = functional.policy_loss(
-        "one_token_rollout", logp=logp.detach(), logits=z, id=ids, mask=mask, params=params
+        "one_token_rollout", logp=logp.detach(), logits=z, token_ids=ids, mask=mask, params=params
     )
     guess = torch.softmax(z.detach() / 1.2, -1)
     reward = torch.where(torch.arange(5) == ids[..., None], 1.0, -0.1)

@@ -48,7 +48,8 @@ def test_countdown_scores_through_the_grader():
     task = load_task("countdown", num_train=2)
     from strop.tasks.countdown import solutions
 
-    right = solutions(**task.train[0].columns)[0]
+    puzzle = task.train[0].columns
+    right = solutions(puzzle["numbers"], puzzle["target"])[0]
     assert scores(task, [right, "1+1"]) == [1.0, 0.0]
 
 

@@ -16,7 +16,7 @@ def measured(logp, advantage, **columns):
         [1] * num, logp_sampler_T=logp, advantage_T=advantage,
         advantage_B=advantage, reward_B=[0.0] * num, outcome_B=[0.0] * num,
         entropy_behavior_T=[0.5] * num, version_T=torch.zeros(num, dtype=torch.int64),
-        step=torch.tensor(1), **columns,
+        step=torch.tensor(1), id_T=torch.zeros(num, dtype=torch.int64), **columns,
     )  # fmt: skip
     return step_metrics(batch)[KEY]
 

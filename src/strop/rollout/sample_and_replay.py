@@ -11,6 +11,7 @@ from strop.rollout.assemble import COLUMNS, assemble
 from strop.rollout.commands import Strategy
 from strop.rollout.engines.base import Event
 from strop.rollout.listen import listen
+from strop.rollout.sample_independently import SampleIndependently
 
 REPLAY = 4  # origin_T
 NAN = float("nan")
@@ -49,6 +50,10 @@ class SampleAndReplay(SamplingFields):
         logp_T[replayed_T] = torch.tensor(logp, dtype=torch.float32)
         origin_T = torch.where(replayed_T, REPLAY, batch["origin_T"])
         return batch.set(origin_T=origin_T, logp_stored_T=logp_T), None
+
+    def plain(self) -> SampleIndependently:
+        """Fresh answers alone, for scores of the policy."""
+        return SampleIndependently(**self.sampling())
 
 
 def _told(ids: tuple[int, ...]) -> Event:
