@@ -10,6 +10,7 @@ from runs import Runner
 from strop import functional
 from strop.recipes.dr_grpo import dr_grpo
 from strop.recipes.luffy_shaping import luffy_shaping
+from strop.recipes.rl_plus import rl_plus
 
 QUIET = {"entropy_coef": 0.0}
 
@@ -66,11 +67,13 @@ def test_the_mean_is_of_the_joint_group_without_a_deviation():
     assert batch["advantage_B"].tolist() == pytest.approx([0.875] + [-0.125] * 7)
 
 
-def test_without_demonstrations_it_is_dr_grpo_with_the_sum_of_the_answers():
-    batch = stages(luffy_shaping(), ragged_batch(2, groups=(4, 3)))
+@pytest.mark.parametrize("recipe", [luffy_shaping, rl_plus])
+def test_without_demonstrations_it_is_dr_grpo_with_the_sum_of_the_answers(recipe):
+    batch = stages(recipe(), ragged_batch(2, groups=(4, 3)))
     batch = batch.set(logp_old_T=batch["logp_T"])
     number = len({int(batch["rollout_T"][t]) for t in rows_learning(batch)})
-    ours = pushed(luffy_shaping(**QUIET), batch)[1]["logp_T"]
+    ours = pushed(recipe(**QUIET), batch)[1]["logp_T"]
+    assert (ours != 0).any()
     theirs = pushed(dr_grpo(), batch)[1]["logp_T"]
     torch.testing.assert_close(ours, theirs * number)
 

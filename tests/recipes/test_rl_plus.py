@@ -3,14 +3,13 @@ import math
 
 import pytest
 import torch
-from builders import assert_same_push, flat_batch, pushed, ragged_batch, rows_learning, stages
+from builders import assert_same_push, flat_batch, ragged_batch, rows_learning, stages
 from models import Lab
 from runs import Runner
 
 from strop import functional
 from strop.loss.bound.clip_both_sides import ClipBothSides
 from strop.loss.bound.weigh_by_mixture_ratio import WeighByMixtureRatio
-from strop.recipes.dr_grpo import dr_grpo
 from strop.recipes.rl_plus import rl_plus
 
 QUIET = {"entropy_coef": 0.0}
@@ -93,15 +92,6 @@ def test_without_its_two_weights_a_demonstration_is_the_policys_own():
     theirs = ClipBothSides(math.inf, math.inf)(logp_T - old_T, advantage_T).value
     rows_T = batch["mask_T"]
     torch.testing.assert_close(ours[rows_T], theirs[rows_T])
-
-
-def test_without_demonstrations_it_is_dr_grpo_with_the_sum_of_the_answers():
-    batch = stages(rl_plus(), ragged_batch(2, groups=(4, 3)))
-    batch = batch.set(logp_old_T=batch["logp_T"])
-    number = len({int(batch["rollout_T"][t]) for t in rows_learning(batch)})
-    ours = pushed(rl_plus(**QUIET), batch)[1]["logp_T"]
-    theirs = pushed(dr_grpo(), batch)[1]["logp_T"]
-    torch.testing.assert_close(ours, theirs * number)
 
 
 def test_demonstrations_train_beside_the_rollouts(tmp_path):

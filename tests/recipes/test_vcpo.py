@@ -221,5 +221,13 @@ def test_norms_with_adapters_and_of_a_model_that_cannot_be_mapped_over(lab, monk
     monkeypatch.setattr(rollout_gradients, "vmap", refuses)
     torch.testing.assert_close(together, policy.gradient_norms(batch))
     assert (together > 0).all()
+
+    def is_full(*arguments):
+        raise RuntimeError("CUDA out of memory")
+
+    monkeypatch.setattr(rollout_gradients, "vmap", is_full)
+    with pytest.raises(RuntimeError, match="out of memory"):
+        policy.gradient_norms(batch)
+    monkeypatch.undo()
     masked = batch.set(mask_T=torch.zeros_like(batch["mask_T"]))
     assert policy.gradient_norms(masked).tolist() == [0.0] * 4

@@ -70,12 +70,7 @@ def areal_decoupled_ppo(
     reward and the log-linear pi_prox are left out.
     Try: engine.staleness (16), action ("mask"), decoupled (false).
     """
-    chosen = {"ratio_level": ratio_level, "level": level, "action": action,
-              "metric": metric, "agg": agg}  # fmt: skip
-    for name, value in chosen.items():
-        if value not in CHOICES[name]:
-            known = ", ".join(CHOICES[name])
-            raise UserError(f"areal_decoupled_ppo.{name} must be one of {known}: {value!r}")
+    _check(ratio_level=ratio_level, level=level, action=action, metric=metric, agg=agg)
     clip = ClipBothSides(clip_low, clip_high, dual_clip_c)
     algorithm = dataclasses.replace(
         grpo(**parent), plan=Use(SplitIntoMinibatches(num_minibatches=num_minibatches))
@@ -91,6 +86,14 @@ def areal_decoupled_ppo(
         return algorithm
     drop = _drop(level, metric, agg, upper, lower)
     return with_policy(algorithm, on=Use(drop, REJECTING))
+
+
+def _check(**chosen: str) -> None:
+    """Raise UserError for a word that its option does not know."""
+    for name, value in chosen.items():
+        if value not in CHOICES[name]:
+            known = ", ".join(CHOICES[name])
+            raise UserError(f"areal_decoupled_ppo.{name} must be one of {known}: {value!r}")
 
 
 def _weigh(

@@ -71,9 +71,6 @@ def hiper_hae(
     Try: c_keep, lam_seg, keep_mode ("fixed"), the environment strop.tasks.action_block:ActionBlock.
     """
     spans = MarkSpans(switch_tags, subgoal_tags, action_tags, keep)
-    shaped = ("reward_K", "shaped_reward_K")
-    low = EstimateTurnAdvantage(gamma, lam, bootstrap_truncated)
-    high = EstimateSegmentAdvantage(gamma, lam_seg, bootstrap_truncated)
     algorithm = gae(aggregation=aggregation, **parent)
     return dataclasses.replace(
         algorithm,
@@ -81,8 +78,7 @@ def hiper_hae(
         probes=(Use(spans), *(_read(level) for level in LEVELS)),
         advantage=(
             Use(ShapeSegmentRewards(c_keep, keep_mode, c_inv, c_cons)),
-            Use(low, (shaped, ("value_K", "value_low_K"), ("entry_value_K", "value_K"))),
-            Use(high, (shaped, ("switch_value_K", "value_term_K"))),
+            *_credit(gamma, lam, lam_seg, bootstrap_truncated),
             *(_returns(level) for level in LEVELS),
             Use(SpreadOverSpans(normalize)),
         ),
@@ -91,6 +87,17 @@ def hiper_hae(
             *(term for term in algorithm.terms if term.learner == "policy"),
             *(_regress(level, clip_value, aggregation) for level in LEVELS),
         ),
+    )
+
+
+def _credit(gamma: float, lam: float, lam_seg: float, bootstrap_truncated: bool) -> tuple[Use, Use]:
+    """The advantages of turns within their segments, and of segments."""
+    shaped = ("reward_K", "shaped_reward_K")
+    low = EstimateTurnAdvantage(gamma, lam, bootstrap_truncated)
+    high = EstimateSegmentAdvantage(gamma, lam_seg, bootstrap_truncated)
+    return (
+        Use(low, (shaped, ("value_K", "value_low_K"), ("entry_value_K", "value_K"))),
+        Use(high, (shaped, ("switch_value_K", "value_term_K"))),
     )
 
 

@@ -70,11 +70,7 @@ def mars(
     norm = {"paper": "none", "code": "mean"}[variant] if reward_norm == "variant" else reward_norm
     white = _switch("whiten_rewards", whiten_rewards, variant)
     whitens = _switch("whiten_advantages", whiten_advantages, variant)
-    if {norm, advantage_norm} - {*NORMS, "none"}:
-        raise UserError(
-            f"recipe mars: reward_norm and advantage_norm are none, mean or mean_std, they are "
-            f"{norm!r} and {advantage_norm!r}"
-        )
+    _check_norms(norm, advantage_norm)
     if white and variant == "paper":
         raise UserError(
             'recipe mars: whiten_rewards needs variant="code", whose rewards lie on tokens'
@@ -89,6 +85,14 @@ def mars(
         rollout=Use(PlayTurns()),
         advantage=(*first, *credit(gamma, white, advantage_norm), *last, *limit),
     )
+
+
+def _check_norms(*norms: str) -> None:
+    if set(norms) - {*NORMS, "none"}:
+        raise UserError(
+            f"recipe mars: reward_norm and advantage_norm are none, mean or mean_std, they are "
+            f"{' and '.join(map(repr, norms))}"
+        )
 
 
 def _switch(name: str, value: bool | str, variant: str) -> bool:

@@ -40,7 +40,6 @@ class Collector:
         metrics: dict[str, float] = {}
         draws = self._draw(algorithm, state, metrics, None, 0)
         batch: Batch | None = None
-        self.drawn = {}
         for turn in range(10_000):
             new = self._roll_out(algorithm, state, metrics, draws, turn)
             batch = new if batch is None else batch.join(new)

@@ -1,5 +1,6 @@
 """How hard each rollout would push the weights: norms of its own gradient."""
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,6 +13,8 @@ from strop.batch import Batch
 from strop.training.pack import pad_rollouts
 from strop.training.policy import Policy
 
+# What torch says of an operation that it cannot map over rollouts.
+REFUSED = re.compile(r"vmap|functorch|batching rule|data pointer", re.IGNORECASE)
 MOST_BYTES = 512 * 2**20  # of gradients and logits that are held at once
 
 
@@ -62,7 +65,9 @@ def _mapped(policy: Policy, batch: Batch) -> Tensor | None:
     try:
         with sdpa_kernel(SDPBackend.MATH):  # the one that can be mapped over
             grads: dict[str, Tensor] = vmap(grad(summed), (None, 0, 0))(weights, ids_BL, learns_BL)
-    except (RuntimeError, NotImplementedError):
+    except (RuntimeError, NotImplementedError) as error:
+        if not REFUSED.search(str(error)):  # out of memory, say: no reason to go on otherwise
+            raise
         return None
     return (
         torch.stack([g.flatten(1).double().square().sum(1) for g in grads.values()]).sum(0).sqrt()

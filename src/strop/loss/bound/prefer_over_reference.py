@@ -28,7 +28,7 @@ class PreferOverReference:
     rollout_T [T] int, gradient_T [T] bool.   Writes: objective_T [T] float.
     Source: arXiv 2305.18290, eq. 7; code huggingface/trl dpo_trainer.py; reference_weight: arXiv
     2405.19534; ipo: arXiv 2310.12036, eq. 17.
-    Differs from the source: no.
+    Differs from the source: ipo takes d per token, as TRL does; its paper takes sums.
     Nearest part: prefer_by_likelihood, which has no reference.
     Edges: policy = reference -> log(1/2); a prompt without both kinds -> 0, no gradient.
     """
