@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -31,6 +31,7 @@ class ResampleActions:
     Edges: a turn without action tokens, or no room for one in the context -> no fresh action.
     """
 
+    facts: ClassVar[frozenset[str]] = frozenset({"samples_again"})
     # Most tokens of an action; 0: the environment's, or the longest answer. Default: ours.
     max_action_tokens: int = 0
 

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from strop import segments
+from strop.errors import UserError
 from strop.part import Result, require_one_of
 
 PLACES = ("first", "last", "action", "segment", "next")
@@ -76,7 +77,9 @@ class ReadTurnValue:
             goes_on_K = rollout_K == torch.cat([rollout_K[1:], rollout_K.new_full((1,), -1)])[:num]
             value_K = torch.where(goes_on_K, value_K.roll(-1), 0)
             marked_T = torch.zeros_like(mask_T)
-        if self.origins and origin_T is not None:
+        if self.origins:
+            if origin_T is None:
+                raise UserError("read_turn_value.origins needs origin_T")
             marked_T &= torch.isin(origin_T, origin_T.new_tensor(self.origins))
         return Result((value_K, marked_T))
 

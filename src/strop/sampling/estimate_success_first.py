@@ -27,6 +27,7 @@ class EstimateSuccessFirst:
     """
 
     writes: ClassVar[tuple[str, ...]] = ("first_success_B",)
+    facts: ClassVar[frozenset[str]] = frozenset({"samples_again"})
     # Answers to each prompt. Default: released code (n_0, 1).
     num_answers: int = 1
 

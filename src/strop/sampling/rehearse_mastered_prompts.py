@@ -1,7 +1,7 @@
 """Explore the prompts that the first policy did not master; rehearse its answers to the others."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -33,6 +33,7 @@ class RehearseMasteredPrompts:
     than num_stored -> all of them; store and orders are in the checkpoint.
     """
 
+    facts: ClassVar[frozenset[str]] = frozenset({"samples_again"})
     # Answers that decide whether a prompt is mastered. Default: paper (8).
     num_trials: int = 8
     # Stored answers of a step. Default: released code (256).

@@ -95,7 +95,7 @@ class SubtractTrackedSuccess:
             tracked_P = (right_N / (right_N + wrong_N))[row_P].to(value_B.dtype)
             value_B = torch.where((uid_N[row_P] == uid_P)[group_B], tracked_P[group_B], value_B)
         raw_B = torch.where(scored_B, advantage_B - value_B, 0)
-        drift_B = torch.zeros_like(raw_B)
+        drift_B = torch.full_like(raw_B, -1)  # below 0: not measured
         if logp_old_T is not None and logp_ref_T is not None:
             gap_T = (logp_ref_T - logp_old_T).clamp(-CLAMP_NATS, CLAMP_NATS)
             kl_T = gap_T.exp() - gap_T - 1
@@ -131,7 +131,8 @@ class SubtractTrackedSuccess:
             return torch.where(met_N, rho * past_N + new_N, past_N)[kept_N]
 
         tokens = int(torch.where(scored_B, length_B, 0).sum())
-        window = [*state["kl"], float(drift_B.sum()) / tokens] if tokens else state["kl"]
+        measured = tokens and bool((drift_B >= 0).all())
+        window = [*state["kl"], float(drift_B.sum()) / tokens] if measured else state["kl"]
         return {
             "uid": uid_N[kept_N],
             "right": counted("right", size * first_N, right_N),

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from strop import segments
+from strop.errors import UserError
 from strop.part import require, require_one_of
 
 
@@ -59,9 +60,13 @@ class ShapeSegmentRewards:
             turns_K = segments.count(rollout_K, num)[rollout_K]
             price_K = torch.where(turns_K > 1, price_K / turns_K, 0)
         shaped_K = reward_K + torch.where(keeps_K, price_K, 0)
-        if self.c_inv and valid_K is not None:
+        if self.c_inv:
+            if valid_K is None:
+                raise UserError("shape_segment_rewards.c_inv needs valid_K; or set it to 0")
             shaped_K = shaped_K - self.c_inv * (~valid_K.bool()).to(shaped_K.dtype)
-        if self.c_cons and subgoal_K is not None:
+        if self.c_cons:
+            if subgoal_K is None:
+                raise UserError("shape_segment_rewards.c_cons needs subgoal_K; or set it to 0")
             before_K = subgoal_K.roll(1)
             differs_K = (subgoal_K != before_K) & (subgoal_K != 0) & (before_K != 0)
             first_K = rollout_K.diff(prepend=rollout_K[:1] - 1) != 0

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from strop.errors import UserError
 from strop.part import require
 
 
@@ -46,8 +47,12 @@ class SpreadTurns:
         advantage_B: Tensor | None = None,
     ) -> Tensor:
         advantage_T = self.turn_weight * advantage_K[turn_T]
-        if self.second_weight and second_advantage_K is not None:
+        if self.second_weight:
+            if second_advantage_K is None:
+                raise UserError("spread_turns.second_weight needs second_advantage_K")
             advantage_T = advantage_T + self.second_weight * second_advantage_K[turn_T]
-        if self.rollout_weight and advantage_B is not None:
+        if self.rollout_weight:
+            if advantage_B is None:
+                raise UserError("spread_turns.rollout_weight needs advantage_B")
             advantage_T = advantage_T + self.rollout_weight * advantage_B[rollout_T]
         return torch.where(mask_T, advantage_T, 0)

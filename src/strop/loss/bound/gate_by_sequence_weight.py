@@ -22,7 +22,8 @@ class GateBySequenceWeight:
         (k, l) = good where A_t >= 0, else bad; the weight is 1 at W = 0
 
     w is the engine's weight min(exp(logp_old - logp_behavior), engine_cap) of a token, 1 where it
-    is void or engine_cap is 0. It stands inside the gate: no correction goes beside it.
+    is void or engine_cap is 0; log w_s too is held between log 1e-8 and 20. It stands inside the
+    gate: no correction goes beside it.
 
     Reads: log_ratio_T, logp_T, advantage_T [T] float, mask_T [T] bool, rollout_T [T] int;
     logp_old_T, logp_behavior_T [T] float with engine_cap.   Writes: objective_T [T] float.

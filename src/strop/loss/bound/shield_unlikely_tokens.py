@@ -33,7 +33,8 @@ class ShieldUnlikelyTokens(ClipBothSides):
     Source: arXiv 2510.03222, eq. 5 and 6; "code" is CarlanLark/Lp-Reg-dev.
     Differs from the source: k3 of the sampled token is the default, as in its code, where the
     paper writes the whole divergence; the code's counts are of a micro-batch.
-    Nearest part: clip_both_sides; equal to it where share or coef is 0.
+    Nearest part: clip_both_sides; equal to it where share is 0, in "paper" also
+    where coef is.
     Edges: d is held within 20 nats; the code's k3 above 10 has no gradient.
     """
 
