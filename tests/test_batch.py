@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ragged import ragged_batch
 
-from strop.batch import COLUMNS, DERIVED, SIZED_BY, Batch, concatenate, level_of
+from strop.batch import COLUMNS, DERIVED, SIZED_BY, SIZES, Batch, concatenate, level_of
+from strop.kernel import View
 
 SEEDS = st.integers(0, 10_000)
 
@@ -62,6 +63,17 @@ def test_derived_columns_by_hand():
     assert batch["length_B"].tolist() == [2, 1]
     assert batch["index_B"].tolist() == [0, 1]
     assert all(name in batch for name in DERIVED)
+
+
+def test_sizes_are_ints_and_those_of_the_tables():
+    batch = ragged_batch(0, group_sizes=(3, 1, 2))
+    wanted = {"num_groups": 3, "num_rollouts": 6, "num_turns": len(batch["index_K"])}
+    for shown in (batch, View(batch, slice(0, 4))):
+        assert {name: shown[name] for name in SIZES} == wanted
+        assert all(type(shown[name]) is int for name in SIZES)
+    part = batch.keep(batch["group_B"] == 2)
+    assert (part["num_groups"], part["num_rollouts"]) == (1, 2)
+    assert batch.keep(batch["index_B"] < 0)["num_groups"] == 0
 
 
 @given(SEEDS)

@@ -51,6 +51,9 @@ DERIVED_MEANING = {
     "length_B": "tokens that the policy generated",
     "size_B": "all tokens, prompt included",
     "index_B": "the rollout's own row",
+    "num_turns": "turns of the batch, an int",
+    "num_rollouts": "rollouts of the batch, an int",
+    "num_groups": "prompt groups of the batch, an int",
 }
 
 

@@ -13,7 +13,7 @@ from strop import catalogue, notation, segments
 from strop import part as parts
 from strop._padded_turns import Layout, layout_of
 from strop.algorithm import Algorithm, is_current, is_head
-from strop.batch import Batch, level_of
+from strop.batch import SIZES, Batch, level_of
 from strop.errors import UserError
 from strop.part import Use
 from strop.schedule import Schedule
@@ -116,7 +116,7 @@ ALIASES = {
 ORIGINS = {"demo_mask": 2, "hint_mask": 3, "off_policy_mask": 2, "replay_mask": 4}
 # Columns that follow from the mask alone.
 FROM_MASK = frozenset({"mask_T", "gradient_T", "denominator_T", "turn_T", "rollout_T", "rollout_K",
-                       "index_K", "size_B", "index_B"})  # fmt: skip
+                       "index_K", "size_B", "index_B", *SIZES})  # fmt: skip
 # Columns that an advantage chain may read before it has written them; they have no name here.
 FIRST = ("advantage_B", "advantage_K", "second_advantage_K")
 # Names that say how rows and tokens make up turns; taken where something reads turns.

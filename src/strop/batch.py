@@ -11,7 +11,7 @@ log-probability of token t given everything before it in its sequence.
 import functools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Literal, NamedTuple, overload
 
 import torch
 from torch import Tensor
@@ -125,8 +125,11 @@ COLUMNS: tuple[Column, ...] = (
     Column("num_steps", "int", "steps", "trainer", "training steps of the run"),
 )
 PARENTS = {"T": "turn_T", "K": "rollout_K", "B": "group_B"}
+SizeName = Literal["num_turns", "num_rollouts", "num_groups"]
 SIZED_BY = {"T": "turn_T", "K": "rollout_K", "B": "group_B", "P": "uid_P"}
-DERIVED = ("rollout_T", "group_T", "group_K", "length_B", "size_B", "index_B")
+# Rows of a table, by the name that a part asks for: an int, known without a wait for the device.
+SIZES = {"num_turns": "K", "num_rollouts": "B", "num_groups": "P"}
+DERIVED = ("rollout_T", "group_T", "group_K", "length_B", "size_B", "index_B", *SIZES)
 
 
 @functools.cache
@@ -173,7 +176,13 @@ class Batch:
     def __contains__(self, name: str) -> bool:
         return name in self.columns or name in DERIVED
 
-    def __getitem__(self, name: str) -> Tensor:
+    @overload
+    def __getitem__(self, name: SizeName) -> int: ...  # type: ignore[overload-overlap]
+    @overload
+    def __getitem__(self, name: str) -> Tensor: ...
+    def __getitem__(self, name: str) -> Tensor | int:
+        if name in SIZES:
+            return self.size(SIZES[name])
         if name in self.columns:
             return self.columns[name]
         if name not in self._derived:

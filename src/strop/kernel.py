@@ -10,14 +10,14 @@ far as their declared scope allows.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, overload
 
 import torch
 from torch import Tensor
 
 from strop import part as parts
 from strop.algorithm import CURRENT, Term, is_current, trained_values
-from strop.batch import Batch, level_of
+from strop.batch import SIZES, Batch, SizeName, level_of
 from strop.loss.head_types import Distribution
 from strop.part import Selected
 from strop.schedule import Schedule
@@ -74,7 +74,13 @@ class View:
     def __contains__(self, name: str) -> bool:
         return name in self.current or name in self.batch
 
-    def __getitem__(self, name: str) -> Tensor:
+    @overload
+    def __getitem__(self, name: SizeName) -> int: ...  # type: ignore[overload-overlap]
+    @overload
+    def __getitem__(self, name: str) -> Tensor: ...
+    def __getitem__(self, name: str) -> Tensor | int:
+        if name in SIZES:
+            return self.batch[name]
         if name not in self._seen:
             self._seen[name] = self._column(name)
         return self._seen[name]
