@@ -33,7 +33,6 @@ from strop import segments
 from strop.batch import Batch
 from strop.evaluation.seeds import over_seeds
 from strop.kernel import Tally
-from strop.step import World
 from strop.tasks.countdown import MAX_TOKENS
 from strop.training import config
 from strop.training.clock import Clock
@@ -43,6 +42,7 @@ from strop.training.models import trunk_of
 from strop.training.pack import pad_rollouts
 from strop.training.seeds import generators
 from strop.training.setup import load_model, load_prompts, make_world
+from strop.training.world import World
 
 REWARD = "strop.tasks.countdown:correct"  # of puzzles from a file
 STEP = 1e-3  # of plain gradient descent on the token mean; small enough to be first order

@@ -46,14 +46,15 @@ app.command("parts")(listing.parts)
 
 def _register() -> None:
     """The commands that need torch only when they run."""
-    from strop.cli import doctor, evaluate, export, report, sample, train
+    from strop.cli import evaluate, export, report, sample, train
+    from strop.cli.doctor.command import doctor
 
     app.command("train")(train.train)
     app.command("eval")(evaluate.evaluate)
     app.command("sample")(sample.sample)
     app.command("export")(export.export)
     app.command("report")(report.report)
-    app.command("doctor")(doctor.doctor)
+    app.command("doctor")(doctor)
 
 
 _register()

@@ -55,11 +55,5 @@ class MeasureRolloutGradients:
         wanted_B = scored_B & (high_P > low_P)[group_B]
         norm_B = torch.zeros_like(weight_B)
         if bool(wanted_B.any()):
-            norm_B[wanted_B] = _norms(services, batch.keep(wanted_B)).to(norm_B)
+            norm_B[wanted_B] = services.gradient_norms(batch.keep(wanted_B)).to(norm_B)
         return weight_B, norm_B
-
-
-def _norms(services: Any, batch: Batch) -> Tensor:
-    """Norms [B] of the rollouts' gradients under the current policy."""
-    norm_B: Tensor = services.policies["current"].gradient_norms(batch)
-    return norm_B

@@ -78,3 +78,10 @@ def _ids(prompt: Prompt, tokenizer: Any) -> list[int]:
     if ids and isinstance(ids[0], (list, tuple)):  # a batch of one
         ids = list(itertools.chain.from_iterable(ids))
     return ids
+
+
+def answer_text(given: Any) -> str:
+    """The text of a given answer; empty when it is none."""
+    if isinstance(given, list) and len(given) == 1 and isinstance(given[0], Mapping):
+        given = given[0].get("content") if given[0].get("role") == "assistant" else None
+    return given if isinstance(given, str) else ""

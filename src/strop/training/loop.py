@@ -13,12 +13,13 @@ import torch
 from strop.algorithm import Algorithm
 from strop.errors import RunStopped, UserError
 from strop.rollout.engines.lagging import LaggingEngine, newest_weights
-from strop.step import Stepped, World, train_step
+from strop.step import Stepped, train_step
 from strop.training import checkpoint
 from strop.training.config import RunConfig
 from strop.training.models import Loaded
 from strop.training.record import Record, read_metrics
 from strop.training.setup import load_model, load_prompts, make_world
+from strop.training.world import World
 
 # (world, algorithm, split name, prompts) -> metrics `eval/{split}/...`
 Evaluator = Callable[[World, Algorithm, str, Any], dict[str, float]]

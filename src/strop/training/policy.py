@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from strop import segments
 from strop.batch import Batch
 from strop.errors import RunStopped
 from strop.loss import head
@@ -124,16 +125,8 @@ class Policy:
 
     def token_rows(self, batch: Batch, index_B: Tensor) -> Tensor:
         """Token rows of `batch` that belong to the policy tokens of the rollouts `index_B`."""
-        from strop import segments
-
         rows = segments.rows_of(batch["rollout_T"], index_B, batch.size("B"))
         return rows[batch["mask_T"][rows]]
-
-    def gradient_norms(self, batch: Batch) -> Tensor:
-        """Norm [B] of the gradient of each rollout's summed log-probability; see the module."""
-        from strop.training.rollout_gradients import gradient_norms
-
-        return gradient_norms(self, batch)
 
     def zero_gradient(self) -> None:
         """Give every trained parameter the gradient 0, so that an update without rows is a step."""

@@ -15,12 +15,13 @@ from strop.errors import UserError
 from strop.rollout import drive
 from strop.rollout._observation_tokens import known_ids, observation_ids
 from strop.rollout.engines.base import Engine, Finished, Request
-from strop.tasks.encode import encode_prompt, encode_reworded
+from strop.tasks.encode import answer_text, encode_prompt, encode_reworded
 from strop.tasks.environment import Episodes
 from strop.tasks.grader import Failure, Grader, weighted_sum
 from strop.tasks.task import Prompt, RewardSpec, Task
 from strop.tasks.tool_calls import Call, read_call
 from strop.training.graded import Graded, with_episodes
+from strop.training.rollout_gradients import gradient_norms
 
 OPENING = -2  # in place of a last token: the text opens a sequence
 ENVIRONMENT = "environment"  # name of the reward that the episodes themselves give
@@ -132,7 +133,7 @@ class Services:
             )
         if row[column] is None:
             return ()
-        text = _answer_text(row[column])
+        text = answer_text(row[column])
         if not text:
             raise UserError(
                 f"the {column} of prompt {uid} must be text or one message of an assistant, it is "
@@ -366,6 +367,10 @@ class Services:
             states = torch.split(policy.around(micro)[1], micro["length_B"].tolist())
             yield index_B.tolist(), states
 
+    def gradient_norms(self, batch: Batch) -> Tensor:
+        """Norm [B] of the gradient of each rollout's summed log-probability, under the policy."""
+        return gradient_norms(self.policies["current"], batch)
+
     def metrics(self) -> dict[str, float]:
         """What this step's parts cost beside the rollouts; empty where they asked for nothing."""
         spent = {
@@ -384,13 +389,6 @@ class Services:
             raise UserError(f"no policy {policy!r} to score with; this run has {known}")
         self.tokens_scored += batch.size("T")
         return self.policies[policy].columns(batch, names)
-
-
-def _answer_text(given: Any) -> str:
-    """The text of a given answer; empty when it is none."""
-    if isinstance(given, list) and len(given) == 1 and isinstance(given[0], Mapping):
-        given = given[0].get("content") if given[0].get("role") == "assistant" else None
-    return given if isinstance(given, str) else ""
 
 
 def _names(rows: Sequence[Any]) -> list[str]:

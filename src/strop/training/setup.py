@@ -15,7 +15,6 @@ from strop.rollout._observation_tokens import known_ids
 from strop.rollout.engines.lagging import LaggingEngine
 from strop.rollout.engines.local import LocalEngine
 from strop.rollout.play_turns import PlayTurns
-from strop.step import World
 from strop.tasks.data_files import load_data
 from strop.tasks.grader import Grader
 from strop.tasks.reward_source import reward_name
@@ -29,6 +28,7 @@ from strop.training.optimiser import MasterAdamW
 from strop.training.policy import Policy
 from strop.training.refresh import freeze
 from strop.training.services import NoGrader, Services
+from strop.training.world import World
 
 
 def device_of(name: str) -> str:

@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from strop.cli.doctor_finding import Finding
+from strop.cli.doctor.finding import Finding
 from strop.errors import UserError
 
 COLOURS = {"ok": "green", "note": "yellow", "problem": "bold red", "unknown": "dim"}
@@ -51,7 +51,7 @@ def doctor(
     if runs:
         if len(given) > 1 or model or data or reward:
             raise UserError("a run is judged by its own files: leave the other options out")
-        from strop.cli.doctor_run import examine
+        from strop.cli.doctor.run import examine
 
         report: dict[str, Any] = {"run": runs[0]}
         text, findings = [f"{runs[0]}"], examine(Path(runs[0]))
@@ -66,7 +66,9 @@ def before_a_run(
     assignments: list[str], model: str, data: list[str] | None, reward: list[str] | None
 ) -> tuple[dict[str, Any], list[str], list[Finding]]:
     """Report, its text and findings about what a run would be made of. Raises UserError."""
-    from strop.cli import doctor_data, doctor_machine, doctor_model
+    from strop.cli.doctor import data as doctor_data
+    from strop.cli.doctor import machine
+    from strop.cli.doctor import model as doctor_model
     from strop.cli.train import settings_of
 
     options: dict[str, Any] = {}
@@ -79,9 +81,9 @@ def before_a_run(
     heads = {text.partition(".")[0] for text in assignments}
     with_model = bool(model or assignments)
     with_data = bool(data or reward or heads & {"data", "reward"})
-    here = doctor_machine.machine()
+    here = machine.machine()
     report: dict[str, Any] = {"machine": here}
-    text = doctor_machine.lines(here)
+    text = machine.lines(here)
     findings: list[Finding] = []
     if not with_model and not with_data:
         return report, text, findings

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from strop.cli import doctor_memory
-from strop.cli.doctor_finding import Finding
-from strop.cli.doctor_machine import GIB, memory_gib
+from strop.cli.doctor import memory
+from strop.cli.doctor.finding import Finding
+from strop.cli.doctor.machine import GIB, memory_gib
 from strop.errors import UserError
 
 
@@ -59,11 +59,11 @@ def examine(
     from strop.training import setup
 
     model, config = shape(settings)
-    sizes = doctor_memory.Shape.of(settings, model, config)
-    count = doctor_memory.counts(settings, sizes, prompt_tokens, max_tokens)
+    sizes = memory.Shape.of(settings, model, config)
+    count = memory.counts(settings, sizes, prompt_tokens, max_tokens)
     device = setup.device_of(settings.model.device)
-    parts = doctor_memory.estimate(settings, sizes, count, device)
-    generating, updating = doctor_memory.peaks(parts, device)
+    parts = memory.estimate(settings, sizes, count, device)
+    generating, updating = memory.peaks(parts, device)
     room, peak = memory_gib(device), max(generating, updating) / GIB
     facts = {
         "name": settings.model.name,
@@ -75,9 +75,9 @@ def examine(
         "vocabulary": config.vocab_size,
         "bytes": parts,
         "counts": count,
-        "formulas": doctor_memory.FORMULAS,
-        "where": doctor_memory.COUNTS,
-        "left_out": doctor_memory.LEFT_OUT,
+        "formulas": memory.FORMULAS,
+        "where": memory.COUNTS,
+        "left_out": memory.LEFT_OUT,
         "assumed": {"task": task, "prompt": prompt_tokens, "max_tokens": max_tokens},
     }
     numbers = {"generating_gib": generating / GIB, "updating_gib": updating / GIB,

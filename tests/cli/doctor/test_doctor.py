@@ -14,7 +14,7 @@ from models import Lab
 from strop import catalogue, notation
 from strop.training import config, models
 
-PAGE = Path(__file__).parents[2] / "docs" / "COMING_FROM_TRL_AND_VERL.md"
+PAGE = Path(__file__).parents[3] / "docs" / "COMING_FROM_TRL_AND_VERL.md"
 HEALTHY = {
     "loss": 0.01, "grad_norm": 0.3, "learning_rate": 1e-4, "reward": 0.5,
     "frac_reward_zero_std": 0.25, "groups/frac_all_0": 0.125, "groups/frac_all_1": 0.125,

@@ -8,8 +8,9 @@ import torch
 from models import Lab, tokenizer
 from transformers import GPT2Config, GPT2LMHeadModel, Qwen3Config, Qwen3ForCausalLM
 
-from strop.cli import doctor_memory, doctor_model
-from strop.cli.doctor_memory import Shape
+from strop.cli.doctor import memory
+from strop.cli.doctor.memory import Shape
+from strop.cli.doctor.model import shape as model_shape
 from strop.rollout.drive import sample
 from strop.rollout.engines.base import Request
 from strop.rollout.engines.lagging import LaggingEngine
@@ -83,9 +84,9 @@ def estimated(
     settings: Any, prompt: int = 6, answer: int = 6
 ) -> tuple[Shape, dict[str, int], dict[str, int]]:
     """Shape, counts and pieces of a run."""
-    shape = Shape.of(settings, *doctor_model.shape(settings))
-    count = doctor_memory.counts(settings, shape, prompt, answer)
-    return shape, count, doctor_memory.estimate(settings, shape, count, "cpu")
+    shape = Shape.of(settings, *model_shape(settings))
+    count = memory.counts(settings, shape, prompt, answer)
+    return shape, count, memory.estimate(settings, shape, count, "cpu")
 
 
 @pytest.mark.parametrize(
@@ -147,7 +148,7 @@ def test_the_cache_is_that_of_the_engine(tmp_path: Path, prompt: int, answer: in
 def test_adapters_are_counted_where_peft_puts_them(targets: tuple[str, ...]) -> None:
     shape = {"vocab_size": 24, "n_embd": 16, "n_layer": 2, "n_head": 4, "n_positions": 64}
     settings = config.make({"model": {"lora_rank": 3, "lora_targets": targets}})
-    expected = doctor_memory.trained(settings, GPT2LMHeadModel(GPT2Config(**shape)))
+    expected = memory.trained(settings, GPT2LMHeadModel(GPT2Config(**shape)))
     adapted = GPT2LMHeadModel(GPT2Config(**shape))
     adapters.add(adapted, adapters.Lora(3, 0, targets), 0)
 
@@ -183,13 +184,13 @@ def test_a_reference_is_a_second_copy_only_of_a_whole_model(lab: Lab) -> None:
 
 
 def test_only_a_small_cache_stays_during_the_update_but_on_a_cpu() -> None:
-    pieces = dict.fromkeys((*doctor_memory.GENERATING, *doctor_memory.UPDATING), 1)
+    pieces = dict.fromkeys((*memory.GENERATING, *memory.UPDATING), 1)
     small = {**pieces, "kv_cache": KEPT_CACHE_BYTES}
     large = {**pieces, "kv_cache": KEPT_CACHE_BYTES + 1}
 
-    assert doctor_memory.peaks(small, "cuda") == (7 + KEPT_CACHE_BYTES, 10 + KEPT_CACHE_BYTES)
-    assert doctor_memory.peaks(large, "cuda") == (8 + KEPT_CACHE_BYTES, 10)
-    assert doctor_memory.peaks(large, "cpu") == (8 + KEPT_CACHE_BYTES, 12 + KEPT_CACHE_BYTES)
+    assert memory.peaks(small, "cuda") == (7 + KEPT_CACHE_BYTES, 10 + KEPT_CACHE_BYTES)
+    assert memory.peaks(large, "cuda") == (8 + KEPT_CACHE_BYTES, 10)
+    assert memory.peaks(large, "cpu") == (8 + KEPT_CACHE_BYTES, 12 + KEPT_CACHE_BYTES)
 
 
 @pytest.mark.parametrize("rank", [0, 4])
@@ -206,14 +207,14 @@ def test_weights_held_for_a_stale_engine(lab: Lab, tmp_path: Path, rank: int) ->
     own = [p for n, p in engine.model.model.named_parameters() if n in engine.source]
 
     assert found["held"] == held + _bytes(own)
-    assert doctor_memory.estimate(settings, shape, count, "cuda")["held"] == _bytes(own)
+    assert memory.estimate(settings, shape, count, "cuda")["held"] == _bytes(own)
     assert estimated(config.make(lab.raw()))[2]["held"] == 0
 
 
 def test_slack_and_program(lab: Lab) -> None:
     settings = config.make(lab.raw())
     shape, count, found = estimated(settings)
-    on_gpu = doctor_memory.estimate(settings, shape, count, "cuda")
+    on_gpu = memory.estimate(settings, shape, count, "cuda")
 
     assert found["slack"] == (found["kv_cache"] + found["head"] + found["activations"]) // 4
     assert (found["program"], on_gpu["program"]) == (120 * 2**20, 0)
@@ -223,6 +224,6 @@ def test_slack_and_program(lab: Lab) -> None:
 def test_every_piece_and_every_count_has_its_text(lab: Lab) -> None:
     _, count, found = estimated(config.make(lab.raw()))
 
-    assert found.keys() == doctor_memory.FORMULAS.keys()
-    assert count.keys() == doctor_memory.COUNTS.keys()
-    assert {*doctor_memory.GENERATING, *doctor_memory.UPDATING} == found.keys()
+    assert found.keys() == memory.FORMULAS.keys()
+    assert count.keys() == memory.COUNTS.keys()
+    assert {*memory.GENERATING, *memory.UPDATING} == found.keys()

@@ -11,8 +11,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from strop.cli.doctor_finding import Finding, mean
-from strop.cli.doctor_signal import entropy, groups
+from strop.cli.doctor.finding import Finding, mean
+from strop.cli.doctor.signal import entropy, groups
 from strop.errors import UserError
 
 ZERO_LOSS = 1e-6  # a loss closer to 0 is called 0

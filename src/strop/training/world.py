@@ -1,0 +1,41 @@
+"""What a training step acts on."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from strop.algorithm import Algorithm
+from strop.training.critic import Critic
+from strop.training.policy import Policy
+
+
+@dataclass
+class World:
+    """What a step acts on: models, engine, services and the settings of the run."""
+
+    policy: Policy
+    reference: Policy | None
+    engine: Any
+    services: Any
+    pool: tuple[int, ...]
+    seed: int
+    num_steps: int
+    lr: Any  # number or schedule
+    critic: Critic | None = None
+
+    def lr_at(self, step: int) -> float:
+        """The learning rate of a step, where no control has set it."""
+        return float(self.lr(step, self.num_steps) if callable(self.lr) else self.lr)
+
+    def run_columns(self, algorithm: Algorithm, step: int) -> dict[str, torch.Tensor]:
+        """The columns of the run as a whole."""
+        longest = algorithm.rollout.part.max_tokens or self.services.max_tokens
+        numbers = {"step": step, "num_steps": self.num_steps, "max_length": longest}
+        return {name: torch.tensor(value) for name, value in numbers.items()}
+
+    def set_temperature(self, temperature: float) -> None:
+        """All log-probabilities of the step are taken at the temperature it samples at."""
+        for policy in (self.policy, self.reference):
+            if policy is not None:
+                policy.temperature = temperature
