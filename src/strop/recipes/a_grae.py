@@ -24,6 +24,10 @@ def a_grae(
 
     arXiv 2602.05548, eq. 11 to 13. Code: Yu7-code/A-GRAE. Parent: grpo. Status: exact.
 
+    Family: baselines.
+    In short: hard prompts weigh more later.
+    Choose it when: a weak policy should lean on easy prompts first and move to hard ones as it
+    improves, without a curriculum in the data.
     Equation: A_i <- A_i / 2 (omega / sqrt(p) + (1 - omega) / sqrt(1 - p)), p the prompt's and
     omega the step's mean reward; A_i > 0: A_i <- A_i min(1, omega / alpha).
     Differs from the parent: hard prompts weigh more as the policy gets better, and right answers

@@ -25,6 +25,10 @@ def ace(
 
     arXiv 2602.21420. Code: none found. Parent: grpo. Status: partial.
 
+    Family: baselines.
+    In short: overconfident errors weigh more.
+    Choose it when: wrong answers that have become likelier than under the reference persist, while
+    other errors should be left to explore.
     Equation: c_i = sum_t logp_t - sum_t logp_ref_t;
     A_i < 0: A_i <- A_i (1 + alpha log(1 + exp(c_i))), others stay.
     Differs from the parent: wrong answers weigh more the more likely they have become against the

@@ -26,6 +26,10 @@ def ada_grpo(
 
     arXiv 2505.20258, eq. 2 to 4. Code: TEAM-ARM/ARM. Parent: grpo. Status: exact.
 
+    Family: rewards.
+    In short: rare forms of answers earn more.
+    Choose it when: the model can answer in several forms, from a word to long reasoning, and
+    training leaves only the longest.
     Equation: A from R'_i = alpha_i R_i, alpha_i = 1 + (G / F_i - 1)(1 + cos(pi t / T)) / 2, F_i
     the rollouts of the group in the form of i, t the step of T.
     Differs from the parent: right answers in a rare form earn up to G / F_i times as much, less

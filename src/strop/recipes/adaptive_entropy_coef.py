@@ -29,6 +29,10 @@ def adaptive_entropy_coef(
     arXiv 2505.22312. Code: huggingface/trl (use_adaptive_entropy). Parent: grpo.
     Status: exact.
 
+    Family: entropy.
+    In short: bonus set by a controller.
+    Choose it when: entropy must not fall below a floor and no fixed coefficient manages that over a
+    whole run.
     Equation: loss = grpo's - a_s mean_t H_t; a_s = c if H_{s-1} <= target else 0;
     c <- min(c + delta, c_max) if H_s <= target else max(c - delta, c_min).
     Differs from the parent: an entropy term whose coefficient an integral controller sets; token

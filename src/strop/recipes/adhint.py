@@ -36,6 +36,10 @@ def adhint(
 
     arXiv 2512.13095. Code: none released. Parent: grpo. Status: abstract.
 
+    Family: demonstrations.
+    In short: hints as long as needed.
+    Choose it when: prompts are too hard to start alone, reference solutions exist, and the part
+    that is given should shrink as they become easier.
     Equation: hint share w = w_min + (w_max - w_min) (1 - mean R of the plain rollouts) + noise;
     A as grpo's, times a factor by help; on hint tokens times min(H_t, H) / max(H_t, H), 0 if A < 0.
     Differs from the parent: part of the rollouts begin with the data's column `completion`, whose

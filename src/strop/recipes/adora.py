@@ -31,6 +31,10 @@ def adora(
 
     arXiv 2602.10019. Code: ShadeCloak/ADORA. Parent: grpo. Status: exact.
 
+    Family: baselines.
+    In short: prompts where long answers win.
+    Choose it when: thinking longer should be learned only from prompts whose right answers are the
+    longer ones, decided anew each step.
     Equation: A_i <- w_g A_i; w_g = amplification if the longest right answer of the prompt is
     longer than the mean wrong one and its share of right answers is at most tau, else lam.
     Differs from the parent: every prompt's advantages are weighted by that, anew each step.

@@ -28,6 +28,10 @@ def advevo_public_baseline(
 
     arXiv 2510.01586. Code: none released. Parent: reinforce_plus_plus. Status: abstract.
 
+    Family: turns.
+    In short: attackers and defenders.
+    Choose it when: roles of several players work against each other, and everyone should be
+    compared with their own side.
     Equation: A_i = R_i - mean of R_j over those who had the role of i (all attackers, or all
     defenders); loss = -1/N sum_t min(rho A_t, clip(rho) A_t).
     Differs from the parent: games of several players; the role's mean is subtracted; no whitening

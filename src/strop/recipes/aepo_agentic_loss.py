@@ -30,6 +30,10 @@ def aepo_agentic_loss(
 
     arXiv 2510.14545. Code: RUC-NLPIR/ARPO; WillDreamer/ARL-Arena. Parent: grpo. Status: partial.
 
+    Family: entropy.
+    In short: open tokens learn past the clip.
+    Choose it when: tokens at which the policy is undecided, as after a tool's reply, hit the upper
+    clip early and deserve larger advantages.
     Equation: B = A (1 + a Z), Z the entropies' distance from their mean in deviations; loss =
     -mean_t min(rho B, clip(rho, 1 - clip_low, u) B), u = (1 + clip_high) rho / sg(rho) where
     Z > 0, else 1 + clip_high; dual clip.

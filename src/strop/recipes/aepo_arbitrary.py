@@ -34,6 +34,10 @@ def aepo_arbitrary(
 
     arXiv 2510.08141. Code: 597358816/AEPO. Parent: grpo. Status: exact.
 
+    Family: entropy.
+    In short: right answers, hotter or cooler.
+    Choose it when: entropy should follow a target up and down without an entropy loss, and a share
+    of the prompts can be answered again.
     Equation: grad J = grad J_grpo + alpha E_{o ~ pi^T}[grad log pi(o) R(o)]; T = t_high if
     H_prev <= h_target else t_low; alpha is s / batch size.
     Differs from the parent: a share of the prompts is answered again at T; up to s of the good

@@ -43,6 +43,10 @@ def archer(
 
     arXiv 2402.19446. Code: YifeiZhou02/ArCHer. Parent: none. Status: partial.
 
+    Family: critics.
+    In short: turn critic over old episodes.
+    Choose it when: episodes are long and dear: a critic of turns learns from all earlier ones,
+    while the policy needs one fresh action a turn.
     Equation: Q_j(o, a) -> r + gamma (1 - done) V_j'(o'), V_j(o) -> Q_j'(o, a~), a~ of the policy of
     now, ' a slow copy, j = 1, 2; loss = -mean over o of (min_j Q_j(o, a~) - min_j V_j(o)) *
     sum_t logp(a~_t), o and (o, a, r, o') of the store.

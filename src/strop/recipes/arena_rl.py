@@ -26,6 +26,10 @@ def arena_rl(
 
     arXiv 2601.06487. Code: Alibaba-NLP/qqr. Parent: grpo. Status: exact.
 
+    Family: rewards.
+    In short: rank in a tournament.
+    Choose it when: answers are open-ended, a judge tells the better of two more surely than it
+    marks one, and the matches can be paid.
     Equation: r_i = 1 - rank_i / (N - 1), A_i = (r_i - mean) / (std + eps); rank by a seeded single
     elimination over pairs that a judge compares.
     Differs from the parent: the reward functions see two answers of a prompt, the other one as

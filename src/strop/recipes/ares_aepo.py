@@ -40,6 +40,10 @@ def ares_aepo(
 
     arXiv 2510.08457, sec. 3.2. Code: shawn0728/ARES. Parent: grpo. Status: partial.
 
+    Family: entropy.
+    In short: open stretches by difficulty.
+    Choose it when: easy prompts get too much thought and hard ones too little, and stretches of
+    high entropy are your measure of it.
     Equation: R = R_acc - 1[wrong] lambda_d g_d(N - target_d), N = windows of high mean entropy, d
     the prompt's difficulty by its group's accuracy; loss = grpo's + beta beta_d r_t KL(ref).
     Differs from the parent: rewards by windows; a penalty by difficulty, weaker in windows, whose

@@ -28,6 +28,10 @@ def aspo_tool(
 
     arXiv 2508.19201. Code: none released. Parent: dapo. Status: exact.
 
+    Family: turns.
+    In short: right answers that code early.
+    Choose it when: right answers turn to code too late to profit from it, and the reward itself
+    should stay the outcome alone.
     Equation: A_i <- A_i + clip(delta (p_i - mean_E p) / mean_E L, +- kappa |A_i|) for i in E, the
     right rollouts of the group that wrote code, p_i the tokens before its first, L their lengths.
     Differs from the parent: right answers gain by early code, at no change of the reward.

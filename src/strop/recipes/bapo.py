@@ -43,6 +43,10 @@ def bapo(
 
     arXiv 2510.18927. Code: WooooDyy/BAPO. Parent: grpo. Status: partial.
 
+    Family: ratios.
+    In short: finds its clip in every update.
+    Choose it when: bad tokens outweigh good ones over old answers or several updates, and bounds
+    set by hand do not hold for the whole run.
     Equation: loss = -1/N sum_t s_t, s = min(rho A, clip(rho, c_low, c_high) A); c_high, then
     c_low rise by their steps until sum_{A>0} p |s| / sum p |s| >= target, p the sampling policy's
     probability of the token.

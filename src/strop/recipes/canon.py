@@ -43,6 +43,10 @@ def canon(
 
     arXiv 2509.23962, eq. 5 and 8. Code: biuboomc/CANON. Parent: dr_grpo. Status: exact.
 
+    Family: baselines.
+    In short: halves by entropy or length.
+    Choose it when: entropy or length of an answer seems to matter, you do not know in which
+    direction, and the rewards should decide.
     Equation: A_i = mu (R_i - mean of the other half) + (1 - mu) (R_i - mean of the own half),
     halves of the group by c_i, the mean entropy or the length of the answer.
     Differs from the parent: two means, of the halves, in place of the group's one: the half that

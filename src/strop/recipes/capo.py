@@ -34,6 +34,10 @@ def capo(
 
     arXiv 2604.12632. Code: none found. Parent: grpo. Status: partial.
 
+    Family: baselines.
+    In short: right-wrong pairs by confidence.
+    Choose it when: confidence is to be used afterwards, to vote by likelihood or to abstain, so
+    right answers should be the likelier ones.
     Equation: for right i and wrong j of a prompt, c = mean logp of an answer:
     A_i = sum_j sigmoid(-(c_i - c_j) / tau) / tau, A_j = -sum_i sigmoid(-(c_i - c_j) / tau) / tau;
     0 for right ones of perplexity above ref_high, wrong ones below ref_low, under the reference.

@@ -22,6 +22,10 @@ def cispo(
     arXiv 2506.13585, eq. 4 and 5. Code: none released (verl, TRL carry it). Parent: grpo.
     Status: exact.
 
+    Family: ratios.
+    In short: clips the weight, not the token.
+    Choose it when: rare decisive tokens leave the clip range after the first update of a batch and
+    should go on learning, with a bounded weight.
     Equation: loss = -1/N sum_t sg[clip(rho_t, 1 - clip_low, 1 + clip_high)] A_t logp_t.
     Differs from the parent: tokens outside the band keep a gradient, with the band's edge as
     weight; all tokens weigh the same.

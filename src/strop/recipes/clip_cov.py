@@ -25,6 +25,10 @@ def clip_cov(
     arXiv 2505.22617, eq. 10 to 12. Code: PRIME-RL/Entropy-Mechanism-of-RL. Parent: grpo.
     Status: exact.
 
+    Family: entropy.
+    In short: leaves out the costliest tokens.
+    Choose it when: a few likely and praised tokens drain the entropy; some of them, drawn at
+    random, can go without a gradient.
     Equation: loss = -1/N sum_t c_t min(rho A, clip(rho, 1 - clip_low, 1 + clip_high) A); c_t = 0
     on max(int(clip_cov_ratio N), 1) tokens drawn from those with clip_cov_lb <
     (A - mean A)(logp - mean logp) < clip_cov_ub, else 1.

@@ -29,6 +29,10 @@ def d3s(
 
     arXiv 2509.22115. Code: none released. Parent: grpo. Status: partial.
 
+    Family: credit.
+    In short: most telling rollouts and tokens.
+    Choose it when: answers are cheap and updates dear: early in the run only the rollouts and
+    tokens that say most are trained on.
     Equation: rollouts: argmax over subsets of N of Var(A), A of grpo over all rollouts; tokens:
     the top K share by |A| H; N and K grow on a line over the run.
     Differs from the parent: only such rollouts, and such tokens of them, learn.

@@ -33,6 +33,10 @@ def dapo(
     arXiv 2503.14476, eq. 8 to 13. Code: verl-project/verl-recipe, dapo. Parent: grpo.
     Status: exact.
 
+    Family: ratios.
+    In short: wide clip, no dead groups.
+    Choose it when: long reasoning is trained on rewards of 0 and 1, entropy falls, many groups have
+    one outcome and fresh prompts are affordable.
     Equation: loss = -1/N sum_t min(rho A, clip(rho, 1 - clip_low, 1 + clip_high) A) over groups
     whose outcomes differ; R_i = outcome_i + min(-(len - (L_max - L_buf)) / L_buf factor, 0).
     Differs from the parent: wider clip above, all tokens weigh the same, groups of one outcome

@@ -32,6 +32,10 @@ def dpo(
     arXiv 2305.18290, eq. 7. Code: eric-mitchell/direct-preference-optimization. Parent: sft.
     Status: exact.
 
+    Family: demonstrations.
+    In short: the better of two answers.
+    Choose it when: you have pairs of a better and a worse answer in place of a reward function, and
+    room for a reference model.
     Equation: loss = -mean over pairs of log sigmoid(beta (d_chosen - d_rejected)),
     d = sum_t (logp_t - logp_ref_t) over the answer.
     Differs from the parent: answers come in pairs, from the columns `chosen` and `rejected`, and
@@ -61,6 +65,10 @@ def simpo(
 
     arXiv 2405.14734, eq. 6. Code: princeton-nlp/SimPO. Parent: dpo. Status: exact.
 
+    Family: demonstrations.
+    In short: pairs, per token, no reference.
+    Choose it when: pairs are given, a reference does not fit into memory, or dpo has made answers
+    long.
     Equation: loss = -mean over pairs of log sigmoid(beta (a_chosen - a_rejected) - gamma),
     a = mean_t logp_t over the answer.
     Differs from the parent: means over tokens instead of sums, a margin, and no reference.

@@ -19,6 +19,10 @@ def dr_grpo(
 
     arXiv 2503.20783, sec. 3.2. Code: sail-sg/understand-r1-zero. Parent: grpo. Status: exact.
 
+    Family: baselines.
+    In short: no deviation, one fixed length.
+    Choose it when: wrong answers grow ever longer under grpo, or prompts whose rewards hardly
+    differ should not count as much as those where they differ widely.
     Equation: A_i = R_i - mean_g;
     loss = -1/(B L) sum_i sum_t min(rho A_i, clip(rho, 1 - clip_low, 1 + clip_high) A_i).
     Differs from the parent: no division by the group's deviation, and tokens are divided by one

@@ -26,6 +26,10 @@ def dro(
     arXiv 2405.19107. Code: none of the authors' (verl carries the loss). Parent: grpo.
     Status: partial.
 
+    Family: ratios.
+    In short: quadratic pull, no clip.
+    Choose it when: you prefer a smooth pull towards the step's first policy to a clip, make several
+    epochs, and can look for its strength.
     Equation: loss = -1/N sum_t (A logp - beta/2 (logp - logp_old)^2); weight of a token:
     A - beta (logp - logp_old).
     Differs from the parent: no ratio and no clip: a spring to the policy of the step's beginning.

@@ -28,6 +28,10 @@ def empg(
     arXiv 2509.09265. Code: none of the authors'; WillDreamer/ARL-Arena. Parent: grpo.
     Status: partial.
 
+    Family: turns.
+    In short: sure turns count for more.
+    Choose it when: only outcomes are rewarded, the environment names no states, and the policy's
+    own certainty is the one hint at which turns mattered.
     Equation: h = turn entropies scaled to [0, 1] over the step; A_{i,k} = A_i exp(-k h_{i,k}) /
     mean exp(-k h) + zeta exp(-k_prime h_{i,k+1}), minus its mean over all turns.
     Differs from the parent: every turn has its own advantage, larger the surer it was; a bonus

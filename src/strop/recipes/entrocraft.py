@@ -22,6 +22,10 @@ def entrocraft(
 
     arXiv 2604.26326, algorithm 1, eq. 5. Code: lblaoke/entrocraft. Parent: grpo. Status: exact.
 
+    Family: entropy.
+    In short: rejects one sign outside a band.
+    Choose it when: entropy should follow a band that you draw over the run, on any estimator, and
+    batches can spare the rollouts of one sign.
     Equation: d = 1 if H > h_high, -1 if H < h_low, else 0; S_x = rollouts of x with d A_i >= 0;
     loss = -mean_x 1/|S_x| sum_{i in S_x} sum_t min(rho A_i, clip(rho) A_i) + beta KL(ref).
     Differs from the parent: out of the entropy band only one sign of advantage is trained on;

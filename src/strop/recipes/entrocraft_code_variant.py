@@ -33,6 +33,10 @@ def entrocraft_code_variant(
     arXiv 2604.26326. Code: lblaoke/entrocraft (grpo_range and relatives). Parent: grpo.
     Status: exact.
 
+    Family: entropy.
+    In short: other estimator outside a band.
+    Choose it when: you repeat what Entrocraft's repository runs, or its baselines raftpp, nsr and
+    w_reinforce, rather than the paper's rule.
     Equation: A_i = max(R_i, 0) if H > h_high; R_i (times positive_weight if positive) if
     H < h_low; else (R_i - mean_g) / (std_g + eps); loss as the parent's, all tokens alike.
     Differs from the parent: out of the entropy band, raw rewards of one sign are the advantages.

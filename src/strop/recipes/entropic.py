@@ -35,6 +35,10 @@ def entropic(
     arXiv 2511.15248. Code: lblaoke/entrocraft (entropic, a baseline of arXiv 2604.26326).
     Parent: grpo. Status: partial.
 
+    Family: entropy.
+    In short: PI control by signs of rewards.
+    Choose it when: one target entropy should be held by a controller that remembers, acting on how
+    much praise and blame weigh.
     Equation: e = H - target; alpha = I + gain e; A_i = (1 + alpha) R_i if R_i > 0 else
     (1 - alpha) R_i; then I <- I + integral_gain e; loss as the parent's, all tokens alike.
     Differs from the parent: raw rewards, weighed by sign, are the advantages.

@@ -33,6 +33,10 @@ def entropy_bonus(
     arXiv 1602.01783, sec. 4 (the bonus). Code: huggingface/trl, verl-project/verl. Parent: grpo.
     Status: exact.
 
+    Family: entropy.
+    In short: fixed entropy bonus.
+    Choose it when: entropy collapses, a first simple remedy will do, and you will set one
+    coefficient by trial.
     Equation: loss = grpo's - coef agg(H_t), H_t = -sum_v q_v log q_v with gradient; agg is the
     mean over tokens (trl), or the aggregation of the policy's loss (verl).
     Differs from the parent: the entropy term; at coef 0 none.

@@ -24,6 +24,10 @@ def entropy_sft(
     arXiv 2508.03178 (entropy-preserving cold start). Code: Qihoo360/Light-IF. Parent: sft.
     Status: exact.
 
+    Family: demonstrations.
+    In short: learns only confident mistakes.
+    Choose it when: fine-tuning prepares reinforcement and should not use up the entropy that
+    exploration will need.
     Equation: d_t = -logp_t - c H_t; loss = -mean of logp over the max(int(q N), 1) tokens of
     largest d, of the N of an update.
     Differs from the parent: tokens that the model knows, or where it is undecided, are not

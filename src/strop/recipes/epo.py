@@ -34,6 +34,10 @@ def epo(
 
     arXiv 2509.22576, eq. 2 to 6. Code: WujiangXu/EPO. Parent: grpo. Status: exact.
 
+    Family: entropy.
+    In short: bonus and corridor for episodes.
+    Choose it when: an agent's entropy swings between steps of long episodes, and should stay near
+    its own past rather than at a number.
     Equation: loss = grpo's - lam (L_H - beta_k L_smooth), both means over a turn's tokens, then
     over turns, then over trajectories; L_H of H_t, L_smooth of alpha (relu(kappa_l Hbar - H_t) +
     relu(H_t - kappa_r Hbar)), Hbar the mean entropy of all earlier steps; beta_k = 1 +

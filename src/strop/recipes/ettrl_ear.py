@@ -33,6 +33,10 @@ def ettrl_ear(
     arXiv 2508.11356 (entropy-based advantage reshaping). Code: none found. Parent: grpo.
     Status: partial.
 
+    Family: rewards.
+    In short: majority votes, unsure ones less.
+    Choose it when: there are prompts without labels, the majority's answer stands in, and unsure
+    votes should count less at first.
     Equation: R_i = [answer_i is its group's majority answer]; A_i = grpo's (1 + (mean_g H - H_i) /
     mean_g H), H_i the mean entropy of rollout i; or, form "clip", min(max(grpo's, -b), b).
     Differs from the parent: labels are the votes of the rollouts; unsure rollouts count less.

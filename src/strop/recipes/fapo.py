@@ -25,6 +25,10 @@ def fapo(
     arXiv 2510.22543, eq. 5. Code: yyDing1/FAPO, verl-project/verl-recipe. Parent: dapo.
     Status: exact.
 
+    Family: rewards.
+    In short: flawed right answers earn less.
+    Choose it when: guesses reach right results by wrong steps, and you have a judge that names the
+    first wrong step.
     Equation: R_i = 1 - penalty where the answer is right and the judge finds a wrong step, 1 where
     it is right and sound, -1 where it is wrong; then A, clip and length penalty as in dapo.
     Differs from the parent: right answers with a flaw earn less, so that they are pushed down once

@@ -33,6 +33,10 @@ def forking_token_mask(
     arXiv 2506.01939, eq. 6. Code: none of the authors' (TRL and others carry it). Parent: dapo.
     Status: exact.
 
+    Family: credit.
+    In short: only the open tokens, on dapo.
+    Choose it when: the gradient should go to the fifth of the tokens at which an answer could turn
+    either way, at dapo's settings.
     Equation: tau = (1 - rho)-quantile of H over an update's tokens;
     loss = -1/K sum_{H_t >= tau} min(rho_t A, clip(rho_t) A), K the number of those tokens.
     Differs from the parent: tokens of lower entropy have no gradient and do not count.
@@ -55,6 +59,10 @@ def top_entropy_quantile(
 
     arXiv 2506.01939. Code: huggingface/trl (top_entropy_quantile). Parent: grpo. Status: exact.
 
+    Family: credit.
+    In short: only the open tokens, on grpo.
+    Choose it when: you want TRL's form of that mask, or grpo's settings beneath it; the gradient
+    shrinks with the share that is kept.
     Equation: loss = -1/N sum_{H_t >= tau} min(rho_t A, clip(rho_t) A), N all tokens, tau the
     (1 - rho)-quantile of H over an update's tokens; + beta KL(ref) on all tokens.
     Differs from the parent: tokens of lower entropy have no policy gradient but still count.

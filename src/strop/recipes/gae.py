@@ -32,6 +32,10 @@ def gae(
     arXiv 1506.02438, eq. 16; the loss arXiv 1707.06347, eq. 7 and 9. Code: verl-project/verl (TRL,
     OpenRLHF carry it). Parent: grpo. Status: exact.
 
+    Family: critics.
+    In short: learned token values, whitened.
+    Choose it when: rewards come inside an answer or episode, or there is one answer a prompt, and a
+    critic may be trained beside the policy.
     Equation: A_t = sum_k (gamma lam)^k delta_{t+k}, delta_t = r_t + gamma V_{t+1} - V_t, whitened
     over the step's policy tokens; G_t = A_t + V_t before whitening; loss = -mean_t min(rho A_t,
     clip(rho) A_t), and for the critic mean_t 0.5 max((V - G)^2, (clip(V) - G)^2).

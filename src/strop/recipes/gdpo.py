@@ -35,6 +35,10 @@ def gdpo(
     arXiv 2601.05242. Code: huggingface/trl (normalize_then_sum), verl-project/verl. Parent: grpo.
     Status: exact.
 
+    Family: baselines.
+    In short: each reward normalised alone.
+    Choose it when: several reward functions are added and one of wide range drowns the others, or
+    unlike mixtures come to the same sum.
     Equation: S_i = sum_m w_m (R_im - mean_g R_m) / (std_g R_m + eps) over the reward functions m;
     A_i = (S_i - mean) / (std + whiten_eps) over the rollouts of the step.
     Differs from the parent: every reward function is normalised in the group before the weighted

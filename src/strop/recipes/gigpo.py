@@ -44,6 +44,10 @@ def gigpo(
 
     arXiv 2505.10978, eq. 3, 6 to 8. Code: langfengQ/verl-agent. Parent: grpo. Status: exact.
 
+    Family: turns.
+    In short: credit among equal states.
+    Choose it when: only the end of an episode is rewarded, and rollouts of a task come through the
+    same states (pages, rooms, boards).
     Equation: A = A_E + w A_S; A_E = (R_i - mean_g) / (std_g + eps) of whole episodes; A_S the same
     of the discounted return D_k = r_k + gamma D_{k+1} among all turns of the group that started
     from the same state.

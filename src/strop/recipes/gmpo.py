@@ -23,6 +23,10 @@ def gmpo(
 
     arXiv 2507.20673. Code: callsys/GMPO (verl carries it). Parent: grpo. Status: exact.
 
+    Family: ratios.
+    In short: geometric mean, tokens clipped.
+    Choose it when: a few tokens of extreme ratio upset the updates; averaged in the log they matter
+    little and the clip can be wide.
     Equation: y_t = s min(s x_t, s clip(x_t, -clip_low, clip_high)), x = logp - logp_old,
     s = sign(A_i); loss = -mean_i A_i exp(mean_t y_t).
     Differs from the parent: tokens are clipped one by one, in log space and widely, and an answer

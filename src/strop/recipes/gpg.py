@@ -29,6 +29,10 @@ def gpg(
 
     arXiv 2504.02546. Code: AMAP-ML/GPG (verl carries it). Parent: grpo. Status: exact.
 
+    Family: baselines.
+    In short: plain gradient, no ratio or clip.
+    Choose it when: you make one update a batch and many groups teach nothing, which would make the
+    step small; the others are scaled up for it.
     Equation: A_i = alpha (R_i - mean_g) / f_norm, alpha = B / max(rollouts with a signal, 1) over
     the B rollouts of the step; loss = -1/N sum_t A_i logp_t.
     Differs from the parent: no ratio, no clip, no deviation; one factor for the whole step makes

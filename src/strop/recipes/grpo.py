@@ -27,6 +27,10 @@ def grpo(
 
     arXiv 2402.03300, eq. 3. Code: none released (verl, TRL carry it). Parent: none. Status: exact.
 
+    Family: baselines.
+    In short: reward against its group's mean.
+    Choose it when: you begin, or need what papers compare with: one reward an answer, several
+    answers a prompt, no critic and little to tune.
     Equation: A_i = (R_i - mean_g) / (std_g + eps);
     loss = -mean_i mean_t min(rho A_i, clip(rho, 1 - clip_low, 1 + clip_high) A_i) + beta KL(ref).
     Differs from the parent: it is the root of the group-relative family.

@@ -17,6 +17,10 @@ def grpo_passk(**parent: Any) -> Algorithm:
     arXiv 2503.19595 (pass@k with a single winner). Code: none of the authors' (verl carries it).
     Parent: grpo. Status: exact.
 
+    Family: baselines.
+    In short: only the best answer, by its lead.
+    Choose it when: pass@k is the goal and rewards are graded, or right answers so rare that a group
+    seldom has more than one.
     Equation: A_i = (R_(1) - R_(2)) / (std_g + eps) for the best rollout of the prompt, 0 for all
     others; R_(1), R_(2) its two largest rewards.
     Differs from the parent: only the best answer of a prompt is learned from, by its lead.

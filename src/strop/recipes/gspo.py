@@ -17,6 +17,10 @@ def gspo(**parent: Any) -> Algorithm:
     arXiv 2507.18071, eq. 5 and 7. Code: none released (verl, TRL carry it). Parent: grpo.
     Status: exact.
 
+    Family: ratios.
+    In short: one ratio for each answer.
+    Choose it when: single tokens' ratios are noise (mixtures of experts, long answers, several
+    updates a batch) and the reward judges whole answers.
     Equation: s_i = exp(mean_t (logp - logp_old));
     loss = -mean_i min(s_i A_i, clip(s_i, 1 - clip_low, 1 + clip_high) A_i).
     Differs from the parent: the ratio, and so the clip, is of the whole answer; the clip is

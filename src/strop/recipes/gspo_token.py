@@ -17,6 +17,10 @@ def gspo_token(**parent: Any) -> Algorithm:
     arXiv 2507.18071, sec. 4.3. Code: none released (verl carries it under the name gspo).
     Parent: gspo. Status: exact.
 
+    Family: ratios.
+    In short: gspo with advantages per token.
+    Choose it when: one ratio an answer is right for you but advantages differ within it, from a
+    critic or from steps.
     Equation: s_t = exp(min(sg[mean_s (logp - logp_old)] + logp_t - sg[logp_t], 10));
     loss = -mean_i mean_t min(s_t A_t, clip(s_t, 1 - clip_low, 1 + clip_high) A_t).
     Differs from the parent: a token's advantage weighs its own gradient, not the whole answer's;
@@ -33,6 +37,10 @@ def luspo(**parent: Any) -> Algorithm:
 
     arXiv 2602.05261. Code: murphy4122/luspo (TRL carries it). Parent: gspo. Status: exact.
 
+    Family: ratios.
+    In short: gspo weighted by length.
+    Choose it when: gspo's answers become shorter than the task needs, since every answer counts the
+    same however long it is.
     Equation: s_i = exp(mean_t (logp - logp_old));
     loss = -mean_i |y_i| min(s_i A_i, clip(s_i, 1 - clip_low, 1 + clip_high) A_i).
     Differs from the parent: an answer counts as many times as it has tokens, so that long right

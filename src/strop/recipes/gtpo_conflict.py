@@ -37,6 +37,10 @@ def gtpo_conflict(
 
     arXiv 2508.03772. Code: winstonsmith1897/GTPO. Parent: grpo. Status: exact.
 
+    Family: credit.
+    In short: shared tokens are not blamed.
+    Choose it when: right and wrong answers begin or end with the same tokens, so that wrong ones
+    unlearn the format, and no reference is kept.
     Equation: loss = -1/G sum_i d_i (A_i - gamma H_i) mean_t lambda_t logp_t, A_i = R_i - mean_g;
     lambda = w_forward w_backward, w = weight if A_i > 0 and 0 if A_i < 0 on tokens in conflict,
     else 1; d_i = 0 where H_i > threshold, if the first policy's entropy was not above it.

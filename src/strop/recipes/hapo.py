@@ -42,6 +42,10 @@ def hapo(
 
     arXiv 2509.16591, eq. 5 to 13. Code: starriver030515/HAPO. Parent: dapo. Status: partial.
 
+    Family: entropy.
+    In short: entropy sets heat, credit, clip.
+    Choose it when: on dapo, settled and open tokens should be treated differently at once: when
+    sampled, when credited and when clipped.
     Equation: h in [-1, 1] from log-entropies around their quantile; temperature 1 + tau h0;
     A = (R - mean) / std over the group's tokens, times 1 + h where h > 0 and rho moved or h <= 0
     and it did not; clip below clip_low (1 - h) where h <= 0, above clip_high (1 + h) where h > 0.

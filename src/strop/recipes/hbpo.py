@@ -34,6 +34,10 @@ def hbpo(
 
     arXiv 2507.15844. Code: ZJU-REAL/HBPO. Parent: grpo. Status: exact.
 
+    Family: rewards.
+    In short: token budgets side by side.
+    Choose it when: one model should fit its length to the prompt: every prompt is tried under
+    several budgets and learns which is enough.
     Equation: R = f1(n, b) if n > b, else f2(b), 0 if wrong or n > L; f2 = beta cos(pi b / 2L),
     f1 = beta cos(pi n / 2L) - |n - b| / L; A = (mean of the budget's R - f2(b)) + (R - mean) /
     (std + eps) over all rollouts of the prompt.

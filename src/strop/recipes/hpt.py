@@ -39,6 +39,10 @@ def hpt(
     arXiv 2509.04419, algorithm 1. Code: TsinghuaC3I/Unify-Post-Training. Parent: grpo.
     Status: exact.
 
+    Family: demonstrations.
+    In short: imitates where the policy fails.
+    Choose it when: every prompt has a demonstration and the policy solves only some of them: those
+    are reinforced, the others imitated.
     Equation: loss = sft_coef mean_{demo} -logp - 1/L_max sum_{own} rho (R_i - mean_g)
     - entropy_coef mean_t H_t; a prompt with at most `gate` right answers has its demonstration in
     place of its rollouts. The data's column `completion` holds it.

@@ -40,6 +40,10 @@ def igpo(
 
     arXiv 2510.14967. Code: GuoqingWang1/IGPO. Parent: grpo. Status: partial.
 
+    Family: turns.
+    In short: turns paid by answer's likelihood.
+    Choose it when: agents search for a known answer and whole groups fail; each turn is paid by how
+    much likelier it made that answer.
     Equation: A~_{i,k} = sum_{j >= k} gamma^(j - k) z(r_{i,j}); r_{i,k} = P_{i,k} - P_{i,k-1}, the
     gain in probability of the reference answer, the outcome for the last turn; z over all turns of
     the group.

@@ -28,6 +28,10 @@ def kl_cov(
     arXiv 2505.22617, eq. 13 and 14. Code: PRIME-RL/Entropy-Mechanism-of-RL. Parent: grpo.
     Status: exact.
 
+    Family: entropy.
+    In short: holds back the costliest tokens.
+    Choose it when: the tokens that drain entropy should move less instead of not at all, and a
+    batch has several updates (with one this does nothing).
     Equation: loss = 1/N sum_t (-rho A + ppo_kl_coef |logp - logp_old| on S), S the
     max(int(kl_cov_ratio N), 1) tokens of largest (A - mean A)(logp - mean logp).
     Differs from the parent: no clip; a few tokens pay for leaving the old policy; all tokens weigh

@@ -62,6 +62,10 @@ def loop(
 
     arXiv 2502.01600. Code: apple/ml-loop. Parent: rloo. Status: exact.
 
+    Family: turns.
+    In short: leave-one-out, several epochs.
+    Choose it when: long tasks pass or fail as a whole, memory holds one model (no critic, no
+    reference) and each batch should be used several times.
     Equation: A_i = R_i - mean_{j != i} R_j; of those with |A| >= min_advantage, loss =
     -1/minibatch_size sum_i mean_t min(rho A_i, clip(rho, 1 / (1 + clip_eps), 1 + clip_eps) A_i).
     Differs from the parent: means over a rollout's tokens, a fixed divisor, so left-out rollouts

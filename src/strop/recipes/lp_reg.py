@@ -35,6 +35,10 @@ def lp_reg(
 
     arXiv 2510.03222, eq. 5 and 6. Code: CarlanLark/Lp-Reg-dev. Parent: grpo. Status: exact.
 
+    Family: entropy.
+    In short: keeps unlikely, plausible tokens.
+    Choose it when: rare but sensible tokens die out since they stood in wrong answers, and a bonus
+    on everything would feed noise as well.
     Equation: loss = -mean_t [clip(rho, 0, 10) A - beta I_t D(proxy || pi)]; proxy = pi_old without
     the tokens up to kappa of its largest, renormalised; I_t: pi(o_t) among the lowest rho_pct of
     the update, A < 0, proxy(o_t) > 0.

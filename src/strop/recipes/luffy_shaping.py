@@ -40,6 +40,10 @@ def luffy_shaping(
     arXiv 2504.14945. Code: TsinghuaC3I/Unify-Post-Training (its mixed core). Parent: grpo.
     Status: exact.
 
+    Family: demonstrations.
+    In short: a demonstration in every group.
+    Choose it when: a stronger model's answers should compete in the policy's own groups, and tokens
+    that it would not write should be learned first.
     Equation: loss = -1/L (sum_{own} rho A + sum_{demo} f(p) A) - entropy_coef mean_t H_t, p =
     exp(logp), f = p / (p + gamma), A_i = R_i - mean over the joint group, L the longest answer.
     Differs from the parent: the given answer (the data's column `completion`) joins its prompt's

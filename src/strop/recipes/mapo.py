@@ -33,6 +33,10 @@ def mapo(
 
     arXiv 2603.06194. Code: none found. Parent: grpo. Status: partial.
 
+    Family: turns.
+    In short: same-turn returns and progress.
+    Choose it when: after each turn of a dialogue the environment or a judge says what was gained,
+    and both that gain and what follows should count.
     Equation: A_{i,k} = alpha z(Ret_{i,k}; same turn of the group) + beta z(r_{i,k}; pool),
     Ret_{i,k} = sum_{k' >= k} gamma^(k' - k) r_{i,k'}; the environment's reward of a turn is what it
     moved the user's state, r_k = phi_{k-1} - phi_k.

@@ -55,6 +55,10 @@ def mars(
 
     arXiv 2510.15414 (later MARSHAL). Code: thu-nics/MARSHAL. Parent: grpo. Status: exact.
 
+    Family: turns.
+    In short: self-play, each player by itself.
+    Choose it when: one policy plays every seat of a game, and a seat that wins more by the rules
+    should not pass for the better player.
     Equation: A_{i,k} = Ret_{i,k} - mean of the Ret of the same player over the step,
     Ret_{i,k} = sum_{k' >= k} gamma^(k' - k) r_{i,k'}; loss as grpo's with the dual clip.
     Differs from the parent: turns have advantages of their own; a player of a game is compared

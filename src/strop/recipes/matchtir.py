@@ -38,6 +38,10 @@ def matchtir(
 
     arXiv 2601.10712. Code: quchangle1/MatchTIR. Parent: grpo. Status: exact.
 
+    Family: turns.
+    In short: turns paid by reference calls.
+    Choose it when: the data holds the right tool calls, and a turn should earn for the right tool
+    with the right arguments.
     Equation: A = (A_i + B_{i,k}) / 2; A_i = (sum_k r_{i,k} - mean_g) / (std_g + eps); B the same of
     D_{i,k} = r_{i,k} + gamma D_{i,k+1} over the rollouts of the prompt that have a turn k; r is the
     mean similarity of the turn's tool calls to the reference calls that they are matched with.

@@ -30,6 +30,10 @@ def mc_grpo(
 
     arXiv 2601.22582. Code: lotusroot-kim/MC-GRPO. Parent: grpo. Status: exact.
 
+    Family: baselines.
+    In short: median and MAD, for few answers.
+    Choose it when: only two to eight answers a prompt are affordable, where one lucky answer moves
+    the mean and turns the sign of the others.
     Equation: A_i = (R_i - med_g) / (max(MAD_g, floor) + eps) over num_rollouts + 1 rollouts; the
     median one is not trained on; loss as grpo's.
     Differs from the parent: one rollout more, median and median absolute deviation in place of

@@ -25,6 +25,10 @@ def mrs(
 
     arXiv 2602.05885. Code: hkust-nlp/KernelGYM. Parent: trloo. Status: exact.
 
+    Family: staleness.
+    In short: rejects mismatched rollouts.
+    Choose it when: engine and trainer disagree strongly about some episodes (low precision), which
+    are better left out than weighed.
     Equation: w_i = exp(mean_t (logp_old - logp_sampler)) over all policy tokens of the rollout;
     rollout i is trained on if lo <= w_i <= hi, and of it the turns without a token whose ratio
     is below veto.

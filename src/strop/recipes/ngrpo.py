@@ -34,6 +34,10 @@ def ngrpo(
 
     arXiv 2509.18851. Code: nangongrui-ngr/NGRPO. Parent: grpo. Status: exact.
 
+    Family: baselines.
+    In short: all-wrong groups teach too.
+    Choose it when: most groups fail as a whole and so give grpo no gradient, and at least what is
+    wrong should become less likely.
     Equation: A_i = (R_i - mean') / (std' + eps), mean' and std' over the group and n_virtual
     rewards of R_max; loss = -1/N sum_t min(rho A, clip(rho, 1 - clip_low, 1 + clip_high) A).
     Differs from the parent: imagined perfect rollouts in mean and deviation, so a group that was

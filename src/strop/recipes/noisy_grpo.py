@@ -35,6 +35,10 @@ def noisy_grpo(
 
     arXiv 2510.21122. Code: Artanic30/NoisyGRPO. Parent: grpo. Status: exact.
 
+    Family: draws.
+    In short: noise in prompts when sampling.
+    Choose it when: answers of a group are too alike; noise in the prompt makes others, trusted the
+    less the more noise there was.
     Equation: rollout i reads its prompt with noise n_i; P = p_alpha / (std_g^2 + p_alpha),
     K = P / (P + r), A = norm(norm(R) + K (norm(1 - n) - norm(R))), norm over the group.
     Differs from the parent: noise on the prompt while sampling, none in training, and its level

@@ -27,6 +27,10 @@ def one_token_rollout(
 
     arXiv 2509.26313. Code: none released. Parent: sft. Status: partial.
 
+    Family: demonstrations.
+    In short: imitation as one-token RL.
+    Choose it when: there are only demonstrations, plain fine-tuning overfits or forgets, and
+    far-fetched tokens should pull less.
     Equation: loss = -mean over answers of mean_t 1/K sum_k R(a_k) logp(a_k | answer before t), a_k
     drawn from softmax(logits / kappa), R = 1 where a_k is the answer's token, else beta.
     Differs from the parent: a token is learned as far as the policy would say it by itself, and

@@ -24,6 +24,10 @@ def opo(
 
     arXiv 2505.23585. Code: microsoft/LMOps (verl carries it). Parent: grpo. Status: exact.
 
+    Family: baselines.
+    In short: mean weighted by length.
+    Choose it when: you make exactly one update a batch and lengths differ much within a group,
+    since long answers move the gradient most and should decide the mean.
     Equation: A_i = R_i - sum_j T_j R_j / sum_j T_j over the group, T the number of policy tokens;
     loss = -1/N sum_t A_i logp_t.
     Differs from the parent: the mean counts long answers more, no division by the deviation, no

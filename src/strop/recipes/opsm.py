@@ -24,6 +24,10 @@ def opsm(
     arXiv 2512.02556, eq. 9. Code: huggingface/trl (off_policy_mask_threshold). Parent: grpo.
     Status: exact.
 
+    Family: staleness.
+    In short: lets go of errors left behind.
+    Choose it when: wrong answers that have long become unlikely go on pulling at the policy, over
+    old answers or several updates.
     Equation: loss = grpo's, times 0 for answers with A_i < 0 and
     mean_t (logp_behavior - logp) > threshold; logp_old where no engine's value is known.
     Differs from the parent: bad answers that became much less likely than when they were drawn

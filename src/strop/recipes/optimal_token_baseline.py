@@ -25,6 +25,10 @@ def optimal_token_baseline(
 
     arXiv 2602.07078. Code: none of the authors' (verl carries it). Parent: grpo. Status: exact.
 
+    Family: credit.
+    In short: least-variance mean per token.
+    Choose it when: long answers give a noisy gradient, one mean for all their tokens is too coarse,
+    and a critic is not wanted.
     Equation: A_{i,t} = R_i - sum_j R_j W_{j,t} / (sum_j W_{j,t} + eps) over the rollouts of the
     prompt that have a token t; W_{i,t} = sum_{s <= t} (1 - 2 pi_{i,s} + sum_v pi_{i,s}(v)^2).
     Differs from the parent: a mean for every token, weighted by the squared norm of the score so
@@ -49,6 +53,10 @@ def optimal_token_baseline_multi_turn(
     arXiv 2602.07078. Code: none of the authors' (verl carries it, tir_optimal_token_baseline).
     Parent: optimal_token_baseline. Status: exact.
 
+    Family: credit.
+    In short: the same over own tokens alone.
+    Choose it when: token baselines are wanted in episodes, where an environment's replies stand
+    between the policy's tokens.
     Equation: as the parent's, with t the t-th policy token of a rollout.
     Differs from the parent: tokens of an environment take no place, so that the t-th own tokens
     of two rollouts are compared wherever they stand.

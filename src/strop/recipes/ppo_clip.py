@@ -24,6 +24,10 @@ def ppo_clip(
     arXiv 1707.06347, eq. 7; dual clip arXiv 1912.09729, eq. 5. Code: verl-project/verl.
     Parent: gae. Status: exact.
 
+    Family: critics.
+    In short: gae with the dual clip.
+    Choose it when: you want PPO as verl runs it, with several updates a step, in which bad tokens
+    of huge ratio must not rule the loss.
     Equation: L1 = max(-A rho, -A clip(rho, 1 - clip_low, 1 + clip_high)); loss = mean_t of
     min(L1, -A dual_clip_c) where A < 0, else of L1; advantages and critic as in gae.
     Differs from the parent: the dual clip.

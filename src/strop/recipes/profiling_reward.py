@@ -30,6 +30,10 @@ def profiling_reward(
 
     arXiv 2602.05885. Code: hkust-nlp/KernelGYM. Parent: rloo. Status: exact.
 
+    Family: rewards.
+    In short: speed of the policy's own code.
+    Choose it when: programs should become fast, and a profiler tells how much of the time is spent
+    in what the policy wrote.
     Equation: R = (C + min(speedup, cap) + PR) / 2 for correct programs (code; the paper does not
     halve), penalty for failed, wrong and decoy ones. PR: time in generated kernels / total time.
     Differs from the parent: the reward; a wider clip above.

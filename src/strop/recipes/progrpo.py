@@ -24,6 +24,10 @@ def progrpo(
 
     arXiv 2602.05281. Code: none found. Parent: grpo. Status: partial.
 
+    Family: entropy.
+    In short: underrated right answers gain.
+    Choose it when: among right answers the unlikely ones should gain most, so that the policy does
+    not settle on the one that it knows.
     Equation: A_i <- A_i + alpha (c_q - c_i) unless all rewards of the prompt are 0;
     c_i = exp(mean logp of the answer's least likely tokens), c_q the same of the prompt;
     loss = -1/N sum_t min(rho A, clip(rho, 1 - clip_low, 1 + clip_high) A).

@@ -25,6 +25,10 @@ def prs(
 
     arXiv 2602.05885. Code: hkust-nlp/KernelGYM. Parent: profiling_reward. Status: exact.
 
+    Family: rewards.
+    In short: drops lazy right programs.
+    Choose it when: profiled rewards alone still teach programs that are right but leave nearly all
+    the work to a library.
     Equation: a correct, non-decoy program is trained on with probability
     clip((PR - tau) / width, 0, 1), every other one always.
     Differs from the parent: lazy right programs leave loss and averages at random.

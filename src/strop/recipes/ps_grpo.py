@@ -26,6 +26,10 @@ def ps_grpo(
 
     arXiv 2510.04392. Code: none found. Parent: grpo. Status: partial.
 
+    Family: rewards.
+    In short: same answer to every wording.
+    Choose it when: answers should not hang on how a question is put, and the data has several
+    wordings of each.
     Equation: R_ij = agreement * mean_{u != i, m} sim(o_ij, o_um) + label * outcome_ij for rollout
     j of wording i; advantages within each wording.
     Differs from the parent: all wordings of a question (equal `set` in the data) are drawn

@@ -42,6 +42,10 @@ def r3_replay_reflection_ranking(
 
     arXiv 2601.19620, algorithm 1. Code: none released. Parent: grpo. Status: partial.
 
+    Family: draws.
+    In short: repairs groups of one outcome.
+    Choose it when: many groups have one outcome and should be repaired, by earlier answers or a
+    retry with the mistake in sight, rather than replaced.
     Equation: A_i = (R_i - mean_g) / (alpha std_g + lambda_) over rollouts and what came back.
     Differs from the parent: groups of one outcome get earlier rollouts of the other one; prompts
     that go badly are asked again with a wrong answer in sight; where all fail, cut-off answers are

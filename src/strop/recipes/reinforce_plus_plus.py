@@ -27,6 +27,10 @@ def reinforce_plus_plus(
 
     arXiv 2501.03262. Code: OpenRLHF/OpenRLHF (verl carries it). Parent: grpo. Status: exact.
 
+    Family: baselines.
+    In short: whitened over the whole step.
+    Choose it when: there is one answer a prompt and no critic, and prompts are alike enough that
+    the step's mean can be the baseline.
     Equation: A_t = (G_t - mean) / sqrt(var + whiten_eps) over the step's policy tokens,
     G_t = gamma ** (policy tokens after t) R; loss = -1/N sum_t min(rho A_t, clip(rho) A_t).
     Differs from the parent: no baseline and no deviation of the group; all tokens of the step are
@@ -53,6 +57,10 @@ def reinforce_plus_plus_baseline(
     arXiv 2501.03262 (the variant with a baseline). Code: OpenRLHF/OpenRLHF (verl carries it).
     Parent: reinforce_plus_plus. Status: exact.
 
+    Family: baselines.
+    In short: group mean, step's deviation.
+    Choose it when: you have groups, but their own deviations are too noisy to divide by and one
+    scale for the whole step should do.
     Equation: A_t = (R_i - mean_g - mean) / sqrt(var + whiten_eps) over the step's policy tokens;
     loss = -1/N sum_t min(rho A_t, clip(rho) A_t).
     Differs from the parent: the mean of the prompt's group is subtracted first.

@@ -20,6 +20,10 @@ def remax(**parent: Any) -> Algorithm:
 
     arXiv 2310.10505. Code: liziniu/ReMax (verl carries it). Parent: rloo. Status: exact.
 
+    Family: baselines.
+    In short: greedy answer as the baseline.
+    Choose it when: one sampled answer a prompt is all that you want to train on, and one greedy
+    answer more is cheaper than a group or a critic.
     Equation: A_i = R_i - R(greedy answer of the prompt);
     loss = -1/B sum_i sum_t min(rho A_i, clip(rho, 1 - clip_low, 1 + clip_high) A_i).
     Differs from the parent: each prompt is answered once more, greedily; that answer is scored

@@ -41,6 +41,10 @@ def remix(
 
     arXiv 2507.06892. Code: none released. Parent: grpo. Status: partial.
 
+    Family: draws.
+    In short: old groups beside fresh ones.
+    Choose it when: sampling holds up the start of a run: groups of the last steps are used again
+    under penalties, later only fresh ones.
     Equation: rho over the policy that drew the token, c = pi_old / that policy; loss =
     -mean min(rho A, clip(rho, c - clip_low, c + clip_high) A) + beta (l KL_base + (1 - l) KL_old).
     Differs from the parent: a share p of replayed groups, updates passes, the clip's centre, both

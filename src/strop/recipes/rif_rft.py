@@ -27,6 +27,10 @@ def rif_rft(
 
     arXiv 2507.05386. Code: released, not obtained. Parent: grpo. Status: partial.
 
+    Family: draws.
+    In short: drops unsolvable prompts first.
+    Choose it when: the data holds prompts that the model never solves, and one pass before
+    training, for each task of a sequence, should remove them.
     Equation: prompts i with more than `threshold` right answers among num_answers of the policy
     that enters the task; then grpo on these.
     Differs from the parent: every prompt is answered before the first step, and those that are

@@ -46,6 +46,10 @@ def riskpo(
 
     arXiv 2510.00911. Code: RTkenny/RiskPO. Parent: grpo. Status: exact.
 
+    Family: baselines.
+    In short: lower tail of bundled scores.
+    Choose it when: easy prompts fill the mean and hard ones are left behind; bundles of prompts
+    also make grades out of rewards of 0 and 1.
     Equation: Z_j = sum of the j-th rewards of a bundle's prompts; A = (w CVaR_alpha +
     RVaR_{alpha,beta}) / (w + 1) / (std Z + eps), given to the rollouts by their share of
     R - mean.

@@ -26,6 +26,10 @@ def rl_plus(
 
     arXiv 2508.00222. Code: YihongDong/RL-PLUS. Parent: luffy_shaping. Status: exact.
 
+    Family: demonstrations.
+    In short: bounded demonstrations in groups.
+    Choose it when: demonstrations of unknown origin join the groups and need a weight that stays
+    bounded, larger on unexpected tokens.
     Equation: demonstration tokens: 2 p / (p_w + p_old) A sg(1 - p)^gamma, p = exp(logp), p_w =
     (1 - uniform) p_old + uniform; the policy's own: rho A; A_i = R_i - mean over the joint group;
     loss = -1/L sum of both - entropy_coef mean_t H_t.

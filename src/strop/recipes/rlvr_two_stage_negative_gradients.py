@@ -35,6 +35,10 @@ def rlvr_two_stage_negative_gradients(
 
     arXiv 2510.04028. Code: none released. Parent: grpo. Status: partial.
 
+    Family: baselines.
+    In short: learns only from worse answers.
+    Choose it when: pass@k falls as pass@1 rises: what fails is pushed down and nothing is praised,
+    to keep other right answers alive.
     Equation: A_i <- min(A_i, 0), A of grpo; the loss is grpo's.
     Differs from the parent: rollouts better than their group's mean teach nothing. With rewards
     of 0 and 1 that is learning from wrong answers, weighted by the group's deviation.
@@ -57,6 +61,10 @@ def gspo_n(
 
     arXiv 2510.04028. Code: none released. Parent: gspo. Status: partial.
 
+    Family: baselines.
+    In short: gspo, only from worse answers.
+    Choose it when: pass@k falls as pass@1 rises and you train with one ratio an answer, as gspo
+    does.
     Equation: A_i <- min(A_i, 0); the loss is gspo's.
     Differs from the parent: rollouts better than their group's mean teach nothing.
     Differs from the paper: as rlvr_two_stage_negative_gradients.

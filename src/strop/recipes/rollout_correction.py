@@ -48,6 +48,10 @@ def rollout_correction(
     arXiv 2510.18855 (IcePop; TIS and MIS have no paper). Code: verl-project/verl,
     rollout_corr_helper (TRL, AReaL carry forms of it). Parent: grpo. Status: exact.
 
+    Family: staleness.
+    In short: weights for engine and age.
+    Choose it when: the engine's log-probabilities differ from the trainer's, or answers are a few
+    steps old, and the loss should stay as it is.
     Equation: loss = -1/N sum_t w_t min(rho A, clip(rho) A), rho = pi / pi_old and
     w = clip(exp(X), low, high) (truncate), exp(X) 1{low <= exp(X) <= high} (mask), detached;
     X = logp_old - logp_behavior of the token, or its sum or mean over the turn or answer.
@@ -77,6 +81,10 @@ def rollout_correction_bypass(
     arXiv 1707.06347, eq. 7. Code: verl-project/verl, rollout_corr_helper (bypass_mode, ppo_clip).
     Parent: grpo. Status: exact.
 
+    Family: staleness.
+    In short: clip against the sampler.
+    Choose it when: the forward pass for the policy before the update should be saved, and clipping
+    from what the engine recorded is good enough.
     Equation: loss = -1/N sum_t min(rho A, clip(rho, 1 - clip_low, 1 + clip_high) A),
     rho = pi / pi_behavior, by token or over the turn or answer.
     Differs from the parent: the ratio and the clip start from the engine's log-probabilities, so
@@ -103,6 +111,10 @@ def rollout_correction_reinforce(
     arXiv 2510.18855 (the weights). Code: verl-project/verl, rollout_corr_helper (bypass_mode,
     reinforce). Parent: grpo. Status: exact.
 
+    Family: staleness.
+    In short: truncated weights, no clip.
+    Choose it when: answers of another policy are used once, without a clip, and weights cut at a
+    limit are the only guard.
     Equation: loss = -1/N sum_t sg[clip(w, low, high)] A logp, w = pi / pi_behavior of the token,
     turn or answer.
     Differs from the parent: no clip: every token keeps a gradient, and its weight is truncated.

@@ -30,6 +30,10 @@ def rose_tree(
 
     arXiv 2601.05053, sec. 3. Code: ZiqiZhao1/ROSE-rl. Parent: dr_grpo. Status: partial.
 
+    Family: credit.
+    In short: branches where meanings part.
+    Choose it when: the answers of a group are near copies; new ones should branch where the next
+    word's meaning is open, and long ones lose a little.
     Equation: A_t = V(b_j) - V(b_{j-1}) for b_{j-1} <= t < b_j, V(b) = mean reward of the answers
     that go through b; right answers longer than the shortest: A_t -= |A_t| (1 - (l_s / l)^alpha).
     Differs from the parent: answers branch off each other where the next tokens' meanings differ

@@ -26,6 +26,10 @@ def rover(
 
     arXiv 2509.24981. Code: tinnerhrhe/ROVER. Parent: grpo. Status: exact.
 
+    Family: ratios.
+    In short: regression on random play.
+    Choose it when: several ways to a right answer should survive without a bonus or a clip; it
+    needs the whole distribution and several updates a batch.
     Equation: Q_t = tau (logp_t - logp_old_t), M_t = mean over the vocabulary of logp(. | s_t);
     loss = mean_t (Q_t - sg(R_i - mean_g + kappa tau (M_{t+1} - M_old_{t+1})))^2.
     Differs from the parent: a regression in place of the clipped ratio, no deviation, all tokens

@@ -18,6 +18,10 @@ def salt_graph(**parent: Any) -> Algorithm:
 
     arXiv 2510.20022. Code: none found. Parent: grpo. Status: partial.
 
+    Family: turns.
+    In short: shared moves get the mean.
+    Choose it when: only outcomes are rewarded and good and bad episodes make many equal moves,
+    which deserve neither all the praise nor all the blame.
     Equation: A_k = mean of A_i over the rollouts i of the prompt that make the same transition
     (state, action, next state) as turn k; A_i = (R_i - mean_g) / (std_g + eps).
     Differs from the parent: turns that several rollouts share get the mean of their advantages.

@@ -23,6 +23,10 @@ def sapo_soft(
 
     arXiv 2511.20347. Code: none released (verl, TRL carry it). Parent: grpo. Status: exact.
 
+    Family: ratios.
+    In short: soft gate per token.
+    Choose it when: the clip's hard edge is too coarse: weights should fade with a token's ratio,
+    sooner for bad tokens.
     Equation: loss = -mean_i mean_t 4 / tau sigmoid(tau (rho - 1)) A_i; tau = tau_pos where
     A_i > 0, else tau_neg.
     Differs from the parent: no token is cut off; its weight fades smoothly as its ratio leaves 1,

@@ -36,6 +36,10 @@ def seeupo(
 
     arXiv 2602.06554. Code: modelscope/AgentEvolver (branch seeupo). Parent: gspo. Status: exact.
 
+    Family: turns.
+    In short: one update a turn, last first.
+    Choose it when: early turns should be judged by what later ones have become since, and one
+    update for every turn is affordable.
     Equation: A_i = clamp(whitened(R_i - mean_g)); for k = last turn to first: one update on turn
     k with A_i M_i and one ratio per turn; M_i <- clip(M_i clip(exp(mean_t change of logp))).
     Differs from the parent: one update a turn, with logp_old taken anew; the ratio is a turn's;

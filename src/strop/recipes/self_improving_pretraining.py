@@ -32,6 +32,10 @@ def self_improving_pretraining(
 
     arXiv 2601.21343, sec. 2. Code: none released. Parent: dpo. Status: partial.
 
+    Family: demonstrations.
+    In short: continuations against the text.
+    Choose it when: the data is plain text and a judge can tell whether the policy's continuation
+    beats the original one.
     Equation: candidates of a prefix: num_rollouts continuations of the policy and the data's own
     (column `completion`); the one of largest reward is chosen, that of the smallest rejected; loss
     = dpo's over these pairs, or -mean_t logp_t of the chosen (RF-NLL).

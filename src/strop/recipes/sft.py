@@ -17,6 +17,10 @@ def sft(*, aggregation: str = "token-mean", num_prompts: int = 32) -> Algorithm:
     arXiv 2203.02155, sec. 3.5. Code: none released (TRL, verl carry it). Parent: none.
     Status: exact.
 
+    Family: demonstrations.
+    In short: imitates given answers.
+    Choose it when: you have good answers and no reward, or a model that needs the format before it
+    can earn any.
     Equation: loss = -mean_t logp_t over the tokens of the column `completion`, its end included.
     Differs from the parent: it is the root of the methods that learn from given answers.
     Differs from the paper: no. Prompt tokens have no loss; `rollout.temperature` divides the

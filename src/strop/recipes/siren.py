@@ -40,6 +40,10 @@ def siren(
 
     arXiv 2509.25133. Code: Linn3a/siren. Parent: grpo. Status: exact.
 
+    Family: entropy.
+    In short: holds entropy of likely tokens.
+    Choose it when: an ordinary bonus spreads probability over nonsense: here only likely tokens at
+    open places count, held where they began.
     Equation: loss = grpo's + coef (Hbar - anchor)^2; Hbar = mean over answers of the mean of Hp_t
     over the answer's tokens above its quantile of Hp; Hp_t = entropy of the renormalised nucleus
     of mass top_p; anchor = Hbar at the first step, before its update.

@@ -32,6 +32,10 @@ def skywork_mpo(
 
     arXiv 2504.16656, sec. 3.2. Code: none released. Parent: dpo. Status: partial.
 
+    Family: demonstrations.
+    In short: pairs, quality and imitation.
+    Choose it when: dpo makes even the chosen answers less likely, or a model is prepared on pairs
+    for skywork_ssb.
     Equation: loss = w1 DPO + w2 BCO - w3 mean over chosen answers of mean_t logp_t; BCO = -mean
     over pairs of log sigmoid(r_chosen - delta) + log sigmoid(-(r_rejected - delta)),
     r = beta sum_t (logp_t - logp_ref_t).

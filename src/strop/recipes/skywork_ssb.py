@@ -33,6 +33,10 @@ def skywork_ssb(
 
     arXiv 2504.16656, sec. 3.2 to 3.3. Code: none released. Parent: grpo. Status: partial.
 
+    Family: draws.
+    In short: store of telling rollouts.
+    Choose it when: late in a run few groups carry a signal, and rollouts of large advantage should
+    come back to fill the batch.
     Equation: A_i = (R_i - mean_g) / (std_g + eps) among the peers of its own step; rows of A = 0
     leave; P(i) = |A_i| / sum |A| over this step's, (|A_i| + floor) / sum over the store's.
     Differs from the parent: an update has rows drawn with replacement, new ones first, then those

@@ -39,6 +39,10 @@ def spae(
 
     arXiv 2601.03823. Code: cii030/SPAE-RL (a probe example). Parent: dapo. Status: partial.
 
+    Family: credit.
+    In short: steps valued by forced answers.
+    Choose it when: reasoning comes in marked steps and goes on after the solution is found; a
+    forced answer after each tells which ones helped.
     Equation: A_t = (R_i - mean_g) f_k + xi g_k for t in step k, whitened over the batch's tokens;
     f_k = 1 - alpha (1 - exp(-C_k)), g_k = exp(d_k) - mean exp(d), d_k the scaled change of
     Phi = 1.5 acc conf + 0.5 acc - conf, C_k the earlier steps with Phi > eps_sat.

@@ -32,6 +32,10 @@ def spine(
 
     arXiv 2511.17938. Code: JianghaoWu/SPINE (not obtainable). Parent: grpo. Status: partial.
 
+    Family: rewards.
+    In short: majority votes, open tokens only.
+    Choose it when: there are no labels and learning from votes makes answers short and alike; few
+    tokens learn, and their entropy is kept in a band.
     Equation: R_i = [answer_i is its group's majority answer]; loss = agg over F of grpo's + beta
     KL(start), + band_weight mean_F (relu(H_t - hi_i) + relu(lo_i - H_t)), F the rho tokens of
     highest entropy, lo_i and hi_i quantiles of H over F in rollout i.

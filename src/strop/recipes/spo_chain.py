@@ -34,6 +34,10 @@ def spo_chain(
 
     arXiv 2505.23564 (SPO-chain). Code: AIFrameResearch/SPO. Parent: grpo. Status: exact.
 
+    Family: credit.
+    In short: segment values by continuations.
+    Choose it when: you need to know which stretch of an answer won or lost it, and can pay for
+    short answers from inside each one.
     Equation: A_t = V(next cut) - V(last cut), V(cut) = mean outcome of n continuations from it,
     V(end) = the reward; whitened over the tokens with p_old < p0; loss as grpo's on these alone.
     Differs from the parent: the baseline is a value at each cut in place of the group's mean, and

@@ -45,6 +45,10 @@ def spo_tree(
 
     arXiv 2505.23564. Code: AIFrameResearch/SPO. Parent: spo_chain. Status: exact.
 
+    Family: credit.
+    In short: segment values from a tree.
+    Choose it when: stretches should be credited without further continuations, and answers are long
+    enough to share their beginnings.
     Equation: A_edge = V(child) - V(parent), V(leaf) = reward, V(node) = mean V(children); edges of
     advantage 0 are left out, the others go into a store; of what is drawn from it, the tokens with
     p_old < p0 are whitened and trained on, the ratio to the policy that drew them.

@@ -17,6 +17,10 @@ def turn_ppo(**parent: Any) -> Algorithm:
 
     arXiv 2511.20718 (Turn-PPO). Code: none released. Parent: gae. Status: exact.
 
+    Family: critics.
+    In short: one ratio for each turn.
+    Choose it when: episodes are trained with a critic and a turn is one decision, whose tokens
+    should be clipped or kept together.
     Equation: w_k = exp(mean over the policy tokens of turn k of (logp - logp_old)); loss = -mean_t
     min(w A_t, clip(w, 1 - clip_low, 1 + clip_high) A_t), w of the turn of t; critic as in gae.
     Differs from the parent: all tokens of a turn share one ratio.
@@ -39,6 +43,10 @@ def s_ppo(
 
     arXiv 2511.20718, eq. 7 and 8 (S-PPO). Code: none released. Parent: gae. Status: partial.
 
+    Family: critics.
+    In short: smaller steps where clips bend.
+    Choose it when: PPO breaks down over many updates of one batch, at moments when much is clipped;
+    the step shrinks just then.
     Equation: loss = gae's / ||C||, C_t = 1{t clipped} rho_t A_t / |y_t| over the update; not
     divided where ||C|| is below floor.
     Differs from the parent: the policy's loss is divided by the size of the clipping bias.
@@ -56,6 +64,10 @@ def st_ppo(**parent: Any) -> Algorithm:
 
     arXiv 2511.20718, eq. 7 and 8 (ST-PPO). Code: none released. Parent: s_ppo. Status: partial.
 
+    Family: critics.
+    In short: turn ratios and smaller steps.
+    Choose it when: episodes need both: one ratio for each turn, and steps that shrink where much is
+    clipped.
     Equation: loss = turn_ppo's / ||C||, C_t = 1{t clipped} w_k A_t / |y_t| over the update, w_k the
     ratio of t's turn; not divided where ||C|| is below floor.
     Differs from the parent: all tokens of a turn share one ratio.

@@ -27,6 +27,10 @@ def steer(
 
     arXiv 2510.10150. Code: zz-haooo/STEER. Parent: grpo. Status: exact.
 
+    Family: entropy.
+    In short: damps tokens that move entropy.
+    Choose it when: entropy should be steadied in both directions by mild weights on tokens, also
+    under a very wide clip.
     Equation: loss = -mean_t w_t min(rho A, clip(rho) A), with dual clip; c_t = |A / pi_old pi
     (1 - pi) (log pi + H_t)|; w_t falls from w_max at the update's smallest c to w_min at its
     largest, on a line or as exp(-k c).

@@ -17,6 +17,10 @@ def t_ppo_egae(*, gamma: float = 1.0, lam: float = 0.95, **parent: Any) -> Algor
 
     arXiv 2506.15050. Code: none released. Parent: gae. Status: partial.
 
+    Family: critics.
+    In short: learns from cut-off answers.
+    Choose it when: many answers reach the token limit and should teach all the same, valued by the
+    critic from where they stop.
     Equation: A_t = sum_{j >= t} (gamma lam)^(j - t) delta_j, delta_j = r_j + gamma V_{j+1} - V_j;
     where a rollout was cut off, the missing last V is V of its last token; critic: finished
     rollouts alone, against G_t = A_t + V_t at lam 1, which is the outcome where gamma is 1.

@@ -34,6 +34,10 @@ def tea_rl(
 
     arXiv 2508.03178. Code: Qihoo360/Light-IF. Parent: grpo. Status: exact.
 
+    Family: entropy.
+    In short: bonus where choices close.
+    Choose it when: instructions with several checkable constraints earn partial credit, and a bonus
+    should reach just the tokens about to lose entropy.
     Equation: loss = grpo's - agg_t c_t H_t, c_t = min(cov_alpha softmax_i(cov_t), ub), cov_t =
     (A_t - mean A)(logp_t - mean logp); reward = sum_m points_m [m holds] + all_bonus [all hold],
     with long_at: 2 s x if s >= 0.2 else -x, x = (1 - cos(pi len / long_at)) / 2, and -2 at it.

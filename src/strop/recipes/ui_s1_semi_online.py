@@ -43,6 +43,10 @@ def ui_s1_semi_online(
 
     arXiv 2509.11543. Code: X-PLUG/MobileAgent (UI-S1). Parent: grpo. Status: partial.
 
+    Family: turns.
+    In short: online over recorded experts.
+    Choose it when: you have recorded expert trajectories and no live environment (user interfaces),
+    and imitating step by step breaks down over a whole task.
     Equation: A = w_E A_E + w_S A_S; A_S = z(D_{i,k}) among the prompt's rollouts at the same turn,
     D_{i,k} = sum_{j = k}^{end} gamma^(j - k) r_{i,j}, end the first action that the expert did not
     take; A_E = z of the rollouts' sums ("code": of each turn's own reward over the prompt's turns).

@@ -31,6 +31,10 @@ def v_half(
 
     arXiv 2603.10848. Code: none released. Parent: grpo. Status: partial.
 
+    Family: draws.
+    In short: forecast and few answers.
+    Choose it when: few answers a prompt should do: a forecast of its success is the baseline until
+    they contradict it, and then more are drawn.
     Equation: R in {-1, 1}, V in [-1, 1]; D2 = max(0, (v - V)^2 - 1/k), w = D2 / (D2 + 1/k),
     A_i = R_i - (w v + (1 - w) V); one more rollout while MSE(k) - MSE(k+1) > cost.
     Differs from the parent: few rollouts, a prior of the prompt's success beside their mean, more

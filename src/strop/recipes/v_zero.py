@@ -28,6 +28,10 @@ def v_zero(
 
     arXiv 2602.03584. Code: Now-Join-Us/V0. Parent: grpo. Status: partial.
 
+    Family: draws.
+    In short: budgets by forecast success.
+    Choose it when: sampling is the main cost and prompts differ in difficulty: those sure to fail
+    or to succeed should get fewer answers.
     Equation: p_i predicted from the policy's (prompt, outcome) history; budgets maximise
     sum U(B_i, p_i), U = B (1 - p) (1 - (1 - p)^(B - 1)), sum B_i = num_prompts num_rollouts.
     Differs from the parent: prompts get rollouts by their predicted success, num_rollouts each on

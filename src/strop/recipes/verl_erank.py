@@ -39,6 +39,10 @@ def verl_erank(
 
     arXiv 2509.23808. Code: hf618/VERL. Parent: grpo. Status: exact.
 
+    Family: entropy.
+    In short: bonus for wide hidden states.
+    Choose it when: exploring should be seen in an answer's hidden states instead of its token
+    entropy, and a pass to read them is affordable.
     Equation: A' = A + min(relu(Phi), |A| / kappa), Phi = b tanh(dev ER) + (1 - b) tanh(dev ERV),
     b = sigmoid(gain dev ERA); ER the effective rank of a rollout's states, ERV and ERA the mean
     gain of it over prefixes and how that changes; dev the relative distance from the usual.
