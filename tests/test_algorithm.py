@@ -10,16 +10,17 @@ from torch import Tensor
 from strop import notation
 from strop.advantage.baseline.subtract_group_mean import SubtractGroupMean
 from strop.advantage.scale.divide_by_group_std import DivideByGroupStd
-from strop.algorithm import STAGES, Algorithm, Term
+from strop.algorithm import Algorithm, Term
 from strop.errors import UserError
 from strop.part import Use
 from strop.recipes.grpo import grpo
 from strop.schedule import Linear
+from strop.seams import STAGES
 
 
 @dataclass(frozen=True)
 class NeedsTurns:
-    writes: ClassVar[tuple[str, ...]] = ("advantage_B",)
+    kind: ClassVar[str] = "advantage/baseline"
 
     def __call__(self, reward_K: Tensor, advantage_B: Tensor) -> Tensor:
         return advantage_B
@@ -27,7 +28,7 @@ class NeedsTurns:
 
 @dataclass(frozen=True)
 class NeedsOwn:
-    writes: ClassVar[tuple[str, ...]] = ("advantage_B",)
+    kind: ClassVar[str] = "advantage/baseline"
 
     def __call__(self, surprise_B: Tensor) -> Tensor:
         return surprise_B
@@ -35,6 +36,7 @@ class NeedsOwn:
 
 @dataclass(frozen=True)
 class WritesOwn:
+    kind: ClassVar[str] = "advantage/baseline"
     writes: ClassVar[tuple[str, ...]] = ("surprise_B",)
     facts: ClassVar[frozenset[str]] = frozenset({"removes_uniform_groups"})
 
@@ -44,7 +46,7 @@ class WritesOwn:
 
 @dataclass(frozen=True)
 class LivesOnUniformGroups:
-    writes: ClassVar[tuple[str, ...]] = ("advantage_B",)
+    kind: ClassVar[str] = "advantage/baseline"
     facts: ClassVar[frozenset[str]] = frozenset({"learns_from_uniform_groups"})
 
     def __call__(self, advantage_B: Tensor) -> Tensor:

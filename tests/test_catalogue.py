@@ -15,7 +15,7 @@ from strop.errors import UserError
 def test_parts_match_what_importing_shows():
     for entry in catalogue.parts():
         kind = entry.load()
-        assert parts.folder_of(kind()) == entry.folder
+        assert parts.kind_of(kind()) == entry.folder
         assert [f.name for f in dataclasses.fields(kind)] == [field.name for field in entry.fields]
         assert [p.name for p in parts.parameters(kind())] == list(entry.reads)
         assert entry.summary == kind.__doc__.strip().splitlines()[0]

@@ -41,8 +41,8 @@ class ScaleLikeKLTerm:
 
 def test_names_and_folders():
     assert parts.name_of(DivideByGroupStd()) == "divide_by_group_std"
-    assert parts.folder_of(DivideByGroupStd()) == "advantage/scale"
-    assert parts.folder_of(ScaleLikeKLTerm()) == ""
+    assert parts.kind_of(DivideByGroupStd()) == "advantage/scale"
+    assert parts.kind_of(ScaleLikeKLTerm()) == ""
     assert Use(DivideByGroupStd()).label == "divide_by_group_std"
     assert Use(DivideByGroupStd(), label="mine").label == "mine"
 

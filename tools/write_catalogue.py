@@ -20,6 +20,7 @@ from strop.batch import COLUMNS, DERIVED, LEVELS, level_of
 from strop.catalogue import Entry
 from strop.cost import costs
 from strop.schedule import SCHEDULES
+from strop.seams import KINDS
 from strop.training import config
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -105,7 +106,7 @@ def parts_page() -> str:
         for name in dict.fromkeys(parts.name_of(use.part) for _, use in algorithm.uses()):
             users.setdefault(name, []).append(recipe)
     pieces = [PARTS_HEADER]
-    for folder in catalogue.PART_FOLDERS:
+    for folder in KINDS:
         entries = catalogue.parts(folder)
         rows = [
             (f"`{e.name}`", e.summary, e.line("Nearest part"), _users(users, e.name, len(composed)))

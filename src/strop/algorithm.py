@@ -1,7 +1,6 @@
-"""Parts put together: the ten stages of a step, checked before anything runs.
+"""Parts put together: the stages of a step as one value, and its options by path.
 
-`Algorithm.check` walks the stages in order and refuses a part whose columns nothing provides, two
-parts whose facts contradict each other, and an advantage chain that does not end in `advantage_T`.
+`check.py` says which compositions make sense; `seams.py` lists the stages.
 """
 
 import dataclasses
@@ -11,18 +10,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from strop import part as parts
-from strop.batch import COLUMNS, DERIVED
 from strop.errors import UserError
 from strop.part import Use
 from strop.schedule import Schedule
-
-CHAINS = ("sampling", "reward", "curation", "probes", "advantage", "selection", "rates", "control")
-SINGLE = ("rollout", "plan")
-SLOTS = ("objective", "ratio", "correction", "average", "on")
-STAGES = (
-    "sampling", "rollout", "reward", "curation", "probes", "advantage", "selection", "terms",
-    "rates", "plan", "control",
-)  # fmt: skip
+from strop.seams import CHAINS, SINGLE, SLOTS, STAGES
 
 # Columns that the trainer computes when something reads them, just before the first reader.
 REFRESHED = frozenset(
@@ -35,24 +26,6 @@ CURRENT = ("logp_T", "entropy_T", "mean_logp_T")
 # Current columns over a part of the vocabulary, with a number in their name: nucleus_entropy_0.8_T.
 NUMBERED = re.compile(r"(nucleus_entropy|nucleus_below_entropy|min_p_kl)_[0-9.e-]+_T")
 LEARNERS = ("policy", "critic")
-# Pairs of facts that must not stand in one algorithm, and why.
-CONTRADICTIONS = (
-    (
-        "removes_uniform_groups",
-        "learns_from_uniform_groups",
-        "the first drops the groups that the second lives on",
-    ),
-    (
-        "contains_behavior_ratio",
-        "corrects_behavior_ratio",
-        "the engine's importance weight would be applied twice",
-    ),
-    (
-        "advantage_mean_is_not_zero",
-        "whitens_advantage",
-        "whitening would remove the bias that the first puts in on purpose",
-    ),
-)
 
 
 @dataclass(frozen=True)
@@ -77,7 +50,7 @@ class Term:
 
     def uses(self) -> Iterator[tuple[str, Use]]:
         """The filled slots in the order in which they run."""
-        for slot in ("on", "ratio", "correction", "objective", "average"):
+        for slot in SLOTS:
             use = getattr(self, slot)
             if use is not None:
                 yield slot, use
@@ -140,60 +113,13 @@ class Algorithm:
         return frozenset(fact for _, use in self.uses() for fact in parts.facts(use))
 
     def check(self, given: frozenset[str] = frozenset()) -> None:
-        """Raise UserError for a column that nothing provides or facts that contradict.
+        """Raise UserError for a composition that cannot be meant; see `check.py`.
 
         `given`: columns that come with the prompts or from outside.
         """
-        have = set(given) | set(DERIVED) | {"step", "num_steps", "max_length"} | set(REFRESHED)
-        for column in self.value_columns():
-            have |= {column, old_value(column), slow_value(column)}
-        for path, use in self.uses():
-            stage = path.split(".")[0]
-            if stage in ("selection", "rates"):
-                have |= {"gradient_T", "denominator_T"}
-            if stage == "advantage":
-                have.add("advantage_B")
-            if stage == "terms":
-                have |= {"gradient_T", "denominator_T", *CURRENT}
-            for read in parts.reads(use):
-                if read.required and not _provided(read.column, have):
-                    raise UserError(_missing(path, use, read.column))
-            have |= set(parts.writes(use))
-            if stage == "rollout":
-                have |= {"turn_T", "rollout_K", "group_B", "uid_P", "draw_P", "id_T", "mask_T"}
-        self._check_terms()
-        self._check_facts()
+        from strop.check import check  # which itself looks at algorithms
 
-    def _check_terms(self) -> None:
-        for term in self.terms:
-            read = {r.column for r in parts.reads(term.objective)}
-            if term.learner != "policy":
-                _check_critic(term, read)
-            if "log_ratio_T" in read and term.ratio is None:
-                raise UserError(
-                    f"term {term.name}: {term.objective.label} reads log_ratio_T; give the term a "
-                    "ratio such as ratio_per_token"
-                )
-            draws = "rng" in {p.name for p in parts.parameters(term.objective.part)}
-            if draws and getattr(term.objective.part, "scope", "token") != "update":
-                raise UserError(
-                    f"term {term.name}: {term.objective.label} draws at random, so its scope must "
-                    "be update: else its draws would depend on how the rows are split"
-                )
-            if term.ratio is not None and "log_ratio_T" not in read:
-                raise UserError(
-                    f"term {term.name} has the ratio {term.ratio.label}, but "
-                    f"{term.objective.label} does not read log_ratio_T: leave the ratio out"
-                )
-
-    def _check_facts(self) -> None:
-        stated: dict[str, str] = {}
-        for _, use in self.uses():
-            for fact in parts.facts(use):
-                stated.setdefault(fact, use.label)
-        for one, other, why in CONTRADICTIONS:
-            if one in stated and other in stated:
-                raise UserError(f"{stated[one]} and {stated[other]} do not go together: {why}")
+        check(self, given)
 
     # -- paths: "advantage.divide_by_group_std.eps", "terms.policy.objective.clip_low" ----------
 
@@ -292,24 +218,6 @@ def trained_values(term: Term) -> tuple[str, ...]:
     return tuple(sorted(filter(is_head, reads)))
 
 
-def _check_critic(term: Term, read: set[str]) -> None:
-    """Raise UserError for a term that its learner cannot train."""
-    if term.learner not in LEARNERS:
-        raise UserError(
-            f"term {term.name}: no learner {term.learner!r}; there are {', '.join(LEARNERS)}"
-        )
-    policys = sorted(c for c in read if is_current(c) or c == "log_ratio_T" or c.endswith("_TV"))
-    if policys or term.ratio is not None:
-        raise UserError(
-            f"term {term.name} trains the critic, but {term.objective.label} reads "
-            f"{', '.join(policys) or 'a ratio'} of the policy"
-        )
-    if not trained_values(term):
-        raise UserError(
-            f"term {term.name} trains the critic, but {term.objective.label} reads no value column"
-        )
-
-
 def _changed(use: Use, name: str, value: Any) -> Use:
     return dataclasses.replace(use, part=parts.replace(use.part, **{name: value}))
 
@@ -325,29 +233,3 @@ def _distinct(chain: tuple[Use, ...]) -> tuple[Use, ...]:
             label = f"{use.label}_{number}"
         result.append(dataclasses.replace(use, label=label))
     return tuple(result)
-
-
-def _provided(column: str, have: set[str]) -> bool:
-    return column in have or (column.endswith("_TV") and column.startswith("logq"))
-
-
-def _missing(path: str, use: Use, column: str) -> str:
-    known = {c.name: c for c in COLUMNS}
-    stage = path.split(".")[0]
-    if column == "advantage_T":
-        return (
-            f"{stage}: {use.label} reads advantage_T, which the advantage chain does not write: "
-            "end the chain with a credit part such as spread_evenly"
-        )
-    if is_value(column):
-        return (
-            f"{stage}: {use.label} reads {column}, for which there is no critic: add a term with "
-            "regress_value and the learner critic, as the recipe gae has"
-        )
-    if column not in known:
-        return f"{stage}: {use.label} reads {column}, which no part before it writes"
-    writer = known[column].writer
-    return (
-        f"{stage}: {use.label} reads {column} ({known[column].meaning}), which nothing before it "
-        f"writes; add a part of the stage '{writer}' that does"
-    )

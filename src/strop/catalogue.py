@@ -17,13 +17,7 @@ from typing import Any
 
 from strop._source import ROOT, Source, read
 from strop.errors import UserError
-
-PART_FOLDERS = (
-    "sampling", "rollout", "reward", "curation", "probe",
-    "advantage/baseline", "advantage/scale", "advantage/credit", "advantage/weight",
-    "selection", "loss/ratio", "loss/correction", "loss/bound", "loss/penalty", "loss/value",
-    "loss/average", "plan", "control",
-)  # fmt: skip
+from strop.seams import KINDS
 
 
 @dataclass(frozen=True)
@@ -73,9 +67,9 @@ def camel(name: str) -> str:
 @functools.cache
 def parts(folder: str = "") -> tuple[Entry, ...]:
     """All built-in parts, or those of one folder ("advantage" holds its subfolders too)."""
-    wanted = [f for f in PART_FOLDERS if f == folder or f.startswith(folder + "/") or not folder]
+    wanted = [f for f in KINDS if f == folder or f.startswith(folder + "/") or not folder]
     if not wanted:
-        raise UserError(f"no folder of parts {folder!r}{nearest(folder, PART_FOLDERS)}")
+        raise UserError(f"no folder of parts {folder!r}{nearest(folder, KINDS)}")
     found = []
     for name in wanted:
         for path in sorted((ROOT / name).glob("*.py")):

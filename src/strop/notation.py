@@ -19,10 +19,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from strop import catalogue
-from strop.algorithm import CHAINS, SINGLE, SLOTS, STAGES, Algorithm, Term
+from strop.algorithm import Algorithm, Term
 from strop.errors import UserError
 from strop.part import Use, name_of, replace
 from strop.schedule import SCHEDULES
+from strop.seams import CHAINS, SINGLE, SLOTS, STAGES
 
 STAGE_ALIASES = {"loss": "terms", "probe": "probes"}
 

@@ -2,7 +2,8 @@
 
 A part's fields are its hyperparameters. The parameters of its `__call__` are the columns it reads
 (`reward_B`, `logp_old_T`; a parameter with the default None is optional) and, where it needs them,
-the special names of `SPECIAL`. Its folder, or a class attribute `writes`, says what it writes.
+the special names of `seams.SPECIAL`. Its kind (its folder, or the class attribute `kind` of a part
+of your own) says where it may stand and what it writes; a class attribute `writes` says otherwise.
 """
 
 import dataclasses
@@ -14,29 +15,7 @@ from typing import Any, NamedTuple
 
 from strop.errors import UserError
 from strop.schedule import Schedule
-
-# Parameters of a part's call that are not columns.
-#   batch     the whole Batch            state     this part's state from the last step
-#   rng       torch.Generator seeded by (seed, step, label, update)
-#   services  engine, pool, scoring      num_wanted  prompts asked for (sampling)
-#   metrics   numbers of this step (control)       draws  what the sampler chose (rollout)
-SPECIAL = frozenset(
-    {"batch", "state", "rng", "services", "num_wanted", "metrics", "draws", "pool", "knobs"}
-)
-
-WRITES: dict[str, tuple[str, ...]] = {
-    "reward": ("reward_B",),
-    "advantage/baseline": ("advantage_B",),
-    "advantage/scale": ("advantage_B",),
-    "advantage/credit": ("advantage_T",),
-    "advantage/weight": ("advantage_T",),
-    "loss/ratio": ("log_ratio_T",),
-    "loss/correction": ("correction_T",),
-    "loss/bound": ("objective_T",),
-    "loss/penalty": ("objective_T",),
-    "loss/value": ("objective_T",),
-    "loss/average": ("share_T",),
-}
+from strop.seams import SEAM_OF, SPECIAL, Seam
 
 
 class Result(NamedTuple):
@@ -132,10 +111,16 @@ def name_of(part: Any) -> str:
     )
 
 
-def folder_of(part: Any) -> str:
-    """The folder of a built-in part ("advantage/scale"); empty for a user's own part."""
+def kind_of(part: Any) -> str:
+    """The part's kind ("advantage/scale"): what it states, or its folder; empty for neither."""
+    stated: str = getattr(part, "kind", "")
     module = type(part).__module__.split(".")
-    return "/".join(module[1:-1]) if module[0] == "strop" else ""
+    return stated or ("/".join(module[1:-1]) if module[0] == "strop" else "")
+
+
+def seam_of(part: Any) -> Seam | None:
+    """The seam of the part's kind; None for a part that states no kind that there is."""
+    return SEAM_OF.get(kind_of(part))
 
 
 def parameters(part: Any) -> tuple[inspect.Parameter, ...]:
@@ -161,18 +146,37 @@ def reads(use: Use) -> tuple[Read, ...]:
 
 def writes(use: Use) -> tuple[str, ...]:
     """The columns that the part writes at this place."""
-    renamed = dict(use.columns)
-    default = WRITES.get(folder_of(use.part), ())
+    renamed, seam = dict(use.columns), seam_of(use.part)
+    default = seam.writes if seam is not None else ()
     return tuple(renamed.get(name, name) for name in getattr(use.part, "writes", default))
 
 
+def update_reads(use: Use) -> tuple[str, ...]:
+    """The columns that the part's own `update` reads at the end of a step."""
+    if not hasattr(use.part, "update"):
+        return ()
+    return tuple(name for name in inspect.signature(use.part.update).parameters if name != "state")
+
+
+# Log-probabilities of the policy that drew the tokens.
+DRAWN_BY = frozenset({"logp_behavior_T", "logp_sampler_T"})
+
+
 def facts(use: Use) -> frozenset[str]:
-    """What the part states about itself; a ratio over the sampling policy states that it is one."""
+    """What the part states about itself, and what follows from what it reads and writes.
+
+    A ratio over the policy that drew the tokens contains the behaviour ratio; a correction that
+    reads that policy corrects it.
+    """
     stated: frozenset[str] = getattr(use.part, "facts", frozenset())
-    is_ratio = folder_of(use.part) == "loss/ratio"
-    if is_ratio and "logp_behavior_T" in {read.column for read in reads(use)}:
-        return stated | {"contains_behavior_ratio"}
-    return stated
+    reads_drawn = DRAWN_BY & {read.column for read in reads(use) if read.required}
+    if not reads_drawn:
+        return stated
+    derived = {
+        "log_ratio_T": "contains_behavior_ratio",
+        "correction_T": "corrects_behavior_ratio",
+    }
+    return stated | {derived[name] for name in writes(use) if name in derived}
 
 
 def call(use: Use, batch: Any, **special: Any) -> Result:
@@ -277,5 +281,4 @@ def at_step(part: Any, step: int, num_steps: int) -> Any:
 
 def update(use: Use, batch: Any, state: Any) -> Any:
     """The part's state after the step, from its own `update` and the columns that it names."""
-    names = [n for n in inspect.signature(use.part.update).parameters if n != "state"]
-    return use.part.update(**{name: batch[name] for name in names}, state=state)
+    return use.part.update(**{name: batch[name] for name in update_reads(use)}, state=state)

@@ -15,7 +15,7 @@ from torch import Tensor
 class LearnsFromAll:
     """A baseline that lives on uniform groups."""
 
-    writes: ClassVar[tuple[str, ...]] = ("advantage_B",)
+    kind: ClassVar[str] = "advantage/baseline"
     facts: ClassVar[frozenset[str]] = frozenset({"learns_from_uniform_groups"})
 
     def __call__(self, advantage_B: Tensor) -> Tensor:

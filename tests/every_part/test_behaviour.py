@@ -48,7 +48,7 @@ def run(part, batch: Batch, seed: int = 0, rows: slice | None = None) -> dict[st
     use = Use(part)
     if "rewards_from_0_to_1" in parts.facts(use):
         batch = batch.set(reward_B=torch.sigmoid(batch["reward_B"]))
-    is_loss = parts.folder_of(part).startswith("loss")
+    is_loss = parts.kind_of(part).startswith("loss")
     shown = View(batch, rows or slice(None)) if is_loss else batch
     value = parts.call(use, shown, rng=torch.Generator().manual_seed(seed)).value
     if isinstance(value, Selected):

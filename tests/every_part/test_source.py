@@ -13,7 +13,8 @@ from strop import catalogue, notation
 from strop import part as parts
 from strop.batch import COLUMNS, DERIVED
 from strop.catalogue import ROOT, camel
-from strop.part import SPECIAL, Use
+from strop.part import Use
+from strop.seams import SPECIAL
 
 ENTRIES = catalogue.parts()
 NAMES = [entry.name for entry in ENTRIES]
@@ -44,7 +45,7 @@ def test_frozen_hashable_and_equal_by_value(entry):
         part.anything = 1
     assert parts.name_of(part) == entry.name
     assert kind.__name__ == camel(entry.name)
-    assert parts.folder_of(part) == entry.folder
+    assert parts.kind_of(part) == entry.folder
 
 
 @every_part

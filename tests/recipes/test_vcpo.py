@@ -22,8 +22,8 @@ from strop import part as parts
 from strop.advantage.baseline.subtract_least_variance_mean import SubtractLeastVarianceMean
 from strop.errors import UserError
 from strop.part import Use
-from strop.plan.shrink_step_by_sample_size import ShrinkStepBySampleSize
 from strop.probe.measure_rollout_gradients import MeasureRolloutGradients
+from strop.rate.shrink_step_by_sample_size import ShrinkStepBySampleSize
 from strop.recipes.grpo import grpo
 from strop.recipes.rollout_correction import rollout_correction_reinforce
 from strop.recipes.vcpo import vcpo

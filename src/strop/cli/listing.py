@@ -16,8 +16,9 @@ from rich.padding import Padding
 from rich.table import Table
 
 from strop import catalogue
-from strop.catalogue import PART_FOLDERS, Entry, Field
+from strop.catalogue import Entry, Field
 from strop.errors import UserError
+from strop.seams import KINDS
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
 RECIPE_LINES = {
@@ -67,7 +68,7 @@ def parts(
 
 def _is_folder(text: str) -> bool:
     text = text.strip("/")
-    return any(folder == text or folder.startswith(text + "/") for folder in PART_FOLDERS)
+    return any(folder == text or folder.startswith(text + "/") for folder in KINDS)
 
 
 def _find_part(name: str) -> Entry:
@@ -76,7 +77,7 @@ def _find_part(name: str) -> Entry:
         return entries[name]
     if name in {entry.name for entry in catalogue.recipes()}:
         raise UserError(f"{name} is a recipe; see `strop recipes {name}`")
-    folders = {folder.split("/")[0] for folder in PART_FOLDERS} | set(PART_FOLDERS)
+    folders = {folder.split("/")[0] for folder in KINDS} | set(KINDS)
     raise UserError(
         f"no part or folder {name!r}{catalogue.nearest(name, [*entries, *sorted(folders)])}; "
         "`strop parts` lists all of them"
@@ -152,7 +153,7 @@ def _meanings(algorithm: Any) -> dict[str, str]:
     found = dict(COMMON)
     for _, use in algorithm.uses():
         name = parts.name_of(use.part)
-        known = {entry.name: entry for entry in catalogue.parts(parts.folder_of(use.part))}
+        known = {entry.name: entry for entry in catalogue.parts(parts.kind_of(use.part))}
         for field in known[name].fields if name in known else ():
             found.setdefault(field.name, f"{field.comment.split(' Default:')[0]} ({name})")
     return found

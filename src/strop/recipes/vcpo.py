@@ -11,8 +11,8 @@ from strop.errors import UserError
 from strop.loss.bound.follow_advantage import FollowAdvantage
 from strop.loss.correction.weigh_by_engine_ratio import WeighByEngineRatio
 from strop.part import Use
-from strop.plan.shrink_step_by_sample_size import ShrinkStepBySampleSize
 from strop.probe.measure_rollout_gradients import MeasureRolloutGradients
+from strop.rate.shrink_step_by_sample_size import ShrinkStepBySampleSize
 from strop.recipes._base import CLIP, ESTIMATOR, with_policy
 from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo

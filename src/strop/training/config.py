@@ -21,13 +21,14 @@ from pydantic import (
 )
 
 from strop import notation
-from strop.algorithm import STAGES, Algorithm
+from strop.algorithm import Algorithm
 from strop.catalogue import nearest
 from strop.errors import UserError
 from strop.part import Use, facts
 from strop.rollout.play_turns import PlayTurns
 from strop.rollout.sample_independently import SampleIndependently
 from strop.schedule import Schedule
+from strop.seams import STAGES
 from strop.tasks.environment import EnvironmentSource, source_of
 
 

@@ -5,9 +5,10 @@ from collections.abc import Iterable
 import torch
 
 from strop import part as parts
-from strop.algorithm import REFRESHED, STAGES, Algorithm, is_value, old_value, slow_value
+from strop.algorithm import REFRESHED, Algorithm, is_value, old_value, slow_value
 from strop.batch import Batch
 from strop.errors import UserError
+from strop.seams import STAGES
 from strop.training.critic import Critic
 from strop.training.policy import Policy
 

@@ -12,6 +12,7 @@ from commands import Strop
 from models import Lab
 
 from strop import catalogue, notation
+from strop.seams import CHAINS, SINGLE, SLOTS
 from strop.training import config, models
 
 PAGE = Path(__file__).parents[3] / "docs" / "COMING_FROM_TRL_AND_VERL.md"
@@ -328,7 +329,7 @@ def test_without_a_run_versions_and_packages(strop: Strop) -> None:
 
 def known_options() -> set[str]:
     """Settings, stages, and for each option of a recipe the shorter ways to write it."""
-    stages = (*notation.CHAINS, *notation.SINGLE, *notation.SLOTS)
+    stages = (*CHAINS, *SINGLE, *SLOTS)
     found = set(config.settings()) | {f"stages.{name}" for name in stages}
     for entry in catalogue.recipes():
         for path in notation.recipe(entry.name).paths():

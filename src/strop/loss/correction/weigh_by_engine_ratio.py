@@ -1,7 +1,6 @@
 """Weigh tokens by how much likelier the trainer finds them than the policy that drew them."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -33,7 +32,6 @@ class WeighByEngineRatio:
     Edges: what is masked keeps its place in averages; masked tokens -> 1; no gradient.
     """
 
-    facts: ClassVar[frozenset[str]] = frozenset({"corrects_behavior_ratio"})
     # What has one weight: token, turn, turn-mean, sequence, sequence-mean (a geometric mean).
     # Default: released code (verl).
     unit: str = "token"

@@ -1,7 +1,6 @@
 """Take smaller steps while few of the rollouts carry most of the importance weight."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -17,7 +16,7 @@ class ShrinkStepBySampleSize:
         ess = (sum_i w_i)^2 / (sum_i w_i^2 + 1e-8);   s = min(1, ess / B / base)
         lr_scale = sqrt(s) or s, over the B scored rollouts of the update
 
-    A use of it stands at the stage `rates`. Metrics: ess/ratio (ess / B), ess/lr_scale.
+    Metrics: ess/ratio (ess / B), ess/lr_scale.
 
     Reads: sequence_is_weight_B [B] float, scored_B [B] bool.   Writes: lr_scale.
     Source: arXiv 2602.17616; code mit-han-lab/vcpo (staleness_utils, ess_scaling).
@@ -26,7 +25,6 @@ class ShrinkStepBySampleSize:
     Edges: equal weights -> 1; no scored rollout -> 1.
     """
 
-    writes: ClassVar[tuple[str, ...]] = ("lr_scale",)
     # Share of the rollouts from which the step is whole. Default: released code (1; 0.55 for tool
     # use over several turns).
     base: float = 1.0

@@ -1,0 +1,283 @@
+"""Whether an algorithm makes sense, found out before anything runs.
+
+`check` walks the places of a step in order. It refuses a part at a place of another kind, a part
+that asks for what its place does not hand in, a read that nothing provides, a result that nothing
+reads, a stage that ends without what the next one needs, and facts that contradict each other.
+Each in one line: the stage, the part, and what to do.
+"""
+
+from collections.abc import Sequence
+
+from strop import part as parts
+from strop.algorithm import (
+    CURRENT,
+    LEARNERS,
+    REFRESHED,
+    Algorithm,
+    Term,
+    is_current,
+    is_value,
+    old_value,
+    slow_value,
+    trained_values,
+)
+from strop.batch import COLUMNS, DERIVED
+from strop.errors import UserError
+from strop.part import Use
+from strop.seams import PLACES, SEAM_OF, SPECIAL, Place, kinds_at, place_at
+
+Placed = tuple[str, Use]
+RUN_WIDE = ("step", "num_steps", "max_length")
+# What the trainer itself takes from the batch when the stages are through.
+TAKEN = frozenset(
+    {"reward_B", "outcome_B", "scored_B", "reward_BM", "advantage_T", "gradient_T", "denominator_T"}
+)
+
+# Pairs of facts that must not stand in one algorithm, and why.
+CONTRADICTIONS = (
+    (
+        "removes_uniform_groups",
+        "learns_from_uniform_groups",
+        "the first drops the groups that the second lives on",
+    ),
+    (
+        "contains_behavior_ratio",
+        "corrects_behavior_ratio",
+        "the engine's importance weight would be applied twice",
+    ),
+    (
+        "advantage_mean_is_not_zero",
+        "whitens_advantage",
+        "whitening would remove the bias that the first puts in on purpose",
+    ),
+)
+
+
+def check(algorithm: Algorithm, given: frozenset[str] = frozenset()) -> None:
+    """Raise UserError for the first thing about the algorithm that cannot be meant.
+
+    `given`: columns that come with the prompts or from outside.
+    """
+    placed = list(algorithm.uses())
+    for path, use in placed:
+        _check_place(path, use)
+    if not algorithm.terms:
+        raise UserError(
+            "terms: there is no loss term, so nothing would be learnt: take a recipe or parameters "
+            "that have one"
+        )
+    if algorithm.plan is None:
+        raise UserError("plan: there is none; split_into_minibatches makes one update of a step")
+    for term in algorithm.terms:
+        _check_term(term)
+    _check_facts(placed)
+    _check_reads(algorithm, placed, given)
+    _check_read_later(placed)
+
+
+def where(path: str) -> str:
+    """The place of a path as messages begin with it: "advantage" or "terms.kl.ratio"."""
+    return path if path.startswith("terms.") else path.split(".")[0]
+
+
+def _check_place(path: str, use: Use) -> None:
+    """The part is of a kind for its place, gets what it asks for there, is wired by its names."""
+    place, kind = place_at(path), parts.kind_of(use.part)
+    admitted = kinds_at(place)
+    if kind not in SEAM_OF:
+        stated = f"is of the kind {kind!r}, which there is not" if kind else "states no kind"
+        raise UserError(
+            f"{where(path)}: {use.label} {stated}: give its class "
+            f'`kind: ClassVar[str] = "{admitted[0]}"` ({", ".join(admitted)} may stand here)'
+        )
+    if kind not in admitted:
+        raise UserError(
+            f"{where(path)}: {use.label} is a part of {kind}, which stands at "
+            f"{' or '.join(SEAM_OF[kind].places)}: take it out, or put one of "
+            f"{', '.join(admitted)} in its place"
+        )
+    names = {parameter.name for parameter in parts.parameters(use.part)}
+    if unknown := sorted((names & SPECIAL) - place.handed):
+        raise UserError(
+            f"{where(path)}: {use.label} asks for {unknown[0]}, which no part gets here: put it at "
+            f"{' or '.join(_handing(unknown[0], kind)) or 'another stage'}"
+        )
+    wired = (names - SPECIAL) | set(parts.writes(Use(use.part)))
+    if odd := [name for name, _ in use.columns if name not in wired]:
+        raise UserError(
+            f"{where(path)}: {use.label} is to have {odd[0]} renamed, which it neither reads nor "
+            f"writes; it has {', '.join(sorted(wired))}"
+        )
+
+
+def _handing(special: str, kind: str) -> list[str]:
+    """The places for a kind of part that hand in a special name."""
+    return [
+        place.name
+        for place in PLACES
+        if special in place.handed and place.name in SEAM_OF[kind].places
+    ]
+
+
+def _check_reads(algorithm: Algorithm, placed: Sequence[Placed], given: frozenset[str]) -> None:
+    """Every required read is written before, and every stage ends with what it must."""
+    have = set(given) | set(DERIVED) | {*RUN_WIDE} | set(REFRESHED)
+    for column in algorithm.value_columns():
+        have |= {column, old_value(column), slow_value(column)}
+    for place in PLACES:
+        have |= set(place.given)
+        here = [(path, use) for path, use in placed if place_at(path) is place]
+        if place.slot:
+            have |= set(CURRENT)
+        for path, use in here:
+            for column in _required(use):
+                if not _provided(column, have):
+                    raise UserError(_missing(path, use, column))
+            have |= _made(use)
+        for column in place.needs:
+            if column not in have:
+                raise UserError(_ends_without(place, column))
+    for path, use in placed:
+        for column in parts.update_reads(use):
+            if not _provided(column, have):
+                raise UserError(_missing(path, use, column))
+
+
+def _required(use: Use) -> list[str]:
+    """What the part must be given of what other parts make: columns, and draws."""
+    specials = [
+        p.name for p in parts.parameters(use.part) if p.name == "draws" and p.default is p.empty
+    ]
+    return [read.column for read in parts.reads(use) if read.required] + specials
+
+
+def _made(use: Use) -> set[str]:
+    """What the part makes: its columns, and draws where it is a sampler."""
+    seam = parts.seam_of(use.part)
+    draws = {"draws"} if seam is not None and seam.returns == "draws" else set()
+    return set(parts.writes(use)) | draws
+
+
+def _check_read_later(placed: Sequence[Placed]) -> None:
+    """Of what a part puts in another's place, something is read before it is replaced in turn."""
+    for index, (path, use) in enumerate(placed):
+        seam = parts.seam_of(use.part)
+        if seam is None or not seam.anew:
+            continue
+        made = _made(use)
+        if not any(_is_read(column, placed[index + 1 :]) for column in made):
+            shown = ", ".join(sorted(made))
+            before = _reader_before(made, placed[:index])
+            raise UserError(
+                f"{where(path)}: {use.label} writes {shown}, which nothing after it reads: "
+                + (f"move it before {before}, or leave it out" if before else "leave it out")
+            )
+
+
+def _is_read(column: str, later: Sequence[Placed]) -> bool:
+    """Whether something reads the column before another part writes it without having read it."""
+    for path, use in later:
+        reads = {read.column for read in parts.reads(use)}
+        names = {parameter.name for parameter in parts.parameters(use.part)}
+        takes_all = "batch" in names and not path.startswith("plan.")
+        if column in reads or (column == "draws" and "draws" in names) or takes_all:
+            return True
+        if column in _made(use) and not path.startswith("terms."):
+            return False
+    return column in TAKEN or any(column in parts.update_reads(use) for _, use in later)
+
+
+def _reader_before(made: set[str], earlier: Sequence[Placed]) -> str:
+    """The label of the last part before that reads one of the columns; empty when there is none."""
+    for _, use in reversed(earlier):
+        if made & {read.column for read in parts.reads(use)}:
+            return use.label
+    return ""
+
+
+def _ends_without(place: Place, column: str) -> str:
+    usual = {
+        "sampling": "draw_in_shuffled_order",
+        "rollout": "sample_independently",
+        "reward": "score_with_verifiers",
+    }[place.name]
+    return (
+        f"{place.name}: none of its parts gives {column}, which the step goes on with: begin it "
+        f"with a part such as {usual}"
+    )
+
+
+def _check_term(term: Term) -> None:
+    read = {r.column for r in parts.reads(term.objective)}
+    if term.learner != "policy":
+        _check_critic(term, read)
+    if "log_ratio_T" in read and term.ratio is None:
+        raise UserError(
+            f"term {term.name}: {term.objective.label} reads log_ratio_T; give the term a "
+            "ratio such as ratio_per_token"
+        )
+    draws = "rng" in {p.name for p in parts.parameters(term.objective.part)}
+    if draws and getattr(term.objective.part, "scope", "token") != "update":
+        raise UserError(
+            f"term {term.name}: {term.objective.label} draws at random, so its scope must "
+            "be update: else its draws would depend on how the rows are split"
+        )
+    if term.ratio is not None and "log_ratio_T" not in read:
+        raise UserError(
+            f"term {term.name} has the ratio {term.ratio.label}, but "
+            f"{term.objective.label} does not read log_ratio_T: leave the ratio out"
+        )
+
+
+def _check_critic(term: Term, read: set[str]) -> None:
+    """Raise UserError for a term that its learner cannot train."""
+    if term.learner not in LEARNERS:
+        raise UserError(
+            f"term {term.name}: no learner {term.learner!r}; there are {', '.join(LEARNERS)}"
+        )
+    policys = sorted(c for c in read if is_current(c) or c == "log_ratio_T" or c.endswith("_TV"))
+    if policys or term.ratio is not None:
+        raise UserError(
+            f"term {term.name} trains the critic, but {term.objective.label} reads "
+            f"{', '.join(policys) or 'a ratio'} of the policy"
+        )
+    if not trained_values(term):
+        raise UserError(
+            f"term {term.name} trains the critic, but {term.objective.label} reads no value column"
+        )
+
+
+def _check_facts(placed: Sequence[Placed]) -> None:
+    stated: dict[str, str] = {}
+    for _, use in placed:
+        for fact in parts.facts(use):
+            stated.setdefault(fact, use.label)
+    for one, other, why in CONTRADICTIONS:
+        if one in stated and other in stated:
+            raise UserError(f"{stated[one]} and {stated[other]} do not go together: {why}")
+
+
+def _provided(column: str, have: set[str]) -> bool:
+    return column in have or (column.endswith("_TV") and column.startswith("logq"))
+
+
+def _missing(path: str, use: Use, column: str) -> str:
+    known = {c.name: c for c in COLUMNS}
+    stage = path.split(".")[0]
+    if column == "advantage_T":
+        return (
+            f"{stage}: {use.label} reads advantage_T, which the advantage chain does not write: "
+            "end the chain with a credit part such as spread_evenly"
+        )
+    if is_value(column):
+        return (
+            f"{stage}: {use.label} reads {column}, for which there is no critic: add a term with "
+            "regress_value and the learner critic, as the recipe gae has"
+        )
+    if column not in known:
+        return f"{stage}: {use.label} reads {column}, which no part before it writes"
+    writer = known[column].writer
+    return (
+        f"{stage}: {use.label} reads {column} ({known[column].meaning}), which nothing before it "
+        f"writes; add a part of the stage '{writer}' that does"
+    )

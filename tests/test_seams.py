@@ -1,0 +1,144 @@
+"""Kinds of part and their places: what may stand where, and what must be read and written."""
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import pytest
+from torch import Tensor
+
+from strop import catalogue, notation, seams
+from strop import part as parts
+from strop.errors import UserError
+from strop.part import Use
+from strop.recipes.grpo import grpo
+
+
+@dataclass(frozen=True)
+class OwnEngineRatio:
+    kind: ClassVar[str] = "loss/ratio"
+
+    def __call__(self, logp_T: Tensor, logp_behavior_T: Tensor) -> Tensor:
+        return logp_T - logp_behavior_T
+
+
+@dataclass(frozen=True)
+class OwnWeight:
+    kind: ClassVar[str] = "loss/correction"
+
+    def __call__(self, logp_old_T: Tensor, logp_behavior_T: Tensor) -> Tensor:
+        return (logp_old_T - logp_behavior_T).exp()
+
+
+@dataclass(frozen=True)
+class Nameless:
+    def __call__(self, advantage_B: Tensor) -> Tensor:
+        return advantage_B
+
+
+@dataclass(frozen=True)
+class Misnamed:
+    kind: ClassVar[str] = "baseline"
+
+    def __call__(self, advantage_B: Tensor) -> Tensor:
+        return advantage_B
+
+
+@dataclass(frozen=True)
+class AsksForServices:
+    kind: ClassVar[str] = "probe"
+
+    def __call__(self, advantage_B: Tensor, services: Any) -> Tensor:
+        return advantage_B
+
+
+def replaced(stage: str, text: str):
+    return notation.replace_stage(grpo(), stage, text)
+
+
+def advantage(*chain):
+    return dataclasses.replace(grpo(), advantage=tuple(chain))
+
+
+REFUSED = [
+    (
+        replaced("advantage", "subtract_group_mean | split_into_minibatches | spread_evenly"),
+        r"advantage: split_into_minibatches is a part of plan, which stands at plan: take it out, "
+        r"or put one of .*advantage/baseline.* in its place",
+    ),
+    (
+        replaced("advantage", "spread_evenly | subtract_group_mean"),
+        "advantage: subtract_group_mean writes advantage_B, which nothing after it reads: "
+        "move it before spread_evenly, or leave it out",
+    ),
+    (
+        replaced("advantage", "subtract_group_mean | divide_by_group_std"),
+        "reads advantage_T, which the advantage chain does not write: end the chain with",
+    ),
+    (replaced("bound", "average_over_tokens"), r"terms.policy.objective: average_over_tokens is a"),
+    (replaced("reward", "penalise_overlong_softly"), r"reward: penalise_overlong_softly reads"),
+    (
+        dataclasses.replace(grpo(), reward=()),
+        "reward: none of its parts gives reward_B, which the step goes on with: begin it with",
+    ),
+    (dataclasses.replace(grpo(), sampling=()), "sampling: none of its parts gives draws"),
+    (dataclasses.replace(grpo(), plan=None), "plan: there is none; split_into_minibatches makes"),
+    (dataclasses.replace(grpo(), terms=()), "terms: there is no loss term"),
+    (
+        replaced("sampling", "add_paraphrases | draw_in_shuffled_order"),
+        "sampling: add_paraphrases reads draws",
+    ),
+    (
+        replaced("sampling", "draw_in_shuffled_order | draw_in_shuffled_order"),
+        "sampling: draw_in_shuffled_order writes draws, which nothing after it reads: leave it out",
+    ),
+    (
+        advantage(Use(Nameless()), *grpo().advantage),
+        'advantage: nameless states no kind: give its class `kind: ClassVar.* = "probe"`',
+    ),
+    (advantage(Use(Misnamed()), *grpo().advantage), "is of the kind 'baseline', which there is no"),
+    (
+        advantage(Use(AsksForServices()), *grpo().advantage),
+        "advantage: asks_for_services asks for services, which no part gets here: put it at "
+        "reward or probes",
+    ),
+    (
+        advantage(Use(grpo().advantage[0].part, (("group", "x_B"),)), *grpo().advantage[1:]),
+        "advantage: subtract_group_mean is to have group renamed, which it neither reads nor",
+    ),
+]
+
+
+@pytest.mark.parametrize(("algorithm", "message"), REFUSED)
+def test_what_cannot_be_meant_is_refused_in_one_line(algorithm, message):
+    with pytest.raises(UserError, match=message) as raised:
+        algorithm.check()
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("ratio", [OwnEngineRatio(), None])
+def test_a_behaviour_ratio_is_known_by_what_it_reads(ratio):
+    """A user's own, or a built-in one that is wired to the sampling policy."""
+    (term,) = grpo().terms
+    wired = Use(term.ratio.part, (("logp_old_T", "logp_behavior_T"),))
+    use = wired if ratio is None else Use(ratio)
+    assert "contains_behavior_ratio" in parts.facts(use)
+    term = dataclasses.replace(term, ratio=use, correction=Use(OwnWeight()))
+    with pytest.raises(UserError, match="own_weight do not go together: the engine's importance"):
+        dataclasses.replace(grpo(), terms=(term,)).check()
+
+
+def test_an_own_part_writes_what_its_kind_writes():
+    assert parts.writes(Use(OwnWeight())) == ("correction_T",)
+    (term,) = grpo().terms
+    term = dataclasses.replace(term, correction=Use(OwnWeight()))
+    dataclasses.replace(grpo(), terms=(term,)).check()
+
+
+def test_every_kind_is_a_folder_and_every_place_admits_some():
+    assert {entry.folder for entry in catalogue.parts()} == set(seams.KINDS)
+    for place in seams.PLACES:
+        assert seams.kinds_at(place), place.name
+    assert {name for seam in seams.SEAMS for name in seam.places} == {
+        place.name for place in seams.PLACES
+    }
