@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from strop.errors import UserError
-from strop.rollout.engines.base import CAPABILITIES, Ended, Event, Finished, Request
+from strop.rollout.engines.base import CAPABILITIES, Ended, Engine, Event, Finished, Request
 from strop.rollout.engines.sampling import ENTROPY, LOGP_MODEL, TOP, draw, make_plan, uniforms
 
 Probabilities = Callable[[tuple[int, ...]], Sequence[float]]
@@ -31,7 +31,7 @@ class _Row:
     events: list[Event] = field(default_factory=list)
 
 
-class TableEngine:
+class TableEngine(Engine):
     """Same contract and same draws as the local engine, one event a token.
 
     num_slots: at most so many requests run at once, the oldest first; None: all. text: token ids

@@ -8,11 +8,12 @@ from models import without_times
 from strop.errors import UserError
 from strop.evaluation.validate import validator
 from strop.rollout.drive import sample
+from strop.rollout.engines import open_local
 from strop.rollout.engines.base import Request
 from strop.rollout.engines.lagging import LaggingEngine
 from strop.rollout.engines.local import LocalEngine
 from strop.step import train_step
-from strop.training import checkpoint, loop, models, setup
+from strop.training import checkpoint, loop, models
 
 STEPS = 5
 
@@ -119,7 +120,7 @@ def test_a_run_too_short_to_see_that_age_is_refused(lab, runner, tmp_path):
 
 
 def test_weights_that_do_not_fit_into_memory_are_refused(lab, runner, tmp_path, monkeypatch):
-    monkeypatch.setattr(setup, "free_memory", lambda: 100_000)
+    monkeypatch.setattr(open_local, "free_memory", lambda: 100_000)
     with pytest.raises(UserError, match=r"holds the weights of 3 steps.*model.lora_rank"):
         runner.start(stale(lab, 2), tmp_path / "run")
 
@@ -128,7 +129,7 @@ def test_free_memory_is_less_than_all_of_it():
     import os
 
     total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    assert 0 < setup.free_memory() < total
+    assert 0 < open_local.free_memory() < total
 
 
 def test_weights_that_are_not_trained_are_shared_and_adapters_lag(lab, runner, tmp_path):

@@ -54,11 +54,8 @@ def evaluate(
         raise UserError(f"no split {split!r}: there are {', '.join(SPLITS)}")
     if max(ks) > num_samples:
         raise UserError(f"--k {max(ks)} needs at least as many samples: give --samples {max(ks)}")
-    subject = open_subject(source, step, task, data, reward, temperature, max_tokens)
-    try:
+    with open_subject(source, step, task, data, reward, temperature, max_tokens) as subject:
         evaluated = _evaluate(subject, split, max_prompts, num_samples, ks, seed)
-    finally:
-        subject.services.grader.close()
     if not evaluated.estimates:
         raise UserError(evaluated.why_empty)
     if as_json:

@@ -27,15 +27,12 @@ def sample(
     from strop.cli.evaluate import open_subject
 
     console = Console(highlight=False, soft_wrap=True)
-    subject = open_subject(source, step, temperature=temperature)
-    try:
+    with open_subject(source, step, temperature=temperature) as subject:
         prompts = [prompt] if prompt is not None else iter(lambda: _ask(console), None)
         for text in prompts:
             for answer, logp, ended in subject.answer(text or "", num_samples, max_tokens, seed):
                 cut = "" if ended == "stop" else "  (cut off)"
                 console.print(f"{logp:8.3f}  {answer}{cut}", markup=False)
-    finally:
-        subject.services.grader.close()
 
 
 def _ask(console: Console) -> str | None:

@@ -5,11 +5,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from strop.part import Use
-from strop.rollout.engines.local import LocalEngine
+from strop.rollout.engines.base import Engine
 from strop.training.config import RunConfig
 from strop.training.models import Loaded
 from strop.training.services import Services
-from strop.training.setup import load_model, load_prompts, make_services
+from strop.training.setup import load_model, load_prompts, make_services, open_engine
 
 
 @dataclass
@@ -17,7 +17,7 @@ class Subject:
     """Model, engine, services and the strategy that samples."""
 
     loaded: Loaded
-    engine: LocalEngine
+    engine: Engine
     services: Services
     rollout: Use
 
@@ -34,14 +34,17 @@ class Subject:
         part = replace(rollout.part, temperature=temperature, max_tokens=limit)
         task = load_prompts(config.data, config.reward, config.seed)
         loaded = load_model(config, model)
+        engine = open_engine(config, config.engine.newest(), loaded)
         services = make_services(config, loaded, task, part.max_tokens)
-        engine = LocalEngine(
-            loaded.model,
-            loaded.tokenizer,
-            num_slots=config.training.num_slots,
-            context_length=loaded.context,
-        )
         return cls(loaded, engine, services, replace(rollout, part=part))
+
+    def __enter__(self) -> "Subject":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """End the grader's processes, let the engine go."""
+        self.services.grader.close()
+        self.engine.close()
 
     def answer(self, prompt: str, num_samples: int, max_tokens: int, seed: int) -> list[Any]:
         """Answers to a prompt given as text: (text, mean log-probability, how it ended)."""

@@ -3,7 +3,7 @@
     RUN/checkpoints/step-000050/    config.json, model.safetensors, tokenizer.json, ...
                                     trainer.pt  (optimiser, state of all parts, step)
                                     critic.pt   (heads and optimiser; only with a critic)
-                                    engine.pt   (weights held; only with engine.staleness)
+                                    engine.pt   (what the engine holds; only with engine.staleness)
 
 A checkpoint is written beside its place under a name with a leading dot and renamed when it is
 whole, so a folder `step-*` is always complete. Random generators need no place in it: all are
@@ -12,7 +12,9 @@ derived from (seed, step).
 
 import os
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -28,9 +30,12 @@ def save(
     optimiser: Any,
     state: dict[str, Any],
     critic: Any = None,
-    engine: Any = None,
+    held: Mapping[str, Any] = MappingProxyType({}),
 ) -> Path:
-    """Write the checkpoint of `step` and return its place. Raises RunStopped on a full disk."""
+    """Write the checkpoint of `step` and return its place. Raises RunStopped on a full disk.
+
+    held: what the engine needs to go on beside the newest weights, if anything.
+    """
     place = folder / f"step-{step:06d}"
     unfinished = folder / f".step-{step:06d}"
     try:
@@ -41,8 +46,8 @@ def save(
         torch.save(trainer, unfinished / "trainer.pt")
         if critic is not None:
             torch.save(critic.state_dict(), unfinished / "critic.pt")
-        if engine is not None:
-            torch.save(engine.state_dict(), unfinished / "engine.pt")
+        if held:
+            torch.save(dict(held), unfinished / "engine.pt")
         for path in unfinished.iterdir():
             _flush(path)
         if place.exists():

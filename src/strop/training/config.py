@@ -15,6 +15,7 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
+    SerializeAsAny,
     ValidationError,
     field_validator,
     model_validator,
@@ -25,6 +26,7 @@ from strop.algorithm import Algorithm
 from strop.catalogue import nearest
 from strop.errors import UserError
 from strop.part import Use, facts
+from strop.rollout.engines.open import ENGINES, EngineSettings, read, settings_of
 from strop.rollout.play_turns import PlayTurns
 from strop.rollout.sample_independently import SampleIndependently
 from strop.schedule import Schedule
@@ -130,14 +132,6 @@ class TrainingSettings(Section):
     )
 
 
-class EngineSettings(Section):
-    """What the answers are sampled with."""
-
-    staleness: int = Field(
-        default=0, ge=0, description="steps that the sampling weights are behind those trained"
-    )
-
-
 class CriticSettings(Section):
     """The value heads of methods that have a critic."""
 
@@ -184,13 +178,18 @@ class RunConfig(Section):
     data: DataSettings = DataSettings()
     reward: RewardSettings = RewardSettings()
     training: TrainingSettings = TrainingSettings()
-    engine: EngineSettings = EngineSettings()
+    engine: SerializeAsAny[EngineSettings] = Field(default_factory=lambda: read({}))
     critic: CriticSettings = CriticSettings()
     evaluation: EvaluationSettings = EvaluationSettings()
     stages: dict[str, str] = Field(
         default={}, description="parts of a stage in place of the recipe's"
     )
     algorithm: dict[str, Any] = Field(default={}, description="options of the method by full path")
+
+    @field_validator("engine", mode="wrap")
+    @classmethod
+    def _engine_of_its_kind(cls, value: Any, _: Any) -> EngineSettings:
+        return read(value)
 
     @model_validator(mode="after")
     def _style_is_written_down(self) -> "RunConfig":
@@ -222,12 +221,7 @@ class RunConfig(Section):
         algorithm.check()
         for step in (1, self.training.steps):
             algorithm.at_step(step, self.training.steps)
-        if self.engine.staleness >= self.training.steps:
-            raise UserError(
-                f"engine.staleness is {self.engine.staleness}, but the run has only "
-                f"{self.training.steps} steps: none would see rollouts so old; give training.steps "
-                "more"
-            )
+        self.engine.check(self.training.steps)
         self.lr()
         self.critic_lr()
         if self.evaluation.every:
@@ -310,19 +304,27 @@ def make(raw: dict[str, Any], where: str = "the options") -> RunConfig:
         key = ".".join(str(piece) for piece in first["loc"])
         if first["type"] == "extra_forbidden":
             raise UserError(f"{where}: no option {key}{nearest(key, settings())}") from error
-        raise UserError(f"{where}: {key} = {first.get('input')!r}: {first['msg']}") from error
+        why = first["msg"].removeprefix("Value error, ")
+        raise UserError(f"{where}: {key} = {first.get('input')!r}: {why}") from error
 
 
 def settings() -> dict[str, str]:
     """Every setting outside the method by its path, with its description."""
     found: dict[str, str] = {}
     for name, field in RunConfig.model_fields.items():
-        if isinstance(field.annotation, type) and issubclass(field.annotation, Section):
-            for inner, each in field.annotation.model_fields.items():
+        for section in _sections(field.annotation):
+            for inner, each in section.model_fields.items():
                 found[f"{name}.{inner}"] = each.description or ""
-        elif name not in ("algorithm", "stages"):
+        if name not in ("algorithm", "stages") and not _sections(field.annotation):
             found[name] = field.description or ""
     return found
+
+
+def _sections(kind: Any) -> list[type[BaseModel]]:
+    """The classes of a section: the engine has one for each kind; empty for what is no section."""
+    if kind is EngineSettings:
+        return [settings_of(engine) for engine in ENGINES]
+    return [kind] if isinstance(kind, type) and issubclass(kind, Section) else []
 
 
 def override(raw: dict[str, Any], assignments: list[str]) -> dict[str, Any]:

@@ -12,7 +12,6 @@ import torch
 
 from strop.algorithm import Algorithm
 from strop.errors import RunStopped, UserError
-from strop.rollout.engines.lagging import LaggingEngine, newest_weights
 from strop.step import Stepped, train_step
 from strop.training import checkpoint
 from strop.training.config import RunConfig
@@ -69,14 +68,15 @@ class Run:
             world.policy.optimiser,
             self.state,
             world.critic,
-            world.engine if isinstance(world.engine, LaggingEngine) else None,
+            world.engine.state_dict(),
         )
         self.saved = self.done
         checkpoint.prune(self.checkpoints, self.config.training.keep_checkpoints)
 
     def close(self) -> None:
-        """End the grader's processes."""
+        """End the grader's processes, let the engine go."""
         self.world.services.grader.close()
+        self.world.engine.close()
 
 
 def start(config: RunConfig, folder: Path) -> Run:
@@ -124,11 +124,8 @@ def _load(run: Run, place: Path) -> None:
     if run.world.critic is not None:
         run.world.critic.load_state_dict(checkpoint.read(place, "critic.pt"))
     run.done, run.state, run.saved = saved["step"], saved["state"], saved["step"]
-    engine = run.world.engine
-    if isinstance(engine, LaggingEngine):
-        engine.load_state_dict(checkpoint.read(place, "engine.pt"))
-    else:
-        engine.load_weights(None, run.done)
+    held = checkpoint.read(place, "engine.pt") if (place / "engine.pt").exists() else {}
+    run.world.engine.load_state_dict(held, run.done)
 
 
 def _prepare(config: RunConfig, folder: Path) -> Run:
@@ -189,7 +186,7 @@ def _evaluated(run: Run, evaluator: Evaluator, metrics: dict[str, float]) -> dic
     if not prompts:
         return metrics
     now = run.algorithm.at_step(max(run.done, 1), run.config.training.steps)
-    with newest_weights(run.world.engine):
+    with run.world.engine.newest():
         found = evaluator(run.world, now, "validation", prompts)
     return {**metrics, **found, "timing_s/eval": time.perf_counter() - begun}
 

@@ -1,10 +1,8 @@
 """Builds everything that a run needs from its configuration; every check comes before step 1."""
 
 import copy
-import re
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,8 +10,8 @@ import torch
 from strop.algorithm import Algorithm, slow_value
 from strop.errors import UserError
 from strop.rollout._observation_tokens import known_ids
-from strop.rollout.engines.lagging import LaggingEngine
-from strop.rollout.engines.local import LocalEngine
+from strop.rollout.engines.base import Engine
+from strop.rollout.engines.open import EngineSettings
 from strop.rollout.play_turns import PlayTurns
 from strop.tasks.data_files import load_data
 from strop.tasks.grader import Grader
@@ -189,6 +187,16 @@ def _longest(algorithm: Algorithm, task: Task) -> int:
     return part.limits(limits.max_turns, limits.max_tokens).tokens
 
 
+def open_engine(config: RunConfig, settings: EngineSettings, loaded: Loaded) -> Engine:
+    """The run's engine, by its settings or others of the same kind. Raises UserError."""
+    return settings.open(
+        loaded.model,
+        loaded.tokenizer,
+        num_slots=config.training.num_slots,
+        context_length=loaded.context,
+    )
+
+
 def make_world(config: RunConfig, algorithm: Algorithm, loaded: Loaded, task: Task) -> World:
     """Policy, reference, engine and services of a run. Raises UserError."""
     reserved = int(bool(given_answers(algorithm.rollout.part)))
@@ -213,7 +221,7 @@ def _world(config: RunConfig, algorithm: Algorithm, loaded: Loaded, services: Se
     policy.optimiser = MasterAdamW(
         list(policy.parameters()), lr=0.0, betas=training.betas, weight_decay=training.weight_decay
     )
-    engine = _engine(config, loaded)
+    engine = open_engine(config, config.engine, loaded)
     services.can_fork = "fork" in engine.capabilities
     validation = task.validation[: config.evaluation.max_prompts if config.evaluation.every else 0]
     _check_rows(services, rollout, (*task.train, *validation))
@@ -265,39 +273,6 @@ def _check_rows(services: Services, rollout: Any, prompts: Sequence[Prompt]) -> 
 def given_answers(rollout: Any) -> tuple[str, ...]:
     """The columns of the data that a rollout reads its answers from; empty for one that samples."""
     return tuple(getattr(rollout, "answers", ()))
-
-
-def _engine(config: RunConfig, loaded: Loaded) -> LocalEngine:
-    """The engine, which samples with the trained weights or with those of some steps ago.
-
-    Raises UserError when main memory has no room for all the weights that it would hold.
-    """
-    staleness = config.engine.staleness
-    options: dict[str, Any] = {
-        "num_slots": config.training.num_slots, "context_length": loaded.context,
-    }  # fmt: skip
-    if not staleness:
-        return LocalEngine(loaded.model, loaded.tokenizer, **options)
-    trained = [p for p in loaded.model.parameters() if p.requires_grad]
-    size = (staleness + 1) * sum(p.numel() * p.element_size() for p in trained)
-    room = free_memory()
-    if room is not None and size > room:
-        raise UserError(
-            f"engine.staleness={staleness} holds the weights of {staleness + 1} steps, "
-            f"{size / 2**30:.1f} GiB, and main memory has {room / 2**30:.1f} GiB free: give a "
-            "smaller one, or adapters with model.lora_rank"
-        )
-    return LaggingEngine(loaded.model, loaded.tokenizer, staleness=staleness, **options)
-
-
-def free_memory() -> int | None:
-    """Bytes of main memory that are free to take; None where it cannot be told."""
-    try:
-        text = Path("/proc/meminfo").read_text(encoding="ascii")
-    except OSError:
-        return None
-    found = re.search(r"^MemAvailable:\s+(\d+) kB", text, re.MULTILINE)
-    return int(found[1]) * 1024 if found else None
 
 
 def _critic(config: RunConfig, algorithm: Algorithm, policy: Policy) -> Critic | None:

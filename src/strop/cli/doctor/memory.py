@@ -148,8 +148,8 @@ def estimate(settings: Any, shape: Shape, count: dict[str, int], device: str) ->
     head = count["buffers"] * min(128 * MIB, tokens * shape.vocabulary * o)
     activations = tokens * (kept + 4 * o * shape.hidden)
     cache = slots * count["places"] * shape.layers * 2 * shape.kv_heads * b
-    lag = settings.engine.staleness
-    copies = (1 + (lag + 1 if device == "cpu" else 0)) if lag else 0
+    beside, in_memory = settings.engine.copies()
+    copies = beside + (in_memory if device == "cpu" else 0)
     reads_reference = {"logp_ref_T", "logq_ref_TV"} & algorithm.reads()
     return {
         "weights": shape.parameters * b + (trained_o if adapters else 0),

@@ -6,6 +6,7 @@ Nothing here imports torch, so strategies and their tests can be read and run wi
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
@@ -88,7 +89,11 @@ class Finished(NamedTuple):
 
 
 class Engine(Protocol):
-    """Generates; several callers may share one engine, each knows its requests by their ids."""
+    """Generates; several callers may share one engine, each knows its requests by their ids.
+
+    An engine is a class over this one. What is written out here holds for an engine that keeps no
+    weights but those that it samples with.
+    """
 
     capabilities: frozenset[str]  # out of CAPABILITIES
     version: int  # of the weights that sample now
@@ -129,5 +134,29 @@ class Engine(Protocol):
         ...
 
     def load_weights(self, state: Any, version: int) -> None:
-        """Sample with other weights from the next token on."""
+        """Sample with other weights from the next token on; state None: those in the model."""
         ...
+
+    def newest(self) -> AbstractContextManager[None]:
+        """Inside, samples are drawn with the newest weights that it was given."""
+        return nullcontext()
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint must hold beside the newest weights; empty: nothing."""
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any], version: int) -> None:
+        """Go on from a checkpoint: the model has its weights by now, `state` is what was held.
+
+        Raises UserError when that is of an engine of other settings.
+        """
+        if state:
+            raise UserError(
+                "the checkpoint holds weights of older steps for engine.staleness, and this run's "
+                "engine holds none: keep the setting, or start a run"
+            )
+        self.load_weights(None, version)
+
+    def close(self) -> None:
+        """Let go of what it holds outside this process."""
+        return

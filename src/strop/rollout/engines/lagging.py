@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections import deque
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any
 
 from torch import Tensor, nn
@@ -62,11 +62,12 @@ class LaggingEngine(LocalEngine):
             "weights": [weights for _, weights in self.held],
         }
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any], version: int) -> None:
         """Take over what `state_dict` gave. UserError when it is of another staleness."""
-        if state["staleness"] != self.staleness:
+        saved = state.get("staleness", 0)
+        if saved != self.staleness:
             raise UserError(
-                f"the checkpoint holds weights for engine.staleness={state['staleness']}, the run "
+                f"the checkpoint holds weights for engine.staleness={saved}, the run "
                 f"has {self.staleness}: go on with the first, or start a run"
             )
         self.held.clear()
@@ -80,8 +81,3 @@ class LaggingEngine(LocalEngine):
 
 def _copied(weights: Mapping[str, Tensor]) -> Weights:
     return {name: weight.detach().to("cpu", copy=True) for name, weight in weights.items()}
-
-
-def newest_weights(engine: Any) -> AbstractContextManager[None]:
-    """Inside, an engine samples with the trainer's weights, whatever it samples with otherwise."""
-    return engine.newest() if isinstance(engine, LaggingEngine) else nullcontext()

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from strop.errors import UserError
-from strop.rollout.engines.base import CAPABILITIES, Ended, Event, Finished, Request
+from strop.rollout.engines.base import CAPABILITIES, Ended, Engine, Event, Finished, Request
 from strop.rollout.engines.causal import UNBOUNDED, CachedModel, Part, check_module
 from strop.rollout.engines.sampling import Plan, draw, make_plan, uniforms
 from strop.rollout.engines.slots import NEVER, Row, Slots
@@ -31,7 +31,7 @@ class Fill:
 KEPT_CACHE_BYTES = 256 * 2**20  # a cache up to this size stays between rollouts
 
 
-class LocalEngine:
+class LocalEngine(Engine):
     """Samples from `model` with a fixed number of slots, each holding one row's cache.
 
     A row that ends is replaced by a waiting one at the next step; when nothing waits, the batch

@@ -1,0 +1,93 @@
+"""Engines come from one table: a kind of engine is a class of settings, wherever one is opened."""
+
+import pytest
+from models import without_times
+
+from strop.cli.evaluate import open_subject
+from strop.errors import UserError
+from strop.rollout.engines import open as engines
+from strop.rollout.engines.local import LocalEngine
+from strop.rollout.engines.open import EngineSettings
+from strop.training import config
+
+
+class DeepEngine(LocalEngine):
+    """A local engine of another kind; `closed` counts how often it was let go."""
+
+    closed = 0
+
+    def close(self) -> None:
+        DeepEngine.closed += 1
+
+
+class DeepSettings(EngineSettings):
+    """An engine with a setting of its own."""
+
+    depth: int = 1
+
+    def open(self, model, tokenizer, *, num_slots, context_length):
+        found = DeepEngine(model, tokenizer, num_slots=num_slots, context_length=context_length)
+        found.depth = self.depth
+        return found
+
+
+@pytest.fixture
+def deep(monkeypatch):
+    """The table with one more line."""
+    monkeypatch.setitem(engines.ENGINES, "deep", DeepSettings)
+    monkeypatch.setattr(DeepEngine, "closed", 0)
+
+
+def with_engine(lab, **settings):
+    return lab.raw("grpo", reward="even", engine=settings)
+
+
+def test_a_kind_has_its_own_settings_in_the_file_and_on_the_command_line(lab, deep, tmp_path):
+    raw = config.override(with_engine(lab), ["engine.kind=deep", "engine.depth=3"])
+    made = config.make(raw)
+    assert made.engine == DeepSettings(kind="deep", depth=3)
+    (tmp_path / "run.toml").write_text(made.to_toml())
+    assert config.load(tmp_path / "run.toml") == made
+    assert {"engine.kind", "engine.staleness", "engine.depth"} <= config.settings().keys()
+
+
+def test_what_is_wrong_is_named(lab, deep):
+    with pytest.raises(UserError, match=r"engine.kind = 'dep': no such engine; .*local, deep"):
+        config.make(with_engine(lab, kind="dep"))
+    with pytest.raises(UserError, match=r"no option engine.staleness"):
+        config.make(with_engine(lab, kind="deep", staleness=2))
+    with pytest.raises(UserError, match=r"no option engine.depth"):
+        config.make(with_engine(lab, depth=2))
+    with pytest.raises(UserError, match=r"engine.staleness = -1: Input should be greater"):
+        config.make(with_engine(lab, staleness=-1))
+
+
+def test_training_evaluation_and_sampling_open_it(lab, deep, runner, tmp_path):
+    run = runner.whole(with_engine(lab, kind="deep", depth=3), tmp_path / "run")
+    assert type(run.world.engine) is DeepEngine
+    assert run.world.engine.depth == 3
+    assert run.world.services.engine is run.world.engine
+    assert DeepEngine.closed > 0
+    runner.whole(with_engine(lab), tmp_path / "local")
+    assert without_times(tmp_path / "run") == without_times(tmp_path / "local")
+
+    before = DeepEngine.closed
+    with open_subject(str(tmp_path / "run")) as subject:
+        assert (type(subject.engine), subject.engine.depth) == (DeepEngine, 3)
+        assert len(subject.answer("1+1:", num_samples=2, max_tokens=3, seed=0)) == 2
+    assert DeepEngine.closed == before + 1
+
+
+def test_scores_of_a_checkpoint_are_of_its_weights_whatever_the_age(lab, runner, tmp_path):
+    runner.whole(with_engine(lab, staleness=2), tmp_path / "run")
+    with open_subject(str(tmp_path / "run")) as subject:
+        assert type(subject.engine) is LocalEngine
+
+
+@pytest.mark.parametrize(("before", "after"), [(1, 0), (0, 1)])
+def test_a_checkpoint_of_an_engine_with_other_weights_is_refused(
+    before, after, lab, runner, tmp_path
+):
+    runner.whole(with_engine(lab, staleness=before), tmp_path / "run")
+    with pytest.raises(UserError, match=r"holds weights .*engine.staleness"):
+        runner.resume(tmp_path / "run", engine={"staleness": after})
