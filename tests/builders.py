@@ -10,6 +10,7 @@ from strop import kernel
 from strop import part as parts
 from strop.algorithm import Algorithm
 from strop.batch import Batch
+from strop.chains import Chains, learnable
 from strop.part import Result, Use
 
 NAN = float("nan")
@@ -182,18 +183,8 @@ def gradient(function: Callable[[Tensor], Tensor], at_N: Tensor) -> Tensor:
 def stages(algorithm: Algorithm, batch: Batch, step: int = 1, num_steps: int = 1) -> Batch:
     """The batch after the advantage and selection stages, as a training step runs them."""
     algorithm = algorithm.at_step(step, num_steps)
-    batch = batch.set(advantage_B=batch["reward_B"])
-    for use in algorithm.advantage:
-        batch = parts.write(batch, use, parts.call(use, batch))
-    scored_T = batch["mask_T"] & batch["scored_B"][batch["rollout_T"]]
-    batch = batch.set(gradient_T=scored_T, denominator_T=scored_T)
-    for use in algorithm.selection:
-        selected = parts.call(use, batch).value
-        batch = batch.set(
-            gradient_T=batch["gradient_T"] & selected.gradient_T,
-            denominator_T=batch["denominator_T"] & selected.denominator_T,
-        )
-    return batch
+    chains = Chains(lambda name, number: torch.Generator().manual_seed(0))
+    return chains.select(algorithm.selection, learnable(chains.credit(algorithm.advantage, batch)))
 
 
 def pushed(

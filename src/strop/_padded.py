@@ -14,8 +14,8 @@ from strop import part as parts
 from strop._padded_turns import Layout, layout_of
 from strop.algorithm import Algorithm, is_current, is_head
 from strop.batch import SIZES, Batch, level_of
+from strop.chains import Chains
 from strop.errors import UserError
-from strop.part import Use
 from strop.schedule import Schedule
 
 # Names at this door and the columns of the batch that they fill. A column that is not listed goes
@@ -143,10 +143,9 @@ class Door:
     def rng(self) -> torch.Generator:
         return torch.Generator().manual_seed(self.seed)
 
-    def special(self, use: Use) -> dict[str, Any]:
-        """The special names that a part may ask for here: a generator and its first state."""
-        state = {"state": use.part.init()} if hasattr(use.part, "init") else {}
-        return {"rng": self.rng(), **state}
+    def chains(self) -> Chains:
+        """Runs this call's parts: each draws from the same seed and begins with its first state."""
+        return Chains(lambda name, number: self.rng())
 
 
 def open_door(

@@ -69,10 +69,7 @@ def advantages(
     """
     given = {"rewards": rewards, "groups": groups, **columns}
     door = open_door("advantages", name, params or {}, seed, mask, given)
-    batch = door.batch
-    for use in door.algorithm.advantage:
-        result = parts.call(use, batch, **door.special(use))
-        batch = parts.write(batch, use, result)
+    batch = door.chains().write("advantage", door.algorithm.advantage, door.batch)
     advantage_BT = door.back(batch["advantage_T"])
     one_a_row = mask is None and not isinstance(door.layout, TurnsInRows)
     return advantage_BT.squeeze(1) if one_a_row else advantage_BT
@@ -95,13 +92,7 @@ def selection(
     """
     given = {"advantages": advantages, "groups": groups, **columns}
     door = open_door("selection", name, params or {}, seed, mask, given)
-    batch = door.batch
-    for use in door.algorithm.selection:
-        chosen = parts.call(use, batch, **door.special(use)).value
-        batch = batch.set(
-            gradient_T=batch["gradient_T"] & chosen.gradient_T,
-            denominator_T=batch["denominator_T"] & chosen.denominator_T,
-        )
+    batch = door.chains().select(door.algorithm.selection, door.batch)
     return door.back(batch["gradient_T"]), door.back(batch["denominator_T"])
 
 
@@ -131,7 +122,7 @@ def policy_loss(
     terms = door.algorithm.terms
     view = kernel.View(kernel.prepare(terms, door.batch, door.rng()))
     tally = kernel.Tally()
-    losses = [kernel.term_loss(term, view, tally, **door.special(term.objective)) for term in terms]
+    losses = [kernel.term_loss(term, view, tally, rng=door.rng()) for term in terms]
     if not losses:
         raise UserError(f"recipe {name} has no loss terms with these parameters")
     each = {f"loss/{term}": float(loss) for term, loss in tally.losses.items()}

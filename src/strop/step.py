@@ -14,7 +14,7 @@
 Nothing here depends on how the rows are later split into micro-batches.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +23,7 @@ import torch
 from strop import part as parts
 from strop.algorithm import Algorithm
 from strop.batch import Batch
+from strop.chains import Chains, learnable
 from strop.errors import UserError
 from strop.training.clock import Clock
 from strop.training.collect import Collector
@@ -56,31 +57,20 @@ def train_step(world: World, algorithm: Algorithm, state: Mapping[str, Any], ste
 
     # 1 to 4
     about = world.run_columns(algorithm, step)
-    collector = Collector(world.services, world.engine, world.pool, rng_of, clock, about)
-    collected = collector.collect(algorithm, dict(state))
-    batch, metrics = collected.batch.to(world.policy.device), collected.metrics
+    chains = Chains(rng_of, world.services, dict(state))
+    batch = Collector(chains, world.engine, world.pool, clock, about).collect(algorithm)
+    batch, metrics = batch.to(world.policy.device), chains.metrics
 
     # 5
     with clock("refresh"):
         wanted = wanted_columns(algorithm)
         batch = refresh(batch, wanted, world.policy, world.reference, world.critic)
-        for use in algorithm.probes:
-            outcome = parts.call(use, batch, services=world.services, rng=rng_of(use.label, 0))
-            batch = parts.write(batch, use, outcome)
-            metrics.update(outcome.metrics)
+        batch = chains.write("probes", algorithm.probes, batch)
 
-    # 6
+    # 6 and 7
     with clock("advantage"):
-        batch = batch.set(advantage_B=batch["reward_B"])
-        for use in algorithm.advantage:
-            path = f"advantage.{use.label}"
-            before = _state_of(use, path, collected.state)
-            outcome = parts.call(use, batch, rng=rng_of(path, 0), state=before)
-            batch = parts.write(batch, use, outcome)
-            metrics.update(outcome.metrics)
-
-        # 7
-        batch = _select(algorithm, batch, rng_of, metrics)
+        batch = chains.credit(algorithm.advantage, batch)
+        batch = chains.select(algorithm.selection, learnable(batch))
 
     # 8
     lr = knobs[LR] if LR in knobs else world.lr_at(step)
@@ -91,55 +81,25 @@ def train_step(world: World, algorithm: Algorithm, state: Mapping[str, Any], ste
     metrics.update(step_metrics(batch), **learned.metrics)
 
     # 9
-    new_state = _end_of_step(algorithm, collected.state, batch, metrics)
+    _end_of_step(algorithm, chains, batch)
 
     # 10
     metrics.update(clock.metrics(batch))
-    return Stepped(batch, metrics, new_state)
+    return Stepped(batch, metrics, chains.state)
 
 
-def _select(
-    algorithm: Algorithm, batch: Batch, rng_of: Callable[..., Any], metrics: dict[str, float]
-) -> Batch:
-    """The batch with gradient_T and denominator_T; what each selection drops goes to `metrics`."""
-    scored_T = batch["mask_T"] & batch["scored_B"][batch["rollout_T"]]
-    batch = batch.set(gradient_T=scored_T, denominator_T=scored_T)
-    for use in algorithm.selection:
-        outcome = parts.call(use, batch, rng=rng_of(f"selection.{use.label}", 0))
-        learnt = batch["gradient_T"] & outcome.value.gradient_T
-        lost = (batch["gradient_T"] & ~learnt).sum() / scored_T.sum().clamp(min=1)
-        metrics[f"selection/dropped/{outcome.value.reason}"] = float(lost)
-        counted = batch["denominator_T"] & outcome.value.denominator_T
-        batch = batch.set(gradient_T=learnt, denominator_T=counted)
-        metrics.update(outcome.metrics)
-    return batch
-
-
-def _state_of(use: parts.Use, path: str, state: Mapping[str, Any]) -> Any:
-    """The state of a part: what it had, its first one, or None where it keeps none."""
-    if path in state or not hasattr(use.part, "init"):
-        return state.get(path)
-    return use.part.init()
-
-
-def _end_of_step(
-    algorithm: Algorithm, state: dict[str, Any], batch: Batch, metrics: dict[str, float]
-) -> dict[str, Any]:
-    """State after the parts' own updates and the controls' new knobs."""
+def _end_of_step(algorithm: Algorithm, chains: Chains, batch: Batch) -> None:
+    """The parts' own updates of their state, and the controls' new knobs."""
+    state, metrics = chains.state, chains.metrics
     for path, use in algorithm.uses():
         if hasattr(use.part, "update"):
-            state[path] = parts.update(use, batch, _state_of(use, path, state))
-    knobs = dict(state.get("knobs", {}))
+            state[path] = parts.update(use, batch, chains.state_of(path.split(".")[0], use))
+    knobs, known = dict(state.get("knobs", {})), algorithm.paths()
     for use in algorithm.control:
-        path = f"control.{use.label}"
-        before = state[path] if path in state else use.part.init()
-        outcome = parts.call(use, batch, metrics=metrics, state=before)
-        state[path] = outcome.state
-        known = algorithm.paths()
-        for knob in outcome.value:
+        moved = chains.call("control", use, batch, metrics=metrics).value
+        for knob in moved:
             if knob != LR and knob not in known:
                 raise UserError(f"{use.label} moves {knob}, which is no option of this method")
-        knobs.update(outcome.value)
-        metrics.update(outcome.metrics)
+        knobs.update(moved)
     metrics["num_tokens"] += state.get("num_tokens", 0.0)
-    return {**state, "knobs": knobs, "num_tokens": metrics["num_tokens"]}
+    state.update(knobs=knobs, num_tokens=metrics["num_tokens"])

@@ -23,6 +23,7 @@ from strop import kernel
 from strop import part as parts
 from strop.algorithm import LEARNERS, Algorithm, Term, slow_value
 from strop.batch import Batch
+from strop.chains import Chains
 from strop.errors import RunStopped, UserError
 from strop.kernel import Tally, View
 from strop.part import Update
@@ -59,7 +60,7 @@ class Learner:
         learned, asked = Learned(), dict.fromkeys((term.name for term in algorithm.terms), 0)
         plan = algorithm.plan
         assert plan is not None
-        updates = parts.call(plan, batch, rng=self.rng_of(plan.label, 0)).value
+        updates = Chains(self.rng_of).call("plan", plan, batch).value
         update = next(updates, None)
         while update is not None:
             measured = self._one(algorithm, batch, update, learned.num_updates, tally, norms)
@@ -97,11 +98,11 @@ class Learner:
         if idle:
             terms = [term for term in terms if term.learner != "policy"]
         elif learns:
+            chains = Chains(self.rng_of)
             for use in algorithm.rates:
-                found = parts.call(use, chosen, rng=self.rng_of(use.label, number))
-                lr_scale *= float(found.value)
-                for name, value in found.metrics.items():
-                    norms.add(name, value, 1.0)
+                lr_scale *= float(chains.call("rates", use, chosen, number).value)
+            for name, value in chains.metrics.items():
+                norms.add(name, value, 1.0)
         trained = self.apply(terms, chosen, number, tally)
         for learner in trained:
             model = self._model(learner)
@@ -125,7 +126,6 @@ class Learner:
         heads = algorithm.value_columns()
         values = {name for head in heads for name in (head, slow_value(head)) if name in reads}
         batch = refresh(batch, values, self.policy, self.reference, self.critic)
-        batch = batch.set(advantage_B=batch["reward_B"])
         again = [
             use for use in algorithm.probes if values & {read.column for read in parts.reads(use)}
         ]
@@ -135,9 +135,8 @@ class Learner:
                     f"{use.label} keeps state, so advantages cannot be taken anew within a step: "
                     "take another plan"
                 )
-            outcome = parts.call(use, batch, rng=self.rng_of(f"again.{use.label}", number))
-            batch = parts.write(batch, use, outcome)
-        return batch
+        chains = Chains(lambda path, _: self.rng_of(f"again.{path.split('.')[-1]}", number))
+        return chains.credit(algorithm.advantage, chains.write("probes", again, batch))
 
     def _model(self, learner: str) -> Policy | Critic:
         if learner == "policy":

@@ -1,0 +1,90 @@
+"""How a chain of parts runs: each call with its state and its own draws, its metrics kept.
+
+The step, the collector, the updates and the padded front door all run their parts through this.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from strop import part as parts
+from strop.batch import Batch
+from strop.part import Result, Use
+from strop.seams import PLACE_OF
+
+# (name, number) -> a fresh generator; equal arguments give equal draws
+RngOf = Callable[[str, int], torch.Generator]
+
+
+@dataclass
+class Chains:
+    """Runs the parts of stages; `state` and `metrics` are filled as they run.
+
+    state: by path, "advantage.track_success". services: what parts may ask for beside columns.
+    """
+
+    rng_of: RngOf
+    services: Any = None
+    state: dict[str, Any] = field(default_factory=dict)
+    metrics: dict[str, float] = field(default_factory=dict)
+
+    def telling(self, metrics: dict[str, float]) -> "Chains":
+        """The same with another place for metrics; the state stays shared."""
+        return Chains(self.rng_of, self.services, self.state, metrics)
+
+    def state_of(self, stage: str, use: Use) -> Any:
+        """The state of a part: what it had, its first one, or None where it keeps none."""
+        path = f"{stage}.{use.label}"
+        if path in self.state or not hasattr(use.part, "init"):
+            return self.state.get(path)
+        return use.part.init()
+
+    def call(self, stage: str, use: Use, batch: Any, number: int = 0, **handed: Any) -> Result:
+        """Call a part of a stage; `number` sets its draws apart, `handed` is what `seams` says."""
+        path = f"{stage}.{use.label}"
+        seed = path if PLACE_OF[stage].seeded_by_path else use.label
+        outcome = parts.call(
+            use,
+            batch,
+            state=self.state_of(stage, use),
+            rng=self.rng_of(seed, number),
+            services=self.services,
+            **handed,
+        )
+        if outcome.state is not None:
+            self.state[path] = outcome.state
+        self.metrics.update(outcome.metrics)
+        return outcome
+
+    def write(self, stage: str, uses: Iterable[Use], batch: Batch, number: int = 0) -> Batch:
+        """The batch with the columns of all parts of a chain, one after another."""
+        for use in uses:
+            batch = parts.write(batch, use, self.call(stage, use, batch, number))
+        return batch
+
+    def credit(self, uses: Iterable[Use], batch: Batch) -> Batch:
+        """The batch after the advantage chain, which begins with the reward."""
+        return self.write("advantage", uses, batch.set(advantage_B=batch["reward_B"]))
+
+    def select(self, uses: Iterable[Use], batch: Batch) -> Batch:
+        """The batch with gradient_T and denominator_T narrowed by every selection in turn.
+
+        What each takes out of the gradient is told as a share of what there was at first.
+        """
+        whole = batch["gradient_T"].sum().clamp(min=1)
+        for use in uses:
+            chosen = self.call("selection", use, batch).value
+            learnt_T = batch["gradient_T"] & chosen.gradient_T
+            lost = (batch["gradient_T"] & ~learnt_T).sum() / whole
+            self.metrics[f"selection/dropped/{chosen.reason}"] = float(lost)
+            counted_T = batch["denominator_T"] & chosen.denominator_T
+            batch = batch.set(gradient_T=learnt_T, denominator_T=counted_T)
+        return batch
+
+
+def learnable(batch: Batch) -> Batch:
+    """The batch with both masks on every scored token of the policy, before any selection."""
+    scored_T = batch["mask_T"] & batch["scored_B"][batch["rollout_T"]]
+    return batch.set(gradient_T=scored_T, denominator_T=scored_T)
