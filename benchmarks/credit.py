@@ -26,13 +26,13 @@ def make_batch(num_rollouts: int, mean_length: int, seed: int = 0) -> Batch:
     """A batch of finished rollouts; prompts of a few tokens, answers of 1 to 2 * mean - 1."""
     rng = torch.Generator().manual_seed(seed)
     group_B = torch.sort(torch.randint(num_rollouts // 8, (num_rollouts,), generator=rng)).values
-    _, group_B = torch.unique(group_B, return_inverse=True)
+    unique, group_B = torch.unique(group_B, return_inverse=True)
     size_B = torch.randint(1, 2 * mean_length, (num_rollouts,), generator=rng) + 4
     rollout_T = torch.repeat_interleave(torch.arange(num_rollouts), size_B)
     start_B = torch.cumsum(size_B, 0) - size_B
     position_T = torch.arange(rollout_T.shape[0]) - start_B[rollout_T]
     reward_B = (torch.rand(num_rollouts, generator=rng) < 0.4).float()
-    num_groups = int(group_B.max()) + 1
+    num_groups = unique.shape[0]
     return Batch(
         {
             "turn_T": rollout_T,

@@ -19,7 +19,8 @@ from strop.part import Result, Selected
 class KeepHardGroups:
     """While H < floor, only groups with less than `share` of their answers right are learned from.
 
-    Reads: entropy_old_T, mask_T, rollout_T, reward_B, group_B.   Writes: gradient_T, denominator_T.
+    Reads: entropy_old_T, mask_T, rollout_T, reward_B, group_B, num_groups.
+    Writes: gradient_T, denominator_T.
     """
 
     # Below it the rule acts, nats.
@@ -34,9 +35,10 @@ class KeepHardGroups:
         rollout_T: Tensor,
         reward_B: Tensor,
         group_B: Tensor,
+        num_groups: int,
     ) -> Result:
         entropy = float(entropy_old_T[mask_T].mean())
-        mean_P = segments.mean(reward_B, group_B, int(group_B.max()) + 1)
+        mean_P = segments.mean(reward_B, group_B, num_groups)
         keep_B = (mean_P < self.share)[group_B] if entropy < self.floor else group_B >= 0
         keep_T = keep_B[rollout_T] & mask_T
         metrics = {"entropy_control/kept_fraction": float(keep_B.double().mean())}

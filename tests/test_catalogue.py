@@ -40,8 +40,9 @@ def test_a_part_as_its_file_describes_it():
     assert (eps.name, eps.annotation, eps.default) == ("eps", "float", "1e-06")
     assert eps.comment.startswith("Added to the deviation; in reward units. Default: released")
     assert std.default == "'unbiased'"
-    assert entry.reads == ("advantage_B", "group_B", "scored_B")
-    assert entry.line("Reads") == "advantage_B [B] float, group_B [B] int, scored_B [B] bool"
+    assert entry.reads == ("advantage_B", "group_B", "scored_B", "num_groups")
+    reads = "advantage_B [B] float, group_B [B] int, num_groups int, scored_B [B] bool"
+    assert entry.line("Reads") == reads
     assert entry.line("Nearest part") == "divide_by_group_mad"
     assert entry.line("Edges").startswith("group of one -> divided by factor + eps; all equal")
     assert entry.line("Nothing") == ""

@@ -169,3 +169,23 @@ def test_reward_to_go_with_a_discount_of_each_row(seed):
         after = float(values_N[n]) + (float(discount_N[n]) * after if same else 0.0)
         expected[n] = after
     assert found == pytest.approx(expected)
+
+
+def test_a_key_comes_with_its_number():
+    key, num = segments.key_of(torch.tensor([7, 3, 7]), torch.tensor([0, 0, 1]))
+    assert (key.tolist(), num) == ([1, 0, 2], 3)
+    assert segments.key_of(torch.tensor([5, 2, 5]))[0].tolist() == [1, 0, 1]
+    nothing = torch.zeros(0, dtype=torch.int64)
+    assert segments.key_of(nothing)[1] == segments.count_of(nothing) == 0
+    assert segments.count_of(torch.tensor([0, 3, 1])) == 4
+
+
+@pytest.mark.parametrize(
+    "statistic",
+    [segments.total, segments.mean, segments.std, segments.extreme, segments.leave_one_out_mean],
+)
+def test_a_number_that_is_too_small_is_an_error(statistic):
+    values, key = torch.tensor([1.0, 2.0, 3.0]), torch.tensor([0, 1, 2])
+    assert statistic(values, key, 3).shape == (3,)
+    with pytest.raises((IndexError, RuntimeError), match="out of"):
+        statistic(values, key, 2)

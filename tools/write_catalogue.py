@@ -16,7 +16,7 @@ from typing import Any
 from strop import catalogue, notation
 from strop import part as parts
 from strop.algorithm import Algorithm
-from strop.batch import COLUMNS, DERIVED, LEVELS, level_of
+from strop.batch import COLUMNS, DERIVED, LEVELS, SIZES, level_of
 from strop.catalogue import Entry
 from strop.cost import costs
 from strop.schedule import SCHEDULES
@@ -153,7 +153,7 @@ def _section(entry: Entry, composed: dict[str, Algorithm]) -> str:
         for stage, (texts, differs) in _differing(entry, composed).items()
         if texts
     ]
-    reads = ", ".join(f"`{name}`" for name in sorted(algorithm.reads()))
+    reads = ", ".join(f"`{name}`" for name in sorted(algorithm.reads() - SIZES.keys()))
     return "\n".join(
         [
             f"## {entry.name}\n",

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from strop import segments
 from strop.batch import Batch, level_of
 from strop.errors import UserError
 from strop.training import pack
@@ -69,7 +70,7 @@ class TurnsInRows(Layout):
         rollout_T, asked_T = flat["rollout_T"], flat["asked_T"]
         if bool((flat["mask_T"] & (asked_T < 0)).any()):
             raise UserError("turn_ids is -1 on a token that the mask says the policy generated")
-        width = int(self.turn_BT.max()) + 1 if self.turn_BT.numel() else 0
+        width = segments.count_of(self.turn_BT)
         width = max(width, self.valid_BK.shape[1] if self.valid_BK is not None else 0)
         last = asked_T.new_full((), (int(self.mask_BT.shape[0]) + 1) * (width + 1))
         key_T = torch.where(asked_T >= 0, rollout_T * width + asked_T, last)

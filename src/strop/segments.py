@@ -226,8 +226,17 @@ def rows_of(key_N: Tensor, wanted: Tensor, num: int) -> Tensor:
 
 def key_of(*columns_N: Tensor) -> tuple[Tensor, int]:
     """One key [N] for equal rows of several int columns, and how many different ones there are."""
-    _, key_N = torch.unique(torch.stack(columns_N, dim=1), dim=0, return_inverse=True)
-    return key_N, int(key_N.max()) + 1 if key_N.numel() else 0
+    unique, key_N = torch.unique(torch.stack(columns_N, dim=1), dim=0, return_inverse=True)
+    return key_N, unique.shape[0]
+
+
+def count_of(key_N: Tensor) -> int:
+    """The smallest `num` that fits a key: its largest value and one more, 0 without rows.
+
+    It waits for the device. Only for a key whose number nobody knows: those of a table are the
+    batch's `num_groups`, `num_rollouts` and `num_turns`, and `key_of` gives its own.
+    """
+    return int(key_N.max()) + 1 if key_N.numel() else 0
 
 
 def reward_to_go(values_N: Tensor, key_N: Tensor, discount: float | Tensor = 1.0) -> Tensor:

@@ -11,7 +11,7 @@ SCORED = torch.ones(7, dtype=torch.bool)
 
 
 def curate(part, state=None, scored=SCORED):
-    return part(RETURNS, ROLLOUTS, GROUPS, scored, state or part.init())
+    return part(RETURNS, ROLLOUTS, GROUPS, scored, state or part.init(), num_groups=4)
 
 
 def test_keeps_groups_whose_first_returns_spread_enough_and_single_rollouts():

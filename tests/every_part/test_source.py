@@ -11,7 +11,7 @@ from changed import changed_values
 
 from strop import catalogue, notation
 from strop import part as parts
-from strop.batch import COLUMNS, DERIVED
+from strop.batch import COLUMNS, DERIVED, SIZES
 from strop.catalogue import ROOT, camel
 from strop.part import Use
 from strop.seams import SPECIAL
@@ -109,6 +109,14 @@ def test_grouped_statistics_stay_in_segments(entry):
             inside = isinstance(owner, ast.Name) and owner.id == "segments"
             assert inside or node.func.attr not in ("mean", "std", "median", "var", "tolist")
         assert not isinstance(node, ast.For | ast.While), f"line {node.lineno} loops"
+
+
+@every_part
+def test_sizes_of_tables_are_asked_for_and_never_measured(entry):
+    """A key's largest value is a wait for the device; `segments.count_of` is where one is due."""
+    assert not re.search(r"\.max\(\)\) \+ \d|\.max\(\)\.item\(\) \+ \d", source(entry))
+    for parameter in parts.parameters(entry.load()()):
+        assert parameter.name not in SIZES or parameter.annotation in (int, "int"), parameter
 
 
 @every_part

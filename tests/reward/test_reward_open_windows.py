@@ -39,9 +39,9 @@ def test_windows_and_difficulty_by_hand():
     right = torch.tensor([True, True, False, True, False, False, False])
     group = torch.tensor([0, 0, 0, 1, 1, 1, 2])
     every = torch.ones(7, dtype=torch.bool)
-    assert difficulty(right, group, every).tolist() == [0, 0, 0, 1, 1, 1, 2]
+    assert difficulty(right, group, 3, every).tolist() == [0, 0, 0, 1, 1, 1, 2]
     every[2] = every[4] = every[5] = False  # unscored ones do not count: 2 of 2 and 1 of 1
-    assert difficulty(right, group, every).tolist() == [0, 0, 0, 0, 0, 0, 2]
+    assert difficulty(right, group, 3, every).tolist() == [0, 0, 0, 0, 0, 0, 2]
 
 
 def example():

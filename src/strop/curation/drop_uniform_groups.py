@@ -24,7 +24,8 @@ class DropUniformGroups:
     Metrics: dynamic_sampling/rounds, /uniform_fraction (of the groups sampled), /missing_prompts
     (target - live when the rounds ran out, else 0).
 
-    Reads: outcome_B [B] float, group_B [B] int, scored_B [B] bool.   Writes: rows to keep.
+    Reads: outcome_B [B] float, group_B [B] int, num_groups int, scored_B [B] bool.
+    Writes: rows to keep.
     Source: arXiv 2503.14476, sec. 3.2, eq. 11; code verl-project/verl-recipe dapo; keep_failed:
     arXiv 2509.18851, code nangongrui-ngr/NGRPO.
     Differs from the source: asks for the missing prompts, not a whole batch again; when the rounds
@@ -61,10 +62,14 @@ class DropUniformGroups:
         return {"rounds": 0, "target": 0}
 
     def __call__(
-        self, outcome_B: Tensor, group_B: Tensor, scored_B: Tensor, state: dict[str, Any]
+        self,
+        outcome_B: Tensor,
+        group_B: Tensor,
+        scored_B: Tensor,
+        state: dict[str, Any],
+        num_groups: int,
     ) -> Result:
-        num = int(group_B.max()) + 1 if group_B.numel() else 0
-        live_P = self._live(outcome_B, group_B, num, scored_B)
+        live_P = self._live(outcome_B, group_B, num_groups, scored_B)
         found = one_round(live_P, state, self.num_prompts, self.max_rounds)
         if found.again:
             everything = Curated(torch.ones_like(scored_B), "uniform_group", ask=found.missing)

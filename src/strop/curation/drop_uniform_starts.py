@@ -22,8 +22,8 @@ class DropUniformStarts:
 
     Metrics: as drop_uniform_groups.
 
-    Reads: return_K [K] float, rollout_K [K] int, group_B [B] int, scored_B [B] bool.
-    Writes: rows to keep.
+    Reads: return_K [K] float, rollout_K [K] int, group_B [B] int, num_groups int, scored_B [B]
+    bool.   Writes: rows to keep.
     Source: arXiv 2509.11543 (filter on the advantages' spread).
     Differs from the source: asks for the missing prompts, not a whole batch again.
     Nearest part: drop_uniform_groups, which looks at outcomes.
@@ -55,11 +55,11 @@ class DropUniformStarts:
         group_B: Tensor,
         scored_B: Tensor,
         state: dict[str, Any],
+        num_groups: int,
     ) -> Result:
-        num = int(group_B.max()) + 1 if group_B.numel() else 0
         start_B = return_K[segments.first(rollout_K, group_B.shape[0])]
-        spread_P = segments.std(start_B, group_B, num, scored_B, ddof=0)
-        size_P = segments.count(group_B, num, scored_B)
+        spread_P = segments.std(start_B, group_B, num_groups, scored_B, ddof=0)
+        size_P = segments.count(group_B, num_groups, scored_B)
         live_P = (spread_P > self.min_std) | (size_P == 1)
         found = one_round(live_P, state, self.num_prompts, self.max_rounds)
         if found.again:

@@ -19,7 +19,7 @@ class KeepShareOfReplayed:
 
     Metric: replay/share (replayed groups / groups kept).
 
-    Reads: origin_T, group_T [T] int, group_B [B] int; rng.   Writes: rows to keep.
+    Reads: origin_T, group_T [T] int, group_B [B] int, num_groups int; rng.   Writes: rows to keep.
     Source: arXiv 2507.06892 (a mini-batch row is historical with probability p).
     Differs from the source: whole groups, and their number is not random.
     Nearest part: replay_rollouts, which brings the stored rollouts in.
@@ -33,11 +33,15 @@ class KeepShareOfReplayed:
         require(self, "share", low=0.0, high=0.99)
 
     def __call__(
-        self, origin_T: Tensor, group_T: Tensor, group_B: Tensor, rng: torch.Generator
+        self,
+        origin_T: Tensor,
+        group_T: Tensor,
+        group_B: Tensor,
+        rng: torch.Generator,
+        num_groups: int,
     ) -> Result:
         assert not isinstance(self.share, Schedule), "schedules become numbers before a step"
-        num = int(group_B.max()) + 1 if group_B.numel() else 0
-        replayed_P = segments.count(group_T, num, origin_T == REPLAY) > 0
+        replayed_P = segments.count(group_T, num_groups, origin_T == REPLAY) > 0
         fresh = int((~replayed_P).sum())
         wanted = round(self.share / (1 - self.share) * fresh)
         rows = replayed_P.nonzero().squeeze(1)

@@ -53,7 +53,7 @@ def turn_drift(batch: Batch, kl_T: Tensor) -> Tensor:
     num_turns = batch.size("K")
     mean_K = segments.mean(kl_T.double(), turn_T, num_turns, mask_T)
     has_K = segments.count(turn_T, num_turns, mask_T) > 0
-    num = int(index_K.max()) + 1 if num_turns else 0
+    num = segments.count_of(index_K)
     known = segments.count(index_K, num, has_K) > 0
     return torch.where(known, segments.mean(mean_K, index_K, num, has_K), torch.nan)
 

@@ -17,7 +17,7 @@ class CutAtUnlikelyTokens:
         cut_t = 1 for the 1st, (interval + 1)-th, (2 interval + 1)-th, ... token of its rollout
                 with probability < p0
 
-    Reads: logp_behavior_T [T] float, mask_T [T] bool, rollout_T [T] int.
+    Reads: logp_behavior_T [T] float, mask_T [T] bool, rollout_T [T] int, num_rollouts int.
     Writes: cut_T [T] bool.
     Source: arXiv 2505.23564; code only: AIFrameResearch/SPO.
     Differs from the source: no; a cut stands at the unlikely token, its prefix ends before it.
@@ -35,9 +35,10 @@ class CutAtUnlikelyTokens:
         require(self, "p0", low=1e-6, high=1.0)
         require(self, "interval", low=1)
 
-    def __call__(self, logp_behavior_T: Tensor, mask_T: Tensor, rollout_T: Tensor) -> Tensor:
+    def __call__(
+        self, logp_behavior_T: Tensor, mask_T: Tensor, rollout_T: Tensor, num_rollouts: int
+    ) -> Tensor:
         cut_T = mask_T & (logp_behavior_T < math.log(self.p0))
         rollout_N = rollout_T[cut_T]
-        num = int(rollout_T.max()) + 1 if rollout_T.numel() else 0
-        kept_N = segments.order_within(rollout_N, num) % self.interval == 0
+        kept_N = segments.order_within(rollout_N, num_rollouts) % self.interval == 0
         return cut_T.masked_scatter(cut_T, kept_N)

@@ -23,7 +23,7 @@ class MeasureRolloutGradients:
     from any baseline, and get the norm 0. The sum is over policy tokens, not their mean.
 
     Reads: batch, logp_old_T, logp_behavior_T [T] float, mask_T [T] bool, rollout_T [T] int,
-    reward_B [B] float, scored_B [B] bool, group_B [B] int; services (gradients).
+    reward_B [B] float, scored_B [B] bool, group_B [B] int, num_groups int; services (gradients).
     Writes: sequence_is_weight_B, grad_norm_B [B] float.
     Source: arXiv 2602.17616; code mit-han-lab/vcpo (megatron_actor).
     Differs from the source: norms are taken before the update, the code's in it, group by group.
@@ -44,14 +44,14 @@ class MeasureRolloutGradients:
         scored_B: Tensor,
         group_B: Tensor,
         services: Any,
+        num_groups: int,
     ) -> tuple[Tensor, Tensor]:
         num = reward_B.shape[0]
         gap_T = logp_old_T - logp_behavior_T
         sum_B = segments.total(gap_T, rollout_T, num, mask_T & ~gap_T.isnan())
         weight_B = sum_B.clamp(-CLAMP_NATS, CLAMP_NATS).exp()
-        groups = int(group_B.max()) + 1 if num else 0
-        high_P = segments.extreme(reward_B, group_B, groups, scored_B, largest=True)
-        low_P = segments.extreme(reward_B, group_B, groups, scored_B, largest=False)
+        high_P = segments.extreme(reward_B, group_B, num_groups, scored_B, largest=True)
+        low_P = segments.extreme(reward_B, group_B, num_groups, scored_B, largest=False)
         wanted_B = scored_B & (high_P > low_P)[group_B]
         norm_B = torch.zeros_like(weight_B)
         if bool(wanted_B.any()):

@@ -17,7 +17,8 @@ class PairBestWithWorst:
 
     Of equals the last is the best and the first the worst.
 
-    Reads: reward_B [B] float, group_B [B] int, scored_B [B] bool.   Writes: preferred_B [B] int.
+    Reads: reward_B [B] float, group_B [B] int, num_groups int, scored_B [B] bool.
+    Writes: preferred_B [B] int.
     Source: arXiv 2601.21343, sec. 2 (chosen and rejected of online DPO).
     Differs from the source: no; what it does with equal scores is not said there.
     Nearest part: none.
@@ -28,12 +29,13 @@ class PairBestWithWorst:
     # Whether a group of equal rewards has a best one too. Default: ours (no, there is no pair).
     ties_count: bool = False
 
-    def __call__(self, reward_B: Tensor, group_B: Tensor, scored_B: Tensor) -> Tensor:
-        num = int(group_B.max()) + 1 if group_B.numel() else 0
-        high_P = segments.extreme(reward_B, group_B, num, scored_B)
-        low_P = segments.extreme(reward_B, group_B, num, scored_B, largest=False)
-        place_B = segments.rank(reward_B, group_B, num, scored_B)
-        last_B = segments.count(group_B, num, scored_B)[group_B] - 1
+    def __call__(
+        self, reward_B: Tensor, group_B: Tensor, scored_B: Tensor, num_groups: int
+    ) -> Tensor:
+        high_P = segments.extreme(reward_B, group_B, num_groups, scored_B)
+        low_P = segments.extreme(reward_B, group_B, num_groups, scored_B, largest=False)
+        place_B = segments.rank(reward_B, group_B, num_groups, scored_B)
+        last_B = segments.count(group_B, num_groups, scored_B)[group_B] - 1
         pairs_B = scored_B & ((high_P > low_P) | self.ties_count)[group_B]
         best_B, worst_B = pairs_B & (place_B == last_B), pairs_B & (place_B == 0)
         return torch.where(best_B, 1, torch.where(worst_B, -1, 0))

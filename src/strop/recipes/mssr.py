@@ -16,7 +16,7 @@ from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
 from strop.sampling.estimate_success_first import EstimateSuccessFirst
 
-WHOLE = (("group_B", "whole_B"),)  # statistics over all rollouts of the step
+WHOLE = (("group_B", "whole_B"),)  # all rollouts of the step as group 0
 
 
 @inherits(grpo, without=ESTIMATOR, beta=0.01, num_prompts=512, num_rollouts=1)

@@ -36,10 +36,9 @@ def covered(begins_N: Tensor, width: int) -> Tensor:
     return inside_N
 
 
-def difficulty(right_B: Tensor, group_B: Tensor, scored_B: Tensor) -> Tensor:
+def difficulty(right_B: Tensor, group_B: Tensor, num_groups: int, scored_B: Tensor) -> Tensor:
     """EASY where 2/3 of a group's scored rollouts are right or more, MEDIUM from 1/3, else HARD."""
-    num = int(group_B.max()) + 1 if group_B.numel() else 0
-    share_P = segments.mean(right_B.double(), group_B, num, scored_B)
+    share_P = segments.mean(right_B.double(), group_B, num_groups, scored_B)
     return ((share_P < 2 / 3).long() + (share_P < 1 / 3).long())[group_B]
 
 

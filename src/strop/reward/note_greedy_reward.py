@@ -16,7 +16,7 @@ class NoteGreedyReward:
         greedy_reward_i = mean reward of the scored rollouts of its group in stage 1
         scored_i <- scored_i and there is one
 
-    Reads: reward_B [B] float, stage_B [B] int, group_B [B] int, scored_B [B] bool.
+    Reads: reward_B [B] float, stage_B [B] int, group_B [B] int, num_groups int, scored_B [B] bool.
     Writes: greedy_reward_B [B] float, scored_B [B] bool.
     Source: arXiv 2310.10505 (the ReMax baseline).
     Differs from the source: no.
@@ -27,10 +27,9 @@ class NoteGreedyReward:
     writes: ClassVar[tuple[str, ...]] = ("greedy_reward_B", "scored_B")
 
     def __call__(
-        self, reward_B: Tensor, stage_B: Tensor, group_B: Tensor, scored_B: Tensor
+        self, reward_B: Tensor, stage_B: Tensor, group_B: Tensor, scored_B: Tensor, num_groups: int
     ) -> Result:
-        num = int(group_B.max()) + 1 if group_B.numel() else 0
         greedy_B = scored_B & (stage_B == 1)
-        greedy_P = segments.mean(reward_B, group_B, num, greedy_B)
-        known_B = (segments.count(group_B, num, greedy_B) > 0)[group_B]
+        greedy_P = segments.mean(reward_B, group_B, num_groups, greedy_B)
+        known_B = (segments.count(group_B, num_groups, greedy_B) > 0)[group_B]
         return Result((greedy_P[group_B], scored_B & known_B))

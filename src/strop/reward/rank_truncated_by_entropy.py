@@ -19,8 +19,9 @@ class RankTruncatedByEntropy:
     N: truncated rollouts of the prompt; equals share the mean of their ranks. Only where every
     scored rollout of the prompt has outcome < success. Entropies are the engine's.
 
-    Reads: reward_B, outcome_B [B] float, group_B [B] int, scored_B, truncated_B [B] bool,
-    entropy_behavior_T [T] float, rollout_T [T] int, mask_T [T] bool.   Writes: reward_B [B] float.
+    Reads: reward_B, outcome_B [B] float, group_B [B] int, num_groups int, scored_B, truncated_B [B]
+    bool, entropy_behavior_T [T] float, rollout_T [T] int, mask_T [T] bool.
+    Writes: reward_B [B] float.
     Source: arXiv 2601.19620, sec. 3.2 (structural entropy ranking).
     Differs from the source: ranks of equals are ours, and peak_share and best (not stated there).
     Nearest part: none.
@@ -42,9 +43,10 @@ class RankTruncatedByEntropy:
     def __call__(
         self, reward_B: Tensor, outcome_B: Tensor, group_B: Tensor, scored_B: Tensor,
         truncated_B: Tensor, entropy_behavior_T: Tensor, rollout_T: Tensor, mask_T: Tensor,
+        num_groups: int,
     ) -> Tensor:  # fmt: skip
-        num, num_P = reward_B.shape[0], int(group_B.max()) + 1 if group_B.numel() else 0
-        right_P = segments.count(group_B, num_P, scored_B & (outcome_B >= self.success)) > 0
+        num = reward_B.shape[0]
+        right_P = segments.count(group_B, num_groups, scored_B & (outcome_B >= self.success)) > 0
         row_N = (scored_B & truncated_B & ~right_P[group_B]).nonzero().squeeze(1)
         tokens = (rollout_T, num)
         share = self.peak_share

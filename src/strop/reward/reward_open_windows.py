@@ -29,7 +29,7 @@ class RewardOpenWindows:
     wrong answers; else 1.
 
     Reads: entropy_behavior_T [T], reward_B, outcome_B [B] float, mask_T [T], scored_B [B] bool,
-    rollout_T [T], group_B [B] int, state.
+    rollout_T [T], group_B [B] int, num_groups int, state.
     Writes: reward_B, windows_B [B], kl_weight_T [T] float, difficulty_B [B] int.
     Source: arXiv 2510.08457, sec. 3.2; "code" is shawn0728/ARES.
     Differs from the source: a window begins at its token, also in the code's form, which counts
@@ -71,11 +71,13 @@ class RewardOpenWindows:
         rollout_T: Tensor,
         group_B: Tensor,
         state: Mapping[str, Any],
+        num_groups: int,
     ) -> Result:
         right_B = scored_B & (outcome_B >= self.success)
-        difficulty_B = windows.difficulty(right_B, group_B, scored_B)
-        begins_T, level = self._begins(entropy_behavior_T, mask_T, rollout_T, state)
-        count_B = segments.count(rollout_T, reward_B.shape[0], begins_T).to(reward_B.dtype)
+        difficulty_B = windows.difficulty(right_B, group_B, num_groups, scored_B)
+        num = reward_B.shape[0]
+        begins_T, level = self._begins(entropy_behavior_T, mask_T, rollout_T, num, state)
+        count_B = segments.count(rollout_T, num, begins_T).to(reward_B.dtype)
         mean_D = segments.mean(count_B, difficulty_B, 3, scored_B)
         carried_D = mean_D.new_tensor(state["target"])
         target_D = torch.where(carried_D >= 0, carried_D, mean_D)
@@ -115,11 +117,15 @@ class RewardOpenWindows:
         return {**state, "target": target}
 
     def _begins(
-        self, entropy_T: Tensor, mask_T: Tensor, rollout_T: Tensor, state: Mapping[str, Any]
+        self,
+        entropy_T: Tensor,
+        mask_T: Tensor,
+        rollout_T: Tensor,
+        num: int,
+        state: Mapping[str, Any],
     ) -> tuple[Tensor, float]:
         """The tokens [T] at which a window of high entropy begins, and the threshold, nats."""
-        rollout_N, num = rollout_T[mask_T], int(rollout_T.max()) + 1 if rollout_T.numel() else 0
-        entropy_N = entropy_T[mask_T].nan_to_num()
+        rollout_N, entropy_N = rollout_T[mask_T], entropy_T[mask_T].nan_to_num()
         mean_N, whole_N = windows.window_means(entropy_N, rollout_N, self.width)
         paper = self.variant == "paper"
         values_N, where_N = (entropy_N, None) if paper else (mean_N, whole_N)

@@ -15,7 +15,7 @@ class DropMedianRollout:
 
         rollout i leaves gradient and denominator if i is its group's lower median in reward
 
-    Reads: reward_B [B] float, group_B [B] int, scored_B [B] bool, mask_T [T] bool,
+    Reads: reward_B [B] float, group_B [B] int, num_groups int, scored_B [B] bool, mask_T [T] bool,
     rollout_T [T] int.   Writes: gradient_T, denominator_T [T] bool.
     Source: arXiv 2601.22582 (G + 1 sampled, G trained on).
     Differs from the source: no; of equal rewards the first in row order counts as lower.
@@ -30,10 +30,10 @@ class DropMedianRollout:
         scored_B: Tensor,
         mask_T: Tensor,
         rollout_T: Tensor,
+        num_groups: int,
     ) -> Selected:
-        num = int(group_B.max()) + 1 if group_B.numel() else 0
-        row_P = segments.lower_median_row(reward_B, group_B, num, scored_B)
+        row_P = segments.lower_median_row(reward_B, group_B, num_groups, scored_B)
         keep_B = torch.ones_like(scored_B)
-        keep_B[row_P[segments.count(group_B, num, scored_B) > 0]] = False
+        keep_B[row_P[segments.count(group_B, num_groups, scored_B) > 0]] = False
         keep_T = keep_B[rollout_T] & mask_T
         return Selected(keep_T, keep_T, "median_rollout")

@@ -29,8 +29,8 @@ class DropMismatchedRollouts:
     at the temperature, without the sampler's cuts. Metrics: mismatch/dropped_fraction (of the
     units with a known token), /vetoed_fraction (of the turns).
 
-    Reads: logp_old_T, logp_sampler_T [T] float, mask_T [T] bool, rollout_T, turn_T [T] int.
-    Writes: gradient_T, denominator_T [T] bool.
+    Reads: logp_old_T, logp_sampler_T [T] float, mask_T [T] bool, rollout_T, turn_T [T] int,
+    num_rollouts, num_turns int.   Writes: gradient_T, denominator_T [T] bool.
     Source: arXiv 2602.05885 (geometric rejection and veto); code hkust-nlp/KernelGYM; measures of
     verl-project/verl:verl/trainer/ppo/rollout_corr_helper.py (rollout_rs).
     Differs from the source: a token without the engine's log-probability (NaN) counts nowhere.
@@ -63,12 +63,16 @@ class DropMismatchedRollouts:
         mask_T: Tensor,
         rollout_T: Tensor,
         turn_T: Tensor,
+        num_rollouts: int,
+        num_turns: int,
     ) -> Result:
-        num_turns = int(turn_T.max()) + 1 if turn_T.numel() else 0
         known_T = mask_T & ~(logp_old_T - logp_sampler_T).isnan()
         log_ratio_T = torch.where(known_T, logp_old_T - logp_sampler_T, 0).double()
         known_K = segments.count(turn_T, num_turns, known_T) > 0
-        agree_T, dropped = self._agreeing(log_ratio_T, known_T, rollout_T, turn_T)
+        row_T = torch.arange(mask_T.shape[0], device=mask_T.device)
+        unit = {"token": (row_T, row_T.shape[0]), "turn": (turn_T, num_turns),
+                "seq": (rollout_T, num_rollouts)}[self.measure.split("_")[0]]  # fmt: skip
+        agree_T, dropped = self._agreeing(log_ratio_T, known_T, *unit)
         vetoed_K = segments.count(turn_T, num_turns, known_T & (log_ratio_T.exp() < self.veto)) > 0
         keep_T = mask_T & agree_T & ~vetoed_K[turn_T]
         metrics = {
@@ -79,13 +83,10 @@ class DropMismatchedRollouts:
         return Result(Selected(keep_T, counts_T, "engine_mismatch"), metrics=metrics)
 
     def _agreeing(
-        self, log_ratio_T: Tensor, known_T: Tensor, rollout_T: Tensor, turn_T: Tensor
+        self, log_ratio_T: Tensor, known_T: Tensor, key_T: Tensor, num: int
     ) -> tuple[Tensor, float]:
         """Tokens [T] bool whose unit stays, and the share of the known units that go."""
         *unit, estimate = self.measure.split("_")
-        rows_T = torch.arange(known_T.shape[0], device=known_T.device)
-        key_T = {"token": rows_T, "turn": turn_T, "seq": rollout_T}[unit[0]]
-        num = int(key_T.max()) + 1 if key_T.numel() else 0
         clamped_T = log_ratio_T.clamp(-CLAMP_NATS, CLAMP_NATS)
         value_T = {"k1": log_ratio_T, "k2": log_ratio_T.square() / 2,
                    "k3": clamped_T.exp() - 1 - clamped_T}[estimate]  # fmt: skip

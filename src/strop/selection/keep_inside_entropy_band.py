@@ -21,8 +21,9 @@ class KeepInsideEntropyBand:
     sum has the sign of the rollout's advantage, and is defined for token-level advantages too.
     Metrics: entropy_control/low, /high, /entropy (nats), /direction (d), /kept_fraction.
 
-    Reads: entropy_old_T [T] float, advantage_T [T] float, mask_T [T] bool, rollout_T [T] int, and
-    scored_B [B] bool where there.   Writes: gradient_T, denominator_T [T] bool.
+    Reads: entropy_old_T [T] float, advantage_T [T] float, mask_T [T] bool, rollout_T [T] int,
+    num_rollouts int, and scored_B [B] bool where there.
+    Writes: gradient_T, denominator_T [T] bool.
     Source: arXiv 2604.26326, algorithm 1.
     Differs from the source: no (its released code swaps the estimator instead).
     Nearest part: none; keeps everything when the band is (-inf, inf).
@@ -45,18 +46,18 @@ class KeepInsideEntropyBand:
         advantage_T: Tensor,
         mask_T: Tensor,
         rollout_T: Tensor,
+        num_rollouts: int,
         scored_B: Tensor | None = None,
     ) -> Result:
         assert not isinstance(self.h_low, Schedule)
         assert not isinstance(self.h_high, Schedule)
         counting_T = mask_T if scored_B is None else mask_T & scored_B[rollout_T]
-        num = int(rollout_T.max()) + 1 if rollout_T.numel() else 0
         entropy = float(segments.mean(entropy_old_T, rollout_T * 0, 1, counting_T))
         direction = 1 if entropy > self.h_high else -1 if entropy < self.h_low else 0
-        sum_B = segments.total(advantage_T, rollout_T, num, counting_T)
+        sum_B = segments.total(advantage_T, rollout_T, num_rollouts, counting_T)
         keep_B = direction * sum_B >= 0
         keep_T = keep_B[rollout_T] & counting_T
-        before = segments.count(rollout_T, num, counting_T) > 0
+        before = segments.count(rollout_T, num_rollouts, counting_T) > 0
         metrics = {
             "entropy_control/low": float(self.h_low),
             "entropy_control/high": float(self.h_high),

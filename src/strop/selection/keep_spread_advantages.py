@@ -20,8 +20,8 @@ class KeepSpreadAdvantages:
     That is the best subset of n there is. Advantages stay as they are.
     Metrics: spread/variance_before and spread/variance_kept, means over the sets chosen from.
 
-    Reads: advantage_B [B] float, group_B [B] int, scored_B [B] bool where there, mask_T [T] bool,
-    rollout_T [T] int.   Writes: gradient_T, denominator_T [T] bool.
+    Reads: advantage_B [B] float, group_B [B] int, num_groups int, scored_B [B] bool where there,
+    mask_T [T] bool, rollout_T [T] int.   Writes: gradient_T, denominator_T [T] bool.
     Source: arXiv 2509.22115 (cross-group sampling); within groups arXiv 2504.13818.
     Differs from the source: a share of the rollouts where it has a number; ties, which it does not
     settle, go to the first rows.
@@ -45,12 +45,14 @@ class KeepSpreadAdvantages:
         group_B: Tensor,
         mask_T: Tensor,
         rollout_T: Tensor,
+        num_groups: int,
         scored_B: Tensor | None = None,
     ) -> Result:
         assert not isinstance(self.share, Schedule), "schedules become numbers before a step"
         scored_B = torch.ones_like(group_B, dtype=torch.bool) if scored_B is None else scored_B
-        key_B = group_B if self.scope == "group" else torch.zeros_like(group_B)
-        num = int(key_B.max()) + 1 if key_B.numel() else 0
+        key_B, num = group_B, num_groups
+        if self.scope != "group":
+            key_B, num = torch.zeros_like(group_B), 1
         size_P = segments.count(key_B, num, scored_B)
         number_P = (self.share * size_P.double()).round().long().clamp(min=1).minimum(size_P)
         rank_B = segments.rank(advantage_B, key_B, num, scored_B)

@@ -50,8 +50,7 @@ def look_ahead(
     """
     if horizon < 1 or (value_N is None) == (estimator is None):
         raise UserError("look_ahead takes value_N or an estimator, and a horizon of at least 1")
-    key_N = torch.unique(episode_N, return_inverse=True)[1]
-    num = int(key_N.max()) + 1 if key_N.numel() else 0
+    key_N, num = segments.key_of(episode_N)
     left_N = (segments.count(key_N, num) - 1)[key_N] - segments.order_within(key_N, num)
     gap_N = left_N.clamp(max=horizon)
     row_N = torch.arange(key_N.shape[0], device=key_N.device)
@@ -72,8 +71,7 @@ def top_share(advantage_N: Tensor, percent: float = 70.0, stage_N: Tensor | None
     if not 0 <= percent <= 100:
         raise UserError(f"percent must lie between 0 and 100, it is {percent}")
     key_N = torch.zeros_like(advantage_N, dtype=torch.int64) if stage_N is None else stage_N
-    key_N = torch.unique(key_N, return_inverse=True)[1]
-    num = int(key_N.max()) + 1 if key_N.numel() else 0
+    key_N, num = segments.key_of(key_N)
     taken = (segments.count(key_N, num) * percent / 100).round()
     return segments.rank(-advantage_N, key_N, num) < taken[key_N]
 

@@ -27,7 +27,7 @@ def to_padded(
     width: default the longest rollout. Raises ValueError when a rollout does not fit into it.
     """
     position_T = position_of(rollout_T, num)
-    longest = int(position_T.max()) + 1 if position_T.numel() else 0
+    longest = segments.count_of(position_T)
     if width is not None and width < longest:
         raise ValueError(f"a rollout of {longest} tokens does not fit into {width} positions")
     shape = (num, longest if width is None else width, *values_T.shape[1:])
@@ -80,7 +80,6 @@ def from_padded(columns: Mapping[str, Tensor], mask_BL: Tensor) -> Batch:
             values_T = torch.where(inside_T, values_T, values_T.new_zeros(()))
         flat[name] = values_T
     flat.setdefault("group_B", row_B)
-    num_groups = int(flat["group_B"].max()) + 1 if num else 0
-    uid_P = torch.arange(num_groups, device=device)
+    uid_P = torch.arange(segments.count_of(flat["group_B"]), device=device)
     tables = {"rollout_K": row_B, "index_K": torch.zeros_like(row_B)}
     return Batch({**tables, "uid_P": uid_P, "draw_P": torch.zeros_like(uid_P), **flat})

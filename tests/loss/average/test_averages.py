@@ -115,6 +115,6 @@ def test_one_token_has_the_whole_share(part):
 def test_constant_length_must_come_from_somewhere():
     batch = flat_batch((2, 6))
     with pytest.raises(UserError, match="max_length"):
-        AverageByConstantLength()(batch["denominator_T"], batch["rollout_T"])
+        AverageByConstantLength()(batch["denominator_T"], batch["rollout_T"], 2)
     with pytest.raises(UserError, match="length"):
         AverageByConstantLength(-1)

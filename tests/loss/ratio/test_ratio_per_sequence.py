@@ -31,7 +31,7 @@ def test_gradient_reaches_every_token_of_the_rollout_and_not_the_old_policy():
     batch = ragged_batch(2)
     clean = {n: batch[n].nan_to_num() for n in ("logp_T", "logp_old_T", "advantage_T")}
     weight_T = clean["advantage_T"] + 0.1 * torch.arange(batch.size("T"))
-    inputs = (batch["mask_T"], batch["rollout_T"])
+    inputs = (batch["mask_T"], batch["rollout_T"], batch["num_rollouts"])
 
     def function(logp_T):
         return (RatioPerSequence()(logp_T, clean["logp_old_T"], *inputs).exp() * weight_T).sum()
@@ -49,9 +49,7 @@ def test_gradient_reaches_every_token_of_the_rollout_and_not_the_old_policy():
 def test_masked_nan_gets_no_gradient():
     batch = ragged_batch(3)
     leaf_T = batch["logp_T"].clone().requires_grad_()
-    RatioPerSequence()(
-        leaf_T, batch["logp_old_T"], batch["mask_T"], batch["rollout_T"]
-    ).sum().backward()
+    run(RatioPerSequence(), batch.set(logp_T=leaf_T)).value.sum().backward()
     assert torch.isfinite(leaf_T.grad).all()
 
 

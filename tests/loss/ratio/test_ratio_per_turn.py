@@ -31,7 +31,8 @@ def test_gradient():
     weight_T = torch.arange(batch.size("T")).double()
 
     def function(logp_T):
-        found_T = RatioPerTurn()(logp_T, old_T, batch["mask_T"], batch["turn_T"])
+        given = batch.set(logp_T=logp_T, logp_old_T=old_T)
+        found_T = run(RatioPerTurn(), given).value
         return (found_T.exp() * weight_T).sum()
 
     expected = slope(function, logp_T)

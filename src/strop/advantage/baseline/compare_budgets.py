@@ -21,8 +21,9 @@ class CompareBudgets:
     The first term is one of the group's rollouts of the same budget, the second of all. "code":
     R = min(f1, f2) for every n, and the first term counts twice.
 
-    Reads: advantage_B [B] float (the reward), budget_B, length_B [B] int, group_B [B] int, scored_B
-    [B] bool, and correct_B [B] bool where there (else reward > 0).   Writes: advantage_B.
+    Reads: advantage_B [B] float (the reward), budget_B, length_B [B] int, group_B [B] int,
+    num_groups int, scored_B [B] bool, and correct_B [B] bool where there (else reward > 0).
+    Writes: advantage_B.
     Source: arXiv 2507.15844 (budget-aware reward, hierarchical advantage); code ZJU-REAL/HBPO.
     Differs from the source: pi is exact, the code's is 3.1416.
     Nearest part: subtract_group_mean; equal to the second term's numerator.
@@ -51,9 +52,9 @@ class CompareBudgets:
         length_B: Tensor,
         group_B: Tensor,
         scored_B: Tensor,
+        num_groups: int,
         correct_B: Tensor | None = None,
     ) -> Tensor:
-        num = int(group_B.max()) + 1 if group_B.numel() else 0
         budget_N, length_N = budget_B.double(), length_B.double()
         full_B = self.beta * torch.cos(math.pi * budget_N / (2 * self.L))
         over_B = self.beta * torch.cos(math.pi * length_N / (2 * self.L))
@@ -68,9 +69,9 @@ class CompareBudgets:
         reward_B = torch.where(scored_B, reward_B, 0)
         key_B, num_keys = segments.key_of(group_B, budget_B)
         within_B = segments.mean(reward_B, key_B, num_keys, scored_B)[key_B] - full_B
-        std_P = segments.std(reward_B, group_B, num, scored_B)
-        alone_P = segments.count(group_B, num, scored_B) == 1
-        mean_P = torch.where(alone_P, 0, segments.mean(reward_B, group_B, num, scored_B))
+        std_P = segments.std(reward_B, group_B, num_groups, scored_B)
+        alone_P = segments.count(group_B, num_groups, scored_B) == 1
+        mean_P = torch.where(alone_P, 0, segments.mean(reward_B, group_B, num_groups, scored_B))
         std_P = torch.where(alone_P, 1.0, std_P)
         across_B = (reward_B - mean_P[group_B]) / (std_P[group_B] + self.eps)
         times = 2 if self.source_form == "code" else 1

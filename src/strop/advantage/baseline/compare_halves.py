@@ -22,8 +22,8 @@ class CompareHalves:
     else: reward_i - alpha mean (upper), alpha reward_i - mean (lower).
     mu_from "reward": mu is the mean reward of the step; "failure": 1 - that; "mu": the field.
 
-    Reads: advantage_B [B] float, length_B, group_B [B] int, scored_B [B] bool, mask_T [T] bool,
-    rollout_T [T] int; entropy_old_T [T] float for "entropy"; rng for "random".
+    Reads: advantage_B [B] float, length_B, group_B [B] int, num_groups int, scored_B [B] bool,
+    mask_T [T] bool, rollout_T [T] int; entropy_old_T [T] float for "entropy"; rng for "random".
     Writes: advantage_B [B] float.
     Source: arXiv 2509.23962, eq. 5 and 8; code biuboomc/CANON (core_algos.py).
     Differs from the source: alpha also scales the halves of "random".
@@ -57,10 +57,11 @@ class CompareHalves:
         scored_B: Tensor,
         mask_T: Tensor,
         rollout_T: Tensor,
+        num_groups: int,
         entropy_old_T: Tensor | None = None,
         rng: torch.Generator | None = None,
     ) -> Tensor:
-        num_B, num = advantage_B.shape[0], int(group_B.max()) + 1 if group_B.numel() else 0
+        num_B = advantage_B.shape[0]
         metric_B = length_B.double()
         if self.metric == "random":
             metric_B = torch.rand(num_B, generator=rng, dtype=torch.float64).to(group_B.device)
@@ -68,10 +69,10 @@ class CompareHalves:
             if entropy_old_T is None:
                 raise UserError("compare_halves by entropy reads entropy_old_T: give the entropy")
             metric_B = segments.mean(entropy_old_T, rollout_T, num_B, mask_T)
-        size_P = segments.count(group_B, num, scored_B)
-        upper_B = segments.rank(metric_B, group_B, num, scored_B) >= (size_P // 2)[group_B]
+        size_P = segments.count(group_B, num_groups, scored_B)
+        upper_B = segments.rank(metric_B, group_B, num_groups, scored_B) >= (size_P // 2)[group_B]
         half_B = 2 * group_B + upper_B.long()
-        mean_H = segments.mean(advantage_B, half_B, 2 * num, scored_B)
+        mean_H = segments.mean(advantage_B, half_B, 2 * num_groups, scored_B)
         own_B, other_B = mean_H[half_B], mean_H[2 * group_B + (~upper_B).long()]
         eager_B = upper_B if self.metric == "length" else ~upper_B
         of_own_B = torch.where(eager_B, self.alpha, 1.0).to(advantage_B.dtype)

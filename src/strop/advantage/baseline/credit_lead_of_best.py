@@ -15,7 +15,7 @@ class CreditLeadOfBest:
 
         advantage_i = reward_i - second best reward of the group if i is the best, else 0
 
-    Reads: advantage_B [B] float, group_B [B] int, scored_B [B] bool.
+    Reads: advantage_B [B] float, group_B [B] int, num_groups int, scored_B [B] bool.
     Writes: advantage_B [B] float.
     Source: arXiv 2503.19595; code verl-project/verl core_algos.py (grpo_passk).
     Differs from the source: a group of one gives 0 (verl raises).
@@ -25,9 +25,10 @@ class CreditLeadOfBest:
 
     facts: ClassVar[frozenset[str]] = frozenset({"advantage_mean_is_not_zero"})
 
-    def __call__(self, advantage_B: Tensor, group_B: Tensor, scored_B: Tensor) -> Tensor:
-        num = int(group_B.max()) + 1 if group_B.numel() else 0
-        place_B = segments.rank(-advantage_B, group_B, num, scored_B)
-        second_P = segments.total(advantage_B, group_B, num, place_B == 1)
-        winner_B = (place_B == 0) & (segments.count(group_B, num, scored_B) > 1)[group_B]
+    def __call__(
+        self, advantage_B: Tensor, group_B: Tensor, scored_B: Tensor, num_groups: int
+    ) -> Tensor:
+        place_B = segments.rank(-advantage_B, group_B, num_groups, scored_B)
+        second_P = segments.total(advantage_B, group_B, num_groups, place_B == 1)
+        winner_B = (place_B == 0) & (segments.count(group_B, num_groups, scored_B) > 1)[group_B]
         return torch.where(winner_B, advantage_B - second_P[group_B], 0)

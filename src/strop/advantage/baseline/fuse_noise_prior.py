@@ -19,8 +19,8 @@ class FuseNoisePrior:
 
     Metric: noise/gain_mean (K over groups with a scored rollout).
 
-    Reads: advantage_B [B] float (the reward), noise_level_B [B] float, group_B [B] int, scored_B
-    [B] bool.   Writes: advantage_B [B] float.
+    Reads: advantage_B [B] float (the reward), noise_level_B [B] float, group_B [B] int, num_groups
+    int, scored_B [B] bool.   Writes: advantage_B [B] float.
     Source: arXiv 2510.21122; code Artanic30/NoisyGRPO (noisy_grpo_trainer.py).
     Differs from the source: its mask of noisy rollouts that beat the worst clean one, off there,
     is left out.
@@ -49,16 +49,20 @@ class FuseNoisePrior:
         return frozenset({"learns_from_uniform_groups"} if self.learn_from_uniform else ())
 
     def __call__(
-        self, advantage_B: Tensor, noise_level_B: Tensor, group_B: Tensor, scored_B: Tensor
+        self,
+        advantage_B: Tensor,
+        noise_level_B: Tensor,
+        group_B: Tensor,
+        scored_B: Tensor,
+        num_groups: int,
     ) -> Result:
-        num = int(group_B.max()) + 1 if group_B.numel() else 0
 
         def norm(values_B: Tensor) -> Tensor:
-            std_P = segments.std(values_B, group_B, num, scored_B)
-            centred_B = segments.centred(values_B, group_B, num, scored_B)
+            std_P = segments.std(values_B, group_B, num_groups, scored_B)
+            centred_B = segments.centred(values_B, group_B, num_groups, scored_B)
             return torch.where(scored_B, centred_B / (std_P + self.eps)[group_B], 0)
 
-        std_P = segments.std(advantage_B, group_B, num, scored_B)
+        std_P = segments.std(advantage_B, group_B, num_groups, scored_B)
         prior_P = self.p_alpha / (std_P.square() + self.p_alpha)
         gain_P = (prior_P / (prior_P + self.r)).clamp(0, 1)
         seen_B = norm(advantage_B)
@@ -66,7 +70,7 @@ class FuseNoisePrior:
         fused_B = norm(seen_B + gain_P[group_B] * (prior_B - seen_B))
         if not self.learn_from_uniform:
             fused_B = torch.where((std_P > 0)[group_B], fused_B, 0)
-        there_P = segments.count(group_B, num, scored_B) > 0
+        there_P = segments.count(group_B, num_groups, scored_B) > 0
         one_P = torch.zeros_like(there_P, dtype=torch.int64)
         metrics = {"noise/gain_mean": float(segments.mean(gain_P, one_P, 1, there_P))}
         return Result(fused_B, metrics=metrics)

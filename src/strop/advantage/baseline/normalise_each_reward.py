@@ -19,8 +19,9 @@ class NormaliseEachReward:
     m runs over the reward functions, g is the rollout's group. A reward that a function did not
     give (NaN) adds 0 and is outside its mean and deviation.
 
-    Reads: reward_BM [B, M] float, group_B [B] int, scored_B [B] bool; reward_weight_BM [B, M]
-    float where there and `weights` is empty.   Writes: advantage_B [B] float.
+    Reads: reward_BM [B, M] float, group_B [B] int, num_groups int, scored_B [B] bool;
+    reward_weight_BM [B, M] float where there and `weights` is empty.
+    Writes: advantage_B [B] float.
     Source: arXiv 2601.05242 (group reward-decoupled normalisation); code verl-project/verl and
     huggingface/trl (normalize_then_sum).
     Differs from the source: no.
@@ -45,10 +46,11 @@ class NormaliseEachReward:
         reward_BM: Tensor,
         group_B: Tensor,
         scored_B: Tensor,
+        num_groups: int,
         reward_weight_BM: Tensor | None = None,
     ) -> Tensor:
         num_B, num_M = reward_BM.shape
-        num = (int(group_B.max()) + 1 if group_B.numel() else 0) * num_M
+        num = num_groups * num_M
         key_N = (group_B[:, None] * num_M + torch.arange(num_M, device=group_B.device)).flatten()
         there_N = (scored_B[:, None] & ~reward_BM.isnan()).flatten()
         reward_N = reward_BM.flatten()

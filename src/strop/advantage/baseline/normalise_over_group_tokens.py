@@ -21,8 +21,8 @@ class NormaliseOverGroupTokens:
     The token sum of a group's advantages is 0. Few tokens of one sign would get huge advantages;
     the fallback bounds them.
 
-    Reads: advantage_B [B] float, length_B, group_B [B] int, scored_B [B] bool, max_length [] int.
-    Writes: advantage_B [B] float.
+    Reads: advantage_B [B] float, length_B, group_B [B] int, num_groups int, scored_B [B] bool,
+    max_length [] int.   Writes: advantage_B [B] float.
     Source: arXiv 2509.16591; code starriver030515/HAPO (core_algos.py).
     Differs from the source: the released code's threshold also sees a reward of 0 on padding
     (`source_form` "code": where some answer is below max_length); here policy tokens alone count.
@@ -53,25 +53,27 @@ class NormaliseOverGroupTokens:
         group_B: Tensor,
         scored_B: Tensor,
         max_length: Tensor,
+        num_groups: int,
     ) -> Tensor:
-        num = int(group_B.max()) + 1 if group_B.numel() else 0
         reward_B = torch.where(scored_B, advantage_B, 0)
         has_B = scored_B & (length_B > 0)
-        low_P = segments.extreme(reward_B, group_B, num, has_B, largest=False)
-        high_P = segments.extreme(reward_B, group_B, num, has_B)
+        low_P = segments.extreme(reward_B, group_B, num_groups, has_B, largest=False)
+        high_P = segments.extreme(reward_B, group_B, num_groups, has_B)
         weight_B = length_B.to(reward_B.dtype)
-        mean_P = segments.mean(reward_B, group_B, num, has_B, weight_B)
+        mean_P = segments.mean(reward_B, group_B, num_groups, has_B, weight_B)
         mean_P = torch.minimum(torch.maximum(mean_P, low_P), high_P)  # equal rewards stay exact
         ddof = float(self.std == "unbiased")
-        scale_P = self._deviation(reward_B - mean_P[group_B], weight_B, group_B, num, has_B, ddof)
+        scale_P = self._deviation(
+            reward_B - mean_P[group_B], weight_B, group_B, num_groups, has_B, ddof
+        )
         scale_P = scale_P + self.eps
         token_B = (reward_B - mean_P[group_B]) / scale_P[group_B]
-        seen_P = segments.extreme(token_B.abs(), group_B, num, has_B)
+        seen_P = segments.extreme(token_B.abs(), group_B, num_groups, has_B)
         if self.source_form == "code":
-            padded_P = segments.count(group_B, num, has_B & (length_B < max_length)) > 0
+            padded_P = segments.count(group_B, num_groups, has_B & (length_B < max_length)) > 0
             seen_P = torch.where(padded_P, torch.maximum(seen_P, (mean_P / scale_P).abs()), seen_P)
-        centred_B = segments.centred(reward_B, group_B, num, scored_B)
-        plain_P = segments.std(reward_B, group_B, num, scored_B) + self.eps
+        centred_B = segments.centred(reward_B, group_B, num_groups, scored_B)
+        plain_P = segments.std(reward_B, group_B, num_groups, scored_B) + self.eps
         falls_B = (seen_P >= self.fallback_threshold)[group_B]
         advantage_B = torch.where(falls_B, centred_B / plain_P[group_B], token_B)
         return torch.where(scored_B & (falls_B | has_B), advantage_B, 0)

@@ -20,8 +20,8 @@ class RankRightAboveWrong:
     the sum over pairs of log(1 + exp(-(confidence_i - confidence_j) / tau)), a smooth count of
     pairs in the wrong order. Right: reward >= success.
 
-    Reads: reward_B [B] float, group_B [B] int, scored_B [B] bool, logp_old_T [T] float,
-    rollout_T [T] int, mask_T [T] bool.   Writes: advantage_B [B] float.
+    Reads: reward_B [B] float, group_B [B] int, num_groups int, scored_B [B] bool, logp_old_T [T]
+    float, rollout_T [T] int, mask_T [T] bool.   Writes: advantage_B [B] float.
     Source: arXiv 2604.12632 (the loss over pairs and its weights).
     Differs from the source: inferred are the sum over pairs, the factor 1 / tau, the old policy's
     confidence and the wrong answers' side.
@@ -52,8 +52,9 @@ class RankRightAboveWrong:
         logp_old_T: Tensor,
         rollout_T: Tensor,
         mask_T: Tensor,
+        num_groups: int,
     ) -> Tensor:
-        num, num_groups = reward_B.shape[0], int(group_B.max()) + 1 if group_B.numel() else 0
+        num = reward_B.shape[0]
         right_N = (scored_B & (reward_B >= self.success)).nonzero().squeeze(1)
         wrong_N = (scored_B & (reward_B < self.success)).nonzero().squeeze(1)
         wrong_N = wrong_N[torch.argsort(group_B[wrong_N], stable=True)]

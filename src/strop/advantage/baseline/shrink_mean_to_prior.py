@@ -21,8 +21,8 @@ class ShrinkMeanToPrior:
     1 / k bounds the noise of v, as rewards are -1 or 1; w is the weight of least squared error.
     Metric: prior/trust (mean of 1 - w over groups with a scored rollout).
 
-    Reads: advantage_B [B] float (the reward, 0 to 1), prior_B [B] float, group_B [B] int, scored_B
-    [B] bool.   Writes: advantage_B [B] float.
+    Reads: advantage_B [B] float (the reward, 0 to 1), prior_B [B] float, group_B [B] int,
+    num_groups int, scored_B [B] bool.   Writes: advantage_B [B] float.
     Source: arXiv 2603.10848.
     Differs from the source: known from a note on the paper; whether it divides by a deviation, or
     leaves the rollout out of its mean, was not seen: neither here.
@@ -35,18 +35,22 @@ class ShrinkMeanToPrior:
     )
 
     def __call__(
-        self, advantage_B: Tensor, prior_B: Tensor, group_B: Tensor, scored_B: Tensor
+        self,
+        advantage_B: Tensor,
+        prior_B: Tensor,
+        group_B: Tensor,
+        scored_B: Tensor,
+        num_groups: int,
     ) -> Result:
-        num = int(group_B.max()) + 1 if group_B.numel() else 0
         signed_B = torch.where(scored_B, 2 * advantage_B - 1, 0)
         prior_B = (2 * prior_B - 1).to(signed_B.dtype)
-        size_P = segments.count(group_B, num, scored_B)
+        size_P = segments.count(group_B, num_groups, scored_B)
         noise_B = (1 / size_P.clamp(min=1).to(signed_B.dtype))[group_B]
-        mean_B = segments.mean(signed_B, group_B, num, scored_B)[group_B]
+        mean_B = segments.mean(signed_B, group_B, num_groups, scored_B)[group_B]
         off_B = ((mean_B - prior_B).square() - noise_B).clamp(min=0)
         weight_B = off_B / (off_B + noise_B)
         base_B = weight_B * mean_B + (1 - weight_B) * prior_B
-        trust_P = segments.mean(1 - weight_B, group_B, num, scored_B)
+        trust_P = segments.mean(1 - weight_B, group_B, num_groups, scored_B)
         one_P = torch.zeros_like(size_P)
         trust = float(segments.mean(trust_P, one_P, 1, size_P > 0))
         value_B = torch.where(scored_B, signed_B - base_B, 0)

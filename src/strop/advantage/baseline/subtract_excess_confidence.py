@@ -20,8 +20,8 @@ class SubtractExcessConfidence:
     Nothing is subtracted in a group whose rewards are all 0. Of n tokens floor(share n) count,
     one at least.
 
-    Reads: advantage_B, reward_B, prompt_confidence_B [B] float, group_B [B] int, scored_B [B]
-    bool, logp_old_T [T] float, rollout_T [T] int, mask_T [T] bool.
+    Reads: advantage_B, reward_B, prompt_confidence_B [B] float, group_B [B] int, num_groups int,
+    scored_B [B] bool, logp_old_T [T] float, rollout_T [T] int, mask_T [T] bool.
     Writes: advantage_B [B] float.
     Source: arXiv 2602.05281 (advantage re-weighting by generative probabilities).
     Differs from the source: how many tokens the share is, is inferred.
@@ -49,8 +49,8 @@ class SubtractExcessConfidence:
         logp_old_T: Tensor,
         rollout_T: Tensor,
         mask_T: Tensor,
+        num_groups: int,
     ) -> Tensor:
-        num_groups = int(group_B.max()) + 1 if group_B.numel() else 0
         num = advantage_B.shape[0]
         lowest_B = segments.mean_of_lowest(logp_old_T, rollout_T, num, self.share, mask_T)
         excess_B = lowest_B.exp() - prompt_confidence_B

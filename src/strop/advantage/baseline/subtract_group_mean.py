@@ -15,7 +15,7 @@ class SubtractGroupMean:
 
         advantage_i = reward_i - mean_{j in group} reward_j
 
-    Reads: advantage_B [B] float, group_B [B] int, scored_B [B] bool.
+    Reads: advantage_B [B] float, group_B [B] int, num_groups int, scored_B [B] bool.
     Writes: advantage_B [B] float.
     Source: arXiv 2402.03300, sec. 4.1.2 (the numerator of the outcome advantage).
     Differs from the source: no.
@@ -30,10 +30,11 @@ class SubtractGroupMean:
     def __post_init__(self) -> None:
         require_one_of(self, "singleton", ("raw", "zero"))
 
-    def __call__(self, advantage_B: Tensor, group_B: Tensor, scored_B: Tensor) -> Tensor:
-        num = int(group_B.max()) + 1 if group_B.numel() else 0
-        centred_B = segments.centred(advantage_B, group_B, num, scored_B)
-        alone_B = segments.count(group_B, num, scored_B)[group_B] == 1
+    def __call__(
+        self, advantage_B: Tensor, group_B: Tensor, scored_B: Tensor, num_groups: int
+    ) -> Tensor:
+        centred_B = segments.centred(advantage_B, group_B, num_groups, scored_B)
+        alone_B = segments.count(group_B, num_groups, scored_B)[group_B] == 1
         if self.singleton == "raw":
             centred_B = torch.where(alone_B, advantage_B, centred_B)
         return torch.where(scored_B, centred_B, 0)

@@ -14,7 +14,7 @@ class SubtractGroupMedian:
 
         advantage_i = reward_i - lower median_{j in group} reward_j
 
-    Reads: advantage_B [B] float, group_B [B] int, scored_B [B] bool.
+    Reads: advantage_B [B] float, group_B [B] int, num_groups int, scored_B [B] bool.
     Writes: advantage_B [B] float.
     Source: arXiv 2601.22582 (the numerator); code lotusroot-kim/MC-GRPO.
     Differs from the source: no; of an even number of rollouts it is the lower middle one.
@@ -22,7 +22,8 @@ class SubtractGroupMedian:
     Edges: group of one -> 0; all equal -> exactly 0; unscored rollouts -> 0 and outside the median.
     """
 
-    def __call__(self, advantage_B: Tensor, group_B: Tensor, scored_B: Tensor) -> Tensor:
-        num = int(group_B.max()) + 1 if group_B.numel() else 0
-        median_P = segments.lower_median(advantage_B, group_B, num, scored_B)
+    def __call__(
+        self, advantage_B: Tensor, group_B: Tensor, scored_B: Tensor, num_groups: int
+    ) -> Tensor:
+        median_P = segments.lower_median(advantage_B, group_B, num_groups, scored_B)
         return torch.where(scored_B, advantage_B - median_P[group_B], 0)

@@ -19,8 +19,8 @@ class SubtractLeastVarianceMean:
     a further factor min(w_j, cap)^2. With winsor the rewards are first held between the group's
     winsor and 1 - winsor quantiles by weight. The mean stays within the group's rewards.
 
-    Reads: advantage_B, sequence_is_weight_B, grad_norm_B [B] float, group_B [B] int, scored_B [B]
-    bool.   Writes: advantage_B [B] float.
+    Reads: advantage_B, sequence_is_weight_B, grad_norm_B [B] float, group_B [B] int, num_groups
+    int, scored_B [B] bool.   Writes: advantage_B [B] float.
     Source: arXiv 2602.17616 (optimal off-policy baseline); code mit-han-lab/vcpo
     (compute_opob_baseline).
     Differs from the source: no; the cap is what the code does beside its intention: its gradients
@@ -50,19 +50,19 @@ class SubtractLeastVarianceMean:
         grad_norm_B: Tensor,
         group_B: Tensor,
         scored_B: Tensor,
+        num_groups: int,
     ) -> Tensor:
-        num = int(group_B.max()) + 1 if group_B.numel() else 0
         weight_B = (sequence_is_weight_B.double() * grad_norm_B.double()).square()
         if self.cap:
             weight_B = weight_B * sequence_is_weight_B.double().clamp(max=self.cap).square()
         weight_B = torch.where(scored_B, weight_B, 0)
-        low_P = segments.extreme(advantage_B, group_B, num, scored_B, largest=False)
-        high_P = segments.extreme(advantage_B, group_B, num, scored_B, largest=True)
+        low_P = segments.extreme(advantage_B, group_B, num_groups, scored_B, largest=False)
+        high_P = segments.extreme(advantage_B, group_B, num_groups, scored_B, largest=True)
         held_B = advantage_B.double()
         if self.winsor:
-            held_B = self._held(held_B, weight_B, group_B, num, scored_B)
-        total_P = segments.total(weight_B, group_B, num)
-        sum_P = segments.total(held_B * weight_B, group_B, num, scored_B)
+            held_B = self._held(held_B, weight_B, group_B, num_groups, scored_B)
+        total_P = segments.total(weight_B, group_B, num_groups)
+        sum_P = segments.total(held_B * weight_B, group_B, num_groups, scored_B)
         mean_P = (sum_P / (total_P + self.eps)).nan_to_num().to(advantage_B.dtype)
         mean_P = torch.minimum(torch.maximum(mean_P, low_P), high_P)
         return torch.where(scored_B, advantage_B - mean_P[group_B], 0)

@@ -16,7 +16,7 @@ class SubtractLeaveOneOutMean:
         advantage_i = reward_i - mean_{j in group, j != i} reward_j
                     = G / (G - 1) * (reward_i - mean_{j in group} reward_j)
 
-    Reads: advantage_B [B] float, group_B [B] int, scored_B [B] bool.
+    Reads: advantage_B [B] float, group_B [B] int, num_groups int, scored_B [B] bool.
     Writes: advantage_B [B] float.
     Source: arXiv 2402.14740 (the RLOO estimator).
     Differs from the source: no; computed by the second line, so equal rewards give exactly 0.
@@ -33,10 +33,11 @@ class SubtractLeaveOneOutMean:
     def __post_init__(self) -> None:
         require_one_of(self, "singleton", ("raw", "zero"))
 
-    def __call__(self, advantage_B: Tensor, group_B: Tensor, scored_B: Tensor) -> Tensor:
-        num = int(group_B.max()) + 1 if group_B.numel() else 0
-        others_B = segments.leave_one_out_mean(advantage_B, group_B, num, scored_B)
+    def __call__(
+        self, advantage_B: Tensor, group_B: Tensor, scored_B: Tensor, num_groups: int
+    ) -> Tensor:
+        others_B = segments.leave_one_out_mean(advantage_B, group_B, num_groups, scored_B)
         if self.singleton == "zero":
-            alone_B = segments.count(group_B, num, scored_B)[group_B] == 1
+            alone_B = segments.count(group_B, num_groups, scored_B)[group_B] == 1
             others_B = torch.where(alone_B, advantage_B, others_B)
         return torch.where(scored_B, advantage_B - others_B, 0)

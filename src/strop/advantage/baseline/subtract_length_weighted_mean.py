@@ -18,8 +18,8 @@ class SubtractLengthWeightedMean:
     With gradients as large as answers are long, this is the baseline of least variance. Lengths
     count policy tokens.
 
-    Reads: advantage_B [B] float, length_B [B] int, group_B [B] int, scored_B [B] bool.
-    Writes: advantage_B [B] float.
+    Reads: advantage_B [B] float, length_B [B] int, group_B [B] int, num_groups int, scored_B [B]
+    bool.   Writes: advantage_B [B] float.
     Source: arXiv 2505.23585 (the optimal reward baseline).
     Differs from the source: no.
     Nearest part: subtract_group_mean; equal to it when all answers of a group are equally long.
@@ -34,16 +34,20 @@ class SubtractLengthWeightedMean:
         require_one_of(self, "singleton", ("raw", "zero"))
 
     def __call__(
-        self, advantage_B: Tensor, length_B: Tensor, group_B: Tensor, scored_B: Tensor
+        self,
+        advantage_B: Tensor,
+        length_B: Tensor,
+        group_B: Tensor,
+        scored_B: Tensor,
+        num_groups: int,
     ) -> Tensor:
-        num = int(group_B.max()) + 1 if group_B.numel() else 0
         weight_B = length_B.to(advantage_B.dtype)
-        mean_P = segments.mean(advantage_B, group_B, num, scored_B, weight_B)
+        mean_P = segments.mean(advantage_B, group_B, num_groups, scored_B, weight_B)
         # Between the extremes of the counting members, so that equal rewards give exactly 0.
         counting_B = scored_B & (length_B > 0)
-        low_P = segments.extreme(advantage_B, group_B, num, counting_B, largest=False)
-        high_P = segments.extreme(advantage_B, group_B, num, counting_B, largest=True)
+        low_P = segments.extreme(advantage_B, group_B, num_groups, counting_B, largest=False)
+        high_P = segments.extreme(advantage_B, group_B, num_groups, counting_B, largest=True)
         mean_P = torch.minimum(torch.maximum(mean_P, low_P), high_P)
         if self.singleton == "raw":
-            mean_P = torch.where(segments.count(group_B, num, scored_B) == 1, 0, mean_P)
+            mean_P = torch.where(segments.count(group_B, num_groups, scored_B) == 1, 0, mean_P)
         return torch.where(scored_B, advantage_B - mean_P[group_B], 0)

@@ -19,7 +19,7 @@ class SubtractMeanWithImaginedBest:
     n is num_imagined. The advantages of a group then sum to n (mean - best), 0 or less, so
     nothing after this part may centre them again.
 
-    Reads: advantage_B [B] float, group_B [B] int, scored_B [B] bool.
+    Reads: advantage_B [B] float, group_B [B] int, num_groups int, scored_B [B] bool.
     Writes: advantage_B [B] float.
     Source: arXiv 2509.18851 (advantage calibration); code nangongrui-ngr/NGRPO.
     Differs from the source: no.
@@ -43,11 +43,12 @@ class SubtractMeanWithImaginedBest:
         require(self, "best")
         require_one_of(self, "singleton", ("raw", "zero"))
 
-    def __call__(self, advantage_B: Tensor, group_B: Tensor, scored_B: Tensor) -> Tensor:
-        num = int(group_B.max()) + 1 if group_B.numel() else 0
-        size_P = segments.count(group_B, num, scored_B)
+    def __call__(
+        self, advantage_B: Tensor, group_B: Tensor, scored_B: Tensor, num_groups: int
+    ) -> Tensor:
+        size_P = segments.count(group_B, num_groups, scored_B)
         # G / (G + n) (reward - group's mean) + n / (G + n) (reward - best): 0 where all are equal
-        own_B = segments.centred(advantage_B, group_B, num, scored_B)
+        own_B = segments.centred(advantage_B, group_B, num_groups, scored_B)
         share_P = size_P.to(advantage_B.dtype) / (size_P + self.num_imagined).clamp(min=1)
         share_B = share_P[group_B]
         centred_B = share_B * own_B + (1 - share_B) * (advantage_B - self.best)

@@ -22,7 +22,7 @@ class SubtractOptimalTokenMean:
     squared norm of the score in the logits; rho is rollout_is_weights where given, else 1.
 
     Reads: advantage_T, logp_old_T, sum_pi_squared_old_T [T] float, group_T, rollout_T [T] int,
-    mask_T [T] bool, scored_B [B] bool; rollout_is_weights_T [T] float where there.
+    num_groups int, mask_T [T] bool, scored_B [B] bool; rollout_is_weights_T [T] float where there.
     Writes: advantage_T [T] float.
     Source: arXiv 2602.07078; code verl-project/verl core_algos.py (optimal_token_baseline).
     Differs from the source: no; rollouts without policy tokens are not counted in a group.
@@ -52,6 +52,7 @@ class SubtractOptimalTokenMean:
         rollout_T: Tensor,
         mask_T: Tensor,
         scored_B: Tensor,
+        num_groups: int,
         rollout_is_weights_T: Tensor | None = None,
     ) -> Tensor:
         num_B, own_T = scored_B.shape[0], mask_T & scored_B[rollout_T]
@@ -64,8 +65,7 @@ class SubtractOptimalTokenMean:
         place_T = seen_T if self.counted == "policy" else _from_start(
             (seen_T > 0).long(), rollout_T, num_B
         )  # fmt: skip
-        num_groups = int(group_T.max()) + 1 if group_T.numel() else 0
-        num_places = int(place_T.max()) + 1 if place_T.numel() else 0
+        num_places = segments.count_of(place_T)
         key_T, num = group_T * num_places + place_T, num_groups * num_places
         total_N = segments.total(weight_T * advantage_T, key_T, num, own_T)
         mean_N = total_N / (segments.total(weight_T, key_T, num, own_T) + self.eps)

@@ -25,7 +25,7 @@ class SubtractTrackedSuccess:
         code: that only where K > target, else forget[0] + K / target (forget[1] - forget[0])
 
     K: mean over the last `window` steps of the KL to the reference a token (k3), before the step.
-    whole_B: one key for all rollouts of the step; tracked_B: the V taken away; drift_B: the
+    whole_B: one key for all rollouts of the step, 0; tracked_B: the V taken away; drift_B: the
     KL of the whole rollout, 0 where the log-probabilities are not there.
 
     Reads: advantage_B, outcome_B [B] float, scored_B [B] bool, group_B [B], uid_P [P] int, mask_T,

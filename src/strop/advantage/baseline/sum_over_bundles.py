@@ -20,9 +20,10 @@ class SumOverBundles:
     the order of their uids, which is random, or in row order without uids. The sum of a bundle
     with fewer prompts than the largest is scaled up to that number.
 
-    Reads: advantage_B [B] float, group_B [B] int, scored_B [B] bool; bundle_B, rollout_uid_B [B]
-    int where there.   Writes: advantage_B, bundle_score_B [B] float (Z_j of the rollout's slot),
-    slot_B [B] int (-1: none), bundle_B [B] int.
+    Reads: advantage_B [B] float, group_B [B] int, num_groups int, scored_B [B] bool; bundle_B,
+    rollout_uid_B [B] int where there.
+    Writes: advantage_B, bundle_score_B [B] float (Z_j of the rollout's slot), slot_B [B] int (-1:
+    none), bundle_B [B] int.
     Source: arXiv 2510.00911; code RTkenny/RiskPO.
     Differs from the source: no; bundles of unlike sizes are ours to scale.
     Nearest part: subtract_group_mean, which compares the rollouts of one prompt.
@@ -42,21 +43,20 @@ class SumOverBundles:
         advantage_B: Tensor,
         group_B: Tensor,
         scored_B: Tensor,
+        num_groups: int,
         bundle_B: Tensor | None = None,
         rollout_uid_B: Tensor | None = None,
     ) -> Result:
-        num = int(group_B.max()) + 1 if group_B.numel() else 0
         bundle_B = group_B // self.size if bundle_B is None else bundle_B
-        key_B = torch.unique(bundle_B, return_inverse=True)[1]
-        num_bundles = int(key_B.max()) + 1 if key_B.numel() else 0
-        key_P = segments.extreme(key_B, group_B, num, largest=False)
+        key_B, num_bundles = segments.key_of(bundle_B)
+        key_P = segments.extreme(key_B, group_B, num_groups, largest=False)
         key_B = key_P[group_B]
         fewest = segments.extreme(
-            segments.count(group_B, num, scored_B), key_P, num_bundles, largest=False
+            segments.count(group_B, num_groups, scored_B), key_P, num_bundles, largest=False
         )
-        place_B = _places(group_B, num, scored_B, rollout_uid_B)
+        place_B = _places(group_B, num_groups, scored_B, rollout_uid_B)
         inside_B = scored_B & (place_B < fewest[key_B])
-        width = int(fewest.max()) + 1 if num_bundles else 1
+        width = segments.count_of(fewest)
         slot_B = torch.where(inside_B, key_B * width + place_B, 0)
         sum_N = segments.total(advantage_B, slot_B, num_bundles * width, inside_B)
         prompts = segments.count(key_P, num_bundles)

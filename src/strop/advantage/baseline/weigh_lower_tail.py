@@ -96,7 +96,7 @@ class WeighLowerTail:
     def _quantile(self, level: float, score_B: Tensor, slot_B: Tensor, bundle_B: Tensor) -> Tensor:
         """The quantile [B] of the step's scores, or with rate 0 of each bundle's."""
         key_B = torch.zeros_like(bundle_B) if self.rate else bundle_B
-        num = int(key_B.max()) + 1 if key_B.numel() else 0
+        num = 1 if self.rate else segments.count_of(bundle_B)
         score_N, key_N = _slots(score_B, slot_B, key_B)
         return segments.quantile(score_N, key_N, num, level)[key_B]
 

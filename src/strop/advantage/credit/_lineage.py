@@ -23,14 +23,15 @@ class Pairs(NamedTuple):
         return Pairs(*(column[kept_N] for column in self))
 
 
-def pairs_of(group_B: Tensor, parent_B: Tensor, fork_at_B: Tensor, length_B: Tensor) -> Pairs:
+def pairs_of(
+    group_B: Tensor, num_groups: int, parent_B: Tensor, fork_at_B: Tensor, length_B: Tensor
+) -> Pairs:
     """All pairs within groups. A rollout shares with its parent the tokens before its fork.
 
     Rollouts without a common ancestor share nothing, be their tokens equal or not. Raises
     ValueError when a parent lies in another group or is its own descendant.
     """
     num, row_B = group_B.shape[0], torch.arange(group_B.shape[0], device=group_B.device)
-    num_groups = int(group_B.max()) + 1 if num else 0
     size_P = segments.count(group_B, num_groups)
     size_B = size_P[group_B]
     one_N = torch.repeat_interleave(row_B, size_B)

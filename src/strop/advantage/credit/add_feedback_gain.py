@@ -21,8 +21,8 @@ class AddFeedbackGain:
         ratio = min(1, max(std(advantage_i) + eps, 1) / (std(z) + eps)) over the step's tokens
 
     Reads: advantage_B, reward_B [B] float, gain_K [K] float, turn_T, rollout_T, group_T [T] int,
-    group_B [B] int, mask_T [T] bool, scored_B [B] bool; index_K, rollout_K [K] and n_turns_B [B]
-    int where given: gains from a rollout's last turn on count as 0.
+    group_B [B] int, num_groups int, mask_T [T] bool, scored_B [B] bool; index_K, rollout_K [K] and
+    n_turns_B [B] int where given: gains from a rollout's last turn on count as 0.
     Writes: advantage_T [T] float.
     Source: arXiv 2603.00656; code kfq20/InfoPO.
     Differs from the source: with several turns its code also rescales outcome credits over turns.
@@ -60,26 +60,26 @@ class AddFeedbackGain:
         group_B: Tensor,
         mask_T: Tensor,
         scored_B: Tensor,
+        num_groups: int,
         index_K: Tensor | None = None,
         rollout_K: Tensor | None = None,
         n_turns_B: Tensor | None = None,
     ) -> Tensor:
         if n_turns_B is not None and index_K is not None and rollout_K is not None:
             gain_K = torch.where(index_K < n_turns_B[rollout_K] - 1, gain_K, 0)
-        num = int(group_B.max()) + 1 if group_B.numel() else 0
         counts_T = mask_T & scored_B[rollout_T]
         length_K = segments.count(turn_T, gain_K.shape[0], mask_T)
         value_T = (gain_K / length_K.clamp(min=1))[turn_T]
         has_T = counts_T & (value_T != 0)
-        centred_T = segments.centred(value_T, group_T, num, has_T)
-        deviation_P = segments.std(value_T, group_T, num, has_T)
+        centred_T = segments.centred(value_T, group_T, num_groups, has_T)
+        deviation_P = segments.std(value_T, group_T, num_groups, has_T)
         z_T = torch.where(has_T, centred_T / (deviation_P[group_T] + self.eps), 0)
         outcome_T = torch.where(counts_T, advantage_B[rollout_T], 0)
         all_T = torch.zeros_like(turn_T)
         of_outcome = segments.std(outcome_T, all_T, 1, counts_T) + self.eps
         of_gain = segments.std(z_T, all_T, 1, counts_T) + self.eps
         ratio = (of_outcome.clamp(min=1) / of_gain).clamp(max=1)
-        spread_P = segments.std(reward_B, group_B, num, scored_B)
+        spread_P = segments.std(reward_B, group_B, num_groups, scored_B)
         gate_T = torch.sigmoid(-spread_P / self.temperature)[group_T]
         weight = self.weight * math.exp(-self.decay * self.epoch)
         return outcome_T + weight * gate_T * ratio * z_T

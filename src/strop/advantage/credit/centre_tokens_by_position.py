@@ -21,7 +21,7 @@ class CentreTokensByPosition:
     token that is not the policy's.
 
     Reads: reward_T [T] or reward_K [K] float, turn_T, rollout_T, group_T [T] int, group_B [B] int,
-    mask_T [T] bool, scored_B [B] bool.   Writes: advantage_T [T] float.
+    num_groups int, mask_T [T] bool, scored_B [B] bool.   Writes: advantage_T [T] float.
     Source: arXiv 2510.14967; code only: GuoqingWang1/IGPO.
     Differs from the source: no.
     Nearest part: centre_turns, which compares turns at the same place.
@@ -45,6 +45,7 @@ class CentreTokensByPosition:
         group_B: Tensor,
         mask_T: Tensor,
         scored_B: Tensor,
+        num_groups: int,
         reward_T: Tensor | None = None,
         reward_K: Tensor | None = None,
     ) -> Tensor:
@@ -63,6 +64,6 @@ class CentreTokensByPosition:
         counts_T = mask_T & scored_B[rollout_T]
         start_B = segments.extreme(row_T, rollout_T, group_B.shape[0], mask_T, largest=False)
         place_T, num = segments.key_of(group_T, row_T - start_B[rollout_T])
-        size_P = segments.count(group_B, int(group_B.max()) + 1 if num else 0, scored_B)
+        size_P = segments.count(group_B, num_groups, scored_B)
         sum_N = segments.total(return_T, place_T, num, counts_T)
         return torch.where(counts_T, return_T - sum_N[place_T] / size_P[group_T].clamp(min=1), 0)

@@ -20,7 +20,7 @@ class CreditBetweenForks:
     its own reward. Metric: tree/frac_tokens_shared (tokens before their rollout's own fork).
 
     Reads: reward_B [B] float, scored_B [B] bool, group_B, parent_B, fork_at_B, length_B [B] int,
-    rollout_T [T] int, mask_T [T] bool.   Writes: advantage_T [T] float.
+    num_groups int, rollout_T [T] int, mask_T [T] bool.   Writes: advantage_T [T] float.
     Source: arXiv 2601.05053, sec. 3.2.
     Differs from the source: a node is its prefix; the released code takes nodes of two branches at
     the same position for one.
@@ -39,9 +39,10 @@ class CreditBetweenForks:
         length_B: Tensor,
         rollout_T: Tensor,
         mask_T: Tensor,
+        num_groups: int,
     ) -> Result:
         num = reward_B.shape[0]
-        pairs = pairs_of(group_B, parent_B, fork_at_B, length_B)
+        pairs = pairs_of(group_B, num_groups, parent_B, fork_at_B, length_B)
         pairs = pairs.where(scored_B[pairs.one_N] & scored_B[pairs.other_N])
         position_T = position_of(rollout_T, mask_T, num)
         learns_T = mask_T & scored_B[rollout_T]

@@ -19,8 +19,8 @@ class DiscountTurnRewards:
     `stop` the sum ends "after" the first turn whose action was not the wanted one, or "before" it,
     and such a turn then has its own value alone.
 
-    Reads: values_K [K] float (reward_K unless renamed), rollout_K [K] int; valid_K [K] bool where
-    invalid_penalty is not 0; match_K [K] bool where `stop` is not "never".
+    Reads: values_K [K] float (reward_K unless renamed), rollout_K [K] int, num_rollouts int;
+    valid_K [K] bool where invalid_penalty is not 0; match_K [K] bool where `stop` is not "never".
     Writes: return_K [K] float.
     Source: arXiv 2505.10978, eq. 6 (the discounted return of a step), penalty as in its code; arXiv
     2509.11543 (stop).
@@ -49,12 +49,12 @@ class DiscountTurnRewards:
         self,
         values_K: Tensor,
         rollout_K: Tensor,
+        num_rollouts: int,
         valid_K: Tensor | None = None,
         match_K: Tensor | None = None,
     ) -> Tensor:
         if self.whole:
-            num = int(rollout_K.max()) + 1 if rollout_K.numel() else 0
-            return_K = segments.total(values_K, rollout_K, num)[rollout_K]
+            return_K = segments.total(values_K, rollout_K, num_rollouts)[rollout_K]
         else:
             key_K = self._pieces(rollout_K, match_K)
             return_K = segments.reward_to_go(values_K, key_K, self.gamma)

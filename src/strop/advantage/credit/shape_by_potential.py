@@ -56,8 +56,8 @@ class ShapeByPotential:
         if row_N.shape[0] == 0:
             return Result(plain_T, metrics={"potential/mean": 0.0, "potential/frac_saturated": 0.0})
         potential_N, rollout_N = potential_T[row_N].to(plain_T.dtype), rollout_T[row_N]
-        solved_N = potential_N > self.saturation
-        factor_N = 1 - self.alpha * (1 - torch.exp(-_earlier(solved_N, rollout_N)))
+        solved_N, num = potential_N > self.saturation, scored_B.shape[0]
+        factor_N = 1 - self.alpha * (1 - torch.exp(-_earlier(solved_N, rollout_N, num)))
         bonus_N = self.xi * _bonus(potential_N, rollout_N)
         # The step of a token: the first end at or after it, else its rollout's last end.
         step_T = (ends_T.cumsum(0) - ends_T.to(torch.int64)).clamp(max=row_N.shape[0] - 1)
@@ -72,10 +72,10 @@ class ShapeByPotential:
         return Result(torch.where(inside_T, shaped_T, plain_T), metrics=metrics)
 
 
-def _earlier(solved_N: Tensor, rollout_N: Tensor) -> Tensor:
+def _earlier(solved_N: Tensor, rollout_N: Tensor, num: int) -> Tensor:
     """Solved steps of the same rollout before each step [N], float64."""
     before_N = solved_N.to(torch.int64).cumsum(0) - solved_N.to(torch.int64)
-    first_B = segments.extreme(before_N, rollout_N, int(rollout_N.max()) + 1, largest=False)
+    first_B = segments.extreme(before_N, rollout_N, num, largest=False)
     return (before_N - first_B[rollout_N]).double()
 
 

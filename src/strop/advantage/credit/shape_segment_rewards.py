@@ -18,8 +18,8 @@ class ShapeSegmentRewards:
         shaped_k = r_k + c_keep' [keeps] - c_inv [action not understood] + c_cons [keeps, but the
         subgoal differs from the turn's before];   c_keep' = c_keep, or c_keep / turns of rollout
 
-    Reads: reward_K [K] float, switch_K [K] bool, rollout_K [K] int; valid_K [K] bool where c_inv
-    is not 0, subgoal_K [K] int (0: none) where c_cons is not 0.
+    Reads: reward_K [K] float, switch_K [K] bool, rollout_K [K] int, num_rollouts int; valid_K [K]
+    bool where c_inv is not 0, subgoal_K [K] int (0: none) where c_cons is not 0.
     Writes: shaped_reward_K [K] float.
     Source: arXiv 2602.16165; code JonP07/HiPER-agent (hiper_hae/core_hae.py).
     Differs from the source: no.
@@ -50,14 +50,14 @@ class ShapeSegmentRewards:
         reward_K: Tensor,
         switch_K: Tensor,
         rollout_K: Tensor,
+        num_rollouts: int,
         valid_K: Tensor | None = None,
         subgoal_K: Tensor | None = None,
     ) -> Tensor:
         keeps_K = ~switch_K.bool()
         price_K = torch.full_like(reward_K, self.c_keep)
         if self.keep_mode == "normalized":
-            num = int(rollout_K.max()) + 1 if rollout_K.numel() else 0
-            turns_K = segments.count(rollout_K, num)[rollout_K]
+            turns_K = segments.count(rollout_K, num_rollouts)[rollout_K]
             price_K = torch.where(turns_K > 1, price_K / turns_K, 0)
         shaped_K = reward_K + torch.where(keeps_K, price_K, 0)
         if self.c_inv:

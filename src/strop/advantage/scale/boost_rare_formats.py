@@ -21,8 +21,8 @@ class BoostRareFormats:
     F_i of the G scored rollouts of the group have the format of i. It stands at the head of a
     chain. A format below 0 is unknown: its reward is 0.
 
-    Reads: reward_B [B] float, format_B [B] int, group_B [B] int, scored_B [B] bool, step,
-    num_steps [] int.   Writes: advantage_B [B] float.
+    Reads: reward_B [B] float, format_B [B] int, group_B [B] int, num_groups int, scored_B [B] bool,
+    step, num_steps [] int.   Writes: advantage_B [B] float.
     Source: arXiv 2505.20258 (Ada-GRPO); code TEAM-ARM/ARM.
     Differs from the source: an unknown format is paid nothing; there it must have failed already.
     Nearest part: shift_weight_to_hard_prompts, which weighs whole prompts.
@@ -45,6 +45,7 @@ class BoostRareFormats:
         scored_B: Tensor,
         step: Tensor,
         num_steps: Tensor,
+        num_groups: int,
     ) -> Tensor:
         outside_B = scored_B & ((reward_B < 0) | (reward_B > 1))
         if bool(outside_B.any()):
@@ -52,10 +53,9 @@ class BoostRareFormats:
                 "boost_rare_formats takes rewards between 0 and 1, one is "
                 f"{float(reward_B[outside_B][0]):g}; map them there in the reward function"
             )
-        groups = int(group_B.max()) + 1 if group_B.numel() else 0
         key_B, num = segments.key_of(group_B, format_B)
         same_B = segments.count(key_B, num, scored_B).clamp(min=1)[key_B]
-        size_B = segments.count(group_B, groups, scored_B)[group_B]
+        size_B = segments.count(group_B, num_groups, scored_B)[group_B]
         fade = (1 + torch.cos(torch.pi * step.double() / num_steps.double().clamp(min=1))) / 2
         alpha_B = 1 + self.boost * fade * (size_B / same_B - 1).clamp(min=0)
         known_B = scored_B & (format_B >= 0)

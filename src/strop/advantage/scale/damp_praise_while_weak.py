@@ -19,7 +19,7 @@ class DampPraiseWhileWeak:
     omega is the mean reward of the step's rollouts ("paper") or the mean of its groups' means
     ("code"); rewards lie between 0 and 1.
 
-    Reads: advantage_B, reward_B [B] float, group_B [B] int, scored_B [B] bool.
+    Reads: advantage_B, reward_B [B] float, group_B [B] int, num_groups int, scored_B [B] bool.
     Writes: advantage_B [B] float.
     Source: arXiv 2602.05548, eq. 13; code Yu7-code/A-GRAE.
     Differs from the source: no; the two forms are `source_form`.
@@ -41,10 +41,14 @@ class DampPraiseWhileWeak:
         require_one_of(self, "source_form", ("paper", "code"))
 
     def __call__(
-        self, advantage_B: Tensor, reward_B: Tensor, group_B: Tensor, scored_B: Tensor
+        self,
+        advantage_B: Tensor,
+        reward_B: Tensor,
+        group_B: Tensor,
+        scored_B: Tensor,
+        num_groups: int,
     ) -> Tensor:
-        num = int(group_B.max()) + 1 if group_B.numel() else 0
-        p_P = success_of_groups(reward_B, group_B, num, scored_B, "damp_praise_while_weak")
+        p_P = success_of_groups(reward_B, group_B, num_groups, scored_B, "damp_praise_while_weak")
         by_group = self.source_form == "code"
         omega = success_of_step(reward_B, p_P, group_B, scored_B, by_group)
         factor = (omega / self.alpha).clamp(max=1)

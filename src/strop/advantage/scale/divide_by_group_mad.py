@@ -20,7 +20,7 @@ class DivideByGroupMad:
     With binary rewards the MAD is often 0: then advantages are +-1 / eps. The metric
     `advantage/mad_is_zero` is the share of groups where that happens to an advantage other than 0.
 
-    Reads: advantage_B [B] float, group_B [B] int, scored_B [B] bool.
+    Reads: advantage_B [B] float, group_B [B] int, num_groups int, scored_B [B] bool.
     Writes: advantage_B [B] float.
     Source: arXiv 2601.22582; nonzero_rescale code only: lotusroot-kim/MC-GRPO.
     Differs from the source: `floor` is ours; at 0 the formula is the source's.
@@ -43,16 +43,17 @@ class DivideByGroupMad:
         require(self, "floor", low=0.0)
         require(self, "group_size", low=0)
 
-    def __call__(self, advantage_B: Tensor, group_B: Tensor, scored_B: Tensor) -> Result:
-        num = int(group_B.max()) + 1 if group_B.numel() else 0
-        median_P = segments.lower_median(advantage_B, group_B, num, scored_B)
+    def __call__(
+        self, advantage_B: Tensor, group_B: Tensor, scored_B: Tensor, num_groups: int
+    ) -> Result:
+        median_P = segments.lower_median(advantage_B, group_B, num_groups, scored_B)
         deviation_B = (advantage_B - median_P[group_B]).abs()
-        mad_P = segments.lower_median(deviation_B, group_B, num, scored_B)
+        mad_P = segments.lower_median(deviation_B, group_B, num_groups, scored_B)
         scaled_B = advantage_B / (mad_P.clamp(min=self.floor) + self.eps)[group_B]
         nonzero_B = scored_B & (advantage_B != 0)
         scaled_B = torch.where(nonzero_B, scaled_B, 0)
-        nonzero_P = segments.count(group_B, num, nonzero_B)
-        size_P = segments.count(group_B, num, scored_B)
+        nonzero_P = segments.count(group_B, num_groups, nonzero_B)
+        size_P = segments.count(group_B, num_groups, scored_B)
         if self.nonzero_rescale:
             whole_P = torch.full_like(size_P, self.group_size) if self.group_size else size_P
             scaled_B = scaled_B * whole_P[group_B] / nonzero_P.clamp(min=1)[group_B]

@@ -19,7 +19,7 @@ class DivideByGroupStd:
     also holds so many imagined members, each at -(sum of the group) / num_imagined: what
     subtract_mean_with_imagined_best leaves of its perfect answers.
 
-    Reads: advantage_B [B] float, group_B [B] int, scored_B [B] bool.
+    Reads: advantage_B [B] float, group_B [B] int, num_groups int, scored_B [B] bool.
     Writes: advantage_B [B] float.
     Source: arXiv 2402.03300, sec. 4.1.2 (the denominator of the outcome advantage);
     imagined members arXiv 2509.18851; factor arXiv 2601.19620.
@@ -47,13 +47,14 @@ class DivideByGroupStd:
         require(self, "num_imagined", low=0)
         require_one_of(self, "std", ("unbiased", "biased"))
 
-    def __call__(self, advantage_B: Tensor, group_B: Tensor, scored_B: Tensor) -> Tensor:
-        num = int(group_B.max()) + 1 if group_B.numel() else 0
+    def __call__(
+        self, advantage_B: Tensor, group_B: Tensor, scored_B: Tensor, num_groups: int
+    ) -> Tensor:
         ddof = 1 if self.std == "unbiased" else 0
-        std_P = segments.std(advantage_B, group_B, num, scored_B, ddof)
+        std_P = segments.std(advantage_B, group_B, num_groups, scored_B, ddof)
         if self.num_imagined:
-            std_P = self._with_imagined(advantage_B, group_B, num, scored_B, ddof)
-        std_P = torch.where(segments.count(group_B, num, scored_B) == 1, 1.0, std_P)
+            std_P = self._with_imagined(advantage_B, group_B, num_groups, scored_B, ddof)
+        std_P = torch.where(segments.count(group_B, num_groups, scored_B) == 1, 1.0, std_P)
         std_P = std_P.clamp(min=self.floor) if self.floor else std_P
         return torch.where(scored_B, advantage_B / (self.factor * std_P + self.eps)[group_B], 0)
 

@@ -22,8 +22,8 @@ class FavourGroupsWithLongSuccesses:
     out of the mean. Form "text": no right one -> not worthwhile, no wrong one -> worthwhile;
     "vision": the other way round.
 
-    Reads: advantage_B, reward_B [B] float, length_B, group_B [B] int, scored_B [B] bool.
-    Writes: advantage_B [B] float.
+    Reads: advantage_B, reward_B [B] float, length_B, group_B [B] int, num_groups int, scored_B [B]
+    bool.   Writes: advantage_B [B] float.
     Source: arXiv 2602.10019; code ShadeCloak/ADORA (form "text" in LLM, "vision" in ADORA_VL).
     Differs from the source: no; max_success is the paper's second criterion, not in the code.
     Nearest part: scale_by_signal_share, one factor for the whole step.
@@ -55,22 +55,22 @@ class FavourGroupsWithLongSuccesses:
         length_B: Tensor,
         group_B: Tensor,
         scored_B: Tensor,
+        num_groups: int,
     ) -> Tensor:
-        num = int(group_B.max()) + 1 if group_B.numel() else 0
         right_B = scored_B & (reward_B > self.correct_threshold)
         wrong_B = scored_B & ~right_B
         if self.max_length and self.source_form == "text":
             wrong_B = wrong_B & (length_B < self.max_length)
-        num_right_P = segments.count(group_B, num, right_B)
-        num_wrong_P = segments.count(group_B, num, wrong_B)
-        longest_P = segments.extreme(length_B.double(), group_B, num, right_B)
-        usual_P = segments.mean(length_B.double(), group_B, num, wrong_B)
+        num_right_P = segments.count(group_B, num_groups, right_B)
+        num_wrong_P = segments.count(group_B, num_groups, wrong_B)
+        longest_P = segments.extreme(length_B.double(), group_B, num_groups, right_B)
+        usual_P = segments.mean(length_B.double(), group_B, num_groups, wrong_B)
         worthwhile_P = longest_P > usual_P
         if self.source_form == "text":
             worthwhile_P = (num_right_P > 0) & (worthwhile_P | (num_wrong_P == 0))
         else:
             worthwhile_P = (num_right_P == 0) | (worthwhile_P & (num_wrong_P > 0))
-        size_P = segments.count(group_B, num, scored_B).clamp(min=1)
+        size_P = segments.count(group_B, num_groups, scored_B).clamp(min=1)
         worthwhile_P = worthwhile_P & (num_right_P <= self.max_success * size_P)
         high, low = self.weights
         weighted_B = advantage_B * torch.where(worthwhile_P, high, low)[group_B]

@@ -19,7 +19,7 @@ class FavourSureRollouts:
     negative where H_i is more than twice the group's mean, is at least 0.
 
     Reads: advantage_B [B] float, entropy_old_T [T] float, mask_T [T] bool, rollout_T [T] int,
-    group_B [B] int, scored_B [B] bool.   Writes: advantage_B [B] float.
+    group_B [B] int, num_groups int, scored_B [B] bool.   Writes: advantage_B [B] float.
     Source: arXiv 2508.11356 (entropy-based advantage reshaping).
     Differs from the source: the mean is taken over the group, which is inferred; the paper does
     not say what becomes of a negative factor.
@@ -43,11 +43,11 @@ class FavourSureRollouts:
         rollout_T: Tensor,
         group_B: Tensor,
         scored_B: Tensor,
+        num_groups: int,
     ) -> Tensor:
-        num = int(group_B.max()) + 1 if group_B.numel() else 0
         own_B = segments.mean(entropy_old_T, rollout_T, group_B.shape[0], mask_T)
-        mean_P = segments.mean(own_B, group_B, num, scored_B)
-        below_B = -segments.centred(own_B, group_B, num, scored_B)
+        mean_P = segments.mean(own_B, group_B, num_groups, scored_B)
+        below_B = -segments.centred(own_B, group_B, num_groups, scored_B)
         factor_B = 1 + below_B / (mean_P[group_B] + self.eps)
         factor_B = factor_B.clamp(min=0) if self.keep_sign else factor_B
         return torch.where(scored_B, advantage_B * factor_B.to(advantage_B.dtype), 0)

@@ -21,7 +21,7 @@ class ShareAmongBundle:
     Deviations are unbiased; a prompt's of at most 1e-3, and that of a single score, count as 1.
 
     Reads: advantage_B, reward_B, bundle_score_B [B] float, slot_B, bundle_B, group_B [B] int,
-    scored_B [B] bool.   Writes: advantage_B [B] float.
+    num_groups int, scored_B [B] bool.   Writes: advantage_B [B] float.
     Source: arXiv 2510.00911; code RTkenny/RiskPO (credit_assign_mode).
     Differs from the source: no; deviations are those of a bundle, as the code has them.
     Nearest part: divide_by_group_std.
@@ -48,21 +48,21 @@ class ShareAmongBundle:
         bundle_B: Tensor,
         group_B: Tensor,
         scored_B: Tensor,
+        num_groups: int,
     ) -> Tensor:
         inside_B = scored_B & (slot_B >= 0)
-        num_slots = int(slot_B.max()) + 2 if slot_B.numel() else 0
-        num = int(group_B.max()) + 1 if group_B.numel() else 0
         if self.normalize_std:
             std_B = _of_slots(bundle_score_B, bundle_B, slot_B, inside_B)
             advantage_B = advantage_B / (std_B + self.eps)
         if self.credit == "score":
             advantage_B = advantage_B * torch.where(reward_B > 0, 0.5, 1.5).to(advantage_B.dtype)
         elif self.credit == "std":
-            std_P = segments.std(reward_B, group_B, num, scored_B)
+            std_P = segments.std(reward_B, group_B, num_groups, scored_B)
             std_P = torch.where(std_P > 1e-3, std_P, 1)
             advantage_B = advantage_B / (std_P[group_B] + self.eps)
         elif self.credit == "sum-mean":
-            mean_B = segments.mean(reward_B, group_B, num, scored_B)[group_B]
+            mean_B = segments.mean(reward_B, group_B, num_groups, scored_B)[group_B]
+            num_slots = segments.count_of(slot_B + 1)
             part_B = torch.where(inside_B, reward_B - mean_B, 0)
             sum_B = segments.total(part_B, slot_B + 1, num_slots, inside_B)[slot_B + 1]
             size_B = segments.count(slot_B + 1, num_slots, inside_B)[slot_B + 1].clamp(min=1)
@@ -77,7 +77,7 @@ class ShareAmongBundle:
 def _of_slots(score_B: Tensor, bundle_B: Tensor, slot_B: Tensor, where_B: Tensor) -> Tensor:
     """Deviation [B] of the scores of each rollout's bundle, a score a slot; 1 for a single one."""
     row_N = where_B.nonzero().squeeze(1)
-    num = int(bundle_B.max()) + 1 if bundle_B.numel() else 0
+    num = segments.count_of(bundle_B)
     slot_N, num_slots = segments.key_of(slot_B[row_N])
     score_N = segments.mean(score_B[row_N], slot_N, num_slots)
     key_N = segments.extreme(bundle_B[row_N], slot_N, num_slots, largest=False)

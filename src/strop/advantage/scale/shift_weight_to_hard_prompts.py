@@ -20,7 +20,7 @@ class ShiftWeightToHardPrompts:
     between 0 and 1. source_form "code": 1 - sqrt(p) in place of sqrt(1 - p), 1e-6 added to both
     denominators, and omega the mean of the groups' means.
 
-    Reads: advantage_B, reward_B [B] float, group_B [B] int, scored_B [B] bool.
+    Reads: advantage_B, reward_B [B] float, group_B [B] int, num_groups int, scored_B [B] bool.
     Writes: advantage_B [B] float.
     Source: arXiv 2602.05548, eq. 11 and 12; code Yu7-code/A-GRAE.
     Differs from the source: no; the two forms are `source_form`.
@@ -37,12 +37,16 @@ class ShiftWeightToHardPrompts:
         require_one_of(self, "source_form", ("paper", "code"))
 
     def __call__(
-        self, advantage_B: Tensor, reward_B: Tensor, group_B: Tensor, scored_B: Tensor
+        self,
+        advantage_B: Tensor,
+        reward_B: Tensor,
+        group_B: Tensor,
+        scored_B: Tensor,
+        num_groups: int,
     ) -> Tensor:
-        num = int(group_B.max()) + 1 if group_B.numel() else 0
         code = self.source_form == "code"
         reader = "shift_weight_to_hard_prompts"
-        p_P = success_of_groups(reward_B, group_B, num, scored_B, reader)
+        p_P = success_of_groups(reward_B, group_B, num_groups, scored_B, reader)
         omega = success_of_step(reward_B, p_P, group_B, scored_B, by_group=code)
         between_P = (p_P > 0) & (p_P < 1)
         p_P = torch.where(between_P, p_P, 0.5)

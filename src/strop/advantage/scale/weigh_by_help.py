@@ -18,8 +18,8 @@ class WeighByHelp:
 
     p: mean outcome of the group's scored rollouts of that stage, held within [0, 1].
 
-    Reads: advantage_B, outcome_B [B] float, stage_B, group_B [B] int, scored_B [B] bool.
-    Writes: advantage_B [B] float.
+    Reads: advantage_B, outcome_B [B] float, stage_B, group_B [B] int, num_groups int, scored_B [B]
+    bool.   Writes: advantage_B [B] float.
     Source: arXiv 2512.13095 (advantages with a posterior of rollout difficulty).
     Differs from the source: it says which results count more, not by how much: factors are ours.
     Nearest part: divide_by_group_std, which measures both kinds alike.
@@ -39,13 +39,13 @@ class WeighByHelp:
         stage_B: Tensor,
         group_B: Tensor,
         scored_B: Tensor,
+        num_groups: int,
     ) -> Tensor:
-        num = int(group_B.max()) + 1 if group_B.numel() else 0
         plain_B, hinted_B = scored_B & (stage_B == 0), scored_B & (stage_B == 1)
-        solved_B = segments.mean(outcome_B, group_B, num, plain_B).clamp(0, 1)[group_B]
-        helped_B = segments.mean(outcome_B, group_B, num, hinted_B).clamp(0, 1)[group_B]
-        both_P = (segments.count(group_B, num, plain_B) > 0) & (
-            segments.count(group_B, num, hinted_B) > 0
+        solved_B = segments.mean(outcome_B, group_B, num_groups, plain_B).clamp(0, 1)[group_B]
+        helped_B = segments.mean(outcome_B, group_B, num_groups, hinted_B).clamp(0, 1)[group_B]
+        both_P = (segments.count(group_B, num_groups, plain_B) > 0) & (
+            segments.count(group_B, num_groups, hinted_B) > 0
         )
         extra_B = torch.where(plain_B & (advantage_B > 0), 1 - helped_B, 0)
         extra_B = torch.where(hinted_B & (advantage_B < 0), solved_B, extra_B)

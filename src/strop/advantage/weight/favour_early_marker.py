@@ -21,7 +21,8 @@ class FavourEarlyMarker:
     Metrics: marker/frac_rollouts (scored ones with the marker), /mean_position (tokens).
 
     Reads: advantage_T [T] float, advantage_B, outcome_B [B] float, marker_at_B, length_B, group_B
-    [B] int, scored_B [B] bool, rollout_T [T] int, mask_T [T] bool.   Writes: advantage_T.
+    [B] int, num_groups int, scored_B [B] bool, rollout_T [T] int, mask_T [T] bool.
+    Writes: advantage_T.
     Source: arXiv 2508.19201 (advantage shaping).
     Differs from the source: |a| where it writes a, which there is above 0 for right answers.
     Nearest part: favour_short_right_answers.
@@ -51,13 +52,13 @@ class FavourEarlyMarker:
         scored_B: Tensor,
         rollout_T: Tensor,
         mask_T: Tensor,
+        num_groups: int,
     ) -> Result:
-        num = int(group_B.max()) + 1 if group_B.numel() else 0
         wrote_B = scored_B & (marker_at_B >= 0)
         chosen_B = wrote_B & (outcome_B >= self.success)
         at_B, own_B = marker_at_B.double(), length_B.double()
-        late_B = segments.centred(at_B, group_B, num, chosen_B)
-        length_P = segments.mean(own_B, group_B, num, chosen_B).clamp(min=1)
+        late_B = segments.centred(at_B, group_B, num_groups, chosen_B)
+        length_P = segments.mean(own_B, group_B, num_groups, chosen_B).clamp(min=1)
         limit_B = self.kappa * advantage_B.abs().double()
         change_B = (self.delta * late_B / length_P[group_B]).clamp(-limit_B, limit_B)
         change_B = torch.where(chosen_B, change_B, 0).to(advantage_T.dtype)

@@ -20,7 +20,8 @@ class FavourShortRightAnswers:
     b: the tokens that i and s share by descent. Of several shortest ones that which shares most.
 
     Reads: advantage_T [T] float, reward_B [B] float, scored_B [B] bool, group_B, parent_B,
-    fork_at_B, length_B [B] int, rollout_T [T] int, mask_T [T] bool.   Writes: advantage_T.
+    fork_at_B, length_B [B] int, num_groups int, rollout_T [T] int, mask_T [T] bool.
+    Writes: advantage_T.
     Source: arXiv 2601.05053, sec. 3.3.
     Differs from the source: right is reward >= success; the released code takes every reward
     other than 0, and so wrong answers at -1.
@@ -48,14 +49,14 @@ class FavourShortRightAnswers:
         length_B: Tensor,
         rollout_T: Tensor,
         mask_T: Tensor,
+        num_groups: int,
     ) -> Tensor:
         num = reward_B.shape[0]
-        num_groups = int(group_B.max()) + 1 if num else 0
         right_B = scored_B & (reward_B >= self.success)
         least_P = segments.extreme(length_B, group_B, num_groups, right_B, largest=False)
         shortest_B = right_B & (length_B == least_P[group_B])
         longer_B = right_B & (length_B > least_P[group_B])
-        pairs = pairs_of(group_B, parent_B, fork_at_B, length_B)
+        pairs = pairs_of(group_B, num_groups, parent_B, fork_at_B, length_B)
         pairs = pairs.where(longer_B[pairs.one_N] & shortest_B[pairs.other_N])
         common_B = segments.extreme(pairs.common_N, pairs.one_N, num)
         ratio_B = (least_P[group_B] - common_B).double() / (length_B - common_B).clamp(min=1)

@@ -21,7 +21,7 @@ class ProtectSharedTokens:
     With `share_out` the result is divided by max(1, rollout's tokens in conflict).
 
     Reads: advantage_T [T] float, reward_B [B] float, scored_B [B] bool, id_T, rollout_T [T] int,
-    group_B [B] int, mask_T [T] bool.   Writes: advantage_T [T] float.
+    group_B [B] int, num_groups int, mask_T [T] bool.   Writes: advantage_T [T] float.
     Source: arXiv 2508.03772; code winstonsmith1897/GTPO (share_out is only there).
     Differs from the source: its backward pass masks other tokens than it means to, and its count
     takes places of both directions for the same; both are done right here.
@@ -47,34 +47,32 @@ class ProtectSharedTokens:
         rollout_T: Tensor,
         group_B: Tensor,
         mask_T: Tensor,
+        num_groups: int,
     ) -> Tensor:
-        num = int(group_B.max()) + 1 if group_B.numel() else 0
-        lead_B = segments.centred(reward_B, group_B, num, scored_B)
+        lead_B = segments.centred(reward_B, group_B, num_groups, scored_B)
         lead_B = torch.where(scored_B, lead_B, 0)
         row = (mask_T & (lead_B != 0)[rollout_T]).nonzero().squeeze(1)
         own_N, id_N, good_N = rollout_T[row], id_T[row], (lead_B > 0)[rollout_T[row]]
-        forward_N = _in_conflict(own_N, group_B[own_N], id_N, good_N)
+        rows, num = (own_N, group_B[own_N], id_N, good_N), group_B.shape[0]
+        forward_N = _in_conflict(num, *rows)
         # The same rows from the last to the first one.
-        backward_N = _in_conflict(*(x.flip(0) for x in (own_N, group_B[own_N], id_N, good_N)))
+        backward_N = _in_conflict(num, *(x.flip(0) for x in rows))
         backward_N = backward_N.flip(0)
         times_N = forward_N.long() + backward_N.long()
         base_N = torch.where(good_N, self.weight, 0.0).to(advantage_T.dtype)
         factor_N = torch.where(times_N > 0, base_N**times_N, 1)
         if self.share_out:
-            count_B = segments.count(own_N, group_B.shape[0], times_N > 0)
+            count_B = segments.count(own_N, num, times_N > 0)
             factor_N = factor_N / count_B.clamp(min=1)[own_N]
         factor_T = torch.ones_like(advantage_T).index_put((row,), factor_N)
         return torch.where(mask_T & scored_B[rollout_T], advantage_T * factor_T, 0)
 
 
-def _in_conflict(own_N: Tensor, group_N: Tensor, id_N: Tensor, good_N: Tensor) -> Tensor:
+def _in_conflict(num: int, own_N: Tensor, group_N: Tensor, id_N: Tensor, good_N: Tensor) -> Tensor:
     """Whether a token [N] and all before it in its rollout stand in a good and in a bad one.
 
     The rows of a rollout lie together, in the order in which places are counted.
     """
-    if own_N.numel() == 0:
-        return good_N
-    num = int(own_N.max()) + 1
     place_N = segments.order_within(own_N, num)
     key_N, num_keys = segments.key_of(group_N, place_N, id_N)
     good = segments.count(key_N, num_keys, good_N) > 0

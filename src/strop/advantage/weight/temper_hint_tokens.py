@@ -20,7 +20,7 @@ class TemperHintTokens:
     H_t is the token's entropy before the update, H_i its mean over the rollout's own tokens.
 
     Reads: advantage_T, entropy_old_T [T] float, origin_T [T] int, mask_T [T] bool, rollout_T [T]
-    int.   Writes: advantage_T [T] float.
+    int, num_rollouts int.   Writes: advantage_T [T] float.
     Source: arXiv 2512.13095 (gradient modulation by consistency, and selective masking).
     Differs from the source: it says that tokens whose entropy is unlike the continuation's weigh
     less, not by how much: the quotient is ours.
@@ -40,15 +40,15 @@ class TemperHintTokens:
         origin_T: Tensor,
         mask_T: Tensor,
         rollout_T: Tensor,
+        num_rollouts: int,
     ) -> Tensor:
-        num = int(rollout_T.max()) + 1 if rollout_T.numel() else 0
         hint_T, own_T = mask_T & (origin_T == HINT), mask_T & (origin_T != HINT)
         factor_T = torch.ones_like(advantage_T)
         if self.by_entropy:
             entropy_T = torch.where(mask_T, entropy_old_T, 0).to(advantage_T.dtype)
-            mean_T = segments.mean(entropy_T, rollout_T, num, own_T)[rollout_T]
+            mean_T = segments.mean(entropy_T, rollout_T, num_rollouts, own_T)[rollout_T]
             top_T = torch.maximum(entropy_T, mean_T)
-            known_T = (segments.count(rollout_T, num, own_T) > 0)[rollout_T] & (top_T > 0)
+            known_T = (segments.count(rollout_T, num_rollouts, own_T) > 0)[rollout_T] & (top_T > 0)
             share_T = torch.minimum(entropy_T, mean_T) / torch.where(known_T, top_T, 1)
             factor_T = torch.where(known_T, share_T, 1)
         if self.never_unlearn:

@@ -16,8 +16,8 @@ class AverageByConstantLength:
         share_t = denominator_t / (rollouts that count * L);   L = length, or max_length if 0
         without per_rollout: denominator_t / L, so that the step grows with the rollouts
 
-    Reads: denominator_T [T] bool, rollout_T [T] int, max_length [] int where length is 0.
-    Writes: share_T [T] float.
+    Reads: denominator_T [T] bool, rollout_T [T] int, num_rollouts int, max_length [] int where
+    length is 0.   Writes: share_T [T] float.
     Source: arXiv 2503.20783, sec. 3.2 (a constant in place of the response length).
     Differs from the source: no; rollouts without a counting token do not count as rollouts.
     Nearest part: average_sequence_sums; equal to it when length is 1.
@@ -34,7 +34,11 @@ class AverageByConstantLength:
         require(self, "length", low=0)
 
     def __call__(
-        self, denominator_T: Tensor, rollout_T: Tensor, max_length: Tensor | None = None
+        self,
+        denominator_T: Tensor,
+        rollout_T: Tensor,
+        num_rollouts: int,
+        max_length: Tensor | None = None,
     ) -> Tensor:
         length = self.length or max_length
         if length is None:
@@ -42,8 +46,7 @@ class AverageByConstantLength:
                 "average_by_constant_length needs a length: set its field, or give the run column "
                 "max_length (the largest number of generated tokens)"
             )
-        num = int(rollout_T.max()) + 1 if rollout_T.numel() else 0
         if not self.per_rollout:
             return denominator_T.double() / length
-        counting = (segments.count(rollout_T, num, denominator_T) > 0).sum()
+        counting = (segments.count(rollout_T, num_rollouts, denominator_T) > 0).sum()
         return denominator_T.double() / (counting.clamp(min=1) * length)

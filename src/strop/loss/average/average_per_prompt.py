@@ -18,7 +18,7 @@ class AveragePerPrompt:
     a selection takes out of the denominator changes neither sum nor count, also where it leaves
     nothing of a prompt.
 
-    Reads: denominator_T [T] bool, rollout_T [T] int, group_B [B] int.
+    Reads: denominator_T [T] bool, rollout_T [T] int, group_B [B] int, num_groups int.
     Writes: share_T [T] float.
     Source: arXiv 2604.26326, eq. 5 (the inner mean over kept rollouts).
     Differs from the source: the paper leaves open how prompts without a kept rollout enter the
@@ -27,9 +27,10 @@ class AveragePerPrompt:
     Edges: no token -> all shares 0.
     """
 
-    def __call__(self, denominator_T: Tensor, rollout_T: Tensor, group_B: Tensor) -> Tensor:
-        num = int(group_B.max()) + 1 if group_B.numel() else 0
+    def __call__(
+        self, denominator_T: Tensor, rollout_T: Tensor, group_B: Tensor, num_groups: int
+    ) -> Tensor:
         counting_B = segments.count(rollout_T, group_B.shape[0], denominator_T) > 0
-        count_P = segments.count(group_B, num, counting_B)
+        count_P = segments.count(group_B, num_groups, counting_B)
         share_P = 1.0 / (count_P.clamp(min=1).double() * (count_P > 0).sum().clamp(min=1))
         return torch.where(denominator_T, share_P[group_B][rollout_T], 0.0)

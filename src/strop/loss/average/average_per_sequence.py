@@ -17,7 +17,7 @@ class AveragePerSequence:
 
     With num_rollouts the second factor is that number, so that a selection makes the step smaller.
 
-    Reads: denominator_T [T] bool, rollout_T [T] int.   Writes: share_T [T] float.
+    Reads: denominator_T [T] bool, rollout_T [T] int, num_rollouts int.   Writes: share_T [T] float.
     Source: arXiv 2402.03300, eq. 3.
     Differs from the source: no; rollouts without a counting token do not count as rollouts.
     Nearest part: average_over_tokens; equal to it when all sequences are equally long.
@@ -30,9 +30,8 @@ class AveragePerSequence:
     def __post_init__(self) -> None:
         require(self, "num_rollouts", low=0)
 
-    def __call__(self, denominator_T: Tensor, rollout_T: Tensor) -> Tensor:
-        num = int(rollout_T.max()) + 1 if rollout_T.numel() else 0
-        count_B = segments.count(rollout_T, num, denominator_T)
+    def __call__(self, denominator_T: Tensor, rollout_T: Tensor, num_rollouts: int) -> Tensor:
+        count_B = segments.count(rollout_T, num_rollouts, denominator_T)
         counting = self.num_rollouts or (count_B > 0).sum().clamp(min=1)
         share_B = 1.0 / (count_B.clamp(min=1).double() * counting)
         return torch.where(denominator_T, share_B[rollout_T], 0.0)

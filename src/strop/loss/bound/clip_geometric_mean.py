@@ -20,8 +20,8 @@ class ClipGeometricMean:
     x is the log-ratio; means are over the rollout's policy tokens. One extreme token moves the
     mean little, so the band may be wide. Meant for averages that weigh rollouts alike.
 
-    Reads: log_ratio_T [T] float, advantage_T [T] float, mask_T [T] bool, rollout_T [T] int.
-    Writes: objective_T [T] float.
+    Reads: log_ratio_T [T] float, advantage_T [T] float, mask_T [T] bool, rollout_T [T] int,
+    num_rollouts int.   Writes: objective_T [T] float.
     Source: arXiv 2507.20673 (the clipped geometric mean); code verl-project/verl core_algos.py.
     Differs from the source: no.
     Nearest part: clip_both_sides on ratio_per_sequence, which clips the mean, not the tokens.
@@ -39,16 +39,20 @@ class ClipGeometricMean:
         require(self, "clip_high", low=0.0)
 
     def __call__(
-        self, log_ratio_T: Tensor, advantage_T: Tensor, mask_T: Tensor, rollout_T: Tensor
+        self,
+        log_ratio_T: Tensor,
+        advantage_T: Tensor,
+        mask_T: Tensor,
+        rollout_T: Tensor,
+        num_rollouts: int,
     ) -> Result:
-        num = int(rollout_T.max()) + 1 if rollout_T.numel() else 0
         sign_T = advantage_T.sign()
         bound_T = log_ratio_T.clamp(-self.clip_low, self.clip_high)
         clipped_T = sign_T * bound_T < sign_T * log_ratio_T
         kept_T = torch.where(clipped_T, bound_T, log_ratio_T)
         kept_T = torch.where(sign_T == 0, 0, kept_T)
-        ratio_B = segments.mean(kept_T, rollout_T, num, mask_T).exp()
-        advantage_B = segments.mean(advantage_T, rollout_T, num, mask_T)
+        ratio_B = segments.mean(kept_T, rollout_T, num_rollouts, mask_T).exp()
+        advantage_B = segments.mean(advantage_T, rollout_T, num_rollouts, mask_T)
         metrics = {
             "clip_ratio/low_mean": (clipped_T & (log_ratio_T < 0)).float(),
             "clip_ratio/high_mean": (clipped_T & (log_ratio_T > 0)).float(),

@@ -22,8 +22,8 @@ class DropDriftedBlame:
     Without logp_behavior, or where it is void (NaN), it is the ratio's own denominator. K is of the
     current policy, anew in every update.
 
-    Reads: log_ratio_T, logp_T, advantage_T [T] float, mask_T [T] bool, rollout_T [T] int, and
-    logp_behavior_T [T] float where there.   Writes: objective_T [T] float.
+    Reads: log_ratio_T, logp_T, advantage_T [T] float, mask_T [T] bool, rollout_T [T] int,
+    num_rollouts int, and logp_behavior_T [T] float where there.   Writes: objective_T [T] float.
     Source: arXiv 2512.02556, eq. 9; code huggingface/trl (off_policy_mask_threshold).
     Differs from the source: no.
     Nearest part: clip_both_sides; equal to it when threshold is inf.
@@ -52,6 +52,7 @@ class DropDriftedBlame:
         advantage_T: Tensor,
         mask_T: Tensor,
         rollout_T: Tensor,
+        num_rollouts: int,
         logp_behavior_T: Tensor | None = None,
     ) -> Result:
         ratio_T = log_ratio_T.exp()
@@ -60,8 +61,7 @@ class DropDriftedBlame:
         if logp_behavior_T is not None:
             known_T = ~logp_behavior_T.isnan()
             away_T = torch.where(known_T, logp_behavior_T - logp_T.detach(), away_T)
-        num = int(rollout_T.max()) + 1 if rollout_T.numel() else 0
-        drift_T = segments.mean(away_T, rollout_T, num, mask_T)[rollout_T]
+        drift_T = segments.mean(away_T, rollout_T, num_rollouts, mask_T)[rollout_T]
         dropped_T = (advantage_T < 0) & (drift_T > self.threshold)
         metrics = {
             "clip_ratio/low_mean": (clipped_T & (ratio_T < 1)).float(),

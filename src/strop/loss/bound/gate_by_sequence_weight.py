@@ -25,8 +25,9 @@ class GateBySequenceWeight:
     is void or engine_cap is 0; log w_s too is held between log 1e-8 and 20. It stands inside the
     gate: no correction goes beside it.
 
-    Reads: log_ratio_T, logp_T, advantage_T [T] float, mask_T [T] bool, rollout_T [T] int;
-    logp_old_T, logp_behavior_T [T] float with engine_cap.   Writes: objective_T [T] float.
+    Reads: log_ratio_T, logp_T, advantage_T [T] float, mask_T [T] bool, rollout_T [T] int,
+    num_rollouts int; logp_old_T, logp_behavior_T [T] float with engine_cap.
+    Writes: objective_T [T] float.
     Source: arXiv 2602.10693; code huggingface/trl:trl/trainer/grpo_trainer.py (vespo).
     Differs from the source: no. W is the product over tokens: long answers leave the gate fast.
     Nearest part: bound_ratio_softly, with a gate of each token.
@@ -59,6 +60,7 @@ class GateBySequenceWeight:
         advantage_T: Tensor,
         mask_T: Tensor,
         rollout_T: Tensor,
+        num_rollouts: int,
         logp_old_T: Tensor | None = None,
         logp_behavior_T: Tensor | None = None,
     ) -> Result:
@@ -71,8 +73,9 @@ class GateBySequenceWeight:
             gap_T = (logp_old_T - logp_behavior_T).detach().nan_to_num(nan=0.0)
             capped_T = gap_T.exp().clamp(max=self.engine_cap).log()
             moved_T = moved_T + capped_T.clamp(LEAST_NATS, MOST_NATS)
-        num = int(rollout_T.max()) + 1 if rollout_T.numel() else 0
-        sum_B = segments.total(moved_T, rollout_T, num, mask_T).clamp(LEAST_NATS, MOST_NATS)
+        sum_B = segments.total(moved_T, rollout_T, num_rollouts, mask_T).clamp(
+            LEAST_NATS, MOST_NATS
+        )
         sum_T = sum_B[rollout_T]
         weight_T = torch.where(advantage_T >= 0, _gate(sum_T, self.good), _gate(sum_T, self.bad))
         metrics = {"vespo/weight_mean": weight_T}

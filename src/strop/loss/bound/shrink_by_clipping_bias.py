@@ -20,8 +20,8 @@ class ShrinkByClippingBias:
 
     Metrics: clip_bias/norm and, after the floor, clip_bias/factor (1 / norm).
 
-    Reads: log_ratio_T, advantage_T [T] float, gradient_T [T] bool, rollout_T [T] int.
-    Writes: objective_T [T] float.
+    Reads: log_ratio_T, advantage_T [T] float, gradient_T [T] bool, rollout_T [T] int, num_rollouts
+    int.   Writes: objective_T [T] float.
     Source: arXiv 2511.20718, eq. 7 and 8.
     Differs from the source: 1. the norm is of the vector of per-token terms, not of a parameter
     gradient (the text does not settle it; this needs no second backward pass); 2. the floor, which
@@ -45,14 +45,18 @@ class ShrinkByClippingBias:
         require(self, "floor", low=0.0)
 
     def __call__(
-        self, log_ratio_T: Tensor, advantage_T: Tensor, gradient_T: Tensor, rollout_T: Tensor
+        self,
+        log_ratio_T: Tensor,
+        advantage_T: Tensor,
+        gradient_T: Tensor,
+        rollout_T: Tensor,
+        num_rollouts: int,
     ) -> Result:
         ratio_T = log_ratio_T.exp()
         free_T = ratio_T * advantage_T
         bound_T = ratio_T.clamp(1 - self.clip_low, 1 + self.clip_high) * advantage_T
         clipped_T = bound_T < free_T
-        num = int(rollout_T.max()) + 1 if rollout_T.numel() else 0
-        length_T = segments.count(rollout_T, num, gradient_T).clamp(min=1)[rollout_T]
+        length_T = segments.count(rollout_T, num_rollouts, gradient_T).clamp(min=1)[rollout_T]
         cut_T = torch.where(clipped_T & gradient_T, free_T.detach() / length_T, 0)
         norm = cut_T.double().square().sum().sqrt().to(free_T.dtype)
         factor = torch.where((norm > 0) & (norm >= self.floor), 1 / norm, torch.ones_like(norm))

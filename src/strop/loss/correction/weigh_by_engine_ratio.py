@@ -24,8 +24,8 @@ class WeighByEngineRatio:
 
     Metrics: correction/mean, correction/outside_mean, correction/ess = 1 / mean((w / mean w)^2).
 
-    Reads: logp_old_T, logp_behavior_T [T] float, mask_T [T] bool, rollout_T, turn_T [T] int.
-    Writes: correction_T [T] float.
+    Reads: logp_old_T, logp_behavior_T [T] float, mask_T [T] bool, rollout_T, turn_T [T] int,
+    num_rollouts, num_turns int.   Writes: correction_T [T] float.
     Source: code only: verl-project/verl:verl/trainer/ppo/rollout_corr_helper.py (rollout_is).
     Differs from the source: a void logp_behavior (NaN) adds 0; a unit of voids has weight 1.
     Nearest part: drop_mismatched_rollouts, which takes out what it finds and weighs nothing.
@@ -57,15 +57,17 @@ class WeighByEngineRatio:
         mask_T: Tensor,
         rollout_T: Tensor,
         turn_T: Tensor,
+        num_rollouts: int,
+        num_turns: int,
     ) -> Result:
         if self.low > self.high:
             raise UserError(f"weigh_by_engine_ratio: low {self.low} is above high {self.high}")
         gap_T = (logp_old_T - logp_behavior_T).detach()
         known_T = mask_T & ~gap_T.isnan()
         unit, _, kind = self.unit.partition("-")
-        key_T = {"token": torch.arange(mask_T.shape[0], device=mask_T.device),
-                 "turn": turn_T, "sequence": rollout_T}[unit]  # fmt: skip
-        num = int(key_T.max()) + 1 if key_T.numel() else 0
+        row_T = torch.arange(mask_T.shape[0], device=mask_T.device)
+        key_T, num = {"token": (row_T, row_T.shape[0]), "turn": (turn_T, num_turns),
+                      "sequence": (rollout_T, num_rollouts)}[unit]  # fmt: skip
         combine = segments.mean if kind else segments.total
         log_N = combine(gap_T, key_T, num, known_T).clamp(-CLAMP_NATS, CLAMP_NATS)
         known_N = segments.count(key_T, num, known_T) > 0

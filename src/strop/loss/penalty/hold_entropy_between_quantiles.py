@@ -21,7 +21,7 @@ class HoldEntropyBetweenQuantiles:
     Since the bounds are quantiles of the same tokens, some are always outside. The metric
     `entropy_control/band_excess` is the mean of -objective.
 
-    Reads: entropy_T [T] float, gradient_T [T] bool, rollout_T [T] int.
+    Reads: entropy_T [T] float, gradient_T [T] bool, rollout_T [T] int, num_rollouts int.
     Writes: objective_T [T] float (nats).
     Source: arXiv 2511.17938 (entropy-band regularisation).
     Differs from the source: no.
@@ -40,11 +40,12 @@ class HoldEntropyBetweenQuantiles:
                 f"{self.levels}"
             )
 
-    def __call__(self, entropy_T: Tensor, gradient_T: Tensor, rollout_T: Tensor) -> Result:
-        num = int(rollout_T.max()) + 1 if rollout_T.numel() else 0
+    def __call__(
+        self, entropy_T: Tensor, gradient_T: Tensor, rollout_T: Tensor, num_rollouts: int
+    ) -> Result:
         fixed_T = entropy_T.detach()
         low_T, high_T = (
-            segments.quantile(fixed_T, rollout_T, num, level, gradient_T)[rollout_T]
+            segments.quantile(fixed_T, rollout_T, num_rollouts, level, gradient_T)[rollout_T]
             for level in self.levels
         )
         above_T, below_T = gradient_T & (fixed_T > high_T), gradient_T & (fixed_T < low_T)

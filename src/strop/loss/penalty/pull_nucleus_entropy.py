@@ -22,8 +22,9 @@ class PullNucleusEntropy:
     The nucleus is the smallest set of likeliest tokens of mass top_p, renormalised; with below the
     largest set of mass at most top_p. Mean over gradient_T of the update; metric siren/entropy.
 
-    Reads: gradient_T [T] bool, rollout_T [T] int; nucleus_entropy_T [T] float, or logq_TV [T, V]
-    float where it is not there (padded calls).   Writes: objective_T [T] float (nats^2).
+    Reads: gradient_T [T] bool, rollout_T [T] int, num_rollouts int; nucleus_entropy_T [T] float, or
+    logq_TV [T, V] float where it is not there (padded calls).
+    Writes: objective_T [T] float (nats^2).
     Source: code only: Linn3a/siren (the method of arXiv 2509.25133).
     Differs from the source: its nucleus is the one of below, empty where one token has more mass;
     the square is of the update's mean, its code's of a micro-batch's.
@@ -54,6 +55,7 @@ class PullNucleusEntropy:
         self,
         gradient_T: Tensor,
         rollout_T: Tensor,
+        num_rollouts: int,
         nucleus_entropy_T: Tensor | None = None,
         logq_TV: Tensor | None = None,
     ) -> Result:
@@ -62,7 +64,7 @@ class PullNucleusEntropy:
             if logq_TV is None:
                 raise UserError("pull_nucleus_entropy needs logits, or the entropy of the nucleus")
             nucleus_entropy_T = nucleus_entropy(logq_TV, self.top_p, self.below)
-        mean = self._mean(nucleus_entropy_T, gradient_T, rollout_T)
+        mean = self._mean(nucleus_entropy_T, gradient_T, rollout_T, num_rollouts)
         metrics = {"siren/entropy": mean.detach()}
         if self.pull == "up":
             objective = mean
@@ -70,9 +72,8 @@ class PullNucleusEntropy:
             objective = -(mean - self.anchor).square() if self.anchor >= 0 else mean * 0
         return Result(objective.expand(gradient_T.shape), metrics=metrics)
 
-    def _mean(self, entropy_T: Tensor, gradient_T: Tensor, rollout_T: Tensor) -> Tensor:
+    def _mean(self, entropy_T: Tensor, gradient_T: Tensor, rollout_T: Tensor, num: int) -> Tensor:
         """Over rollouts, of the mean over their openest choices []."""
-        num = int(rollout_T.max()) + 1 if rollout_T.numel() else 0
         level_B = segments.quantile(entropy_T.detach(), rollout_T, num, self.quantile, gradient_T)
         open_T = gradient_T & (entropy_T.detach() > level_B[rollout_T])
         mean_B = segments.mean(entropy_T, rollout_T, num, open_T)

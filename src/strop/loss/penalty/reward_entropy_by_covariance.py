@@ -20,8 +20,8 @@ class RewardEntropyByCovariance:
     Means are over gradient_T of the update, the softmax over a rollout's tokens in it. c_t gets no
     gradient. The metric `entropy_control/weight_mean` is the mean of c_t.
 
-    Reads: logp_old_T, advantage_T, entropy_T [T] float, gradient_T [T] bool, rollout_T [T] int.
-    Writes: objective_T [T] float (nats).
+    Reads: logp_old_T, advantage_T, entropy_T [T] float, gradient_T [T] bool, rollout_T [T] int,
+    num_rollouts int.   Writes: objective_T [T] float (nats).
     Source: arXiv 2508.03178; code Qihoo360/Light-IF (compute_entropy_with_cov).
     Differs from the source: cov is that at the start of the step, equal to the current one at one
     update a step; its code lets gradient through logp in c_t and takes means of a micro-batch.
@@ -46,12 +46,12 @@ class RewardEntropyByCovariance:
         entropy_T: Tensor,
         gradient_T: Tensor,
         rollout_T: Tensor,
+        num_rollouts: int,
     ) -> Result:
-        num = int(rollout_T.max()) + 1 if rollout_T.numel() else 0
         one_T = torch.zeros_like(rollout_T)
         cov_T = segments.centred(advantage_T, one_T, 1, gradient_T)
         cov_T = cov_T * segments.centred(logp_old_T.detach(), one_T, 1, gradient_T)
-        share_T = segments.softmax(cov_T, rollout_T, num, gradient_T)
+        share_T = segments.softmax(cov_T, rollout_T, num_rollouts, gradient_T)
         weight_T = (self.scale * share_T).clamp(max=self.ceiling)
         metrics = {"entropy_control/weight_mean": weight_T}
         return Result(weight_T * entropy_T, metrics=metrics)

@@ -19,8 +19,8 @@ class RatioPerSequence:
     With product the sum takes the place of the mean: the ratio of the unit's whole probability.
     With own_gradient a token's log-ratio has that value and the gradient of its own logp_t alone.
 
-    Reads: logp_T [T] float, logp_old_T [T] float, mask_T [T] bool, rollout_T [T] int.
-    Writes: log_ratio_T [T] float (nats).
+    Reads: logp_T [T] float, logp_old_T [T] float, mask_T [T] bool, rollout_T [T] int, num_rollouts
+    int.   Writes: log_ratio_T [T] float (nats).
     Source: arXiv 2507.18071, eq. 7.
     Differs from the source: bounded above at max_nats against overflow, as verl does.
     Nearest part: ratio_per_token; equal to it when every rollout has one policy token.
@@ -41,12 +41,16 @@ class RatioPerSequence:
         require(self, "max_nats", low=0.0)
 
     def __call__(
-        self, logp_T: Tensor, logp_old_T: Tensor, mask_T: Tensor, rollout_T: Tensor
+        self,
+        logp_T: Tensor,
+        logp_old_T: Tensor,
+        mask_T: Tensor,
+        rollout_T: Tensor,
+        num_rollouts: int,
     ) -> Tensor:
-        num = int(rollout_T.max()) + 1 if rollout_T.numel() else 0
         old_T = torch.where(logp_old_T.isnan(), logp_T, logp_old_T).detach()
         combine = segments.total if self.product else segments.mean
-        ratio_B = combine(logp_T - old_T, rollout_T, num, mask_T)
+        ratio_B = combine(logp_T - old_T, rollout_T, num_rollouts, mask_T)
         if self.own_gradient:
             ratio_T = ratio_B.detach()[rollout_T] + (logp_T - logp_T.detach())
             return ratio_T.clamp(max=self.max_nats)

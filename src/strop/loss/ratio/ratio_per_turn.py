@@ -18,7 +18,7 @@ class RatioPerTurn:
 
     With product the sum takes the place of the mean: the ratio of the unit's whole probability.
 
-    Reads: logp_T [T] float, logp_old_T [T] float, mask_T [T] bool, turn_T [T] int.
+    Reads: logp_T [T] float, logp_old_T [T] float, mask_T [T] bool, turn_T [T] int, num_turns int.
     Writes: log_ratio_T [T] float (nats).
     Source: arXiv 2507.18071, eq. 7, taken over a turn in place of a response (ours).
     Differs from the source: the unit is the turn; bounded above at max_nats against overflow.
@@ -37,10 +37,9 @@ class RatioPerTurn:
         require(self, "max_nats", low=0.0)
 
     def __call__(
-        self, logp_T: Tensor, logp_old_T: Tensor, mask_T: Tensor, turn_T: Tensor
+        self, logp_T: Tensor, logp_old_T: Tensor, mask_T: Tensor, turn_T: Tensor, num_turns: int
     ) -> Tensor:
-        num = int(turn_T.max()) + 1 if turn_T.numel() else 0
         old_T = torch.where(logp_old_T.isnan(), logp_T, logp_old_T).detach()
         combine = segments.total if self.product else segments.mean
-        ratio_K = combine(logp_T - old_T, turn_T, num, mask_T)
+        ratio_K = combine(logp_T - old_T, turn_T, num_turns, mask_T)
         return ratio_K.clamp(max=self.max_nats)[turn_T]
