@@ -1,6 +1,7 @@
 """Tasks by name: splits, uids, refusals."""
 
 import json
+import socket
 import subprocess
 import sys
 
@@ -8,6 +9,7 @@ import pytest
 from reasoning_gym.factory import create_dataset
 
 from strop.errors import UserError
+from strop.tasks.environment import built_in
 from strop.tasks.generated import from_json, score, to_json
 from strop.tasks.grader import Grader
 from strop.tasks.task import MAX_SPLIT_ROWS, load_task
@@ -35,6 +37,27 @@ def test_countdown_splits_are_disjoint_and_complete():
     assert len(set(prompts)) == len(prompts) == len(set(uids)) > 4000
     assert all(p.uid // MAX_SPLIT_ROWS == i for i, split in enumerate(splits) for p in split)
     assert task.reward_values == (0.0, 1.0)
+
+
+@pytest.mark.parametrize("name", ["countdown", "reasoning_gym:chain_sum", *built_in()])
+def test_a_shipped_task_has_disjoint_splits_a_reward_and_its_range_without_a_network(
+    name, monkeypatch
+):
+    def refuse(*_):
+        raise AssertionError("a task that ships needs no network")
+
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+    task = load_task(name, num_train=6, num_validation=4, num_heldout=5)
+    splits = [task.train, task.validation, task.heldout]
+    assert [len(split) for split in splits] == [6, 4, 5]
+    uids = {p.uid for split in splits for p in split}
+    rows = {json.dumps([p.prompt, dict(p.columns)], sort_keys=True, default=str)
+            for split in splits for p in split}  # fmt: skip
+    assert len(uids) == len(rows) == 15
+    low, high = task.reward_range
+    assert low < high
+    assert task.rewards or task.environment is not None
 
 
 def test_countdown_sizes_take_the_first_rows_and_seed_changes_nothing():

@@ -24,7 +24,7 @@ class PenaliseOverlongSoftly:
     rewards stay as they are.
     """
 
-    # L_buf, tokens; 0: an eighth of L_max. Default: released script (512 of 4096).
+    # L_buf, tokens; 0: an eighth of L_max. Default: released code (script: 512 of 4096).
     buffer: int = 0
     # Penalty at L_max, reward units. Default: paper (eq. 13).
     factor: float = 1.0

@@ -27,9 +27,9 @@ class KeepConfidentErrors:
     Edges: no token with gradient -> empty masks; any of equal ones.
     """
 
-    # Share of the tokens that is kept. Default: released command (0.8; its code 0.2).
+    # Share of the tokens that is kept. Default: released code (command: 0.8; its code 0.2).
     share: float = 0.8
-    # How much entropy excuses an error. Default: released command (0.8; its code 1).
+    # How much entropy excuses an error. Default: released code (command: 0.8; its code 1).
     caution: float = 0.8
 
     def __post_init__(self) -> None:

@@ -33,11 +33,11 @@ class WeighLowerTail:
     Edges: in no slot -> 0; the quantiles are in the checkpoint, so a restart loses nothing.
     """
 
-    # Alpha and beta. Default: released script (0.2 and 0.8, DAPO-math).
+    # Alpha and beta. Default: released code (script: 0.2 and 0.8, DAPO-math).
     levels: tuple[float, float] = (0.2, 0.8)
     # Weight of the tail below alpha. Default: paper (1.5).
     weight: float = 1.5
-    # Whether RVaR is at most 0. Default: released script (no, DAPO-math).
+    # Whether RVaR is at most 0. Default: released code (script: no, DAPO-math).
     natural: bool = False
     # Speed of the tracked quantiles; 0: each bundle's own. Default: paper (0.1).
     rate: float = 0.1

@@ -28,7 +28,7 @@ class ShareAmongBundle:
     Edges: in no slot -> 0; sum-mean with a sum of at most 1e-6 -> equal shares.
     """
 
-    # "sum-mean", "uniform", "score" or "std". Default: released script (sum-mean, DAPO-math).
+    # "sum-mean", "uniform", "score" or "std". Default: released code (script: sum-mean, DAPO-math).
     credit: str = "sum-mean"
     # Whether advantages are divided by the deviation of the scores. Default: released code (yes).
     normalize_std: bool = True

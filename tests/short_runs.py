@@ -1,0 +1,90 @@
+"""A short run of any recipe, with the data, task and settings that it asks for."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from models import Lab
+from runs import Runner
+
+from strop import notation
+from strop.training.setup import given_answers
+
+# 1 where an even number of digits was written; what it measures is there for recipes that ask.
+REWARD = """
+def even(completions, log_extra, **columns):
+    digits = [sum(c.isdigit() for c in text) for text in completions]
+    log_extra("speedup", [1 + n / 4 for n in digits])
+    log_extra("profiled", [min(0.2 + n / 4, 1.0) for n in digits])
+    log_extra("flaw", [n if n % 4 == 0 else -1 for n in digits])
+    log_extra("decoy", [n == 5 for n in digits])
+    return [float(n % 2 == 0) for n in digits]
+"""
+# The same over two turns, for recipes that play episodes; with a call and an answer to judge by.
+EPISODES = """
+from strop.tasks.environment import Environment, Observation
+from strop.tasks.tool_calls import Call
+
+
+class Even(Environment):
+    max_turns, max_tokens, reward_range = 2, 3, (0.0, 1.0)
+
+    def reset(self, seed):
+        self.turn, self.start = 0, seed % 7
+        return Observation(f"{self.start}+{3 * seed % 5}:", state=str(self.start))
+
+    def step(self, action):
+        self.turn += 1
+        even = sum(c.isdigit() for c in action) % 2 == 0
+        return Observation(f"={self.turn}:", reward=even / 2, done=self.turn == 2,
+                           state=f"{self.start},{self.turn}", valid=len(action) > 1, match=even)
+
+    def columns(self):
+        return {"answer": str(self.start), "reference_calls": [{"name": "count", "arguments": {}}]}
+
+    def calls(self, action):
+        return [Call("count", {})] if any(c.isdigit() for c in action) else []
+"""
+# Recipes for several players, and the games that they train in.
+GAMES = {"mars": "open_spiel", "advevo_public_baseline": "hide_and_guess"}
+
+
+def make_lab(folder: Path) -> Lab:
+    """Prompts with given answers each; about half of the answers that are drawn are right."""
+    lab = Lab.make(folder)
+    rows = [{"prompt": f"{n}+{3 * n % 7}:", "answer": str(n), "completion": f"={n}",
+             "set": n // 2,
+             "chosen": f"={n}", "rejected": f"={n + 1}+1"} for n in range(12)]  # fmt: skip
+    lab.data.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    lab.rewards.write_text(REWARD, encoding="utf-8")
+    return lab
+
+
+def settings_for(lab: Lab, recipe: str, **sections: Any) -> dict[str, Any]:
+    """Plain settings of a run of `recipe`."""
+    raw = lab.raw(recipe, reward="even", **sections)
+    algorithm = notation.recipe(recipe)
+    raw["algorithm"]["sampling.num_prompts"] = 3
+    for path in algorithm.paths():
+        if path.endswith(".warmup_steps"):  # two steps have no room for a warm-up
+            raw["algorithm"][path] = 0
+    if given := given_answers(algorithm.rollout.part):
+        raw["algorithm"]["sampling.num_rollouts"] = len(given)
+    if recipe in GAMES:
+        config = {"style": "compact"}
+        raw["data"] = {"task": GAMES[recipe], "task_config": config, "train_size": 12,
+                       "validation_size": 2}  # fmt: skip
+        raw["reward"] = {}
+    elif "plays_turns" in algorithm.facts():
+        episodes = lab.data.parent / "episodes.py"
+        episodes.write_text(EPISODES, encoding="utf-8")
+        raw["data"] = {"task": f"{episodes}:Even", "train_size": 12, "validation_size": 2}
+        raw["reward"] = {}
+    return raw
+
+
+def run_of(raw: dict[str, Any], folder: Path) -> list[dict[str, Any]]:
+    """The lines of a run's log."""
+    Runner().whole(raw, folder)
+    text = (folder / "metrics.jsonl").read_text(encoding="utf-8")
+    return [json.loads(line) for line in text.splitlines()]

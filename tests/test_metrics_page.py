@@ -1,0 +1,160 @@
+"""docs/METRICS.md explains every number that is logged, and none that is not."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from metrics_page import (
+    PAGE,
+    in_runs,
+    keys_of,
+    metrics_in,
+    metrics_of,
+    pattern_of,
+    same_metric,
+    undocumented,
+)
+from models import Lab
+from short_runs import make_lab, run_of, settings_for
+
+from strop import catalogue, notation
+from strop.evaluation.samples import Samples
+from strop.evaluation.summary import summarise
+from strop.part import name_of
+
+TEXT = PAGE.read_text(encoding="utf-8")
+PARTS = {entry.name: metrics_of(entry) for entry in catalogue.parts()}
+MEASURING = {name: keys for name, keys in PARTS.items() if keys}
+# A penalty over the whole distribution: no recipe has one by default.
+FULL_KL = """
+import dataclasses
+
+from strop.algorithm import Algorithm, Term
+from strop.loss.penalty.penalise_full_kl_to_reference import PenaliseFullKlToReference
+from strop.part import Use
+from strop.recipes._base import average
+from strop.recipes.grpo import grpo
+
+
+def full_kl() -> Algorithm:
+    algorithm = grpo()
+    term = Term("full_kl", Use(PenaliseFullKlToReference()), average("token-mean"), coef=0.1)
+    return dataclasses.replace(algorithm, terms=(*algorithm.terms, term))
+"""
+# A second head: no recipe has one.
+TWO_HEADS = """
+import dataclasses
+
+from strop.algorithm import Algorithm, Term
+from strop.loss.value.regress_value import RegressValue
+from strop.part import Use
+from strop.recipes._base import average
+from strop.recipes.gae import gae
+
+
+def two_heads() -> Algorithm:
+    algorithm = gae()
+    columns = (("value_T", "value_low_T"), ("value_old_T", "value_low_old_T"))
+    low = Term("low", Use(RegressValue(), columns), average("token-mean"), learner="critic")
+    return dataclasses.replace(algorithm, terms=(*algorithm.terms, low))
+"""
+
+
+def recipes_that_measure() -> list[str]:
+    """Few recipes whose parts are all the parts with metrics that any recipe has."""
+    used = {
+        entry.name: {name_of(use.part) for _, use in notation.recipe(entry.name).uses()}
+        for entry in catalogue.recipes()
+    }
+    left = set().union(*used.values()) & MEASURING.keys()
+    chosen = ["grpo"]
+    while left := left - set().union(*(used[name] for name in chosen)):
+        chosen.append(max(used, key=lambda name: len(used[name] & left)))
+    return chosen
+
+
+@pytest.fixture(scope="module")
+def logged(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
+    """Every key of a three-step run of enough recipes and tasks, by name."""
+    folder = tmp_path_factory.mktemp("logged")
+    lab = make_lab(folder)
+    own = folder / "own.py"
+    own.write_text(FULL_KL + TWO_HEADS, encoding="utf-8")
+    extra = [f'"{own}:full_kl"', f'"{own}:two_heads"']
+    found = {name: keys_of_run(lab, name, folder) for name in [*recipes_that_measure(), *extra]}
+    for recipe, task in (("mrs", "corridor"), ("grpo", "hide_and_guess")):
+        data = {"data": {"task": task}, "model": {"name": "tiny"}, "reward": {"functions": []}}
+        found[task] = keys_of_run(lab, recipe, folder, task, **data)
+    return found
+
+
+def keys_of_run(
+    lab: Lab, recipe: str, folder: Path, name: str = "", **sections: object
+) -> set[str]:
+    """The keys that three steps with two evaluations log."""
+    raw = settings_for(lab, recipe, training={"save_every": 0, "rollouts_every": 0},
+                       evaluation={"every": 3})  # fmt: skip
+    lines = run_of({**raw, **sections}, folder / re.sub(r"\W", "", name or recipe))
+    return {key for line in lines for key in line} - {"step"}
+
+
+@pytest.mark.parametrize("part", sorted(MEASURING))
+def test_every_number_in_the_source_of_a_part_is_documented(part: str) -> None:
+    documented = keys_of(TEXT)
+    unknown = [k for k in MEASURING[part] if not any(same_metric(k, d) for d in documented)]
+    assert not unknown, f"{part} writes {unknown}, which docs/METRICS.md does not explain"
+
+
+def test_numbers_are_found_in_a_source() -> None:
+    text = 'x = {f"own/{name}": 1, "own/mean": 2, "group_B": 3}\nf(f"{name}/mean", "a b/c")'
+    assert metrics_in(text) == {"own/{x}", "own/mean"}
+    assert same_metric("own/{x}", "own/mean")
+    assert same_metric("own/mean", "own/{name}")
+    assert not same_metric("own/mean", "own/least")
+    assert undocumented({"reward": 1, "reward_made_up": 2, "eval/train/pass@4/low": 3}) == [
+        "reward_made_up"
+    ]
+
+
+def test_every_logged_number_is_documented(logged: dict[str, set[str]]) -> None:
+    for recipe, keys in logged.items():
+        unknown = undocumented(keys)
+        assert not unknown, f"{recipe} logs {unknown}, which docs/METRICS.md does not explain"
+
+
+def test_every_documented_number_is_logged(logged: dict[str, set[str]]) -> None:
+    everything = set().union(*logged.values())
+    documented = in_runs(TEXT)
+    assert len(documented) > 50
+    assert len(set(documented)) == len(documented)
+    unlogged = [k for k in documented if not any(pattern_of(k).fullmatch(f) for f in everything)]
+    assert not unlogged
+
+
+def test_every_number_of_an_evaluation_is_documented() -> None:
+    alone = keys_of(TEXT)[len(in_runs(TEXT)) :]
+    shared = [key.removeprefix("eval/{split}/") for key in in_runs(TEXT) if "{split}" in key]
+    patterns = [pattern_of(key) for key in (*alone, *shared)]
+    samples = Samples(
+        prompt_B=np.array([0, 0, 1, 1]), score_B=np.array([1.0, 0.0, 0.0, 1.0]),
+        length_B=np.array([3, 4, 5, 6]), truncated_B=np.array([False, True, False, False]),
+        answer_B=["1", "2", "3", None], confidence_B=np.array([-0.1, -0.2, -0.3, -0.4]),
+        entropy_B=np.array([0.1, 0.2, 0.3, 0.4]),
+    )  # fmt: skip
+    found = summarise(samples, (1, 2))
+    assert [key for key in found if not any(p.fullmatch(key) for p in patterns)] == []
+    assert [p.pattern for p in patterns if not any(p.fullmatch(key) for key in found)] == []
+
+
+def test_formulas_have_a_unit_and_a_scope() -> None:
+    for line in TEXT.splitlines():
+        cells = re.split(r"(?<!\\)\|", line)[1:-1]
+        if line.startswith("| `") and len(cells) == 4:
+            assert all(cell.strip() for cell in cells), line
+
+
+def test_other_names_are_of_documented_metrics() -> None:
+    ours = re.findall(r"^\| `([^`]+)` \|", TEXT.split("## Names elsewhere")[1], re.M)
+    assert len(ours) > 20
+    assert set(ours) <= set(in_runs(TEXT))

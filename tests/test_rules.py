@@ -1,0 +1,77 @@
+"""The rules of CONTRIBUTING.md that every file keeps; tests/every_part/ has those of parts."""
+
+import ast
+from collections.abc import Iterator
+
+from strop import catalogue
+from strop.catalogue import ROOT
+
+TOP = ROOT.parents[1]
+CODE = {
+    path.relative_to(TOP): path.read_text(encoding="utf-8")
+    for folder in ("src", "tools", "benchmarks")
+    for path in sorted(TOP.glob(f"{folder}/**/*.py"))
+}
+TESTS = {
+    path.relative_to(TOP): path.read_text(encoding="utf-8")
+    for path in sorted((TOP / "tests").glob("**/*.py"))
+}
+
+
+def functions(text: str) -> Iterator[tuple[str, int]]:
+    """Every function's name and its lines without the docstring."""
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            assert node.end_lineno is not None
+            lines = node.end_lineno - node.lineno + 1
+            if ast.get_docstring(node) is not None:
+                said = node.body[0]
+                assert said.end_lineno is not None
+                lines -= said.end_lineno - said.lineno + 1
+            yield node.name, lines
+
+
+def swallowed(text: str) -> list[int]:
+    """Lines of handlers that name no exception, or that do nothing about it."""
+    return [
+        node.lineno
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.ExceptHandler)
+        and (node.type is None or all(isinstance(each, ast.Pass) for each in node.body))
+    ]
+
+
+def test_a_file_has_at_most_400_lines() -> None:
+    assert len(CODE) > 300
+    assert not [path for path, text in (CODE | TESTS).items() if len(text.splitlines()) > 400]
+
+
+def test_a_function_has_at_most_60_lines() -> None:
+    long = [(path, each) for path, text in CODE.items() for each in functions(text) if each[1] > 60]
+    assert not long
+
+
+def test_no_exception_is_swallowed() -> None:
+    assert not [(path, swallowed(text)) for path, text in CODE.items() if swallowed(text)]
+
+
+def test_lines_and_handlers_are_found() -> None:
+    text = 'def f():\n    """One.\n\n    Two.\n    """\n    return 1\n'
+    assert list(functions(text)) == [("f", 2)]
+    quiet = "try:\n    f()\nexcept ValueError:\n    pass\n"
+    assert swallowed(quiet) == [3]
+    assert swallowed(quiet.replace("ValueError", "")) == [3]
+    assert swallowed(quiet.replace("pass", "raise SystemExit from None")) == []
+
+
+def test_every_recipe_has_a_test() -> None:
+    """Some test of tests/recipes/ imports it or calls it by its name."""
+    said: set[str] = set()
+    for path, text in TESTS.items():
+        if path.match("tests/recipes/test_*.py"):
+            for node in ast.walk(ast.parse(text)):
+                if isinstance(node, ast.ImportFrom):
+                    said |= {alias.name for alias in node.names}
+                elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                    said.add(node.value.partition("(")[0])
+    assert {entry.name for entry in catalogue.recipes()} - said == set()
