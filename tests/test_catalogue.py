@@ -54,6 +54,22 @@ def test_two_labels_on_one_line_are_told_apart():
     assert entry.line("Writes") == "share_T [T] float"
 
 
+def test_a_recipe_as_its_file_describes_it():
+    entry = catalogue.find("recipe", "mc_grpo")
+    assert entry.arxiv == "2601.22582"
+    assert (entry.line("Parent"), entry.line("Status")) == ("grpo", "exact")
+    assert entry.line("Family") == "baselines"
+    assert "subtract_group_median" in entry.brings
+    assert "clip_both_sides" not in entry.brings  # its parent's
+
+
+def test_what_a_recipe_brings_is_in_it():
+    for entry in catalogue.recipes():
+        assert set(entry.brings) <= {part.name for part in catalogue.parts()}, entry.name
+    brought = {name for entry in catalogue.recipes() for name in entry.brings}
+    assert len(brought) > 100
+
+
 def test_folders():
     assert {e.folder for e in catalogue.parts("advantage/scale")} == {"advantage/scale"}
     assert {e.folder.split("/")[0] for e in catalogue.parts("loss")} == {"loss"}

@@ -2,6 +2,7 @@
 
 import importlib.util
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from models import Lab
 from runs import Runner
 
 from strop import catalogue
+from strop.families import FAMILIES
 from strop.training import config
 
 ROOT = Path(__file__).parents[1]
@@ -36,6 +38,43 @@ def test_generated_pages_are_up_to_date() -> None:
     for path, text in write_catalogue().wanted().items():
         now = path.read_text(encoding="utf-8")
         assert now == text, f"{path.name} is out of date: python tools/write_catalogue.py"
+    assert write_catalogue().unwanted() == []
+
+
+def test_methods_are_found_by_family_and_looked_up_on_its_page() -> None:
+    index = read("docs/METHODS.md")
+    assert len(index.encode()) < 60_000
+    pages = {path.stem: path.read_text(encoding="utf-8") for path in DOCS.glob("methods/*.md")}
+    assert set(pages) == {family.name for family in FAMILIES}
+    for family in FAMILIES:
+        assert pages[family.name].startswith(f"# {family.title}\n\n{family.sentence}\n")
+        assert f"\n## {family.title}\n\n{family.sentence} " in index
+    for entry in catalogue.recipes():
+        family, when = entry.line("Family"), entry.line("Choose it when")
+        assert f"| [`{entry.name}`](methods/{family}.md#{entry.name}) | {entry.arxiv} |" in index
+        assert f"| {when} |" in index
+        page = pages[family]
+        section = page.partition(f"\n## {entry.name}\n")[2].partition("\n## ")[0]
+        assert f"- Choose it when {when}.\n" in section
+        assert entry.line("Differs from the paper") in section
+        parent = entry.line("Parent")
+        assert parent == "none" or f"Parent: [{parent}](" in section
+
+
+def test_an_old_page_of_a_family_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tool = write_catalogue()
+    docs = shutil.copytree(DOCS, tmp_path / "docs")
+    (docs / "methods/gone.md").write_text("# Gone\n", encoding="utf-8")
+    monkeypatch.setattr(tool, "DOCS", docs)
+    assert tool.main(["--check"]) == 1
+    assert (docs / "methods/gone.md").exists()
+    assert tool.main([]) == 0
+    assert capsys.readouterr().out == (
+        "no family has: docs/methods/gone.md\nremoved: docs/methods/gone.md\n"
+    )
+    assert tool.main(["--check"]) == 0
 
 
 def test_generated_pages_hold_every_recipe_part_and_setting() -> None:
@@ -88,16 +127,25 @@ PAGES = [
     "README.md",
     "CONTRIBUTING.md",
     "CHANGELOG.md",
-    *(f"docs/{p.name}" for p in DOCS.glob("*.md")),
+    *(f"docs/{p.relative_to(DOCS).as_posix()}" for p in DOCS.rglob("*.md")),
 ]
+
+
+def anchors(text: str) -> set[str]:
+    """The names by which a page's headings are reached."""
+    heads = re.findall(r"^#+ (.+)$", text, re.M)
+    return {re.sub(r"[^\w -]", "", head.lower()).replace(" ", "-") for head in heads}
 
 
 @pytest.mark.parametrize("page", PAGES)
 def test_links_and_named_files_exist(page: str) -> None:
     text = read(page)
     folder = (ROOT / page).parent
-    for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", text):
-        assert (folder / target).exists(), target
+    for target, anchor in re.findall(r"\]\(([^)#]*)(?:#([^)]*))?\)", text):
+        if not target.startswith("https://"):
+            assert (folder / target).exists(), target
+            there = (folder / target).read_text(encoding="utf-8") if target else text
+            assert not anchor or anchor in anchors(there), f"{target}#{anchor}"
     for name in re.findall(r"`((?:src|tests|tools|docs)/[\w./]+)`", text):
         assert (ROOT / name).exists(), name
     assert "TO BE FILLED" not in text

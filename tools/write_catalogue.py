@@ -2,9 +2,10 @@
 
     python tools/write_catalogue.py [--check]
 
-docs/METHODS.md and docs/PARTS.md are written whole, from the recipes and parts. In
-docs/NOTATION.md and docs/BATCH.md the tables between `<!-- table: NAME -->` and `<!-- end -->` are
-replaced. With --check nothing is written, and the exit code is 1 where a file is out of date.
+docs/METHODS.md, docs/methods/ (a page a family) and docs/PARTS.md are written whole, from the
+recipes and parts; a page in docs/methods/ that no family has is removed. In docs/NOTATION.md and
+docs/BATCH.md the tables between `<!-- table: NAME -->` and `<!-- end -->` are replaced. With
+--check nothing is written, and the exit code is 1 where a file is out of date.
 """
 
 import re
@@ -13,27 +14,40 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from strop import catalogue, notation
+from strop import catalogue, families, notation
 from strop import part as parts
 from strop.algorithm import Algorithm
 from strop.batch import COLUMNS, DERIVED, LEVELS, SIZES, level_of
 from strop.catalogue import Entry
 from strop.cost import costs
+from strop.families import Family
 from strop.schedule import SCHEDULES
 from strop.seams import KINDS
 from strop.training import config
 
 DOCS = Path(__file__).parents[1] / "docs"
-HEADER = """# Methods and the parts they are made of
+INDEX_HEADER = """# Methods, by what they change
 
-Written by `python tools/write_catalogue.py` from the recipes' docstrings and compositions; change
-those, not this file. `strop recipes NAME` prints the same and more. The parts are listed in
+Look for what you want to change: the families below say it in a sentence each. The table of a
+family says of every recipe when to choose it. A name leads to the family's page, which has the
+equation, the parts stage by stage, differences from the paper, cost and what to try;
+`strop recipes NAME` prints the same, `strop recipes WORD` searches. The parts are listed in
 [PARTS.md](PARTS.md).
 
-Status: `exact` follows the paper's equations, but for the differences named; `partial` had to infer
+A recipe is told from its parent, which is named beside it: what is not said is as there. Status:
+`exact` follows the paper's equations, but for the differences named; `partial` had to infer
 something and says what under "differs from the paper"; `abstract` rests on a paper's abstract or
-description. Seam: the stages that differ from the parent's. Cost: work of a step beside sampling
-its rollouts and one update on them, with the default parameters.
+description. "Choose it when" is a matter of what a method does; it does not say that it works
+better, which [evidence/](evidence/policy_on_small_tasks.md) has for a few.
+
+Written by `python tools/write_catalogue.py` from the recipes' docstrings and compositions; change
+those, not this file.
+"""
+PAGE_NOTE = """\
+Written by `python tools/write_catalogue.py` from the recipes' docstrings and compositions; change
+those, not this file. [METHODS.md](../METHODS.md) lists all families, what the status means and when
+to choose which recipe. Stages: those that differ from the parent's. Cost: work of a step beside
+sampling its rollouts and one update on them, with the default parameters.
 """
 PARTS_HEADER = """# Parts, why each exists and which recipes use it
 
@@ -62,15 +76,26 @@ def main(arguments: Sequence[str]) -> int:
     """Write what is out of date, or say so; returns the exit code."""
     stale = {path: text for path, text in wanted().items() if _now(path) != text}
     for path, text in stale.items():
-        print(f"{'out of date' if arguments else 'wrote'}: docs/{path.name}")
+        print(f"{'out of date' if arguments else 'wrote'}: {path.relative_to(DOCS.parent)}")
         if not arguments:
+            path.parent.mkdir(exist_ok=True)
             path.write_text(text, encoding="utf-8")
-    return int(bool(stale and arguments))
+    extra = unwanted()
+    for path in extra:
+        print(f"{'no family has' if arguments else 'removed'}: {path.relative_to(DOCS.parent)}")
+        if not arguments:
+            path.unlink()
+    return int(bool((stale or extra) and arguments))
+
+
+def unwanted() -> list[Path]:
+    """Pages of families that are no more."""
+    return [path for path in sorted((DOCS / "methods").glob("*.md")) if path not in wanted()]
 
 
 def wanted() -> dict[Path, str]:
     """Every file that this script writes, with the text it should have."""
-    found = {DOCS / "METHODS.md": methods(), DOCS / "PARTS.md": parts_page()}
+    found = {**methods(), DOCS / "PARTS.md": parts_page()}
     for name in ("NOTATION.md", "BATCH.md"):
         path = DOCS / name
         text = _now(path)
@@ -82,20 +107,70 @@ def wanted() -> dict[Path, str]:
     return found
 
 
-def methods() -> str:
-    """The text of METHODS.md."""
-    entries = _family_order(catalogue.recipes())
+def methods() -> dict[Path, str]:
+    """METHODS.md and the page of each family."""
+    entries = catalogue.recipes()
     composed = {entry.name: entry.load()() for entry in entries}
+    groups = families.grouped(entries)
+    pages = {entry.name: family.name for family, members in groups.items() for entry in members}
+    found = {DOCS / "METHODS.md": _index(groups)}
+    for family, members in groups.items():
+        found[DOCS / f"methods/{family.name}.md"] = _page(family, members, composed, pages)
+    return found
+
+
+def _index(groups: dict[Family, list[Entry]]) -> str:
+    """The text of METHODS.md."""
+    contents = [(f"[{f.title}](#{_anchor(f.title)})", f.sentence) for f in groups]
+    pieces = [INDEX_HEADER, _table(("family", "what its recipes change"), contents)]
+    for family, members in groups.items():
+        page = f"methods/{family.name}.md"
+        rows = [
+            (
+                f"[`{e.name}`]({page}#{e.name})", e.arxiv, e.line("Parent"), e.line("Status"),
+                e.line("Choose it when"),
+            )
+            for e in members
+        ]  # fmt: skip
+        pieces.append(
+            f"## {family.title}\n\n{family.sentence} Details: [{page}]({page}).\n\n"
+            + _table(("recipe", "arXiv", "parent", "status", "choose it when"), rows)
+        )
+    return "\n".join(pieces)
+
+
+def _page(
+    family: Family, members: list[Entry], composed: dict[str, Algorithm], pages: dict[str, str]
+) -> str:
+    """The text of a family's page: its members beside each other, then one by one."""
     rows = [
         (
-            f"[`{e.name}`](#{e.name})", _arxiv(e), _parent(e), _status(e),
-            _seam(e, composed), _cost(composed[e.name]), e.summary.rstrip("."),
+            f"[`{e.name}`](#{e.name})", _link(e.line("Parent"), family, pages), e.line("In short"),
+            _seam(e, composed), _cost(composed[e.name]),
         )
-        for e in entries
+        for e in members
     ]  # fmt: skip
-    heads = ("recipe", "arXiv", "parent", "status", "seam", "cost", "title")
-    pieces = [HEADER, _table(heads, rows), *(_section(entry, composed) for entry in entries)]
-    return "\n".join(pieces) + "\n"
+    return "\n".join(
+        [
+            f"# {family.title}\n\n{family.sentence}\n",
+            _table(("recipe", "parent", "in short", "stages", "cost"), rows),
+            PAGE_NOTE,
+            *(_section(entry, composed, _link(entry.line("Parent"), family, pages))
+              for entry in members),
+        ]
+    )  # fmt: skip
+
+
+def _link(recipe: str, here: Family, pages: dict[str, str]) -> str:
+    """A recipe's name as a link, from the page of a family."""
+    if recipe not in pages:
+        return recipe
+    page = "" if pages[recipe] == here.name else f"{pages[recipe]}.md"
+    return f"[{recipe}]({page}#{recipe})"
+
+
+def _anchor(title: str) -> str:
+    return re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-")
 
 
 def parts_page() -> str:
@@ -128,14 +203,14 @@ def _differing(
     entry: Entry, composed: dict[str, Algorithm]
 ) -> dict[str, tuple[Sequence[str], bool]]:
     """The parts of each stage that has some, and whether the parent has others there."""
-    parent = composed.get(_parent(entry))
+    parent = composed.get(entry.line("Parent"))
     theirs = notation.describe(parent) if parent else {}
     ours = notation.describe(composed[entry.name])
     return {stage: (texts, theirs.get(stage) != texts) for stage, texts in ours.items()}
 
 
 def _seam(entry: Entry, composed: dict[str, Algorithm]) -> str:
-    if _parent(entry) not in composed:
+    if entry.line("Parent") not in composed:
         return "all"
     found = _differing(entry, composed)
     return ", ".join(stage for stage, (_, differs) in found.items() if differs) or "none"
@@ -145,7 +220,7 @@ def _cost(algorithm: Algorithm) -> str:
     return "; ".join(costs(algorithm)) or "none"
 
 
-def _section(entry: Entry, composed: dict[str, Algorithm]) -> str:
+def _section(entry: Entry, composed: dict[str, Algorithm], parent: str) -> str:
     """One recipe: its equation, its parts and the columns that they read."""
     algorithm = composed[entry.name]
     rows = [
@@ -157,8 +232,9 @@ def _section(entry: Entry, composed: dict[str, Algorithm]) -> str:
     return "\n".join(
         [
             f"## {entry.name}\n",
-            f"{entry.summary} arXiv {_arxiv(entry)}. Code: {entry.line('Code')}. "
-            f"Parent: {_parent(entry)}. Status: {_status(entry)}.\n",
+            f"{entry.summary} arXiv [{entry.arxiv}](https://arxiv.org/abs/{entry.arxiv}). "
+            f"Code: {entry.line('Code')}. Parent: {parent}. Status: {entry.line('Status')}.\n",
+            f"- Choose it when {entry.line('Choose it when')}.",
             f"- Equation: `{entry.line('Equation')}`",
             f"- Differs from the parent: {entry.line('Differs from the parent')}.",
             f"- Differs from the paper: {entry.line('Differs from the paper')}.",
@@ -167,37 +243,6 @@ def _section(entry: Entry, composed: dict[str, Algorithm]) -> str:
             f"Reads: {reads}. Cost: {_cost(algorithm)}.\n",
         ]
     )
-
-
-def _family_order(entries: Iterable[Entry]) -> list[Entry]:
-    """Parents before their children, children by name."""
-    waiting = sorted(entries, key=lambda entry: entry.name)
-    names = {entry.name for entry in waiting}
-    done: list[Entry] = []
-    while waiting:
-        known = {entry.name for entry in done}
-        free = [e for e in waiting if _parent(e) in known or _parent(e) not in names]
-        assert free, "recipes name each other as parents"
-        done += free
-        waiting = [entry for entry in waiting if entry not in free]
-    return done
-
-
-def _first(pattern: str, entry: Entry) -> str:
-    found = re.search(pattern, entry.doc)
-    return found.group(1) if found else ""
-
-
-def _arxiv(entry: Entry) -> str:
-    return _first(r"arXiv (\d{4}\.\d{4,5})", entry)
-
-
-def _parent(entry: Entry) -> str:
-    return _first(r"Parent: (\w+)", entry)
-
-
-def _status(entry: Entry) -> str:
-    return _first(r"Status: (\w+)", entry)
 
 
 def settings_table() -> str:

@@ -42,6 +42,8 @@ class Entry:
     doc: str
     fields: tuple[Field, ...]
     reads: tuple[str, ...] = ()
+    # Parts that a recipe's own file puts in, beside those of its parent.
+    brings: tuple[str, ...] = ()
 
     @property
     def summary(self) -> str:
@@ -53,6 +55,12 @@ class Entry:
         ends = r"\.\s+[A-Z][a-z]+:|\.?\s*\n\s*[A-Z][^\n:]*:|\.?\s*\Z"
         found = re.search(rf"{label}:\s*(.+?)(?={ends})", self.doc, re.S)
         return " ".join(found.group(1).split()) if found else ""
+
+    @property
+    def arxiv(self) -> str:
+        """The number of the paper that a recipe cites first."""
+        found = re.search(r"arXiv (\d{4}\.\d{4,5})", self.doc)
+        return found.group(1) if found else ""
 
     def load(self) -> Any:
         """The class or function itself."""
@@ -186,7 +194,26 @@ def _read_recipes(path: Path) -> list[Entry]:
             continue
         fields = tuple(_parameters(source, node).values())
         doc = ast.get_docstring(node) or ""
-        found.append(Entry(name, "recipe", "recipes", module, name, doc, fields))
+        brings = tuple(dict.fromkeys(_parts_named(source, node)))
+        found.append(Entry(name, "recipe", "recipes", module, name, doc, fields, brings=brings))
+    return found
+
+
+def _parts_named(source: Source, function: ast.FunctionDef) -> list[str]:
+    """The parts that a recipe and the helpers in its file put in."""
+    found, waiting, seen = [], [function], set()
+    while waiting:
+        for node in ast.walk(waiting.pop(0)):
+            if not isinstance(node, ast.Name) or node.id in seen:
+                continue
+            seen.add(node.id)
+            module, _ = source.imported.get(node.id, ("", ""))
+            folder, _, name = module.removeprefix("strop.").replace(".", "/").rpartition("/")
+            helper = source.defined.get(node.id)
+            if folder in KINDS:
+                found.append(name)
+            elif isinstance(helper, ast.FunctionDef) and node.id.startswith("_"):
+                waiting.append(helper)
     return found
 
 

@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 from strop import catalogue
 from strop.cli import listing
 from strop.errors import UserError
+from strop.families import FAMILIES
 
 app = typer.Typer()
 app.command("recipes")(listing.recipes)
@@ -25,11 +26,52 @@ def say(*arguments: str) -> str:
     return result.output
 
 
-def test_every_recipe_stands_in_the_list():
-    lines = {line.split()[0]: line for line in say("recipes").splitlines() if line}
+def names(*arguments: str) -> list[str]:
+    return [item["name"] for item in json.loads(say("recipes", *arguments, "--json"))]
+
+
+@pytest.mark.parametrize("columns", ["80", "60"])
+def test_every_recipe_stands_on_a_line_of_80_columns_under_its_family(columns):
+    shown = CliRunner(env={"COLUMNS": columns}).invoke(app, ["recipes"]).output.splitlines()
+    assert max(map(len, shown)) <= 80
+    heads = [f"{family.name}: {family.title}" for family in FAMILIES]
+    assert [line for line in shown if line in heads] == heads
+    under, found = "", {}
+    for line in shown:
+        if line in heads:
+            under = line.split(":")[0]
+        elif line:
+            found[line.split()[0]] = (under, *line.split(maxsplit=2)[1:])
     for entry in catalogue.recipes():
-        assert entry.name in lines
-    assert lines["grpo"].split()[1:4] == ["2402.03300", "exact", "none"]
+        family, arxiv, words = found[entry.name]
+        assert (family, words) == (entry.line("Family"), entry.line("In short"))
+        assert arxiv == entry.arxiv
+        assert len(arxiv) == 10
+    order = list(found)
+    assert order.index("dr_grpo") + 1 == order.index("canon"), "a child follows its parent"
+
+
+def test_words_that_are_no_name_search():
+    assert names("ratios", "random") == names("random RATIOS") == ["rover"]
+    assert names("subtract_group_median") == names("group_median") == ["mc_grpo"], "parts"
+    assert set(names("staleness")) >= {"vcpo", "mrs"}, "families"
+    assert "bapo" in names("old", "answers")
+    assert "rloo" not in names("old", "answers"), "should hold"
+    assert names("MiniMax") == ["cispo"], "titles"
+    found = names("entropy")
+    assert {"entropy_bonus", "siren", "canon"} < set(found) < set(names())
+    assert "rloo" not in found
+    assert "1 recipe. `strop" in say("recipes", "MiniMax")
+
+
+def test_filters():
+    critics = names("--family", "critics")
+    assert "gae" in critics
+    assert critics == [e.name for e in catalogue.recipes() if e.line("Family") == "critics"]
+    assert names("--status", "abstract") == ["adhint", "advevo_public_baseline"]
+    assert names("hints", "--status", "abstract") == ["adhint"]
+    # With a filter a name is a word like another.
+    assert names("gspo", "--family", "baselines") == ["gspo_n"]
 
 
 def test_the_list_as_json_is_complete():
@@ -46,7 +88,10 @@ def test_page_of_a_recipe(name):
     assert page["differs_from_parent"]
     assert page["stages"]["sampling"] != []
     text = say("recipes", name)
-    for heading in ("Equation", "Parts, stage by stage", "Differs from the paper", "Parameters"):
+    assert f"Family: {page['family']}. In short: {page['in_short']}." in text
+    assert page["choose_it_when"] in " ".join(text.split())
+    headings = ("Choose it when", "Equation", "Parts, stage by stage", "Parameters")
+    for heading in (*headings, "Differs from the paper"):
         assert heading in text
     assert all(parameter["name"] in text for parameter in page["parameters"])
 
@@ -87,6 +132,15 @@ def test_equation_and_brackets_are_printed_as_they_stand():
     ("arguments", "message"),
     [
         (("recipes", "grp0"), "no recipe 'grp0', did you mean .*grpo"),
+        (("recipes", "--family", "entrpy"), "no family 'entrpy', did you mean entropy.*baselines,"),
+        (
+            ("recipes", "--status", "exat"),
+            "no status 'exat', did you mean exact.*partial, abstract",
+        ),
+        (
+            ("recipes", "cut-off", "--family", "critics", "--status", "abstract"),
+            "no recipe has all of: words 'cut-off', family 'critics', status 'abstract'",
+        ),
         (("parts", "clip_both_side"), "no part or folder 'clip_both_side', did you mean clip_both"),
         (("parts", "advantge"), "did you mean advantage"),
         (("parts", "grpo"), "grpo is a recipe; see `strop recipes grpo`"),

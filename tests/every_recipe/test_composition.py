@@ -10,6 +10,7 @@ from changed import candidates
 from strop import catalogue, notation
 from strop.algorithm import Algorithm
 from strop.errors import UserError
+from strop.families import FAMILIES
 
 ENTRIES = catalogue.recipes()
 every_recipe = pytest.mark.parametrize("entry", ENTRIES, ids=[e.name for e in ENTRIES])
@@ -40,9 +41,26 @@ def test_docstring_is_a_citation_with_differences(entry):
     assert re.search(r"Status: (exact|partial|abstract)\.", entry.doc)
     parent = re.search(r"Parent: (\w+)", entry.doc).group(1)
     assert parent == "none" or parent in NAMES
-    for line in ("Equation", "Differs from the parent", "Differs from the paper", "Try", "Code"):
+    assert entry.line("Family") in {family.name for family in FAMILIES}
+    differences = ("Differs from the parent", "Differs from the paper")
+    for line in ("In short", "Choose it when", "Equation", *differences, "Try", "Code"):
         assert entry.line(line), f"{entry.name} has no line {line}:"
     assert len(entry.doc.splitlines()) <= 25
+
+
+@every_recipe
+def test_when_to_choose_it_is_said_of_this_recipe_alone(entry):
+    said = " ".join(entry.line("Choose it when").split())
+    assert len(said.split()) >= 8, f"{entry.name}: say the situation"
+    assert len(said) <= 180, f"{entry.name}: one sentence"
+    title = entry.summary.rstrip(".").lower()
+    assert said.lower() != title
+    for other in ENTRIES:
+        if other.name != entry.name:
+            assert other.line("Choose it when").lower() != said.lower(), other.name
+            assert other.line("In short").lower() != entry.line("In short").lower(), other.name
+    # `strop recipes` has 80 columns; 47 are the longest name's, the paper's and the spaces.
+    assert len(entry.line("In short")) <= 33
 
 
 @every_recipe

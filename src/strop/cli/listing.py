@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.table import Table
 
-from strop import catalogue
+from strop import catalogue, families
 from strop.catalogue import Entry, Field
 from strop.errors import UserError
 from strop.seams import KINDS
@@ -27,6 +27,7 @@ RECIPE_LINES = {
     "differs_from_paper": "Differs from the paper",
     "try": "Try",
 }
+STATUSES = ("exact", "partial", "abstract")
 PART_LINES = {
     "reads": "Reads",
     "writes": "Writes",
@@ -38,16 +39,57 @@ PART_LINES = {
 
 
 def recipes(
-    name: Annotated[str | None, typer.Argument(help="A recipe; without it all are listed.")] = None,
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(help="A recipe, or words to search for; without them all are listed."),
+    ] = None,
+    family: Annotated[
+        str | None, typer.Option(help="Only those of one family (baselines, entropy, ...).")
+    ] = None,
+    status: Annotated[
+        str | None, typer.Option(help=f"Only those of one status: {', '.join(STATUSES)}.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
-    """List the published methods, or show one: its equation, parts, parameters and differences."""
-    if name is None:
-        found = [_citation(entry) for entry in catalogue.recipes()]
-        _print_json(found) if as_json else _print_recipes(found)
-    else:
-        page = _recipe_page(catalogue.find("recipe", name))
+    """List the published methods by family, search them, or show one with equation and parts.
+
+    Words are looked for in names, titles, families, when to choose it, and the parts it brings.
+    """
+    text = " ".join(words or ())
+    if not (family or status) and text in {entry.name for entry in catalogue.recipes()}:
+        page = _recipe_page(catalogue.find("recipe", text))
         _print_json(page) if as_json else _print_recipe(page)
+    else:
+        found = _matching(text, family, status)
+        _print_json([_citation(e) for e in found]) if as_json else _print_recipes(found)
+
+
+def _matching(text: str, family: str | None, status: str | None) -> list[Entry]:
+    """The recipes in which words begin so, of that family and status. Raises UserError."""
+    if family:
+        families.find(family)
+    if status and status not in STATUSES:
+        near = catalogue.nearest(status, STATUSES)
+        raise UserError(f"no status {status!r}{near}; they are {', '.join(STATUSES)}")
+    starts = [re.compile(rf"(?<![a-z0-9]){re.escape(word)}") for word in text.lower().split()]
+    told = [e for e in catalogue.recipes() if all(start.search(_told(e)) for start in starts)]
+    if not told:
+        catalogue.find("recipe", text)  # raises, with the nearest names
+    found = [
+        e for e in told if family in (None, e.line("Family")) and status in (None, e.line("Status"))
+    ]
+    if not found:
+        asked = {"words": text, "family": family, "status": status}
+        both = ", ".join(f"{key} {value!r}" for key, value in asked.items() if value)
+        raise UserError(f"no recipe has all of: {both}; leave one out")
+    return found
+
+
+def _told(entry: Entry) -> str:
+    """What a recipe is searched by, in small letters."""
+    labels = ("Family", "In short", "Choose it when")
+    own = (entry.name, entry.summary, *map(entry.line, labels), *entry.brings)
+    return "\n".join(own).lower()
 
 
 def parts(
@@ -96,9 +138,12 @@ def _citation(entry: Entry) -> dict[str, str]:
     return {
         "name": entry.name,
         "title": entry.summary.rstrip("."),
-        "arxiv": _first(r"arXiv (\d{4}\.\d{4,5})", entry.doc),
-        "status": _first(r"Status: (\w+)", entry.doc),
-        "parent": _first(r"Parent: (\w+)", entry.doc),
+        "arxiv": entry.arxiv,
+        "status": entry.line("Status"),
+        "parent": entry.line("Parent"),
+        "family": entry.line("Family"),
+        "in_short": entry.line("In short"),
+        "choose_it_when": entry.line("Choose it when"),
     }
 
 
@@ -196,13 +241,21 @@ def _table(*headings: str) -> Table:
     return table
 
 
-def _print_recipes(found: list[dict[str, str]]) -> None:
-    table = _table("recipe", "arXiv", "status", "parent", "title")
-    for item in found:
-        table.add_row(*(item[key] for key in ("name", "arxiv", "status", "parent", "title")))
+def _print_recipes(entries: list[Entry]) -> None:
+    """One line a recipe, none longer than 80 columns, whatever the terminal's width."""
     console = _console()
-    console.print(table)
-    console.print("\n`strop recipes NAME` shows one, `strop train NAME` runs it.")
+    width = max(len(entry.name) for entry in entries)
+    for family, members in families.grouped(entries).items():
+        console.print(f"{family.name}: {family.title}", style="bold")
+        for entry in members:
+            line = f"{entry.name:{width}}  {entry.arxiv}  {entry.line('In short')}"
+            console.print(line, soft_wrap=True)
+        console.print()
+    count = "1 recipe" if len(entries) == 1 else f"{len(entries)} recipes"
+    console.print(
+        f"{count}. `strop recipes NAME` shows one, `strop train NAME` runs it,\n"
+        "`strop recipes WORD` searches, --family and --status choose."
+    )
 
 
 def _print_recipe(page: dict[str, Any]) -> None:
@@ -211,6 +264,8 @@ def _print_recipe(page: dict[str, Any]) -> None:
     console.print(f"{page['name']}: {page['title']}", style="bold")
     console.print(f"arXiv {page['arxiv']}{where} (https://arxiv.org/abs/{page['arxiv']})")
     console.print(f"Code: {page['code']}. Parent: {page['parent']}. Status: {page['status']}.")
+    console.print(f"Family: {page['family']}. In short: {page['in_short']}.")
+    _section(console, "Choose it when", page["choose_it_when"])
     _section(console, "Equation", page["equation"])
     console.print("\nParts, stage by stage", style="bold")
     table = _table("stage", "parts")
