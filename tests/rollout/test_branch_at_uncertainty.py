@@ -8,7 +8,7 @@ from strop.errors import UserError
 from strop.part import Draw
 from strop.rollout.branch_at_uncertainty import BranchAtUncertainty, branching_metric
 from strop.rollout.drive import drive
-from strop.rollout.engines.base import Event
+from strop.rollout.engines.base import CAPABILITIES, Event
 from strop.rollout.sample_independently import SampleIndependently
 
 # Token 0 ends; after 1 the policy is almost sure, after 2 undecided between tokens 1 and 3.
@@ -138,6 +138,6 @@ def test_fields_are_checked():
         BranchAtUncertainty(explore=1.5)
     with pytest.raises(UserError, match="measure"):
         BranchAtUncertainty(measure="cosine")
-    engine = TableEngine(by_last_token(TABLE), capabilities=frozenset({"num_top"}))
+    engine = TableEngine(by_last_token(TABLE), capabilities=CAPABILITIES - {"fork"})
     with pytest.raises(UserError, match="fork"):
         drive(BranchAtUncertainty(explore=0.0)(DRAWS, Prompts(), torch.Generator()), engine)

@@ -152,7 +152,8 @@ def test_deadlock_is_an_error():
     ("command", "lacking"),
     [
         (Submit(Request((0,), 1, rules=(TopK(1),))), "rules"),
-        (Submit(Request((0,), 1, num_top=1)), "num_top"),
+        (Submit(Request((0,), 1, num_top=1)), "top"),
+        (Submit(Request((0,), 1, want=frozenset({"entropy"}))), "entropy"),
         (Submit(Request((0,), 1, pause_every=1)), "pause"),
         (Fork(0, 1), "fork"),
         (Resume(0), "pause"),

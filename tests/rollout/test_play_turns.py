@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from fakes.engine import TableEngine
+from fakes.engine import CAPABILITIES, TableEngine
 from models import tokenizer
 
 from strop.errors import UserError
@@ -130,7 +130,7 @@ def uneven(tokens):
 def test_forking_and_submitting_give_the_same_rollouts(num_slots):
     many = tuple(Draw(uid, 6) for uid in (10, 11, 12))
     forked = play(TableEngine(uneven, num_slots=num_slots), World(), many)
-    plain = TableEngine(uneven, capabilities=frozenset(), num_slots=num_slots)
+    plain = TableEngine(uneven, capabilities=CAPABILITIES - {"fork"}, num_slots=num_slots)
     submitted = play(plain, World(can_fork=False), many)
     assert forked.columns.keys() == submitted.columns.keys()
     for name, column in forked.columns.items():

@@ -6,6 +6,7 @@ from typing import Any
 
 from strop.part import Use
 from strop.rollout.engines.base import Engine
+from strop.rollout.engines.needs import check as check_engine
 from strop.training.config import RunConfig
 from strop.training.models import Loaded
 from strop.training.services import Services
@@ -14,7 +15,7 @@ from strop.training.setup import load_model, load_prompts, make_services, open_e
 
 @dataclass
 class Subject:
-    """Model, engine, services and the strategy that samples."""
+    """Model, engine, services and the strategy that samples, in its plain form."""
 
     loaded: Loaded
     engine: Engine
@@ -35,8 +36,11 @@ class Subject:
         task = load_prompts(config.data, config.reward, config.seed)
         loaded = load_model(config, model)
         engine = open_engine(config, config.engine.newest(), loaded)
+        sampler = Use(part.plain() if hasattr(part, "plain") else part)
+        check_engine([(f"rollout.{sampler.label}", sampler)], engine, config.engine.kind)
         services = make_services(config, loaded, task, part.max_tokens)
-        return cls(loaded, engine, services, replace(rollout, part=part))
+        services.attach(engine)
+        return cls(loaded, engine, services, sampler)
 
     def __enter__(self) -> "Subject":
         return self
@@ -47,7 +51,10 @@ class Subject:
         self.engine.close()
 
     def answer(self, prompt: str, num_samples: int, max_tokens: int, seed: int) -> list[Any]:
-        """Answers to a prompt given as text: (text, mean log-probability, how it ended)."""
+        """Answers to a prompt given as text: (text, mean log-probability, how it ended).
+
+        The mean is NaN where the engine does not tell it.
+        """
         from strop.rollout.drive import sample
         from strop.rollout.engines.base import Request
         from strop.tasks.encode import encode_prompt
@@ -62,7 +69,7 @@ class Subject:
         request = Request(
             tuple(ids), max_tokens=limit, temperature=part.temperature, rules=part.rules(),
             stop_ids=self.services.stop_ids, stop_strings=self.services.stop_strings, seed=seed,
-            want=frozenset({"logp_model"}),
+            want=self.services.wanted_statistics & {"logp_model"},
         )  # fmt: skip
 
         requests = [replace(request, seed=seed * 1000003 + n) for n in range(num_samples)]
@@ -71,6 +78,6 @@ class Subject:
 
 def _told(tokenizer: Any, events: Sequence[Any]) -> tuple[str, float, str]:
     ids = [token for event in events for token in event.ids]
-    logp = [value for event in events for value in event.logp_model]
+    logp = [value for event in events for value in event.told("logp_model")]
     text = tokenizer.decode(ids, skip_special_tokens=True)
     return text, sum(logp) / max(len(logp), 1), events[-1].ended

@@ -34,6 +34,11 @@ class CarryMetricForward:
     def __post_init__(self) -> None:
         require_one_of(self, "keep", ("mean", "first", "last"))
 
+    @property
+    def needs(self) -> frozenset[str]:
+        """The step's entropy is what the engine tells of it."""
+        return frozenset({"entropy"}) if self.metric == "entropy" else frozenset()
+
     def init(self) -> dict[str, float]:
         """Nothing seen yet."""
         return {"sum": 0.0, "count": 0.0, "first": 0.0}

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from strop.errors import UserError
 from strop.part import Result, require
@@ -28,6 +28,7 @@ class HoldEntropyWithCoefficient:
     UserError.
     """
 
+    needs: ClassVar[frozenset[str]] = frozenset({"entropy"})  # of the engine: the step's entropy
     # Knob that is set. Default: ours (the name of the term in the recipe).
     path: str = "terms.entropy.coef"
     # c before the first step. Default: released code (TRL's entropy_coef).

@@ -105,8 +105,8 @@ def _acted(
     reported = {
         "version_T": [event.version for event in events for _ in event.ids],
         "logp_behavior_T": list(chain.from_iterable(event.logp for event in events)),
-        "logp_sampler_T": list(chain.from_iterable(event.logp_model for event in events)),
-        "entropy_behavior_T": list(chain.from_iterable(event.entropy for event in events)),
+        "logp_sampler_T": list(chain.from_iterable(event.told("logp_model") for event in events)),
+        "entropy_behavior_T": list(chain.from_iterable(event.told("entropy") for event in events)),
     }
     for name, values in reported.items():
         if name in columns:

@@ -14,6 +14,7 @@ from strop.evaluation.samples import Estimate, Samples
 from strop.evaluation.summary import summarise
 from strop.part import Draw, Use
 from strop.rollout.drive import drive
+from strop.rollout.engines.needs import TOLD
 from strop.tasks.task import Prompt
 
 
@@ -57,12 +58,15 @@ def evaluate(
     if scored_P.max(initial=0) < max(ks):
         why = f": {services.failures[-1].message}" if services.failures else ""
         return Evaluated({}, batch, len(scored_P), f"too few answers could be scored{why}")
-    samples = _samples(batch, services, graded, scored_B)
+    samples = _samples(batch, services, graded, scored_B, engine.capabilities)
     estimates = summarise(samples, ks, seed=seed, leave_out=True)
     return Evaluated(estimates, batch, int((scored_P < max(ks)).sum()))
 
 
-def _samples(batch: Batch, services: Any, graded: Any, scored_B: np.ndarray) -> Samples:
+def _samples(
+    batch: Batch, services: Any, graded: Any, scored_B: np.ndarray, told: frozenset[str]
+) -> Samples:
+    """What is measured; `told` are the statistics that the engine gave."""
     _, texts = services.texts(batch)
     mask_T = batch["mask_T"]
     length_B = batch["length_B"].double()
@@ -72,8 +76,11 @@ def _samples(batch: Batch, services: Any, graded: Any, scored_B: np.ndarray) -> 
             0, rollout_T, batch[name][mask_T].double()
         )
         / length_B
-        for name in ("logp_sampler_T", "entropy_behavior_T")
+        for name, statistic in TOLD.items()
+        if statistic in told
     }
+    confidence_B = sums.get("logp_sampler_T")
+    entropy_B = sums.get("entropy_behavior_T")
     answer = load("part", services.task.answer) if services.task.answer else None
     return Samples(
         prompt_B=batch["group_B"].numpy(),
@@ -81,7 +88,7 @@ def _samples(batch: Batch, services: Any, graded: Any, scored_B: np.ndarray) -> 
         length_B=batch["length_B"].numpy(),
         truncated_B=batch["truncated_B"].numpy(),
         answer_B=None if answer is None else [answer(text) for text in texts],
-        confidence_B=sums["logp_sampler_T"].clamp(max=0.0).numpy(),
-        entropy_B=sums["entropy_behavior_T"].numpy(),
+        confidence_B=None if confidence_B is None else confidence_B.clamp(max=0.0).numpy(),
+        entropy_B=None if entropy_B is None else entropy_B.numpy(),
         scored_B=scored_B,
     )

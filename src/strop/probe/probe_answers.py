@@ -39,6 +39,7 @@ class ProbeAnswers:
 
     writes: ClassVar[tuple[str, ...]] = ("potential_T",)
     facts: ClassVar[frozenset[str]] = frozenset({"samples_again"})
+    needs: ClassVar[frozenset[str]] = frozenset({"top"})  # of the engine
     # Text that asks for the answer. Default: paper (heading and start of a box).
     opening: str = "\n\n**Final Answer**\n\\boxed{"
     # Column of the prompt's row with the right answer. Default: ours (the usual name).

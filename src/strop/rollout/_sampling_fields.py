@@ -36,6 +36,11 @@ class SamplingFields:
         require(self, "top_k", low=0)
         require(self, "min_p", low=0.0, high=1.0)
 
+    @property
+    def needs(self) -> frozenset[str]:
+        """What an engine must be able to do beside sampling."""
+        return frozenset({"rules"}) if self.rules() else frozenset()
+
     def rules(self) -> tuple[Any, ...]:
         """The cuts on the logits that differ from their defaults."""
         found: list[Any] = [TopK(self.top_k)] if self.top_k else []

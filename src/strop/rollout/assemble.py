@@ -42,8 +42,8 @@ def assemble(
 ) -> Batch:
     """One single-turn rollout per request, in order; requests of a draw lie together.
 
-    The requests asked for "logp_model" and "entropy". The prompt's tokens have mask 0 and
-    log-probabilities 0.
+    What the requests did not ask for of "logp_model" and "entropy" is void (NaN). The prompt's
+    tokens have mask 0 and log-probabilities 0.
     """
     return assemble_turns(
         draws,
@@ -91,8 +91,8 @@ def assemble_turns(
             "origin_T": torch.where(mask_T, 0, 1),
             "version_T": _answer_column(versions, mask_T, torch.int64),
             "logp_behavior_T": _answer_column([e.logp for e in events], mask_T),
-            "logp_sampler_T": _answer_column([e.logp_model for e in events], mask_T),
-            "entropy_behavior_T": _answer_column([e.entropy for e in events], mask_T),
+            "logp_sampler_T": _answer_column([e.told("logp_model") for e in events], mask_T),
+            "entropy_behavior_T": _answer_column([e.told("entropy") for e in events], mask_T),
             "rollout_K": rollout_K,
             "index_K": torch.arange(len(turns)) - first_B[rollout_K],
             "group_B": group_B,

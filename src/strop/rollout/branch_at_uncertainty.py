@@ -82,6 +82,11 @@ class BranchAtUncertainty(SamplingFields):
         require(self, "num_top", low=1)
         require_one_of(self, "measure", MEASURES)
 
+    @property
+    def needs(self) -> frozenset[str]:
+        """An answer goes on from another one, at the place that the likeliest tokens tell."""
+        return super().needs | {"fork", "top"}
+
     def plain(self) -> SampleIndependently:
         """The strategy that samples without branching, for evaluations."""
         return SampleIndependently(**self.sampling())

@@ -11,7 +11,7 @@ from strop.rollout.engines.base import Engine, Event, Finished, Request
 from strop.rollout.listen import listen
 
 Progress = Callable[[int, int], None]  # (requests ended, requests submitted) so far
-NEEDS = {"rules": "rules", "num_top": "num_top", "pause_every": "pause"}  # field -> capability
+NEEDS = {"rules": "rules", "num_top": "top", "pause_every": "pause"}  # field -> capability
 
 
 def drive(
@@ -143,7 +143,8 @@ class _Run:
 
 
 def _uses(fields: Mapping[str, Any]) -> set[str]:
-    return {capability for name, capability in NEEDS.items() if fields.get(name)}
+    wanted = frozenset(fields.get("want", ()))
+    return {capability for name, capability in NEEDS.items() if fields.get(name)} | wanted
 
 
 def _next_events(runs: list[_Run], engine: Engine, owners: dict[int, _Run]) -> list[Event]:

@@ -80,6 +80,11 @@ class GrowSegmentTree(SamplingFields):
                 f"{self.branching}"
             )
 
+    @property
+    def needs(self) -> frozenset[str]:
+        """Segments go on from the segment above them."""
+        return super().needs | {"fork"}
+
     def plain(self) -> SampleIndependently:
         """The strategy that samples without branching, for evaluations."""
         return SampleIndependently(**self.sampling())

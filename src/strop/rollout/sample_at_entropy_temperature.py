@@ -73,6 +73,11 @@ class SampleAtEntropyTemperature(SamplingFields):
         require(self, "quantile", low=0.0, high=1.0)
         require_one_of(self, "source_form", ("paper", "code"))
 
+    @property
+    def needs(self) -> frozenset[str]:
+        """Rules warm the tokens; what they are made of is read from the last step."""
+        return super().needs | ({"rules"} if self.tau else set())
+
     def init(self) -> dict[str, float]:
         """No step seen."""
         return {}

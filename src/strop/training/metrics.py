@@ -103,7 +103,8 @@ def _policy(batch: Batch) -> dict[str, float]:
     if bool(drawn_N.any()):
         found["sampling/age_steps"] = _mean(batch["step"] - 1 - version_N[drawn_N])
     entropy_N = entropy_N[~entropy_N.isnan()]  # void where no engine drew the token
-    if "advantage_T" in batch and bool(drawn_N.any()):
+    known_N = ~batch["logp_sampler_T"][batch["mask_T"]].isnan()
+    if "advantage_T" in batch and bool((drawn_N & known_N).any()):
         found["advantage/logp_covariance"] = _covariance(batch)
     return {**found, "entropy": _mean(entropy_N)} if entropy_N.numel() else found
 

@@ -85,6 +85,12 @@ class Services:
         own = (ENVIRONMENT,) if self.task.environment is not None else ()
         return (*own, *(spec.name for spec in self.grader.specs))
 
+    def attach(self, engine: Engine) -> None:
+        """Sample with this engine, and ask it for what it can tell."""
+        self.engine = engine
+        self.can_fork = "fork" in engine.capabilities
+        self.wanted_statistics &= engine.capabilities
+
     def begin_step(self, step: int) -> None:
         """Forget the failures of the step before; `step` is what rewards see as global_step."""
         self.step = step

@@ -11,6 +11,8 @@ from strop.algorithm import Algorithm, slow_value
 from strop.errors import UserError
 from strop.rollout._observation_tokens import known_ids
 from strop.rollout.engines.base import Engine
+from strop.rollout.engines.needs import check as check_engine
+from strop.rollout.engines.needs import check_trainable
 from strop.rollout.engines.open import EngineSettings
 from strop.rollout.play_turns import PlayTurns
 from strop.tasks.data_files import load_data
@@ -222,14 +224,16 @@ def _world(config: RunConfig, algorithm: Algorithm, loaded: Loaded, services: Se
         list(policy.parameters()), lr=0.0, betas=training.betas, weight_decay=training.weight_decay
     )
     engine = open_engine(config, config.engine, loaded)
-    services.can_fork = "fork" in engine.capabilities
+    kind = config.engine.kind
+    check_trainable(engine, kind)
+    check_engine(algorithm.uses(), engine, kind)
+    services.attach(engine)
     validation = task.validation[: config.evaluation.max_prompts if config.evaluation.every else 0]
     _check_rows(services, rollout, (*task.train, *validation))
     reference = _reference(algorithm, policy, loaded)
     critic = _critic(config, algorithm, policy)
     others = {"ref": reference, "critic": critic}
     services.policies = {"current": policy} | {k: v for k, v in others.items() if v is not None}
-    services.engine = engine
     return World(
         policy,
         reference,

@@ -5,6 +5,7 @@ Nothing here imports torch, so strategies and their tests can be read and run wi
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -17,8 +18,11 @@ if TYPE_CHECKING:
 
 Rule = Callable[["Tensor"], "Tensor"]
 Ended = Literal["", "paused", "stop", "length", "aborted"]
-CAPABILITIES = frozenset({"fork", "rules", "num_top", "pause"})
+# What an engine can tell of the tokens that it draws, beside their log-probabilities.
 STATISTICS = frozenset({"entropy", "logp_model", "top"})
+# fork: it goes on from another request. rules: it applies those of a request. pause: it stops after
+# so many tokens. weights: it takes new ones.
+CAPABILITIES = frozenset({"fork", "rules", "pause", "weights"}) | STATISTICS
 
 
 @dataclass(frozen=True)
@@ -80,6 +84,10 @@ class Event(NamedTuple):
     top: tuple[Mapping[int, float], ...] = ()  # num_top log-probs before temperature and rules
     ended: Ended = ""
 
+    def told(self, statistic: str) -> tuple[float, ...]:
+        """Of each new token "logp_model" or "entropy"; NaN where the engine does not tell it."""
+        return getattr(self, statistic) or (math.nan,) * len(self.ids)
+
 
 class Finished(NamedTuple):
     """A request and all its events so far, oldest first."""
@@ -134,7 +142,10 @@ class Engine(Protocol):
         ...
 
     def load_weights(self, state: Any, version: int) -> None:
-        """Sample with other weights from the next token on; state None: those in the model."""
+        """Sample with other weights from the next token on; state None: those in the model.
+
+        Raises UserError where the engine lacks the capability "weights".
+        """
         ...
 
     def newest(self) -> AbstractContextManager[None]:
