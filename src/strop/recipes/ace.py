@@ -27,7 +27,7 @@ def ace(
 
     Family: baselines.
     In short: overconfident errors weigh more.
-    Choose it when: wrong answers that have become likelier than under the reference persist, while
+    Choose it when: wrong answers persist that have become likelier than under the reference, while
     other errors should be left to explore.
     Equation: c_i = sum_t logp_t - sum_t logp_ref_t;
     A_i < 0: A_i <- A_i (1 + alpha log(1 + exp(c_i))), others stay.

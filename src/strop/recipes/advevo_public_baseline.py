@@ -30,8 +30,8 @@ def advevo_public_baseline(
 
     Family: turns.
     In short: attackers and defenders.
-    Choose it when: roles of several players work against each other, and everyone should be
-    compared with their own side.
+    Choose it when: attackers and defenders, or other opposed roles, learn together and everyone
+    should be compared with their own side.
     Equation: A_i = R_i - mean of R_j over those who had the role of i (all attackers, or all
     defenders); loss = -1/N sum_t min(rho A_t, clip(rho) A_t).
     Differs from the parent: games of several players; the role's mean is subtracted; no whitening

@@ -62,7 +62,7 @@ def areal_decoupled_ppo(
     Family: staleness.
     In short: clip anchored apart from sampler.
     Choose it when: answers are several steps old and used for several updates; the clip should
-    start at today's policy and not at the one that drew them.
+    start at today's policy, not at the one that drew them.
     Equation: loss = -1/N sum_t w min(u A, clip(u, 1 - clip_low, 1 + clip_high) A),
     u = pi / pi_prox, w = pi_prox / pi_behavior detached; pi_prox is pi when the step begins.
     Differs from the parent: old answers are weighed by w, the clip starts from the step's own

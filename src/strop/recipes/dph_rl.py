@@ -36,8 +36,8 @@ def dph_rl(
 
     Family: draws.
     In short: rehearses mastered prompts.
-    Choose it when: what the model could do at first must not be lost, and rehearsing its own stored
-    answers is cheaper than a reference model.
+    Choose it when: the breadth of what the model solved at first (pass@k) must not be lost; its own
+    stored answers are rehearsed, without a reference model.
     Equation: loss = grpo's on prompts that the first policy did not always solve + eta agg f(u) on
     its stored answers to the others, u = pi / pi_first of a token; forward: f = u - ln u - 1, js:
     u ln u - (u + 1) ln((u + 1) / 2), alpha: (u^(1-a) - (1-a) u - a) / (a (a - 1)).

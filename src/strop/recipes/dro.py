@@ -28,8 +28,8 @@ def dro(
 
     Family: ratios.
     In short: quadratic pull, no clip.
-    Choose it when: you prefer a smooth pull towards the step's first policy to a clip, make several
-    epochs, and can look for its strength.
+    Choose it when: a smooth pull towards the step's first policy suits you better than a clip; it
+    needs several epochs and a search for its strength.
     Equation: loss = -1/N sum_t (A logp - beta/2 (logp - logp_old)^2); weight of a token:
     A - beta (logp - logp_old).
     Differs from the parent: no ratio and no clip: a spring to the policy of the step's beginning.

@@ -35,8 +35,8 @@ def forking_token_mask(
 
     Family: credit.
     In short: only the open tokens, on dapo.
-    Choose it when: the gradient should go to the fifth of the tokens at which an answer could turn
-    either way, at dapo's settings.
+    Choose it when: the gradient should go only to the fifth of the tokens at which an answer could
+    turn either way, at dapo's settings.
     Equation: tau = (1 - rho)-quantile of H over an update's tokens;
     loss = -1/K sum_{H_t >= tau} min(rho_t A, clip(rho_t) A), K the number of those tokens.
     Differs from the parent: tokens of lower entropy have no gradient and do not count.
@@ -61,8 +61,8 @@ def top_entropy_quantile(
 
     Family: credit.
     In short: only the open tokens, on grpo.
-    Choose it when: you want TRL's form of that mask, or grpo's settings beneath it; the gradient
-    shrinks with the share that is kept.
+    Choose it when: only open tokens should learn, at grpo's settings and averaged as TRL does,
+    where the gradient shrinks with the share that is kept.
     Equation: loss = -1/N sum_{H_t >= tau} min(rho_t A, clip(rho_t) A), N all tokens, tau the
     (1 - rho)-quantile of H over an update's tokens; + beta KL(ref) on all tokens.
     Differs from the parent: tokens of lower entropy have no policy gradient but still count.

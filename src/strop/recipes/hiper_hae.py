@@ -63,8 +63,8 @@ def hiper_hae(
 
     Family: critics.
     In short: switch, subgoal, action apart.
-    Choose it when: the agent writes its subgoal and whether to keep it in a fixed form, and each
-    decision lasts a different time.
+    Choose it when: the agent states a subgoal and whether to keep it, in a fixed form, and these
+    choices last longer than single actions.
     Equation: a segment lasts from one switch to the next; action tokens get GAE over the turns of
     their segment, which ends in V_high of the next; subgoal tokens of its first turn GAE over
     segments; switch tokens the rewards left in the segment + V_high of the next - V_term.

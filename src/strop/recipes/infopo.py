@@ -37,8 +37,8 @@ def infopo(
 
     Family: turns.
     In short: turns paid for telling feedback.
-    Choose it when: the policy should learn to ask: turns whose reply changes what it does next
-    gain, above all where outcomes do not differ.
+    Choose it when: the policy should learn to ask: turns whose reply changes the next action gain,
+    above all where outcomes do not differ.
     Equation: A = A_out + beta sigmoid(-std_g / T) ratio A_int; A_int the z-score over the group's
     tokens of I_k / |action k|, I_k = mean logp of action k+1 given feedback k less that given a
     placeholder; ratio = min(1, max(std(A_out), 1) / std(A_int)); beta = beta0 exp(-decay epoch).

@@ -44,8 +44,8 @@ def mssr(
 
     Family: baselines.
     In short: one answer, the prompt's history.
-    Choose it when: a group for every prompt is too dear and prompts come round often enough that
-    each one's running success says something.
+    Choose it when: a group for every prompt is too dear, and prompts come round often enough that
+    each one's past success rate can be the baseline.
     Equation: r_i = R_i - a / (a + b); A_i = (r_i - mean r) / sqrt(max(var r, 1e-6)) over the step;
     A_t = A_i + min(alpha H_t, |A_i| / kappa); then a <- rho a + [R_i > 0.5], b likewise; rho
     from rho_max at KL 0 to rho_min at target_kl.

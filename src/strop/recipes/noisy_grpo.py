@@ -37,8 +37,8 @@ def noisy_grpo(
 
     Family: draws.
     In short: noise in prompts when sampling.
-    Choose it when: answers of a group are too alike; noise in the prompt makes others, trusted the
-    less the more noise there was.
+    Choose it when: answers of a group are too alike; noise in the prompt makes others, which are
+    trusted less the more noise there was.
     Equation: rollout i reads its prompt with noise n_i; P = p_alpha / (std_g^2 + p_alpha),
     K = P / (P + r), A = norm(norm(R) + K (norm(1 - n) - norm(R))), norm over the group.
     Differs from the parent: noise on the prompt while sampling, none in training, and its level

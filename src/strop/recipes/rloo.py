@@ -28,7 +28,7 @@ def rloo(
     Family: baselines.
     In short: mean of the group's other answers.
     Choose it when: groups are small and the baseline should not hold the answer's own reward, or
-    the price of leaving the reference belongs into the reward.
+    the price of leaving the reference belongs in the reward.
     Equation: A_i = R_i - mean_{j != i} R_j, R after the loss of beta sum_t (logp_old - logp_ref);
     loss = -1/B sum_i sum_t min(rho A_i, clip(rho, 1 - clip_low, 1 + clip_high) A_i).
     Differs from the parent: leave-one-out mean, no division by the deviation, tokens summed, and

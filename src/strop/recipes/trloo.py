@@ -27,8 +27,8 @@ def trloo(
 
     Family: turns.
     In short: leave-one-out mean per turn.
-    Choose it when: every turn has a reward of its own (tests after each repair, say) and belongs
-    beside the same turn of other rollouts.
+    Choose it when: every turn has a reward of its own (tests after each repair, say) and should be
+    compared with the same turn of other rollouts.
     Equation: A_{i,k} = Ret_{i,k} - mean_{j != i} Ret_{j,k} over the rollouts of the prompt that
     have a turn k, Ret_{i,k} = sum_{k' >= k} gamma^(k' - k) r_{i,k'}; a turn without others: Ret.
     Differs from the parent: every turn has its own advantage, left out of its own mean; no

@@ -43,8 +43,8 @@ def vcpo(
 
     Family: staleness.
     In short: careful steps on old answers.
-    Choose it when: answers are so old that clips throw most away; steps shrink with what they are
-    still worth, at one backward pass an answer.
+    Choose it when: answers are many steps old and a clip would throw most of them away; steps
+    shrink instead, at one backward pass an answer.
     Equation: A_i = (R_i - b_g) / sigma_g, b_g = sum W R / (sum W + eps), W = w^2 |g|^2,
     w_i = exp(sum_t logp_old - logp_behavior), g_i the gradient of the answer's log-probability;
     loss = -1/N sum_t min(w, cap) A logp; lr <- lr sqrt(min(1, (sum w)^2 / (B sum w^2) / base)).

@@ -31,8 +31,8 @@ def vespo(
 
     Family: ratios.
     In short: soft gate per whole answer.
-    Choose it when: old answers or many updates are to be weighed as whole answers, fading instead
-    of clipped; better short ones, as log-ratios add up.
+    Choose it when: old answers or many updates should be weighed by whole answers that fade out;
+    log-ratios add up over tokens, so answers had better be short.
     Equation: loss = -1/N sum_t phi(W) A logp, phi = exp(l + k W - l exp(W)) detached, W =
     clamp(sum_t (logp - logp_old), log 1e-8, 20); (k, l) is the good pair where A >= 0.
     Differs from the parent: no clip: a gate that is 1 at W = 0 and falls to both sides, the whole
