@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ragged import ragged_batch
 
-from strop import catalogue, kernel, notation, segments
+from strop import kernel, notation, segments
 from strop.algorithm import Term
 from strop.batch import Batch
 from strop.kernel import Tally, View
@@ -134,8 +134,8 @@ def test_chunks_of_tokens_sum_to_the_whole_in_token_scope(seed, size):
 SHARES = {
     "average_over_tokens": lambda tokens: 1.0,
     "average_per_sequence": lambda tokens: 1.0,
-    "sum_over_tokens": sum,
-    "average_sequence_sums": lambda tokens: sum(tokens) / len(tokens),
+    "average_by_constant_length(length=1, per_rollout=False)": sum,
+    "average_by_constant_length(length=1)": lambda tokens: sum(tokens) / len(tokens),
     "average_by_constant_length": lambda tokens: sum(tokens) / len(tokens) / 8,
 }
 
@@ -144,7 +144,7 @@ SHARES = {
 @pytest.mark.parametrize("name", SHARES)
 def test_shares_sum_to_what_the_average_says(name, seed):
     batch = ragged_batch(seed)
-    term = policy(average=Use(catalogue.load("part", name)()))
+    term = policy(average=notation.chain(name)[0])
     share_T = kernel.prepare([term], batch)["policy:share_T"]
     tokens = segments.count(batch["rollout_T"], batch.size("B"), batch["denominator_T"])
     counting = [n for n in tokens.tolist() if n]

@@ -135,12 +135,16 @@ def _parameters(kind: type) -> tuple[inspect.Parameter, ...]:
 
 
 def reads(use: Use) -> tuple[Read, ...]:
-    """The columns that the part reads at this place."""
+    """The columns that the part reads at this place.
+
+    A part's `unread` names the parameters that it needs no column for, as its fields stand.
+    """
     renamed = {**getattr(use.part, "columns", {}), **dict(use.columns)}
+    unread: frozenset[str] = getattr(use.part, "unread", frozenset())
     return tuple(
         Read(p.name, renamed.get(p.name, p.name), p.default is inspect.Parameter.empty)
         for p in parameters(use.part)
-        if p.name not in SPECIAL
+        if p.name not in SPECIAL and p.name not in unread
     )
 
 

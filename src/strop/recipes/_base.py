@@ -10,8 +10,6 @@ from strop.loss.average.average_by_constant_length import AverageByConstantLengt
 from strop.loss.average.average_over_tokens import AverageOverTokens
 from strop.loss.average.average_per_prompt import AveragePerPrompt
 from strop.loss.average.average_per_sequence import AveragePerSequence
-from strop.loss.average.average_sequence_sums import AverageSequenceSums
-from strop.loss.average.sum_over_tokens import SumOverTokens
 from strop.loss.penalty.penalise_kl_to_reference import PenaliseKlToReference
 from strop.part import Use, replace
 from strop.plan.split_into_minibatches import SplitIntoMinibatches
@@ -25,10 +23,10 @@ CLIP = ("clip_low", "clip_high")
 
 AVERAGES: dict[str, Any] = {
     "token-mean": AverageOverTokens(),
-    "token-sum": SumOverTokens(),
+    "token-sum": AverageByConstantLength(length=1, per_rollout=False),
     "seq-mean-token-mean": AveragePerSequence(),
     "seq-mean": AveragePerSequence(),
-    "seq-mean-token-sum": AverageSequenceSums(),
+    "seq-mean-token-sum": AverageByConstantLength(length=1),
     "seq-mean-token-sum-norm": AverageByConstantLength(),
     "token-sum-norm": AverageByConstantLength(per_rollout=False),
     "prompt-mean": AveragePerPrompt(),
@@ -38,12 +36,14 @@ AVERAGES: dict[str, Any] = {
 def average(aggregation: str, length: int = 0) -> Use:
     """The part behind an aggregation's usual name. Raises UserError for an unknown name.
 
-    `length` is the constant of "seq-mean-token-sum-norm"; 0: the run's longest answer.
+    `length` is the constant of those that end in "-norm"; 0: the run's longest answer.
     """
     if aggregation not in AVERAGES:
         hint = nearest(aggregation, AVERAGES) or f"; there are {', '.join(AVERAGES)}"
         raise UserError(f"no aggregation {aggregation!r}{hint}")
     part = AVERAGES[aggregation]
+    if length and not aggregation.endswith("-norm"):
+        raise UserError(f"aggregation {aggregation!r} has no length: leave it 0")
     return Use(replace(part, length=length) if length else part)
 
 

@@ -1,4 +1,4 @@
-"""The seven ways from token losses to one number, each against a loop and the others."""
+"""The ways from token losses to one number, each against a loop and the others."""
 
 from typing import Any
 
@@ -11,14 +11,16 @@ from strop.loss.average.average_by_constant_length import AverageByConstantLengt
 from strop.loss.average.average_over_tokens import AverageOverTokens
 from strop.loss.average.average_per_prompt import AveragePerPrompt
 from strop.loss.average.average_per_sequence import AveragePerSequence
-from strop.loss.average.average_sequence_sums import AverageSequenceSums
-from strop.loss.average.sum_over_tokens import SumOverTokens
+from strop.part import Use, reads
+
+TOKEN_SUM = AverageByConstantLength(1, per_rollout=False)
+SEQUENCE_SUM = AverageByConstantLength(1)
 
 ALL: tuple[Any, ...] = (
     AverageOverTokens(),
-    SumOverTokens(),
+    TOKEN_SUM,
     AveragePerSequence(),
-    AverageSequenceSums(),
+    SEQUENCE_SUM,
     AverageByConstantLength(10),
     AveragePerPrompt(),
 )
@@ -28,9 +30,9 @@ ALL: tuple[Any, ...] = (
     ("part", "expected"),
     [
         (AverageOverTokens(), 14 / 8),  # (2 * 1 + 6 * 2) / 8
-        (SumOverTokens(), 14.0),
+        (TOKEN_SUM, 14.0),
         (AveragePerSequence(), 1.5),  # (1 + 2) / 2
-        (AverageSequenceSums(), 7.0),  # (2 + 12) / 2
+        (SEQUENCE_SUM, 7.0),  # (2 + 12) / 2
         (AverageByConstantLength(10), 0.7),  # 7 / 10
         (AverageByConstantLength(), 7 / 6),  # 7 / the longest answer
         (AveragePerPrompt(), 7.0),  # one prompt: (2 + 12) / 2
@@ -57,14 +59,10 @@ def _loop(part: Any, batch, loss_T) -> float:
             groups.append(int(batch["group_B"][i]))
     if isinstance(part, AverageOverTokens):
         return sum(sums) / sum(sizes)
-    if isinstance(part, SumOverTokens):
-        return sum(sums)
     if isinstance(part, AveragePerSequence):
         return sum(s / n for s, n in zip(sums, sizes, strict=True)) / len(sums)
-    if isinstance(part, AverageSequenceSums):
-        return sum(sums) / len(sums)
     if isinstance(part, AverageByConstantLength):
-        return sum(sums) / len(sums) / part.length
+        return sum(sums) / (len(sums) if part.per_rollout else 1) / part.length
     per_prompt = [
         sum(s for s, g in zip(sums, groups, strict=True) if g == group) / groups.count(group)
         for group in set(groups)
@@ -72,7 +70,7 @@ def _loop(part: Any, batch, loss_T) -> float:
     return sum(per_prompt) / len(per_prompt)
 
 
-@pytest.mark.parametrize("part", ALL, ids=lambda part: type(part).__name__)
+@pytest.mark.parametrize("part", ALL, ids=repr)
 @pytest.mark.parametrize("seed", [0, 1])
 def test_matches_slow_loop(part, seed):
     batch = ragged_batch(seed, groups=(3, 1, 4, 2))
@@ -90,25 +88,26 @@ def test_matches_slow_loop(part, seed):
 
 def test_reductions():
     batch = ragged_batch(2, groups=(3, 3), lengths=(4, 4), num_turns=(1, 1), unscored=())
-    share = {type(part).__name__: run(part, batch).value for part in ALL}
+    share = {part: run(part, batch).value for part in ALL}
+    over_tokens = share[AverageOverTokens()]
     count = float(batch["denominator_T"].sum())
     close = torch.testing.assert_close
-    close(share["SumOverTokens"], share["AverageOverTokens"] * count)
-    close(share["AveragePerSequence"], share["AverageOverTokens"])  # equal lengths
-    close(share["AveragePerPrompt"], share["AverageSequenceSums"])  # equal groups
-    close(run(AverageByConstantLength(1), batch).value, share["AverageSequenceSums"])
+    close(share[TOKEN_SUM], over_tokens * count)
+    close(run(AverageByConstantLength(int(count), per_rollout=False), batch).value, over_tokens)
+    close(share[AveragePerSequence()], over_tokens)  # equal lengths
+    close(share[AveragePerPrompt()], share[SEQUENCE_SUM])  # equal groups
 
 
-@pytest.mark.parametrize("part", ALL, ids=lambda part: type(part).__name__)
+@pytest.mark.parametrize("part", ALL, ids=repr)
 def test_no_token_gives_zero_shares(part):
     batch = flat_batch((2, 6))
     batch = batch.set(denominator_T=torch.zeros(8, dtype=torch.bool))
     assert run(part, batch).value.tolist() == [0.0] * 8
 
 
-@pytest.mark.parametrize("part", ALL, ids=lambda part: type(part).__name__)
+@pytest.mark.parametrize("part", ALL, ids=repr)
 def test_one_token_has_the_whole_share(part):
-    expected = 0.1 if isinstance(part, AverageByConstantLength) else 1.0
+    expected = 1 / getattr(part, "length", 1)
     assert run(part, flat_batch((1,))).value.tolist() == pytest.approx([expected])
 
 
@@ -118,3 +117,8 @@ def test_constant_length_must_come_from_somewhere():
         AverageByConstantLength()(batch["denominator_T"], batch["rollout_T"], 2)
     with pytest.raises(UserError, match="length"):
         AverageByConstantLength(-1)
+
+
+def test_the_runs_length_is_read_only_without_one_of_its_own():
+    read = [{r.column for r in reads(Use(AverageByConstantLength(n)))} for n in (0, 1)]
+    assert read[0] - read[1] == {"max_length"}

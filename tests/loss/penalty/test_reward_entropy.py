@@ -1,9 +1,9 @@
 import torch
 from builders import flat_batch, run
 
+from strop.loss.average.average_by_constant_length import AverageByConstantLength
 from strop.loss.average.average_over_tokens import AverageOverTokens
 from strop.loss.average.average_per_sequence import AveragePerSequence
-from strop.loss.average.average_sequence_sums import AverageSequenceSums
 from strop.loss.penalty.reward_entropy import RewardEntropy
 
 
@@ -14,7 +14,7 @@ def test_worked_example():
     for average, expected in (
         (AverageOverTokens(), 2.0),
         (AveragePerSequence(), 2.0),
-        (AverageSequenceSums(), 3.0),
+        (AverageByConstantLength(1), 3.0),
     ):
         share_T = run(average, batch).value
         torch.testing.assert_close(float((share_T * result.value).sum()), expected)

@@ -11,16 +11,21 @@ from strop.part import require
 
 @dataclass(frozen=True)
 class AverageByConstantLength:
-    """A token's weight does not depend on how long its answer became (seq-mean-token-sum-norm).
+    """A token's weight does not depend on how long its answer became.
 
         share_t = denominator_t / (rollouts that count * L);   L = length, or max_length if 0
         without per_rollout: denominator_t / L, so that the step grows with the rollouts
 
+    Usual names: seq-mean-token-sum-norm, and with length 1 seq-mean-token-sum; token-sum-norm and
+    token-sum without per_rollout.
+
     Reads: denominator_T [T] bool, rollout_T [T] int, num_rollouts int, max_length [] int where
     length is 0.   Writes: share_T [T] float.
-    Source: arXiv 2503.20783, sec. 3.2 (a constant in place of the response length).
+    Source: arXiv 2503.20783, sec. 3.2 (a constant in place of the response length); code
+    verl-project/verl:verl/trainer/ppo/core_algos.py (agg_loss).
     Differs from the source: no; rollouts without a counting token do not count as rollouts.
-    Nearest part: average_sequence_sums; equal to it when length is 1.
+    Nearest part: average_over_tokens; equal to it without per_rollout when length is the number of
+    counting tokens.
     Edges: no token -> all shares 0; neither length nor max_length -> UserError.
     """
 
@@ -32,6 +37,11 @@ class AverageByConstantLength:
 
     def __post_init__(self) -> None:
         require(self, "length", low=0)
+
+    @property
+    def unread(self) -> frozenset[str]:
+        """A length of its own stands in for the run's."""
+        return frozenset({"max_length"}) if self.length else frozenset()
 
     def __call__(
         self,

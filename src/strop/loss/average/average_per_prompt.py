@@ -23,7 +23,8 @@ class AveragePerPrompt:
     Source: arXiv 2604.26326, eq. 5 (the inner mean over kept rollouts).
     Differs from the source: the paper leaves open how prompts without a kept rollout enter the
     outer mean; here they do not.
-    Nearest part: average_sequence_sums; equal to it when all prompts keep equally many rollouts.
+    Nearest part: average_by_constant_length; equal to it with length 1 when all prompts keep
+    equally many rollouts.
     Edges: no token -> all shares 0.
     """
 
