@@ -1,26 +1,13 @@
-"""Random ragged batches with every standard column, for property tests."""
+"""Random ragged batches with every column, for property tests."""
 
 import torch
 from torch import Tensor
 
-from strop import segments
-from strop.batch import COLUMNS, Batch, level_of
+from strop import catalogue, segments
+from strop.batch import DERIVED, Batch, level_of
+from strop.columns import Column
 
 NUM_STEPS = 10
-# Columns that parts write for each other.
-OWN = (
-    ("span_T", "int"), ("switch_K", "bool"), ("subgoal_K", "int"), ("entry_value_K", "float"),
-    ("segment_advantage_K", "float"), ("switch_advantage_K", "float"), ("switch_value_K", "float"),
-    ("correct_B", "bool"), ("decoy_B", "bool"), ("speedup_B", "float"), ("profiled_B", "float"),
-    ("marker_at_B", "int"), ("bundle_B", "int"), ("slot_B", "int"), ("bundle_score_B", "float"),
-    ("sequence_is_weight_B", "float"), ("grad_norm_B", "float"),
-    ("budget_B", "int"), ("format_B", "int"),
-    ("guess_seed_T", "int"), ("logp_proxy_T", "float"),
-    ("noise_level_B", "float"), ("prior_B", "float"),
-    ("kl_weight_T", "float"), ("difficulty_B", "difficulty"),
-    ("made_advantage_B", "float"),
-    ("rank_B", "float"), ("rank_speed_B", "float"), ("rank_turn_B", "float"),
-)  # fmt: skip
 
 
 def ragged_batch(
@@ -65,11 +52,13 @@ def ragged_batch(
         "preferred_B": 1 - 2 * (segments.order_within(group_B, len(group_sizes)) % 2),
     }  # fmt: skip
     rows = {"T": turn_T.shape[0], "K": rollout_K.shape[0], "B": num, "P": count_P}
-    for name, kind, *_ in (*COLUMNS, *OWN):
-        if name not in columns:
+    for name, column in catalogue.columns().items():
+        made_elsewhere = name in (*columns, *DERIVED) or column.numbered or name.endswith("_TV")
+        if level_of(name) and not made_elsewhere:
             shape = (rows[level_of(name)],) + ((2,) if name.endswith("_BM") else ())
-            columns[name] = _values(name, kind, shape, rng, dtype)
-    columns["logp_T"] = columns["logp_old_T"] + 0.2 * _values("", "float", mask_T.shape, rng, dtype)
+            columns[name] = made(column, shape, rng, dtype)
+    noise_T = torch.randn(mask_T.shape, generator=rng, dtype=dtype)
+    columns["logp_T"] = columns["logp_old_T"] + 0.2 * noise_T
     columns["gradient_T"] = columns["gradient_T"] & mask_T
     columns["denominator_T"] = (columns["denominator_T"] & mask_T) | columns["gradient_T"]
     columns["reward_B"] = torch.where(group_B == 0, 1, columns["reward_B"].round())
@@ -77,20 +66,24 @@ def ragged_batch(
     return Batch(columns)
 
 
-def _values(
-    name: str, kind: str, shape: tuple[int, ...], rng: torch.Generator, dtype: torch.dtype
+def made(
+    column: Column, shape: tuple[int, ...], rng: torch.Generator, dtype: torch.dtype = torch.float64
 ) -> Tensor:
-    if kind == "bool":
-        return torch.randint(0, 4, shape, generator=rng) > 0
-    if kind == "difficulty":
-        return torch.randint(0, 3, shape, generator=rng)
-    if kind == "int":
-        return torch.randint(0, 5, shape, generator=rng)
-    if name.startswith(("logp", "mean_logp")):
-        return -3 * torch.rand(shape, generator=rng, dtype=dtype) - 0.1
-    if name.startswith(("entropy", "correction", "difficulty")):
-        return torch.rand(shape, generator=rng, dtype=dtype) + 0.1
-    return torch.randn(shape, generator=rng, dtype=dtype)
+    """A random column, as its record says."""
+    kind, *numbers = column.random.split(":")
+    if kind == "flag":
+        return torch.rand(shape, generator=rng) < float(numbers[0])
+    if kind == "key":
+        low, high = (0, *map(int, numbers))[-2:]
+        return torch.randint(low, high, shape, generator=rng)
+    if kind == "normal":
+        return torch.randn(shape, generator=rng, dtype=dtype)
+    if kind in ("uniform", "positive", "logp"):
+        start, width = {"uniform": (0.0, 1.0), "positive": (0.1, 1.0), "logp": (-0.1, -3.0)}[kind]
+        return start + width * torch.rand(shape, generator=rng, dtype=dtype)
+    number = float(column.random)
+    whole = column.dtype == "int"
+    return torch.full(shape, int(number) if whole else number, dtype=None if whole else dtype)
 
 
 def with_noise_outside(batch: Batch, value: float = float("nan")) -> Batch:

@@ -68,7 +68,7 @@ def test_call_and_write():
     assert after["first_B"].equal(3 * batch["outcome_B"])
     assert after["copy_B"].equal(batch["outcome_B"])
     assert "first_B" not in batch
-    given = parts.call(use, batch.set(extra_B=batch["difficulty_P"].new_ones(batch.size("B"))),
+    given = parts.call(use, batch.set(extra_B=batch["reward_B"].new_ones(batch.size("B"))),
                        rng=torch.Generator())  # fmt: skip
     assert given.value[1].eq(1).all()
 

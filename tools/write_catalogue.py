@@ -14,11 +14,12 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from strop import catalogue, families, notation
+from strop import catalogue, columns, families, notation
 from strop import part as parts
 from strop.algorithm import Algorithm
-from strop.batch import COLUMNS, DERIVED, LEVELS, SIZES, level_of
+from strop.batch import LEVELS, SIZES, level_of
 from strop.catalogue import Entry
+from strop.columns import Column
 from strop.cost import costs
 from strop.families import Family
 from strop.schedule import SCHEDULES
@@ -59,17 +60,6 @@ notation.
 Beside each part stands its nearest other one, and what tells them apart or makes them equal: that
 difference is why it exists.
 """
-DERIVED_MEANING = {
-    "rollout_T": "row of the token's rollout",
-    "group_T": "row of the token's prompt group",
-    "group_K": "row of the turn's prompt group",
-    "length_B": "tokens that the policy generated",
-    "size_B": "all tokens, prompt included",
-    "index_B": "the rollout's own row",
-    "num_turns": "turns of the batch, an int",
-    "num_rollouts": "rollouts of the batch, an int",
-    "num_groups": "prompt groups of the batch, an int",
-}
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -280,21 +270,37 @@ def schedules_table() -> str:
 
 def columns_table() -> str:
     """Every standard column, by table."""
-    levels = {"": "run", **LEVELS}
-    ordered = sorted(
-        COLUMNS, key=lambda column: ["T", "K", "B", "P", ""].index(level_of(column[0]))
-    )
-    rows = [
-        (f"`{c.name}`", levels[level_of(c.name)], c.dtype, c.unit, c.writer, c.meaning)
-        for c in ordered
-    ]
-    return _table(("column", "table", "dtype", "unit", "written by", "meaning"), rows).rstrip()
+    heads = ("column", "table", "dtype", "unit", "written by", "padded door", "meaning")
+    kept = [c for c in columns.STANDARD if c.writer != "batch"]
+    return _table(heads, [_column(c, c.writer) for c in _by_table(kept)]).rstrip()
+
+
+def declared_table() -> str:
+    """Every column that a part declares, by table."""
+    heads = ("column", "table", "dtype", "unit", "declared by", "padded door", "meaning")
+    own = [(c, e.name) for e in catalogue.parts() if e.declares for c in e.load().declares]
+    by = {column.name: part for column, part in reversed(own)}
+    kept = _by_table(dict(own))
+    return _table(heads, [_column(c, f"`{by[c.name]}`") for c in kept]).rstrip()
 
 
 def derived_table() -> str:
     """The columns that follow from others."""
-    rows = [(f"`{name}`", DERIVED_MEANING[name]) for name in DERIVED]
+    rows = [(f"`{c.name}`", c.meaning) for c in columns.STANDARD if c.writer == "batch"]
     return _table(("column", "meaning"), rows).rstrip()
+
+
+def _by_table(records: Iterable[Column]) -> list[Column]:
+    return sorted(records, key=lambda c: ["T", "K", "B", "P", ""].index(level_of(c.name)))
+
+
+def _column(column: Column, source: str) -> tuple[str, ...]:
+    name = column.name
+    if column.numbered:
+        name = f"{name.removesuffix('_T')}_NUMBER_T"
+    table = {"": "run", **LEVELS}[level_of(name)]
+    door = ", ".join(f"`{one}`" for one in column.names)
+    return (f"`{name}`", table, column.dtype, column.unit, source, door, column.meaning)
 
 
 TABLES = {
@@ -302,6 +308,7 @@ TABLES = {
     "shipped": shipped_table,
     "schedules": schedules_table,
     "columns": columns_table,
+    "declared": declared_table,
     "derived": derived_table,
 }
 

@@ -12,9 +12,10 @@ from torch import Tensor
 from strop import catalogue, notation, segments
 from strop import part as parts
 from strop._padded_turns import Layout, layout_of
-from strop.algorithm import Algorithm, is_current, is_head
+from strop.algorithm import Algorithm
 from strop.batch import SIZES, Batch, level_of
 from strop.chains import Chains
+from strop.columns import is_current, is_head
 from strop.errors import UserError
 from strop.schedule import Schedule
 

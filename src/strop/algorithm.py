@@ -4,27 +4,17 @@
 """
 
 import dataclasses
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from strop import part as parts
+from strop.columns import is_head
 from strop.errors import UserError
 from strop.part import Use
 from strop.schedule import Schedule
 from strop.seams import CHAINS, SINGLE, SLOTS, STAGES
 
-# Columns that the trainer computes when something reads them, just before the first reader.
-REFRESHED = frozenset(
-    {
-        "logp_old_T", "entropy_old_T", "mean_logp_old_T", "sum_pi_squared_old_T", "logp_ref_T",
-        "logp_sampler_T",
-    }
-)  # fmt: skip
-CURRENT = ("logp_T", "entropy_T", "mean_logp_T")
-# Current columns over a part of the vocabulary, with a number in their name: nucleus_entropy_0.8_T.
-NUMBERED = re.compile(r"(nucleus_entropy|nucleus_below_entropy|min_p_kl)_[0-9.e-]+_T")
 LEARNERS = ("policy", "critic")
 
 
@@ -178,36 +168,6 @@ class Algorithm:
             if isinstance(value, Schedule)
         }
         return self.with_knobs(scheduled)
-
-
-def is_current(column: str) -> bool:
-    """Whether the column is the policy's of now, and carries gradient."""
-    return column in CURRENT or NUMBERED.fullmatch(column) is not None
-
-
-def is_value(column: str) -> bool:
-    """Whether a critic may compute the column: value_T, value_low_T, value_old_T, value_slow_T."""
-    return column.startswith("value_") and column.endswith("_T")
-
-
-def is_head(column: str) -> bool:
-    """Whether the column is that of a head as it is now."""
-    return is_value(column) and not column.endswith(("_old_T", "_slow_T"))
-
-
-def old_value(column: str) -> str:
-    """The column of a head as it was when the step began: value_low_T -> value_low_old_T."""
-    return f"{column.removesuffix('_T')}_old_T"
-
-
-def slow_value(column: str) -> str:
-    """The column of a head's slow copy, which trails behind it: value_T -> value_slow_T."""
-    return f"{column.removesuffix('_T')}_slow_T"
-
-
-def sees_token(column: str) -> bool:
-    """Whether a head reads the state after the token, the value of an action, not before it."""
-    return column.startswith("value_after_")
 
 
 def trained_values(term: Term) -> tuple[str, ...]:

@@ -13,11 +13,14 @@ import re
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from strop._source import ROOT, Source, read
 from strop.errors import UserError
 from strop.seams import KINDS
+
+if TYPE_CHECKING:
+    from strop.columns import Column
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,7 @@ class Entry:
     reads: tuple[str, ...] = ()
     # Parts that a recipe's own file puts in, beside those of its parent.
     brings: tuple[str, ...] = ()
+    declares: tuple[str, ...] = ()  # names of its own columns
 
     @property
     def summary(self) -> str:
@@ -109,6 +113,19 @@ def find(kind: str, name: str) -> Entry:
     )
 
 
+def declarer(column: str) -> Entry | None:
+    """The part that declares a column of its own by this name; None where no built-in part does."""
+    return next((entry for entry in parts() if column in entry.declares), None)
+
+
+@functools.cache
+def columns() -> dict[str, "Column"]:
+    """All columns that there are, by name: the standard ones and those that parts declare."""
+    from strop.columns import together  # which needs torch
+
+    return together(entry.load() for entry in parts() if entry.declares)
+
+
 def load(kind: str, name: str) -> Any:
     """The class of a part or the function of a recipe.
 
@@ -163,7 +180,20 @@ def _read_part(path: Path, folder: str) -> Entry | None:
     module = f"strop.{folder.replace('/', '.')}.{path.stem}"
     doc = ast.get_docstring(node) or ""
     fields = tuple(_class_fields(source, node).values())
-    return Entry(path.stem, "part", folder, module, node.name, doc, fields, reads)
+    return Entry(
+        path.stem, "part", folder, module, node.name, doc, fields, reads, declares=_declared(node)
+    )
+
+
+def _declared(node: ast.ClassDef) -> tuple[str, ...]:
+    """The names in `declares = (Column("budget_B", ...), ...)`."""
+    values = [
+        item.value
+        for item in node.body
+        if isinstance(item, ast.AnnAssign) and ast.unparse(item.target) == "declares" and item.value
+    ]
+    calls = [call for value in values for call in ast.walk(value) if isinstance(call, ast.Call)]
+    return tuple(ast.literal_eval(call.args[0]) for call in calls)
 
 
 def _class_fields(source: Source, node: ast.ClassDef) -> dict[str, Field]:

@@ -9,25 +9,23 @@ Each in one line: the stage, the part, and what to do.
 from collections.abc import Sequence
 
 from strop import part as parts
-from strop.algorithm import (
+from strop.algorithm import LEARNERS, Algorithm, Term, trained_values
+from strop.batch import DERIVED
+from strop.columns import (
     CURRENT,
-    LEARNERS,
+    KNOWN,
     REFRESHED,
-    Algorithm,
-    Term,
+    RUN_WIDE,
     is_current,
     is_value,
     old_value,
     slow_value,
-    trained_values,
-)
-from strop.batch import COLUMNS, DERIVED
+)  # fmt: skip
 from strop.errors import UserError
 from strop.part import Use
 from strop.seams import PLACES, SEAM_OF, SPECIAL, Place, kinds_at, place_at
 
 Placed = tuple[str, Use]
-RUN_WIDE = ("step", "num_steps", "max_length")
 # What the trainer itself takes from the batch when the stages are through.
 TAKEN = frozenset(
     {"reward_B", "outcome_B", "scored_B", "reward_BM", "advantage_T", "gradient_T", "denominator_T"}
@@ -262,7 +260,6 @@ def _provided(column: str, have: set[str]) -> bool:
 
 
 def _missing(path: str, use: Use, column: str) -> str:
-    known = {c.name: c for c in COLUMNS}
     stage = path.split(".")[0]
     if column == "advantage_T":
         return (
@@ -274,10 +271,10 @@ def _missing(path: str, use: Use, column: str) -> str:
             f"{stage}: {use.label} reads {column}, for which there is no critic: add a term with "
             "regress_value and the learner critic, as the recipe gae has"
         )
-    if column not in known:
+    if column not in KNOWN:
         return f"{stage}: {use.label} reads {column}, which no part before it writes"
-    writer = known[column].writer
+    writer = KNOWN[column].writer
     return (
-        f"{stage}: {use.label} reads {column} ({known[column].meaning}), which nothing before it "
+        f"{stage}: {use.label} reads {column} ({KNOWN[column].meaning}), which nothing before it "
         f"writes; add a part of the stage '{writer}' that does"
     )

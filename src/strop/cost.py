@@ -1,7 +1,8 @@
 """What a step of a method costs beside sampling its rollouts and one update on them."""
 
 from strop import part as parts
-from strop.algorithm import REFRESHED, Algorithm
+from strop.algorithm import Algorithm
+from strop.columns import REFRESHED
 from strop.training.refresh import wanted_columns
 
 # Facts of probes that keep the engine or the policy busy once more.

@@ -16,8 +16,9 @@ import torch
 from torch import Tensor
 
 from strop import part as parts
-from strop.algorithm import CURRENT, Term, is_current, trained_values
+from strop.algorithm import Term, trained_values
 from strop.batch import SIZES, Batch, SizeName, level_of
+from strop.columns import CURRENT, is_current
 from strop.loss.head_types import Distribution
 from strop.part import Selected
 from strop.schedule import Schedule

@@ -11,7 +11,7 @@ from changed import changed_values
 
 from strop import catalogue, notation
 from strop import part as parts
-from strop.batch import COLUMNS, DERIVED, SIZES
+from strop.batch import SIZES
 from strop.catalogue import ROOT, camel
 from strop.part import Use
 from strop.seams import SPECIAL
@@ -128,20 +128,17 @@ def test_sizes_of_tables_are_asked_for_and_never_measured(entry):
 
 
 @every_part
-def test_reads_only_what_something_writes(entry):
-    known = {c.name for c in COLUMNS} | set(DERIVED) | {"max_length"}
-    known |= {"logq_TV", "logq_ref_TV", "logq_old_TV"}
-    for other in ENTRIES:
-        known |= set(parts.writes(Use(other.load()())))
-    for read in parts.reads(Use(entry.load()())):
-        assert not read.required or read.column in known, f"nothing writes {read.column}"
+def test_every_column_that_it_reads_or_writes_is_declared(entry):
+    use, known = Use(entry.load()()), catalogue.columns()
+    for column in (*(read.column for read in parts.reads(use)), *parts.writes(use)):
+        assert column in known, f"declare {column} in the part that brings it"
 
 
 @every_part
 def test_imports_only_batch_segments_and_part(entry):
     """A folder of parts imports the core and its own folder, nothing beside it."""
     top = entry.folder.split("/")[0]
-    core = ("batch", "segments", "part", "schedule", "errors")
+    core = ("batch", "columns", "segments", "part", "schedule", "errors")
     for node in ast.walk(ast.parse(source(entry))):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("strop."):
             assert node.module.split(".")[1] in (*core, top), node.module

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from padded import inputs_for, padded, rows, with_noise
 
 from strop import catalogue, functional, kernel, notation
-from strop.algorithm import is_current
+from strop.columns import is_current
 
 NAMES = [entry.name for entry in catalogue.recipes()]
 # Recipes whose beta is no penalty but the level of a quantile.

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from strop import segments
+from strop.columns import Column
 from strop.part import Result
 
 
@@ -30,6 +31,15 @@ class BackUpTreeValues:
     """
 
     writes: ClassVar[tuple[str, ...]] = ("prefix_value_T", "value_std_T")
+    declares: ClassVar[tuple[Column, ...]] = (
+        Column(
+            "value_std_T",
+            "float",
+            "deviation of the values below the node; NaN: none",
+            "reward",
+            random="uniform",
+        ),
+    )
 
     def __call__(
         self,

@@ -7,6 +7,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from strop import segments
+from strop.columns import Column
 from strop.part import require
 
 
@@ -26,6 +27,9 @@ class CutAtUnlikelyTokens:
     """
 
     writes: ClassVar[tuple[str, ...]] = ("cut_T",)
+    declares: ClassVar[tuple[Column, ...]] = (
+        Column("cut_T", "bool", "a segment of the answer begins here", random="flag:0.5"),
+    )
     # Probability below which a token is unlikely. Default: paper (0.9).
     p0: float = 0.9
     # Every so many unlikely tokens one cut. Default: paper (5).

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from strop import segments
 from strop.batch import Batch
+from strop.columns import Column
 from strop.part import require
 from strop.probe._answers import grade, new_tokens, prefixes
 
@@ -31,6 +32,15 @@ class EstimateValuesByContinuing:
     """
 
     writes: ClassVar[tuple[str, ...]] = ("prefix_value_T",)
+    declares: ClassVar[tuple[Column, ...]] = (
+        Column(
+            "prefix_value_T",
+            "float",
+            "expected outcome before it; NaN: none",
+            "reward",
+            random="uniform",
+        ),
+    )
     facts: ClassVar[frozenset[str]] = frozenset({"samples_again"})
     # Answers for each beginning. Default: paper (9 for GSM8K, 4 for MATH).
     num_continuations: int = 9

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from strop.batch import Batch
+from strop.columns import Column
 from strop.errors import UserError
 
 
@@ -27,6 +28,15 @@ class FindMarker:
     """
 
     writes: ClassVar[tuple[str, ...]] = ("marker_at_B",)
+    declares: ClassVar[tuple[Column, ...]] = (
+        Column(
+            "marker_at_B",
+            "int",
+            "token where the text begins; -1: nowhere",
+            "token",
+            random="key:-1:5",
+        ),
+    )
     # The text. Default: ours (how a block of Python begins).
     marker: str = "```python"
 

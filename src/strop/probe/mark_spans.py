@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from strop.batch import Batch
+from strop.columns import Column
 from strop.errors import UserError
 from strop.part import Result
 
@@ -34,6 +35,13 @@ class MarkSpans:
     """
 
     writes: ClassVar[tuple[str, ...]] = ("span_T", "switch_K", "subgoal_K")
+    declares: ClassVar[tuple[Column, ...]] = (
+        Column(
+            "span_T", "int", "bits: 1 switch, 2 subgoal, 4 action", door=("spans",), random="key:8"
+        ),
+        Column("switch_K", "bool", "the turn begins a subgoal"),
+        Column("subgoal_K", "int", "the subgoal's text", "key", random="key:3"),
+    )
     # Text before and after the switch. Default: released code.
     switch_tags: tuple[str, ...] = ("<switch>", "</switch>")
     # Text before and after the subgoal. Default: released code.

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from strop.batch import Batch
+from strop.columns import Column
 from strop.errors import UserError
 
 
@@ -27,6 +28,9 @@ class MarkStepEnds:
     """
 
     writes: ClassVar[tuple[str, ...]] = ("step_end_T",)
+    declares: ClassVar[tuple[Column, ...]] = (
+        Column("step_end_T", "bool", "a step of the answer ends here"),
+    )
     # Text at the end of a step. Default: paper (a full stop and a blank line).
     marker: str = ".\n\n"
     # Text after which no step ends; empty: none. Default: paper (the end of the thinking block).

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from strop import segments
 from strop.batch import Batch
+from strop.columns import Column
 from strop.errors import UserError
 from strop.probe._contexts import Context, mean_logp, turns_of
 
@@ -33,6 +34,15 @@ class MeasureFeedbackGain:
     """
 
     writes: ClassVar[tuple[str, ...]] = ("gain_K",)
+    declares: ClassVar[tuple[Column, ...]] = (
+        Column(
+            "gain_K",
+            "float",
+            "what the turn's feedback did to the next action",
+            "nats",
+            door=("turn_gains",),
+        ),
+    )
     facts: ClassVar[frozenset[str]] = frozenset({"scores_again"})
     # Text in place of the feedback. Default: paper.
     placeholder: str = "No information found."

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from strop import segments
 from strop.batch import Batch
+from strop.columns import Column
 from strop.part import require
 
 
@@ -29,6 +30,14 @@ class MeasurePromptConfidence:
     """
 
     writes: ClassVar[tuple[str, ...]] = ("prompt_confidence_B",)
+    declares: ClassVar[tuple[Column, ...]] = (
+        Column(
+            "prompt_confidence_B",
+            "float",
+            "how sure the policy is of the prompt, 0 to 1",
+            random="uniform",
+        ),
+    )
     facts: ClassVar[frozenset[str]] = frozenset({"scores_again"})
     # Share of the tokens, the least likely ones, that make up the confidence. Default: paper.
     share: float = 0.2

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from strop import segments
 from strop.batch import Batch
+from strop.columns import Column
 
 CLAMP_NATS = 20.0
 
@@ -32,6 +33,20 @@ class MeasureRolloutGradients:
     """
 
     writes: ClassVar[tuple[str, ...]] = ("sequence_is_weight_B", "grad_norm_B")
+    declares: ClassVar[tuple[Column, ...]] = (
+        Column(
+            "sequence_is_weight_B",
+            "float",
+            "importance weight of the whole answer",
+            random="positive",
+        ),
+        Column(
+            "grad_norm_B",
+            "float",
+            "length of the gradient of its log-probability",
+            random="uniform",
+        ),
+    )
 
     def __call__(
         self,

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from strop.batch import Batch
+from strop.columns import Column
 from strop.part import require
 
 TINY = 1e-8
@@ -35,6 +36,11 @@ class MeasureStateRanks:
     """
 
     writes: ClassVar[tuple[str, ...]] = ("rank_B", "rank_speed_B", "rank_turn_B")
+    declares: ClassVar[tuple[Column, ...]] = (
+        Column("rank_B", "float", "effective rank of the states", random="uniform"),
+        Column("rank_speed_B", "float", "how fast it grows", random="uniform"),
+        Column("rank_turn_B", "float", "how that speed changes", random="uniform"),
+    )
     facts: ClassVar[frozenset[str]] = frozenset({"scores_again"})
     # Tokens from one prefix to the next. Default: released code (40).
     stride: int = 40

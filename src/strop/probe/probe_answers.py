@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from strop.batch import Batch
+from strop.columns import Column
 from strop.errors import UserError
 from strop.part import require
 from strop.probe._answers import new_tokens, prefixes
@@ -38,6 +39,14 @@ class ProbeAnswers:
     """
 
     writes: ClassVar[tuple[str, ...]] = ("potential_T",)
+    declares: ClassVar[tuple[Column, ...]] = (
+        Column(
+            "potential_T",
+            "float",
+            "potential after the step that it ends; NaN: none",
+            random="uniform",
+        ),
+    )
     facts: ClassVar[frozenset[str]] = frozenset({"samples_again"})
     needs: ClassVar[frozenset[str]] = frozenset({"top"})  # of the engine
     # Text that asks for the answer. Default: paper (heading and start of a box).

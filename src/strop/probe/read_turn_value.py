@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from strop import segments
+from strop.columns import Column
 from strop.errors import UserError
 from strop.part import Result, require_one_of
 
@@ -35,6 +36,9 @@ class ReadTurnValue:
     """
 
     writes: ClassVar[tuple[str, ...]] = ("value_K", "at_T")
+    declares: ClassVar[tuple[Column, ...]] = (
+        Column("at_T", "bool", "the token at which the value was read", random="flag:0.8"),
+    )
     # Where a turn's value is read. Default: ours (before the turn).
     place: str = "first"
     # Only turns of these origins are marked; none: all. Default: ours (all).

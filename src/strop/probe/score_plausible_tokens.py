@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from strop.batch import Batch
+from strop.columns import Column
 from strop.part import require
 
 
@@ -27,6 +28,15 @@ class ScorePlausibleTokens:
     """
 
     writes: ClassVar[tuple[str, ...]] = ("logp_proxy_T",)
+    declares: ClassVar[tuple[Column, ...]] = (
+        Column(
+            "logp_proxy_T",
+            "float",
+            "under the policy without implausible tokens",
+            "nats",
+            random="logp",
+        ),
+    )
     # Tokens up to this share of the largest probability are cut. Default: paper.
     kappa: float = 0.02
 

@@ -6,6 +6,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from strop.columns import Column
+
 
 @dataclass(frozen=True)
 class SeedGuesses:
@@ -21,6 +23,11 @@ class SeedGuesses:
     """
 
     writes: ClassVar[tuple[str, ...]] = ("guess_seed_T",)
+    declares: ClassVar[tuple[Column, ...]] = (
+        Column(
+            "guess_seed_T", "int", "seed of the token's own draws", random="key:4611686018427387904"
+        ),
+    )
 
     def __call__(self, mask_T: Tensor, rng: torch.Generator) -> Tensor:
         return torch.randint(2**62, mask_T.shape, generator=rng).to(mask_T.device)

@@ -8,7 +8,8 @@ from strop.advantage.credit.estimate_turn_advantage import EstimateTurnAdvantage
 from strop.advantage.credit.shape_segment_rewards import ShapeSegmentRewards
 from strop.advantage.credit.spread_over_spans import SpreadOverSpans
 from strop.advantage.credit.spread_turns import SpreadTurns
-from strop.algorithm import Algorithm, Term, old_value
+from strop.algorithm import Algorithm, Term
+from strop.columns import old_value
 from strop.loss.value.regress_value import RegressValue
 from strop.part import Use
 from strop.probe.mark_spans import MarkSpans

@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from strop.columns import Column
 from strop.part import require
 
 
@@ -24,6 +25,15 @@ class NoteFormats:
     """
 
     writes: ClassVar[tuple[str, ...]] = ("format_B",)
+    declares: ClassVar[tuple[Column, ...]] = (
+        Column(
+            "format_B",
+            "int",
+            "form of the answer by its marks; -1: unknown",
+            door=("formats",),
+            random="key:3",
+        ),
+    )
     # Texts that tell a form, the first that is found decides. Default: paper (its tags).
     marks: tuple[str, ...] = ("<LONG_COT>", "<CODE>", "<COT>")
     # Text without which the form is unknown; empty: none. Default: ours (none; the paper's is

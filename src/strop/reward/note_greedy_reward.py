@@ -6,6 +6,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from strop import segments
+from strop.columns import Column
 from strop.part import Result
 
 
@@ -25,6 +26,15 @@ class NoteGreedyReward:
     """
 
     writes: ClassVar[tuple[str, ...]] = ("greedy_reward_B", "scored_B")
+    declares: ClassVar[tuple[Column, ...]] = (
+        Column(
+            "greedy_reward_B",
+            "float",
+            "of the prompt's greedy rollout",
+            "reward",
+            door=("greedy_rewards",),
+        ),
+    )
 
     def __call__(
         self, reward_B: Tensor, stage_B: Tensor, group_B: Tensor, scored_B: Tensor, num_groups: int

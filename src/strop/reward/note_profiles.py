@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from strop.columns import Column
 from strop.errors import UserError
 from strop.part import Result, require
 
@@ -29,6 +30,12 @@ class NoteProfiles:
     """
 
     writes: ClassVar[tuple[str, ...]] = ("correct_B", "speedup_B", "profiled_B", "decoy_B")
+    declares: ClassVar[tuple[Column, ...]] = (
+        Column("correct_B", "bool", "the program is right", random="flag:0.3"),
+        Column("speedup_B", "float", "how much faster it is than the reference", random="uniform"),
+        Column("profiled_B", "float", "share of the time in generated code", random="uniform"),
+        Column("decoy_B", "bool", "it does not use what it defines", random="flag:0.3"),
+    )
     # Name of the speedup over the reference program. Default: ours.
     speedup: str = "speedup"
     # Name of the share of the running time spent in generated code. Default: ours.

@@ -5,6 +5,8 @@ from typing import ClassVar
 
 from torch import Tensor
 
+from strop.columns import Column
+
 
 @dataclass(frozen=True)
 class NoteReward:
@@ -22,6 +24,11 @@ class NoteReward:
     """
 
     writes: ClassVar[tuple[str, ...]] = ("made_advantage_B",)
+    declares: ClassVar[tuple[Column, ...]] = (
+        Column(
+            "made_advantage_B", "float", "reward as it was when noted", "reward", random="uniform"
+        ),
+    )
 
     def __call__(self, reward_B: Tensor) -> Tensor:
         return reward_B.clone()

@@ -5,6 +5,8 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
+from strop.columns import Column
+
 
 @dataclass(frozen=True)
 class NoteRewardWeights:
@@ -21,6 +23,15 @@ class NoteRewardWeights:
     """
 
     writes: ClassVar[tuple[str, ...]] = ("reward_weight_BM",)
+    declares: ClassVar[tuple[Column, ...]] = (
+        Column(
+            "reward_weight_BM",
+            "float",
+            "what each named reward counts in the sum",
+            door=("reward_weights",),
+            random="uniform",
+        ),
+    )
 
     def __call__(self, reward_BM: Tensor, services: Any) -> Tensor:
         num_B, num_M = reward_BM.shape

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from strop import segments
+from strop.columns import Column
 from strop.part import Result, require, require_one_of
 from strop.reward import _open_windows as windows
 
@@ -39,6 +40,7 @@ class RewardOpenWindows:
     """
 
     writes: ClassVar[tuple[str, ...]] = ("reward_B", "windows_B", "kl_weight_T", "difficulty_B")
+    declares: ClassVar[tuple[Column, ...]] = (Column("windows_B", "float", "open windows"),)
     # "paper" or "code". Default: paper.
     variant: str = "paper"
     # Tokens of a window. Default: released code.

@@ -5,6 +5,7 @@ from typing import Any, ClassVar
 
 import torch
 
+from strop.columns import Column
 from strop.part import Draw
 from strop.rollout._sampling_fields import SamplingFields
 from strop.rollout.assemble import COLUMNS, assemble
@@ -35,6 +36,16 @@ class SampleAndReplay(SamplingFields):
     """
 
     writes: ClassVar[tuple[str, ...]] = (*COLUMNS, "logp_stored_T")
+    declares: ClassVar[tuple[Column, ...]] = (
+        Column(
+            "logp_stored_T",
+            "float",
+            "stored with a replayed answer; NaN elsewhere",
+            "nats",
+            door=("logp_ref",),
+            random="logp",
+        ),
+    )
 
     def __call__(self, draws: tuple[Draw, ...], services: Any, rng: torch.Generator) -> Strategy:
         requests = self.requests(draws, services, rng)

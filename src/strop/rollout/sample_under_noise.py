@@ -5,6 +5,7 @@ from typing import Any, ClassVar
 
 import torch
 
+from strop.columns import Column
 from strop.errors import UserError
 from strop.part import Draw, require
 from strop.rollout._sampling_fields import SamplingFields
@@ -38,6 +39,15 @@ class SampleUnderNoise(SamplingFields):
     """
 
     writes: ClassVar[tuple[str, ...]] = (*COLUMNS, "noise_level_B")
+    declares: ClassVar[tuple[Column, ...]] = (
+        Column(
+            "noise_level_B",
+            "float",
+            "share of its prompt that was replaced",
+            door=("noise_levels",),
+            random="uniform",
+        ),
+    )
     # Share of the prompt's tokens that is replaced for each rollout after a clean one.
     # Default: released code.
     levels: tuple[float, ...] = (0.3, 0.6, 0.9)

@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 
 import torch
 
+from strop.columns import Column
 from strop.errors import UserError
 from strop.part import Draw, require
 from strop.rollout.assemble import COLUMNS, assemble
@@ -33,6 +34,16 @@ class SampleWithBudgets:
     """
 
     writes: ClassVar[tuple[str, ...]] = (*COLUMNS, "budget_B")
+    declares: ClassVar[tuple[Column, ...]] = (
+        Column(
+            "budget_B",
+            "int",
+            "most tokens that it was to have",
+            "tokens",
+            door=("budgets",),
+            random="key:3",
+        ),
+    )
     # Most new tokens, prefix included; 0: the task's own limit. Default: ours.
     max_tokens: int = 0
     # Of the softmax. Default: ours (1).

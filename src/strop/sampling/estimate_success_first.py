@@ -5,6 +5,7 @@ from typing import Any, ClassVar
 
 import torch
 
+from strop.columns import Column
 from strop.part import Draw, Result, require
 from strop.sampling._presampled import presample
 
@@ -27,6 +28,11 @@ class EstimateSuccessFirst:
     """
 
     writes: ClassVar[tuple[str, ...]] = ("first_success_B",)
+    declares: ClassVar[tuple[Column, ...]] = (
+        Column(
+            "first_success_B", "float", "success of the prompt's first answers", random="uniform"
+        ),
+    )
     facts: ClassVar[frozenset[str]] = frozenset({"samples_again"})
     # Answers to each prompt. Default: released code (n_0, 1).
     num_answers: int = 1

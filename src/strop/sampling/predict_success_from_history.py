@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from strop import segments
+from strop.columns import Column
 from strop.part import Draw, Result, require
 
 NUM_FEATURES = 512
@@ -35,6 +36,9 @@ class PredictSuccessFromHistory:
     """
 
     writes: ClassVar[tuple[str, ...]] = ("prior_B",)
+    declares: ClassVar[tuple[Column, ...]] = (
+        Column("prior_B", "float", "success that was expected of the prompt", random="uniform"),
+    )
     # Prompts of the history. Default: paper (256).
     context: int = 256
     # Distance of texts at which their outcomes stop telling of each other. Default: ours (0.1).

@@ -17,8 +17,9 @@ from torch.nn.functional import layer_norm
 
 from strop import kernel
 from strop import part as parts
-from strop.algorithm import Term, sees_token, slow_value
+from strop.algorithm import Term
 from strop.batch import Batch
+from strop.columns import sees_token, slow_value
 from strop.errors import UserError
 from strop.training.policy import AdjointsOf, Policy, clipped_step
 

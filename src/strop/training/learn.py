@@ -21,9 +21,10 @@ from torch import Tensor
 
 from strop import kernel
 from strop import part as parts
-from strop.algorithm import LEARNERS, Algorithm, Term, slow_value
+from strop.algorithm import LEARNERS, Algorithm, Term
 from strop.batch import Batch
 from strop.chains import Chains
+from strop.columns import slow_value
 from strop.errors import RunStopped, UserError
 from strop.kernel import Tally, View
 from strop.part import Update

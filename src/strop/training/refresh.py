@@ -5,20 +5,13 @@ from collections.abc import Iterable
 import torch
 
 from strop import part as parts
-from strop.algorithm import REFRESHED, Algorithm, is_value, old_value, slow_value
+from strop.algorithm import Algorithm
 from strop.batch import Batch
+from strop.columns import OF_POLICY, REFRESHED, is_value, old_value, slow_value
 from strop.errors import UserError
 from strop.seams import STAGES
 from strop.training.critic import Critic
 from strop.training.policy import Policy
-
-# column of the batch -> column of the policy that it is
-OF_POLICY = {
-    "logp_old_T": "logp_T",
-    "entropy_old_T": "entropy_T",
-    "mean_logp_old_T": "mean_logp_T",
-    "sum_pi_squared_old_T": "sum_pi_squared_T",
-}
 
 
 def wanted_columns(algorithm: Algorithm) -> frozenset[str]:
@@ -54,7 +47,7 @@ def refresh(
     if values := {name for name in wanted if is_value(name)}:
         batch = _with_values(batch, values, critic)
         wanted -= values
-    if unknown := sorted(wanted - OF_POLICY.keys() - {"logp_ref_T", "logp_sampler_T"}):
+    if unknown := sorted(wanted - OF_POLICY.keys() - {"logp_ref_T"}):
         raise UserError(f"{', '.join(unknown)} cannot be computed anew during a step")
     ours = {name: OF_POLICY[name] for name in sorted(wanted) if name in OF_POLICY}
     if ours:

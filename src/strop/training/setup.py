@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 
-from strop.algorithm import Algorithm, slow_value
+from strop.algorithm import Algorithm
+from strop.columns import slow_value
 from strop.errors import UserError
 from strop.rollout._observation_tokens import known_ids
 from strop.rollout.engines.base import Engine

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from strop import segments
+from strop.columns import Column
 from strop.part import require, require_one_of
 
 
@@ -31,6 +32,14 @@ class SubtractOptimalTokenMean:
     """
 
     writes: ClassVar[tuple[str, ...]] = ("advantage_T",)
+    declares: ClassVar[tuple[Column, ...]] = (
+        Column(
+            "rollout_is_weights_T",
+            "float",
+            "importance weights on the sampling policy",
+            random="uniform",
+        ),
+    )
     # Which tokens are counted to find a token's place: "policy" or "any". Default: released code
     # (its form for several turns; both agree where no other token stands between).
     counted: str = "policy"

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from strop import segments
+from strop.columns import Column
 from strop.errors import UserError
 from strop.part import require, require_one_of
 
@@ -38,6 +39,11 @@ class SubtractTrackedSuccess:
     """
 
     writes: ClassVar[tuple[str, ...]] = ("advantage_B", "tracked_B", "whole_B", "drift_B")
+    declares: ClassVar[tuple[Column, ...]] = (
+        Column("tracked_B", "float", "the tracked success that was subtracted", "reward"),
+        Column("whole_B", "int", "one key for all rollouts of the step", "key"),
+        Column("drift_B", "float", "divergence from the reference; 0: unknown", "nats"),
+    )
     # Lowest and highest rho. Default: released code.
     forget: tuple[float, float] = (0.875, 0.96)
     # KL a token at which the past counts least, nats. Default: released code.

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from strop import segments
+from strop.columns import Column
 from strop.part import Result, require
 
 
@@ -32,6 +33,11 @@ class SumOverBundles:
     """
 
     writes: ClassVar[tuple[str, ...]] = ("advantage_B", "bundle_score_B", "slot_B", "bundle_B")
+    declares: ClassVar[tuple[Column, ...]] = (
+        Column("bundle_score_B", "float", "sum of rewards of the bundle's slot", "reward"),
+        Column("slot_B", "int", "place of the rollout in its group; -1: none"),
+        Column("bundle_B", "int", "bundle of prompts", "key", door=("bundles",), random="key:2"),
+    )
     # Prompts of a bundle. Default: paper (5).
     size: int = 5
 

@@ -2,12 +2,13 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from strop import segments
+from strop.columns import Column
 from strop.errors import UserError
 from strop.part import require
 
@@ -32,6 +33,11 @@ class WeighLowerTail:
     Nearest part: sum_over_bundles, whose scores it reads.
     Edges: in no slot -> 0; the quantiles are in the checkpoint, so a restart loses nothing.
     """
+
+    declares: ClassVar[tuple[Column, ...]] = (
+        Column("q_alpha", "float", "the lower quantile, where it is known", random="0.1"),
+        Column("q_beta", "float", "the upper quantile, where it is known", random="0.9"),
+    )
 
     # Alpha and beta. Default: released code (script: 0.2 and 0.8, DAPO-math).
     levels: tuple[float, float] = (0.2, 0.8)

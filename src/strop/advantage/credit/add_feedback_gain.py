@@ -2,11 +2,13 @@
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from strop import segments
+from strop.columns import Column
 from strop.part import require
 
 
@@ -30,6 +32,10 @@ class AddFeedbackGain:
     Edges: a gain of exactly 0 is no gain; a group's only token with a gain -> z of 0; masked tokens
     and unscored rollouts -> 0, the latter outside the statistics.
     """
+
+    declares: ClassVar[tuple[Column, ...]] = (
+        Column("n_turns_B", "int", "turns that the gains count over", "turns", random="key:1:5"),
+    )
 
     # Weight of the gains before gate and ratio. Default: paper (0.5).
     weight: float = 0.5

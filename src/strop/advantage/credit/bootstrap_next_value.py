@@ -5,6 +5,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
+from strop.columns import Column
 from strop.part import require
 
 
@@ -23,6 +24,9 @@ class BootstrapNextValue:
     """
 
     writes: ClassVar[tuple[str, ...]] = ("return_K",)
+    declares: ClassVar[tuple[Column, ...]] = (
+        Column("next_value_K", "float", "value before the turn after it; 0: none", "reward"),
+    )
     # Discount of a turn. Default: released code (configurations; 0.9 in the signature).
     gamma: float = 0.95
 

@@ -6,6 +6,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from strop.columns import Column
+
 
 @dataclass(frozen=True)
 class CompareActionWithState:
@@ -22,6 +24,11 @@ class CompareActionWithState:
     """
 
     writes: ClassVar[tuple[str, ...]] = ("advantage_K",)
+    declares: ClassVar[tuple[Column, ...]] = (
+        Column("value_second_K", "float", "value before the turn of a second critic", "reward"),
+        Column("value_after_K", "float", "value of the turn's action", "reward"),
+        Column("value_after_second_K", "float", "the same of a second critic", "reward"),
+    )
 
     def __call__(
         self,

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from strop import segments
+from strop.columns import Column
 from strop.part import Result, require
 
 
@@ -34,6 +35,20 @@ class EstimateSegmentAdvantage:
     writes: ClassVar[tuple[str, ...]] = (
         "segment_advantage_K", "segment_return_K", "switch_advantage_K", "switch_return_K",
     )  # fmt: skip
+    declares: ClassVar[tuple[Column, ...]] = (
+        Column(
+            "switch_value_K",
+            "float",
+            "what a switch is compared with, of a critic of its own",
+            "reward",
+        ),
+        Column(
+            "segment_advantage_K", "float", "advantage of the segment that begins there", "reward"
+        ),
+        Column("segment_return_K", "float", "what the segment's value should have been", "reward"),
+        Column("switch_advantage_K", "float", "advantage of having switched", "reward"),
+        Column("switch_return_K", "float", "what the switch's value should have been", "reward"),
+    )
     # Discount of a turn. Default: released code (1).
     gamma: float = 1.0
     # How far surprises reach back over segments, 0 to 1. Default: released code (0.95).

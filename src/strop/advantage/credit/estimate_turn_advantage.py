@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from strop import segments
+from strop.columns import Column
 from strop.part import Result, require
 
 
@@ -32,6 +33,9 @@ class EstimateTurnAdvantage:
     """
 
     writes: ClassVar[tuple[str, ...]] = ("advantage_K", "return_K")
+    declares: ClassVar[tuple[Column, ...]] = (
+        Column("entry_value_K", "float", "value before the first turn of a segment", "reward"),
+    )
     # Discount of a turn. Default: released code (1).
     gamma: float = 1.0
     # How far surprises reach back, 0 to 1. Default: released code (1).

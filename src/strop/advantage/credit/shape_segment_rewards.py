@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from strop import segments
+from strop.columns import Column
 from strop.errors import UserError
 from strop.part import require, require_one_of
 
@@ -29,6 +30,11 @@ class ShapeSegmentRewards:
     """
 
     writes: ClassVar[tuple[str, ...]] = ("shaped_reward_K",)
+    declares: ClassVar[tuple[Column, ...]] = (
+        Column(
+            "shaped_reward_K", "float", "reward of a turn with its keeping and switching", "reward"
+        ),
+    )
     # Added where a turn keeps, reward units. Default: released code (ALFWorld).
     c_keep: float = -0.3
     # "fixed" for each such turn, or "normalized" by the turns of the rollout. Default: released

@@ -1,10 +1,12 @@
 """Give every policy token its turn's advantage, and shares of a second one or its rollout's."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
+from strop.columns import Column
 from strop.errors import UserError
 from strop.part import require
 
@@ -24,6 +26,16 @@ class SpreadTurns:
     Nearest part: spread_evenly, which knows rollouts only.
     Edges: masked tokens get 0.
     """
+
+    declares: ClassVar[tuple[Column, ...]] = (
+        Column(
+            "second_advantage_K",
+            "float",
+            "another advantage of a turn, of other peers",
+            "reward",
+            door=None,
+        ),
+    )
 
     # Weight of the turn's advantage. Default: ours (1).
     turn_weight: float = 1.0

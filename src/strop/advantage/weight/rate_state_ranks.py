@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from strop import segments
+from strop.columns import Column
 from strop.part import require
 
 TINY, MOST = 1e-8, 5.0
@@ -34,6 +35,9 @@ class RateStateRanks:
     """
 
     writes: ClassVar[tuple[str, ...]] = ("bonus_T",)
+    declares: ClassVar[tuple[Column, ...]] = (
+        Column("bonus_T", "float", "bonus of a token", "reward"),
+    )
     # How sharply the turn decides between the two. Default: released code.
     gain: float = 2.0
     # Speed of the means. Default: released code.

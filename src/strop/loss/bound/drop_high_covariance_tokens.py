@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from strop import segments
+from strop.columns import Column
 from strop.part import Result, require
 
 
@@ -28,6 +29,24 @@ class DropHighCovarianceTokens:
     Nearest part: clip_both_sides; equal to it when no token is a candidate.
     Edges: fewer candidates than the number -> all of them; a dropped token stays in averages.
     """
+
+    declares: ClassVar[tuple[Column, ...]] = (
+        Column(
+            "dropped_T",
+            "bool",
+            "tokens that are dropped",
+            door=("dropped_tokens",),
+            random="flag:0.2",
+        ),
+        Column(
+            "candidate_T",
+            "bool",
+            "tokens that may be dropped",
+            door=("candidate_tokens",),
+            random="flag:0.2",
+        ),
+        Column("num_drop", "int", "how many are dropped", "tokens", door=("n_drop",), random="2"),
+    )
 
     scope: ClassVar[str] = "update"
     # Width below 1, a share of the ratio. Default: released code (PRIME-RL).

@@ -6,6 +6,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from strop.columns import Column
 from strop.loss.penalty.penalise_kl_to_reference import PenaliseKlToReference
 from strop.part import Result, require
 
@@ -27,6 +28,10 @@ class PenaliseKlByDifficulty:
     Edges: as there.
     """
 
+    declares: ClassVar[tuple[Column, ...]] = (
+        Column("kl_weight_T", "float", "what the divergence counts there", random="positive"),
+        Column("difficulty_B", "int", "of its prompt: 0 easy, 1 medium, 2 hard", random="key:3"),
+    )
     scope: ClassVar[str] = "token"
     # Weight on easy prompts. Default: released code (1 at the start; its control moves it).
     beta_easy: float = 1.0
