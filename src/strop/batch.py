@@ -105,14 +105,16 @@ class Batch:
         """The same tables with columns added or replaced."""
         structural = {"turn_T", "rollout_K", "group_B", "mask_T"} & columns.keys()
         if structural:
-            return Batch({**self.columns, **columns})
+            unordered = {"turn_T", "rollout_K"} & columns.keys()
+            return Batch({**self.columns, **columns}, _in_order=not unordered)
         return Batch({**self.columns, **columns}, dict(self._derived), _in_order=True)
 
     def to(self, device: torch.device | str) -> "Batch":
         """The same batch on another device; itself where it is there already."""
         if all(column.device == torch.device(device) for column in self.columns.values()):
             return self
-        return Batch({name: column.to(device) for name, column in self.columns.items()})
+        moved = {name: column.to(device) for name, column in self.columns.items()}
+        return Batch(moved, _in_order=True)
 
     def keep(self, rollouts_B: Tensor) -> "Batch":
         """Only the rollouts where `rollouts_B` [B] bool is true; parents are renumbered."""
@@ -145,16 +147,15 @@ class Batch:
         columns["group_B"] = group_B
         if "parent_B" in columns:
             columns["parent_B"] = new_B[columns["parent_B"]]
-        return Batch(columns)
+        return Batch(columns, _in_order=True)
 
     def narrow(self, rows_T: Tensor) -> "Batch":
         """Only the tokens where `rows_T` [T] bool is true; the other tables stay as they are."""
-        return Batch(
-            {
-                name: column[rows_T] if level_of(name) == "T" else column
-                for name, column in self.columns.items()
-            }
-        )
+        columns = {
+            name: column[rows_T] if level_of(name) == "T" else column
+            for name, column in self.columns.items()
+        }
+        return Batch(columns, _in_order=True)
 
     def join(self, other: "Batch") -> "Batch":
         """Both batches' rollouts; groups with equal `(uid_P, draw_P)` become one group.
@@ -174,7 +175,7 @@ class Batch:
                 shifted = torch.where(other[name] < 0, other[name], shifted)
                 columns[name] = torch.cat([self[name], shifted])
         columns["group_B"] = torch.cat([self["group_B"], other["group_B"] + self.size("P")])
-        return Batch(columns)._merge_groups()
+        return Batch(columns, _in_order=True)._merge_groups()
 
     def _merge_groups(self) -> "Batch":
         """Make groups with equal (uid_P, draw_P) one; the first one's columns stay."""
@@ -189,7 +190,7 @@ class Batch:
             for name, column in self.columns.items()
         }
         columns["group_B"] = rank[inverse_P[self["group_B"]]]
-        return Batch(columns)
+        return Batch(columns, _in_order=True)
 
     def split(self, token_budget: int) -> list[Tensor]:
         """Rollout indices of micro-batches whose padded size stays within `token_budget` tokens.

@@ -122,7 +122,7 @@ class Tally:
     def means(self) -> dict[str, float]:
         """sum / weight of every metric; 0 where nothing was counted. Reads the tensors."""
         return {
-            name: float(total) / float(weight) if float(weight) else 0.0
+            name: float(total) / counted if (counted := float(weight)) else 0.0
             for name, (total, weight) in self.sums.items()
         }
 

@@ -47,10 +47,10 @@ class KeepLargeAdvantages:
         if scored_B is not None:
             size_B = torch.where(scored_B, size_B, -torch.inf)
         order_B = torch.argsort(size_B, descending=True, stable=True)
-        number = int((size_B >= self.smallest).sum())
+        number = (size_B >= self.smallest).sum()
         number = -(-number // self.multiple) * self.multiple
-        keep_B = torch.zeros_like(size_B, dtype=torch.bool)
-        keep_B[order_B[:number]] = True
+        keep_B = torch.empty_like(size_B, dtype=torch.bool)
+        keep_B[order_B] = torch.arange(size_B.shape[0], device=size_B.device) < number
         keep_B &= size_B > -torch.inf
         keep_T = mask_T & keep_B[rollout_T]
         return Selected(keep_T, keep_T, "small_advantage")

@@ -70,7 +70,8 @@ class WeighLowerTail:
         one_N = torch.zeros_like(score_N, dtype=torch.int64)
 
         def moved(name: str, level: float) -> float:
-            q = state.get(name, float(segments.quantile(score_N, one_N, 1, level)))
+            known = name in state
+            q = state[name] if known else float(segments.quantile(score_N, one_N, 1, level))
             below = segments.mean((score_N < q).double(), one_N, 1)
             return q + self.rate * (level - float(below))
 

@@ -38,23 +38,27 @@ def gain(logit_N: Tensor, loss: str, label_smoothing: float) -> Tensor:
 
 
 def over_tokens(
-    gain_N: Tensor, pairs: Pairs, group_B: Tensor, rollout_T: Tensor, learns_T: Tensor
+    gain_N: Tensor,
+    pairs: Pairs,
+    group_B: Tensor,
+    num_groups: int,
+    rollout_T: Tensor,
+    learns_T: Tensor,
 ) -> Tensor:
     """Token values [T] that add up, over each answer, to the mean gain of its prompt's pairs."""
-    num = int(group_B.max()) + 1 if group_B.numel() else 0
-    group_N = group_B[pairs.chosen_N]
-    gain_P = segments.mean(gain_N, group_N, num)
+    gain_P = segments.mean(gain_N, group_B[pairs.chosen_N], num_groups)
     gain_T = (gain_P[group_B] / pairs.count_B.clamp(min=1))[rollout_T]
     return torch.where(learns_T, gain_T, 0)
 
 
-def told(logit_N: Tensor, better_N: Tensor, worse_N: Tensor) -> dict[str, float]:
+def told(logit_N: Tensor, better_N: Tensor, worse_N: Tensor) -> dict[str, Tensor]:
     """Metrics of the pairs: implicit rewards, their difference, the share in the right order."""
     if logit_N.numel() == 0:
         return {}
-    return {
-        "preference/accuracy": float((better_N - worse_N > SAME).double().mean()),
-        "preference/reward_chosen": float(better_N.detach().double().mean()),
-        "preference/reward_rejected": float(worse_N.detach().double().mean()),
-        "preference/margin": float((better_N - worse_N).detach().double().mean()),
+    numbers = {
+        "preference/accuracy": better_N - worse_N > SAME,
+        "preference/reward_chosen": better_N,
+        "preference/reward_rejected": worse_N,
+        "preference/margin": better_N - worse_N,
     }
+    return {name: values_N.detach().double().mean().float() for name, values_N in numbers.items()}

@@ -23,7 +23,7 @@ class PreferAboveThreshold:
     Metric: preference/reward_mean (of beta d over both answers of the pairs).
 
     Reads: logp_T, logp_ref_T [T] float, preferred_B, group_B [B] int (1 preferred, -1 rejected),
-    rollout_T [T] int, gradient_T [T] bool.   Writes: objective_T [T] float.
+    num_groups int, rollout_T [T] int, gradient_T [T] bool.   Writes: objective_T [T] float.
     Source: arXiv 2404.04656 (BCO), as arXiv 2411.10442 mixes it in.
     Differs from the source: delta is an option; a control moves it to the mean of the steps so far.
     Nearest part: prefer_over_reference, which sees the difference of the two alone.
@@ -48,14 +48,15 @@ class PreferAboveThreshold:
         group_B: Tensor,
         rollout_T: Tensor,
         gradient_T: Tensor,
+        num_groups: int,
     ) -> Result:
         pairs = pairs_of(preferred_B, group_B, rollout_T, gradient_T)
         lead_T = logp_T - logp_ref_T.detach()
         reward_B = self.beta * segments.total(lead_T, rollout_T, group_B.shape[0], gradient_T)
         better_N, worse_N = reward_B[pairs.chosen_N], reward_B[pairs.rejected_N]
         gain_N = logsigmoid(better_N - self.delta) + logsigmoid(self.delta - worse_N)
-        objective_T = over_tokens(gain_N, pairs, group_B, rollout_T, gradient_T)
+        objective_T = over_tokens(gain_N, pairs, group_B, num_groups, rollout_T, gradient_T)
         if not gain_N.numel():
             return Result(objective_T)
         mean = (better_N + worse_N).detach().double().sum() / (2 * gain_N.numel())
-        return Result(objective_T, metrics={"preference/reward_mean": float(mean)})
+        return Result(objective_T, metrics={"preference/reward_mean": mean.float()})

@@ -23,8 +23,8 @@ class PreferByLikelihood:
     It stands on the answers' tokens in equal shares, so any average of sequence sums fits.
     Metrics: preference/accuracy, /reward_chosen, /reward_rejected (beta a), /margin.
 
-    Reads: logp_T [T] float, preferred_B, group_B [B] int (1 preferred, -1 rejected), rollout_T [T]
-    int, gradient_T [T] bool.   Writes: objective_T [T] float.
+    Reads: logp_T [T] float, preferred_B, group_B [B] int (1 preferred, -1 rejected), num_groups
+    int, rollout_T [T] int, gradient_T [T] bool.   Writes: objective_T [T] float.
     Source: arXiv 2405.14734, eq. 6; code princeton-nlp/SimPO simpo_trainer.py.
     Differs from the source: no.
     Nearest part: prefer_over_reference; equal to it for a uniform reference, equal lengths T, its
@@ -55,12 +55,13 @@ class PreferByLikelihood:
         group_B: Tensor,
         rollout_T: Tensor,
         gradient_T: Tensor,
+        num_groups: int,
     ) -> Result:
         pairs = pairs_of(preferred_B, group_B, rollout_T, gradient_T)
         mean_B = segments.mean(logp_T, rollout_T, group_B.shape[0], gradient_T)
         better_N, worse_N = mean_B[pairs.chosen_N], mean_B[pairs.rejected_N]
         logit_N = self.beta * (better_N - worse_N - self.gamma_beta_ratio)
         gain_N = gain(logit_N, self.loss_type, self.label_smoothing)
-        objective_T = over_tokens(gain_N, pairs, group_B, rollout_T, gradient_T)
+        objective_T = over_tokens(gain_N, pairs, group_B, num_groups, rollout_T, gradient_T)
         metrics = told(logit_N, self.beta * better_N, self.beta * worse_N)
         return Result(objective_T, metrics=metrics)

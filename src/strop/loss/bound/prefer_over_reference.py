@@ -25,7 +25,7 @@ class PreferOverReference:
     Metrics: preference/accuracy, /reward_chosen, /reward_rejected (beta d), /margin.
 
     Reads: logp_T, logp_ref_T [T] float, preferred_B, group_B [B] int (1 preferred, -1 rejected),
-    rollout_T [T] int, gradient_T [T] bool.   Writes: objective_T [T] float.
+    num_groups int, rollout_T [T] int, gradient_T [T] bool.   Writes: objective_T [T] float.
     Source: arXiv 2305.18290, eq. 7; code huggingface/trl dpo_trainer.py; reference_weight: arXiv
     2405.19534; ipo: arXiv 2310.12036, eq. 17.
     Differs from the source: ipo takes d per token, as TRL does; its paper takes sums.
@@ -57,6 +57,7 @@ class PreferOverReference:
         group_B: Tensor,
         rollout_T: Tensor,
         gradient_T: Tensor,
+        num_groups: int,
     ) -> Result:
         pairs = pairs_of(preferred_B, group_B, rollout_T, gradient_T)
         lead_T = logp_T - self.reference_weight * logp_ref_T.detach()
@@ -69,6 +70,6 @@ class PreferOverReference:
             gain_N = -((gap_N - 1 / (2 * self.beta)) ** 2)
         else:
             gain_N = gain(logit_N, self.loss_type, self.label_smoothing)
-        objective_T = over_tokens(gain_N, pairs, group_B, rollout_T, gradient_T)
+        objective_T = over_tokens(gain_N, pairs, group_B, num_groups, rollout_T, gradient_T)
         metrics = told(logit_N, self.beta * better_N, self.beta * worse_N)
         return Result(objective_T, metrics=metrics)
