@@ -30,9 +30,13 @@ STAGE_ALIASES = {"loss": "terms", "probe": "probes"}
 
 def recipe(text: str, **defaults: Any) -> Algorithm:
     """The algorithm of a recipe written as `name` or `name(parameter=value, ...)`."""
-    node = _parse(text)
-    name, arguments = _named_call(node, text)
+    name, arguments = named(text)
     return build_recipe(name, arguments, **defaults)
+
+
+def named(text: str) -> tuple[str, dict[str, Any]]:
+    """Name and arguments of what is written as `name` or `name(parameter=value, ...)`."""
+    return _named_call(_parse(text), text)
 
 
 def build_recipe(name: str, arguments: Mapping[str, Any], **defaults: Any) -> Algorithm:

@@ -1,5 +1,7 @@
 """Engines come from one table: a kind of engine is a class of settings, wherever one is opened."""
 
+from typing import ClassVar
+
 import pytest
 from models import without_times
 
@@ -8,7 +10,7 @@ from strop.errors import UserError
 from strop.rollout.engines import open as engines
 from strop.rollout.engines.local import LocalEngine
 from strop.rollout.engines.open import EngineSettings
-from strop.training import config
+from strop.training import config, models
 
 
 class DeepEngine(LocalEngine):
@@ -91,3 +93,35 @@ def test_a_checkpoint_of_an_engine_with_other_weights_is_refused(
     runner.whole(with_engine(lab, staleness=before), tmp_path / "run")
     with pytest.raises(UserError, match=r"holds weights .*engine.staleness"):
         runner.resume(tmp_path / "run", engine={"staleness": after})
+
+
+class RemoteSettings(EngineSettings):
+    """An engine with a model of its own, as a server has."""
+
+    needs_model: ClassVar[bool] = False
+    folder: str = ""
+
+    def open(self, model, tokenizer, *, num_slots, context_length):
+        assert model is None
+        own = models.load(self.folder).model
+        return LocalEngine(own, tokenizer, num_slots=num_slots, context_length=context_length)
+
+
+def test_an_engine_with_a_model_of_its_own_needs_none_here(lab, monkeypatch, tmp_path):
+    monkeypatch.setitem(engines.ENGINES, "remote", RemoteSettings)
+    with open_subject(str(lab.model), task="countdown") as subject:
+        expected = subject.answer("1,2,3:6=", num_samples=3, max_tokens=5, seed=1)
+        plain = subject.loaded
+    written = f"remote(folder='{lab.model}')"
+    with open_subject(str(lab.model), task="countdown", engine=written) as subject:
+        assert all(p.is_meta for p in subject.loaded.model.parameters())
+        assert subject.loaded.stop_ids == plain.stop_ids
+        assert subject.loaded.context == plain.context
+        assert subject.answer("1,2,3:6=", num_samples=3, max_tokens=5, seed=1) == expected
+
+
+def test_the_engine_of_a_command_is_read_as_it_is_written(lab):
+    with pytest.raises(UserError, match=r"engine.kind = 'vllm': no such engine; there are local"):
+        open_subject(str(lab.model), engine="vllm(url='http://here')")
+    with pytest.raises(UserError, match=r"no option engine.url"):
+        open_subject(str(lab.model), engine="local(url='http://here')")

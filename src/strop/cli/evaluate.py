@@ -11,6 +11,12 @@ from rich.table import Table
 from strop.errors import UserError
 
 SPLITS = ("heldout", "validation", "train")
+Engine = Annotated[
+    str,
+    typer.Option(
+        help="What samples, with its settings: `kind(setting=value)`; default: the run's, or local."
+    ),
+]
 MODELS = ("config.json", "adapter_config.json")  # either is in the folder of a model
 
 
@@ -39,6 +45,7 @@ def evaluate(
     data: Annotated[list[str] | None, typer.Option(help="Data file; repeatable.")] = None,
     reward: Annotated[list[str] | None, typer.Option(help="Reward function; repeatable.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of the draws and of the bootstrap.")] = 0,
+    engine: Engine = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Unbiased pass@k, maj@k, mean@n, confidence, diversity and lengths, with 95% intervals.
@@ -54,7 +61,7 @@ def evaluate(
         raise UserError(f"no split {split!r}: there are {', '.join(SPLITS)}")
     if max(ks) > num_samples:
         raise UserError(f"--k {max(ks)} needs at least as many samples: give --samples {max(ks)}")
-    with open_subject(source, step, task, data, reward, temperature, max_tokens) as subject:
+    with open_subject(source, step, task, data, reward, temperature, max_tokens, engine) as subject:
         evaluated = _evaluate(subject, split, max_prompts, num_samples, ks, seed)
     if not evaluated.estimates:
         raise UserError(evaluated.why_empty)
@@ -89,9 +96,14 @@ def open_subject(
     reward: list[str] | None = None,
     temperature: float = 1.0,
     max_tokens: int = 0,
+    engine: str = "",
 ) -> Any:
-    """A run's checkpoint or a model, ready to sample. Raises UserError."""
+    """A run's checkpoint or a model, ready to sample. Raises UserError.
+
+    engine: what samples, `kind` or `kind(setting=value)`; empty: the run's, or the local one.
+    """
     from strop.cli.subject import Subject
+    from strop.notation import named
     from strop.training import config
 
     settings, model = checkpoint_of(source, step)
@@ -104,8 +116,12 @@ def open_subject(
         }  # fmt: skip
     if reward:
         options["reward"] = {"functions": tuple(reward)}
-    merged = {**settings.model_dump(), **{
-        section: {**settings.model_dump()[section], **values} for section, values in options.items()
+    dumped = settings.model_dump()
+    if engine:
+        kind, given = named(engine)
+        dumped["engine"] = {"kind": kind, **given}
+    merged = {**dumped, **{
+        section: {**dumped[section], **values} for section, values in options.items()
     }}  # fmt: skip
     return Subject.open(config.make(merged), model, temperature, max_tokens)
 

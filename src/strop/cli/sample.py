@@ -5,6 +5,8 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from strop.cli.evaluate import Engine
+
 
 def sample(
     source: Annotated[
@@ -19,6 +21,7 @@ def sample(
     max_tokens: Annotated[int, typer.Option(help="Most new tokens; 0: the task's.")] = 0,
     step: Annotated[int, typer.Option(help="Checkpoint of the run; 0: the newest.")] = 0,
     seed: Annotated[int, typer.Option(help="Seed of the draws.")] = 0,
+    engine: Engine = "",
 ) -> None:
     """Print answers to a prompt with their mean log-probability per token (nats).
 
@@ -27,7 +30,7 @@ def sample(
     from strop.cli.evaluate import open_subject
 
     console = Console(highlight=False, soft_wrap=True)
-    with open_subject(source, step, temperature=temperature) as subject:
+    with open_subject(source, step, temperature=temperature, engine=engine) as subject:
         prompts = [prompt] if prompt is not None else iter(lambda: _ask(console), None)
         for text in prompts:
             for answer, logp, ended in subject.answer(text or "", num_samples, max_tokens, seed):

@@ -34,7 +34,7 @@ class Subject:
         limit = max_tokens or rollout.part.max_tokens
         part = replace(rollout.part, temperature=temperature, max_tokens=limit)
         task = load_prompts(config.data, config.reward, config.seed)
-        loaded = load_model(config, model)
+        loaded = load_model(config, model, config.engine.needs_model)
         engine = open_engine(config, config.engine.newest(), loaded)
         sampler = Use(part.plain() if hasattr(part, "plain") else part)
         check_engine([(f"rollout.{sampler.label}", sampler)], engine, config.engine.kind)

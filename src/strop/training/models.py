@@ -1,5 +1,6 @@
 """Loads a Hugging Face causal model and its tokenizer, and takes the model apart at its head."""
 
+import contextlib
 import importlib.util
 import json
 import os
@@ -159,6 +160,39 @@ def load(
         (newer or model.gradient_checkpointing_enable)({"use_reentrant": False})
         model.train()
     return Loaded(model, tokenizer, name, wrapped)
+
+
+def skeleton(name: str) -> Any:
+    """The model without its weights, on the meta device. Raises UserError."""
+    from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
+
+    path = model_path(name)
+    if path.endswith(".gguf"):
+        raise UserError(f"{name} can only be read as a whole: give a model folder or name")
+    _check_folder(name, path)
+    try:
+        config = AutoConfig.from_pretrained(path)
+        with torch.device("meta"):
+            model = AutoModelForCausalLM.from_config(config)
+    except (OSError, ValueError, KeyError, RuntimeError) as error:
+        raise UserError(f"cannot read the model {name!r}: {str(error).splitlines()[0]}") from error
+    with contextlib.suppress(OSError):  # a model may have none
+        model.generation_config = GenerationConfig.from_pretrained(path)
+    return model
+
+
+def tokenizer_of(name: str, chat_template: str = "") -> Any:
+    """The model's tokenizer with the run's chat template. Raises UserError."""
+    from transformers import AutoTokenizer
+
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(model_path(name))
+    except (OSError, ValueError, KeyError) as error:
+        first = str(error).splitlines()[0]
+        raise UserError(f"no tokenizer for the model {name!r}: {first}") from error
+    if chat_template:
+        tokenizer.chat_template = _read_text(chat_template, "model.chat_template")
+    return tokenizer
 
 
 def _pretrained(name: str, dtype: torch.dtype, attention: str) -> tuple[Any, Any]:

@@ -44,10 +44,11 @@ def device_of(name: str) -> str:
     return name
 
 
-def load_model(config: RunConfig, source: str = "") -> Loaded:
+def load_model(config: RunConfig, source: str = "", weights: bool = True) -> Loaded:
     """The run's model and tokenizer; its head is checked. Raises UserError.
 
     source: a checkpoint of the run, or any model or adapter, to load in place of the start.
+    weights: without them the model only tells its sizes and tokens.
     """
     settings = config.model
     name, lora, adapter = source or settings.name, None, ""
@@ -56,6 +57,9 @@ def load_model(config: RunConfig, source: str = "") -> Loaded:
         name = adapters.base_of(source) if settings.name == source else settings.name
     elif not source and settings.lora_rank:
         lora = Lora(settings.lora_rank, settings.lora_alpha, settings.lora_targets)
+    if not weights:
+        tokenizer = models.tokenizer_of(name, settings.chat_template)
+        return Loaded(models.skeleton(name), tokenizer, name)
     loaded = models.load(
         name,
         dtype=settings.dtype,
@@ -193,7 +197,7 @@ def _longest(algorithm: Algorithm, task: Task) -> int:
 def open_engine(config: RunConfig, settings: EngineSettings, loaded: Loaded) -> Engine:
     """The run's engine, by its settings or others of the same kind. Raises UserError."""
     return settings.open(
-        loaded.model,
+        loaded.model if settings.needs_model else None,
         loaded.tokenizer,
         num_slots=config.training.num_slots,
         context_length=loaded.context,

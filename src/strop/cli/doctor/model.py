@@ -10,43 +10,19 @@ from strop.errors import UserError
 
 def shape(settings: Any) -> tuple[Any, Any]:
     """The model without its weights (on the meta device) and its configuration. UserError."""
-    import torch
-    from transformers import AutoConfig, AutoModelForCausalLM
-
     from strop.training import models
 
-    name = settings.model.name
-    path = models.model_path(name)
-    if path.endswith(".gguf"):
-        raise UserError("doctor takes a model folder or name, not a GGUF file")
-    models._check_folder(name, path)
     if settings.model.dtype not in models.DTYPES:
         raise UserError(f"model.dtype must be one of {', '.join(models.DTYPES)}")
-    try:
-        config = AutoConfig.from_pretrained(path)
-        with torch.device("meta"):
-            model = AutoModelForCausalLM.from_config(config)
-    except (OSError, ValueError, KeyError, RuntimeError) as error:
-        raise UserError(f"cannot read the model {name!r}: {str(error).splitlines()[0]}") from error
+    model = models.skeleton(settings.model.name)
     return model, models.text_config(model)
 
 
 def tokenizer_of(settings: Any) -> Any:
     """The model's tokenizer with the run's chat template. Raises UserError."""
-    from transformers import AutoTokenizer
-
     from strop.training import models
 
-    path = models.model_path(settings.model.name)
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(path)
-    except (OSError, ValueError, KeyError) as error:
-        first = str(error).splitlines()[0]
-        raise UserError(f"no tokenizer for the model {settings.model.name!r}: {first}") from error
-    if settings.model.chat_template:
-        given = settings.model.chat_template
-        tokenizer.chat_template = models._read_text(given, "model.chat_template")
-    return tokenizer
+    return models.tokenizer_of(settings.model.name, settings.model.chat_template)
 
 
 def examine(
