@@ -201,5 +201,5 @@ def test_description_of_every_stage():
     assert shown["rollout"] == ["sample_independently"]
     assert shown["curation"] == []
     assert shown["terms"][1] == (
-        "kl: coef=0.04, objective=penalise_kl_to_reference, average=average_per_sequence"
+        "kl(objective=penalise_kl_to_reference, average=average_per_sequence, coef=0.04)"
     )

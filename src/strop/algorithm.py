@@ -182,14 +182,26 @@ def _changed(use: Use, name: str, value: Any) -> Use:
     return dataclasses.replace(use, part=parts.replace(use.part, **{name: value}))
 
 
+def usual_labels(chain: tuple[Use, ...]) -> tuple[str, ...]:
+    """The label that each part would have of itself: its name, numbered where it is taken."""
+    return tuple(
+        _free(parts.name_of(use.part), [other.label for other in chain[:index]])
+        for index, use in enumerate(chain)
+    )
+
+
 def _distinct(chain: tuple[Use, ...]) -> tuple[Use, ...]:
     """Uses with labels made distinct: the second `whiten` is labelled `whiten_2`."""
     result: list[Use] = []
     for use in chain:
-        taken = {other.label for other in result}
-        label, number = use.label, 1
-        while label in taken:
-            number += 1
-            label = f"{use.label}_{number}"
+        label = _free(use.label, [other.label for other in result])
         result.append(dataclasses.replace(use, label=label))
     return tuple(result)
+
+
+def _free(label: str, taken: list[str]) -> str:
+    found, number = label, 1
+    while found in taken:
+        number += 1
+        found = f"{label}_{number}"
+    return found

@@ -9,6 +9,7 @@ import difflib
 import functools
 import importlib
 import importlib.util
+import inspect
 import re
 import sys
 from dataclasses import dataclass, replace
@@ -141,6 +142,15 @@ def load(kind: str, name: str) -> Any:
     return getattr(module, attribute)
 
 
+def name_to_load(thing: Any) -> str:
+    """The name by which `load` finds a part's class or a recipe's function again."""
+    module, name = thing.__module__, thing.__qualname__
+    if module.startswith("strop."):
+        return module.rpartition(".")[2] if inspect.isclass(thing) else name
+    place = getattr(sys.modules.get(module), "__strop_place__", module)
+    return f"{place}:{name}"
+
+
 def nearest(name: str, known: Any) -> str:
     """The words ", did you mean a or b?" for the closest known names; empty when none is close."""
     close = difflib.get_close_matches(name, list(known), n=3, cutoff=0.5)
@@ -154,6 +164,7 @@ def _load_file(path: Path) -> Any:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
+    module.__strop_place__ = str(path)  # type: ignore[attr-defined]  # as it was given
     sys.modules[spec.name] = module
     try:
         spec.loader.exec_module(module)

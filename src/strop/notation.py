@@ -4,6 +4,12 @@
     entrocraft(h_low=linear(0.6, 0.4), h_high=linear(0.7, 0.5))
     subtract_group_mean | divide_by_group_std(eps=1e-4) | spread_evenly
     "my_parts.py:SubtractBest"(power=2) | spread_evenly
+    spread_turns[advantage_K: return_K, advantage_T: return_low_T] @ returns_low
+    policy(ratio=ratio_per_token, objective=clip_both_sides, average=average_over_tokens) | kl(...)
+
+In brackets stand the columns that a part reads or writes in place of its own, behind @ its label
+where it is not the part's name. The last line is the loss, term by term. `describe` writes an
+algorithm down and `compose` reads it: two that differ never read alike.
 
 Overrides name an option by its stage and field: `advantage.eps=1e-4`, `loss.clip_high=0.28`,
 `selection.h_low=linear(0.6, 0.4)`; where two parts of a stage share the field, by stage, label and
@@ -13,17 +19,18 @@ field.
 import ast
 import dataclasses
 import inspect
+import keyword
 import math
 import re
 from collections.abc import Mapping
 from typing import Any
 
 from strop import catalogue
-from strop.algorithm import Algorithm, Term
+from strop.algorithm import Algorithm, Term, usual_labels
 from strop.errors import UserError
 from strop.part import Use, name_of, replace
-from strop.schedule import SCHEDULES
-from strop.seams import CHAINS, SINGLE, SLOTS, STAGES
+from strop.schedule import SCHEDULES, Schedule
+from strop.seams import PLACE_OF, PLACES, SINGLE, SLOTS, STAGES
 
 STAGE_ALIASES = {"loss": "terms", "probe": "probes"}
 
@@ -60,12 +67,15 @@ def build_recipe(name: str, arguments: Mapping[str, Any], **defaults: Any) -> Al
 
 def chain(text: str) -> tuple[Use, ...]:
     """The parts of a stage written as `part | part(field=value) | ...`."""
-    node = _parse(text)
-    links: list[ast.expr] = []
-    while isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr):
-        links.insert(0, node.right)
-        node = node.left
-    return tuple(Use(_part(link, text)) for link in [node, *links])
+    return tuple(_use(link, text) for link in _links(text))
+
+
+def terms(text: str) -> tuple[Term, ...]:
+    """The loss written as `name(objective=part, average=part, ratio=part, coef=0.1) | ...`.
+
+    The slots are on, ratio, correction, objective and average; learner is policy or critic.
+    """
+    return tuple(_term(link, text) for link in _links(text))
 
 
 def value(text: str) -> Any:
@@ -115,41 +125,69 @@ def override(algorithm: Algorithm, path: str, new: Any) -> Algorithm:
 
 
 def replace_stage(algorithm: Algorithm, stage: str, text: str) -> Algorithm:
-    """The algorithm with a stage's parts, or a slot of its policy term, given in notation.
+    """The algorithm with a stage, or a slot of its policy term, given in notation.
 
-    Raises UserError for an unknown stage, or for several parts where there is room for one.
+    "loss" is the stage of all terms. An empty text, or "none", leaves the stage empty. Raises
+    UserError for an unknown stage, or for several parts where there is room for one.
     """
-    uses = chain(text)
-    changes: dict[str, Any] = {stage: uses}
-    if stage in CHAINS:
-        return dataclasses.replace(algorithm, **changes)
-    slot = {"bound": "objective"}.get(stage, stage)
-    if stage not in SINGLE and slot not in SLOTS:
-        known = [*CHAINS, *SINGLE, "bound", *SLOTS]
+    name = STAGE_ALIASES.get(stage, stage)
+    if name in STAGES:
+        return dataclasses.replace(algorithm, **{name: _content(name, text)})
+    if name not in PLACE_OF:
+        known = [*STAGES, *(place.name for place in PLACES if place.slot)]
         raise UserError(f"no stage {stage!r}{catalogue.nearest(stage, known)}; "
                         f"there are {', '.join(known)}")  # fmt: skip
-    if len(uses) != 1:
-        raise UserError(f"{stage} has room for one part, {text!r} has {len(uses)}")
-    changes = {stage if stage in SINGLE else slot: uses[0]}
-    if stage in SINGLE:
-        return dataclasses.replace(algorithm, **changes)
+    if not algorithm.terms:
+        raise UserError(f"{stage}: there is no loss term to have one; give terms")
+    slot = PLACE_OF[name].slot
+    part = _only(stage, text)
+    if part is None and slot in ("objective", "average"):
+        raise UserError(f"{stage}: a loss term needs one")
     first, *others = algorithm.terms
-    changed = dataclasses.replace(first, **changes)
+    changed = dataclasses.replace(first, **{slot: part})
     return dataclasses.replace(algorithm, terms=(changed, *others))
 
 
 def describe(algorithm: Algorithm) -> dict[str, list[str]]:
-    """Every stage as notation text, for the configuration file and for people."""
+    """Every stage as notation, part by part or term by term; `compose` reads it again."""
     shown: dict[str, list[str]] = {}
     for stage in STAGES:
         content = getattr(algorithm, stage)
         if stage == "terms":
             shown[stage] = [_term_text(term) for term in content]
-        elif isinstance(content, tuple):
-            shown[stage] = [part_text(use.part) for use in content]
+        elif stage in SINGLE:
+            shown[stage] = [use_text(content)] if content is not None else []
         else:
-            shown[stage] = [part_text(content.part)] if content is not None else []
+            usual = usual_labels(content)
+            shown[stage] = [use_text(u, label) for u, label in zip(content, usual, strict=True)]
     return shown
+
+
+def written(algorithm: Algorithm) -> dict[str, str]:
+    """Every stage as one line of notation."""
+    return {stage: " | ".join(texts) for stage, texts in describe(algorithm).items()}
+
+
+def compose(stages: Mapping[str, str]) -> Algorithm:
+    """The algorithm of stages in notation, as `written` gives them. Raises UserError."""
+    for stage in stages:
+        if stage not in STAGES:
+            raise UserError(f"no stage {stage!r}{catalogue.nearest(stage, STAGES)}; "
+                            f"there are {', '.join(STAGES)}")  # fmt: skip
+    content: dict[str, Any] = {stage: _content(stage, text) for stage, text in stages.items()}
+    if content.get("rollout") is None:
+        raise UserError("rollout: there is none; sample_independently is the plainest")
+    return Algorithm(**{"sampling": (), **content})
+
+
+def use_text(use: Use, usual_label: str = "") -> str:
+    """The part with its columns and label, each where it is not the usual one."""
+    text = part_text(use.part)
+    if use.columns:
+        inside = ", ".join(f"{_word_text(k)}: {_word_text(v)}" for k, v in use.columns)
+        text += f"[{inside}]"
+    usual = usual_label or name_of(use.part)
+    return text if use.label == usual else f"{text} @ {_word_text(use.label)}"
 
 
 def part_text(part: Any) -> str:
@@ -159,7 +197,9 @@ def part_text(part: Any) -> str:
         if getattr(part, f) != getattr(type(part)(), f)
     }  # fmt: skip
     inside = ", ".join(f"{k}={value_text(v)}" for k, v in changed.items())
-    return name_of(part) + (f"({inside})" if inside else "")
+    name = catalogue.name_to_load(type(part))
+    name = f'"{name}"' if ":" in name else name
+    return name + (f"({inside})" if inside else "")
 
 
 def value_text(item: Any) -> str:
@@ -171,8 +211,93 @@ def value_text(item: Any) -> str:
 
 
 def _term_text(term: Term) -> str:
-    slots = ", ".join(f"{slot}={part_text(use.part)}" for slot, use in term.uses())
-    return f"{term.name}: coef={value_text(term.coef)}, {slots}"
+    given = {slot: use_text(use) for slot, use in term.uses()}
+    if term.coef != 1.0 or isinstance(term.coef, Schedule):
+        given["coef"] = value_text(term.coef)
+    if term.learner != "policy":
+        given["learner"] = _word_text(term.learner)
+    return f"{term.name}({', '.join(f'{key}={text}' for key, text in given.items())})"
+
+
+def _word_text(word: str) -> str:
+    """A column or label: bare where Python reads it as a name."""
+    return word if word.isidentifier() and not keyword.iskeyword(word) else repr(word)
+
+
+def _content(stage: str, text: str) -> Any:
+    """What the notation of a stage stands for: terms, a chain, one part or None."""
+    if stage in SINGLE:
+        return _only(stage, text)
+    if _is_empty(text):
+        return ()
+    return terms(text) if stage == "terms" else chain(text)
+
+
+def _is_empty(text: str) -> bool:
+    return text.strip().lower() in ("", "none")
+
+
+def _only(stage: str, text: str) -> Use | None:
+    if _is_empty(text):
+        return None
+    uses = chain(text)
+    if len(uses) > 1:
+        raise UserError(f"{stage} has room for one part, {text!r} has {len(uses)}")
+    return uses[0]
+
+
+def _links(text: str) -> list[ast.expr]:
+    """What stands between the bars."""
+    node, links = _parse(text), list[ast.expr]()
+    while isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr):
+        links.insert(0, node.right)
+        node = node.left
+    return [node, *links]
+
+
+def _use(node: ast.expr, text: str) -> Use:
+    label, columns = "", list[tuple[str, str]]()
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult):
+        node, label = node.left, _word(node.right, text)
+    if isinstance(node, ast.Subscript):
+        inside = node.slice
+        for pair in inside.elts if isinstance(inside, ast.Tuple) else [inside]:
+            if not isinstance(pair, ast.Slice) or not pair.lower or not pair.upper or pair.step:
+                raise UserError(f"{text!r}: columns are renamed as part[parameter: column, ...]")
+            columns.append((_word(pair.lower, text), _word(pair.upper, text)))
+        node = node.value
+    return Use(_part(node, text), tuple(columns), label)
+
+
+def _word(node: ast.expr, text: str) -> str:
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value:
+        return node.value
+    raise UserError(f"{text!r}: {ast.unparse(node)} is no name")
+
+
+def _term(node: ast.expr, text: str) -> Term:
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name) or node.args:
+        raise UserError(f"{text!r}: write a loss term as name(objective=part, average=part, ...)")
+    given: dict[str, Any] = {}
+    for each in node.keywords:
+        if each.arg in SLOTS:
+            given[each.arg] = _use(each.value, text)
+        elif each.arg == "coef":
+            given["coef"] = _value(each.value, text)
+        elif each.arg == "learner":
+            given["learner"] = _word(each.value, text)
+        else:
+            known = (*SLOTS, "coef", "learner")
+            near = catalogue.nearest(each.arg or "", known)
+            has = f"it has {', '.join(known)}"
+            raise UserError(f"{text!r}: a loss term has no {each.arg}{near}; {has}")
+    if missing := [slot for slot in ("objective", "average") if slot not in given]:
+        raise UserError(f"{text!r}: the loss term {node.func.id} has no {missing[0]}")
+    if not isinstance(given.get("coef", 1.0), int | float | Schedule):
+        raise UserError(f"{text!r}: coef must be a number or a schedule")
+    return Term(node.func.id, **given)
 
 
 def _fits(full: str, head: str, rest: list[str]) -> bool:
