@@ -148,6 +148,20 @@ def replace_stage(algorithm: Algorithm, stage: str, text: str) -> Algorithm:
     return dataclasses.replace(algorithm, terms=(changed, *others))
 
 
+def is_stage(name: str) -> bool:
+    """Whether a stage, or a slot of the policy term, can be given under this name."""
+    return STAGE_ALIASES.get(name, name) in {*STAGES, *PLACE_OF}
+
+
+def lies_in(path: str, stage: str) -> bool:
+    """Whether an option, by its full path, belongs to a part of the stage or slot."""
+    head, *inside = path.split(".")
+    stage = STAGE_ALIASES.get(stage, stage)
+    if stage in STAGES:
+        return STAGE_ALIASES.get(head, head) == stage
+    return PLACE_OF[stage].slot in inside[:-1]
+
+
 def describe(algorithm: Algorithm) -> dict[str, list[str]]:
     """Every stage as notation, part by part or term by term; `compose` reads it again."""
     shown: dict[str, list[str]] = {}

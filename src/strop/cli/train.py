@@ -16,7 +16,8 @@ RecipeAndOptions = Annotated[
     typer.Argument(
         metavar="[RECIPE] [OPTION=VALUE]...",
         help="A recipe (`grpo`, `entrocraft(h_low=linear(0.6, 0.4))`) and any options, such as "
-        "`training.lr=2e-6`, `sampling.num_rollouts=8`, `seed=3`.",
+        "`training.lr=2e-6`, `sampling.num_rollouts=8`, `seed=3`, or parts of a stage, such as "
+        "`selection=keep_high_entropy_tokens`, `correction=weigh_by_engine_ratio`.",
     ),
 ]
 Model = Annotated[
@@ -41,11 +42,9 @@ Reward = Annotated[
     ),
 ]
 Advantage = Annotated[
-    str, typer.Option(help="Parts of the advantage: `subtract_group_mean | spread_evenly`.")
+    str, typer.Option(help="As `advantage=...`: `subtract_group_mean | spread_evenly`.")
 ]
-Bound = Annotated[
-    str, typer.Option(help="Bound of the policy term: `clip_both_sides(clip_high=0.28)`.")
-]
+Bound = Annotated[str, typer.Option(help="As `bound=...`: `clip_both_sides(clip_high=0.28)`.")]
 Config = Annotated[Path | None, typer.Option(help="TOML file with all options.")]
 Out = Annotated[Path | None, typer.Option(help="Folder of the run (default: runs/...).")]
 Resume = Annotated[
@@ -79,11 +78,12 @@ def train(
     Ctrl-C finishes the step, saves and ends with exit code 130; a second one stops at once. Other
     exit codes: 0 the run is complete, 1 it had to stop, 2 something that was given is wrong.
     """
+    stages = {"advantage": advantage, "bound": bound}
+    arguments = [*(arguments or []), *(f"{k}={text}" for k, text in stages.items() if text)]
     given: dict[str, dict[str, Any]] = {
         "model": {"name": model},
         "data": {"task": task, "files": data, "validation_files": validation},
         "reward": {"functions": reward},
-        "stages": {"advantage": advantage, "bound": bound},
     }
     options = {
         section: kept
@@ -93,9 +93,9 @@ def train(
     if resume is not None:
         if options or config or out:
             raise UserError("--resume takes the run's own configuration: leave other options out")
-        _go_on(resume, arguments or [], quiet)
+        _go_on(resume, arguments, quiet)
         return
-    settings = settings_of(arguments or [], options, config)
+    settings = settings_of(arguments, options, config)
     _begin(settings, out or free_folder(settings.recipe), quiet)
 
 

@@ -171,7 +171,10 @@ class EvaluationSettings(Section):
 class RunConfig(Section):
     """A whole run."""
 
-    recipe: str = Field(default="grpo", description="name(parameter=value, ...) of the method")
+    recipe: str = Field(
+        default="grpo",
+        description="name(parameter=value, ...) of the method; empty: [stages] alone",
+    )
     seed: int = Field(default=0, ge=0, description="of every random draw of the run")
     threads: int = Field(default=0, ge=0, description="CPU threads; 0: what torch chooses")
     model: ModelSettings = ModelSettings()
@@ -205,9 +208,12 @@ class RunConfig(Section):
 
     def build(self) -> Algorithm:
         """The algorithm with all its options set, checked. Raises UserError."""
-        algorithm = notation.recipe(self.recipe)
-        for stage, text in self.stages.items():
-            algorithm = notation.replace_stage(algorithm, stage, text)
+        if self.recipe:
+            algorithm = notation.recipe(self.recipe)
+            for stage, text in self.stages.items():
+                algorithm = notation.replace_stage(algorithm, stage, text)
+        else:
+            algorithm = notation.compose(self.stages)
         if self.data.environment() is not None:
             algorithm = _playing_turns(algorithm, self.recipe)
         elif "plays_turns" in facts(algorithm.rollout):
@@ -237,14 +243,15 @@ class RunConfig(Section):
         return _rate("critic.lr", self.critic.lr)
 
     def complete(self) -> "RunConfig":
-        """The same run with every option of the method written out."""
-        paths = self.build().paths()
-        shown = {path: _plain(value) for path, value in paths.items()}
-        return self.model_copy(update={"algorithm": shown})
+        """The same run with every stage and every option of the method written out."""
+        algorithm = self.build()
+        shown = {path: plain(value) for path, value in algorithm.paths().items()}
+        stages = notation.written(algorithm)
+        return self.model_copy(update={"algorithm": shown, "stages": stages})
 
     def to_toml(self) -> str:
         """The text of the configuration file."""
-        return tomli_w.dumps(_without_none(self.model_dump(mode="json")))
+        return tomli_w.dumps(_without_none(self.model_dump()))
 
 
 def _rate(name: str, value: float | str) -> float | Schedule:
@@ -328,9 +335,11 @@ def _sections(kind: Any) -> list[type[BaseModel]]:
 
 
 def override(raw: dict[str, Any], assignments: list[str]) -> dict[str, Any]:
-    """`raw` with `path=value` assignments: settings by their path, the rest options of the method.
+    """`raw` with `path=value` assignments: settings by their path, stages by their name
+    (`advantage='subtract_group_mean | spread_evenly'`), the rest options of the method.
 
-    Raises UserError for an assignment without a name or of an unknown setting.
+    Options in `raw` of a stage that is given anew go with the parts that they belonged to. Raises
+    UserError for an assignment without a name or of an unknown setting.
     """
     known = settings()
     result = {k: dict(v) if isinstance(v, dict) else v for k, v in raw.items()}
@@ -338,6 +347,11 @@ def override(raw: dict[str, Any], assignments: list[str]) -> dict[str, Any]:
         path, _, text = assignment.partition("=")
         path = path.strip()
         head, _, rest = path.partition(".")
+        stage = path.removeprefix("stages.")
+        if path not in known and notation.is_stage(stage):
+            result["algorithm"] = _without_stage(result.get("algorithm", {}), stage, raw)
+            result["stages"] = {**result.get("stages", {}), stage: text.strip()}
+            continue
         value = notation.value(text.strip())
         if isinstance(value, Schedule):
             value = text.strip()
@@ -348,19 +362,28 @@ def override(raw: dict[str, Any], assignments: list[str]) -> dict[str, Any]:
         elif rest and head in (*STAGES, *notation.STAGE_ALIASES):
             result.setdefault("algorithm", {})[path] = value
         else:
-            options = [*known, *(f"{stage}.<option>" for stage in STAGES)]
+            options = [*known, *STAGES, *(f"{stage}.<option>" for stage in STAGES)]
             hint = nearest(path, known) or f"; there are {', '.join(options)}"
             raise UserError(f"no option {path or assignment}{hint}")
     return result
 
 
-def _plain(value: Any) -> Any:
+def _without_stage(options: dict[str, Any], stage: str, raw: dict[str, Any]) -> dict[str, Any]:
+    """The options of the method but for those in `raw` that lie in a stage, or in a slot."""
+    old = raw.get("algorithm", {})
+    return {
+        path: value
+        for path, value in options.items()
+        if path not in old or not notation.lies_in(path, stage)
+    }
+
+
+def plain(value: Any) -> Any:
+    """An option's value as the configuration file holds it."""
     if isinstance(value, Schedule):
         return notation.value_text(value)
     if value is None:
         return "none"
-    if isinstance(value, float) and value in (float("inf"), float("-inf")):
-        return value
     return list(value) if isinstance(value, tuple) else value
 
 

@@ -1,0 +1,180 @@
+"""Every algorithm can be written down, wiring and labels included, and read back from a file."""
+
+import itertools
+import math
+import tomllib
+
+import pytest
+from changed import candidates
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from strop import catalogue, notation
+from strop.algorithm import Algorithm
+from strop.errors import UserError
+from strop.recipes.archer import archer
+from strop.recipes.grpo import grpo
+from strop.training import config
+
+NAMES = [entry.name for entry in catalogue.recipes()]
+every_recipe = pytest.mark.parametrize("recipe", NAMES)
+
+
+def read_again(run: config.RunConfig) -> config.RunConfig:
+    return config.make(tomllib.loads(run.to_toml()))
+
+
+def run_of(recipe: str, **raw) -> config.RunConfig:
+    task = {"task": "corridor"} if "plays_turns" in notation.recipe(recipe).facts() else {}
+    return config.make({"recipe": recipe, "data": task, **raw})
+
+
+@every_recipe
+def test_written_and_read_back_it_is_the_same(recipe):
+    algorithm = notation.recipe(recipe)
+    assert notation.compose(notation.written(algorithm)) == algorithm
+
+
+@every_recipe
+def test_the_whole_file_gives_the_same_algorithm_without_the_recipe(recipe):
+    complete = run_of(recipe).complete()
+    alone = complete.model_copy(update={"recipe": "", "algorithm": {}})
+    assert read_again(alone).build() == complete.build() == run_of(recipe).build()
+
+
+def test_no_two_recipes_read_alike():
+    texts = {recipe: notation.written(notation.recipe(recipe)) for recipe in NAMES}
+    for one, other in itertools.combinations(NAMES, 2):
+        assert texts[one] != texts[other], f"{one} and {other}"
+
+
+def accepted(algorithm: Algorithm, infinite: bool) -> dict[str, object]:
+    """Another value for every option, infinite where asked for and where the part takes that."""
+    found = {}
+    for path, value in algorithm.paths().items():
+        others = candidates(value) if value is not None else []
+        if infinite:
+            others = [math.inf, -math.inf] if isinstance(value, float) else []
+        for other in others:
+            try:
+                changed = algorithm.with_knobs({path: other}).paths()
+            except UserError:
+                continue
+            found[path] = changed[path]
+            break
+    return found
+
+
+@every_recipe
+@pytest.mark.parametrize("infinite", [False, True])
+def test_every_option_is_read_back_the_same(recipe, infinite):
+    """Through the text of the file, one by one."""
+    algorithm = notation.recipe(recipe)
+    for path, other in accepted(algorithm, infinite).items():
+        file = tomllib.loads(config.RunConfig(algorithm={path: config.plain(other)}).to_toml())
+        (value,) = file["algorithm"].values()
+        value = notation.value(value) if isinstance(value, str) else value
+        assert notation.override(algorithm, path, value).paths()[path] == other, path
+
+
+@pytest.mark.parametrize("path", ["loss.clip_high=inf", "loss.clip_high=constant(inf)"])
+def test_an_infinite_option_survives_the_complete_file(path):
+    run = config.make(config.override({}, [path]))
+    assert run.build().paths()["terms.policy.objective.clip_high"] in (
+        math.inf, notation.value("constant(inf)"),
+    )  # fmt: skip
+    assert read_again(run.complete()).build() == run.build()
+
+
+def test_archer_tells_its_wires_and_labels_apart():
+    lines = notation.describe(archer())["advantage"]
+    assert len(set(lines)) == len(lines)
+    assert (
+        "spread_turns[advantage_K: value_after_slow_K, advantage_T: return_value_T] @ return_value"
+        in lines
+    )
+
+
+@settings(max_examples=50)
+@given(
+    label=st.sampled_from(["", "mine", "a label", "2nd", "for"]),
+    column=st.sampled_from(["group_B", "whole_B", "nucleus_entropy_0.8_T"]),
+    repeats=st.integers(1, 3),
+)
+def test_labels_and_columns_of_any_name_survive(label, column, repeats):
+    (use, *_) = grpo().advantage
+    changed = type(use)(use.part, (("group_B", column),), label)
+    algorithm = notation.replace_stage(grpo(), "advantage", "spread_evenly")
+    stages = notation.written(algorithm) | {
+        "advantage": " | ".join([notation.use_text(changed)] * repeats)
+    }
+    composed = notation.compose(stages)
+    assert [each.part for each in composed.advantage] == [use.part] * repeats
+    assert all(each.columns == (("group_B", column),) for each in composed.advantage)
+    assert notation.compose(notation.written(composed)) == composed
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("spread_evenly[advantage_B]", r"columns are renamed as part\[parameter: column"),
+        ("spread_evenly[1: advantage_B]", "1 is no name"),
+        ("spread_evenly @ 3", "3 is no name"),
+        ("spread_evenly @ mine @ yours", "write a name, or name"),
+    ],
+)
+def test_bad_wiring_is_named(text, message):
+    with pytest.raises(UserError, match=message):
+        notation.chain(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("policy", "write a loss term as name"),
+        ("policy(objective=follow_advantage)", "the loss term policy has no average"),
+        ("policy(objektive=follow_advantage)", "has no objektive, did you mean objective"),
+        ("kl(objective=penalise_kl_to_reference, average=average_over_tokens, coef=much)",
+         "much is not a number"),
+        ("kl(objective=penalise_kl_to_reference, average=average_over_tokens, coef=[1])",
+         "coef must be a number or a schedule"),
+    ],
+)  # fmt: skip
+def test_bad_terms_are_named(text, message):
+    with pytest.raises(UserError, match=message):
+        notation.terms(text)
+
+
+def test_any_stage_and_slot_is_set_by_its_name():
+    said = [
+        "sampling='draw_in_shuffled_order(num_prompts=3)'", "reward=score_with_verifiers",
+        "curation=drop_uniform_groups", "advantage='subtract_group_median | spread_evenly'",
+        "selection=drop_truncated_rollouts", "plan='split_into_minibatches(num_epochs=2)'",
+        "correction=weigh_by_engine_ratio", "bound='clip_both_sides(clip_high=0.3)'",
+        "average=average_over_tokens", "loss.clip_low=0.1", "stages.control=none",
+    ]  # fmt: skip
+    said = [text.replace("'", "") for text in said]
+    algorithm = config.make(config.override({}, said)).build()
+    shown = notation.written(algorithm)
+    assert shown["sampling"] == "draw_in_shuffled_order(num_prompts=3)"
+    assert shown["curation"] == "drop_uniform_groups"
+    assert shown["terms"] == (
+        "policy(ratio=ratio_per_token, correction=weigh_by_engine_ratio, "
+        "objective=clip_both_sides(clip_low=0.1, clip_high=0.3), average=average_over_tokens)"
+    )
+    emptied = config.make(config.override({}, ["curation=none"]))
+    assert emptied.build().curation == ()
+
+
+def test_a_stage_given_anew_drops_the_options_that_a_file_had_for_it():
+    complete = config.make({"algorithm": {"loss.clip_high": 0.5}}).complete()
+    raw = complete.model_dump()
+    built = config.make(config.override(raw, ["bound=clip_both_sides(clip_low=0.1)"])).build()
+    assert built.paths()["terms.policy.objective.clip_low"] == 0.1
+    assert built.paths()["terms.policy.objective.clip_high"] == 0.2
+    built = config.make(config.override(raw, ["advantage=subtract_group_mean|spread_evenly"]))
+    assert [use.label for use in built.build().advantage] == [
+        "subtract_group_mean",
+        "spread_evenly",
+    ]
+    assert built.build().paths()["terms.policy.objective.clip_high"] == 0.5
