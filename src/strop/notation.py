@@ -144,7 +144,8 @@ def replace_stage(algorithm: Algorithm, stage: str, text: str) -> Algorithm:
     if part is None and slot in ("objective", "average"):
         raise UserError(f"{stage}: a loss term needs one")
     first, *others = algorithm.terms
-    changed = dataclasses.replace(first, **{slot: part})
+    slots: dict[str, Any] = {slot: part}
+    changed = dataclasses.replace(first, **slots)
     return dataclasses.replace(algorithm, terms=(changed, *others))
 
 
@@ -262,7 +263,8 @@ def _only(stage: str, text: str) -> Use | None:
 
 def _links(text: str) -> list[ast.expr]:
     """What stands between the bars."""
-    node, links = _parse(text), list[ast.expr]()
+    node: ast.expr = _parse(text)
+    links: list[ast.expr] = []
     while isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr):
         links.insert(0, node.right)
         node = node.left

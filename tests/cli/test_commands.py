@@ -59,7 +59,7 @@ def test_the_file_of_a_run_repeats_it(strop, run, tmp_path):
 def test_parts_of_a_file_and_stages_on_the_command_line(strop, lab, tmp_path):
     (tmp_path / "mine.py").write_text(
         "from dataclasses import dataclass\nfrom torch import Tensor\n\n"
-        "@dataclass(frozen=True)\nclass Plain:\n    scale: float = 1.0\n\n"
+        "@dataclass(frozen=True)\nclass Plain:\n    kind = 'loss/bound'\n    scale: float = 1.0\n\n"
         "    def __call__(self, log_ratio_T: Tensor, advantage_T: Tensor) -> Tensor:\n"
         "        return self.scale * log_ratio_T.exp() * advantage_T\n"
     )
