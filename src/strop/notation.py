@@ -264,17 +264,18 @@ def _only(stage: str, text: str) -> Use | None:
 def _links(text: str) -> list[ast.expr]:
     """What stands between the bars."""
     node: ast.expr = _parse(text)
-    links: list[ast.expr] = []
+    last: list[ast.expr] = []
     while isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr):
-        links.insert(0, node.right)
+        last = [node.right, *last]
         node = node.left
-    return [node, *links]
+    return [node, *last]
 
 
 def _use(node: ast.expr, text: str) -> Use:
     label, columns = "", list[tuple[str, str]]()
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult):
-        node, label = node.left, _word(node.right, text)
+        label = _word(node.right, text)
+        node = node.left
     if isinstance(node, ast.Subscript):
         inside = node.slice
         for pair in inside.elts if isinstance(inside, ast.Tuple) else [inside]:

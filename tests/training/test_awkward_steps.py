@@ -19,6 +19,7 @@ from strop.part import Result
 class MoveRate:
     """Halves the learning rate after every step."""
 
+    kind = "control"
     path: str = "training.lr"
 
     def init(self):

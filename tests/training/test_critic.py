@@ -48,6 +48,8 @@ LOW = (("value_T", "value_low_T"), ("value_old_T", "value_low_old_T"))
 class OnlyFinished:
     """Keeps the rollouts that were not cut off."""
 
+    kind = "selection"
+
     def __call__(self, truncated_B: torch.Tensor, rollout_T: torch.Tensor) -> Selected:
         keep_T = ~truncated_B[rollout_T]
         return Selected(keep_T, keep_T, "truncated")

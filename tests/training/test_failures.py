@@ -18,6 +18,8 @@ from torch import Tensor
 class NotANumber:
     """nan at the second step."""
 
+    kind = "loss/bound"
+
     def __call__(self, log_ratio_T: Tensor, advantage_T: Tensor, step: Tensor) -> Tensor:
         return log_ratio_T.exp() * advantage_T * (float("nan") if step == 2 else 1.0)
 
@@ -25,6 +27,8 @@ class NotANumber:
 @dataclass(frozen=True)
 class SteepRoot:
     """At the second step a finite loss with an infinite gradient: the root at 0."""
+
+    kind = "loss/bound"
 
     def __call__(self, log_ratio_T: Tensor, advantage_T: Tensor, step: Tensor) -> Tensor:
         if step == 2:
