@@ -6,6 +6,7 @@ from builders import NAN, flat_batch, ragged_batch, run
 
 from strop.errors import UserError
 from strop.loss.correction.weigh_by_engine_ratio import UNITS, WeighByEngineRatio
+from strop.part import Use, facts
 
 
 def _batch(differences, lengths):
@@ -107,4 +108,4 @@ def test_refused():
         WeighByEngineRatio("rollout")
     with pytest.raises(UserError, match=r"low 3.0 is above high 2.0"):
         run(WeighByEngineRatio(low=3.0), _batch([0.1], (1,)))
-    assert WeighByEngineRatio().facts == {"corrects_behavior_ratio"}
+    assert facts(Use(WeighByEngineRatio())) == {"corrects_behavior_ratio"}
