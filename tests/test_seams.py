@@ -2,7 +2,7 @@
 
 import dataclasses
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 from torch import Tensor
@@ -12,7 +12,6 @@ from strop import part as parts
 from strop.errors import UserError
 from strop.part import Use
 from strop.recipes.grpo import grpo
-from strop.services import Texts
 
 
 @dataclass(frozen=True)
@@ -46,10 +45,10 @@ class Misnamed:
 
 
 @dataclass(frozen=True)
-class AsksForTexts:
+class AsksForServices:
     kind: ClassVar[str] = "probe"
 
-    def __call__(self, advantage_B: Tensor, texts: Texts) -> Tensor:
+    def __call__(self, advantage_B: Tensor, services: Any) -> Tensor:
         return advantage_B
 
 
@@ -99,8 +98,8 @@ REFUSED = [
     ),
     (advantage(Use(Misnamed()), *grpo().advantage), "is of the kind 'baseline', which there is no"),
     (
-        advantage(Use(AsksForTexts()), *grpo().advantage),
-        "advantage: asks_for_texts asks for texts, which no part gets here: put it at "
+        advantage(Use(AsksForServices()), *grpo().advantage),
+        "advantage: asks_for_services asks for services, which no part gets here: put it at "
         "reward or probes",
     ),
     (

@@ -1,9 +1,10 @@
 from itertools import chain
+from types import SimpleNamespace
 
 import pytest
 import torch
 from builders import run
-from fakes.services import FakeServices, FakeTexts
+from fakes.services import _Characters
 
 from strop.batch import Batch
 from strop.errors import UserError
@@ -12,7 +13,7 @@ from strop.probe.mark_spans import MarkSpans
 TEXT = dict(enumerate("()+-*/01ab"))
 IDS = {c: i for i, c in TEXT.items()}
 PART = MarkSpans(("(", ")"), ("+", "-"), ("*", "/"), ("0",))
-SERVICES = FakeServices(FakeTexts(pieces=TEXT))
+SERVICES = SimpleNamespace(tokenizer=_Characters(TEXT))
 
 
 def marked(*turns, part=PART):

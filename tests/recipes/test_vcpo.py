@@ -1,5 +1,5 @@
 import math
-from functools import partial
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -14,7 +14,6 @@ from builders import (
     stages,
     tokens_of,
 )
-from fakes.services import FakeScoring, FakeServices
 from models import Lab
 from runs import Runner
 
@@ -167,7 +166,7 @@ def test_norms_are_those_of_the_gradient_of_the_summed_log_probability(
     batch = batch.set(reward_B=torch.where(batch["group_B"] == 0, 0.5, batch["reward_B"]))
     logp_T = policy.columns(batch, ("logp_T",))["logp_T"].double()
     batch = batch.set(logp_old_T=logp_T)
-    services = FakeServices(scoring=FakeScoring(norms=partial(gradient_norms, policy)))
+    services = SimpleNamespace(gradient_norms=lambda batch: gradient_norms(policy, batch))
     use = Use(MeasureRolloutGradients())
     found = parts.write(batch, use, parts.call(use, batch, services=services))
     learnt = (batch["group_B"] == 2) & batch["scored_B"]

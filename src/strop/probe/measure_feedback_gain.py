@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -12,7 +12,6 @@ from strop.batch import Batch
 from strop.columns import Column
 from strop.errors import UserError
 from strop.probe._contexts import Context, mean_logp, turns_of
-from strop.services import Episodes, Scoring, Texts
 
 
 @dataclass(frozen=True)
@@ -25,8 +24,8 @@ class MeasureFeedbackGain:
     The placeholder's tokens are cut, or its last one repeated, to the number of the feedback's;
     nothing else changes, and what a chat template writes around the feedback stays.
 
-    Reads: batch (the tokens), logp_old_T [T] float, turn_T [T] int, mask_T [T] bool;
-    texts, scoring, episodes.   Writes: gain_K [K] float.
+    Reads: batch (the tokens), logp_old_T [T] float, turn_T [T] int, mask_T [T] bool, services
+    (scoring, tokenizer).   Writes: gain_K [K] float.
     Source: arXiv 2603.00656; code kfq20/InfoPO.
     Differs from the source: no.
     Nearest part: measure_answer_gain, which scores the right answer instead of the next action.
@@ -49,16 +48,9 @@ class MeasureFeedbackGain:
     placeholder: str = "No information found."
 
     def __call__(
-        self,
-        batch: Batch,
-        logp_old_T: Tensor,
-        turn_T: Tensor,
-        mask_T: Tensor,
-        texts: Texts,
-        scoring: Scoring,
-        episodes: Episodes,
+        self, batch: Batch, logp_old_T: Tensor, turn_T: Tensor, mask_T: Tensor, services: Any
     ) -> Tensor:
-        blank = texts.encode(self.placeholder)
+        blank = services.tokenizer(self.placeholder, add_special_tokens=False)["input_ids"]
         if not blank:
             raise UserError("probes.placeholder has no tokens: give a text such as 'Nothing.'")
         rows: list[int] = []
@@ -68,7 +60,7 @@ class MeasureFeedbackGain:
             before: tuple[int, ...] = ()
             for place, (shown, action) in enumerate(turns):
                 if place and shown and action:
-                    hidden = _hide(episodes, shown, before[-1], blank)
+                    hidden = _hide(services, shown, before[-1], blank)
                     if hidden != shown:
                         rows.append(row)
                         contexts.append(((*before, *hidden), action))
@@ -77,15 +69,15 @@ class MeasureFeedbackGain:
         real_K = segments.mean(logp_old_T, turn_T, row, mask_T)
         gain_K = torch.zeros_like(real_K)
         next_N = torch.tensor(rows, dtype=torch.int64, device=real_K.device)
-        gain_K[next_N - 1] = real_K[next_N] - mean_logp(scoring, contexts).to(real_K)
+        gain_K[next_N - 1] = real_K[next_N] - mean_logp(services, contexts).to(real_K)
         return gain_K
 
 
 def _hide(
-    episodes: Episodes, shown: tuple[int, ...], last: int, blank: Sequence[int]
+    services: Any, shown: tuple[int, ...], last: int, blank: Sequence[int]
 ) -> tuple[int, ...]:
     """An observation's tokens with the placeholder in place of its text."""
-    head, tail = _frame(episodes, last)
+    head, tail = _frame(services, last)
     length = len(shown) - len(head) - len(tail)
     if length < 0 or shown[: len(head)] != head or shown[len(head) + length :] != tail:
         head, tail, length = (), (), len(shown)
@@ -93,9 +85,9 @@ def _hide(
     return (*head, *text, *tail)
 
 
-def _frame(episodes: Episodes, last: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def _frame(services: Any, last: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """What stands before and after any observation's text: what two of them have in common."""
-    one, other = episodes.observation_ids("0", last), episodes.observation_ids("1", last)
+    one, other = services.observation_ids("0", last), services.observation_ids("1", last)
     return _common(one, other), _common(one[::-1], other[::-1])[::-1]
 
 

@@ -30,6 +30,7 @@ class MergeSimilarStates:
     """
 
     writes: ClassVar[tuple[str, ...]] = ("state_K",)
+    facts: ClassVar[frozenset[str]] = frozenset({"order_matters"})
     # Ratio from which two observations are the same. Default: released code (0.95).
     threshold: float = 0.95
 

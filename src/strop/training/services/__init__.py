@@ -1,1 +1,0 @@
-"""What the trainer offers to parts: one file for each protocol of `strop.services`."""

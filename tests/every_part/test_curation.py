@@ -1,0 +1,137 @@
+"""What every curation does on ragged batches."""
+
+import pytest
+import torch
+from ragged import with_noise_outside
+from staged import alike, copied, entries, kept, restored
+
+from strop import part as parts
+from strop.batch import Batch
+from strop.part import Curated, Draw
+
+ENTRIES = entries("curation")
+every_part = pytest.mark.parametrize("entry", ENTRIES, ids=[e.name for e in ENTRIES])
+STILL = [e for e in ENTRIES if "rng" not in e.reads]
+every_still_part = pytest.mark.parametrize("entry", STILL, ids=[e.name for e in STILL])
+KEEPING = [e for e in ENTRIES if hasattr(e.load(), "init")]
+SIZES = (4, 3, 2)
+
+
+def curated(place, batch, state=None, seed=0, step=1) -> tuple[Curated, object]:
+    outcome = place.call(batch, state, seed, step)
+    return outcome.value, outcome.state
+
+
+def check(answer: Curated, batch: Batch) -> None:
+    """Rows to keep, rows that fit beside them, draws that can be drawn."""
+    assert answer.keep_B.shape == (batch.size("B"),)
+    assert answer.keep_B.dtype == torch.bool
+    assert answer.reason.isidentifier()
+    if answer.add is not None:
+        joined = batch.keep(answer.keep_B).join(answer.add)
+        assert joined.size("B") == int(answer.keep_B.sum()) + answer.add.size("B")
+    if isinstance(answer.ask, int):
+        assert answer.ask >= 0
+    else:
+        known = batch["uid_P"].tolist()
+        for draw in answer.ask:
+            assert isinstance(draw, Draw)
+            assert draw.num_rollouts > 0
+            assert draw.uid in known
+
+
+@every_part
+def test_inputs_stay_as_they_are(entry, stages):
+    place = stages.of(entry)
+    batch = place.batch(1, SIZES)
+    state = place.part.init() if hasattr(place.part, "init") else None
+    before = kept(batch), copied(state)
+    curated(place, batch, state)
+    assert alike((kept(batch), state), before)
+
+
+@every_part
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_rows_kept_added_and_asked_for_fit_together(entry, stages, seed):
+    place = stages.of(entry)
+    batch = place.batch(seed)
+    check(curated(place, batch)[0], batch)
+
+
+@every_part
+def test_same_seed_same_result(entry, stages):
+    place = stages.of(entry)
+    batch = place.batch(2, SIZES)
+    assert alike(curated(place, batch, seed=3), curated(place, batch, seed=3))
+
+
+@every_still_part
+def test_permuting_rollouts_permutes_the_result(entry, stages):
+    place = stages.of(entry)
+    batch = place.batch(4, SIZES)
+    order = torch.randperm(batch.size("B"), generator=torch.Generator().manual_seed(4))
+    one, _ = curated(place, batch)
+    other, _ = curated(place, batch.take(order))
+    assert other.keep_B.equal(one.keep_B[order])
+    assert other.reason == one.reason
+    asked = [each.ask if isinstance(each.ask, int) else sorted(each.ask) for each in (one, other)]
+    assert alike(*asked)
+    sizes = [each.add.size("B") if each.add is not None else 0 for each in (one, other)]
+    assert sizes[0] == sizes[1]
+
+
+@every_part
+def test_values_outside_the_mask_never_matter(entry, stages):
+    place = stages.of(entry)
+    batch = place.batch(6, SIZES)
+    one, _ = curated(place, with_noise_outside(batch))
+    other, _ = curated(place, with_noise_outside(batch, 0.0))
+    assert one.keep_B.equal(other.keep_B)
+    assert alike(one.ask, other.ask)
+
+
+@every_part
+def test_unscored_rollouts_take_part_in_nothing(entry, stages):
+    place = stages.of(entry)
+    batch = place.batch(7, SIZES)
+    scored_B = torch.ones(9, dtype=torch.bool)
+    scored_B[[0, 5]] = False
+    batch = batch.set(scored_B=scored_B)
+    names = [n for n in ("reward_B", "outcome_B", "return_K", "made_advantage_B") if n in batch]
+    rows = {
+        name: scored_B[batch["rollout_K"]] if name.endswith("K") else scored_B for name in names
+    }
+    other = batch.set(**{n: torch.where(rows[n], batch[n], batch[n] * 5 - 7) for n in names})
+    one, _ = curated(place, batch)
+    changed, _ = curated(place, other)
+    assert one.keep_B[scored_B].equal(changed.keep_B[scored_B])
+    assert alike(one.ask, changed.ask)
+
+
+@every_part
+def test_empty_single_and_uniform_groups(entry, stages):
+    place = stages.of(entry)
+    whole = place.batch(3, SIZES)
+    same = {k: torch.full_like(whole[k], 1.0) for k in ("reward_B", "outcome_B", "return_K")}
+    for batch in (
+        whole.set(**same),
+        whole.set(scored_B=torch.zeros_like(whole["scored_B"])),
+        whole.keep(whole["index_B"] < 0),
+        place.batch(5, (1,)),
+    ):
+        check(curated(place, batch)[0], batch)
+
+
+@pytest.mark.parametrize("entry", KEEPING, ids=[e.name for e in KEEPING])
+def test_a_state_that_was_saved_goes_on_as_it_would_have(entry, stages, tmp_path):
+    place = stages.of(entry)
+    state = place.part.init()
+    for step in (1, 2, 3):
+        batch = place.batch(step, SIZES).set(step=torch.tensor(step))
+        whole = curated(place, batch, state, step=step)
+        loaded = curated(place, batch, restored(state, tmp_path), step=step)
+        assert alike(loaded, whole)
+        check(whole[0], batch)
+        state = whole[1]
+        if hasattr(place.part, "update"):
+            state = parts.update(place.use, batch, state)

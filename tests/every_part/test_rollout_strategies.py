@@ -1,0 +1,111 @@
+"""What every strategy does on an engine without a model: whole groups, in the order drawn."""
+
+import pytest
+import torch
+from fakes.engine import TableEngine
+from staged import alike, copied, entries, restored
+
+from strop import part as parts
+from strop.part import Draw
+from strop.rollout.drive import drive
+from strop.training.setup import given_answers
+
+ENTRIES = entries("rollout")
+every_part = pytest.mark.parametrize("entry", ENTRIES, ids=[e.name for e in ENTRIES])
+KEEPING = [e for e in ENTRIES if hasattr(e.load(), "init")]
+
+
+def engine_for(world):
+    """Tokens are likely or not by the two before them; an answer ends after a few."""
+    number = len(world.services.tokenizer)
+
+    def probabilities(tokens):
+        weights = torch.tensor([(7 * n + sum(tokens[-2:])) % 5 + 0.5 for n in range(number)])
+        weights[:3] = 0
+        weights[1] = 4.0  # the end
+        return (weights / weights.sum()).tolist()
+
+    return TableEngine(probabilities, text=lambda ids: world.services.tokenizer.decode(list(ids)))
+
+
+def rolled(place, draws, state=None, seed=0, step=1, engine=None):
+    """Batch and state of a strategy that has run to its end."""
+    engine = engine or engine_for(place.world)
+    chains = place.chains(state, seed, step)
+    strategy = chains.call("rollout", place.use, None, draws=draws).value
+    found = drive(strategy, engine, place.world.services)
+    assert not engine.busy()
+    assert engine.rows == {}, "requests are left behind"
+    return found
+
+
+def draws_of(place, *sizes):
+    """Draws of several prompts; of as many rollouts as there are answers, where they are given."""
+    given = len(given_answers(place.part))
+    return tuple(Draw(place.world.pool[3 * n % 7], given or size) for n, size in enumerate(sizes))
+
+
+@every_part
+def test_a_batch_has_the_columns_that_it_writes_and_the_groups_that_were_drawn(entry, stages):
+    place = stages.of(entry)
+    draws = draws_of(place, 4, 2, 6)
+    before = copied(draws)
+    batch, _ = rolled(place, draws)
+    assert alike(draws, before)
+    assert set(batch.columns) == set(parts.writes(place.use))
+    groups = zip(batch["uid_P"].tolist(), batch["draw_P"].tolist(), strict=True)
+    assert list(groups) == [(draw.uid, draw.draw) for draw in draws]
+    for uid, group in zip(batch["uid_P"].tolist(), range(len(draws)), strict=True):
+        prompt = list(place.world.services.prompt_ids(uid))
+        assert int((batch["group_B"] == group).sum()) >= draws[group].num_rollouts
+        for row in (batch["group_B"] == group).nonzero().squeeze(1).tolist():
+            own_T = batch["rollout_T"] == row
+            assert batch["id_T"][own_T][: len(prompt)].tolist() == prompt
+            assert not batch["mask_T"][own_T][: len(prompt)].any()
+
+
+@every_part
+def test_policy_tokens_have_log_probabilities_of_the_engine_and_a_limit(entry, stages):
+    place = stages.of(entry)
+    batch, _ = rolled(place, draws_of(place, 4, 2))
+    mask_T = batch["mask_T"]
+    assert mask_T.any()
+    for name in ("logp_behavior_T", "logp_sampler_T"):
+        if name in batch:
+            value_T = batch[name][mask_T]
+            assert (value_T[~value_T.isnan()] <= 1e-6).all()
+    assert batch["rollout_uid_B"].unique().numel() == batch.size("B")
+    assert (batch["length_B"] <= place.world.services.max_tokens).all()
+
+
+@every_part
+def test_same_seed_same_rollouts_in_any_number_of_slots(entry, stages):
+    place = stages.of(entry)
+    draws = draws_of(place, 4, 3)
+    one, _ = rolled(place, draws, seed=2)
+    other, _ = rolled(place, draws, seed=2)
+    assert alike(one, other)
+    narrow = engine_for(place.world)
+    narrow.num_slots = 2
+    assert alike(one["id_T"], rolled(place, draws, seed=2, engine=narrow)[0]["id_T"])
+
+
+@every_part
+def test_one_prompt(entry, stages):
+    place = stages.of(entry)
+    batch, _ = rolled(place, draws_of(place, 2))
+    assert batch.size("P") == 1
+    assert batch.size("B") >= 1
+
+
+@pytest.mark.parametrize("entry", KEEPING, ids=[e.name for e in KEEPING])
+def test_a_state_that_was_saved_goes_on_as_it_would_have(entry, stages, tmp_path):
+    place = stages.of(entry)
+    draws = draws_of(place, 4, 2)
+    state = place.part.init()
+    for step in (1, 2, 3):
+        batch, new = rolled(place, draws, state, step=step)
+        assert alike((batch, new), rolled(place, draws, restored(state, tmp_path), step=step))
+        state = new if new is not None else state
+        if hasattr(place.part, "update"):
+            state = parts.update(place.use, batch, state)

@@ -1,0 +1,43 @@
+"""What every part with a state does that is given a batch: it goes on from a checkpoint."""
+
+import pytest
+import torch
+from staged import alike, copied, entries, restored
+
+from strop import catalogue
+from strop import part as parts
+from strop.part import Result
+
+# Their own files have the others: what they are called with is not a batch alone.
+APART = ("sampling", "rollout", "curation", "control")
+FOLDERS = {entry.folder for entry in catalogue.parts() if entry.folder not in APART}
+ENTRIES = [e for e in entries(*sorted(FOLDERS)) if hasattr(e.load(), "init")]
+
+
+def test_there_are_some():
+    assert len(ENTRIES) > 3
+
+
+@pytest.mark.parametrize("entry", ENTRIES, ids=[e.name for e in ENTRIES])
+def test_a_state_that_was_saved_goes_on_as_it_would_have(entry, stages, tmp_path):
+    place = stages.of(entry)
+    state = place.part.init()
+    for step in (1, 2, 3):
+        batch = place.batch(step, (4, 3, 2)).set(step=torch.tensor(step))
+        before = copied(state)
+        whole = place.call(batch, state, step=step)
+        assert alike(state, before)
+        loaded = place.call(batch, restored(state, tmp_path), step=step)
+        assert alike(tuple(loaded), tuple(whole))
+        state = after(place, batch, state, whole)
+        assert alike(after(place, batch, restored(before, tmp_path), loaded), state)
+    assert not alike(state, place.part.init())
+
+
+def after(place, batch, state, outcome: Result):
+    """The state after the step: what the call returned, then the part's own update."""
+    state = state if outcome.state is None else outcome.state
+    if hasattr(place.part, "update"):
+        batch = parts.write(batch, place.use, outcome)
+        state = parts.update(place.use, batch, state)
+    return state
