@@ -69,7 +69,7 @@ def rollouts(world: World, algorithm: Any, number: int) -> Batch:
     """One step's batch with its advantages."""
     rng_of = generators(number, 1)
     columns = {name: torch.tensor(1) for name in ("step", "num_steps")}
-    columns["max_length"] = torch.tensor(world.services.max_tokens)
+    columns["max_length"] = torch.tensor(world.services.limits.answer_tokens)
     collector = Collector(world.services, world.engine, world.pool, rng_of, Clock(), columns)
     batch = collector.collect(algorithm, {}).batch
     batch = batch.set(advantage_B=batch["reward_B"])
@@ -209,7 +209,7 @@ def main() -> None:
     for model in options.models:
         world, algorithm = open_world(model, options)
         rows = [one_batch(world, algorithm, number) for number in range(options.batches)]
-        world.services.grader.close()
+        world.services.close()
         pooled.append({name: sum(r[name] for r in rows) / len(rows) for name in rows[0]})
         if not options.pool:
             show(f"{model} ({options.batches} batches of {options.prompts} prompts)", rows)

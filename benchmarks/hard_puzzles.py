@@ -33,7 +33,7 @@ def main() -> None:
     options = parser.parse_args()
     world, algorithm = open_world(options.model, options)
     batch = rollouts(world, algorithm, 0)
-    world.services.grader.close()
+    world.services.close()
     share_P = segments.mean(batch["reward_B"], batch["group_B"], batch.size("P"))
     by_uid = {prompt.uid: prompt for prompt in world.services.task.train}
     lines = [

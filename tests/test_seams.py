@@ -2,7 +2,7 @@
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import pytest
 from torch import Tensor
@@ -12,6 +12,7 @@ from strop import part as parts
 from strop.errors import UserError
 from strop.part import Use
 from strop.recipes.grpo import grpo
+from strop.services import Texts
 
 
 @dataclass(frozen=True)
@@ -45,10 +46,10 @@ class Misnamed:
 
 
 @dataclass(frozen=True)
-class AsksForServices:
+class AsksForTexts:
     kind: ClassVar[str] = "probe"
 
-    def __call__(self, advantage_B: Tensor, services: Any) -> Tensor:
+    def __call__(self, advantage_B: Tensor, texts: Texts) -> Tensor:
         return advantage_B
 
 
@@ -98,8 +99,8 @@ REFUSED = [
     ),
     (advantage(Use(Misnamed()), *grpo().advantage), "is of the kind 'baseline', which there is no"),
     (
-        advantage(Use(AsksForServices()), *grpo().advantage),
-        "advantage: asks_for_services asks for services, which no part gets here: put it at "
+        advantage(Use(AsksForTexts()), *grpo().advantage),
+        "advantage: asks_for_texts asks for texts, which no part gets here: put it at "
         "reward or probes",
     ),
     (

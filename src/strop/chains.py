@@ -13,6 +13,7 @@ from strop import part as parts
 from strop.batch import Batch
 from strop.part import Result, Use
 from strop.seams import PLACE_OF
+from strop.services import Services
 
 # (name, number) -> a fresh generator; equal arguments give equal draws
 RngOf = Callable[[str, int], torch.Generator]
@@ -26,7 +27,7 @@ class Chains:
     """
 
     rng_of: RngOf
-    services: Any = None
+    services: Services | None = None
     state: dict[str, Any] = field(default_factory=dict)
     metrics: dict[str, float] = field(default_factory=dict)
 

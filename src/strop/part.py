@@ -16,6 +16,8 @@ from typing import Any, NamedTuple
 from strop.errors import UserError
 from strop.schedule import Schedule
 from strop.seams import SEAM_OF, SPECIAL, Seam
+from strop.services import NAMES as SERVICES
+from strop.services import Services
 
 
 class Result(NamedTuple):
@@ -183,10 +185,10 @@ def facts(use: Use) -> frozenset[str]:
     return stated | {derived[name] for name in writes(use) if name in derived}
 
 
-def call(use: Use, batch: Any, **special: Any) -> Result:
+def call(use: Use, batch: Any, services: Services | None = None, **special: Any) -> Result:
     """Call the part with the columns it names from `batch` and the special names it asks for.
 
-    Raises UserError when a required column is not there.
+    Its services are taken from `services`. Raises UserError when a required column is not there.
     """
     arguments: dict[str, Any] = {}
     for read in reads(use):
@@ -195,7 +197,11 @@ def call(use: Use, batch: Any, **special: Any) -> Result:
         elif read.required:
             raise UserError(f"part {use.label} reads {read.column}, which nothing has written")
     for parameter in parameters(use.part):
-        if parameter.name in SPECIAL and parameter.name in special:
+        if parameter.name in SERVICES:
+            if services is None:
+                raise UserError(f"part {use.label} asks for {parameter.name}; give call services")
+            arguments[parameter.name] = getattr(services, parameter.name)
+        elif parameter.name in SPECIAL and parameter.name in special:
             arguments[parameter.name] = special[parameter.name]
     if "batch" in {p.name for p in parameters(use.part)}:
         arguments["batch"] = batch

@@ -8,16 +8,18 @@ it, `kind: ClassVar[str] = "advantage/baseline"`. Both tables are in the order o
 
 from dataclasses import dataclass
 
+from strop.services import NAMES as SERVICES
+
 # Parameters of a part's call that are not columns.
 #   batch       the whole Batch
 #   state       this part's state from the last step
 #   rng         torch.Generator seeded by (seed, step, label, update)
-#   services    engine, pool, scoring
 #   num_wanted  prompts asked for (sampling)
 #   pool        uids of the training prompts (sampling)
 #   draws       what the samplers have chosen so far
 #   metrics     numbers of this step (control)
-SPECIAL = frozenset({"batch", "state", "rng", "services", "num_wanted", "pool", "draws", "metrics"})
+# and the names of services.py.
+SPECIAL = SERVICES | {"batch", "state", "rng", "num_wanted", "pool", "draws", "metrics"}
 
 
 @dataclass(frozen=True)
@@ -55,18 +57,18 @@ class Place:
     given: tuple[str, ...] = ()
 
 
-_COLLECTING = frozenset({"batch", "rng", "state", "services"})
+_COLLECTING = SERVICES | {"batch", "rng", "state"}
 _MASKS = ("gradient_T", "denominator_T")
 _TABLES = ("turn_T", "id_T", "mask_T", "rollout_K", "group_B", "uid_P", "draw_P")
 
 PLACES: tuple[Place, ...] = (
-    Place("sampling", handed=frozenset({"draws", "num_wanted", "pool", "rng", "state", "services"}),
+    Place("sampling", handed=SERVICES | {"draws", "num_wanted", "pool", "rng", "state"},
           needs=("draws",)),
-    Place("rollout", many=False, handed=frozenset({"draws", "rng", "state", "services"}),
+    Place("rollout", many=False, handed=SERVICES | {"draws", "rng", "state"},
           needs=_TABLES),
     Place("reward", handed=_COLLECTING, needs=("reward_B", "outcome_B", "scored_B")),
     Place("curation", handed=_COLLECTING),
-    Place("probes", handed=frozenset({"batch", "rng", "services"}), seeded_by_path=False),
+    Place("probes", handed=SERVICES | {"batch", "rng"}, seeded_by_path=False),
     Place("advantage", handed=frozenset({"rng", "state"}), given=("advantage_B",)),
     Place("selection", handed=frozenset({"rng"}), given=_MASKS),
     Place("on", "on", many=False, handed=frozenset({"rng"}), given=_MASKS),

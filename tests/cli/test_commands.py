@@ -67,7 +67,7 @@ def test_parts_of_a_file_and_stages_on_the_command_line(strop, lab, tmp_path):
     said = strop(
         "train", "dr_grpo", *lab.arguments("training.steps=1", "--out", str(folder)),
         "--bound", f'"{tmp_path}/mine.py:Plain"(scale=2.0)',
-        "--advantage", "subtract_leave_one_out_mean | spread_evenly",
+        "--advantage", "subtract_group_mean(leave_one_out=True) | spread_evenly",
     )  # fmt: skip
     assert said.code == 0, said.err
     made = config.load(folder / "config.toml")

@@ -3,6 +3,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from fakes.services import FakeServices, FakeTexts
 from ragged import ragged_batch
 
 from strop.batch import Batch
@@ -11,15 +12,12 @@ from strop.errors import UserError
 from strop.part import Use, call
 
 
-class Words:
+class Words(FakeTexts):
     """Answers as token ids; a reworded prompt is its uid, the number of words and the answer."""
 
     def __init__(self, room=100):
+        super().__init__()
         self.room, self.asked = room, []
-
-    def completion_ids(self, batch):
-        flat = batch["id_T"][batch["mask_T"]]
-        return [piece.tolist() for piece in torch.split(flat, batch["length_B"].tolist())]
 
     def reworded_ids(self, uid, words, answer):
         self.asked.append((uid, tuple(answer)))
@@ -44,9 +42,10 @@ def batch_of(step, outcomes, uids=(7, 8), draws=(0, 0), scored=None, episodes=Fa
     )  # fmt: skip
 
 
-def go(part, batch, state, services=None, seed=0):
+def go(part, batch, state, texts=None, seed=0):
     rng = torch.Generator().manual_seed(seed)
-    return call(Use(part), batch, state=state, rng=rng, services=services or Words())
+    services = FakeServices(texts or Words())
+    return call(Use(part), batch, state=state, rng=rng, services=services)
 
 
 FIRST = [1.0, 0.0, 0.0, 1.0, 1.0, 1.0]  # prompt 7: two wrong, one right; prompt 8: all right
@@ -96,34 +95,34 @@ def test_mixed_unscored_and_unknown_groups_get_nothing():
 
 
 def test_bad_prompts_are_asked_once_more_with_a_wrong_answer():
-    part, services = BringBackOpposites(retry_below=0.5), Words()
+    part, texts = BringBackOpposites(retry_below=0.5), Words()
     old = batch_of(1, FIRST)
-    state = go(part, old, part.init(), services).state
-    assert services.asked == []
+    state = go(part, old, part.init(), texts).state
+    assert texts.asked == []
     batch = batch_of(2, [0.0, 0.0, 1.0, 1.0, 0.0, 1.0])
-    asking = go(part, batch, state, services)
+    asking = go(part, batch, state, texts)
     (draw,) = asking.value.ask  # prompt 7: a third of its history was right; 8: all of it
     assert (draw.uid, draw.num_rollouts, draw.draw) == (7, 3, RETRY)
     assert draw.columns["prompt_ids"][:2] == (7, len(part.words))
-    wrong = [tuple(each) for each in services.completion_ids(old)[1:3]]
-    assert services.asked[-1][1] in wrong
+    wrong = [tuple(each) for each in texts.completion_ids(old)[1:3]]
+    assert texts.asked[-1][1] in wrong
     more = batch_of(2, [0.0, 0.0, 0.0], uids=(7,), draws=(RETRY,))
     whole = batch.join(more)
-    done = go(part, whole, asking.state, services)
+    done = go(part, whole, asking.state, texts)
     assert done.value.ask == ()
     assert done.value.add is None  # the group that was asked again takes nothing
     assert done.metrics["retry/groups"] == 1
     assert done.metrics["replay/stored"] == 12  # nor goes it into the store
-    assert go(part, batch_of(3, FIRST), done.state, services).value.ask != ()
+    assert go(part, batch_of(3, FIRST), done.state, texts).value.ask != ()
 
 
 def test_words_without_room_are_counted():
-    part, services = BringBackOpposites(retry_below=0.5), Words(room=1)
-    state = go(part, batch_of(1, FIRST), part.init(), services).state
-    found = go(part, batch_of(2, FIRST), state, services)
+    part, texts = BringBackOpposites(retry_below=0.5), Words(room=1)
+    state = go(part, batch_of(1, FIRST), part.init(), texts).state
+    found = go(part, batch_of(2, FIRST), state, texts)
     assert found.value.ask == ()
     assert found.metrics["retry/too_long"] == 1
-    assert go(BringBackOpposites(), batch_of(2, FIRST), state, services).value.ask == ()
+    assert go(BringBackOpposites(), batch_of(2, FIRST), state, texts).value.ask == ()
 
 
 def test_episodes_are_not_asked_once_more():

@@ -48,7 +48,7 @@ def subject(tmp_path_factory):
 
     yield open_with
     for each in opened.values():
-        each.services.grader.close()
+        each.services.close()
 
 
 def run(subject, num_samples=6, ks=(1, 3), seed=0, prompts=None):
@@ -69,7 +69,7 @@ def test_the_same_seed_gives_the_same_numbers(subject):
 def test_pass_at_1_is_the_mean_score_and_pass_at_n_is_any(subject):
     found = run(subject("even"), ks=(1, 3, 6))
     services = subject("even").services
-    _, texts = services.texts(found.batch)
+    _, texts = services.texts.decoded(found.batch)
     score = np.array([sum(c.isdigit() for c in text) % 2 == 0 for text in texts], dtype=float)
     by_prompt = score.reshape(10, 6)
     assert found.estimates["pass@1"].value == pytest.approx(by_prompt.mean())
@@ -94,7 +94,7 @@ def test_a_prompt_sees_the_same_draws_whoever_else_is_evaluated(subject):
 def test_prompts_with_too_few_scored_answers_are_left_out(subject):
     found = run(subject("some"), num_samples=6, ks=(1, 4))
     services = subject("some").services
-    prompts, texts = services.texts(found.batch)
+    prompts, texts = services.texts.decoded(found.batch)
     rows = {p.prompt: p.columns["answer"] for p in services.task.train}
     scores = {}
     for prompt, text in zip(prompts, texts, strict=True):

@@ -1,44 +1,125 @@
-"""Services over a table engine: prompts by uid, outcomes by a function of the answer's tokens."""
+"""What a run offers to parts, by hand: one fake for each protocol of `strop.services`."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from types import SimpleNamespace
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
+from torch import Tensor
 
+from strop import part as parts
 from strop.batch import Batch
+from strop.part import Draw, Use
 from strop.rollout import drive
+from strop.rollout.commands import Strategy
 from strop.rollout.engines.base import Finished, Request
+from strop.services import Graded
+from strop.tasks.environment import Environment, Episodes
+from strop.tasks.tool_calls import Call, read_call, tagged_calls
 
 
-class TableServices:
-    """What probes ask for. `asked` holds the requests, `graded` the answers that were graded.
+class FakeTexts:
+    """Prompts and answers as token ids, a piece of text for each token.
 
-    outcome: tokens of an answer -> number, or None for no score. text: token -> text.
+    answers: by uid and column; the last token is the end. said: the rollouts' texts, in place of
+    their tokens'.
     """
 
     def __init__(
         self,
-        engine: Any,
-        prompts: Mapping[int, Sequence[int]],
-        outcome: Callable[[Sequence[int]], float | None] = lambda ids: 0.0,
-        text: Mapping[int, str] = {},
-        columns: Mapping[int, Mapping[str, Any]] = {},
-        context: int = 100,
-        stop_ids: tuple[int, ...] = (0,),
+        prompts: Mapping[int, Sequence[int]] = {},
+        pieces: Mapping[int, str] = {},
+        rows: Mapping[int, Mapping[str, Any]] = {},
+        answers: Mapping[tuple[int, str], Sequence[int]] = {},
+        special_ids: Sequence[int] = (),
+        said: Sequence[str] | None = None,
     ) -> None:
-        self.engine, self.prompts, self.outcome = engine, prompts, outcome
-        self.text, self.columns, self.context, self.stop_ids = text, columns, context, stop_ids
-        self.asked: list[Request] = []
-        self.graded: list[list[int]] = []
-        self.tokenizer = _Characters(text)
+        self.prompts, self.pieces, self.rows, self.answers = prompts, pieces, rows, answers
+        self.special_ids, self.said = frozenset(special_ids), said
+        self.ids = {piece: id for id, piece in pieces.items()}
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.pieces)
+
+    def encode(self, text: str) -> tuple[int, ...]:
+        return tuple(self.ids[character] for character in text)
+
+    def decode(self, ids: Sequence[int], special: bool = True) -> str:
+        return "".join(self.pieces[id] for id in ids if special or id not in self.special_ids)
+
+    def row(self, uid: int) -> Mapping[str, Any]:
+        return self.rows[uid]
 
     def prompt_ids(self, uid: int) -> tuple[int, ...]:
         return tuple(self.prompts[uid])
 
-    def prompt(self, uid: int) -> Any:
-        return SimpleNamespace(columns=self.columns[uid])
+    def prompt_text(self, uid: int) -> str:
+        return self.decode(self.prompt_ids(uid))
+
+    def reworded_ids(self, uid: int, words: str, answer: Sequence[int]) -> tuple[int, ...]:
+        return (*self.prompt_ids(uid), *self.encode(words), *answer)
+
+    def answer_ids(self, uid: int, column: str = "completion", end: bool = True) -> tuple[int, ...]:
+        ids = tuple(self.answers.get((uid, column), ()))
+        return ids if end else ids[:-1]
+
+    def decoded(self, batch: Batch) -> tuple[list[Any], list[str]]:
+        uids = batch["uid_P"][batch["group_B"]].tolist()
+        prompts = [self.prompts.get(uid) for uid in uids]
+        if self.said is not None:
+            return prompts, list(self.said)
+        return prompts, [self.decode(ids, special=False) for ids in self.completion_ids(batch)]
+
+    def completion_ids(self, batch: Batch) -> list[list[int]]:
+        ids = batch["id_T"][batch["mask_T"]]
+        return [piece.tolist() for piece in torch.split(ids, batch["length_B"].tolist())]
+
+
+@dataclass
+class FakeGrading:
+    """outcome: tokens of an answer -> number, or None for no score. `graded`: what was asked."""
+
+    outcome: Callable[[Sequence[int]], float | None] = lambda ids: 0.0
+    reward_names: tuple[str, ...] = ("reward",)
+    reward_weights: tuple[float, ...] = (1.0,)
+    read_answer: Callable[[str], str | None] = lambda text: text
+    can_grade: bool = True
+    graded: list[list[int]] = field(default_factory=list)
+
+    def grade(self, batch: Batch) -> Graded:
+        answers = FakeTexts().completion_ids(batch)
+        self.graded += answers
+        found = [self.outcome(answer) for answer in answers]
+        outcome_B = torch.tensor([value or 0.0 for value in found])
+        scored_B = torch.tensor([value is not None for value in found])
+        return Graded(outcome_B[:, None], outcome_B, scored_B, {}, ~scored_B)
+
+    def grade_beside(self, batch: Batch, opponents: Sequence[str]) -> Graded:
+        return self.grade(batch)
+
+    def final_answers(self, texts: Sequence[str]) -> list[str | None]:
+        return [self.read_answer(text) for text in texts]
+
+
+@dataclass
+class FakeSampling:
+    """Requests to an engine. `asked`: what it was asked."""
+
+    engine: Any = None
+    max_tokens: int = 100
+    context: int = 100
+    stop_ids: tuple[int, ...] = (0,)
+    stop_strings: tuple[str, ...] = ()
+    wanted_statistics: frozenset[str] = frozenset({"logp_model", "entropy"})
+    can_fork: bool = True
+    asked: list[Request] = field(default_factory=list)
+
+    @property
+    def action_tokens(self) -> int:
+        return self.max_tokens
 
     def request(self, ids: Sequence[int], max_tokens: int, seed: int, **changes: Any) -> Request:
         plain = Request(tuple(ids), max_tokens, seed=seed, stop_ids=self.stop_ids)
@@ -48,30 +129,117 @@ class TableServices:
         self.asked += requests
         return drive.sample(self.engine, requests)
 
-    def grade(self, batch: Batch) -> Any:
-        lengths = batch["length_B"].tolist()
-        answers = [a.tolist() for a in torch.split(batch["id_T"][batch["mask_T"]], lengths)]
-        self.graded += answers
-        found = [self.outcome(answer) for answer in answers]
-        return SimpleNamespace(
-            outcome_B=torch.tensor([value or 0.0 for value in found]),
-            scored_B=torch.tensor([value is not None for value in found]),
-        )
+
+@dataclass
+class FakeScoring:
+    """columns: (batch, names) -> columns, the same under each of `policies`."""
+
+    columns: Callable[[Batch, tuple[str, ...]], dict[str, Tensor]] | None = None
+    context: int = 100
+    policies: tuple[str, ...] = ("current",)
+    table_VD: Tensor | None = None
+    norms: Callable[[Batch], Tensor] | None = None
+    scored: list[tuple[int, str]] = field(default_factory=list)  # rollouts, policy
+
+    def score(self, batch: Batch, policy: str, names: tuple[str, ...]) -> dict[str, Tensor]:
+        assert policy in self.policies
+        assert self.columns is not None
+        self.scored.append((batch.size("B"), policy))
+        return self.columns(batch, names)
+
+    def hidden(self, batch: Batch) -> Iterator[tuple[list[int], tuple[Tensor, ...]]]:
+        raise NotImplementedError("take the trainer's own")
+
+    def gradient_norms(self, batch: Batch) -> Tensor:
+        assert self.norms is not None
+        return self.norms(batch)
+
+    def embeddings(self) -> Tensor:
+        assert self.table_VD is not None
+        return self.table_VD
 
 
-class _Characters:
-    """A token per character."""
+@dataclass
+class FakeLog:
+    """Everything that was ever logged."""
 
-    def __init__(self, text: Mapping[int, str]) -> None:
-        self.piece = text
-        self.ids = {piece: id for id, piece in text.items()}
+    logged: dict[str, dict[int, Any]] = field(default_factory=dict)
 
-    def __len__(self) -> int:
-        return len(self.piece)
+    def log_rollouts(self, name: str, values: Mapping[int, Any]) -> None:
+        self.logged.setdefault(name, {}).update(values)
 
-    def __call__(self, text: str, add_special_tokens: bool = False) -> dict[str, list[int]]:
-        assert not add_special_tokens
-        return {"input_ids": [self.ids[character] for character in text]}
 
-    def decode(self, ids: Sequence[int]) -> str:
-        return "".join(self.piece[id] for id in ids)
+@dataclass
+class FakeEpisodes:
+    """An environment whose observations are letters, a token each, and actions digits.
+
+    texts: token of an action -> its text, in place of its digits. first: tokens before what a
+    player sees who does not begin.
+    """
+
+    kind: type[Environment] | None = None
+    letters: Mapping[str, int] = field(default_factory=dict)
+    texts: Sequence[str] | None = None
+    first: tuple[int, ...] = ()
+
+    def begin_episodes(self, uids: Sequence[int]) -> Episodes:
+        class Source:
+            name = "by hand"
+            make = self.kind
+
+        source: Any = Source
+        return Episodes(source, uids)
+
+    def observation_ids(self, text: str, last: int) -> tuple[int, ...]:
+        return tuple(self.letters[letter] for letter in text)
+
+    def opening_ids(self, text: str) -> tuple[int, ...]:
+        return (*self.first, *self.observation_ids(text, -1))
+
+    def action_texts(self, ids: Sequence[Sequence[int]]) -> list[str]:
+        texts = self.texts
+        if texts is None:
+            return ["".join(str(id) for id in each if id) for each in ids]
+        return ["".join(texts[id] for id in each) for each in ids]
+
+    def tool_calls(self, actions: Sequence[str]) -> list[list[Call]]:
+        return [tagged_calls(action) for action in actions]
+
+    def read_calls(self, given: Sequence[Any]) -> list[Call]:
+        return [read_call(each) for each in given]
+
+
+@dataclass
+class FakeServices:
+    """All of them, each as empty as it may be."""
+
+    texts: Any = field(default_factory=FakeTexts)
+    grading: Any = field(default_factory=FakeGrading)
+    sampling: Any = field(default_factory=FakeSampling)
+    scoring: Any = field(default_factory=FakeScoring)
+    log: Any = field(default_factory=FakeLog)
+    episodes: Any = field(default_factory=FakeEpisodes)
+
+
+def strategy_of(
+    part: Any, draws: Sequence[Draw], services: Any, rng: torch.Generator, state: Any = None
+) -> Strategy:
+    """The strategy of a rollout part, as the trainer begins it."""
+    called = parts.call(
+        Use(part), None, draws=tuple(draws), services=services, rng=rng, state=state
+    )
+    found: Strategy = called.value
+    return found
+
+
+def over_table(
+    engine: Any,
+    prompts: Mapping[int, Sequence[int]],
+    outcome: Callable[[Sequence[int]], float | None] = lambda ids: 0.0,
+    pieces: Mapping[int, str] = {},
+    rows: Mapping[int, Mapping[str, Any]] = {},
+    **sampling: Any,
+) -> FakeServices:
+    """Services over a table engine; sampling: fields of FakeSampling."""
+    texts = FakeTexts(prompts, pieces, rows)
+    return FakeServices(texts, FakeGrading(outcome), FakeSampling(engine, **sampling))

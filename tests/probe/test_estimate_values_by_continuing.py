@@ -2,7 +2,7 @@ import pytest
 import torch
 from builders import flat_batch, run
 from fakes.engine import TableEngine, by_last_token
-from fakes.services import TableServices
+from fakes.services import over_table
 
 from strop.probe.estimate_values_by_continuing import EstimateValuesByContinuing
 
@@ -35,52 +35,52 @@ def estimate(part, batch, cuts, services, seed=0):
 
 def test_value_is_the_chance_of_success_from_there():
     batch = batch_of([(1, 1, 0), (2, 1, 0)], limit=80)
-    services = TableServices(TableEngine(by_last_token(TABLE)), {5: (1,)}, has_two)
+    services = over_table(TableEngine(by_last_token(TABLE)), {5: (1,)}, has_two)
     found = estimate(EstimateValuesByContinuing(4000), batch, [1, 6], services)
     # before the first token: 1 ends or goes to 2, half each; after the answer has a 2: certain
     assert found[1].item() == pytest.approx(0.5, abs=0.025)
     assert found[6].item() == 1.0
     assert found.isnan().sum() == 6
-    assert len(services.graded) == 8000
-    assert all(ids[0] == 2 for ids in services.graded[4000:])
+    assert len(services.grading.graded) == 8000
+    assert all(ids[0] == 2 for ids in services.grading.graded[4000:])
 
 
 def test_equal_beginnings_of_a_prompt_share_their_continuations():
     batch = batch_of([(2, 2, 0), (2, 1, 0)])
-    services = TableServices(TableEngine(by_last_token(TABLE)), {5: (1,)}, lambda ids: len(ids))
+    services = over_table(TableEngine(by_last_token(TABLE)), {5: (1,)}, lambda ids: len(ids))
     found = estimate(EstimateValuesByContinuing(3), batch, [1, 2, 5, 6, 7], services)
     assert found[1] == found[5]
     assert found[2] == found[6]
-    assert len(services.asked) == 3 * 3
-    assert len({request.seed for request in services.asked}) == 9
-    assert [len(request.ids) for request in services.asked[::3]] == [1, 2, 3]
-    assert [request.max_tokens for request in services.asked[::3]] == [8, 7, 6]
+    assert len(services.sampling.asked) == 3 * 3
+    assert len({request.seed for request in services.sampling.asked}) == 9
+    assert [len(request.ids) for request in services.sampling.asked[::3]] == [1, 2, 3]
+    assert [request.max_tokens for request in services.sampling.asked[::3]] == [8, 7, 6]
     other = batch_of([(2, 2, 0), (2, 1, 0)], uids=(5, 6))
-    services = TableServices(TableEngine(by_last_token(TABLE)), {5: (1,), 6: (1,)}, has_two)
+    services = over_table(TableEngine(by_last_token(TABLE)), {5: (1,), 6: (1,)}, has_two)
     estimate(EstimateValuesByContinuing(3), other, [1, 2, 5, 6], services)
-    assert len(services.asked) == 4 * 3
+    assert len(services.sampling.asked) == 4 * 3
 
 
 def test_cut_off_and_unscored_continuations():
     batch = batch_of([(2, 2, 0), (2, 1, 0)], limit=2)
     endless = TableEngine(by_last_token({1: (0, 1, 0), 2: (0, 0, 1)}))
-    services = TableServices(endless, {5: (1,)}, lambda ids: 1.0)
+    services = over_table(endless, {5: (1,)}, lambda ids: 1.0)
     found = estimate(EstimateValuesByContinuing(2), batch, [1], services)
     assert found[1] == 0.0
     found = estimate(EstimateValuesByContinuing(2, unfinished=-0.5), batch, [1], services)
     assert found[1] == -0.5
     stops = TableEngine(by_last_token({1: (0.5, 0.5, 0)}))
-    some = TableServices(stops, {5: (1,)}, lambda ids: 0.75 if len(ids) % 2 else None)
+    some = over_table(stops, {5: (1,)}, lambda ids: 0.75 if len(ids) % 2 else None)
     assert estimate(EstimateValuesByContinuing(40), batch_of([(1, 0), (1, 0)], limit=50),
                     [1], some)[1] == 0.75  # fmt: skip
-    none = TableServices(stops, {5: (1,)}, lambda ids: None)
+    none = over_table(stops, {5: (1,)}, lambda ids: None)
     assert (
         estimate(EstimateValuesByContinuing(4), batch_of([(1, 0), (1, 0)]), [1], none).isnan().all()
     )
 
 
 def test_without_a_cut_nothing_is_generated():
-    services = TableServices(TableEngine(by_last_token(TABLE)), {5: (1,)})
+    services = over_table(TableEngine(by_last_token(TABLE)), {5: (1,)})
     found = estimate(EstimateValuesByContinuing(), batch_of([(1, 0), (2, 0)]), [], services)
     assert found.isnan().all()
-    assert services.asked == []
+    assert services.sampling.asked == []

@@ -1,10 +1,9 @@
 from itertools import chain
-from types import SimpleNamespace
 
 import pytest
 import torch
 from builders import run
-from fakes.services import _Characters
+from fakes.services import FakeServices, FakeTexts
 
 from strop.batch import Batch
 from strop.errors import UserError
@@ -13,7 +12,7 @@ from strop.probe.mark_spans import MarkSpans
 TEXT = dict(enumerate("()+-*/01ab"))
 IDS = {c: i for i, c in TEXT.items()}
 PART = MarkSpans(("(", ")"), ("+", "-"), ("*", "/"), ("0",))
-SERVICES = SimpleNamespace(tokenizer=_Characters(TEXT))
+SERVICES = FakeServices(FakeTexts(pieces=TEXT))
 
 
 def marked(*turns, part=PART):

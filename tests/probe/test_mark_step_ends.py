@@ -1,7 +1,7 @@
 import pytest
 import torch
 from builders import flat_batch, run
-from fakes.services import TableServices
+from fakes.services import FakeServices, FakeTexts
 
 from strop.errors import UserError
 from strop.probe.mark_step_ends import MarkStepEnds
@@ -12,7 +12,7 @@ PIECES = {0: "a", 1: ".", 2: "\n", 3: ".\n\n", 4: "</think>", 5: "x.\n\n", 6: "\
 def ends(answers, **fields):
     ids = [id for answer in answers for id in answer]
     batch = flat_batch([len(a) for a in answers], range(len(answers)), id_T=ids)
-    services = TableServices(None, {}, text=PIECES)
+    services = FakeServices(FakeTexts(pieces=PIECES))
     found = run(MarkStepEnds(**fields), batch, services=services).value
     pieces = torch.split(found, [len(a) for a in answers])
     return [piece.nonzero().squeeze(1).tolist() for piece in pieces]
@@ -28,7 +28,7 @@ def test_steps_end_where_the_text_has_the_marker():
 def test_answers_are_looked_at_each_on_its_own_and_prompts_not_at_all():
     assert ends([[0, 1, 2], [2, 0, 3]]) == [[], [2]]
     batch = flat_batch((4,), id_T=[3, 1, 2, 2], mask_T=[False, False, True, True])
-    found = run(MarkStepEnds(), batch, services=TableServices(None, {}, text=PIECES)).value
+    found = run(MarkStepEnds(), batch, services=FakeServices(FakeTexts(pieces=PIECES))).value
     assert not found.any()
 
 

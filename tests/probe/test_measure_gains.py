@@ -1,9 +1,9 @@
 """Gains of answers and of feedback against forward passes of the whole model, token by token."""
 
-from types import SimpleNamespace
-
 import pytest
 import torch
+from builders import run
+from fakes.services import FakeEpisodes, FakeScoring, FakeServices, FakeTexts
 from models import save_model, tokenizer
 from transformers import AutoModelForCausalLM
 
@@ -26,6 +26,9 @@ ANSWERS = [{"answer": "34"}, {"answer": ["8", "9"]}]
 def policy(tmp_path_factory):
     folder = save_model(tmp_path_factory.mktemp("model"))
     return Policy(AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32))
+
+
+PIECES = {id: piece for piece, id in tokenizer().get_vocab().items()}
 
 
 def ids(text):
@@ -52,17 +55,15 @@ def rollouts():
 
 
 def services(policy, rows=ANSWERS, context=64, frame=("", "")):
-    calls = []
+    class Episodes(FakeEpisodes):
+        def observation_ids(self, text, last):
+            return tuple(ids(frame[0] + text + frame[1]))
 
-    def score(batch, name, names):
-        calls.append((batch.size("B"), name))
-        return policy.columns(batch, names)
-
-    return SimpleNamespace(
-        score=score, tokenizer=tokenizer(), context=context, calls=calls,
-        prompt=lambda uid: SimpleNamespace(columns=rows[uid]),
-        observation_ids=lambda text, last: tuple(ids(frame[0] + text + frame[1])),
-    )  # fmt: skip
+    return FakeServices(
+        FakeTexts(pieces=PIECES, rows=dict(enumerate(rows))),
+        scoring=FakeScoring(policy.columns, context),
+        episodes=Episodes(),
+    )
 
 
 def logp(policy, before, text):
@@ -83,34 +84,39 @@ def test_a_turn_earns_the_answers_gain_and_the_last_the_outcome(policy, opening)
     asked = services(policy)
     outcome_B = torch.tensor([1.0, 0.5, 0.25])
     batch = rollouts()
-    found = MeasureAnswerGain(opening)(batch, outcome_B, batch["rollout_K"], asked)
+    batch = batch.set(outcome_B=outcome_B)
+    found = run(MeasureAnswerGain(opening), batch, services=asked).value
     starts = ["1+2:", "1+2:3*=5:", "1+2:3*=5:30", "1+2:", "1+2:3*=7:"]
     p = [likely(policy, start + opening, "34") for start in starts]
     wanted = [p[1] - p[0], p[2] - p[1], 1.0, p[4] - p[3], 0.5, 0.25]
     assert found.tolist() == pytest.approx(wanted, abs=1e-5)
-    assert asked.calls == [(5, "current")]  # the shared prompt once, and the other prompt
+    assert asked.scoring.scored == [(5, "current")]  # the shared prompt once, and the other prompt
 
 
 def test_without_an_answer_or_room_there_is_no_gain(policy):
-    batch, outcome_B = rollouts(), torch.tensor([1.0, 0.5, 0.25])
+    batch = rollouts().set(outcome_B=torch.tensor([1.0, 0.5, 0.25]))
     nothing = [0, 0, 1.0, 0, 0.5, 0.25]
     rows = [{"answer": None}, {"answer": []}]
-    call = (batch, outcome_B, batch["rollout_K"])
-    assert MeasureAnswerGain()(*call, services(policy, rows)).tolist() == nothing
-    assert MeasureAnswerGain()(*call, services(policy, context=5)).tolist() == nothing
-    short = MeasureAnswerGain()(*call, services(policy, context=11)).tolist()
+
+    def gained(*args, reference="answer", **options):
+        part = MeasureAnswerGain(reference=reference)
+        return run(part, batch, services=services(policy, *args, **options)).value.tolist()
+
+    assert gained(rows) == nothing
+    assert gained(context=5) == nothing
+    short = gained(context=11)
     assert short[1] == 0
     assert short[0] != 0
     with pytest.raises(UserError, match=r"reads the column target.*there are answer"):
-        MeasureAnswerGain(reference="target")(*call, services(policy))
+        gained(reference="target")
 
 
 def gains(policy, **options):
     batch = rollouts()
     logp_old_T = policy.columns(batch, ("logp_T",))["logp_T"]
     asked = services(policy, **options)
-    probe = MeasureFeedbackGain("0(")
-    return probe(batch, logp_old_T, batch["turn_T"], batch["mask_T"], asked), asked
+    batch = batch.set(logp_old_T=logp_old_T)
+    return run(MeasureFeedbackGain("0("), batch, services=asked).value, asked
 
 
 def test_feedback_is_worth_what_it_did_to_the_next_action(policy):
@@ -122,7 +128,7 @@ def test_feedback_is_worth_what_it_did_to_the_next_action(policy):
         logp(policy, "1+2:3*=7:", "4") - logp(policy, "1+2:3*0((", "4"), 0, 0,
     ]  # fmt: skip
     assert found.tolist() == pytest.approx(wanted, abs=1e-5)
-    assert asked.calls == [(2, "current")]
+    assert asked.scoring.scored == [(2, "current")]
 
 
 def test_what_a_template_writes_around_the_feedback_stays(policy):
@@ -133,6 +139,6 @@ def test_what_a_template_writes_around_the_feedback_stays(policy):
 
 def test_a_placeholder_needs_tokens(policy):
     batch = rollouts()
-    zeros_T = torch.zeros(batch.size("T"))
+    batch = batch.set(logp_old_T=torch.zeros(batch.size("T")))
     with pytest.raises(UserError, match="placeholder has no tokens"):
-        MeasureFeedbackGain("")(batch, zeros_T, batch["turn_T"], batch["mask_T"], services(policy))
+        run(MeasureFeedbackGain(""), batch, services=services(policy))

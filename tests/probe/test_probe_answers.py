@@ -4,7 +4,7 @@ import pytest
 import torch
 from builders import flat_batch, run
 from fakes.engine import TableEngine, by_last_token
-from fakes.services import TableServices
+from fakes.services import over_table
 
 from strop.errors import UserError
 from strop.probe.probe_answers import ProbeAnswers, potential
@@ -40,8 +40,8 @@ def probed(part, ends, columns, context=100, seed=0):
     )  # fmt: skip
     step_end_T = torch.zeros(7, dtype=torch.bool)
     step_end_T[ends] = True
-    services = TableServices(
-        TableEngine(TABLE), {5: (3,), 6: (3,)}, text=TEXT, columns=columns, context=context
+    services = over_table(
+        TableEngine(TABLE), {5: (3,), 6: (3,)}, pieces=TEXT, rows=columns, context=context
     )
     rng = torch.Generator().manual_seed(seed)
     found = run(part, batch.set(step_end_T=step_end_T), services=services, rng=rng).value
@@ -54,9 +54,9 @@ PART = ProbeAnswers(opening="[", num_answers=4, max_tokens=2)
 def test_answers_are_forced_after_each_step():
     columns = {5: {"answer": "7"}, 6: {"answer": 8}}
     found, services = probed(PART, [1, 2, 5], columns)
-    assert [r.ids for r in services.asked[::4]] == [(3, 2, 1), (3, 2, 2, 1), (3, 3, 1)]
-    assert all(r.max_tokens == 2 and r.temperature == 0.6 for r in services.asked)
-    assert len({r.seed for r in services.asked}) == 12
+    assert [r.ids for r in services.sampling.asked[::4]] == [(3, 2, 1), (3, 2, 2, 1), (3, 3, 1)]
+    assert all(r.max_tokens == 2 and r.temperature == 0.6 for r in services.sampling.asked)
+    assert len({r.seed for r in services.sampling.asked}) == 12
     # Place 1 has H of (0.6, 0.4), place 2 none; p(7) = 0.6 and p(8) = 0.4 before the temperature.
     conf = math.exp(-(-0.6 * math.log(0.6) - 0.4 * math.log(0.4)) / 2)
     seven, eight = (1.5 * acc * conf + 0.5 * acc - conf for acc in (0.6, 0.4))
@@ -69,12 +69,12 @@ def test_what_cannot_be_probed_has_no_potential():
     found, services = probed(PART, [1, 5], columns)
     assert found[1].isnan()
     assert not found[5].isnan()
-    assert len(services.asked) == 4
+    assert len(services.sampling.asked) == 4
     columns = {5: {"answer": "7"}, 6: {"answer": "8"}}
     found, _ = probed(PART, [1, 2], columns, context=4)
     assert found.isnan().tolist() == [True, False, *[True] * 5]
     found, services = probed(PART, [], columns)
     assert found.isnan().all()
-    assert services.asked == []
+    assert services.sampling.asked == []
     with pytest.raises(UserError, match=r"solution.*set probes\.reference to one of answer"):
         probed(ProbeAnswers(opening="[", reference="solution"), [1], columns)

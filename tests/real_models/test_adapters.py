@@ -123,7 +123,7 @@ def test_runs_and_bare_adapters_are_sampled_from(finished):
                 assert torch.equal(ours, run.loaded.model(ids).logits)
             assert len(subject.answer("1+2:", 2, 4, 0)) == 2
         finally:
-            subject.services.grader.close()
+            subject.services.close()
 
 
 def test_the_exported_model_needs_no_adapter(finished, tmp_path, capsys):

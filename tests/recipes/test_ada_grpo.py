@@ -1,8 +1,7 @@
-from types import SimpleNamespace
-
 import pytest
 import torch
 from builders import flat_batch, run, stages
+from fakes.services import FakeServices, FakeTexts
 
 from strop import functional
 from strop.errors import UserError
@@ -75,7 +74,7 @@ def test_composes_and_ends_as_grpo():
 
 def test_forms_are_told_by_marks():
     texts = ["<ANSWER>4", "<CODE>x<ANSWER>", "<COT>a<ANSWER>", "<LONG_COT><COT><ANSWER>", "none"]
-    services = SimpleNamespace(texts=lambda batch: ([], texts))
+    services = FakeServices(FakeTexts(said=texts))
     batch = flat_batch((1,) * 5, rollout_uid_B=list(range(5)))
     found = run(NoteFormats(needed="<ANSWER>"), batch, services=services).value
     assert found.tolist() == [0, 2, 3, 1, -1]

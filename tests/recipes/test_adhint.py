@@ -4,6 +4,7 @@ import pytest
 import torch
 from builders import flat_batch, ragged_batch, run, stages
 from fakes.engine import TableEngine, by_last_token
+from fakes.services import FakeGrading, FakeSampling, FakeServices, FakeTexts, strategy_of
 from models import Lab
 from runs import Runner
 
@@ -16,44 +17,34 @@ from strop.recipes.adhint import adhint
 from strop.recipes.grpo import grpo
 from strop.rollout.drive import drive
 from strop.rollout.sample_with_hints import SampleWithHints
+from strop.services import Graded
 from strop.training.record import read_metrics
 
 # Token 0 ends; 1 is usually followed by 2, 2 by 1, each sometimes by the end.
 CHAIN = by_last_token({0: (1, 0, 0), 1: (0.3, 0.1, 0.6), 2: (0.2, 0.7, 0.1)})
 
 
-class World:
-    """Prompt 5 is never solved and has a demonstration; 9 is always solved; 7 has none."""
+class Grading(FakeGrading):
+    """Prompt 9 is always solved, the others never."""
 
-    max_tokens = 12
-    stop_ids = end_ids = (0,)
-    stop_strings = ()
-    wanted_statistics = frozenset({"logp_model", "entropy"})
-    graded: list[int]
-
-    def __init__(self):
-        self.graded = []
-
-    def prompt_ids(self, uid):
-        return (1,) if uid == 5 else (2, 2)
-
-    def demonstration_ids(self, uid):
-        return () if uid == 7 else (1, 2, 1, 2, 1, 2, 1, 2, 1, 2, 0)
-
-    def reward(self, batch):
+    def grade(self, batch):
         self.graded.append(batch.size("B"))
-        return (batch["uid_P"][batch["group_B"]] == 9).float()
+        solved_B = (batch["uid_P"][batch["group_B"]] == 9).float()
+        return Graded(solved_B[:, None], solved_B, solved_B > -1, {}, solved_B < 0)
 
 
+PROMPTS = {5: (1,), 7: (2, 2), 9: (2, 2)}
+SOLUTION = (1, 2, 1, 2, 1, 2, 1, 2, 1, 2, 0)  # of all prompts but 7
+TEXTS = FakeTexts(PROMPTS, answers={(uid, "completion"): SOLUTION for uid in (5, 9)})
 DRAWS = (Draw(5, 4), Draw(9, 3), Draw(7, 2))
 
 
 def sampled(part):
-    world = World()
-    rng = torch.Generator().manual_seed(3)
-    batch, state = drive(part(DRAWS, world, rng), TableEngine(CHAIN), world)
+    services = FakeServices(TEXTS, Grading(), FakeSampling(max_tokens=12))
+    strategy = strategy_of(part, DRAWS, services, torch.Generator().manual_seed(3))
+    batch, state = drive(strategy, TableEngine(CHAIN), services)
     assert state is None
-    return batch, world
+    return batch, services.grading
 
 
 def test_shares_of_the_worked_example():
@@ -67,8 +58,8 @@ def test_shares_of_the_worked_example():
 
 
 def test_hints_follow_the_prompt_and_are_marked():
-    batch, world = sampled(SampleWithHints())
-    assert world.graded == [2 + 2 + 1]  # the plain ones
+    batch, grading = sampled(SampleWithHints())
+    assert grading.graded == [2 + 2 + 1]  # the plain ones
     assert batch["group_B"].tolist() == [0] * 4 + [1] * 3 + [2] * 2
     assert batch["stage_B"].tolist() == [0, 0, 1, 1, 0, 0, 1, 0, 1]
     hint_T = batch["origin_T"] == 3
@@ -93,8 +84,8 @@ def test_without_hinted_rollouts_it_is_plain_sampling():
     batch, _ = sampled(SampleWithHints(hinted=0.0))
     assert not (batch["origin_T"] == 3).any()
     assert batch["stage_B"].tolist() == [0] * 9
-    everything, world = sampled(SampleWithHints(hinted=1.0))
-    assert world.graded == []  # nothing plain: taken as never solved
+    everything, grading = sampled(SampleWithHints(hinted=1.0))
+    assert grading.graded == []  # nothing plain: taken as never solved
     assert everything["stage_B"].tolist() == [1] * 9
 
 

@@ -2,6 +2,7 @@ import pytest
 import torch
 from builders import flat_batch, pushed, ragged_batch, run, stages
 from fakes.engine import TableEngine, by_last_token
+from fakes.services import FakeSampling, FakeServices, FakeTexts, strategy_of
 
 from strop import functional
 from strop.part import Draw
@@ -18,20 +19,14 @@ CHAIN = by_last_token({0: (1, 0, 0), 1: (0.3, 0.1, 0.6), 2: (0.2, 0.7, 0.1)})
 DRAWS = (Draw(5, 3), Draw(9, 2), Draw(5, 2, draw=1), Draw(7, 1))
 
 
-class Prompts:
-    max_tokens = 7
-    stop_ids = (0,)
-    stop_strings = ()
-    wanted_statistics = frozenset({"logp_model", "entropy"})
-
-    def prompt_ids(self, uid):
-        return (1,) if uid == 5 else (2, 2)
+SERVICES = FakeServices(
+    FakeTexts({5: (1,), 7: (2, 2), 9: (2, 2)}), sampling=FakeSampling(max_tokens=7)
+)
 
 
 def sampled(part):
-    engine = TableEngine(CHAIN)
-    batch, _ = drive(part(DRAWS, Prompts(), torch.Generator().manual_seed(3)), engine, Prompts())
-    return batch
+    strategy = strategy_of(part, DRAWS, SERVICES, torch.Generator().manual_seed(3))
+    return drive(strategy, TableEngine(CHAIN))[0]
 
 
 def test_a_share_of_the_draws_is_sampled_again_in_groups_of_their_own():
@@ -52,7 +47,7 @@ def test_a_share_of_the_draws_is_sampled_again_in_groups_of_their_own():
 def test_the_temperature_follows_the_entropy_of_the_step_before():
     for previous, temperature, stage in ((0.42, 1.2, 1), (0.5, 1.2, 1), (0.61, 0.8, 2)):
         part = SampleAtSecondTemperature(share=0.25, previous=previous)
-        strategy = part(DRAWS, Prompts(), torch.Generator().manual_seed(3))
+        strategy = strategy_of(part, DRAWS, SERVICES, torch.Generator().manual_seed(3))
         asked = [command.request.temperature for command in next(strategy)]
         assert asked == [1.0] * 8 + [temperature] * 3
         assert set(sampled(part)["stage_B"].tolist()) == {0, stage}

@@ -3,7 +3,7 @@ import statistics
 import pytest
 import torch
 from builders import flat_batch, ragged_batch, run, stages
-from models import tokenizer
+from fakes.services import FakeServices, FakeTexts
 
 from strop import functional
 from strop.advantage.weight.favour_early_marker import FavourEarlyMarker
@@ -76,48 +76,36 @@ def test_against_a_loop_and_metrics():
     assert metrics["marker/mean_position"] == pytest.approx(mean)
 
 
-class Texts:
-    """Answers of the tiny model, and what the probe asks of the services."""
-
-    tokenizer = tokenizer()
-
-    def completion_ids(self, batch):
-        ids = batch["id_T"][batch["mask_T"]]
-        return [x.tolist() for x in torch.split(ids, batch["length_B"].tolist())]
+CHARACTERS = dict(enumerate("0123456789+*()="))
+IDS = {character: id for id, character in CHARACTERS.items()}
 
 
 def answers(*texts):
-    ids = [Texts.tokenizer(text)["input_ids"] for text in texts]
-    return flat_batch([len(x) for x in ids], id_T=[i for x in ids for i in x])
+    return flat_batch([len(x) for x in texts], id_T=[IDS[c] for x in texts for c in x])
+
+
+def found(marker, batch, pieces=CHARACTERS):
+    services = FakeServices(FakeTexts(pieces=pieces))
+    return run(FindMarker(marker), batch, services=services).value.tolist()
 
 
 def test_the_marker_is_found_in_the_text():
     batch = answers("12+(3*4)=5", "(3", "3*3=9", "11(2(")
-    assert run(FindMarker("("), batch, services=Texts()).value.tolist() == [3, 0, -1, 2]
-    assert run(FindMarker("+(3"), batch, services=Texts()).value.tolist() == [2, -1, -1, -1]
+    assert found("(", batch) == [3, 0, -1, 2]
+    assert found("+(3", batch) == [2, -1, -1, -1]
     mask_T = torch.ones(batch.size("T"), dtype=torch.bool)
     mask_T[:4] = False  # only tokens of the policy count
-    only = run(FindMarker("("), batch.set(mask_T=mask_T), services=Texts()).value
-    assert only.tolist() == [-1, 0, -1, 2]
+    assert found("(", batch.set(mask_T=mask_T)) == [-1, 0, -1, 2]
 
 
-class Pieces(Texts):
-    """Tokens of several characters, and one that is special."""
-
-    class tokenizer:
-        WORDS = ("ab", "c```py", "thon x", "")
-
-        def decode(self, ids, skip_special_tokens):
-            return "".join(self.WORDS[i] for i in ids)
-
-    tokenizer = tokenizer()
+# Tokens of several characters, and one that is special.
+PIECES = ("ab", "c```py", "thon x", "")
 
 
 def test_a_marker_inside_and_across_tokens():
     batch = flat_batch((3, 4), id_T=[0, 1, 2, 3, 0, 3, 1])
-    found = run(FindMarker("```python"), batch, services=Pieces()).value
-    assert found.tolist() == [1, -1]
-    assert run(FindMarker("c"), batch, services=Pieces()).value.tolist() == [1, 3]
+    assert found("```python", batch, dict(enumerate(PIECES))) == [1, -1]
+    assert found("c", batch, dict(enumerate(PIECES))) == [1, 3]
 
 
 def test_composes_and_refuses_an_empty_marker():

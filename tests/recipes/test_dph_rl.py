@@ -4,7 +4,7 @@ import pytest
 import torch
 from builders import assert_same_push, clipped, flat_batch, pushed, ragged_batch, run, stages
 from fakes.engine import TableEngine, by_last_token
-from fakes.services import TableServices
+from fakes.services import over_table
 from models import Lab
 from runs import Runner
 
@@ -120,9 +120,9 @@ TABLE = {1: (1.0, 0, 0), 2: (0.5, 0.5, 0)}
 
 def store(prompts, outcome, **fields):
     """The part, its services and its first answer for draws of all prompts."""
-    services = TableServices(TableEngine(by_last_token(TABLE)), prompts, outcome)
-    services.max_tokens = 9
-    services.score = lambda batch, policy, names: {
+    engine = TableEngine(by_last_token(TABLE))
+    services = over_table(engine, prompts, outcome, max_tokens=9)
+    services.scoring.columns = lambda batch, names: {
         "logp_T": torch.where(batch["mask_T"], -batch["id_T"].float() - 0.25, 0.0)
     }
     part, rng = RehearseMasteredPrompts(**fields), torch.Generator().manual_seed(0)
@@ -139,7 +139,7 @@ def test_the_store_is_made_once_and_handed_on():
     # prompts 1 and 5 always give the right answer 0; prompt 2 gives it half of the time
     part, services, call = store({7: (1,), 8: (2,), 9: (1,)}, lambda ids: float(list(ids) == [0]))
     first = call(part.init())
-    assert len(services.asked) == 3 * 8 + 2
+    assert len(services.sampling.asked) == 3 * 8 + 2
     assert first.metrics == {"rehearsal/mastered": pytest.approx(2 / 3), "rehearsal/stored": 2.0}
     assert [draw.uid for draw in first.value[:3]] == [8, 8, 8]
     assert sorted(draw.uid for draw in first.value[3:]) == [7, 9]
@@ -147,7 +147,7 @@ def test_the_store_is_made_once_and_handed_on():
         assert draw.num_rollouts == 1
         assert draw.columns == {"ids": (0,), "logp": (-0.25,)}
     second = call(first.state)
-    assert len(services.asked) == 3 * 8 + 2
+    assert len(services.sampling.asked) == 3 * 8 + 2
     assert sorted(draw.uid for draw in second.value[3:]) == [7, 9]
     assert len(call(first.state, num_wanted=3).value) == 3  # a refill rehearses nothing
     fewer = store({7: (1,), 8: (2,), 9: (1,)}, lambda ids: float(list(ids) == [0]), num_stored=1)

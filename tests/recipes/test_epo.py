@@ -16,7 +16,7 @@ from builders import (
 from strop import functional
 from strop.errors import UserError
 from strop.loss.average.average_per_turn import AveragePerTurn
-from strop.loss.penalty.smooth_entropy import SmoothEntropy
+from strop.loss.penalty.reward_entropy import RewardEntropy
 from strop.recipes.entropy_bonus import entropy_bonus
 from strop.recipes.epo import epo
 from strop.recipes.grpo import grpo
@@ -27,7 +27,7 @@ PAST = "terms.entropy.objective.past"
 
 def test_worked_example():
     batch = flat_batch((3,), entropy_T=[0.1, 0.5, 1.0])
-    part = SmoothEntropy(0.5, (0.5, 1.5), alpha=1.0)
+    part = RewardEntropy((0.5, 1.5), 0.5, alpha=1.0)
     penalty = batch["entropy_T"] - run(part, batch).value
     assert penalty.tolist() == pytest.approx([0.15, 0.0, 0.25])
     weight = epo().paths()["terms.entropy.objective.smooth"]
@@ -116,6 +116,6 @@ def test_composes_with_a_corridor_drawn_by_hand_and_refuses():
     assert drawn.control == ()
     assert drawn.at_step(5, 20).paths()[PAST] == pytest.approx(0.45)
     assert epo(gamma=math.inf).at_step(2, 20).paths()["terms.entropy.objective.smooth"] == 1.0
-    SmoothEntropy(Constant(0.3))
+    RewardEntropy(past=Constant(0.3))
     with pytest.raises(UserError, match="corridor"):
-        SmoothEntropy(corridor=(2.0, 1.0))
+        RewardEntropy((2.0, 1.0))

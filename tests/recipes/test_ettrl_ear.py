@@ -1,8 +1,7 @@
-from types import SimpleNamespace
-
 import pytest
 import torch
 from builders import flat_batch, members_of, ragged_batch, run, stages, tokens_of
+from fakes.services import FakeServices, FakeTexts
 
 from strop import functional
 from strop.advantage.scale.favour_sure_rollouts import FavourSureRollouts
@@ -11,6 +10,7 @@ from strop.recipes.ettrl_ear import ettrl_ear
 from strop.recipes.grpo import grpo
 from strop.reward.reward_majority_answer import RewardMajorityAnswer
 from strop.tasks.task import Task
+from strop.training.services.grading import NoGrader, RunGrading
 
 # two tokens each, means 0.4, 0.6, 0.8, 0.6
 ENTROPY = [[0.3, 0.5], [0.6, 0.6], [1.0, 0.6], [0.4, 0.8]]
@@ -76,7 +76,8 @@ def test_a_factor_below_zero():
 def voted(answers, groups=None, unscored=(), outcome=None, **fields):
     """The part's result for final answers given as texts; "" is none."""
     task = Task("t", (), (), (), (), answer="strop.tasks.answers:extract_answer")
-    services = SimpleNamespace(task=task, texts=lambda batch: ([], list(answers)))
+    grading = RunGrading(task, NoGrader(), None, None)
+    services = FakeServices(FakeTexts(said=answers), grading)
     scored_B = torch.tensor([i not in unscored for i in range(len(answers))])
     outcome_B = torch.tensor(outcome or [0.0] * len(answers)).double()
     batch = flat_batch([1] * len(answers), groups, scored_B=scored_B, outcome_B=outcome_B)

@@ -1,8 +1,7 @@
-from types import SimpleNamespace
-
 import pytest
 import torch
 from builders import flat_batch, run, stages
+from fakes.services import FakeGrading, FakeLog, FakeServices
 from models import Lab
 from runs import Runner
 
@@ -28,7 +27,7 @@ def rewards(outcomes, flaws, penalty=1.0):
                        rollout_uid_B=uids, reward_BM=[[o] for o in outcomes])  # fmt: skip
     batch = batch.set(reward_B=run(RescaleReward(), batch).value)
     logged = {"flaw": dict(zip(uids, flaws, strict=True))}
-    services = SimpleNamespace(reward_names=("right",), logged=logged)
+    services = FakeServices(grading=FakeGrading(reward_names=("right",)), log=FakeLog(logged))
     return run(PenaliseFlawedAnswers(penalty), batch, services=services).value, batch
 
 
@@ -60,13 +59,11 @@ def test_a_judge_that_is_a_reward_function_and_one_that_is_missing():
     batch = flat_batch((1,) * 3, outcome_B=[1.0, 1.0, 0.0], reward_B=[1.0, 1.0, -1.0],
                        rollout_uid_B=[0, 1, 2], reward_BM=[[1.0, 2.0], [1.0, float("nan")],
                                                            [0.0, 1.0]])  # fmt: skip
-    services = SimpleNamespace(reward_names=("right", "flaw"), logged={})
+    services = FakeServices(grading=FakeGrading(reward_names=("right", "flaw")))
     found = run(PenaliseFlawedAnswers(0.5), batch, services=services).value
     assert found.tolist() == [0.5, 1.0, -1.0]
     with pytest.raises(UserError, match=r"no reward function is called flaw or logs it"):
-        run(
-            PenaliseFlawedAnswers(), batch, services=SimpleNamespace(reward_names=("a",), logged={})
-        )
+        run(PenaliseFlawedAnswers(), batch, services=FakeServices())
 
 
 def test_without_a_penalty_it_is_the_parent_on_rewards_of_both_signs():

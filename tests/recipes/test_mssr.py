@@ -5,7 +5,7 @@ import pytest
 import torch
 from builders import flat_batch, ragged_batch, run, stages
 from fakes.engine import TableEngine, by_last_token
-from fakes.services import TableServices
+from fakes.services import over_table
 from models import Lab
 from runs import Runner
 
@@ -132,18 +132,17 @@ def test_reductions():
 def test_success_before_training():
     # from 1 the answer is 0 (end) or 1 0: right if it holds a 1; prompt 6 always fails
     engine = TableEngine(by_last_token({1: (0.5, 0.5, 0), 2: (1, 0, 0)}))
-    services = TableServices(engine, {5: (1,), 6: (2,)}, lambda ids: float(1 in ids))
-    services.max_tokens = 9
+    services = over_table(engine, {5: (1,), 6: (2,)}, lambda ids: float(1 in ids), max_tokens=9)
     part, rng = EstimateSuccessFirst(400), torch.Generator().manual_seed(0)
     draws = (Draw(6, 2), Draw(5, 1))
     found = run(part, None, draws=draws, pool=(5, 6), services=services, rng=rng, state=part.init())
     told = [draw.columns["first_success_B"] for draw in found.value]
     assert told[0] == 0.0
     assert told[1] == pytest.approx(0.5, abs=0.1)
-    assert len(services.asked) == 800
+    assert len(services.sampling.asked) == 800
     again = run(part, None, draws=draws, pool=(5, 6), services=services, rng=rng, state=found.state)
     assert again.value == found.value
-    assert len(services.asked) == 800
+    assert len(services.sampling.asked) == 800
 
 
 def test_prompts_begin_with_what_the_first_policy_could(tmp_path):

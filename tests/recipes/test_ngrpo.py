@@ -36,7 +36,7 @@ def test_refuses_what_would_switch_it_off():
     assert dead.curation == (Use(DropUniformGroups()),)
     with pytest.raises(UserError, match="do not go together"):
         dead.check()
-    text = "subtract_mean_with_imagined_best | spread_evenly | whiten_over_batch_tokens"
+    text = "subtract_group_mean(num_imagined=1) | spread_evenly | whiten_over_batch_tokens"
     with pytest.raises(UserError, match="whitening would remove the bias"):
         notation.replace_stage(ngrpo(), "advantage", text).check()
 

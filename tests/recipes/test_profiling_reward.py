@@ -3,6 +3,7 @@ import math
 import pytest
 import torch
 from builders import NAN, flat_batch, run, stages
+from fakes.services import FakeGrading, FakeLog, FakeServices
 from models import Lab
 from runs import Runner
 
@@ -109,9 +110,10 @@ def test_reduces_to_its_parents():
     assert prs().reward == profiling_reward().reward
 
 
-class Said:
-    reward_names = ("correct", "speed")
-    logged = {"profiled": {3: 0.5, 5: None}, "decoy": {5: True}}  # noqa: RUF012
+SAID = FakeServices(
+    grading=FakeGrading(reward_names=("correct", "speed")),
+    log=FakeLog({"profiled": {3: 0.5, 5: None}, "decoy": {5: True}}),
+)
 
 
 def test_measurements_are_rewards_or_logged_columns():
@@ -119,14 +121,14 @@ def test_measurements_are_rewards_or_logged_columns():
         (1, 1), outcome_B=[1.0, 0.0], reward_BM=[[1.0, 2.5], [0.0, NAN]], rollout_uid_B=[3, 5]
     )
     part = NoteProfiles(speedup="speed")
-    written = parts.write(batch, Use(part), parts.call(Use(part), batch, services=Said()))
+    written = parts.write(batch, Use(part), parts.call(Use(part), batch, services=SAID))
     assert written["correct_B"].tolist() == [True, False]
     assert written["decoy_B"].tolist() == [False, True]
     assert written["speedup_B"][0] == 2.5
     assert written["speedup_B"][1].isnan()
     assert written["profiled_B"][1].isnan()
     with pytest.raises(UserError, match=r"logs it; there is correct, speed, profiled, decoy"):
-        run(NoteProfiles(), batch, services=Said())
+        run(NoteProfiles(), batch, services=SAID)
 
 
 REWARD = """

@@ -1,10 +1,10 @@
 import json
 import math
-from types import SimpleNamespace
 
 import pytest
 import torch
 from builders import flat_batch, run, stages
+from fakes.services import FakeServices, FakeTexts
 from models import Lab
 from runs import Runner
 
@@ -18,8 +18,8 @@ from strop.step import train_step
 
 
 def services_of(texts=(), sets=()):
-    rows = {100 + n: SimpleNamespace(columns={"set": name}) for n, name in enumerate(sets)}
-    return SimpleNamespace(texts=lambda batch: ([], list(texts)), prompt=rows.__getitem__)
+    rows = {100 + n: {"set": name} for n, name in enumerate(sets)}
+    return FakeServices(FakeTexts(rows=rows, said=texts))
 
 
 def rewards(texts, groups, sets, reward_B, **fields):
@@ -82,14 +82,14 @@ def test_likeness_of_words_and_pairs(answer, reference, value):
 
 
 def test_whole_sets_are_drawn_and_none_twice():
-    services = services_of(sets=("q", "r", "q", "r", "s"))
+    texts = services_of(sets=("q", "r", "q", "r", "s")).texts
     draws = (Draw(102, 4), Draw(100, 4), Draw(104, 4))
-    found = AddParaphrases()(draws, (100, 101, 102, 103, 104), services)
+    found = AddParaphrases()(draws, (100, 101, 102, 103, 104), texts)
     assert [(draw.uid, draw.num_rollouts) for draw in found] == [(102, 4), (100, 4), (104, 4)]
-    found = AddParaphrases()((Draw(101, 2),), (100, 101, 102, 103, 104), services)
+    found = AddParaphrases()((Draw(101, 2),), (100, 101, 102, 103, 104), texts)
     assert [draw.uid for draw in found] == [101, 103]
     with pytest.raises(UserError, match="has no topic"):
-        AddParaphrases("topic")(draws, (100, 101, 102, 103, 104), services)
+        AddParaphrases("topic")(draws, (100, 101, 102, 103, 104), texts)
 
 
 def test_a_run_draws_both_wordings(tmp_path):
@@ -100,7 +100,7 @@ def test_a_run_draws_both_wordings(tmp_path):
                           tmp_path / "run")  # fmt: skip
     stepped = train_step(run_.world, run_.algorithm, {}, 1)
     run_.close()
-    prompts = [run_.world.services.prompt(uid) for uid in stepped.batch["uid_P"].tolist()]
-    sets = [prompt.columns["set"] for prompt in prompts]
+    rows = [run_.world.services.texts.row(uid) for uid in stepped.batch["uid_P"].tolist()]
+    sets = [row["set"] for row in rows]
     assert all(sets.count(each) == 2 for each in sets)
     assert 0 <= stepped.metrics["agreement/mean"] <= 1

@@ -58,13 +58,13 @@ def test_greedy_rollouts_are_scored_and_never_trained_on(tmp_path):
     lab, runner = Lab.make(tmp_path), Runner()
     seen = []
     run = runner.start(lab.raw("remax", training={"steps": 2}), tmp_path / "run")
-    grade = run.world.services.grade
+    grade = run.world.services.grading.grade
 
     def watched(batch):
         seen.append(batch)
         return grade(batch)
 
-    run.world.services.grade = watched
+    run.world.services.grading.grade = watched
     runner.go(run)
     assert [batch.size("B") for batch in seen] == [10, 10]  # 2 prompts, 4 samples and 1 greedy
     for batch in seen:

@@ -56,9 +56,9 @@ def test_the_loss_is_the_mean_over_all_tokens_of_the_answers_ends_included(lab, 
     runner = Runner()
     run = runner.start(settings(lab, training={"steps": 1, "save_every": 0}), tmp_path / "run")
     services, policy = run.world.services, run.world.policy
-    batch = run.algorithm.rollout.part.read(_draws(run, 2), services)
+    batch = run.algorithm.rollout.part.read(_draws(run, 2), services.texts)
     ends = batch["id_T"][batch["rollout_T"].diff(append=torch.tensor([9])) != 0]
-    assert set(ends.tolist()) == {services.end_ids[0]}
+    assert set(ends.tolist()) == {services.texts.end_ids[0]}
     logp_T = policy.columns(batch, ("logp_T",))["logp_T"]
     expected = -float(logp_T[batch["mask_T"]].mean())
     seen = runner.go(run).seen[-1]
@@ -80,8 +80,9 @@ def test_an_assistants_message_is_an_answer(lab, tmp_path):
     rows_of(lab, [{"prompt": f"{n}+1:", "completion": [{"role": "assistant", "content": f"={n}"}]}
                   for n in range(4)])  # fmt: skip
     run = Runner().start(settings(lab), tmp_path / "run")
-    text = run.world.services.tokenizer.decode(run.world.services.demonstration_ids(0)[:-1])
-    assert text == "=0"
+    texts = run.world.services.texts
+    assert texts.decode(texts.answer_ids(0, end=False)) == "=0"
+    assert texts.answer_ids(0) == (*texts.encode("=0"), *texts.end_ids)
     run.close()
 
 

@@ -1,5 +1,5 @@
 import math
-from types import SimpleNamespace
+from functools import partial
 
 import pytest
 import torch
@@ -14,6 +14,7 @@ from builders import (
     stages,
     tokens_of,
 )
+from fakes.services import FakeScoring, FakeServices
 from models import Lab
 from runs import Runner
 
@@ -166,7 +167,7 @@ def test_norms_are_those_of_the_gradient_of_the_summed_log_probability(
     batch = batch.set(reward_B=torch.where(batch["group_B"] == 0, 0.5, batch["reward_B"]))
     logp_T = policy.columns(batch, ("logp_T",))["logp_T"].double()
     batch = batch.set(logp_old_T=logp_T)
-    services = SimpleNamespace(gradient_norms=lambda batch: gradient_norms(policy, batch))
+    services = FakeServices(scoring=FakeScoring(norms=partial(gradient_norms, policy)))
     use = Use(MeasureRolloutGradients())
     found = parts.write(batch, use, parts.call(use, batch, services=services))
     learnt = (batch["group_B"] == 2) & batch["scored_B"]

@@ -3,6 +3,7 @@ import math
 import pytest
 import torch
 from builders import flat_batch, ragged_batch, run, stages
+from fakes.services import FakeServices
 from models import save_model
 from transformers import AutoModelForCausalLM
 
@@ -15,8 +16,9 @@ from strop.part import update as updated
 from strop.probe.measure_state_ranks import MeasureStateRanks, changes, effective_rank
 from strop.recipes.grpo import grpo
 from strop.recipes.verl_erank import verl_erank
+from strop.training.limits import Limits
 from strop.training.policy import Policy
-from strop.training.services import Services
+from strop.training.services.scoring import RunScoring
 
 CROSS = torch.tensor([[1.0, 0], [0, 1], [-1, 0], [0, -1]])
 RANKS = ("rank_B", "rank_speed_B", "rank_turn_B")
@@ -101,9 +103,8 @@ def test_states_are_the_models_own_in_any_split(policy):
     batch = ragged_batch(1, num_turns=(1, 2))
     batch = batch.set(id_T=batch["id_T"] % 20 + 3)
     part = MeasureStateRanks(stride=2)
-    served = Services.__new__(Services)
-    served.policies, served.tokens_scored = {"current": policy}, 0
-    found = run(part, batch, services=served).value
+    scoring = RunScoring(Limits(8, 64), {"current": policy})
+    found = run(part, batch, services=FakeServices(scoring=scoring)).value
     start = 0
     for row, size in enumerate(batch["size_B"].tolist()):
         rows = slice(start, start + size)
@@ -113,7 +114,7 @@ def test_states_are_the_models_own_in_any_split(policy):
         expected = part.ranks(whole.hidden_states[-1][0][mask])
         assert [column[row].item() for column in found] == pytest.approx(expected, abs=1e-3)
         start += size
-    assert served.tokens_scored == batch.size("T")
+    assert scoring.spent == batch.size("T")
     assert len(policy.micro_batches(batch)) > 1
 
 

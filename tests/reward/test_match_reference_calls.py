@@ -1,10 +1,11 @@
 """Similarity, the three matchings, and rewards of turns through a small world."""
 
 import itertools
-from types import SimpleNamespace
 
 import pytest
 import torch
+from builders import run
+from fakes.services import FakeEpisodes, FakeServices, FakeTexts
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -12,7 +13,7 @@ from strop.batch import Batch
 from strop.errors import UserError
 from strop.reward._match_calls import assign_best, assign_greedily, similarity, transport
 from strop.reward.match_reference_calls import MatchReferenceCalls
-from strop.tasks.tool_calls import Call, read_call, tagged_calls
+from strop.tasks.tool_calls import Call
 
 SEARCH = Call("search", {"q": "a", "k": 5})
 
@@ -85,12 +86,14 @@ def world(columns):
     """One token a turn, whose text is `texts[id]`."""
     texts = ["", *(f'<tool_call>{{"name": "{n}"}}</tool_call>' for n in "fgh")]
     texts.append(texts[1] + texts[3])
-    return SimpleNamespace(
-        action_texts=lambda ids: ["".join(texts[i] for i in each) for each in ids],
-        tool_calls=lambda actions: [tagged_calls(a) for a in actions],
-        read_calls=lambda given: [read_call(each) for each in given],
-        prompt=lambda uid: SimpleNamespace(columns=columns[uid]),
+    return FakeServices(
+        FakeTexts(rows=dict(enumerate(columns))), episodes=FakeEpisodes(texts=texts)
     )
+
+
+def paid(part, rows, reward_K, reward_B, services):
+    rows = rows.set(reward_K=reward_K, reward_B=reward_B)
+    return run(part, rows, services=services).value
 
 
 def batch(*rollouts):
@@ -117,7 +120,7 @@ def test_turns_are_paid_for_their_calls_and_others_keep_their_reward():
     reward_K = torch.tensor([0.0, 0.5, 1.0, 0.25, 0.0, 0.75])
     reward_B = torch.tensor([1.5, 0.25, 0.75]) + 2
     part = MatchReferenceCalls(unmatched=-0.5)
-    paid_K, paid_B = part(rows, reward_K, reward_B, services)
+    paid_K, paid_B = paid(part, rows, reward_K, reward_B, services)
     # f is matched in the first turn; the second's f and h are not; the third makes no call
     assert paid_K.tolist() == [1.0, -0.5, 1.0, -0.5, 1.0, 0.75]
     assert paid_B.tolist() == [3.5, 2.5, 2.75]
@@ -126,10 +129,10 @@ def test_turns_are_paid_for_their_calls_and_others_keep_their_reward():
 def test_a_row_without_the_column_and_too_many_references():
     rows, zeros = batch([1]), torch.zeros(1)
     with pytest.raises(UserError, match=r"reads the column reference_calls.*there are answer"):
-        MatchReferenceCalls()(rows, zeros, zeros, world([{"answer": "1"}]))
+        paid(MatchReferenceCalls(), rows, zeros, zeros, world([{"answer": "1"}]))
     many = world([{"reference_calls": [{"name": "f"}] * 11}])
     with pytest.raises(UserError, match="matching=greedy"):
-        MatchReferenceCalls()(rows, zeros, zeros, many)
-    assert MatchReferenceCalls("greedy")(rows, zeros, zeros, many)[0].tolist() == [1.0]
+        paid(MatchReferenceCalls(), rows, zeros, zeros, many)
+    assert paid(MatchReferenceCalls("greedy"), rows, zeros, zeros, many)[0].tolist() == [1.0]
     with pytest.raises(UserError, match="needs a name"):
-        MatchReferenceCalls()(rows, zeros, zeros, world([{"reference_calls": ["f"]}]))
+        paid(MatchReferenceCalls(), rows, zeros, zeros, world([{"reference_calls": ["f"]}]))

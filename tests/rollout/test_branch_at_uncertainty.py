@@ -3,6 +3,7 @@ import math
 import pytest
 import torch
 from fakes.engine import TableEngine, by_last_token
+from fakes.services import FakeSampling, FakeScoring, FakeServices, FakeTexts, strategy_of
 
 from strop.errors import UserError
 from strop.part import Draw
@@ -18,27 +19,18 @@ TABLE = {
 EMBEDDINGS = torch.tensor([[1.0, 0, 0], [0, 1, 0], [0, 1, 1], [0, -1, 0]])
 
 
-class Prompts:
-    max_tokens = 9
-    stop_ids = (0,)
-    stop_strings = ()
-    context = 100
-    wanted_statistics = frozenset({"logp_model", "entropy"})
-
-    def prompt_ids(self, uid):
-        return (1,) if uid == 5 else (3, 1)
-
-    def embeddings(self):
-        return EMBEDDINGS
-
-
+SERVICES = FakeServices(
+    FakeTexts({5: (1,), 9: (3, 1)}),
+    sampling=FakeSampling(max_tokens=9),
+    scoring=FakeScoring(table_VD=EMBEDDINGS),
+)
 DRAWS = (Draw(5, 6), Draw(9, 4), Draw(5, 1, draw=1))
 
 
-def grown(part, seed=0, draws=DRAWS):
+def grown(part, seed=0, draws=DRAWS, engine=None):
     rng = torch.Generator().manual_seed(seed)
-    engine = TableEngine(by_last_token(TABLE))
-    batch, state = drive(part(draws, Prompts(), rng), engine, Prompts())
+    engine = engine or TableEngine(by_last_token(TABLE))
+    batch, state = drive(strategy_of(part, draws, SERVICES, rng), engine)
     assert state is None
     return batch, engine
 
@@ -127,8 +119,8 @@ def test_answers_keep_the_limit_and_prefixes_are_not_drawn_again():
 def test_equals_plain_samples_when_it_always_explores():
     ours, _ = grown(BranchAtUncertainty(explore=1.0, top_k=2))
     rng = torch.Generator().manual_seed(0)
-    theirs, _ = drive(SampleIndependently(top_k=2)(DRAWS, Prompts(), rng),
-                      TableEngine(by_last_token(TABLE)), Prompts())  # fmt: skip
+    strategy = strategy_of(SampleIndependently(top_k=2), DRAWS, SERVICES, rng)
+    theirs, _ = drive(strategy, TableEngine(by_last_token(TABLE)))
     for name in theirs.columns:
         assert ours[name].equal(theirs[name]), name
 
@@ -140,4 +132,4 @@ def test_fields_are_checked():
         BranchAtUncertainty(measure="cosine")
     engine = TableEngine(by_last_token(TABLE), capabilities=CAPABILITIES - {"fork"})
     with pytest.raises(UserError, match="fork"):
-        drive(BranchAtUncertainty(explore=0.0)(DRAWS, Prompts(), torch.Generator()), engine)
+        grown(BranchAtUncertainty(explore=0.0), engine=engine)

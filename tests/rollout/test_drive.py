@@ -1,9 +1,12 @@
 """Strategies on the table engine: answers, events, sharing, refusals; and the fake itself."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from fakes.engine import TableEngine, by_last_token
 from fakes.models import tiny
+from fakes.services import FakeServices
 
 from strop.errors import UserError
 from strop.rollout.commands import Abort, Fork, Resume, Reward, Score, Submit
@@ -94,18 +97,20 @@ def test_abort_withholds_events_that_were_not_heard_yet():
 
 
 def test_services_answer_score_and_reward():
-    class Services:
+    class Both:
         def score(self, batch, policy, names):
             return [(name, batch, policy) for name in names]
 
-        def reward(self, batch):
-            return [batch]
+        def grade(self, batch):
+            return SimpleNamespace(outcome_B=[batch])
+
+    services = FakeServices(scoring=Both(), grading=Both())
 
     def strategy():
         answers, _ = yield [Score("batch", "ref", ("logp_T",)), Reward("batch")]
         return answers
 
-    assert drive(strategy(), cycle(), Services()) == [[("logp_T", "batch", "ref")], ["batch"]]
+    assert drive(strategy(), cycle(), services) == [[("logp_T", "batch", "ref")], ["batch"]]
     with pytest.raises(UserError, match="give drive services"):
         drive(strategy(), cycle())
 
@@ -113,9 +118,12 @@ def test_services_answer_score_and_reward():
 def test_sampling_inside_a_reward_keeps_the_outer_events():
     engine = cycle()
 
-    class Services:
-        def reward(self, batch):
-            return sample(engine, [Request((1,), 5, pause_every=2)])
+    class Grading:
+        def grade(self, batch):
+            found = sample(engine, [Request((1,), 5, pause_every=2)])
+            return SimpleNamespace(outcome_B=found)
+
+    services = FakeServices(grading=Grading())
 
     def strategy():
         yield [Submit(Request((1,), 4))]
@@ -130,7 +138,7 @@ def test_sampling_inside_a_reward_keeps_the_outer_events():
                 _, events = yield []
         return new
 
-    assert drive(strategy(), engine, Services()) == drive(collect([Request((1,), 4)]), cycle())[0]
+    assert drive(strategy(), engine, services) == drive(collect([Request((1,), 4)]), cycle())[0]
     assert engine.parked == []
 
 

@@ -3,6 +3,7 @@ import itertools
 import pytest
 import torch
 from fakes.engine import TableEngine, by_last_token
+from fakes.services import FakeSampling, FakeServices, FakeTexts, strategy_of
 
 from strop.errors import UserError
 from strop.part import Draw
@@ -14,17 +15,9 @@ CHAIN = by_last_token({0: (1, 0, 0), 1: (0.1, 0.3, 0.6), 2: (0.1, 0.7, 0.2)})
 ENDLESS = by_last_token({1: (0, 0.4, 0.6), 2: (0, 0.7, 0.3)})
 
 
-class Prompts:
-    max_tokens = 7
-    stop_ids = (0,)
-    stop_strings = ()
-    wanted_statistics = frozenset({"logp_model", "entropy"})
-
-    def __init__(self, context=100):
-        self.context = context
-
-    def prompt_ids(self, uid):
-        return (1,) if uid == 5 else (2, 2)
+def services_of(context=100):
+    texts = FakeTexts({5: (1,), 9: (2, 2)})
+    return FakeServices(texts, sampling=FakeSampling(max_tokens=7, context=context))
 
 
 DRAWS = (Draw(5, 3), Draw(9, 2))
@@ -33,7 +26,8 @@ DRAWS = (Draw(5, 3), Draw(9, 2))
 def grown(part, table=CHAIN, seed=0, draws=DRAWS, context=100):
     rng = torch.Generator().manual_seed(seed)
     engine = TableEngine(table, context_length=context)
-    batch, state = drive(part(draws, Prompts(context), rng), engine, Prompts(context))
+    services = services_of(context)
+    batch, state = drive(strategy_of(part, draws, services, rng), engine, services)
     assert state is None
     return batch, engine
 
@@ -97,10 +91,9 @@ def test_forks_say_which_tokens_are_a_rollouts_own():
 
 def test_equals_plain_samples_with_one_level():
     batch, _ = grown(GrowSegmentTree(branching=(400,)), draws=(Draw(5, 1),))
-    plain, _ = drive(
-        SampleIndependently()((Draw(5, 400),), Prompts(), torch.Generator().manual_seed(1)),
-        TableEngine(CHAIN), Prompts(),
-    )  # fmt: skip
+    rng = torch.Generator().manual_seed(1)
+    strategy = strategy_of(SampleIndependently(), (Draw(5, 400),), services_of(), rng)
+    plain, _ = drive(strategy, TableEngine(CHAIN))
     assert (batch["parent_B"] == -1).all()
     mean, other = (b["length_B"].double().mean().item() for b in (batch, plain))
     assert mean == pytest.approx(other, abs=0.35)  # deviation of a mean: about 0.12

@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 from fakes.engine import CAPABILITIES, TableEngine
+from fakes.services import FakeEpisodes, FakeSampling, FakeServices, FakeTexts, strategy_of
 from models import tokenizer
 
 from strop.errors import UserError
@@ -13,7 +14,7 @@ from strop.rollout._episode import state_key
 from strop.rollout._observation_tokens import known_ids, observation_ids
 from strop.rollout.drive import drive
 from strop.rollout.play_turns import PlayTurns
-from strop.tasks.environment import Environment, Episodes, Observation
+from strop.tasks.environment import Environment, Observation
 
 # Tokens: 0 ends an action, 1 and 2 are actions, 3 to 6 are what the environment shows.
 DRAWS = (Draw(10, 2), Draw(11, 1))
@@ -38,36 +39,16 @@ class Steps(Environment):
         )  # fmt: skip
 
 
-class World:
+LETTERS = {letter: 3 + n for n, letter in enumerate("abcd")}
+
+
+def world(kind=Steps, can_fork=True, context=1000, first=(), letters=LETTERS):
     """The services of a run, by hand."""
-
-    max_tokens = 100
-    stop_ids = (0,)
-    stop_strings = ()
-    wanted_statistics = frozenset({"logp_model", "entropy"})
-    context = 1000
-
-    def __init__(self, kind=Steps, can_fork=True):
-        self.kind, self.can_fork, self.said = kind, can_fork, {}
-
-    def begin_episodes(self, uids):
-        class Source:
-            name = "steps"
-            make = self.kind
-
-        return Episodes(Source, uids)
-
-    def prompt_ids(self, uid):
-        return tuple(3 + "abcd".index(c) for c in "ab")
-
-    def observation_ids(self, text, last):
-        return tuple(3 + "abcd".index(c) for c in text)
-
-    def action_texts(self, ids):
-        return ["".join(str(id) for id in each if id) for each in ids]
-
-    def keep_turns(self, said):
-        self.said |= said
+    return FakeServices(
+        FakeTexts(dict.fromkeys((10, 11, 12), (3, 4))),
+        sampling=FakeSampling(context=context, can_fork=can_fork),
+        episodes=FakeEpisodes(kind, letters, first=first),
+    )
 
 
 def always(*script):
@@ -81,17 +62,17 @@ def always(*script):
 
 
 def play(engine, services=None, draws=DRAWS, seed=0, **fields):
-    services = services or World()
-    part = PlayTurns(**fields)
+    services = services or world()
     rng = torch.Generator().manual_seed(seed)
-    batch, state = drive(part(draws, services, rng), engine, services)
+    strategy = strategy_of(PlayTurns(**fields), draws, services, rng)
+    batch, state = drive(strategy, engine, services)
     assert state is None
     return batch
 
 
 def test_exact_tables():
     """Actions are `1 end`, `2 end`, `1 end`, ... Episodes begin at 0, 0 and 1."""
-    services = World()
+    services = world()
     batch = play(always(1, 0, 2, 0), services)
     # from 0: 1 -> at 1 (shows c), 2 -> done. From 1: 1 -> at 2 (shows cd), 2 -> done
     one, other = [3, 4, 1, 0, 5, 2, 0], [3, 4, 1, 0, 5, 6, 2, 0]
@@ -114,7 +95,7 @@ def test_exact_tables():
     assert not batch["truncated_B"].any()
     assert len(set(batch["rollout_uid_B"].tolist())) == 3
     assert batch["length_B"].tolist() == [4, 4, 4]
-    assert services.said[batch["rollout_uid_B"][2].item()] == [
+    assert services.log.logged["turns"][batch["rollout_uid_B"][2].item()] == [
         {"observation": "ab", "action": "1", "reward": 0.5, "valid": True},
         {"observation": "cd", "action": "2", "reward": 1.0, "valid": True},
     ]
@@ -129,9 +110,9 @@ def uneven(tokens):
 @pytest.mark.parametrize("num_slots", [None, 2])
 def test_forking_and_submitting_give_the_same_rollouts(num_slots):
     many = tuple(Draw(uid, 6) for uid in (10, 11, 12))
-    forked = play(TableEngine(uneven, num_slots=num_slots), World(), many)
+    forked = play(TableEngine(uneven, num_slots=num_slots), world(), many)
     plain = TableEngine(uneven, capabilities=CAPABILITIES - {"fork"}, num_slots=num_slots)
-    submitted = play(plain, World(can_fork=False), many)
+    submitted = play(plain, world(can_fork=False), many)
     assert forked.columns.keys() == submitted.columns.keys()
     for name, column in forked.columns.items():
         assert column.equal(submitted[name]), name
@@ -179,9 +160,7 @@ def test_rewards_after_a_cut_action_and_a_wrong_one():
     ],
 )
 def test_limits_cut_an_episode(fields, context, actions):
-    world = World()
-    world.context = context
-    batch = play(always(1, 0, 0, 0), world, (Draw(10, 1),), **fields)
+    batch = play(always(1, 0, 0, 0), world(context=context), (Draw(10, 1),), **fields)
     pieces = torch.split(batch["id_T"][batch["mask_T"]], [len(action) for action in actions])
     assert [piece.tolist() for piece in pieces] == actions
     assert batch.size("K") == len(actions)
@@ -195,9 +174,9 @@ def test_an_environment_may_cut_itself_and_done_wins():
             answer = super().step(action)
             return Observation(answer.text, answer.reward, answer.done, truncated=True)
 
-    batch = play(always(1, 0, 2, 0), World(Cut))
+    batch = play(always(1, 0, 2, 0), world(Cut))
     assert batch["truncated_B"].tolist() == [True, True, True]
-    done = play(always(2, 0), World(Cut), (Draw(12, 1),))
+    done = play(always(2, 0), world(Cut), (Draw(12, 1),))
     assert done["done_K"].tolist() == [True]
     assert done["truncated_B"].tolist() == [False]
 
@@ -212,7 +191,7 @@ def test_without_a_state_the_whole_history_is_the_state():
             super().reset(seed)
             return Observation("ab")
 
-    batch = play(TableEngine(uneven), World(Blind), (Draw(10, 40),))
+    batch = play(TableEngine(uneven), world(Blind), (Draw(10, 40),))
     histories = {}
     for b in range(40):
         for k in (batch["rollout_K"] == b).nonzero()[:, 0].tolist():
@@ -269,22 +248,21 @@ def test_unknown_characters_are_refused():
 
 
 def test_reminders_say_how_many_turns_are_left():
-    """`c` and `d` stand for the digits 1 and 2 here: World shows a text by its letters."""
-
-    class Told(World):
-        def observation_ids(self, text, last):
-            return super().observation_ids(text.replace("1", "c").replace("2", "d"), last)
-
+    """The digits 1 and 2 are the tokens of `c` and `d` here."""
+    letters = LETTERS | {"1": LETTERS["c"], "2": LETTERS["d"]}
     # From 10 on: every action adds 0, so the episode uses all its turns.
-    told = Told()
+    told, some = world(letters=letters), world(letters=letters)
     batch = play(always(0), told, (Draw(10, 1),), max_turns=3, reminder="{left}")
-    said = [turn["observation"] for turn in told.said[batch["rollout_uid_B"].item()]]
+    said = [turn["observation"] for turn in told.log.logged["turns"][batch["rollout_uid_B"].item()]]
     assert said == ["ab", "2", "1"]
     assert batch["id_T"].tolist() == [3, 4, 0, 6, 0, 5, 0]
     assert batch["truncated_B"].tolist() == [True]
-    some = Told()
     play(always(0), some, (Draw(10, 1),), max_turns=3, reminder="{left}", reminder_turns=(3,))
-    assert [turn["observation"] for turn in next(iter(some.said.values()))] == ["ab", "", "1"]
+    assert [turn["observation"] for turn in next(iter(some.log.logged["turns"].values()))] == [
+        "ab",
+        "",
+        "1",
+    ]
 
 
 def test_an_extension_is_granted_once_to_episodes_that_are_not_over():

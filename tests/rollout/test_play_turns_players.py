@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 from fakes.engine import CAPABILITIES, TableEngine
-from test_play_turns import World, always, play, uneven
+from test_play_turns import always, play, uneven, world
 
 from strop.errors import RunStopped
 from strop.part import Draw
@@ -38,24 +38,14 @@ class Race(Environment):
                            role=self.player, rewards=tuple(worth))  # fmt: skip
 
 
-class Table(World):
-    """Services that also show a first text to those who do not begin."""
-
-    def __init__(self, kind=Race, can_fork=True):
-        super().__init__(kind, can_fork)
-        self.logged = {}
-
-    def opening_ids(self, text):
-        return (6, *self.observation_ids(text, -1))
-
-    def log_rollouts(self, name, values):
-        self.logged.setdefault(name, {}).update(values)
+def table(kind=Race, can_fork=True, context=1000):
+    """Services that also show a 6 before the first text to those who do not begin."""
+    return world(kind, can_fork, context, first=(6,))
 
 
 def test_a_rollout_a_seat():
     """Everyone writes `1 end`: 1, 2, and the third action, of the beginner again, wins."""
-    table = Table()
-    batch = play(always(1, 0), table, DRAWS)
+    batch = play(always(1, 0), table(), DRAWS)
     # The beginner sees ab, then (at 2) bc; the other one (at 1) ab after its opening's 6.
     beginner, other = [3, 4, 1, 0, 4, 5, 1, 0], [6, 3, 4, 1, 0]
     assert batch["player_B"].tolist() == [0, 0, 1, 1, 0, 1]
@@ -78,22 +68,22 @@ def test_a_rollout_a_seat():
 
 
 def test_seats_of_an_episode_are_linked():
-    table = Table()
-    batch = play(always(1, 0), table, DRAWS)
+    services = table()
+    batch = play(always(1, 0), services, DRAWS)
     uids, episodes = batch["rollout_uid_B"].tolist(), batch["episode_B"].tolist()
     assert len(set(uids)) == 6
     # Rows 0 and 2, 1 and 3, 4 and 5 are one game each; its name is the beginner's uid.
     assert episodes == [uids[0], uids[1], uids[0], uids[1], uids[5], uids[5]]
-    assert table.logged["episode"] == dict(zip(uids, episodes, strict=True))
-    assert table.logged["player"] == dict(zip(uids, [0, 0, 1, 1, 0, 1], strict=True))
-    assert table.said[uids[2]] == [
+    assert services.log.logged["episode"] == dict(zip(uids, episodes, strict=True))
+    assert services.log.logged["player"] == dict(zip(uids, [0, 0, 1, 1, 0, 1], strict=True))
+    assert services.log.logged["turns"][uids[2]] == [
         {"observation": "ab", "action": "1", "reward": -0.875, "valid": True}
     ]
 
 
 def test_a_player_never_sees_what_another_one_did():
     """No token of a seat comes from the other seat's actions or texts."""
-    batch = play(TableEngine(uneven), Table(), (Draw(10, 30), Draw(11, 30)))
+    batch = play(TableEngine(uneven), table(), (Draw(10, 30), Draw(11, 30)))
     for b in range(batch.size("B")):
         own_T = batch["rollout_T"] == b
         actions = batch["id_T"][own_T & batch["mask_T"]].tolist()
@@ -105,16 +95,16 @@ def test_a_player_never_sees_what_another_one_did():
 @pytest.mark.parametrize("num_slots", [None, 2])
 def test_forking_and_submitting_give_the_same_rollouts(num_slots):
     many = tuple(Draw(uid, 8) for uid in (10, 11))
-    forked = play(TableEngine(uneven, num_slots=num_slots), Table(), many)
+    forked = play(TableEngine(uneven, num_slots=num_slots), table(), many)
     plain = TableEngine(uneven, capabilities=CAPABILITIES - {"fork"}, num_slots=num_slots)
-    submitted = play(plain, Table(can_fork=False), many)
+    submitted = play(plain, table(can_fork=False), many)
     for name, column in forked.columns.items():
         assert column.equal(submitted[name]), name
     assert forked.size("K") > 1.2 * forked.size("B")
 
 
 def test_log_probabilities_are_those_of_the_seat_alone():
-    batch = play(TableEngine(uneven), Table(), (Draw(10, 8),))
+    batch = play(TableEngine(uneven), table(), (Draw(10, 8),))
     for b in range(batch.size("B")):
         rows = (batch["rollout_T"] == b).nonzero()[:, 0].tolist()
         ids = batch["id_T"][rows].tolist()
@@ -132,16 +122,14 @@ def test_two_seats_draw_their_own_numbers():
             answer = super().step(action)
             return Observation("ab", 0.0, len(action) < 0, role=answer.role, state="")
 
-    table = Table(Alike)
-    table.opening_ids = lambda text: table.prompt_ids(0)
-    batch = play(TableEngine(uneven), table, (Draw(10, 40),), max_turns=1)
+    batch = play(TableEngine(uneven), world(Alike), (Draw(10, 40),), max_turns=1)
     first = [batch["id_T"][batch["rollout_T"] == b][2].item() for b in range(80)]
     assert 5 < sum(a != b for a, b in zip(first[:40], first[40:], strict=True)) < 40
 
 
 def test_a_limit_cuts_the_game_for_all():
     """Nobody adds anything: each has the two turns that the limit grants."""
-    batch = play(always(0), Table(), (Draw(10, 1),), max_turns=2)
+    batch = play(always(0), table(), (Draw(10, 1),), max_turns=2)
     assert batch["index_K"].tolist() == [0, 1, 0, 1]
     assert batch["truncated_B"].tolist() == [True, True]
     assert not batch["done_K"].any()
@@ -152,16 +140,14 @@ def test_who_never_acted_has_no_rollout():
         def step(self, action):
             return Observation("", done=True, rewards=(0.5, 7.0))
 
-    batch = play(always(1, 0), Table(Short), DRAWS)
+    batch = play(always(1, 0), table(Short), DRAWS)
     assert batch["player_B"].tolist() == [0, 0, 1]
     assert batch["reward_K"].tolist() == [0.5, 0.5, 7.0]
     assert batch["draw_P"].tolist() == [0, 7]
-    table = Table()
-    table.context = 5  # ab, 1 end, and no room for the other one's opening and action
-    batch = play(always(1, 0), table, (Draw(10, 1),))
+    # ab, 1 end, and no room for the other one's opening and action
+    batch = play(always(1, 0), table(context=5), (Draw(10, 1),))
     assert batch["player_B"].tolist() == [0, 1]
-    table.context = 3
-    batch = play(always(1, 0), table, (Draw(10, 1),))
+    batch = play(always(1, 0), table(context=3), (Draw(10, 1),))
     assert batch["player_B"].tolist() == [0]
     assert batch["truncated_B"].tolist() == [True]
 
@@ -181,7 +167,7 @@ def test_players_of_one_role_form_one_group():
             done = self.turn == 3
             return Observation("cd", done=done, role=self.turn % 3, rewards=(0.0, 1.0, 2.0))
 
-    batch = play(always(1, 0), Table(Team), (Draw(10, 2),))
+    batch = play(always(1, 0), table(Team), (Draw(10, 2),))
     assert batch["group_B"].tolist() == [0, 0, 1, 1, 1, 1]
     assert batch["player_B"].tolist() == [0, 0, 1, 1, 2, 2]
     assert batch["role_B"].tolist() == [0, 0, 1, 1, 1, 1]
@@ -205,7 +191,7 @@ def test_wrong_players_and_rewards_stop_the_run(observation, message):
             return observation
 
     with pytest.raises(RunStopped, match=message):
-        play(always(1, 0), Table(Wrong))
+        play(always(1, 0), table(Wrong))
 
 
 def test_one_player_keeps_its_labels():
@@ -218,7 +204,7 @@ def test_one_player_keeps_its_labels():
             answer = super().step(action)
             return Observation(answer.text, 1.0, answer.done, role=answer.role)
 
-    batch = play(always(1, 0), World(Labelled), (Draw(10, 1),))
+    batch = play(always(1, 0), world(Labelled), (Draw(10, 1),))
     assert batch["role_K"].tolist() == [0, 1, 0]
     assert batch["player_B"].tolist() == batch["role_B"].tolist() == [0]
     assert batch["episode_B"].equal(batch["rollout_uid_B"])

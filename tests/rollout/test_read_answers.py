@@ -2,9 +2,10 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from fakes.services import FakeServices, FakeTexts, strategy_of
 
 from strop.errors import UserError
-from strop.part import Draw, Use, call
+from strop.part import Draw
 from strop.reward.reward_preferred import RewardPreferred
 from strop.rollout.drive import drive
 from strop.rollout.read_answers import ReadAnswers
@@ -13,14 +14,12 @@ from strop.rollout.sample_independently import SampleIndependently
 PROMPTS = {7: (1, 2), 9: (3,)}
 ANSWERS = {(7, "chosen"): (4, 0), (7, "rejected"): (5, 6, 0), (9, "chosen"): (8, 0),
            (9, "rejected"): ()}  # fmt: skip
-SERVICES = SimpleNamespace(
-    prompt_ids=PROMPTS.__getitem__, answer_ids=lambda uid, column: ANSWERS[uid, column]
-)
+SERVICES = FakeServices(FakeTexts(PROMPTS, answers=ANSWERS))
 PAIR = ReadAnswers(("chosen", "rejected"))
 
 
 def read(part, *draws):
-    strategy = call(Use(part), None, draws=draws, services=SERVICES).value
+    strategy = strategy_of(part, draws, SERVICES, torch.Generator())
     batch, state = drive(strategy, SimpleNamespace(parked=[], release=lambda id: None), SERVICES)
     assert state is None
     return batch

@@ -3,6 +3,7 @@ import math
 import pytest
 import torch
 from fakes.engine import TableEngine, by_last_token
+from fakes.services import FakeSampling, FakeServices, FakeTexts, strategy_of
 
 from strop import part as parts
 from strop.errors import UserError
@@ -17,23 +18,14 @@ ALL = torch.ones(5, dtype=torch.bool)
 CHAIN = by_last_token({0: (1, 0, 0), 1: (0.02, 0.02, 0.96), 2: (0.2, 0.4, 0.4)})
 
 
-class Prompts:
-    max_tokens = 6
-    stop_ids = (0,)
-    stop_strings = ()
-    wanted_statistics = frozenset({"logp_model", "entropy"})
-
-    def prompt_ids(self, uid):
-        return (uid,)
+SERVICES = FakeServices(FakeTexts({1: (1,), 2: (2,)}), sampling=FakeSampling(max_tokens=6))
 
 
 def batch_of(part, state):
     rng = torch.Generator().manual_seed(3)
     draws = (Draw(1, 40), Draw(2, 40))
-    strategy = parts.call(
-        Use(part), None, draws=draws, services=Prompts(), rng=rng, state=state
-    ).value
-    return drive(strategy, TableEngine(CHAIN), Prompts())[0]
+    strategy = strategy_of(part, draws, SERVICES, rng, state)
+    return drive(strategy, TableEngine(CHAIN))[0]
 
 
 def temperatures(rule, entropies):

@@ -1,5 +1,6 @@
 import torch
 from fakes.engine import TableEngine
+from fakes.services import FakeSampling, FakeServices, FakeTexts, strategy_of
 
 from strop.part import Draw
 from strop.rollout.drive import drive
@@ -9,25 +10,10 @@ from strop.rollout.sample_under_noise import SampleUnderNoise
 PROMPT = (9, *[3, 4] * 50)  # 9 is special
 
 
-class Tokenizer:
-    all_special_ids = (0, 9)
-
-    def __len__(self):
-        return 10
-
-
-class Prompts:
-    max_tokens = 3
-    stop_ids = (0,)
-    stop_strings = ()
-    wanted_statistics = frozenset({"logp_model", "entropy"})
-    tokenizer = Tokenizer()
-
-    def __init__(self):
-        self.seen = []
-
-    def prompt_ids(self, uid):
-        return PROMPT
+SERVICES = FakeServices(
+    FakeTexts({1: PROMPT}, dict(enumerate("0123456789")), special_ids=(0, 9)),
+    sampling=FakeSampling(max_tokens=3),
+)
 
 
 def sampled(part, num=8):
@@ -40,8 +26,8 @@ def sampled(part, num=8):
         return [0.1 + 0.2 * (i == likelier) - 0.2 * (i == 9) * 0.5 for i in range(10)]
 
     rng = torch.Generator().manual_seed(1)
-    strategy = part((Draw(1, num), Draw(1, 1)), Prompts(), rng)
-    batch, state = drive(strategy, TableEngine(probabilities), Prompts())
+    strategy = strategy_of(part, (Draw(1, num), Draw(1, 1)), SERVICES, rng)
+    batch, state = drive(strategy, TableEngine(probabilities), SERVICES)
     assert state is None
     return batch, list(seen)
 

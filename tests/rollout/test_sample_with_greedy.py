@@ -1,5 +1,6 @@
 import torch
 from fakes.engine import TableEngine, by_last_token
+from fakes.services import FakeSampling, FakeServices, FakeTexts, strategy_of
 
 from strop.part import Draw
 from strop.rollout.drive import drive
@@ -10,23 +11,15 @@ from strop.rollout.sample_with_greedy import SampleWithGreedy
 CHAIN = by_last_token({0: (1, 0, 0), 1: (0.3, 0.1, 0.6), 2: (0.2, 0.7, 0.1)})
 
 
-class Prompts:
-    max_tokens = 7
-    stop_ids = (0,)
-    stop_strings = ()
-    wanted_statistics = frozenset({"logp_model", "entropy"})
-
-    def prompt_ids(self, uid):
-        return (1,) if uid == 5 else (2, 2)
-
-
+PROMPTS = {5: (1,), 9: (2, 2)}
 DRAWS = (Draw(5, 3), Draw(9, 2), Draw(5, 1))
 
 
 def _batch(part):
     rng = torch.Generator().manual_seed(3)
-    engine = TableEngine(CHAIN)
-    batch, state = drive(part(DRAWS, Prompts(), rng), engine, Prompts())
+    services = FakeServices(FakeTexts(PROMPTS), sampling=FakeSampling(max_tokens=7))
+    strategy = strategy_of(part, DRAWS, services, rng)
+    batch, state = drive(strategy, TableEngine(CHAIN), services)
     assert state is None
     return batch
 

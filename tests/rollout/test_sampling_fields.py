@@ -1,10 +1,10 @@
 """The fields that strategies of sampling share."""
 
 from dataclasses import dataclass, fields
-from types import SimpleNamespace
 
 import pytest
 import torch
+from fakes.services import FakeSampling, FakeTexts
 
 from strop import catalogue
 from strop.errors import UserError
@@ -13,12 +13,9 @@ from strop.rollout._sampling_fields import SamplingFields
 from strop.rollout.engines.rules import MinP, TopK, TopP
 
 NAMES = ["max_tokens", "temperature", "top_p", "top_k", "min_p"]
-SERVICES = SimpleNamespace(
-    prompt_ids=lambda uid: (uid, uid + 1),
-    max_tokens=20,
-    stop_ids=(7,),
-    stop_strings=("end",),
-    wanted_statistics=frozenset({"entropy"}),
+TEXTS = FakeTexts({3: (3, 4), 5: (5, 6)})
+SAMPLING = FakeSampling(
+    max_tokens=20, stop_ids=(7,), stop_strings=("end",), wanted_statistics=frozenset({"entropy"})
 )
 
 
@@ -62,10 +59,10 @@ def test_rules_are_the_cuts_that_do_something_in_their_order():
 def test_requests_carry_the_fields_and_what_the_task_says():
     part = SampleTwice(temperature=0.7, top_k=2)
     draws = (Draw(3, 2), Draw(5, 1))
-    requests = part.requests(draws, SERVICES, torch.Generator().manual_seed(0))
+    requests = part.requests(draws, TEXTS, SAMPLING, torch.Generator().manual_seed(0))
     assert [request.ids for request in requests] == [(3, 4), (3, 4), (5, 6)]
     assert len({request.seed for request in requests}) == 3
-    again = part.requests(draws, SERVICES, torch.Generator().manual_seed(0))
+    again = part.requests(draws, TEXTS, SAMPLING, torch.Generator().manual_seed(0))
     assert again == requests
     for request in requests:
         assert (request.max_tokens, request.temperature) == (20, 0.7)
@@ -75,9 +72,9 @@ def test_requests_carry_the_fields_and_what_the_task_says():
 
 
 def test_the_limit_of_a_request_is_its_own_then_the_strategys_then_the_tasks():
-    assert SampleTwice(max_tokens=9).request(SERVICES, [1], 0).max_tokens == 9
-    assert SampleTwice(max_tokens=9).request(SERVICES, [1], 0, max_tokens=4).max_tokens == 4
-    kept = SampleTwice().request(SERVICES, [1, 2], 8, keep=True, temperature=0.0)
+    assert SampleTwice(max_tokens=9).request(SAMPLING, [1], 0).max_tokens == 9
+    assert SampleTwice(max_tokens=9).request(SAMPLING, [1], 0, max_tokens=4).max_tokens == 4
+    kept = SampleTwice().request(SAMPLING, [1, 2], 8, keep=True, temperature=0.0)
     assert (kept.ids, kept.seed, kept.keep, kept.temperature) == ((1, 2), 8, True, 0.0)
 
 
@@ -96,5 +93,5 @@ def test_the_catalogue_shows_them_with_their_comments():
 def test_a_draw_may_bring_its_own_prompt():
     rng = torch.Generator().manual_seed(0)
     draws = (Draw(3, 1), Draw(3, 2, {"prompt_ids": (9, 8)}, draw=1))
-    asked = SampleTwice().requests(draws, SERVICES, rng)
+    asked = SampleTwice().requests(draws, TEXTS, SAMPLING, rng)
     assert [request.ids for request in asked] == [(3, 4), (9, 8), (9, 8)]

@@ -93,7 +93,7 @@ def world(tmp_path_factory):
         truncated_B=batch["index_B"] % 4 == 1,
     )
     yield world, algorithm, batch
-    world.services.grader.close()
+    world.services.close()
 
 
 def gradient(world, terms, batch, token_budget=10**6):
@@ -161,16 +161,16 @@ def test_plain_autograd_gives_the_heads_the_same_gradient_and_the_policy_none(wo
 def test_values_are_read_before_the_token_and_scored_on_request(world):
     world, _, batch = world
     world.policy.token_budget = 10**6
-    found = world.services.score(batch, "critic", ("value_T",))["value_T"]
+    found = world.services.scoring.score(batch, "critic", ("value_T",))["value_T"]
     assert not found[~batch["mask_T"]].any()
     changed = batch.set(id_T=torch.where(batch["mask_T"], (batch["id_T"] + 1) % 20, batch["id_T"]))
-    other = world.services.score(changed, "critic", ("value_T",))["value_T"]
+    other = world.services.scoring.score(changed, "critic", ("value_T",))["value_T"]
     first_T = batch["mask_T"] & ~batch["mask_T"].roll(1)
     assert torch.allclose(found[first_T], other[first_T], atol=1e-12)
     later_T = batch["mask_T"] & ~first_T
     assert (found[later_T] - other[later_T]).abs().min() > 1e-9
     with pytest.raises(UserError, match=r"computes no value_high_T; it has value_T, value_low_T"):
-        world.services.score(batch, "critic", ("value_high_T",))
+        world.services.scoring.score(batch, "critic", ("value_high_T",))
 
 
 def test_explained_variance_by_hand(world):

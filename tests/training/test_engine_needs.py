@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 from fakes.engine import TableEngine, by_last_token
+from fakes.services import FakeSampling, FakeServices, FakeTexts, strategy_of
 from models import without_times
 
 from strop.cli.evaluate import open_subject
@@ -129,25 +130,19 @@ def test_a_run_without_statistics_is_the_same_but_for_what_is_not_told(lab, runn
         assert all("entropy" in n or "logp" in n or n.endswith("auc") or "auc/" in n
                    for n in untold), untold  # fmt: skip
         assert "entropy" in untold or "eval/validation/entropy" in untold
-    services = run.world.services
-    assert services.wanted_statistics == frozenset()
+    sampling = run.world.services.sampling
+    assert sampling.wanted_statistics == frozenset()
     with open_subject(str(tmp_path / "poor")) as subject:
         ((_, mean, _),) = subject.answer("1+1:", num_samples=1, max_tokens=3, seed=0)
         assert math.isnan(mean)
 
 
 def test_what_the_engine_does_not_tell_is_void():
-    class Prompts:
-        max_tokens, stop_ids, stop_strings = 4, (0,), ()
-        wanted_statistics = frozenset({"entropy"})
-
-        def prompt_ids(self, uid):
-            return (uid,)
-
     table = {i: [0.1, 0.3, 0.3, 0.3] for i in range(4)}
     engine = TableEngine(by_last_token(table), capabilities=frozenset({"entropy"}))
-    draws, services = (Draw(1, 3),), Prompts()
-    strategy = SampleIndependently()(draws, services, torch.Generator())
+    draws, sampling = (Draw(1, 3),), FakeSampling(wanted_statistics=frozenset({"entropy"}))
+    services = FakeServices(FakeTexts({1: (1,)}), sampling=sampling)
+    strategy = strategy_of(SampleIndependently(), draws, services, torch.Generator())
     batch, _ = drive(strategy, engine, services)
     mask_T = batch["mask_T"]
     assert batch["logp_sampler_T"][mask_T].isnan().all()

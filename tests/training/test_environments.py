@@ -7,6 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from commands import Strop, launch
+from fakes.services import strategy_of
 from models import without_times
 
 from strop.errors import RunStopped, UserError
@@ -107,9 +108,9 @@ def test_engine_and_trainer_agree_on_every_token(task):
     draws = tuple(Draw(uid, 6) for uid in world.pool)
     batches = []
     for can_fork in (True, False):
-        world.services.can_fork = can_fork
+        world.services.sampling.can_fork = can_fork
         rng = torch.Generator().manual_seed(5)
-        strategy = algorithm.rollout.part(draws, world.services, rng)
+        strategy = strategy_of(algorithm.rollout.part, draws, world.services, rng)
         batches.append(drive(strategy, world.engine, world.services)[0])
     forked, submitted = batches
     for name in ("id_T", "mask_T", "turn_T", "reward_K", "state_K", "done_K", "truncated_B"):
@@ -123,7 +124,7 @@ def test_engine_and_trainer_agree_on_every_token(task):
         assert batch["logp_behavior_T"].allclose(batch["logp_sampler_T"], atol=1e-6)
         assert (now["entropy_old_T"] - batch["entropy_behavior_T"])[mask_T].abs().max() < 1e-4
     assert not batch["logp_sampler_T"][~mask_T].any()
-    assert forked["length_B"].max() <= world.services.max_tokens
+    assert forked["length_B"].max() <= world.services.limits.answer_tokens
 
 
 def test_rewards_metrics_and_table_of_a_run(file, runner, tmp_path):

@@ -128,7 +128,7 @@ def test_a_reward_that_crashes_or_hangs_costs_its_rows_only(what, runner, lab, r
     runner.go(run)
     (line,) = without_times(tmp_path / "run")
     assert 0 < line["rewards/frac_unscored"] < 1
-    kinds = {failure.kind for failure in run.world.services.failures}
+    kinds = {failure.kind for failure in run.world.services.grading.failures}
     assert kinds == {"timeout" if "sleep" in what else "crash"}
 
 

@@ -5,6 +5,7 @@ import json
 import pyarrow.parquet as pq
 import pytest
 import torch
+from fakes.services import strategy_of
 from models import tokenizer
 
 from strop.part import Draw
@@ -45,9 +46,8 @@ def world_of(plain):
 def rolled_out(algorithm, world, num_rollouts=6):
     draws = tuple(Draw(uid, num_rollouts) for uid in world.pool)
     rng = torch.Generator().manual_seed(5)
-    return drive(algorithm.rollout.part(draws, world.services, rng), world.engine, world.services)[
-        0
-    ]
+    strategy = strategy_of(algorithm.rollout.part, draws, world.services, rng)
+    return drive(strategy, world.engine, world.services)[0]
 
 
 @pytest.mark.parametrize("task", GAMES)
@@ -55,7 +55,7 @@ def test_engine_and_trainer_agree_on_every_token_of_every_seat(task):
     algorithm, world = world_of(raw(task))
     batches = []
     for can_fork in (True, False):
-        world.services.can_fork = can_fork
+        world.services.sampling.can_fork = can_fork
         batches.append(rolled_out(algorithm, world))
     forked, submitted = batches
     for name in ("id_T", "mask_T", "turn_T", "reward_K", "state_K", "player_B", "episode_B"):
@@ -71,7 +71,7 @@ def test_seats_replay_to_the_game_that_the_environment_played(task):
     """The actions of all seats in their order show each seat what it saw, in a fresh game."""
     algorithm, world = world_of(raw(task))
     batch = rolled_out(algorithm, world)
-    said = world.services.logged["turns"]
+    said = world.services.log.logged["turns"]
     games = {}
     for b in range(batch.size("B")):
         seats = games.setdefault(int(batch["episode_B"][b]), {})
@@ -120,13 +120,13 @@ def test_table_and_metrics_of_a_run(task, runner, tmp_path):
 def test_in_a_chat_every_seat_opens_with_the_template():
     """The text of a player's first turn is encoded as a prompt is, later ones as answers."""
     _, world = world_of(raw("hide_and_guess"))
-    services = world.services
-    assert services.tokenizer.decode(services.opening_ids("1,9=")) == "1,9="
+    texts, episodes = world.services.texts, world.services.episodes
+    assert texts.decode(episodes.opening_ids("1,9=")) == "1,9="
     ours = tokenizer()
     ours.chat_template = CHAT
-    services.tokenizer = ours
-    services._observed.clear()
-    opening = services.opening_ids(" 1,9= ")
+    texts.tokenizer = ours
+    episodes._observed.clear()
+    opening = episodes.opening_ids(" 1,9= ")
     assert ours.decode(opening) == "(1:1,9=)\n(2:"
     later = observation_ids(ours, "1,9=", True, opening[-1])
     assert ours.decode(later) == ")\n(1:1,9=)\n(2:"

@@ -69,7 +69,7 @@ def sampled(lab, case, num_slots=512):
     try:
         stepped = train_step(world, algorithm, {}, 1)
     finally:
-        world.services.grader.close()
+        world.services.close()
     return world, algorithm, stepped.batch, held
 
 

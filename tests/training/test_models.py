@@ -84,7 +84,7 @@ def test_every_stop_token_of_the_generation_settings_counts(folder):
 def test_the_engine_stops_at_each_of_them(folder, lab, runner, tmp_path):
     edited(folder, "generation_config.json", eos_token_id=list(range(24)))
     run = runner.whole(lab.raw(model={"name": str(folder)}), tmp_path / "run")
-    assert run.world.services.stop_ids == tuple(range(24))
+    assert run.world.services.sampling.stop_ids == tuple(range(24))
     for line in without_times(tmp_path / "run"):
         assert line["completions/max_length"] == 1
         assert line["completions/clipped_ratio"] == 0

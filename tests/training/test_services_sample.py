@@ -15,18 +15,18 @@ def test_requests_of_parts_run_on_the_rollouts_engine_and_are_counted(lab, tmp_p
     runner = Runner()
     run = runner.start(lab.raw("spo_chain"), tmp_path / "run")
     services = run.world.services
-    services.policies["current"].temperature = 0.7
-    requests = [services.request((4, 5, 6), 5, seed) for seed in range(6)]
-    assert all(r.temperature == 0.7 and r.stop_ids == services.stop_ids for r in requests)
-    assert services.request((4,), 5, 0, temperature=0.1).temperature == 0.1
+    services.scoring.policies["current"].temperature = 0.7
+    requests = [services.sampling.request((4, 5, 6), 5, seed) for seed in range(6)]
+    assert all(r.temperature == 0.7 and r.stop_ids == services.sampling.stop_ids for r in requests)
+    assert services.sampling.request((4,), 5, 0, temperature=0.1).temperature == 0.1
     services.begin_step(1)
     assert services.metrics() == {}
-    found = services.sample(requests)
+    found = services.sampling.sample(requests)
     tokens = sum(len(event.ids) for answer in found for event in answer.events)
     assert [answer.request for answer in found] == requests
     assert services.metrics() == {"services/tokens_sampled": float(tokens)}
     assert not run.world.engine.busy()
-    table = services.embeddings()
+    table = services.scoring.embeddings()
     assert table.shape == (run.world.engine.vocab_size, 32)
     assert not table.requires_grad
     services.begin_step(2)

@@ -95,7 +95,7 @@ class Progress:
 
     def _complain(self, run: Any) -> None:
         """Say once what the first failed verifier call was."""
-        failures = run.world.services.failures
+        failures = run.world.services.grading.failures
         if failures and not self.told:
             self.told = True
             first = failures[0]

@@ -9,7 +9,7 @@ from strop.rollout.engines.base import Engine
 from strop.rollout.engines.needs import check as check_engine
 from strop.training.config import RunConfig
 from strop.training.models import Loaded
-from strop.training.services import Services
+from strop.training.services.run import RunServices
 from strop.training.setup import load_model, load_prompts, make_services, open_engine
 
 
@@ -19,7 +19,7 @@ class Subject:
 
     loaded: Loaded
     engine: Engine
-    services: Services
+    services: RunServices
     rollout: Use
 
     @classmethod
@@ -47,7 +47,7 @@ class Subject:
 
     def __exit__(self, *error: object) -> None:
         """End the grader's processes, let the engine go."""
-        self.services.grader.close()
+        self.services.close()
         self.engine.close()
 
     def answer(self, prompt: str, num_samples: int, max_tokens: int, seed: int) -> list[Any]:
@@ -61,15 +61,16 @@ class Subject:
         from strop.tasks.task import Prompt
 
         part, tokenizer = self.rollout.part, self.loaded.tokenizer
-        limit = max_tokens or part.max_tokens or self.services.max_tokens
+        sampling = self.services.sampling
+        limit = max_tokens or part.max_tokens or self.services.limits.answer_tokens
         content: Any = prompt
         if getattr(tokenizer, "chat_template", None):
             content = [{"role": "user", "content": prompt}]
         ids = encode_prompt(Prompt(0, content, {}), tokenizer, None, self.loaded.context, limit)
         request = Request(
             tuple(ids), max_tokens=limit, temperature=part.temperature, rules=part.rules(),
-            stop_ids=self.services.stop_ids, stop_strings=self.services.stop_strings, seed=seed,
-            want=self.services.wanted_statistics & {"logp_model"},
+            stop_ids=sampling.stop_ids, stop_strings=sampling.stop_strings, seed=seed,
+            want=sampling.wanted_statistics & {"logp_model"},
         )  # fmt: skip
 
         requests = [replace(request, seed=seed * 1000003 + n) for n in range(num_samples)]

@@ -11,6 +11,7 @@ from strop.batch import Batch
 from strop.curation._store import as_rows, columns_of, dated, in_groups, joined, opened
 from strop.errors import UserError
 from strop.part import Curated, Draw, Result, require
+from strop.services import Texts
 
 RETRY = 1 << 19  # added to the draw's number: the group was shown a wrong answer
 
@@ -28,7 +29,7 @@ class BringBackOpposites:
     it. Groups that were shown an answer neither take from the store nor go into it. Metrics:
     replay/stored, /drawn, /age_mean; retry/groups, /too_long (no room for the words).
 
-    Reads: batch, outcome_B [B] float, group_B [B] int, scored_B [B] bool; services (tokenizer),
+    Reads: batch, outcome_B [B] float, group_B [B] int, scored_B [B] bool; texts,
     rng, state.   Writes: rows to add, draws to roll out first.
     Source: arXiv 2601.19620, algorithm 1.
     Differs from the source: every number and the words are ours, they are not stated there.
@@ -59,7 +60,7 @@ class BringBackOpposites:
         return {"columns": {}, "asked": False, "too_long": 0}
 
     def __call__(
-        self, batch: Batch, outcome_B: Tensor, group_B: Tensor, scored_B: Tensor, services: Any,
+        self, batch: Batch, outcome_B: Tensor, group_B: Tensor, scored_B: Tensor, texts: Texts,
         rng: torch.Generator, state: dict[str, Any],
     ) -> Result:  # fmt: skip
         if self.retry_below > 0 and "valid_K" in batch:
@@ -70,7 +71,7 @@ class BringBackOpposites:
         everything_B, stored = torch.ones_like(scored_B), state["columns"]
         store = opened(stored, batch) if stored else None
         if store is not None and not state["asked"]:
-            draws, too_long = self._retries(batch, store, services, rng)
+            draws, too_long = self._retries(batch, store, texts, rng)
             state = {**state, "asked": True, "too_long": too_long}
             if draws:
                 return Result(Curated(everything_B, "uniform_group", ask=draws), state)
@@ -112,12 +113,12 @@ class BringBackOpposites:
         return in_groups(as_rows(drawn, batch, int(batch["step"])), batch, groups), age_B
 
     def _retries(
-        self, batch: Batch, store: Batch, services: Any, rng: torch.Generator
+        self, batch: Batch, store: Batch, texts: Texts, rng: torch.Generator
     ) -> tuple[tuple[Draw, ...], int]:
         """One more draw of each prompt whose history is bad, and how many had no room for it."""
         size_P = segments.count(batch["group_B"], batch.size("P")).tolist()
         uid_B, wrong_B = _uids(store), store["outcome_B"] < self.success
-        answers, draws, too_long = services.completion_ids(store), [], 0
+        answers, draws, too_long = texts.completion_ids(store), [], 0
         numbers = (batch["uid_P"].tolist(), batch["draw_P"].tolist(), size_P)
         for uid, draw, size in zip(*numbers, strict=True):
             own_B = uid_B == uid
@@ -126,7 +127,7 @@ class BringBackOpposites:
             if not history < self.retry_below:
                 continue
             row = int(wrong[torch.randint(len(wrong), (), generator=rng)])
-            ids = services.reworded_ids(uid, self.words, answers[row])
+            ids = texts.reworded_ids(uid, self.words, answers[row])
             too_long += not ids
             draws += [Draw(uid, size, {"prompt_ids": ids}, draw + RETRY)] if ids else []
         return tuple(draws), too_long

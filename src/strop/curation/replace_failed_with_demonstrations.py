@@ -1,7 +1,6 @@
 """Where the policy does not solve a prompt itself, show it the given answer."""
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -10,6 +9,7 @@ from strop import segments
 from strop.batch import Batch
 from strop.curation._demonstrations import demonstration_rows
 from strop.part import Curated, Result, require
+from strop.services import Grading, Texts
 
 
 @dataclass(frozen=True)
@@ -25,8 +25,8 @@ class ReplaceFailedWithDemonstrations:
     data. It is graded like a rollout; its log-probabilities of an engine are void (NaN).
     Metrics: demonstrations/prompts (groups replaced), /missing (failed without a demonstration).
 
-    Reads: outcome_B [B] float, group_B [B] int, scored_B [B] bool; batch, services (the rows of
-    the data, their tokens, the reward functions).   Writes: rows to keep, rows to add.
+    Reads: outcome_B [B] float, group_B [B] int, scored_B [B] bool; batch, texts (the rows of
+    the data, their tokens), grading.   Writes: rows to keep, rows to add.
     Source: arXiv 2509.04419 (the per-prompt gate); both kinds in a group: arXiv 2504.14945.
     Differs from the source: a prompt whose row has no completion stays as it is.
     Nearest part: drop_uniform_groups, which drops such prompts.
@@ -46,14 +46,20 @@ class ReplaceFailedWithDemonstrations:
         require(self, "success")
 
     def __call__(
-        self, batch: Batch, outcome_B: Tensor, group_B: Tensor, scored_B: Tensor, services: Any
+        self,
+        batch: Batch,
+        outcome_B: Tensor,
+        group_B: Tensor,
+        scored_B: Tensor,
+        texts: Texts,
+        grading: Grading,
     ) -> Result:
         num = batch.size("P")
         right_P = segments.count(group_B, num, scored_B & (outcome_B >= self.success))
         failed_P = (segments.count(group_B, num, scored_B) > 0) & (right_P <= self.gate)
         failed = failed_P.nonzero().squeeze(1).tolist()
         uids = batch["uid_P"].tolist()
-        answers = {p: ids for p in failed if (ids := services.demonstration_ids(uids[p]))}
+        answers = {p: ids for p in failed if (ids := texts.answer_ids(uids[p]))}
         metrics = {
             "demonstrations/prompts": float(len(answers)),
             "demonstrations/missing": float(len(failed) - len(answers)),
@@ -62,14 +68,14 @@ class ReplaceFailedWithDemonstrations:
         keep_B = ~torch.isin(group_B, groups) | (not self.replaces)
         if not answers:
             return Result(Curated(keep_B, "failed_prompt"), metrics=metrics)
-        prompts = [services.prompt_ids(uids[p]) for p in answers]
-        add = _graded(demonstration_rows(batch, groups, prompts, list(answers.values())), services)
+        prompts = [texts.prompt_ids(uids[p]) for p in answers]
+        add = _graded(demonstration_rows(batch, groups, prompts, list(answers.values())), grading)
         return Result(Curated(keep_B, "failed_prompt", add=add), metrics=metrics)
 
 
-def _graded(demonstrations: Batch, services: Any) -> Batch:
+def _graded(demonstrations: Batch, grading: Grading) -> Batch:
     """The rows with what the reward functions say of them."""
-    found = services.grade(demonstrations)
+    found = grading.grade(demonstrations)
     columns = {
         "reward_BM": found.reward_BM, "outcome_B": found.outcome_B, "reward_B": found.outcome_B,
         "scored_B": found.scored_B,

@@ -11,6 +11,7 @@ from torch import Tensor
 from strop.batch import Batch
 from strop.curation._rows import REPLAY, turn_rows
 from strop.part import Curated, Result, require
+from strop.services import Sampling
 
 
 @dataclass(frozen=True)
@@ -22,7 +23,7 @@ class ResampleActions:
 
     A fresh action was never given to the environment: its reward is 0, its turn done.
 
-    Reads: batch, mask_T [T] bool, turn_T [T] int; services (the engine), rng.   Writes: rows to
+    Reads: batch, mask_T [T] bool, turn_T [T] int; sampling, rng.   Writes: rows to
     keep (all) and to add.
     Source: arXiv 2402.19446, sec. 3.3; code YifeiZhou02/ArCHer.
     Differs from the source: one action at each turn of a drawn episode, and the same ones serve
@@ -39,25 +40,25 @@ class ResampleActions:
         require(self, "max_action_tokens", low=0)
 
     def __call__(
-        self, batch: Batch, mask_T: Tensor, turn_T: Tensor, services: Any, rng: torch.Generator
+        self, batch: Batch, mask_T: Tensor, turn_T: Tensor, sampling: Sampling, rng: torch.Generator
     ) -> Result:
         everyone_B = torch.ones(batch.size("B"), dtype=torch.bool)
         old = batch.set(origin_T=torch.where(mask_T, REPLAY, batch["origin_T"]))
-        limit = self.max_action_tokens or _longest(services)
+        limit = self.max_action_tokens or sampling.action_tokens
         acting = torch.unique(turn_T[mask_T])
         rows = turn_rows(old, acting)
         contexts = _contexts(rows)
-        fits = torch.tensor([len(ids) < services.context for ids in contexts], dtype=torch.bool)
+        fits = torch.tensor([len(ids) < sampling.context for ids in contexts], dtype=torch.bool)
         rows = rows.keep(fits)
         contexts = [ids for ids, fit in zip(contexts, fits.tolist(), strict=True) if fit]
         seeds = torch.randint(2**62, (len(contexts),), generator=rng).tolist()
-        found = services.sample(
+        found = sampling.sample(
             [
-                services.request(
+                sampling.request(
                     ids,
-                    min(limit, services.context - len(ids)),
+                    min(limit, sampling.context - len(ids)),
                     seed,
-                    want=services.wanted_statistics,
+                    want=sampling.wanted_statistics,
                 )
                 for ids, seed in zip(contexts, seeds, strict=True)
             ]
@@ -66,12 +67,6 @@ class ResampleActions:
         kept = Curated(~everyone_B, "replayed", add=old.join(fresh) if contexts else old)
         metrics = {"replay/actions_resampled": float(len(contexts))}
         return Result(kept, metrics=metrics)
-
-
-def _longest(services: Any) -> int:
-    """Most tokens of an action in the environment, of an answer where there is none."""
-    environment = services.task.environment
-    return int(services.max_tokens if environment is None else environment.make().max_tokens)
 
 
 def _contexts(rows: Batch) -> list[list[int]]:

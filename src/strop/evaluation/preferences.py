@@ -10,6 +10,7 @@ import torch
 from strop import segments
 from strop.errors import UserError
 from strop.part import Draw
+from strop.services import Services
 
 BETAS = (0.01, 0.1, 1.0, 5.0, 10.0)
 CERTAIN = 1 - 1e-3  # stands for a share of raters of 1, whose log-odds are infinite
@@ -89,7 +90,9 @@ def flips(before: Any, after: Any) -> dict[str, float]:
     }
 
 
-def given_answer_metrics(services: Any, rollout: Any, prompts: Sequence[Any]) -> dict[str, float]:
+def given_answer_metrics(
+    services: Services, rollout: Any, prompts: Sequence[Any]
+) -> dict[str, float]:
     """What the current policy makes of the answers that `rollout` reads; empty where it samples.
 
     nll: nats a token of the first, preferred answers. Of pairs also ranking_accuracy (sums),
@@ -100,11 +103,11 @@ def given_answer_metrics(services: Any, rollout: Any, prompts: Sequence[Any]) ->
     if not columns:
         return {}
     draws = tuple(Draw(prompt.uid, len(columns)) for prompt in prompts)
-    batch = rollout.read(draws, services)
+    batch = rollout.read(draws, services.texts)
     mask_T, num = batch["mask_T"], batch.size("B")
 
     def sums(policy: str) -> torch.Tensor:
-        logp_T = services.score(batch, policy, ("logp_T",))["logp_T"].cpu()
+        logp_T = services.scoring.score(batch, policy, ("logp_T",))["logp_T"].cpu()
         total_B = segments.total(logp_T, batch["rollout_T"], num, mask_T)
         return total_B.view(-1, len(columns)).double()
 
@@ -113,7 +116,7 @@ def given_answer_metrics(services: Any, rollout: Any, prompts: Sequence[Any]) ->
     if len(columns) > 1:
         found["ranking_accuracy"] = ranking_accuracy(logp)
         found["ranking_accuracy_per_token"] = ranking_accuracy(logp, lengths=length)
-        if "ref" in services.policies:
+        if "ref" in services.scoring.policies:
             ratio = logp - sums("ref")
             found["reward_accuracy"] = ranking_accuracy(ratio, strict=True)
     return found

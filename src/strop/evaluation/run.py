@@ -16,6 +16,7 @@ from strop.part import Draw, Use
 from strop.rollout.drive import drive
 from strop.rollout.engines.needs import TOLD
 from strop.tasks.task import Prompt
+from strop.training.services.run import RunServices
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,7 @@ def evaluate(
     prompts: Sequence[Prompt],
     rollout: Use,
     engine: Any,
-    services: Any,
+    services: RunServices,
     *,
     num_samples: int,
     ks: Sequence[int],
@@ -51,12 +52,13 @@ def evaluate(
     rng = torch.Generator().manual_seed(seed)
     strategy = parts.call(rollout, None, draws=draws, services=services, rng=rng).value
     batch, _ = drive(strategy, engine, services)
-    graded = services.grade(batch)
+    graded = services.grading.grade(batch)
     scored_B = graded.scored_B.numpy()
     group_B = batch["group_B"].numpy()
     scored_P = np.bincount(group_B, scored_B, minlength=batch.size("P"))
     if scored_P.max(initial=0) < max(ks):
-        why = f": {services.failures[-1].message}" if services.failures else ""
+        failures = services.grading.failures
+        why = f": {failures[-1].message}" if failures else ""
         return Evaluated({}, batch, len(scored_P), f"too few answers could be scored{why}")
     samples = _samples(batch, services, graded, scored_B, engine.capabilities)
     estimates = summarise(samples, ks, seed=seed, leave_out=True)
@@ -64,10 +66,10 @@ def evaluate(
 
 
 def _samples(
-    batch: Batch, services: Any, graded: Any, scored_B: np.ndarray, told: frozenset[str]
+    batch: Batch, services: RunServices, graded: Any, scored_B: np.ndarray, told: frozenset[str]
 ) -> Samples:
     """What is measured; `told` are the statistics that the engine gave."""
-    _, texts = services.texts(batch)
+    _, texts = services.texts.decoded(batch)
     mask_T = batch["mask_T"]
     length_B = batch["length_B"].double()
     rollout_T, num = batch["rollout_T"][mask_T], batch.size("B")

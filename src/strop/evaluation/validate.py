@@ -24,7 +24,7 @@ def validator(num_samples: int, ks: tuple[int, ...], seed: int) -> Any:
     def run(world: Any, algorithm: Any, split: str, prompts: Any) -> dict[str, float]:
         given = given_answer_metrics(world.services, algorithm.rollout.part, prompts)
         found = {f"eval/{split}/{name}": value for name, value in given.items()}
-        if world.services.can_grade:
+        if world.services.grading.can_grade:
             found |= sampled(world, algorithm, split, prompts)
         return found
 

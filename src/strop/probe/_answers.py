@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from strop.batch import Batch
+from strop.services import Grading, Texts
 
 
 def new_tokens(finished: Any) -> tuple[int, ...]:
@@ -16,13 +17,17 @@ def new_tokens(finished: Any) -> tuple[int, ...]:
 
 
 def grade(
-    services: Any, uids: Sequence[int], answers: Sequence[Sequence[int]], groups: Sequence[int]
+    texts: Texts,
+    grading: Grading,
+    uids: Sequence[int],
+    answers: Sequence[Sequence[int]],
+    groups: Sequence[int],
 ) -> tuple[Tensor, Tensor]:
     """Outcome [N] and whether it is known [N] of answers to the prompts `uids`.
 
     groups: 0, 1, ... for each answer; those of a group are graded as rollouts of one prompt.
     """
-    prompts = [services.prompt_ids(uid) for uid in uids]
+    prompts = [texts.prompt_ids(uid) for uid in uids]
     row = torch.arange(len(uids))
     group_B = torch.tensor(groups)
     uid_of = dict(zip(groups, uids, strict=True))
@@ -31,7 +36,7 @@ def grade(
     rollout_T = torch.repeat_interleave(row, size_B)
     within_T = torch.arange(rollout_T.shape[0]) - (size_B.cumsum(0) - size_B)[rollout_T]
     ids = chain.from_iterable(chain(*pair) for pair in zip(prompts, answers, strict=True))
-    graded = services.grade(
+    graded = grading.grade(
         Batch(
             {
                 "turn_T": rollout_T,

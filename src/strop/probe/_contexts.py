@@ -2,19 +2,19 @@
 
 from collections.abc import Sequence
 from itertools import chain
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from strop import segments
 from strop.batch import Batch
+from strop.services import Scoring
 
 # The tokens that are given, and those after them whose log-probabilities are asked for.
 Context = tuple[tuple[int, ...], tuple[int, ...]]
 
 
-def mean_logp(services: Any, contexts: Sequence[Context]) -> Tensor:
+def mean_logp(scoring: Scoring, contexts: Sequence[Context]) -> Tensor:
     """Mean log-probability [N] of each context's asked tokens under the current policy, nats.
 
     Equal contexts are scored once. Both halves of a context hold a token.
@@ -23,7 +23,7 @@ def mean_logp(services: Any, contexts: Sequence[Context]) -> Tensor:
     if not distinct:
         return torch.zeros(0)
     batch = _batch(distinct)
-    logp_T = services.score(batch, "current", ("logp_T",))["logp_T"].cpu()
+    logp_T = scoring.score(batch, "current", ("logp_T",))["logp_T"].cpu()
     mean_N = segments.mean(logp_T, batch["rollout_T"], len(distinct), batch["mask_T"])
     place = {context: row for row, context in enumerate(distinct)}
     return mean_N[torch.tensor([place[context] for context in contexts])]

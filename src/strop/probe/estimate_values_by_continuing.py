@@ -1,7 +1,7 @@
 """Estimate what an answer's beginning is worth by finishing it several times."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -11,6 +11,7 @@ from strop.batch import Batch
 from strop.columns import Column
 from strop.part import require
 from strop.probe._answers import grade, new_tokens, prefixes
+from strop.services import Grading, Sampling, Texts
 
 
 @dataclass(frozen=True)
@@ -23,8 +24,8 @@ class EstimateValuesByContinuing:
     Equal beginnings of a prompt share one estimate. A continuation runs at the rollouts'
     temperature, without top-k, top-p or min-p, to the rollouts' own limit.
 
-    Reads: batch (the tokens), cut_T [T] bool, max_length [] int, services (engine, reward
-    functions).   Writes: prefix_value_T [T] float.
+    Reads: batch (the tokens), cut_T [T] bool, max_length [] int, texts, grading,
+    sampling.   Writes: prefix_value_T [T] float.
     Source: arXiv 2505.23564; code only: AIFrameResearch/SPO.
     Differs from the source: continuations that a reward function gave no score are left out.
     Nearest part: back_up_tree_values, which needs no further answers.
@@ -52,28 +53,35 @@ class EstimateValuesByContinuing:
         require(self, "unfinished")
 
     def __call__(
-        self, batch: Batch, cut_T: Tensor, max_length: Tensor, services: Any, rng: torch.Generator
+        self,
+        batch: Batch,
+        cut_T: Tensor,
+        max_length: Tensor,
+        texts: Texts,
+        grading: Grading,
+        sampling: Sampling,
+        rng: torch.Generator,
     ) -> Tensor:
         places = prefixes(batch, cut_T, after=False)
         distinct = list(dict.fromkeys(places))
         value_T = torch.full(cut_T.shape, torch.nan, device=cut_T.device)
         if not distinct:
             return value_T
-        found = self._values(distinct, int(max_length), services, rng)
+        found = self._values(distinct, int(max_length), texts, grading, sampling, rng)
         values = dict(zip(distinct, found, strict=True))
         value_T[cut_T] = torch.tensor([values[place] for place in places], device=cut_T.device)
         return value_T
 
     def _values(
-        self, distinct: list[tuple[int, int, tuple[int, ...]]], limit: int, services: Any,
-        rng: torch.Generator,
+        self, distinct: list[tuple[int, int, tuple[int, ...]]], limit: int, texts: Texts,
+        grading: Grading, sampling: Sampling, rng: torch.Generator,
     ) -> list[float]:  # fmt: skip
         """Mean outcome of each beginning; NaN where no continuation has a score."""
         num = len(distinct)
         seeds = iter(torch.randint(2**62, (num * self.num_continuations,), generator=rng).tolist())
-        finished = services.sample(
+        finished = sampling.sample(
             [
-                services.request(ids, limit - length, next(seeds))
+                sampling.request(ids, limit - length, next(seeds))
                 for _, length, ids in distinct
                 for _ in range(self.num_continuations)
             ]
@@ -84,7 +92,7 @@ class EstimateValuesByContinuing:
             _, length, ids = distinct[group]
             answers.append((*ids[len(ids) - length :], *new_tokens(found)))
         uids = [distinct[group][0] for group in group_N.tolist()]
-        outcome_N, scored_N = grade(services, uids, answers, group_N.tolist())
+        outcome_N, scored_N = grade(texts, grading, uids, answers, group_N.tolist())
         cut_off_N = torch.tensor([found.events[-1].ended == "length" for found in finished])
         outcome_N = torch.where(cut_off_N, self.unfinished, outcome_N)
         mean_N = segments.mean(outcome_N, group_N, num, scored_N)

@@ -2,7 +2,7 @@
 
 from bisect import bisect_right
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -10,6 +10,7 @@ from torch import Tensor
 from strop.batch import Batch
 from strop.columns import Column
 from strop.errors import UserError
+from strop.services import Texts
 
 
 @dataclass(frozen=True)
@@ -19,7 +20,7 @@ class FindMarker:
         marker_at_i = policy tokens of rollout i before the one in which the marker's text begins
                       (-1: the marker is not there)
 
-    Reads: batch (the policy's tokens), services (the tokenizer).   Writes: marker_at_B [B] int.
+    Reads: batch (the policy's tokens), texts.   Writes: marker_at_B [B] int.
     Source: arXiv 2508.19201 (position of the first code block).
     Differs from the source: it does not say what begins a code block there.
     Nearest part: mark_step_ends, which marks tokens.
@@ -44,9 +45,9 @@ class FindMarker:
         if not isinstance(self.marker, str) or not self.marker:
             raise UserError(f"find_marker.marker must be text, it is {self.marker!r}")
 
-    def __call__(self, batch: Batch, services: Any) -> Tensor:
+    def __call__(self, batch: Batch, texts: Texts) -> Tensor:
         def text(ids: list[int]) -> str:
-            return str(services.tokenizer.decode(ids, skip_special_tokens=True))
+            return texts.decode(ids, special=False)
 
         def position(ids: list[int]) -> int:
             at = text(ids).find(self.marker)
@@ -54,5 +55,5 @@ class FindMarker:
                 return -1
             return bisect_right(range(len(ids) + 1), at, key=lambda n: len(text(ids[:n]))) - 1
 
-        found = [position(list(ids)) for ids in services.completion_ids(batch)]
+        found = [position(list(ids)) for ids in texts.completion_ids(batch)]
         return torch.tensor(found, dtype=torch.int64, device=batch["group_B"].device)

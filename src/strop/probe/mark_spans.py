@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -11,6 +11,7 @@ from strop.batch import Batch
 from strop.columns import Column
 from strop.errors import UserError
 from strop.part import Result
+from strop.services import Texts
 
 SWITCH, SUBGOAL, ACTION = 1, 2, 4
 
@@ -25,7 +26,7 @@ class MarkSpans:
 
     A block is the text from its opening tag to the first closing one after it, tags included.
 
-    Reads: batch (the tokens), mask_T [T] bool, turn_T [T] int, services (the tokenizer).
+    Reads: batch (the tokens), mask_T [T] bool, turn_T [T] int, texts.
     Writes: span_T [T] int, switch_K [K] bool, subgoal_K [K] int.
     Source: arXiv 2602.16165; code JonP07/HiPER-agent (hiper_hae/hier_mask.py).
     Differs from the source: no.
@@ -58,12 +59,12 @@ class MarkSpans:
             if len(tags) != 2 or not all(isinstance(tag, str) and tag for tag in tags):
                 raise UserError(f"mark_spans.{name} takes two texts, it is {tags!r}")
 
-    def __call__(self, batch: Batch, mask_T: Tensor, turn_T: Tensor, services: Any) -> Result:
+    def __call__(self, batch: Batch, mask_T: Tensor, turn_T: Tensor, texts: Texts) -> Result:
         num = batch.size("K")
         rows = mask_T.nonzero().squeeze(1)
         ids, rows_of_turns = batch["id_T"][rows].tolist(), rows.tolist()
         starts = torch.searchsorted(turn_T[rows], torch.arange(num + 1, device=rows.device))
-        pieces = {id: str(services.tokenizer.decode([id])) for id in set(ids)}
+        pieces = {id: texts.decode([id]) for id in set(ids)}
         spans, switches, subgoals = [0] * turn_T.shape[0], [], []
         known: dict[tuple[int, ...], int] = {(): 0}
         for start, end in pairwise(starts.tolist()):

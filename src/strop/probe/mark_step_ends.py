@@ -1,7 +1,7 @@
 """Find where the steps of an answer end, by a piece of text."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -9,6 +9,7 @@ from torch import Tensor
 from strop.batch import Batch
 from strop.columns import Column
 from strop.errors import UserError
+from strop.services import Texts
 
 
 @dataclass(frozen=True)
@@ -18,7 +19,7 @@ class MarkStepEnds:
         step_end_t = 1 where the answer's text up to and including token t ends with `marker`,
                      and `until` has not appeared in it
 
-    Reads: batch (the tokens), mask_T [T] bool, services (the tokenizer).
+    Reads: batch (the tokens), mask_T [T] bool, texts.
     Writes: step_end_T [T] bool.
     Source: arXiv 2601.03823 (a full stop and a blank line inside the thinking block).
     Differs from the source: no.
@@ -40,11 +41,11 @@ class MarkStepEnds:
         if not self.marker:
             raise UserError("mark_step_ends.marker is empty; give the text that ends a step")
 
-    def __call__(self, batch: Batch, mask_T: Tensor, services: Any) -> Tensor:
+    def __call__(self, batch: Batch, mask_T: Tensor, texts: Texts) -> Tensor:
         ends_T = torch.zeros_like(mask_T)
         rows = mask_T.nonzero().squeeze(1)
         ids, rollouts = batch["id_T"][rows].tolist(), batch["rollout_T"][rows].tolist()
-        pieces = {id: services.tokenizer.decode([id]) for id in set(ids)}
+        pieces = {id: texts.decode([id]) for id in set(ids)}
         found, tail, now = [], "", -1
         keep = max(len(self.marker), len(self.until))
         for row, id, rollout in zip(rows.tolist(), ids, rollouts, strict=True):

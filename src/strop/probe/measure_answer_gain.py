@@ -1,7 +1,7 @@
 """Reward each turn with how much closer it brought the policy to the right answer."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -9,6 +9,7 @@ from torch import Tensor
 from strop.batch import Batch
 from strop.errors import UserError
 from strop.probe._contexts import Context, mean_logp, turns_of
+from strop.services import Scoring, Texts
 
 
 @dataclass(frozen=True)
@@ -21,8 +22,8 @@ class MeasureAnswerGain:
     The policy of now scores the answer, teacher forced, behind `opening`: after the prompt for P_0,
     after turn k and its feedback for P_{k+1}. Equal beginnings of a prompt are scored once.
 
-    Reads: batch (the tokens), outcome_B [B] float, rollout_K [K] int, services (scoring, tokenizer,
-    the prompts' columns).   Writes: reward_K [K] float.
+    Reads: batch (the tokens), outcome_B [B] float, rollout_K [K] int; texts (with the
+    prompts' rows), scoring.   Writes: reward_K [K] float.
     Source: arXiv 2510.14967; code GuoqingWang1/IGPO.
     Differs from the source: the outcome is the environment's, with the reward functions' part.
     Nearest part: probe_answers, which asks for answers instead of scoring the right one.
@@ -37,32 +38,34 @@ class MeasureAnswerGain:
     # Column of the prompt's row with the right answer. Default: ours (the usual name).
     reference: str = "answer"
 
-    def __call__(self, batch: Batch, outcome_B: Tensor, rollout_K: Tensor, services: Any) -> Tensor:
-        opening = self._ids(services, self.opening)
+    def __call__(
+        self, batch: Batch, outcome_B: Tensor, rollout_K: Tensor, texts: Texts, scoring: Scoring
+    ) -> Tensor:
+        opening = texts.encode(self.opening)
         places: list[int] = []
         contexts: list[Context] = []
         row = 0
         uids = batch["uid_P"][batch["group_B"]].tolist()
         for uid, turns in zip(uids, turns_of(batch), strict=True):
-            answer = self._answer(services, uid)
+            answer = self._answer(texts, uid)
             before: tuple[int, ...] = ()
             for shown, action in turns:
                 before = (*before, *shown)
                 given = (*before, *opening)
-                if answer and given and len(given) + len(answer) <= services.context:
+                if answer and given and len(given) + len(answer) <= scoring.context:
                     places.append(row)
                     contexts.append((given, answer))
                 before = (*before, *action)
                 row += 1
         likely_K = torch.full((row,), torch.nan)
-        likely_K[torch.tensor(places, dtype=torch.int64)] = mean_logp(services, contexts).exp()
+        likely_K[torch.tensor(places, dtype=torch.int64)] = mean_logp(scoring, contexts).exp()
         likely_K = likely_K.to(outcome_B)
         gain_K = torch.nn.functional.pad(likely_K.diff(), (0, min(row, 1))).nan_to_num()
         last_K = rollout_K.diff(append=rollout_K[-1:] + 1) != 0
         return torch.where(last_K, outcome_B[rollout_K], gain_K)
 
-    def _answer(self, services: Any, uid: int) -> tuple[int, ...]:
-        row = services.prompt(uid).columns
+    def _answer(self, texts: Texts, uid: int) -> tuple[int, ...]:
+        row = texts.row(uid)
         if self.reference not in row:
             raise UserError(
                 f"measure_answer_gain reads the column {self.reference}, which the prompts do not "
@@ -72,9 +75,4 @@ class MeasureAnswerGain:
         found = row[self.reference]
         if isinstance(found, list | tuple):
             found = found[0] if found else None
-        return () if found is None else self._ids(services, str(found))
-
-    def _ids(self, services: Any, text: str) -> tuple[int, ...]:
-        return (
-            tuple(services.tokenizer(text, add_special_tokens=False)["input_ids"]) if text else ()
-        )
+        return () if found is None else texts.encode(str(found))

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -12,6 +12,7 @@ from strop.batch import Batch
 from strop.columns import Column
 from strop.errors import UserError
 from strop.probe._contexts import Context, mean_logp, turns_of
+from strop.services import Episodes, Scoring, Texts
 
 
 @dataclass(frozen=True)
@@ -24,8 +25,8 @@ class MeasureFeedbackGain:
     The placeholder's tokens are cut, or its last one repeated, to the number of the feedback's;
     nothing else changes, and what a chat template writes around the feedback stays.
 
-    Reads: batch (the tokens), logp_old_T [T] float, turn_T [T] int, mask_T [T] bool, services
-    (scoring, tokenizer).   Writes: gain_K [K] float.
+    Reads: batch (the tokens), logp_old_T [T] float, turn_T [T] int, mask_T [T] bool;
+    texts, scoring, episodes.   Writes: gain_K [K] float.
     Source: arXiv 2603.00656; code kfq20/InfoPO.
     Differs from the source: no.
     Nearest part: measure_answer_gain, which scores the right answer instead of the next action.
@@ -48,9 +49,16 @@ class MeasureFeedbackGain:
     placeholder: str = "No information found."
 
     def __call__(
-        self, batch: Batch, logp_old_T: Tensor, turn_T: Tensor, mask_T: Tensor, services: Any
+        self,
+        batch: Batch,
+        logp_old_T: Tensor,
+        turn_T: Tensor,
+        mask_T: Tensor,
+        texts: Texts,
+        scoring: Scoring,
+        episodes: Episodes,
     ) -> Tensor:
-        blank = services.tokenizer(self.placeholder, add_special_tokens=False)["input_ids"]
+        blank = texts.encode(self.placeholder)
         if not blank:
             raise UserError("probes.placeholder has no tokens: give a text such as 'Nothing.'")
         rows: list[int] = []
@@ -60,7 +68,7 @@ class MeasureFeedbackGain:
             before: tuple[int, ...] = ()
             for place, (shown, action) in enumerate(turns):
                 if place and shown and action:
-                    hidden = _hide(services, shown, before[-1], blank)
+                    hidden = _hide(episodes, shown, before[-1], blank)
                     if hidden != shown:
                         rows.append(row)
                         contexts.append(((*before, *hidden), action))
@@ -69,15 +77,15 @@ class MeasureFeedbackGain:
         real_K = segments.mean(logp_old_T, turn_T, row, mask_T)
         gain_K = torch.zeros_like(real_K)
         next_N = torch.tensor(rows, dtype=torch.int64, device=real_K.device)
-        gain_K[next_N - 1] = real_K[next_N] - mean_logp(services, contexts).to(real_K)
+        gain_K[next_N - 1] = real_K[next_N] - mean_logp(scoring, contexts).to(real_K)
         return gain_K
 
 
 def _hide(
-    services: Any, shown: tuple[int, ...], last: int, blank: Sequence[int]
+    episodes: Episodes, shown: tuple[int, ...], last: int, blank: Sequence[int]
 ) -> tuple[int, ...]:
     """An observation's tokens with the placeholder in place of its text."""
-    head, tail = _frame(services, last)
+    head, tail = _frame(episodes, last)
     length = len(shown) - len(head) - len(tail)
     if length < 0 or shown[: len(head)] != head or shown[len(head) + length :] != tail:
         head, tail, length = (), (), len(shown)
@@ -85,9 +93,9 @@ def _hide(
     return (*head, *text, *tail)
 
 
-def _frame(services: Any, last: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def _frame(episodes: Episodes, last: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """What stands before and after any observation's text: what two of them have in common."""
-    one, other = services.observation_ids("0", last), services.observation_ids("1", last)
+    one, other = episodes.observation_ids("0", last), episodes.observation_ids("1", last)
     return _common(one, other), _common(one[::-1], other[::-1])[::-1]
 
 

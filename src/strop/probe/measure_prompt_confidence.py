@@ -1,7 +1,7 @@
 """How sure the policy is of each prompt, by its least likely tokens."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -9,6 +9,7 @@ from strop import segments
 from strop.batch import Batch
 from strop.columns import Column
 from strop.part import require
+from strop.services import Scoring
 
 
 @dataclass(frozen=True)
@@ -21,7 +22,7 @@ class MeasurePromptConfidence:
     log-probability and is left out. Of n tokens floor(share n) count, one at least. One forward
     pass over the prompt of every group, by its first rollout.
 
-    Reads: batch (the token ids), services (scoring by the policy).
+    Reads: batch (the token ids), scoring.
     Writes: prompt_confidence_B [B] float.
     Source: arXiv 2602.05281 (confidence in the prompt).
     Differs from the source: its exact form is not known; this is that of the answer.
@@ -45,7 +46,7 @@ class MeasurePromptConfidence:
     def __post_init__(self) -> None:
         require(self, "share", low=0.0, high=1.0)
 
-    def __call__(self, batch: Batch, services: Any) -> Tensor:
+    def __call__(self, batch: Batch, scoring: Scoring) -> Tensor:
         shown = batch.take(segments.first(batch["group_B"], batch.size("P")))
         num, rollout_T = shown.size("B"), shown["rollout_T"]
         answered_T = shown["mask_T"].long().cumsum(0)
@@ -54,7 +55,7 @@ class MeasurePromptConfidence:
         shown = shown.narrow(answered_T == start_B[rollout_T])
         scored_T = segments.order_within(shown["rollout_T"], num) > 0
         shown = shown.set(mask_T=scored_T)
-        logp_T = services.score(shown, "current", ("logp_T",))["logp_T"]
+        logp_T = scoring.score(shown, "current", ("logp_T",))["logp_T"]
         lowest_P = segments.mean_of_lowest(
             logp_T, shown["rollout_T"], num, self.share, shown["mask_T"]
         )

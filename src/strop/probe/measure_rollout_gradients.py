@@ -1,7 +1,7 @@
 """Measure how hard each rollout would push the weights, and how much it counts."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -9,6 +9,7 @@ from torch import Tensor
 from strop import segments
 from strop.batch import Batch
 from strop.columns import Column
+from strop.services import Scoring
 
 CLAMP_NATS = 20.0
 
@@ -24,7 +25,7 @@ class MeasureRolloutGradients:
     from any baseline, and get the norm 0. The sum is over policy tokens, not their mean.
 
     Reads: batch, logp_old_T, logp_behavior_T [T] float, mask_T [T] bool, rollout_T [T] int,
-    reward_B [B] float, scored_B [B] bool, group_B [B] int, num_groups int; services (gradients).
+    reward_B [B] float, scored_B [B] bool, group_B [B] int, num_groups int; scoring (gradients).
     Writes: sequence_is_weight_B, grad_norm_B [B] float.
     Source: arXiv 2602.17616; code mit-han-lab/vcpo (megatron_actor).
     Differs from the source: norms are taken before the update, the code's in it, group by group.
@@ -58,7 +59,7 @@ class MeasureRolloutGradients:
         reward_B: Tensor,
         scored_B: Tensor,
         group_B: Tensor,
-        services: Any,
+        scoring: Scoring,
         num_groups: int,
     ) -> tuple[Tensor, Tensor]:
         num = reward_B.shape[0]
@@ -70,5 +71,5 @@ class MeasureRolloutGradients:
         wanted_B = scored_B & (high_P > low_P)[group_B]
         norm_B = torch.zeros_like(weight_B)
         if bool(wanted_B.any()):
-            norm_B[wanted_B] = services.gradient_norms(batch.keep(wanted_B)).to(norm_B)
+            norm_B[wanted_B] = scoring.gradient_norms(batch.keep(wanted_B)).to(norm_B)
         return weight_B, norm_B

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -10,6 +10,7 @@ from torch import Tensor
 from strop.batch import Batch
 from strop.columns import Column
 from strop.part import require
+from strop.services import Scoring
 
 TINY = 1e-8
 
@@ -27,7 +28,7 @@ class MeasureStateRanks:
     Z are the states of the policy tokens behind the last norm. One forward pass without gradient;
     only one micro-batch's states exist at a time.
 
-    Reads: batch (the tokens), services (hidden states of the policy).
+    Reads: batch (the tokens), scoring (hidden states).
     Writes: rank_B, rank_speed_B, rank_turn_B [B] float.
     Source: arXiv 2509.23808; code hf618/VERL (metrics_utils.py).
     Differs from the source: no.
@@ -51,9 +52,9 @@ class MeasureStateRanks:
         require(self, "stride", low=1)
         require(self, "window", low=0)
 
-    def __call__(self, batch: Batch, services: Any) -> tuple[Tensor, Tensor, Tensor]:
+    def __call__(self, batch: Batch, scoring: Scoring) -> tuple[Tensor, Tensor, Tensor]:
         found = torch.zeros(batch.size("B"), 3)
-        for rollouts, states in services.hidden(batch):
+        for rollouts, states in scoring.hidden(batch):
             for rollout, state_ND in zip(rollouts, states, strict=True):
                 found[rollout] = torch.tensor(self.ranks(state_ND))
         found = found.to(batch["turn_T"].device)

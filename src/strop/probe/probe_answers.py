@@ -13,6 +13,7 @@ from strop.columns import Column
 from strop.errors import UserError
 from strop.part import require
 from strop.probe._answers import new_tokens, prefixes
+from strop.services import Sampling, Texts
 
 NUM_TOP = 20  # likeliest tokens that the source's engine reports
 Top = Sequence[Mapping[int, float]]
@@ -29,8 +30,8 @@ class ProbeAnswers:
     H and p are of the 20 likeliest tokens, before the temperature; places that an answer does not
     have, and tokens that are not among the 20, count as p = 0.
 
-    Reads: batch (the tokens), step_end_T [T] bool, services (engine, tokenizer, the prompts'
-    columns).   Writes: potential_T [T] float.
+    Reads: batch (the tokens), step_end_T [T] bool; texts (with the prompts' rows),
+    sampling.   Writes: potential_T [T] float.
     Source: arXiv 2601.03823; code only: cii030/SPAE-RL (a probe example).
     Differs from the source: the example takes log p = -10 for a token that is not among the 20.
     Nearest part: estimate_values_by_continuing, which finishes answers and grades them.
@@ -66,27 +67,32 @@ class ProbeAnswers:
         require(self, "temperature", low=0.0)
 
     def __call__(
-        self, batch: Batch, step_end_T: Tensor, services: Any, rng: torch.Generator
+        self,
+        batch: Batch,
+        step_end_T: Tensor,
+        texts: Texts,
+        sampling: Sampling,
+        rng: torch.Generator,
     ) -> Tensor:
-        opening = self._ids(services, self.opening)
-        num_top = min(NUM_TOP, len(services.tokenizer))
+        opening = texts.encode(self.opening)
+        num_top = min(NUM_TOP, texts.num_tokens)
         rows, requests, references = [], [], []
         seeds = torch.randint(2**62, (int(step_end_T.sum()), self.num_answers), generator=rng)
         for place, (uid, _, ids) in enumerate(prefixes(batch, step_end_T, after=True)):
-            reference = self._reference(services, uid)
+            reference = self._reference(texts, uid)
             asked = (*ids, *opening)
-            if not reference or len(asked) >= services.context:
+            if not reference or len(asked) >= sampling.context:
                 continue
             rows.append(place)
             references.append(reference)
             requests += [
-                services.request(
+                sampling.request(
                     asked, self.max_tokens, seed, temperature=self.temperature, num_top=num_top,
                     want=frozenset({"top"}),
                 )
                 for seed in seeds[place].tolist()
             ]  # fmt: skip
-        finished = iter(services.sample(requests))
+        finished = iter(sampling.sample(requests))
         potential_N = torch.full((seeds.shape[0],), torch.nan)
         for place, reference in zip(rows, references, strict=True):
             tops = [_top(next(finished)) for _ in range(self.num_answers)]
@@ -95,20 +101,15 @@ class ProbeAnswers:
         potential_T[step_end_T] = potential_N.to(potential_T.device)
         return potential_T
 
-    def _reference(self, services: Any, uid: int) -> tuple[int, ...]:
-        row = services.prompt(uid).columns
+    def _reference(self, texts: Texts, uid: int) -> tuple[int, ...]:
+        row = texts.row(uid)
         if self.reference not in row:
             raise UserError(
                 f"probe_answers reads the column {self.reference}, which the prompts do not have: "
                 f"set probes.reference to one of {', '.join(row) or 'none'}"
             )
         text = row[self.reference]
-        return () if text is None else self._ids(services, str(text))
-
-    def _ids(self, services: Any, text: str) -> tuple[int, ...]:
-        if not text:
-            return ()
-        return tuple(services.tokenizer(text, add_special_tokens=False)["input_ids"])
+        return () if text is None else texts.encode(str(text))
 
 
 def _top(finished: Any) -> Top:

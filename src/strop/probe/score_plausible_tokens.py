@@ -1,13 +1,14 @@
 """How likely the sampled token is once the implausible ones are cut away."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from torch import Tensor
 
 from strop.batch import Batch
 from strop.columns import Column
 from strop.part import require
+from strop.services import Scoring
 
 
 @dataclass(frozen=True)
@@ -19,7 +20,7 @@ class ScorePlausibleTokens:
     p is the policy at the start of the step, which drew the tokens, at the sampling temperature.
     One forward pass over the step's rollouts.
 
-    Reads: batch (the token ids), services (scoring by the policy).
+    Reads: batch (the token ids), scoring.
     Writes: logp_proxy_T [T] float (nats).
     Source: arXiv 2510.03222, eq. 5 (the proxy).
     Differs from the source: the released code cuts before it divides by the temperature.
@@ -43,7 +44,7 @@ class ScorePlausibleTokens:
     def __post_init__(self) -> None:
         require(self, "kappa", low=0.0, high=0.999)
 
-    def __call__(self, batch: Batch, services: Any) -> Tensor:
+    def __call__(self, batch: Batch, scoring: Scoring) -> Tensor:
         name = f"min_p_logp_{float(self.kappa)!r}_T"
-        column_T: Tensor = services.score(batch, "current", (name,))[name]
+        column_T: Tensor = scoring.score(batch, "current", (name,))[name]
         return column_T

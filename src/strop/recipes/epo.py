@@ -6,7 +6,7 @@ from typing import Any
 from strop.algorithm import Algorithm, Term
 from strop.control.carry_metric_forward import CarryMetricForward
 from strop.loss.average.average_per_turn import AveragePerTurn
-from strop.loss.penalty.smooth_entropy import SmoothEntropy
+from strop.loss.penalty.reward_entropy import RewardEntropy
 from strop.part import Use
 from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
@@ -49,7 +49,7 @@ def epo(
     """
     given = not isinstance(past, float | int) or past >= 0
     weight = Decay(2.0, 1.0, gamma)
-    part = SmoothEntropy(past, (kappa_l, kappa_r), alpha, weight)
+    part = RewardEntropy((kappa_l, kappa_r), past, alpha, weight)
     bonus = Term("entropy", Use(part), Use(AveragePerTurn()), coef=lam)
     algorithm = grpo(**parent)
     return dataclasses.replace(

@@ -4,7 +4,6 @@ import dataclasses
 from typing import Any
 
 from strop.advantage.baseline.subtract_group_mean import SubtractGroupMean
-from strop.advantage.baseline.subtract_leave_one_out_mean import SubtractLeaveOneOutMean
 from strop.advantage.credit.spread_evenly import SpreadEvenly
 from strop.advantage.scale.divide_by_group_std import DivideByGroupStd
 from strop.algorithm import Algorithm, Term
@@ -14,7 +13,6 @@ from strop.loss.bound.clip_both_sides import ClipBothSides
 from strop.loss.bound.follow_advantage import FollowAdvantage
 from strop.loss.ratio.ratio_per_sequence import RatioPerSequence
 from strop.loss.ratio.ratio_per_token import RatioPerToken
-from strop.loss.ratio.ratio_per_turn import RatioPerTurn
 from strop.part import Use
 from strop.plan.split_into_rollouts import SplitIntoRollouts
 from strop.recipes._base import CLIP
@@ -22,10 +20,10 @@ from strop.recipes._inherit import inherits
 from strop.recipes.rloo import rloo
 from strop.selection.keep_large_advantages import KeepLargeAdvantages
 
-BASELINES = {"leave_one_out": SubtractLeaveOneOutMean, "mean": SubtractGroupMean}
+BASELINES = {"leave_one_out": True, "mean": False}
 RATIOS = {
     "token": RatioPerToken(),
-    "turn": RatioPerTurn(product=True),
+    "turn": RatioPerSequence(product=True, unit="turn"),
     "trajectory": RatioPerSequence(product=True),
 }
 
@@ -79,6 +77,7 @@ def loop(
         known = f"baseline {' or '.join(BASELINES)}, level {' or '.join(RATIOS)}"
         raise UserError(f"recipe loop: there are {known}; got {baseline!r}, {level!r}")
     scale = (Use(DivideByGroupStd(0.0, std, floor=std_floor)),) if normalize_std else ()
+    centre = Use(SubtractGroupMean(singleton, leave_one_out=BASELINES[baseline]))
     clip = ClipBothSides(clip_low=1 - 1 / (1 + clip_eps), clip_high=clip_eps)
     term = Term(
         "policy",
@@ -88,7 +87,7 @@ def loop(
     )
     return dataclasses.replace(
         rloo(**parent),
-        advantage=(*scale, Use(BASELINES[baseline](singleton)), Use(SpreadEvenly())),
+        advantage=(*scale, centre, Use(SpreadEvenly())),
         selection=(Use(KeepLargeAdvantages(min_advantage, positive_only)),),
         terms=(term,),
         plan=Use(SplitIntoRollouts(minibatch_size, num_epochs, max_kl)),

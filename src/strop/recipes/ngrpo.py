@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Any
 
-from strop.advantage.baseline.subtract_mean_with_imagined_best import SubtractMeanWithImaginedBest
+from strop.advantage.baseline.subtract_group_mean import SubtractGroupMean
 from strop.advantage.credit.spread_evenly import SpreadEvenly
 from strop.advantage.scale.divide_by_group_std import DivideByGroupStd
 from strop.algorithm import Algorithm
@@ -51,7 +51,7 @@ def ngrpo(
         grpo(**parent),
         curation=(Use(DropUniformGroups(max_rounds=max_rounds, keep_failed=True, best=R_max)),),
         advantage=(
-            Use(SubtractMeanWithImaginedBest(n_virtual, R_max, singleton)),
+            Use(SubtractGroupMean(singleton, num_imagined=n_virtual, best=R_max)),
             Use(DivideByGroupStd(eps, num_imagined=n_virtual)),
             Use(SpreadEvenly()),
         ),

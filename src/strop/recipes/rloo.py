@@ -3,8 +3,8 @@
 import dataclasses
 from typing import Any
 
+from strop.advantage.baseline.subtract_group_mean import SubtractGroupMean
 from strop.advantage.baseline.subtract_kl_to_reference import SubtractKlToReference
-from strop.advantage.baseline.subtract_leave_one_out_mean import SubtractLeaveOneOutMean
 from strop.advantage.credit.spread_evenly import SpreadEvenly
 from strop.algorithm import Algorithm
 from strop.part import Use
@@ -38,5 +38,6 @@ def rloo(
     Try: num_rollouts, beta (0.05), aggregation.
     """
     penalty = (Use(SubtractKlToReference(beta)),) if beta else ()
-    chain = (*penalty, Use(SubtractLeaveOneOutMean(singleton)), Use(SpreadEvenly()))
+    baseline = SubtractGroupMean(singleton, leave_one_out=True)
+    chain = (*penalty, Use(baseline), Use(SpreadEvenly()))
     return dataclasses.replace(grpo(**parent), advantage=chain)

@@ -8,7 +8,6 @@ from strop.loss.bound.weight_by_clipped_ratio import WeightByClippedRatio
 from strop.loss.correction.weigh_by_engine_ratio import UNITS, WeighByEngineRatio
 from strop.loss.ratio.ratio_per_sequence import RatioPerSequence
 from strop.loss.ratio.ratio_per_token import RatioPerToken
-from strop.loss.ratio.ratio_per_turn import RatioPerTurn
 from strop.part import Use
 from strop.recipes._base import CLIP, with_policy
 from strop.recipes._inherit import inherits
@@ -131,5 +130,5 @@ def _ratio(unit: str) -> Any:
         raise UserError(f"no unit {unit!r}; there are {', '.join(UNITS)}")
     if unit == "token":
         return RatioPerToken(MOST_NATS)
-    kind = RatioPerTurn if unit.startswith("turn") else RatioPerSequence
-    return kind(max_nats=MOST_NATS, product="-" not in unit)
+    shared = "turn" if unit.startswith("turn") else "rollout"
+    return RatioPerSequence(MOST_NATS, product="-" not in unit, unit=shared)

@@ -7,7 +7,7 @@ from strop.advantage.baseline.subtract_group_mean import SubtractGroupMean
 from strop.advantage.credit.spread_evenly import SpreadEvenly
 from strop.advantage.scale.whiten_over_batch import WhitenOverBatch
 from strop.algorithm import Algorithm
-from strop.loss.ratio.ratio_per_turn import RatioPerTurn
+from strop.loss.ratio.ratio_per_sequence import RatioPerSequence
 from strop.part import Use
 from strop.plan.update_turn_by_turn import UpdateTurnByTurn
 from strop.recipes._base import with_policy
@@ -51,7 +51,7 @@ def seeupo(
     """
     plan = UpdateTurnByTurn(order, carry_low, carry_high, log_clamp)
     whiten = WhitenOverBatch(eps=0.0, floor=std_floor, limit=clamp)
-    algorithm = with_policy(gspo(**parent), ratio=Use(RatioPerTurn()))
+    algorithm = with_policy(gspo(**parent), ratio=Use(RatioPerSequence(unit="turn")))
     return dataclasses.replace(
         algorithm,
         rollout=Use(PlayTurns()),

@@ -4,7 +4,7 @@ from typing import Any
 
 from strop.algorithm import Algorithm
 from strop.loss.bound.shrink_by_clipping_bias import ShrinkByClippingBias
-from strop.loss.ratio.ratio_per_turn import RatioPerTurn
+from strop.loss.ratio.ratio_per_sequence import RatioPerSequence
 from strop.part import Use
 from strop.recipes._base import with_policy
 from strop.recipes._inherit import inherits
@@ -27,7 +27,7 @@ def turn_ppo(**parent: Any) -> Algorithm:
     Differs from the paper: the log-ratio is bounded above at 10 nats against overflow.
     Try: plan.num_minibatches (4), lam (0.95), clip_low, clip_high.
     """
-    return with_policy(gae(**parent), ratio=Use(RatioPerTurn()))
+    return with_policy(gae(**parent), ratio=Use(RatioPerSequence(unit="turn")))
 
 
 @inherits(gae)
@@ -74,4 +74,4 @@ def st_ppo(**parent: Any) -> Algorithm:
     Differs from the paper: as s_ppo.
     Try: floor (0.1), plan.num_minibatches (4; one update a step clips nothing), lam (0.95).
     """
-    return with_policy(s_ppo(**parent), ratio=Use(RatioPerTurn()))
+    return with_policy(s_ppo(**parent), ratio=Use(RatioPerSequence(unit="turn")))

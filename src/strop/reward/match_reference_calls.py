@@ -18,6 +18,7 @@ from strop.reward._match_calls import (
     similarity,
     transport,
 )
+from strop.services import Episodes, Texts
 
 
 @dataclass(frozen=True)
@@ -32,8 +33,8 @@ class MatchReferenceCalls:
     calls of a rollout: "exact" (one to one, the largest sum), "greedy" (one to one, the most alike
     first) or "soft" (each call gets its share of an optimal transport, which sums to 1 at most).
 
-    Reads: batch (the actions' tokens), reward_K [K] float, reward_B [B] float, services (texts, the
-    calls in them, the prompts' columns).   Writes: reward_K [K] float, reward_B [B] float.
+    Reads: batch (the actions' tokens), reward_K [K] float, reward_B [B] float; texts (the
+    prompts' rows), episodes (the actions' calls).   Writes: reward_K [K] float, reward_B [B] float.
     Source: arXiv 2601.10712; code quchangle1/MatchTIR.
     Differs from the source: a turn without calls keeps what the environment paid for it, so the
     answer's score is the environment's; the source pays 0, and F1 where an answer stands.
@@ -57,16 +58,21 @@ class MatchReferenceCalls:
         require(self, "regularisation", low=1e-3)
 
     def __call__(
-        self, batch: Batch, reward_K: Tensor, reward_B: Tensor, services: Any
+        self,
+        batch: Batch,
+        reward_K: Tensor,
+        reward_B: Tensor,
+        texts: Texts,
+        episodes: Episodes,
     ) -> tuple[Tensor, Tensor]:
-        calls_K = services.tool_calls(services.action_texts(_action_ids(batch)))
+        calls_K = episodes.tool_calls(episodes.action_texts(_action_ids(batch)))
         rollout_K, num = batch["rollout_K"], batch.size("B")
         turns_B: list[list[int]] = [[] for _ in range(num)]
         for turn, rollout in enumerate(rollout_K.tolist()):
             turns_B[rollout].append(turn)
         paid_K = reward_K.clone()
         for uid, turns in zip(batch["uid_P"][batch["group_B"]].tolist(), turns_B, strict=True):
-            references = self._references(services, uid)
+            references = self._references(texts, episodes, uid)
             if references is None:
                 continue
             scores = iter(self._scores([c for turn in turns for c in calls_K[turn]], references))
@@ -88,8 +94,8 @@ class MatchReferenceCalls:
         )
         return assign(table, self.unmatched)
 
-    def _references(self, services: Any, uid: int) -> list[Any] | None:
-        row = services.prompt(uid).columns
+    def _references(self, texts: Texts, episodes: Episodes, uid: int) -> list[Any] | None:
+        row = texts.row(uid)
         if self.reference not in row:
             raise UserError(
                 f"match_reference_calls reads the column {self.reference}, which the prompts do "
@@ -104,7 +110,7 @@ class MatchReferenceCalls:
                 f"prompt {uid} has {len(found)} reference calls, the best assignment is searched "
                 f"up to {MOST_EXACT}: set reward.matching=greedy"
             )
-        references = services.read_calls(found)
+        references = episodes.read_calls(found)
         if not all(each.name for each in references):
             raise UserError(f"prompt {uid}: a reference call needs a name: {found}")
         return list(references)

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from strop.columns import Column
 from strop.part import require
+from strop.services import Texts
 
 
 @dataclass(frozen=True)
@@ -17,7 +18,7 @@ class NoteFormats:
         format_i = 1 + place of the first of `marks` that the text contains; 0: none of them
         format_i = -1 (unknown) where the text lacks `needed`
 
-    Reads: rollout_uid_B [B] int; batch, services (texts).   Writes: format_B [B] int.
+    Reads: rollout_uid_B [B] int; batch, texts.   Writes: format_B [B] int.
     Source: arXiv 2505.20258 (direct answer, short reasoning, code, long reasoning).
     Differs from the source: the marks may be any; what is needed for a form to be known, too.
     Nearest part: note_profiles, which writes down numbers.
@@ -45,9 +46,9 @@ class NoteFormats:
     def __post_init__(self) -> None:
         require(self, "within", low=0)
 
-    def __call__(self, batch: Any, rollout_uid_B: Tensor, services: Any) -> Tensor:
-        _, texts = services.texts(batch)
-        found = [self._form(text[: self.within or None]) for text in texts]
+    def __call__(self, batch: Any, rollout_uid_B: Tensor, texts: Texts) -> Tensor:
+        _, answers = texts.decoded(batch)
+        found = [self._form(text[: self.within or None]) for text in answers]
         return torch.tensor(found, dtype=torch.int64, device=rollout_uid_B.device)
 
     def _form(self, text: str) -> int:

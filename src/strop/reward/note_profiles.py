@@ -1,7 +1,7 @@
 """Write down what the reward function measured of each program."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -9,6 +9,7 @@ from torch import Tensor
 from strop.columns import Column
 from strop.errors import UserError
 from strop.part import Result, require
+from strop.services import Grading, Log
 
 
 @dataclass(frozen=True)
@@ -21,8 +22,8 @@ class NoteProfiles:
     the names of further reward functions (weight 0 keeps them out of the sum). A missing number
     (None) is NaN: the program did not run; a missing decoy flag is false.
 
-    Reads: outcome_B [B] float, reward_BM [B, M] float, rollout_uid_B [B] int; services (what was
-    logged).   Writes: correct_B [B] bool, speedup_B, profiled_B [B] float, decoy_B [B] bool.
+    Reads: outcome_B [B] float, reward_BM [B, M] float, rollout_uid_B [B] int; grading (names),
+    log.   Writes: correct_B [B] bool, speedup_B, profiled_B [B] float, decoy_B [B] bool.
     Source: arXiv 2602.05885 (what its kernel server reports).
     Differs from the source: no.
     Nearest part: score_with_verifiers, which writes scores only.
@@ -49,20 +50,25 @@ class NoteProfiles:
         require(self, "success")
 
     def __call__(
-        self, outcome_B: Tensor, reward_BM: Tensor, rollout_uid_B: Tensor, services: Any
+        self,
+        outcome_B: Tensor,
+        reward_BM: Tensor,
+        rollout_uid_B: Tensor,
+        grading: Grading,
+        log: Log,
     ) -> Result:
         uids = rollout_uid_B.tolist()
 
         def column(name: str) -> Tensor:
-            if name in services.reward_names:
-                return reward_BM[:, services.reward_names.index(name)].to(outcome_B.dtype)
-            if name not in services.logged:
-                known = ", ".join((*services.reward_names, *services.logged))
+            if name in grading.reward_names:
+                return reward_BM[:, grading.reward_names.index(name)].to(outcome_B.dtype)
+            if name not in log.logged:
+                known = ", ".join((*grading.reward_names, *log.logged))
                 raise UserError(
                     f"note_profiles: no reward function is called {name} or logs it; there is "
                     f"{known}. Let the reward log it: log_extra({name!r}, values)"
                 )
-            found = (services.logged[name].get(uid) for uid in uids)
+            found = (log.logged[name].get(uid) for uid in uids)
             values = [float("nan") if value is None else float(value) for value in found]
             return torch.tensor(values, dtype=outcome_B.dtype, device=outcome_B.device)
 

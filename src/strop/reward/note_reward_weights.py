@@ -1,11 +1,12 @@
 """Keep the weights of the reward functions for parts that add rewards up themselves."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from torch import Tensor
 
 from strop.columns import Column
+from strop.services import Grading
 
 
 @dataclass(frozen=True)
@@ -14,7 +15,7 @@ class NoteRewardWeights:
 
         reward_weight_im = weight_m of the run
 
-    Reads: reward_BM [B, M] float, services (the reward functions).
+    Reads: reward_BM [B, M] float, grading (the weights).
     Writes: reward_weight_BM [B, M] float.
     Source: none (TRL's reward_weights, where they are an argument of the trainer).
     Differs from the source: no.
@@ -33,8 +34,5 @@ class NoteRewardWeights:
         ),
     )
 
-    def __call__(self, reward_BM: Tensor, services: Any) -> Tensor:
-        num_B, num_M = reward_BM.shape
-        weights = [spec.weight for spec in services.grader.specs]
-        weights = [*[1.0] * (num_M - len(weights)), *weights]
-        return reward_BM.new_tensor(weights).expand(num_B, num_M)
+    def __call__(self, reward_BM: Tensor, grading: Grading) -> Tensor:
+        return reward_BM.new_tensor(grading.reward_weights).expand(reward_BM.shape)

@@ -1,13 +1,13 @@
 """Pay less for right answers whose reasoning has a flaw."""
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from strop.errors import UserError
 from strop.part import require
+from strop.services import Grading, Log
 
 
 @dataclass(frozen=True)
@@ -20,8 +20,8 @@ class PenaliseFlawedAnswers:
     logs `flaw` with log_extra: the index of the first wrong step, -1 where there is none. What it
     could not say (None) counts as no flaw. It may leave wrong answers alone.
 
-    Reads: reward_B, outcome_B [B] float, reward_BM [B, M] float, rollout_uid_B [B] int; services
-    (what was logged).   Writes: reward_B [B] float.
+    Reads: reward_B, outcome_B [B] float, reward_BM [B, M] float, rollout_uid_B [B] int; grading
+    (names), log.   Writes: reward_B [B] float.
     Source: arXiv 2510.22543, eq. 5; code verl-project/verl-recipe (fapo).
     Differs from the source: no.
     Nearest part: rescale_reward; put it first to have rewards of -1 and 1, as the source has.
@@ -46,16 +46,17 @@ class PenaliseFlawedAnswers:
         outcome_B: Tensor,
         reward_BM: Tensor,
         rollout_uid_B: Tensor,
-        services: Any,
+        grading: Grading,
+        log: Log,
     ) -> Tensor:
-        if self.flaw in services.reward_names:
-            index_B = reward_BM[:, services.reward_names.index(self.flaw)].nan_to_num(nan=-1.0)
-        elif self.flaw in services.logged:
-            logged = services.logged[self.flaw]
+        if self.flaw in grading.reward_names:
+            index_B = reward_BM[:, grading.reward_names.index(self.flaw)].nan_to_num(nan=-1.0)
+        elif self.flaw in log.logged:
+            logged = log.logged[self.flaw]
             said = (logged.get(uid) for uid in rollout_uid_B.tolist())
             index_B = reward_B.new_tensor([-1.0 if each is None else float(each) for each in said])
         else:
-            known = ", ".join((*services.reward_names, *services.logged))
+            known = ", ".join((*grading.reward_names, *log.logged))
             raise UserError(
                 f"penalise_flawed_answers: no reward function is called {self.flaw} or logs it; "
                 f"there is {known}. Let the judge log it: log_extra({self.flaw!r}, values)"

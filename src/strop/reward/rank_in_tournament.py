@@ -1,7 +1,7 @@
 """Let the answers of a prompt play a tournament; the rank is the reward."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -10,6 +10,7 @@ from strop.batch import Batch
 from strop.errors import UserError
 from strop.part import Result, require_one_of
 from strop.reward._tournament import SCHEMES, Pair
+from strop.services import Grading, Texts
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,7 @@ class RankInTournament:
 
     Metrics: tournament/matches (pairs a group), tournament/frac_unjudged (pairs without a score).
 
-    Reads: batch, services (reward functions, texts).   Writes: reward_BM [B, 1], outcome_B,
+    Reads: batch, grading, texts.   Writes: reward_BM [B, 1], outcome_B,
     reward_B [B] float, scored_B [B] bool.
     Source: arXiv 2601.06487; code Alibaba-NLP/qqr (reward_models/arena).
     Differs from the source: where a judgement fails the pair is a tie at its other scores' mean
@@ -45,14 +46,14 @@ class RankInTournament:
         require_one_of(self, "scheme", tuple(SCHEMES))
         require_one_of(self, "source_form", ("paper", "code"))
 
-    def __call__(self, batch: Batch, services: Any) -> Result:
+    def __call__(self, batch: Batch, texts: Texts, grading: Grading) -> Result:
         members = [
             (batch["group_B"] == group).nonzero().squeeze(1).tolist()
             for group in range(batch.size("P"))
         ]
         if any(len(rows) == 1 for rows in members):
             raise UserError("rank_in_tournament needs two rollouts a prompt: raise num_rollouts")
-        _, texts = services.texts(batch)
+        _, answers = texts.decoded(batch)
         games = [SCHEMES[self.scheme](len(rows), self.source_form == "code") for rows in members]
         waiting = {group: next(game) for group, game in enumerate(games)}
         reward_B = torch.zeros(batch.size("B"))
@@ -61,7 +62,7 @@ class RankInTournament:
         while waiting:
             played = [(g, pair) for g, pairs in waiting.items() for pair in pairs]
             rows = [(members[g][one], members[g][other]) for g, (one, other) in played]
-            told, missing = _judge(batch, services, texts, rows, judged_B)
+            told, missing = _judge(batch, grading, answers, rows, judged_B)
             matches, failed = matches + len(rows), failed + missing
             scores = iter(told)
             following: dict[int, list[Pair]] = {}
@@ -81,14 +82,14 @@ class RankInTournament:
 
 
 def _judge(
-    batch: Batch, services: Any, texts: list[str], rows: list[tuple[int, int]], judged_B: Tensor
+    batch: Batch, grading: Grading, texts: list[str], rows: list[tuple[int, int]], judged_B: Tensor
 ) -> tuple[list[tuple[float, float]], int]:
     """Both scores of each pair of rollouts, and how many pairs lack one; marks who was judged."""
     if not rows:
         return [], 0
     order = [row for pair in rows for row in pair]
     beside = [texts[other] for pair in rows for other in reversed(pair)]
-    graded = services.grade_beside(batch.take(torch.tensor(order)), beside)
+    graded = grading.grade_beside(batch.take(torch.tensor(order)), beside)
     score_N, known_N = graded.outcome_B.double(), graded.scored_B
     usual = float(score_N[known_N].mean()) if bool(known_N.any()) else 0.0
     judged_B[torch.tensor(order)[known_N]] = True

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from strop.errors import UserError
 from strop.part import Result, require, require_one_of
+from strop.services import Texts
 
 
 @dataclass(frozen=True)
@@ -23,8 +24,8 @@ class RewardAgreementInSets:
 
     Metric: agreement/mean. The set is a column of the data; add_paraphrases draws whole sets.
 
-    Reads: reward_B [B] float, group_B [B] int, uid_P [P] int, scored_B [B] bool; batch, services
-    (texts, rows of the data).   Writes: reward_B [B] float.
+    Reads: reward_B [B] float, group_B [B] int, uid_P [P] int, scored_B [B] bool; batch, texts
+    (with the rows of the data).   Writes: reward_B [B] float.
     Source: arXiv 2510.04392 (group similarity reward).
     Differs from the source: read through notes; its cheaper form, with sampled partners, is left
     out. Rollouts of equal number per prompt weigh as there.
@@ -54,11 +55,11 @@ class RewardAgreementInSets:
         group_B: Tensor,
         uid_P: Tensor,
         scored_B: Tensor,
-        services: Any,
+        texts: Texts,
     ) -> Result:
-        answers = [text.strip() for text in services.texts(batch)[1]]
+        answers = [text.strip() for text in texts.decoded(batch)[1]]
         uid_B = uid_P[group_B].tolist()
-        rows = {uid: services.prompt(uid).columns for uid in set(uid_B)}
+        rows = {uid: texts.row(uid) for uid in set(uid_B)}
         if missing := [uid for uid, row in rows.items() if row.get(self.column) is None]:
             raise UserError(f"the prompt {missing[0]} has no {self.column} in the training data")
         scored = scored_B.tolist()

@@ -2,13 +2,14 @@
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from strop.batch import Batch
 from strop.part import Result
+from strop.services import Grading, Texts
 
 
 @dataclass(frozen=True)
@@ -22,7 +23,7 @@ class RewardMajorityAnswer:
     they say stays in outcome_B and in the log, nothing is learned from it.
     Metrics: majority/share (votes for the majority), /right (majorities that they call right).
 
-    Reads: batch (the texts), group_B [B] int, scored_B [B] bool, outcome_B [B] float, services
+    Reads: batch (the texts), group_B [B] int, scored_B [B] bool, outcome_B [B] float, texts,
     (what a final answer is).   Writes: reward_B [B] float.
     Source: arXiv 2504.16084 (majority votes as labels, TTRL).
     Differs from the source: no.
@@ -36,9 +37,15 @@ class RewardMajorityAnswer:
     leave_one_out: bool = False
 
     def __call__(
-        self, batch: Batch, group_B: Tensor, scored_B: Tensor, outcome_B: Tensor, services: Any
+        self,
+        batch: Batch,
+        group_B: Tensor,
+        scored_B: Tensor,
+        outcome_B: Tensor,
+        texts: Texts,
+        grading: Grading,
     ) -> Result:
-        answers = services.task.final_answers(services.texts(batch)[1])
+        answers = grading.final_answers(texts.decoded(batch)[1])
         groups, scored = group_B.tolist(), scored_B.tolist()
         votes: dict[int, Counter[str]] = {group: Counter() for group in groups}
         for group, answer, counts in zip(groups, answers, scored, strict=True):

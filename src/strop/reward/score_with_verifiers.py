@@ -1,10 +1,11 @@
 """Score every rollout with the task's verifiers and add their scores up."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from strop.batch import Batch
 from strop.part import Result
+from strop.services import Grading
 
 
 @dataclass(frozen=True)
@@ -15,7 +16,7 @@ class ScoreWithVerifiers:
 
     Where episodes were played, the first component is their own: the sum of reward_K, weight 1.
 
-    Reads: batch (the texts; reward_K of episodes), services (the reward functions, in their own
+    Reads: batch (the texts; reward_K of episodes), grading (the reward functions, in their own
     process).
     Writes: reward_BM [B, M] float (NaN: not applicable), outcome_B, reward_B [B] float,
     scored_B [B] bool.
@@ -27,7 +28,7 @@ class ScoreWithVerifiers:
 
     writes: ClassVar[tuple[str, ...]] = ("reward_BM", "outcome_B", "reward_B", "scored_B")
 
-    def __call__(self, batch: Batch, services: Any) -> Result:
-        graded = services.grade(batch)
+    def __call__(self, batch: Batch, grading: Grading) -> Result:
+        graded = grading.grade(batch)
         columns = (graded.reward_BM, graded.outcome_B, graded.outcome_B, graded.scored_B)
         return Result(columns, metrics=graded.metrics)

@@ -9,6 +9,7 @@ import torch
 from strop.part import Draw, require
 from strop.rollout.engines.base import Request
 from strop.rollout.engines.rules import MinP, TopK, TopP
+from strop.services import Sampling, Texts
 
 
 @dataclass(frozen=True)
@@ -52,20 +53,22 @@ class SamplingFields:
         return {field.name: getattr(self, field.name) for field in fields(SamplingFields)}
 
     def request(
-        self, services: Any, ids: Sequence[int], seed: int, max_tokens: int = 0, **others: Any
+        self, sampling: Sampling, ids: Sequence[int], seed: int, max_tokens: int = 0, **others: Any
     ) -> Request:
         """A request that continues `ids`; max_tokens 0: as usual; others: fields of the Request."""
-        settings = {
-            "max_tokens": max_tokens or self.max_tokens or services.max_tokens,
+        settings: dict[str, Any] = {
+            "max_tokens": max_tokens or self.max_tokens or sampling.max_tokens,
             "temperature": self.temperature,
             "rules": self.rules(),
-            "stop_ids": services.stop_ids,
-            "stop_strings": services.stop_strings,
-            "want": services.wanted_statistics,
+            "stop_ids": sampling.stop_ids,
+            "stop_strings": sampling.stop_strings,
+            "want": sampling.wanted_statistics,
         }
         return Request(tuple(ids), seed=seed, **(settings | others))
 
-    def requests(self, draws: Sequence[Draw], services: Any, rng: torch.Generator) -> list[Request]:
+    def requests(
+        self, draws: Sequence[Draw], texts: Texts, sampling: Sampling, rng: torch.Generator
+    ) -> list[Request]:
         """One request a rollout, in the order of the draws, each with its own seed.
 
         A draw with the column `prompt_ids` is asked by these tokens in place of its prompt's.
@@ -73,8 +76,8 @@ class SamplingFields:
         total = sum(draw.num_rollouts for draw in draws)
         seeds = iter(torch.randint(2**62, (total,), generator=rng).tolist())
         return [
-            self.request(services, ids, next(seeds))
+            self.request(sampling, ids, next(seeds))
             for draw in draws
-            for ids in [draw.columns.get("prompt_ids") or services.prompt_ids(draw.uid)]
+            for ids in [draw.columns.get("prompt_ids") or texts.prompt_ids(draw.uid)]
             for _ in range(draw.num_rollouts)
         ]

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -15,6 +15,7 @@ from strop.rollout.assemble import COLUMNS, assemble
 from strop.rollout.commands import Command, Fork, Strategy, Submit
 from strop.rollout.engines.base import Event, Request
 from strop.rollout.sample_independently import SampleIndependently
+from strop.services import Sampling, Scoring, Texts
 
 POSITIONS = 512  # of which the embeddings are looked up at once
 MEASURES = ("dissimilarity", "off_diagonal", "similarity", "entropy")
@@ -91,9 +92,13 @@ class BranchAtUncertainty(SamplingFields):
         """The strategy that samples without branching, for evaluations."""
         return SampleIndependently(**self.sampling())
 
-    def __call__(self, draws: tuple[Draw, ...], services: Any, rng: torch.Generator) -> Strategy:
-        table_VD = services.embeddings()
-        pools = self._pools(draws, services, rng, min(self.num_top, table_VD.shape[0]))
+    def __call__(
+        self, draws: tuple[Draw, ...], texts: Texts, sampling: Sampling, scoring: Scoring,
+        rng: torch.Generator,
+    ) -> Strategy:  # fmt: skip
+        table_VD = scoring.embeddings()
+        asked = self.requests(draws, texts, sampling, rng)
+        pools = _pools(draws, asked, min(self.num_top, table_VD.shape[0]))
         for number in range(max((draw.num_rollouts for draw in draws), default=0)):
             growing = [pool for pool in pools if number < pool.draw.num_rollouts]
             coins = torch.rand(len(growing), generator=rng).tolist()
@@ -118,20 +123,6 @@ class BranchAtUncertainty(SamplingFields):
         forks = torch.tensor([answer.fork_at for answer in answers], dtype=torch.int64)
         return batch.set(parent_B=torch.tensor(rows, dtype=torch.int64), fork_at_B=forks), None
 
-    def _pools(
-        self, draws: tuple[Draw, ...], services: Any, rng: torch.Generator, num_top: int
-    ) -> list[_Pool]:
-        asked = iter(self.requests(draws, services, rng))
-        pools, row = [], 0
-        for draw in draws:
-            requests = [
-                replace(request, num_top=num_top, want=request.want | {"top"}, keep=True)
-                for request in (next(asked) for _ in range(draw.num_rollouts))
-            ]
-            pools.append(_Pool(draw, requests, row))
-            row += draw.num_rollouts
-        return pools
-
     def _answer(
         self, pool: _Pool, request: int, events: tuple[Event, ...], place: tuple[int, int],
         table_VD: Tensor,
@@ -144,6 +135,18 @@ class BranchAtUncertainty(SamplingFields):
             metric = torch.cat([origin.metric[:fork_at], metric])
         light = tuple(event._replace(top=()) for event in events)
         return _Answer(request, light, metric, parent, fork_at)
+
+
+def _pools(draws: Sequence[Draw], asked: Sequence[Request], num_top: int) -> list[_Pool]:
+    pools, row = [], 0
+    for draw in draws:
+        requests = [
+            replace(request, num_top=num_top, want=request.want | {"top"}, keep=True)
+            for request in asked[row : row + draw.num_rollouts]
+        ]
+        pools.append(_Pool(draw, requests, row))
+        row += draw.num_rollouts
+    return pools
 
 
 def _command(pool: _Pool, number: int, parent: int, fork_at: int) -> Command:

@@ -9,6 +9,7 @@ from strop.errors import UserError
 from strop.rollout.commands import Abort, Command, Fork, Resume, Reward, Score, Strategy, Submit
 from strop.rollout.engines.base import Engine, Event, Finished, Request
 from strop.rollout.listen import listen
+from strop.services import Services
 
 Progress = Callable[[int, int], None]  # (requests ended, requests submitted) so far
 NEEDS = {"rules": "rules", "num_top": "top", "pause_every": "pause"}  # field -> capability
@@ -17,7 +18,7 @@ NEEDS = {"rules": "rules", "num_top": "top", "pause_every": "pause"}  # field ->
 def drive(
     strategy: Strategy,
     engine: Engine,
-    services: Any = None,
+    services: Services | None = None,
     on_progress: Progress | None = None,
 ) -> Any:
     """Run one strategy to its end and return the value that it returns.
@@ -26,7 +27,7 @@ def drive(
     of an empty list waits until there is an event. All its requests are released at the end.
     Nested use, as when a reward samples from the same engine, keeps the outer strategy's events.
 
-    services: needed for Score and Reward; has score(batch, policy, names) and reward(batch).
+    services: needed for Score and Reward, which its scoring and its grading answer.
     Raises UserError for a command that the engine lacks the capability for or that names another
     strategy's request, RuntimeError when a strategy waits and nothing runs.
     """
@@ -36,7 +37,7 @@ def drive(
 def drive_all(
     strategies: Sequence[Strategy],
     engine: Engine,
-    services: Any = None,
+    services: Services | None = None,
     on_progress: Progress | None = None,
 ) -> list[Any]:
     """Run several strategies on one engine until all have ended; their values, in order."""
@@ -71,7 +72,7 @@ def sample(engine: Engine, requests: Sequence[Request]) -> list[Finished]:
 class _Run:
     """One strategy on its way: its commands to answer, the events that it has not heard yet."""
 
-    def __init__(self, strategy: Strategy, engine: Engine, services: Any) -> None:
+    def __init__(self, strategy: Strategy, engine: Engine, services: Services | None) -> None:
         self.strategy = strategy
         self.engine = engine
         self.services = services
@@ -122,8 +123,8 @@ class _Run:
         if self.services is None:
             raise UserError(f"a strategy yields {type(command).__name__}; give drive services")
         if isinstance(command, Score):
-            return self.services.score(command.batch, command.policy, command.names)
-        return self.services.reward(command.batch)
+            return self.services.scoring.score(command.batch, command.policy, command.names)
+        return self.services.grading.grade(command.batch).outcome_B
 
     def _own(self, id: int) -> int:
         self.ids.add(id)

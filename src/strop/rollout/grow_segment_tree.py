@@ -14,6 +14,7 @@ from strop.rollout.assemble import COLUMNS, Turn, assemble_turns
 from strop.rollout.commands import Command, Fork, Strategy, Submit
 from strop.rollout.engines.base import Event, Request
 from strop.rollout.sample_independently import SampleIndependently
+from strop.services import Sampling, Texts
 
 
 @dataclass
@@ -89,10 +90,13 @@ class GrowSegmentTree(SamplingFields):
         """The strategy that samples without branching, for evaluations."""
         return SampleIndependently(**self.sampling())
 
-    def __call__(self, draws: tuple[Draw, ...], services: Any, rng: torch.Generator) -> Strategy:
+    def __call__(
+        self, draws: tuple[Draw, ...], texts: Texts, sampling: Sampling, rng: torch.Generator
+    ) -> Strategy:
         one_each = tuple(draw._replace(num_rollouts=1) for draw in draws)
         roots = [
-            _Node(replace(request, keep=True)) for request in self.requests(one_each, services, rng)
+            _Node(replace(request, keep=True))
+            for request in self.requests(one_each, texts, sampling, rng)
         ]
         open_nodes = roots
         for level, width in enumerate(self.branching):
@@ -104,7 +108,7 @@ class GrowSegmentTree(SamplingFields):
             for (node, child), (number, events) in zip(grown, found, strict=True):
                 child.number, child.events = number, events
                 node.children.append(child)
-                if not last and self._is_open(child, services):
+                if not last and self._is_open(child, sampling.context):
                     open_nodes.append(child)
         return _batch(draws, roots), None
 
@@ -120,11 +124,11 @@ class GrowSegmentTree(SamplingFields):
         changes = {"seed": child.request.seed, "max_tokens": size}
         return Fork(node.number, len(child.request.ids) + child.before, changes=changes)
 
-    def _is_open(self, node: _Node, services: Any) -> bool:
+    def _is_open(self, node: _Node, context: int) -> bool:
         """Whether a segment stopped only because it was full, with room for more."""
         full = len(tokens_of(node.events)) == self.segment_tokens
         within = node.length < node.request.max_tokens
-        within = within and len(node.request.ids) + node.length < services.context
+        within = within and len(node.request.ids) + node.length < context
         return node.events[-1].ended == "length" and full and within
 
 

@@ -15,6 +15,7 @@ from strop.rollout._sampling_fields import SamplingFields
 from strop.rollout.assemble import COLUMNS, TURN_COLUMNS, assemble_turns, with_turns
 from strop.rollout.commands import Command, Fork, Strategy, Submit
 from strop.rollout.engines.base import Event
+from strop.services import Episodes, Log, Sampling, Texts
 
 PLAYER_COLUMNS = ("player_B", "role_B", "episode_B")
 
@@ -70,19 +71,22 @@ class PlayTurns(SamplingFields):
         turns = first + self.extension
         return Limits(turns, action, self.max_tokens or turns * action, context, first)
 
-    def __call__(self, draws: tuple[Draw, ...], services: Any, rng: torch.Generator) -> Strategy:
+    def __call__(
+        self, draws: tuple[Draw, ...], texts: Texts, sampling: Sampling, episodes: Episodes,
+        log: Log, rng: torch.Generator,
+    ) -> Strategy:  # fmt: skip
         uids = [draw.uid for draw in draws for _ in range(draw.num_rollouts)]
-        world = services.begin_episodes(uids)
+        world = episodes.begin_episodes(uids)
         shape = (len(uids), max(len(world.roles), 1))
         seeds = torch.randint(2**62, shape, generator=rng).tolist()
-        limits = self.limits(world.max_turns, world.max_tokens, services.context)
-        episodes = [Episode(n, uids[n], own, world.roles) for n, own in enumerate(seeds)]
-        starting = dict(enumerate(episodes))
-        for episode, observation in zip(episodes, world.reset(), strict=True):
-            given = services.prompt_ids(episode.uid)
+        limits = self.limits(world.max_turns, world.max_tokens, sampling.context)
+        games = [Episode(n, uids[n], own, world.roles) for n, own in enumerate(seeds)]
+        starting = dict(enumerate(games))
+        for episode, observation in zip(games, world.reset(), strict=True):
+            given = texts.prompt_ids(episode.uid)
             episode.turn_to(observation).show(observation, given, episode.role_of(observation))
         room = min(limits.action_tokens, limits.tokens)
-        commands: list[Command] = [self._submit(services, e.seat, room) for e in episodes]
+        commands: list[Command] = [self._submit(sampling, e.seat, room) for e in games]
         playing: dict[int, Episode] = {}
         heard: dict[int, list[Event]] = {}
         while starting or playing:
@@ -93,18 +97,19 @@ class PlayTurns(SamplingFields):
             for event in events:
                 heard[event.request].append(event)
             ended = {e.request: playing.pop(e.request) for e in events if e.ended}
-            answers = _act(ended, heard, services, world)
+            answers = _act(ended, heard, episodes, world)
             commands, starting = [], {}
             for episode, observation in zip(ended.values(), answers, strict=True):
-                command = self._go_on(episode, observation, services, limits)
+                command = self._go_on(episode, observation, sampling, episodes, limits)
                 if command is not None:
                     commands.append(command)
                     starting[episode.number] = episode
-        return _written(draws, episodes, world.roles, services), None
+        return _written(draws, games, world.roles, log), None
 
     def _go_on(
-        self, episode: Episode, observation: Any, services: Any, limits: Limits
-    ) -> Command | None:
+        self, episode: Episode, observation: Any, sampling: Sampling, episodes: Episodes,
+        limits: Limits,
+    ) -> Command | None:  # fmt: skip
         """The next turn of an episode whose last action is done; None: it is over."""
         if observation.done:
             return None
@@ -112,17 +117,17 @@ class PlayTurns(SamplingFields):
         before = len(seat.ids)
         observation = self._with_reminder(observation, len(seat.turns), limits)
         if seat.turns:
-            given = services.observation_ids(observation.text, seat.ids[-1])
+            given = episodes.observation_ids(observation.text, seat.ids[-1])
         else:
-            given = services.opening_ids(observation.text)
+            given = episodes.opening_ids(observation.text)
         room = seat.room(limits, len(given))
         if observation.truncated or room == 0:
             episode.cut()
             return None
         seat.show(observation, given, episode.role_of(observation))
-        if services.can_fork and seat.request >= 0:
+        if sampling.can_fork and seat.request >= 0:
             return Fork(seat.request, before, tuple(given), {"max_tokens": room})
-        return self._submit(services, seat, room)
+        return self._submit(sampling, seat, room)
 
     def _with_reminder(self, observation: Any, played: int, limits: Limits) -> Any:
         """An observation after `played` turns of a seat, as it is shown."""
@@ -133,19 +138,22 @@ class PlayTurns(SamplingFields):
         text = observation.text + self.reminder.replace("{left}", str(left))
         return replace(observation, text=text)
 
-    def _submit(self, services: Any, seat: Seat, room: int) -> Submit:
-        keep = services.can_fork
-        return Submit(self.request(services, seat.ids, seat.seed, room, keep=keep))
+    def _submit(self, sampling: Sampling, seat: Seat, room: int) -> Submit:
+        keep = sampling.can_fork
+        return Submit(self.request(sampling, seat.ids, seat.seed, room, keep=keep))
 
 
 def _act(
-    ended: Mapping[int, Episode], heard: Mapping[int, list[Event]], services: Any, world: Any
+    ended: Mapping[int, Episode],
+    heard: Mapping[int, list[Event]],
+    episodes: Episodes,
+    world: Any,
 ) -> list[Any]:
     """Give the actions that have ended to the environments, all in one step; their answers."""
     if not ended:
         return []
     ids = [episode.seat.action_ids(heard[number]) for number, episode in ended.items()]
-    actions = services.action_texts(ids)
+    actions = episodes.action_texts(ids)
     answers: list[Any] = world.step([episode.number for episode in ended.values()], actions)
     for episode, action, answer in zip(ended.values(), actions, answers, strict=True):
         episode.judge(action, answer)
@@ -153,7 +161,7 @@ def _act(
 
 
 def _written(
-    draws: tuple[Draw, ...], episodes: list[Episode], roles: tuple[int, ...], services: Any
+    draws: tuple[Draw, ...], episodes: list[Episode], roles: tuple[int, ...], log: Log
 ) -> Batch:
     """The batch: the seats of a draw by role, then by player, then by episode."""
     known = sorted(set(roles)) or [0]
@@ -169,10 +177,10 @@ def _written(
             number = draw.draw * len(known) + place
             groups += [draw._replace(num_rollouts=len(found), draw=number)] if found else []
             seats += found
-    services.keep_turns({seat.seed: seat.said for seat in seats})
+    log.log_rollouts("turns", {seat.seed: seat.said for seat in seats})
     if roles:
-        services.log_rollouts("player", {seat.seed: seat.player for seat in seats})
-        services.log_rollouts("episode", begun)
+        log.log_rollouts("player", {seat.seed: seat.player for seat in seats})
+        log.log_rollouts("episode", begun)
     rollouts = [seat.turns for seat in seats]
     uids = [seat.seed for seat in seats]
     batch = assemble_turns(groups, uids, rollouts, [seat.truncated for seat in seats])

@@ -1,7 +1,7 @@
 """Take the answers from the training data instead of sampling them."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 
@@ -12,6 +12,7 @@ from strop.rollout.assemble import COLUMNS, Turn, assemble_turns
 from strop.rollout.commands import Strategy
 from strop.rollout.engines.base import Event
 from strop.rollout.sample_independently import SampleIndependently
+from strop.services import Texts
 
 DEMONSTRATION = 2  # origin_T
 VOID = ("logp_behavior_T", "logp_sampler_T", "entropy_behavior_T")
@@ -27,7 +28,7 @@ class ReadAnswers:
     Its tokens have origin 2 (demonstration) and end like an answer of the model's own; what only
     an engine knows (log-probabilities, entropy) is void (NaN) and the version -1.
 
-    Reads: draws; services (the rows of the data, their tokens).   Writes: the token, turn, rollout
+    Reads: draws; texts (the rows of the data, their tokens).   Writes: the token, turn, rollout
     and prompt tables, preferred_B [B] int.
     Source: arXiv 2203.02155, sec. 3.1 (demonstrations); arXiv 2305.18290 (pairs).
     Differs from the source: no.
@@ -51,11 +52,11 @@ class ReadAnswers:
         if not self.answers or len(set(self.answers)) < len(self.answers):
             raise UserError(f"read_answers.answers must be distinct columns, not {self.answers!r}")
 
-    def __call__(self, draws: tuple[Draw, ...], services: Any) -> Strategy:
+    def __call__(self, draws: tuple[Draw, ...], texts: Texts) -> Strategy:
         yield from ()
-        return self.read(draws, services), None
+        return self.read(draws, texts), None
 
-    def read(self, draws: tuple[Draw, ...], services: Any) -> Batch:
+    def read(self, draws: tuple[Draw, ...], texts: Texts) -> Batch:
         """The batch of the draws' given answers."""
         rollouts, seeds = [], []
         for draw in draws:
@@ -64,9 +65,9 @@ class ReadAnswers:
                     f"read_answers gives {len(self.answers)} answers a prompt and is asked for "
                     f"{draw.num_rollouts}: set sampling.num_rollouts={len(self.answers)}"
                 )
-            given = services.prompt_ids(draw.uid)
+            given = texts.prompt_ids(draw.uid)
             for place, column in enumerate(self.answers):
-                rollouts.append([Turn(given, [_told(services, draw.uid, column)])])
+                rollouts.append([Turn(given, [_told(texts, draw.uid, column)])])
                 seeds.append(-1 - (draw.uid * len(self.answers) + place))
         batch = assemble_turns(draws, seeds, rollouts, [False] * len(rollouts))
         mask_T = batch["mask_T"]
@@ -80,9 +81,9 @@ class ReadAnswers:
         return SampleIndependently(self.max_tokens, self.temperature)
 
 
-def _told(services: Any, uid: int, column: str) -> Event:
+def _told(texts: Texts, uid: int, column: str) -> Event:
     """A given answer as if an engine had said it."""
-    ids = services.answer_ids(uid, column)
+    ids = texts.answer_ids(uid, column)
     if not ids:
         raise UserError(f"the row of prompt {uid} has no {column}: fill it in or remove the row")
     zeros = (0.0,) * len(ids)

@@ -1,7 +1,7 @@
 """Answer prompts afresh, but repeat the stored answer where a draw brings one."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 
@@ -13,6 +13,7 @@ from strop.rollout.commands import Strategy
 from strop.rollout.engines.base import Event
 from strop.rollout.listen import listen
 from strop.rollout.sample_independently import SampleIndependently
+from strop.services import Sampling, Texts
 
 REPLAY = 4  # origin_T
 NAN = float("nan")
@@ -47,8 +48,10 @@ class SampleAndReplay(SamplingFields):
         ),
     )
 
-    def __call__(self, draws: tuple[Draw, ...], services: Any, rng: torch.Generator) -> Strategy:
-        requests = self.requests(draws, services, rng)
+    def __call__(
+        self, draws: tuple[Draw, ...], texts: Texts, sampling: Sampling, rng: torch.Generator
+    ) -> Strategy:
+        requests = self.requests(draws, texts, sampling, rng)
         stored = [draw.columns.get("ids") for draw in draws for _ in range(draw.num_rollouts)]
         fresh = [r for r, ids in zip(requests, stored, strict=True) if ids is None]
         heard = iter((yield from listen(fresh)) if fresh else [])

@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -14,6 +14,7 @@ from strop.rollout.assemble import COLUMNS, assemble
 from strop.rollout.commands import Strategy
 from strop.rollout.listen import listen
 from strop.rollout.sample_independently import SampleIndependently
+from strop.services import Sampling, Texts
 
 COOLEST = 0.05  # share of the temperature that is always left
 
@@ -87,12 +88,17 @@ class SampleAtEntropyTemperature(SamplingFields):
         return SampleIndependently(**self.sampling())
 
     def __call__(
-        self, draws: tuple[Draw, ...], services: Any, rng: torch.Generator, state: dict[str, float]
+        self,
+        draws: tuple[Draw, ...],
+        texts: Texts,
+        sampling: Sampling,
+        rng: torch.Generator,
+        state: dict[str, float],
     ) -> Strategy:
         warm = (self.warming(state),) if state and self.tau else ()
         requests = [
             replace(request, rules=(*warm, *request.rules))
-            for request in self.requests(draws, services, rng)
+            for request in self.requests(draws, texts, sampling, rng)
         ]
         heard = yield from listen(requests)
         return assemble(draws, requests, heard), None

@@ -2,7 +2,7 @@
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -15,6 +15,7 @@ from strop.rollout.commands import Strategy
 from strop.rollout.listen import listen
 from strop.rollout.sample_independently import SampleIndependently
 from strop.schedule import EntropyTarget, Schedule
+from strop.services import Sampling, Texts
 
 PLAIN, HOTTER, COOLER = 0, 1, 2  # stage_B
 
@@ -57,18 +58,20 @@ class SampleAtSecondTemperature(SamplingFields):
         require(self, "previous")
         require(self, "share", low=0.0, high=1.0)
 
-    def __call__(self, draws: tuple[Draw, ...], services: Any, rng: torch.Generator) -> Strategy:
+    def __call__(
+        self, draws: tuple[Draw, ...], texts: Texts, sampling: Sampling, rng: torch.Generator
+    ) -> Strategy:
         assert not isinstance(self.target, Schedule)
         scarce = self.previous <= self.target
         first = max((draw.draw for draw in draws), default=0) + 1
         again = tuple(
             draw._replace(draw=draw.draw + first) for draw in draws[: int(self.share * len(draws))]
         )
-        plain = self.requests(draws, services, rng)
+        plain = self.requests(draws, texts, sampling, rng)
         temperature = self.hot if scarce else self.cool
         others = [
             dataclasses.replace(request, temperature=temperature)
-            for request in self.requests(again, services, rng)
+            for request in self.requests(again, texts, sampling, rng)
         ]
         requests = [*plain, *others]
         heard = yield from listen(requests)

@@ -1,7 +1,7 @@
 """Answer every drawn prompt several times, each answer on its own."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 
@@ -10,6 +10,7 @@ from strop.rollout._sampling_fields import SamplingFields
 from strop.rollout.assemble import COLUMNS, assemble
 from strop.rollout.commands import Strategy
 from strop.rollout.listen import listen
+from strop.services import Sampling, Texts
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,9 @@ class SampleIndependently(SamplingFields):
 
     writes: ClassVar[tuple[str, ...]] = COLUMNS
 
-    def __call__(self, draws: tuple[Draw, ...], services: Any, rng: torch.Generator) -> Strategy:
-        requests = self.requests(draws, services, rng)
+    def __call__(
+        self, draws: tuple[Draw, ...], texts: Texts, sampling: Sampling, rng: torch.Generator
+    ) -> Strategy:
+        requests = self.requests(draws, texts, sampling, rng)
         heard = yield from listen(requests)
         return assemble(draws, requests, heard), None

@@ -1,7 +1,7 @@
 """Sample each answer to a prompt under its own level of noise; train on the clean prompt."""
 
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 
@@ -14,6 +14,7 @@ from strop.rollout.commands import Strategy
 from strop.rollout.listen import listen
 from strop.rollout.sample_independently import SampleIndependently
 from strop.schedule import Schedule
+from strop.services import Sampling, Texts
 
 VOID = ("logp_behavior_T", "logp_sampler_T", "entropy_behavior_T")
 
@@ -29,7 +30,7 @@ class SampleUnderNoise(SamplingFields):
     The batch holds the clean prompt. What the engine said of answers to a changed prompt is void
     (NaN): their log-probabilities in training are those under the clean one.
 
-    Reads: draws; services (prompts, tokenizer); rng.   Writes: the token, turn, rollout and prompt
+    Reads: draws; texts; rng.   Writes: the token, turn, rollout and prompt
     tables, and noise_level_B [B] float.
     Source: arXiv 2510.21122; code Artanic30/NoisyGRPO.
     Differs from the source: tokens of text are replaced where it diffuses an image; levels repeat
@@ -65,14 +66,16 @@ class SampleUnderNoise(SamplingFields):
         """For evaluation: clean prompts."""
         return SampleIndependently(**self.sampling())
 
-    def __call__(self, draws: tuple[Draw, ...], services: Any, rng: torch.Generator) -> Strategy:
+    def __call__(
+        self, draws: tuple[Draw, ...], texts: Texts, sampling: Sampling, rng: torch.Generator
+    ) -> Strategy:
         assert not isinstance(self.scale, Schedule), "schedules become numbers before a step"
-        clean = self.requests(draws, services, rng)
+        clean = self.requests(draws, texts, sampling, rng)
         places = [i for draw in draws for i in range(draw.num_rollouts)]
         levels = (0.0, *self.levels)
         noise = [self.scale * levels[i % len(levels)] for i in places]
-        special = set(services.tokenizer.all_special_ids) | set(services.stop_ids)
-        usual = torch.tensor([i for i in range(len(services.tokenizer)) if i not in special])
+        special = set(texts.special_ids) | set(sampling.stop_ids)
+        usual = torch.tensor([i for i in range(texts.num_tokens) if i not in special])
         asked = [
             replace(request, ids=_noisy(request.ids, level, usual, special, rng))
             for request, level in zip(clean, noise, strict=True)

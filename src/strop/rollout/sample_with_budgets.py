@@ -2,7 +2,7 @@
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 
@@ -14,6 +14,7 @@ from strop.rollout.commands import Strategy
 from strop.rollout.listen import listen
 from strop.rollout.sample_independently import SampleIndependently
 from strop.rollout.sample_with_hints import with_hints
+from strop.services import Sampling, Texts
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,7 @@ class SampleWithBudgets:
 
     The prefix has mask_T true, counts in the answer's length and limit, and may learn; no engine
     drew it, so its behaviour and sampler log-probabilities and its entropy are void (NaN).
-    Reads: draws; services (tokenizer); rng.   Writes: the token, turn, rollout and prompt tables,
+    Reads: draws; texts; rng.   Writes: the token, turn, rollout and prompt tables,
     and budget_B [B] int.
     Source: arXiv 2507.15844 (hierarchical budget exploration); code ZJU-REAL/HBPO.
     Differs from the source: rollouts take turns at the budgets; the wording of the prefix is free.
@@ -59,12 +60,17 @@ class SampleWithBudgets:
         if not self.budgets or min(self.budgets) < 1:
             raise UserError(f"sample_with_budgets.budgets must be numbers above 0: {self.budgets}")
 
-    def __call__(self, draws: tuple[Draw, ...], services: Any, rng: torch.Generator) -> Strategy:
-        asked = self.plain().requests(draws, services, rng)
+    def __call__(
+        self, draws: tuple[Draw, ...], texts: Texts, sampling: Sampling, rng: torch.Generator
+    ) -> Strategy:
+        asked = self.plain().requests(draws, texts, sampling, rng)
         budgets = [
             self.budgets[j % len(self.budgets)] for draw in draws for j in range(draw.num_rollouts)
         ]
-        heads = {budget: self.head(budget, services.tokenizer) for budget in set(budgets)}
+        heads = {
+            budget: texts.encode(self.prefix.replace("{budget}", str(budget)))
+            for budget in set(budgets)
+        }
         requests = []
         for request, budget in zip(asked, budgets, strict=True):
             left = request.max_tokens - len(heads[budget])
@@ -83,8 +89,3 @@ class SampleWithBudgets:
     def plain(self) -> SampleIndependently:
         """How the policy answers without a budget, for scores of it."""
         return SampleIndependently(self.max_tokens, self.temperature)
-
-    def head(self, budget: int, tokenizer: Any) -> tuple[int, ...]:
-        """Tokens of the head of an answer under a budget."""
-        text = self.prefix.replace("{budget}", str(budget))
-        return tuple(tokenizer(text, add_special_tokens=False)["input_ids"])

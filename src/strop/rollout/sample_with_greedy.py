@@ -2,7 +2,7 @@
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 
@@ -12,6 +12,7 @@ from strop.rollout.assemble import COLUMNS, assemble
 from strop.rollout.commands import Strategy
 from strop.rollout.listen import listen
 from strop.rollout.sample_independently import SampleIndependently
+from strop.services import Sampling, Texts
 
 
 @dataclass(frozen=True)
@@ -31,10 +32,12 @@ class SampleWithGreedy(SamplingFields):
 
     writes: ClassVar[tuple[str, ...]] = (*COLUMNS, "stage_B")
 
-    def __call__(self, draws: tuple[Draw, ...], services: Any, rng: torch.Generator) -> Strategy:
+    def __call__(
+        self, draws: tuple[Draw, ...], texts: Texts, sampling: Sampling, rng: torch.Generator
+    ) -> Strategy:
         one_each = [draw._replace(num_rollouts=1) for draw in draws]
-        sampled = iter(self.requests(draws, services, rng))
-        greedy = iter(self.requests(one_each, services, rng))
+        sampled = iter(self.requests(draws, texts, sampling, rng))
+        greedy = iter(self.requests(one_each, texts, sampling, rng))
         requests, stage = [], []
         for draw in draws:
             requests += [next(sampled) for _ in range(draw.num_rollouts)]

@@ -2,7 +2,7 @@
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -16,6 +16,7 @@ from strop.rollout.commands import Reward, Strategy
 from strop.rollout.engines.base import Request
 from strop.rollout.listen import listen
 from strop.rollout.sample_independently import SampleIndependently
+from strop.services import Sampling, Texts
 
 HINT = 3  # origin_T
 
@@ -30,7 +31,7 @@ class SampleWithHints:
 
     Hint tokens have origin 3 and mask_T true, so that they may learn; no engine drew them, so
     their behaviour and sampler log-probabilities and their entropy there are void (NaN).
-    Reads: draws; services (demonstrations, rewards); rng.   Writes: the token, turn, rollout and
+    Reads: draws; texts (demonstrations); rng.   Writes: the token, turn, rollout and
     prompt tables, and stage_B [B] int.
     Source: arXiv 2512.13095 (rollouts with difficulty-dependent hints).
     Differs from the source: shares, bounds and noise are not stated there; all are ours.
@@ -59,12 +60,14 @@ class SampleWithHints:
         if len(self.ratios) != 2 or not all(0 <= share <= 1 for share in self.ratios):
             raise UserError(f"sample_with_hints.ratios must be two shares: {self.ratios}")
 
-    def __call__(self, draws: tuple[Draw, ...], services: Any, rng: torch.Generator) -> Strategy:
+    def __call__(
+        self, draws: tuple[Draw, ...], texts: Texts, sampling: Sampling, rng: torch.Generator
+    ) -> Strategy:
         plain = self.plain()
         hinted = [int(self.hinted * draw.num_rollouts) for draw in draws]
         alone = [draw.num_rollouts - n for draw, n in zip(draws, hinted, strict=True)]
         first = _resized(draws, alone)
-        requests = plain.requests(first, services, rng)
+        requests = plain.requests(first, texts, sampling, rng)
         heard = (yield from listen(requests)) if requests else []
         difficulty = [1.0] * len(draws)
         if requests:
@@ -72,10 +75,10 @@ class SampleWithHints:
             difficulty = _difficulty(answers[0], alone)
         shares = self.shares(torch.tensor(difficulty), rng).tolist()
         hints = [
-            _hint(services, draw.uid, share)
+            _hint(texts, draw.uid, share)
             for draw, share, n in zip(draws, shares, hinted, strict=True) for _ in range(n)
         ]  # fmt: skip
-        asked = plain.requests(_resized(draws, hinted), services, rng)
+        asked = plain.requests(_resized(draws, hinted), texts, sampling, rng)
         asked = [_started(request, hint) for request, hint in zip(asked, hints, strict=True)]
         more = (yield from listen(asked)) if asked else []
         order = _interleaved(alone, hinted)
@@ -128,10 +131,9 @@ def _difficulty(outcome_B: Tensor, sizes: list[int]) -> list[float]:
     return [min(max(1 - float(part.mean()), 0.0), 1.0) if len(part) else 1.0 for part in parts]
 
 
-def _hint(services: Any, uid: int, share: float) -> tuple[int, ...]:
+def _hint(texts: Texts, uid: int, share: float) -> tuple[int, ...]:
     """The first `share` of a prompt's demonstration, without what ends it."""
-    ids: tuple[int, ...] = services.demonstration_ids(uid)
-    ids = ids[: len(ids) - len(services.end_ids)] if ids else ids
+    ids = texts.answer_ids(uid, end=False)
     return ids[: min(int(share * len(ids) + 1e-6), max(len(ids) - 1, 0))]
 
 

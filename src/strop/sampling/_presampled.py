@@ -2,11 +2,12 @@
 
 from collections.abc import Sequence
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
 from strop.batch import Batch
+from strop.services import Grading, Sampling, Texts
 
 
 class Presampled(NamedTuple):
@@ -19,7 +20,14 @@ class Presampled(NamedTuple):
     truncated: list[bool]
 
 
-def presample(services: Any, uids: Sequence[int], num: int, rng: torch.Generator) -> Presampled:
+def presample(
+    texts: Texts,
+    grading: Grading,
+    sampling: Sampling,
+    uids: Sequence[int],
+    num: int,
+    rng: torch.Generator,
+) -> Presampled:
     """`num` answers to each prompt by the engine's weights of now, at the rollouts' temperature.
 
     The batch has one rollout of one turn an answer; those of a prompt are one group.
@@ -27,10 +35,10 @@ def presample(services: Any, uids: Sequence[int], num: int, rng: torch.Generator
     asked = [uid for uid in uids for _ in range(num)]
     seeds = torch.randint(2**62, (len(asked),), generator=rng).tolist()
     requests = [
-        services.request(services.prompt_ids(uid), services.max_tokens, seed)
+        sampling.request(texts.prompt_ids(uid), sampling.max_tokens, seed)
         for uid, seed in zip(asked, seeds, strict=True)
     ]
-    finished = services.sample(requests)
+    finished = sampling.sample(requests)
     ids = [tuple(chain.from_iterable(event.ids for event in each.events)) for each in finished]
     prompt_B = torch.tensor([len(request.ids) for request in requests])
     size_B = prompt_B + torch.tensor([len(each) for each in ids])
@@ -51,6 +59,6 @@ def presample(services: Any, uids: Sequence[int], num: int, rng: torch.Generator
             "draw_P": torch.zeros(len(uids), dtype=torch.int64),
         }
     )
-    graded = services.grade(batch)
+    graded = grading.grade(batch)
     cut = [each.events[-1].ended == "length" for each in finished]
     return Presampled(batch, ids, graded.outcome_B.tolist(), graded.scored_B.tolist(), cut)

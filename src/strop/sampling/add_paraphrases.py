@@ -5,6 +5,7 @@ from typing import Any
 
 from strop.errors import UserError
 from strop.part import Draw
+from strop.services import Texts
 
 
 @dataclass(frozen=True)
@@ -16,7 +17,7 @@ class AddParaphrases:
     The set is a column of the training data, equal in all wordings of a question. A prompt that
     was drawn already is not drawn again. It follows a part that draws prompts.
 
-    Reads: draws, pool; services (the rows of the data).   Writes: draws.
+    Reads: draws, pool; texts (the rows of the data).   Writes: draws.
     Source: arXiv 2510.04392 (paraphrase sets).
     Differs from the source: no.
     Nearest part: draw_in_shuffled_order, which it follows.
@@ -27,20 +28,20 @@ class AddParaphrases:
     # Column of the data that names a prompt's set. Default: ours.
     column: str = "set"
 
-    def __call__(self, draws: tuple[Draw, ...], pool: tuple[int, ...], services: Any) -> Any:
+    def __call__(self, draws: tuple[Draw, ...], pool: tuple[int, ...], texts: Texts) -> Any:
         sets: dict[Any, list[int]] = {}
         for uid in pool:
-            sets.setdefault(set_of(services, uid, self.column), []).append(uid)
+            sets.setdefault(set_of(texts, uid, self.column), []).append(uid)
         drawn: dict[int, Draw] = {}
         for draw in draws:
-            for uid in (draw.uid, *sets[set_of(services, draw.uid, self.column)]):
+            for uid in (draw.uid, *sets[set_of(texts, draw.uid, self.column)]):
                 drawn.setdefault(uid, draw._replace(uid=uid))
         return tuple(drawn.values())
 
 
-def set_of(services: Any, uid: int, column: str) -> Any:
+def set_of(texts: Texts, uid: int, column: str) -> Any:
     """The set of a prompt. Raises UserError when its row names none."""
-    row = services.prompt(uid).columns
+    row = texts.row(uid)
     if row.get(column) is None:
         raise UserError(
             f"a prompt of the training data has no {column}: give every row a column {column!r} "

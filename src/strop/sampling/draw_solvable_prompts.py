@@ -9,6 +9,7 @@ from strop.errors import UserError
 from strop.part import Result, require
 from strop.sampling._presampled import presample
 from strop.sampling.draw_in_shuffled_order import DrawInShuffledOrder
+from strop.services import Grading, Sampling, Texts
 
 
 @dataclass(frozen=True)
@@ -22,7 +23,7 @@ class DrawSolvablePrompts(DrawInShuffledOrder):
     The filter runs once, when a task begins; a prompt that becomes solvable later stays out.
     Metric: data/frac_pool_kept (kept prompts / prompts of the pool).
 
-    Reads: pool, services (engine, reward functions), rng, state.   Writes: draws.
+    Reads: pool, texts, grading, sampling, rng, state.   Writes: draws.
     Source: arXiv 2507.05386 (RIF-RFT).
     Differs from the source: its number of answers and threshold were not seen.
     Nearest part: draw_in_shuffled_order; equal to it when threshold is -1.
@@ -55,12 +56,14 @@ class DrawSolvablePrompts(DrawInShuffledOrder):
         pool: tuple[int, ...],
         state: dict[str, Any],
         rng: torch.Generator,
-        services: Any,
+        texts: Texts,
+        grading: Grading,
+        sampling: Sampling,
         num_wanted: int | None = None,
     ) -> Result:
         kept = state["kept"]
         if kept is None:
-            kept = self._solvable(pool, services, rng)
+            kept = self._solvable(pool, texts, grading, sampling, rng)
         if not kept:
             raise UserError(
                 f"draw_solvable_prompts: with {self.num_answers} answers each, none of "
@@ -71,11 +74,16 @@ class DrawSolvablePrompts(DrawInShuffledOrder):
         return Result(drawn.value, {**drawn.state, "kept": kept}, {**drawn.metrics, **share})
 
     def _solvable(
-        self, pool: tuple[int, ...], services: Any, rng: torch.Generator
+        self,
+        pool: tuple[int, ...],
+        texts: Texts,
+        grading: Grading,
+        sampling: Sampling,
+        rng: torch.Generator,
     ) -> tuple[int, ...]:
         if self.threshold < 0 and not self.drop_mastered:
             return pool
-        found = presample(services, pool, self.num_answers, rng)
+        found = presample(texts, grading, sampling, pool, self.num_answers, rng)
         kept = []
         for place, uid in enumerate(pool):
             rows = slice(place * self.num_answers, (place + 1) * self.num_answers)

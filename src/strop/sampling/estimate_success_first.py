@@ -8,6 +8,7 @@ import torch
 from strop.columns import Column
 from strop.part import Draw, Result, require
 from strop.sampling._presampled import presample
+from strop.services import Grading, Sampling, Texts
 
 
 @dataclass(frozen=True)
@@ -19,7 +20,7 @@ class EstimateSuccessFirst:
 
     All prompts of the pool are answered once, at the first step.
 
-    Reads: draws, pool, services (engine, reward functions), rng, state.
+    Reads: draws, pool, texts, grading, sampling, rng, state.
     Writes: the draws, with first_success_B [B] float for their rollouts.
     Source: arXiv 2512.18215 (samples before training start its tracker).
     Differs from the source: no.
@@ -48,12 +49,14 @@ class EstimateSuccessFirst:
         self,
         draws: tuple[Draw, ...],
         pool: tuple[int, ...],
-        services: Any,
+        texts: Texts,
+        grading: Grading,
+        sampling: Sampling,
         rng: torch.Generator,
         state: dict[str, Any],
     ) -> Result:
         if not state["asked"]:
-            state = {"success": self._success(pool, services, rng), "asked": True}
+            state = {"success": self._success(pool, texts, grading, sampling, rng), "asked": True}
         known = state["success"]
         told = tuple(
             draw._replace(
@@ -64,11 +67,16 @@ class EstimateSuccessFirst:
         return Result(told, state)
 
     def _success(
-        self, pool: tuple[int, ...], services: Any, rng: torch.Generator
+        self,
+        pool: tuple[int, ...],
+        texts: Texts,
+        grading: Grading,
+        sampling: Sampling,
+        rng: torch.Generator,
     ) -> dict[int, float]:
         if not self.num_answers:
             return {}
-        found = presample(services, pool, self.num_answers, rng)
+        found = presample(texts, grading, sampling, pool, self.num_answers, rng)
         right: dict[int, list[float]] = {uid: [] for uid in pool}
         owners = [uid for uid in pool for _ in range(self.num_answers)]
         for uid, outcome, scored in zip(owners, found.outcome, found.scored, strict=True):

@@ -10,6 +10,7 @@ from torch import Tensor
 from strop import segments
 from strop.columns import Column
 from strop.part import Draw, Result, require
+from strop.services import Texts
 
 NUM_FEATURES = 512
 GRAM = 3  # characters that a feature spans
@@ -26,7 +27,7 @@ class PredictSuccessFromHistory:
     Nothing is trained: what is known of the policy is the history that it is shown.
     Metric: prior/mean.
 
-    Reads: draws; services (texts); state; uid_P [P], group_B [B] int, outcome_B [B] float, scored_B
+    Reads: draws; texts; state; uid_P [P], group_B [B] int, outcome_B [B] float, scored_B
     [B] bool after a step (update).   Writes: the draws, with prior_B [B] float.
     Source: arXiv 2602.03584 (success from the policy's history, in context).
     Differs from the source: a kernel over pieces of text where it has a frozen embedder, a trained
@@ -56,8 +57,8 @@ class PredictSuccessFromHistory:
         nothing = torch.zeros(0, NUM_FEATURES)
         return {"features_NF": nothing, "success_N": torch.zeros(0), "drawn": {}}
 
-    def __call__(self, draws: tuple[Draw, ...], services: Any, state: dict[str, Any]) -> Result:
-        drawn = {d.uid: _features(services.prompt_text(d.uid)) for d in draws}
+    def __call__(self, draws: tuple[Draw, ...], texts: Texts, state: dict[str, Any]) -> Result:
+        drawn = {d.uid: _features(texts.prompt_text(d.uid)) for d in draws}
         told = []
         for draw in draws:
             prior = self.predict(drawn[draw.uid], state["features_NF"], state["success_N"])

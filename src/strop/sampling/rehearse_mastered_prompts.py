@@ -1,6 +1,8 @@
 """Explore the prompts that the first policy did not master; rehearse its answers to the others."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -8,7 +10,10 @@ from torch import Tensor
 
 from strop.errors import UserError
 from strop.part import Draw, Result, require
-from strop.sampling._presampled import presample
+from strop.sampling._presampled import Presampled, presample
+from strop.services import Grading, Sampling, Scoring, Texts
+
+Ask = Callable[[Sequence[int], int, torch.Generator], Presampled]
 
 
 @dataclass(frozen=True)
@@ -24,8 +29,8 @@ class RehearseMasteredPrompts:
     What is stored is the trainer's own log-probability at the rollouts' temperature. Metrics:
     rehearsal/mastered (share of the pool), /stored (answers in the store).
 
-    Reads: draws, pool, services (engine, reward functions, scoring by the policy), rng, state,
-    num_wanted.   Writes: the draws; those of stored answers carry `ids` and `logp`.
+    Reads: draws, pool, texts, grading, sampling, scoring, rng, state, num_wanted.
+    Writes: the draws; those of stored answers carry `ids` and `logp`.
     Source: arXiv 2509.07430 (its pre-sampling); code seamoke/DPH-RL.
     Differs from the source: no.
     Nearest part: draw_in_shuffled_order, which chooses the prompts.
@@ -55,16 +60,13 @@ class RehearseMasteredPrompts:
         }  # fmt: skip
 
     def __call__(
-        self,
-        draws: tuple[Draw, ...],
-        pool: tuple[int, ...],
-        services: Any,
-        rng: torch.Generator,
-        state: dict[str, Any],
+        self, draws: tuple[Draw, ...], pool: tuple[int, ...], texts: Texts, grading: Grading,
+        sampling: Sampling, scoring: Scoring, rng: torch.Generator, state: dict[str, Any],
         num_wanted: int | None = None,
-    ) -> Result:
+    ) -> Result:  # fmt: skip
         if not state["sampled"]:
-            state = {**state, **self._store(pool, services, rng)}
+            ask = partial(presample, texts, grading, sampling)
+            state = {**state, **self._store(pool, ask, scoring, rng)}
         state, explored = self._explored(draws, pool, rng, state)
         number = self.num_stored if num_wanted is None else 0  # a refill brings none
         state, rows = _next_rows(state, number, rng)
@@ -88,10 +90,10 @@ class RehearseMasteredPrompts:
         return Result((*explored, *stored), state, metrics)
 
     def _store(
-        self, pool: tuple[int, ...], services: Any, rng: torch.Generator
+        self, pool: tuple[int, ...], ask: Ask, scoring: Scoring, rng: torch.Generator
     ) -> dict[str, Tensor | bool]:
         """The mastered prompts and the store."""
-        trials = presample(services, pool, self.num_trials, rng)
+        trials = ask(pool, self.num_trials, rng)
         right = torch.tensor(trials.outcome) >= self.success
         always = (right & torch.tensor(trials.scored)).view(len(pool), -1).all(1).tolist()
         mastered = [uid for uid, each in zip(pool, always, strict=True) if each]
@@ -103,10 +105,10 @@ class RehearseMasteredPrompts:
         found: dict[str, Tensor | bool] = {"sampled": True, "mastered": torch.tensor(mastered)}
         if not mastered:
             return {**found, "mastered": torch.zeros(0, dtype=torch.int64)}
-        again = presample(services, mastered, 1, rng)
+        again = ask(mastered, 1, rng)
         kept_B = (torch.tensor(again.outcome) >= self.success) & torch.tensor(again.scored)
         batch = again.batch.keep(kept_B)
-        logp_T = services.score(batch, "current", ("logp_T",))["logp_T"].cpu().float()
+        logp_T = scoring.score(batch, "current", ("logp_T",))["logp_T"].cpu().float()
         return {
             **found,
             "uid": batch["uid_P"][batch["group_B"]],

@@ -28,6 +28,8 @@ class Collector:
     def collect(self, algorithm: Algorithm) -> Batch:
         """One step's curated batch."""
         draws = self._draw(algorithm, None, 0)
+        services = self.chains.services
+        assert services is not None, "a run has services"
         batch: Batch | None = None
         for turn in range(10_000):
             new = self._roll_out(algorithm, draws, turn)
@@ -35,7 +37,7 @@ class Collector:
             curated, ask = self._curate(algorithm, batch, turn)
             if not ask:
                 metrics = self.chains.metrics
-                metrics.update(reward_metrics(batch, self.chains.services.reward_names))
+                metrics.update(reward_metrics(batch, services.grading.reward_names))
                 metrics["data/rollouts_kept"] = float(curated.size("B"))
                 return curated
             draws = ask if isinstance(ask, tuple) else self._draw(algorithm, ask, turn + 1)

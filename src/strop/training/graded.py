@@ -1,23 +1,12 @@
 """What a batch of rollouts was given: scores of reward functions and rewards of episodes."""
 
-from typing import NamedTuple
-
 import torch
 from torch import Tensor
 
 from strop import segments
 from strop.batch import Batch
 from strop.errors import UserError
-
-
-class Graded(NamedTuple):
-    """Scores of a batch: components [B, M] (NaN: none), weighted sum [B], scored [B], metrics."""
-
-    reward_BM: Tensor
-    outcome_B: Tensor
-    scored_B: Tensor
-    metrics: dict[str, float]
-    failed_B: Tensor  # a reward function failed on the rollout
+from strop.services import Graded
 
 
 def _by_role(batch: Batch, sum_B: Tensor) -> dict[str, float]:

@@ -75,7 +75,7 @@ class Run:
 
     def close(self) -> None:
         """End the grader's processes, let the engine go."""
-        self.world.services.grader.close()
+        self.world.services.close()
         self.world.engine.close()
 
 

@@ -17,6 +17,7 @@ import torch
 
 from strop.batch import Batch
 from strop.errors import RunStopped, UserError
+from strop.training.services.run import RunServices
 
 
 class Record:
@@ -90,7 +91,7 @@ class Record:
         except OSError as error:
             raise RunStopped(f"cannot write {self.metrics_path}: {error}") from error
 
-    def write_rollouts(self, step: int, batch: Batch, services: Any) -> None:
+    def write_rollouts(self, step: int, batch: Batch, services: RunServices) -> None:
         """The step's rollouts as Parquet: texts, rewards, advantages, lengths."""
         table = rollout_table(step, batch, services)
         path = self.rollouts / f"step-{step:06d}.parquet"
@@ -102,9 +103,9 @@ class Record:
             raise RunStopped(f"cannot write {path}: {error}") from error
 
 
-def rollout_table(step: int, batch: Batch, services: Any) -> pa.Table:
+def rollout_table(step: int, batch: Batch, services: RunServices) -> pa.Table:
     """One row per rollout: step, uid, texts, one column per reward, what rewards logged, ..."""
-    prompts, completions = services.texts(batch)
+    prompts, completions = services.texts.decoded(batch)
     uid_B = batch["uid_P"][batch["group_B"]]
     learns_B = torch.zeros(batch.size("B"), dtype=torch.bool)
     learns_B[batch["rollout_T"][batch["gradient_T"]].cpu()] = True
@@ -126,17 +127,17 @@ def rollout_table(step: int, batch: Batch, services: Any) -> pa.Table:
         "length": batch["length_B"].tolist(),
     }
     rollouts = batch["rollout_uid_B"].tolist()
-    for name, values in services.logged.items():
+    for name, values in services.log.logged.items():
         free = name if name not in columns else f"extra/{name}"
         columns[free] = _arrow([values.get(rollout) for rollout in rollouts])
     return pa.table(columns)
 
 
-def _components(batch: Batch, services: Any) -> list[tuple[str, Any]]:
+def _components(batch: Batch, services: RunServices) -> list[tuple[str, Any]]:
     """The named rewards with their columns [B]; none where no reward function was asked."""
     if "reward_BM" not in batch:
         return []
-    return list(zip(services.reward_names, batch["reward_BM"].T, strict=True))
+    return list(zip(services.grading.reward_names, batch["reward_BM"].T, strict=True))
 
 
 def _arrow(values: list[Any]) -> pa.Array:

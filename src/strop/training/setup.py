@@ -24,11 +24,13 @@ from strop.training import adapters, models, seeds
 from strop.training.adapters import Lora
 from strop.training.config import DataSettings, RewardSettings, RunConfig
 from strop.training.critic import Critic, make_critic
+from strop.training.limits import Limits
 from strop.training.models import Loaded
 from strop.training.optimiser import MasterAdamW
 from strop.training.policy import Policy
 from strop.training.refresh import freeze
-from strop.training.services import NoGrader, Services
+from strop.training.services.grading import NoGrader
+from strop.training.services.run import RunServices, serve
 from strop.training.world import World
 
 
@@ -130,7 +132,7 @@ def _specs(reward: RewardSettings) -> tuple[RewardSpec, ...]:
 
 def make_services(
     config: RunConfig, loaded: Loaded, task: Task, max_tokens: int = 0, reserved: int = 0
-) -> Services:
+) -> RunServices:
     """Prompts, tokenizer and grader. Raises UserError for a reward function that cannot be used."""
     if task.environment is not None:
         task = _spoken_to(task, loaded.tokenizer)
@@ -141,20 +143,23 @@ def make_services(
             timeout_seconds=config.reward.timeout_seconds,
             num_workers=config.reward.num_workers,
         )
-    services = Services(
+    limits = Limits(
+        max_tokens or task.max_tokens,
+        loaded.context,
+        config.data.max_prompt_tokens or None,
+        reserved,
+    )
+    services = serve(
         task,
         loaded.tokenizer,
         grader,
-        context=loaded.context,
-        max_tokens=max_tokens or task.max_tokens,
-        max_prompt_tokens=config.data.max_prompt_tokens or None,
+        limits,
         stop_strings=config.data.stop_strings,
         stop_ids=loaded.stop_ids,
         end_ids=loaded.end_ids,
-        reserved=reserved,
     )
     try:
-        services.check_rewards()
+        services.grading.check_rewards()
     except BaseException:
         grader.close()
         raise
@@ -211,11 +216,11 @@ def make_world(config: RunConfig, algorithm: Algorithm, loaded: Loaded, task: Ta
     try:
         return _world(config, algorithm, loaded, services)
     except BaseException:
-        services.grader.close()
+        services.close()
         raise
 
 
-def _world(config: RunConfig, algorithm: Algorithm, loaded: Loaded, services: Services) -> World:
+def _world(config: RunConfig, algorithm: Algorithm, loaded: Loaded, services: RunServices) -> World:
     rollout, training, task = algorithm.rollout.part, config.training, services.task
     policy = Policy(
         loaded.model,
@@ -238,7 +243,8 @@ def _world(config: RunConfig, algorithm: Algorithm, loaded: Loaded, services: Se
     reference = _reference(algorithm, policy, loaded)
     critic = _critic(config, algorithm, policy)
     others = {"ref": reference, "critic": critic}
-    services.policies = {"current": policy} | {k: v for k, v in others.items() if v is not None}
+    others = {name: other for name, other in others.items() if other is not None}
+    services.score_with({"current": policy} | others)
     return World(
         policy,
         reference,
@@ -252,19 +258,19 @@ def _world(config: RunConfig, algorithm: Algorithm, loaded: Loaded, services: Se
     )
 
 
-def _check_rows(services: Services, rollout: Any, prompts: Sequence[Prompt]) -> None:
+def _check_rows(services: RunServices, rollout: Any, prompts: Sequence[Prompt]) -> None:
     """Find a row that does not fit before step 1. Raises UserError.
 
     Where answers are given the longest one says how long an answer may be, unless the method does.
     """
     columns = given_answers(rollout)
     if columns:
-        services.max_tokens = rollout.max_tokens or services.context
+        services.limits.answer_tokens = rollout.max_tokens or services.limits.context_tokens
     longest = 1
     for prompt in prompts:
-        room = services.context - len(services.prompt_ids(prompt.uid))
+        room = services.limits.context_tokens - len(services.texts.prompt_ids(prompt.uid))
         for column in columns:
-            size = len(services.answer_ids(prompt.uid, column))
+            size = len(services.texts.answer_ids(prompt.uid, column))
             if size == 0:
                 raise UserError(
                     f"the row of prompt {prompt.uid} has no {column}: fill it in or remove the row"
@@ -276,7 +282,7 @@ def _check_rows(services: Services, rollout: Any, prompts: Sequence[Prompt]) -> 
                 )
             longest = max(longest, size)
     if columns and not rollout.max_tokens:
-        services.max_tokens = longest
+        services.limits.answer_tokens = longest
 
 
 def given_answers(rollout: Any) -> tuple[str, ...]:

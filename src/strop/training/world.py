@@ -8,6 +8,7 @@ import torch
 from strop.algorithm import Algorithm
 from strop.training.critic import Critic
 from strop.training.policy import Policy
+from strop.training.services.run import RunServices
 
 
 @dataclass
@@ -17,7 +18,7 @@ class World:
     policy: Policy
     reference: Policy | None
     engine: Any
-    services: Any
+    services: RunServices
     pool: tuple[int, ...]
     seed: int
     num_steps: int
@@ -30,7 +31,7 @@ class World:
 
     def run_columns(self, algorithm: Algorithm, step: int) -> dict[str, torch.Tensor]:
         """The columns of the run as a whole."""
-        longest = algorithm.rollout.part.max_tokens or self.services.max_tokens
+        longest = algorithm.rollout.part.max_tokens or self.services.limits.answer_tokens
         numbers = {"step": step, "num_steps": self.num_steps, "max_length": longest}
         return {name: torch.tensor(value) for name, value in numbers.items()}
 

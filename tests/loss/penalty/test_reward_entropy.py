@@ -22,5 +22,5 @@ def test_worked_example():
 
 def test_gradient_is_the_entropys_own():
     entropy_T = torch.tensor([1.0, 3.0], dtype=torch.float64).requires_grad_()
-    (RewardEntropy()(entropy_T) * torch.tensor([2.0, 5.0])).sum().backward()
+    (RewardEntropy()(entropy_T).value * torch.tensor([2.0, 5.0])).sum().backward()
     assert entropy_T.grad.tolist() == [2.0, 5.0]

@@ -19,7 +19,7 @@ class CreditLeadOfBest:
     Writes: advantage_B [B] float.
     Source: arXiv 2503.19595; code verl-project/verl core_algos.py (grpo_passk).
     Differs from the source: a group of one gives 0 (verl raises).
-    Nearest part: subtract_leave_one_out_mean, whose baseline is the mean of the others.
+    Nearest part: subtract_group_mean with leave_one_out, whose baseline is the mean of the others.
     Edges: group of one, or a tie for the best -> all 0; unscored rollouts -> 0 and no rivals.
     """
 

@@ -16,7 +16,7 @@ class SubtractGreedyReward:
     Writes: advantage_B [B] float.
     Source: arXiv 2310.10505 (the ReMax baseline).
     Differs from the source: no.
-    Nearest part: subtract_leave_one_out_mean, whose baseline is the other samples.
+    Nearest part: subtract_group_mean, whose baseline is the samples themselves.
     Edges: equal to the greedy reward -> exactly 0; unscored rollouts -> 0.
     """
 

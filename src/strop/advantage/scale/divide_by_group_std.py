@@ -17,7 +17,7 @@ class DivideByGroupStd:
 
     The deviation of centred advantages equals that of the rewards. With num_imagined the group
     also holds so many imagined members, each at -(sum of the group) / num_imagined: what
-    subtract_mean_with_imagined_best leaves of its perfect answers.
+    subtract_group_mean with num_imagined leaves of its perfect answers.
 
     Reads: advantage_B [B] float, group_B [B] int, num_groups int, scored_B [B] bool.
     Writes: advantage_B [B] float.

@@ -25,7 +25,7 @@ class HoldEntropyBetweenQuantiles:
     Writes: objective_T [T] float (nats).
     Source: arXiv 2511.17938 (entropy-band regularisation).
     Differs from the source: no.
-    Nearest part: smooth_entropy, whose corridor is drawn around the run's past.
+    Nearest part: reward_entropy, whose corridor is drawn around the run's past.
     Edges: one token, or all equal -> 0; at a bound its gradient is 0.
     """
 

@@ -3,15 +3,16 @@ import torch
 from builders import NAN, flat_batch, members_of, ragged_batch, run
 
 from strop.advantage.baseline.subtract_group_mean import SubtractGroupMean
-from strop.advantage.baseline.subtract_leave_one_out_mean import SubtractLeaveOneOutMean
 from strop.errors import UserError
+
+OTHERS = SubtractGroupMean(leave_one_out=True)
 
 
 def test_worked_example():
     # the others of a 1 have mean (0 + 0 + 1) / 3 = 1/3, of a 0 (1 + 0 + 1) / 3 = 2/3
     batch = flat_batch((2, 4, 4, 2), advantage_B=[1.0, 0.0, 0.0, 1.0])
     expected = torch.tensor([2 / 3, -2 / 3, -2 / 3, 2 / 3], dtype=torch.float64)
-    torch.testing.assert_close(run(SubtractLeaveOneOutMean(), batch).value, expected)
+    torch.testing.assert_close(run(OTHERS, batch).value, expected)
 
 
 def test_matches_slow_loop():
@@ -24,20 +25,21 @@ def test_matches_slow_loop():
             others = [float(batch["reward_B"][j]) for j in members if j != i]
             baseline = sum(others) / len(others) if others else 0.0
             expected[i] = float(batch["reward_B"][i]) - baseline
-    found = run(SubtractLeaveOneOutMean(), batch).value
+    found = run(OTHERS, batch).value
     torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12)
 
 
 def test_equals_group_mean_times_g_over_g_minus_1():
     batch = ragged_batch(3, groups=(4, 4), unscored=())
-    found = run(SubtractLeaveOneOutMean(), batch).value
+    found = run(OTHERS, batch).value
     torch.testing.assert_close(found, run(SubtractGroupMean(), batch).value * 4 / 3)
 
 
 def test_edges():
     batch = flat_batch((1,) * 5, groups=(0, 1, 1, 1, 1), advantage_B=[0.7, 0.1, 0.1, 0.1, NAN])
     batch = batch.set(scored_B=torch.tensor([True, True, True, True, False]))
-    assert run(SubtractLeaveOneOutMean("raw"), batch).value.tolist() == [0.7, 0, 0, 0, 0]
-    assert run(SubtractLeaveOneOutMean("zero"), batch).value.tolist() == [0, 0, 0, 0, 0]
+    assert run(OTHERS, batch).value.tolist() == [0.7, 0, 0, 0, 0]
+    alone_is_zero = SubtractGroupMean("zero", leave_one_out=True)
+    assert run(alone_is_zero, batch).value.tolist() == [0, 0, 0, 0, 0]
     with pytest.raises(UserError, match="singleton"):
-        SubtractLeaveOneOutMean("error")
+        SubtractGroupMean("error")

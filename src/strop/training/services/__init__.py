@@ -1,0 +1,1 @@
+"""What the trainer offers to parts: one file for each protocol of `strop.services`."""

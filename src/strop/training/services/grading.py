@@ -1,0 +1,147 @@
+"""Grades of rollouts: what the reward functions and the environment give."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import torch
+
+from strop.batch import Batch
+from strop.errors import UserError
+from strop.services import Graded
+from strop.tasks.grader import Failure, Grader, weighted_sum
+from strop.tasks.task import RewardSpec, Task
+from strop.training.graded import with_episodes
+from strop.training.services.log import RunLog
+from strop.training.services.texts import RunTexts
+
+ENVIRONMENT = "environment"  # name of the reward that the episodes themselves give
+
+
+class NoGrader:
+    """Stands where no reward function was given: the environment's rewards are all there is."""
+
+    specs: tuple[RewardSpec, ...] = ()
+
+    def close(self) -> None:
+        """Nothing to end."""
+
+
+@dataclass
+class RunGrading:
+    """The task's rewards. step: what reward functions see as global_step."""
+
+    task: Task
+    grader: Grader | NoGrader
+    texts: RunTexts
+    log: RunLog
+    step: int = 0
+    failures: list[Failure] = field(default_factory=list)  # of this step
+
+    @property
+    def can_grade(self) -> bool:
+        """Whether something scores answers: reward functions or the environment."""
+        return self.task.environment is not None or not isinstance(self.grader, NoGrader)
+
+    @property
+    def reward_names(self) -> tuple[str, ...]:
+        """Names of the rewards in the order of `reward_BM`: an environment's own comes first."""
+        own = (ENVIRONMENT,) if self.task.environment is not None else ()
+        return (*own, *(spec.name for spec in self.grader.specs))
+
+    @property
+    def reward_weights(self) -> tuple[float, ...]:
+        """What each of them counts in the outcome; an environment's own counts 1."""
+        own = (1.0,) if self.task.environment is not None else ()
+        return (*own, *(spec.weight for spec in self.grader.specs))
+
+    def final_answers(self, texts: Sequence[str]) -> list[str | None]:
+        """The final answer in each text. Raises UserError where the task has none."""
+        return self.task.final_answers(texts)
+
+    def check_rewards(self) -> None:
+        """Call the reward functions once, on empty answers, so that a mistake shows before step 1.
+
+        What they return must be one finite number or None each; an exception is left for the run,
+        where it costs its rows. Raises UserError.
+        """
+        if isinstance(self.grader, NoGrader):
+            return
+        for split in (self.task.train, self.task.validation, self.task.heldout):
+            prompts = split[:2]
+            rows = [prompt.columns for prompt in prompts]
+            columns = {name: [row.get(name) for row in rows] for name in _names(rows)}
+            if prompts:
+                self.grader.check(columns)
+            if split is self.task.train:
+                texts = [""] * len(prompts)
+                self.grader.grade(
+                    [p.prompt for p in prompts],
+                    texts,
+                    [()] * len(texts),
+                    columns,
+                    groups=range(len(texts)),
+                    prompt_texts=[self.texts.prompt_text(p.uid) for p in prompts],
+                )
+
+    def grade(self, batch: Batch) -> Graded:
+        """Run the reward functions over the batch's texts, outside this process.
+
+        Where episodes were played, their own rewards are the first component, with weight 1.
+        """
+        if self.task.environment is None:
+            return self._verified(batch)
+        return with_episodes(
+            batch, None if isinstance(self.grader, NoGrader) else self._verified(batch)
+        )
+
+    def grade_beside(self, batch: Batch, opponents: Sequence[str]) -> Graded:
+        """As `grade`, with another answer's text beside each: the reward's column `opponent`.
+
+        Raises UserError where episodes are played or there is no reward function.
+        """
+        if self.task.environment is not None or isinstance(self.grader, NoGrader):
+            raise UserError("answers are compared by a reward function: give --reward and prompts")
+        return self._verified(batch, {"opponent": list(opponents)})
+
+    def _verified(
+        self, batch: Batch, more: Mapping[str, list[Any]] = MappingProxyType({})
+    ) -> Graded:
+        """What the reward functions give; `more`: columns in place of the data's."""
+        assert isinstance(self.grader, Grader)
+        uids = batch["uid_P"][batch["group_B"]].tolist()
+        prompts, texts = self.texts.decoded(batch)
+        rows = [self.texts.row(uid) for uid in uids]
+        columns = {name: [row.get(name) for row in rows] for name in _names(rows)} | dict(more)
+        shown = {uid: self.texts.prompt_text(uid) for uid in set(uids)}
+        grades = self.grader.grade(
+            prompts,
+            texts,
+            self.texts.completion_ids(batch),
+            columns,
+            step=self.step,
+            groups=batch["group_B"].tolist(),
+            prompt_texts=[shown[uid] for uid in uids],
+        )
+        self.failures.extend(grades.failures)
+        for name, values in grades.extra.items():
+            rollouts = batch["rollout_uid_B"].tolist()
+            self.log.log_rollouts(name, dict(zip(rollouts, values, strict=True)))
+        weights = [spec.weight for spec in self.grader.specs]
+        outcome = np.nan_to_num(weighted_sum(grades.scores_BM, weights))
+        failed_B = torch.zeros(batch.size("B"), dtype=torch.bool)
+        failed_B[[failure.row for failure in grades.failures]] = True
+        return Graded(
+            torch.tensor(grades.scores_BM, dtype=torch.float32),
+            torch.tensor(np.where(grades.scored_B, outcome, 0.0), dtype=torch.float32),
+            torch.tensor(grades.scored_B),
+            dict(grades.metrics),
+            failed_B,
+        )
+
+
+def _names(rows: Sequence[Any]) -> list[str]:
+    """Column names of the rows, in order of first appearance."""
+    return list(dict.fromkeys(name for row in rows for name in row))

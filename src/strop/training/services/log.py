@@ -1,0 +1,20 @@
+"""What a step keeps of its rollouts beside their columns."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass
+class RunLog:
+    """Columns of the table of rollouts, by rollout; those of a step go once the next one writes."""
+
+    step: int = 0
+    logged: dict[str, dict[int, Any]] = field(default_factory=dict)
+    _logged_at: int = 0  # step of what is in `logged`
+
+    def log_rollouts(self, name: str, values: Mapping[int, Any]) -> None:
+        """Keep a column, by rollout, until the next step."""
+        if self._logged_at != self.step:
+            self.logged, self._logged_at = {}, self.step
+        self.logged.setdefault(name, {}).update(values)

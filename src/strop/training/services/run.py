@@ -1,0 +1,83 @@
+"""The one object of a run that holds all its services."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from strop.rollout.engines.base import Engine
+from strop.tasks.grader import Grader
+from strop.tasks.task import Task
+from strop.training.limits import Limits
+from strop.training.services.episodes import RunEpisodes
+from strop.training.services.grading import NoGrader, RunGrading
+from strop.training.services.log import RunLog
+from strop.training.services.sampling import RunSampling
+from strop.training.services.scoring import RunScoring
+from strop.training.services.texts import RunTexts
+
+
+@dataclass
+class RunServices:
+    """The task and what parts may ask of the run, under the names of `strop.services.Services`."""
+
+    task: Task
+    limits: Limits
+    texts: RunTexts
+    grading: RunGrading
+    sampling: RunSampling
+    scoring: RunScoring
+    log: RunLog
+    episodes: RunEpisodes
+
+    def score_with(self, policies: dict[str, Any]) -> None:
+        """Score with these policies from now on, and sample at their temperature."""
+        self.sampling.policies = self.scoring.policies = policies
+
+    def attach(self, engine: Engine) -> None:
+        """Sample with this engine, and ask it for what it can tell."""
+        self.sampling.attach(engine)
+
+    def begin_step(self, step: int) -> None:
+        """Forget the costs and failures of the step before."""
+        self.grading.step = self.log.step = step
+        self.sampling.spent = self.scoring.spent = 0
+        self.grading.failures.clear()
+
+    def metrics(self) -> dict[str, float]:
+        """What this step's parts cost beside the rollouts; empty where they asked for nothing."""
+        spent = {
+            "services/tokens_sampled": float(self.sampling.spent),
+            "services/tokens_scored": float(self.scoring.spent),
+        }
+        return {name: tokens for name, tokens in spent.items() if tokens}
+
+    def close(self) -> None:
+        """End the processes of the reward functions."""
+        self.grading.grader.close()
+
+
+def serve(
+    task: Task,
+    tokenizer: Any,
+    grader: Grader | NoGrader,
+    limits: Limits,
+    *,
+    stop_strings: tuple[str, ...] = (),
+    stop_ids: tuple[int, ...] = (),
+    end_ids: tuple[int, ...] = (),
+) -> RunServices:
+    """The services of a task; policies and engine come later.
+
+    stop_ids: tokens that end an answer. end_ids: the one that a given answer is made to end with.
+    """
+    log = RunLog()
+    texts = RunTexts(task, tokenizer, limits, end_ids)
+    return RunServices(
+        task,
+        limits,
+        texts,
+        RunGrading(task, grader, texts, log),
+        RunSampling(limits, {}, task.environment, stop_strings, stop_ids),
+        RunScoring(limits, {}),
+        log,
+        RunEpisodes(task.environment, texts),
+    )

@@ -1,0 +1,61 @@
+"""More answers of the policy, for parts that ask for them beside the rollouts."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from strop.rollout import drive
+from strop.rollout.engines.base import Engine, Finished, Request
+from strop.tasks.environment import EnvironmentSource
+from strop.training.limits import Limits
+
+
+@dataclass
+class RunSampling:
+    """How the rollouts are drawn and end, and their engine. policies: as in RunScoring."""
+
+    limits: Limits
+    policies: dict[str, Any]
+    environment: EnvironmentSource | None = None
+    stop_strings: tuple[str, ...] = ()
+    stop_ids: tuple[int, ...] = ()
+    wanted_statistics: frozenset[str] = frozenset({"logp_model", "entropy"})
+    engine: Engine | None = None
+    can_fork: bool = True
+    spent: int = 0  # tokens that parts asked for in this step
+
+    def attach(self, engine: Engine) -> None:
+        """Sample with this engine, and ask it for what it can tell."""
+        self.engine = engine
+        self.can_fork = "fork" in engine.capabilities
+        self.wanted_statistics &= engine.capabilities
+
+    @property
+    def max_tokens(self) -> int:
+        """Most new tokens of an answer, or of an episode's actions together."""
+        return self.limits.answer_tokens
+
+    @property
+    def action_tokens(self) -> int:
+        """Most tokens of an action in the environment; of an answer where there is none."""
+        return self.environment.make().max_tokens if self.environment else self.max_tokens
+
+    @property
+    def context(self) -> int:
+        """Most tokens of a sequence."""
+        return self.limits.context_tokens
+
+    def request(self, ids: Sequence[int], max_tokens: int, seed: int, **changes: Any) -> Request:
+        """A request to `sample` at the rollouts' temperature, with their ends; fields to change."""
+        plain = Request(
+            tuple(ids), max_tokens, self.policies["current"].temperature, seed=seed,
+            stop_ids=self.stop_ids, stop_strings=self.stop_strings,
+        )  # fmt: skip
+        return replace(plain, **changes)
+
+    def sample(self, requests: Sequence[Request]) -> list[Finished]:
+        """Run requests on the rollouts' engine, with its weights of now; answers in their order."""
+        assert self.engine is not None
+        finished = drive.sample(self.engine, requests)
+        self.spent += sum(len(event.ids) for found in finished for event in found.events)
+        return finished

@@ -1,0 +1,145 @@
+"""Prompts and answers of a run: rows, texts and tokens."""
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from strop.batch import Batch
+from strop.errors import UserError
+from strop.tasks.encode import answer_text, encode_prompt, encode_reworded
+from strop.tasks.task import Prompt, Task
+from strop.training.limits import Limits
+
+
+@dataclass
+class RunTexts:
+    """The task's prompts under a tokenizer. end_ids: what a given answer is made to end with."""
+
+    task: Task
+    tokenizer: Any
+    limits: Limits
+    end_ids: tuple[int, ...] = ()
+    _prompts: dict[int, Prompt] = field(default_factory=dict)
+    _encoded: dict[int, tuple[int, ...]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        splits = (self.task.train, self.task.validation, self.task.heldout)
+        self._prompts = {prompt.uid: prompt for prompt in itertools.chain(*splits)}
+
+    @property
+    def num_tokens(self) -> int:
+        """Number of tokens that the tokenizer knows."""
+        return len(self.tokenizer)
+
+    @property
+    def special_ids(self) -> frozenset[int]:
+        """Tokens that are no text."""
+        return frozenset(self.tokenizer.all_special_ids)
+
+    @property
+    def is_chat(self) -> bool:
+        """Whether prompts are messages of a conversation."""
+        return bool(getattr(self.tokenizer, "chat_template", None))
+
+    def encode(self, text: str) -> tuple[int, ...]:
+        """Token ids of a text, nothing added."""
+        return tuple(self.tokenizer(text, add_special_tokens=False)["input_ids"]) if text else ()
+
+    def decode(self, ids: Sequence[int], special: bool = True) -> str:
+        """The text of token ids; special: with those that are no text."""
+        return str(self.tokenizer.decode(list(ids), skip_special_tokens=not special))
+
+    def prompt(self, uid: int) -> Prompt:
+        """The prompt of a uid."""
+        return self._prompts[uid]
+
+    def row(self, uid: int) -> Mapping[str, Any]:
+        """The columns of a prompt's row in the data."""
+        return self.prompt(uid).columns
+
+    def prompt_ids(self, uid: int) -> tuple[int, ...]:
+        """Token ids of a prompt. Raises UserError when it is too long or cannot be encoded."""
+        if uid not in self._encoded:
+            self._encoded[uid] = self.first_ids(self.prompt(uid))
+        return self._encoded[uid]
+
+    def first_ids(self, prompt: Prompt) -> tuple[int, ...]:
+        """Token ids of what a sequence opens with. Raises UserError as `prompt_ids`."""
+        limits = self.limits
+        room = (limits.prompt_tokens, limits.context_tokens, limits.kept_free)
+        return tuple(encode_prompt(prompt, self.tokenizer, *room))
+
+    def prompt_text(self, uid: int) -> str:
+        """A prompt as the model sees it: the chat template's text for messages."""
+        prompt = self.prompt(uid).prompt
+        return prompt if isinstance(prompt, str) else self.decode(self.prompt_ids(uid))
+
+    def reworded_ids(self, uid: int, words: str, answer: Sequence[int]) -> tuple[int, ...]:
+        """Token ids of a prompt reworded with an answer to it; empty where it has no room."""
+        room = self.limits.context_tokens - self.limits.kept_free
+        said = self.decode(answer, special=False)
+        ids = encode_reworded(self.prompt(uid), words, said, self.tokenizer)
+        return tuple(ids) if len(ids) <= min(room, self.limits.prompt_tokens or room) else ()
+
+    def answer_ids(self, uid: int, column: str = "completion", end: bool = True) -> tuple[int, ...]:
+        """Token ids of a given answer, with its end or without: text, or an assistant's message.
+
+        Empty when the prompt's row has none. Raises UserError when the data have no such column,
+        and for an answer that is no text or longer than an answer may be.
+        """
+        row = self.row(uid)
+        if column not in row:
+            raise UserError(
+                f"the data have no column {column}: give --data FILE whose rows have a prompt and "
+                f"a {column}"
+            )
+        if row[column] is None:
+            return ()
+        text = answer_text(row[column])
+        if not text:
+            raise UserError(
+                f"the {column} of prompt {uid} must be text or one message of an assistant, it is "
+                f"{row[column]!r}"
+            )
+        ids = self.encode(text)
+        size, most = len(ids) + len(self.end_ids), self.limits.answer_tokens
+        if size > most:
+            raise UserError(
+                f"the {column} of prompt {uid} is {size} tokens long, the limit is "
+                f"{most}: raise rollout.max_tokens, or shorten or remove it"
+            )
+        return (*ids, *self.end_ids) if end else ids
+
+    def decoded(self, batch: Batch) -> tuple[list[Any], list[str]]:
+        """Prompts (as given) and decoded answers, one of each per rollout."""
+        uids = batch["uid_P"][batch["group_B"]].tolist()
+        ids = self.completion_ids(batch)
+        texts = self.tokenizer.batch_decode(ids, skip_special_tokens=True) if ids else []
+        prompts = [self.prompt(uid).prompt for uid in uids]
+        for rollout, text in self._other_openings(batch):
+            prompts[rollout] = text
+        return prompts, texts
+
+    def _other_openings(self, batch: Batch) -> list[tuple[int, str]]:
+        """Rollouts of players who did not begin their episode, with what they saw first."""
+        if "episode_B" not in batch:
+            return []
+        uid_B = batch["rollout_uid_B"]  # below 0: a demonstration
+        others = ((batch["episode_B"] != uid_B) & (uid_B >= 0)).nonzero().squeeze(1)
+        found = []
+        for rollout in others.tolist():
+            rows_T = batch["rollout_T"] == rollout
+            shown_T = rows_T & (batch["mask_T"] & rows_T).cumsum(0).eq(0)
+            found.append((rollout, self.decode(batch["id_T"][shown_T].tolist(), special=False)))
+        return found
+
+    def completion_ids(self, batch: Batch) -> list[list[int]]:
+        """Token ids that the policy generated, per rollout."""
+        mask_T = batch["mask_T"]
+        if batch.size("B") == 0:
+            return []
+        flat = batch["id_T"][mask_T].cpu()
+        return [piece.tolist() for piece in torch.split(flat, batch["length_B"].tolist())]
