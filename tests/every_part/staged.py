@@ -85,7 +85,7 @@ def over_prompts(batch: Batch, world: Any, seed: int) -> Batch:
         uid_P=torch.tensor(world.pool)[: batch.size("P")],
         index_K=segments.order_within(batch["rollout_K"], batch.size("B")),
         state_K=torch.tensor(state_K, dtype=torch.int64),
-        reward_BM=batch["reward_BM"][:, : len(services.reward_names)],
+        reward_BM=batch["reward_BM"][:, : len(services.grading.reward_names)],
     )
 
 
@@ -123,7 +123,7 @@ class Stages:
 
     def close(self) -> None:
         for world in self.worlds.values():
-            world.services.grader.close()
+            world.services.close()
             world.engine.close()
 
 

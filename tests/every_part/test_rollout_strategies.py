@@ -17,7 +17,7 @@ KEEPING = [e for e in ENTRIES if hasattr(e.load(), "init")]
 
 def engine_for(world):
     """Tokens are likely or not by the two before them; an answer ends after a few."""
-    number = len(world.services.tokenizer)
+    number = world.services.texts.num_tokens
 
     def probabilities(tokens):
         weights = torch.tensor([(7 * n + sum(tokens[-2:])) % 5 + 0.5 for n in range(number)])
@@ -25,7 +25,7 @@ def engine_for(world):
         weights[1] = 4.0  # the end
         return (weights / weights.sum()).tolist()
 
-    return TableEngine(probabilities, text=lambda ids: world.services.tokenizer.decode(list(ids)))
+    return TableEngine(probabilities, text=lambda ids: world.services.texts.decode(ids))
 
 
 def rolled(place, draws, state=None, seed=0, step=1, engine=None):
@@ -56,7 +56,7 @@ def test_a_batch_has_the_columns_that_it_writes_and_the_groups_that_were_drawn(e
     groups = zip(batch["uid_P"].tolist(), batch["draw_P"].tolist(), strict=True)
     assert list(groups) == [(draw.uid, draw.draw) for draw in draws]
     for uid, group in zip(batch["uid_P"].tolist(), range(len(draws)), strict=True):
-        prompt = list(place.world.services.prompt_ids(uid))
+        prompt = list(place.world.services.texts.prompt_ids(uid))
         assert int((batch["group_B"] == group).sum()) >= draws[group].num_rollouts
         for row in (batch["group_B"] == group).nonzero().squeeze(1).tolist():
             own_T = batch["rollout_T"] == row
@@ -75,7 +75,7 @@ def test_policy_tokens_have_log_probabilities_of_the_engine_and_a_limit(entry, s
             value_T = batch[name][mask_T]
             assert (value_T[~value_T.isnan()] <= 1e-6).all()
     assert batch["rollout_uid_B"].unique().numel() == batch.size("B")
-    assert (batch["length_B"] <= place.world.services.max_tokens).all()
+    assert (batch["length_B"] <= place.world.services.limits.answer_tokens).all()
 
 
 @every_part
