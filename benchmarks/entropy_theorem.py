@@ -107,7 +107,7 @@ def theorem(logq_TV: Tensor, id_T: Tensor) -> tuple[Tensor, Tensor]:
 def gradients(world: World, algorithm: Any, batch: Batch, keep_T: Tensor) -> list[Tensor]:
     """Of the loss over `keep_T`, divided by the number of all policy tokens; one per weight."""
     chosen = batch.set(gradient_T=keep_T, denominator_T=batch["mask_T"])
-    Learner(world.policy, None, STEP, generators(0, 1)).apply(
+    Learner(world.act(algorithm), STEP, generators(0, 1)).apply(
         list(algorithm.terms), chosen, 0, Tally()
     )
     weights = list(world.policy.parameters())
@@ -123,7 +123,7 @@ def entropies(world: World, batch: Batch, before_B: Tensor | None = None) -> tup
     With `before_B`, the log-probabilities under the policy that sampled, rollouts weigh
     exp(now - before): the mean is that of the present policy.
     """
-    columns = world.policy.columns(batch, ("entropy_T", "logp_T"))
+    columns = world.policy.columns(batch, ("entropy_T", "logp_T"), 1.0)
     key_T, num = batch["rollout_T"], batch.size("B")
     entropy_B = segments.total(columns["entropy_T"].double(), key_T, num, batch["mask_T"])
     logp_B = segments.total(columns["logp_T"].double(), key_T, num, batch["mask_T"])

@@ -53,7 +53,7 @@ def train_step(world: World, algorithm: Algorithm, state: Mapping[str, Any], ste
     knobs = state.get("knobs", {})
     algorithm = algorithm.with_knobs({k: v for k, v in knobs.items() if k != LR})
     algorithm = algorithm.at_step(step, world.num_steps)
-    world.set_temperature(algorithm.rollout.part.temperature)
+    models = world.act(algorithm)
 
     # 1 to 4
     about = world.run_columns(algorithm, step)
@@ -64,7 +64,7 @@ def train_step(world: World, algorithm: Algorithm, state: Mapping[str, Any], ste
     # 5
     with clock("refresh"):
         wanted = wanted_columns(algorithm)
-        batch = refresh(batch, wanted, world.policy, world.reference, world.critic)
+        batch = refresh(batch, wanted, models)
         batch = chains.write("probes", algorithm.probes, batch)
 
     # 6 and 7
@@ -75,8 +75,7 @@ def train_step(world: World, algorithm: Algorithm, state: Mapping[str, Any], ste
     # 8
     lr = knobs[LR] if LR in knobs else world.lr_at(step)
     with clock("update"):
-        learner = Learner(world.policy, world.reference, lr, rng_of, world.critic)
-        learned = learner.learn(algorithm, batch)
+        learned = Learner(models, lr, rng_of).learn(algorithm, batch)
         world.engine.load_weights(None, step)
     metrics.update(step_metrics(batch), **learned.metrics)
 

@@ -1,5 +1,7 @@
 """Gains of answers and of feedback against forward passes of the whole model, token by token."""
 
+from functools import partial
+
 import pytest
 import torch
 from builders import run
@@ -61,7 +63,7 @@ def services(policy, rows=ANSWERS, context=64, frame=("", "")):
 
     return FakeServices(
         FakeTexts(pieces=PIECES, rows=dict(enumerate(rows))),
-        scoring=FakeScoring(policy.columns, context),
+        scoring=FakeScoring(partial(policy.columns, temperature=1.0), context),
         episodes=Episodes(),
     )
 
@@ -113,7 +115,7 @@ def test_without_an_answer_or_room_there_is_no_gain(policy):
 
 def gains(policy, **options):
     batch = rollouts()
-    logp_old_T = policy.columns(batch, ("logp_T",))["logp_T"]
+    logp_old_T = policy.columns(batch, ("logp_T",), 1.0)["logp_T"]
     asked = services(policy, **options)
     batch = batch.set(logp_old_T=logp_old_T)
     return run(MeasureFeedbackGain("0("), batch, services=asked).value, asked

@@ -19,7 +19,7 @@ PROMPTS = ([5, 9, 3, 7, 12, 4], [6, 8, 11])
 def policy(tmp_path_factory):
     folder = save_model(tmp_path_factory.mktemp("model"))
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-    return Policy(model, temperature=0.7)
+    return Policy(model)
 
 
 def rollouts() -> Batch:
@@ -59,7 +59,7 @@ def test_is_the_confidence_in_the_least_likely_tokens(policy, share):
 
     def score(batch, name, names):
         calls.append((batch.size("B"), batch.size("T"), name))
-        return policy.columns(batch, names)
+        return policy.columns(batch, names, 0.7)
 
     probe = MeasurePromptConfidence(share)
     found = probe(rollouts(), SimpleNamespace(score=score))
@@ -77,5 +77,5 @@ def test_a_prompt_of_one_token_is_certain(policy):
             "draw_P": torch.zeros(1),
         }
     )  # fmt: skip
-    score = SimpleNamespace(score=lambda batch, _, names: policy.columns(batch, names))
+    score = SimpleNamespace(score=lambda batch, _, names: policy.columns(batch, names, 0.7))
     assert MeasurePromptConfidence()(batch, score).tolist() == [1.0]

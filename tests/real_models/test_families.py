@@ -82,7 +82,7 @@ def test_the_trainers_gradient_is_that_of_autograd_on_the_whole_model(family, ba
     expected = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
     model.zero_grad()
 
-    policy = Policy(model, temperature=TEMPERATURE, token_budget=24)
+    policy = Policy(model, token_budget=24)
     micros = policy.micro_batches(batch)
     assert len(micros) > 1
     for index_B in micros:
@@ -93,7 +93,7 @@ def test_the_trainers_gradient_is_that_of_autograd_on_the_whole_model(family, ba
         def slices(rows, _, known=known):
             return {name: value[rows] for name, value in known.items()}
 
-        policy.push(micro, NAMES, slices, whole=False)
+        policy.push(micro, NAMES, slices, False, TEMPERATURE)
     for name, parameter in model.named_parameters():
         ours = parameter.grad if parameter.grad is not None else torch.zeros_like(parameter)
         theirs = expected.get(name, torch.zeros_like(parameter))

@@ -21,6 +21,7 @@ from strop.rollout.sample_independently import SampleIndependently
 from strop.training.learn import Learner
 from strop.training.policy import Policy
 from strop.training.seeds import generators
+from strop.training.step_models import StepModels
 
 REWARDS = torch.tensor([1.0, 0, 0, 0, 1, 1, 1, 0], dtype=torch.float64)
 GROUPS = torch.tensor([0] * 4 + [1] * 4)
@@ -129,16 +130,16 @@ def test_a_plan_is_sent_what_its_update_recomputed_and_measured(run):
     batch = batch.set(id_T=batch["id_T"] % 20 + 1)
     batch = stages(algorithm, batch)
     policy: Policy = run.world.policy
-    learner = Learner(policy, None, 1e-2, generators(0, 1))
+    learner = Learner(StepModels(policy, 1.0), 1e-2, generators(0, 1))
     told = []
 
     class Listening(UpdateTurnByTurn):
         def carried(self, factor_B, change_T, rollout_T, chosen_T):
-            now = policy.columns(batch, ("logp_T",))["logp_T"]
+            now = policy.columns(batch, ("logp_T",), 1.0)["logp_T"]
             told.append((change_T, chosen_T, now))
             return super().carried(factor_B, change_T, rollout_T, chosen_T)
 
-    before = policy.columns(batch, ("logp_T",))["logp_T"]
+    before = policy.columns(batch, ("logp_T",), 1.0)["logp_T"]
     learner.learn(dataclasses.replace(algorithm, plan=Use(Listening())), batch)
     assert len(told) == int(batch["index_K"].max()) + 1
     for change_T, chosen_T, now in told:

@@ -59,7 +59,7 @@ def test_the_loss_is_the_mean_over_all_tokens_of_the_answers_ends_included(lab, 
     batch = run.algorithm.rollout.part.read(_draws(run, 2), services.texts)
     ends = batch["id_T"][batch["rollout_T"].diff(append=torch.tensor([9])) != 0]
     assert set(ends.tolist()) == {services.texts.end_ids[0]}
-    logp_T = policy.columns(batch, ("logp_T",))["logp_T"]
+    logp_T = policy.columns(batch, ("logp_T",), 1.0)["logp_T"]
     expected = -float(logp_T[batch["mask_T"]].mean())
     seen = runner.go(run).seen[-1]
     assert seen["policy_loss"] == pytest.approx(expected, rel=1e-4)

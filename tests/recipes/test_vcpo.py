@@ -161,13 +161,15 @@ def test_norms_are_those_of_the_gradient_of_the_summed_log_probability(
     """
     monkeypatch.setattr(rollout_gradients, "MOST_BYTES", most_bytes)
     model = load(str(lab.model), dtype="float64").model
-    policy = Policy(model, temperature=1.3)
+    policy = Policy(model)
     batch = ragged_batch(4, groups=(3, 1, 4), unscored=(5,), num_turns=(1, 1))
     batch = batch.set(id_T=batch["id_T"] % 20, reward_B=batch["reward_B"].nan_to_num())
     batch = batch.set(reward_B=torch.where(batch["group_B"] == 0, 0.5, batch["reward_B"]))
-    logp_T = policy.columns(batch, ("logp_T",))["logp_T"].double()
+    logp_T = policy.columns(batch, ("logp_T",), 1.3)["logp_T"].double()
     batch = batch.set(logp_old_T=logp_T)
-    services = FakeServices(scoring=FakeScoring(norms=partial(gradient_norms, policy)))
+    services = FakeServices(
+        scoring=FakeScoring(norms=partial(gradient_norms, policy, temperature=1.3))
+    )
     use = Use(MeasureRolloutGradients())
     found = parts.write(batch, use, parts.call(use, batch, services=services))
     learnt = (batch["group_B"] == 2) & batch["scored_B"]
@@ -212,16 +214,16 @@ def test_norms_with_adapters_and_of_a_model_that_cannot_be_mapped_over(lab, monk
     policy = Policy(model)
     batch = ragged_batch(5, groups=(4,), unscored=())
     batch = batch.set(id_T=batch["id_T"] % 20)
-    together = gradient_norms(policy, batch)
+    together = gradient_norms(policy, batch, 1.0)
     monkeypatch.setattr(rollout_gradients, "MOST_BYTES", 0)
-    torch.testing.assert_close(together, gradient_norms(policy, batch))
+    torch.testing.assert_close(together, gradient_norms(policy, batch, 1.0))
     monkeypatch.setattr(rollout_gradients, "MOST_BYTES", 2**29)
 
     def refuses(*arguments):
         raise RuntimeError("no batching rule")
 
     monkeypatch.setattr(rollout_gradients, "vmap", refuses)
-    torch.testing.assert_close(together, gradient_norms(policy, batch))
+    torch.testing.assert_close(together, gradient_norms(policy, batch, 1.0))
     assert (together > 0).all()
 
     def is_full(*arguments):
@@ -229,7 +231,7 @@ def test_norms_with_adapters_and_of_a_model_that_cannot_be_mapped_over(lab, monk
 
     monkeypatch.setattr(rollout_gradients, "vmap", is_full)
     with pytest.raises(RuntimeError, match="out of memory"):
-        gradient_norms(policy, batch)
+        gradient_norms(policy, batch, 1.0)
     monkeypatch.undo()
     masked = batch.set(mask_T=torch.zeros_like(batch["mask_T"]))
-    assert gradient_norms(policy, masked).tolist() == [0.0] * 4
+    assert gradient_norms(policy, masked, 1.0).tolist() == [0.0] * 4

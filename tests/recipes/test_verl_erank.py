@@ -19,6 +19,7 @@ from strop.recipes.verl_erank import verl_erank
 from strop.training.limits import Limits
 from strop.training.policy import Policy
 from strop.training.services.scoring import RunScoring
+from strop.training.step_models import StepModels
 
 CROSS = torch.tensor([[1.0, 0], [0, 1], [-1, 0], [0, -1]])
 RANKS = ("rank_B", "rank_speed_B", "rank_turn_B")
@@ -103,7 +104,7 @@ def test_states_are_the_models_own_in_any_split(policy):
     batch = ragged_batch(1, num_turns=(1, 2))
     batch = batch.set(id_T=batch["id_T"] % 20 + 3)
     part = MeasureStateRanks(stride=2)
-    scoring = RunScoring(Limits(8, 64), {"current": policy})
+    scoring = RunScoring(Limits(8, 64), StepModels(policy, 1.0))
     found = run(part, batch, services=FakeServices(scoring=scoring)).value
     start = 0
     for row, size in enumerate(batch["size_B"].tolist()):

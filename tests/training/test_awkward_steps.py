@@ -59,7 +59,7 @@ def test_sampler_and_trainer_follow_a_schedule_of_the_temperature(
     raw = lab.raw(training={"steps": 3}, algorithm={"rollout.temperature": "linear(1.5, 0.5)"})
     run = runner.start(raw, tmp_path / "run")
     seen = [row for row in runner.go(run).seen if "loss" in row]
-    assert run.world.policy.temperature == 0.5
+    assert run.world.services.scoring.now.temperature == 0.5
     for row in seen:
         assert row["sampling/sampling_logp_difference/mean"] < 1e-5
 

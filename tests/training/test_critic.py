@@ -24,6 +24,7 @@ from strop.training.critic import critic_metrics, make_critic
 from strop.training.policy import Policy
 from strop.training.seeds import generators
 from strop.training.setup import load_model, load_prompts, make_world
+from strop.training.step_models import StepModels
 
 TWO_HEADS = """
 import dataclasses
@@ -96,10 +97,14 @@ def world(tmp_path_factory):
     world.services.close()
 
 
+def models_of(world):
+    return StepModels(world.policy, 1.0, critic=world.critic)
+
+
 def gradient(world, terms, batch, token_budget=10**6):
     """Gradients of policy and heads of one update over the batch."""
     world.policy.token_budget = token_budget
-    learner = learn.Learner(world.policy, None, 0.0, generators(0, 1), world.critic)
+    learner = learn.Learner(models_of(world), 0.0, generators(0, 1))
     learner.apply(list(terms), batch, 0, Tally())
     found = {}
     for model in (world.policy.model, world.critic.heads):
@@ -195,7 +200,7 @@ def test_a_critic_without_rows_takes_no_step(world):
     world, algorithm, batch = world
     low = [term for term in algorithm.terms if term.name == "low"]
     cut = batch.set(truncated_B=torch.ones_like(batch["truncated_B"]))
-    learner = learn.Learner(world.policy, None, 0.0, generators(0, 1), world.critic)
+    learner = learn.Learner(models_of(world), 0.0, generators(0, 1))
     assert learner.apply(low, cut, 0, Tally()) == []
     assert learner.apply(low, batch, 0, Tally()) == ["critic"]
     world.critic.heads.zero_grad()

@@ -68,7 +68,7 @@ def test_training_evaluation_and_sampling_open_it(lab, deep, runner, tmp_path):
     run = runner.whole(with_engine(lab, kind="deep", depth=3), tmp_path / "run")
     assert type(run.world.engine) is DeepEngine
     assert run.world.engine.depth == 3
-    assert run.world.services.engine is run.world.engine
+    assert run.world.services.sampling.engine is run.world.engine
     assert DeepEngine.closed > 0
     runner.whole(with_engine(lab), tmp_path / "local")
     assert without_times(tmp_path / "run") == without_times(tmp_path / "local")

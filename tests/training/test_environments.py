@@ -116,7 +116,7 @@ def test_engine_and_trainer_agree_on_every_token(task):
     for name in ("id_T", "mask_T", "turn_T", "reward_K", "state_K", "done_K", "truncated_B"):
         assert forked[name].equal(submitted[name]), name
     assert forked.size("K") > forked.size("B")
-    now = refresh(forked, ("logp_old_T", "entropy_old_T"), world.policy, None)
+    now = refresh(forked, ("logp_old_T", "entropy_old_T"), world.act(algorithm))
     mask_T = now["mask_T"]
     for batch in batches:
         gap = (now["logp_old_T"] - batch["logp_sampler_T"])[mask_T].abs().max()

@@ -61,7 +61,7 @@ def test_engine_and_trainer_agree_on_every_token_of_every_seat(task):
     for name in ("id_T", "mask_T", "turn_T", "reward_K", "state_K", "player_B", "episode_B"):
         assert forked[name].equal(submitted[name]), name
     assert forked.size("K") > forked.size("B")
-    now = refresh(forked, ("logp_old_T",), world.policy, None)
+    now = refresh(forked, ("logp_old_T",), world.act(algorithm))
     mask_T = now["mask_T"]
     assert (now["logp_old_T"] - forked["logp_sampler_T"])[mask_T].abs().max() < 1e-4
 

@@ -83,7 +83,7 @@ def taken(policy):
 def gradient(world, algorithm, batch, token_budget=10**6):
     """Of one update over the batch."""
     world.policy.token_budget = token_budget
-    learner = learn.Learner(world.policy, world.reference, 0.0, generators(0, 1))
+    learner = learn.Learner(world.act(algorithm), 0.0, generators(0, 1))
     learner.apply(list(algorithm.terms), batch, 0, Tally())
     return taken(world.policy)
 
@@ -106,7 +106,7 @@ def stage(request, own_lab):
     """A batch with ratios off 1, a reference off the policy, and one rollout without gradient."""
     world, algorithm, batch, _ = sampled(own_lab, request.param)
     rng = torch.Generator().manual_seed(1)
-    logp_T = world.policy.columns(batch, ("logp_T",))["logp_T"]
+    logp_T = world.policy.columns(batch, ("logp_T",), 1.0)["logp_T"]
 
     def near(width):
         noise_T = torch.randn(logp_T.shape, generator=rng, dtype=torch.float64)
@@ -153,7 +153,7 @@ def test_any_number_of_sequences_at_once(own_lab):
 def test_a_lone_update_takes_its_own_log_probabilities_as_the_old_ones(case, own_lab):
     world, algorithm, batch, short = sampled(own_lab, case)
     assert "logp_old_T" not in batch
-    logp_T = world.policy.columns(batch, ("logp_T",))["logp_T"]
+    logp_T = world.policy.columns(batch, ("logp_T",), 1.0)["logp_T"]
     refreshed = gradient(world, algorithm, batch.set(logp_old_T=logp_T))
     same(short, refreshed, tolerance=1e-12)
 

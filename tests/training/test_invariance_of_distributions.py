@@ -40,7 +40,7 @@ def stage(request, own_lab):
         world.services.close()
     taken(world.policy)
     rng = torch.Generator().manual_seed(1)
-    logp_T = world.policy.columns(batch, ("logp_T",))["logp_T"]
+    logp_T = world.policy.columns(batch, ("logp_T",), 1.0)["logp_T"]
     noise_T = torch.randn(logp_T.shape, generator=rng, dtype=torch.float64)
     off_T = batch["rollout_T"] != 2
     batch = batch.set(

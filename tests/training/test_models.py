@@ -149,6 +149,7 @@ def gradients(loaded, batch):
             ("logp_T", "entropy_T"),
             lambda rows, columns: {n: torch.ones_like(c) for n, c in columns.items()},
             whole=False,
+            temperature=1.0,
         )
     return [p.grad for p in loaded.model.parameters()], kept
 

@@ -15,7 +15,7 @@ def test_requests_of_parts_run_on_the_rollouts_engine_and_are_counted(lab, tmp_p
     runner = Runner()
     run = runner.start(lab.raw("spo_chain"), tmp_path / "run")
     services = run.world.services
-    services.scoring.policies["current"].temperature = 0.7
+    run.world.act(run.algorithm.with_knobs({"rollout.sample_independently.temperature": 0.7}))
     requests = [services.sampling.request((4, 5, 6), 5, seed) for seed in range(6)]
     assert all(r.temperature == 0.7 and r.stop_ids == services.sampling.stop_ids for r in requests)
     assert services.sampling.request((4,), 5, 0, temperature=0.1).temperature == 0.1

@@ -147,7 +147,7 @@ def test_fresh_actions_stand_where_stored_ones_stood(stepped):
     fresh_T = (batch["origin_T"] == 0) & batch["mask_T"]
     assert fresh_T.equal(batch["gradient_T"])
     assert (batch["version_T"][fresh_T] == 1).all()
-    found = world.policy.columns(batch, ("logp_T",))["logp_T"]
+    found = world.policy.columns(batch, ("logp_T",), 2.0)["logp_T"]
     assert torch.allclose(found[fresh_T], batch["logp_sampler_T"][fresh_T], atol=1e-4)
 
 
@@ -178,7 +178,7 @@ def test_slow_copies_follow_after_every_update(stepped):
             weight.fill_(2.0).add_(torch.randn(weight.shape, generator=rng))
             slow.fill_(1.0)
     terms = [term for term in algorithm.at_step(1, 1).terms if term.learner == "critic"]
-    learner = learn.Learner(world.policy, None, 0.0, generators(0, 1), critic)
+    learner = learn.Learner(world.act(algorithm), 0.0, generators(0, 1))
     learner.apply(terms, batch, 0, Tally())
     critic.update(0.0)  # weights stay: 1 and w make 1.1 of w = 2
     for weight, slow in zip(critic.heads.parameters(), critic.slow.parameters(), strict=True):
@@ -193,7 +193,7 @@ def test_slow_copies_follow_after_every_update(stepped):
 def test_targets_are_taken_anew_within_a_step(stepped):
     world, algorithm, batch = stepped
     algorithm = algorithm.at_step(2, 4)
-    learner = learn.Learner(world.policy, None, 0.0, generators(0, 2), world.critic)
+    learner = learn.Learner(world.act(algorithm), 0.0, generators(0, 2))
     with torch.no_grad():
         world.critic.slow.outer_bias.fill_(3.0)
         world.critic.slow.outer.fill_(0.0)

@@ -190,7 +190,7 @@ def make_critic(
 
     Its weights are float32 or wider, whatever the model's are. target_tau 0: no slow copies.
     """
-    weight = policy.head().weight
+    weight = policy.head(1.0).weight
     width = weight.shape[1]
     dtype = torch.promote_types(weight.dtype, torch.float32)
     heads = ValueHeads(columns, width, hidden_size or width, dtype, seed).to(policy.device)

@@ -31,6 +31,7 @@ from strop.part import Update
 from strop.training.critic import Critic, critic_metrics
 from strop.training.policy import Policy
 from strop.training.refresh import refresh
+from strop.training.step_models import StepModels
 
 
 @dataclass
@@ -43,17 +44,14 @@ class Learned:
 
 @dataclass
 class Learner:
-    """The models behind the updates: the trained policy and, where something reads them, a
-    reference and a critic.
+    """Moves the models of a step by its updates.
 
-    rng_of(label, update) gives a fresh generator for a part in an update.
+    lr: of the policy. rng_of(label, update) gives a fresh generator for a part in an update.
     """
 
-    policy: Policy
-    reference: Policy | None
+    models: StepModels
     lr: float
     rng_of: Any
-    critic: Critic | None = None
 
     def learn(self, algorithm: Algorithm, batch: Batch) -> Learned:
         """Run the plan on a batch with advantage_T, gradient_T and denominator_T."""
@@ -88,7 +86,7 @@ class Learner:
         terms = _terms_of(algorithm, update)
         chosen = _rows_of(batch, update)
         if plain := [name for name in update.before if name != "advantage_T"]:
-            chosen = refresh(chosen, plain, self.policy, self.reference, self.critic)
+            chosen = refresh(chosen, plain, self.models)
         if "advantage_T" in update.before:
             assert update.factor_T is None, "a factor is of the advantages that the step began with"
             chosen = self._credited_anew(algorithm, chosen, number)
@@ -114,7 +112,7 @@ class Learner:
             return {}
         measured = {name: chosen[name] for name in update.before}
         if update.after:
-            measured |= self.policy.columns(chosen, update.after)
+            measured |= self.models.columns("current", chosen, update.after)
         return _spread(batch, update, measured)
 
     def _credited_anew(self, algorithm: Algorithm, batch: Batch, number: int) -> Batch:
@@ -126,7 +124,7 @@ class Learner:
         reads = algorithm.reads(("probes", "advantage"))
         heads = algorithm.value_columns()
         values = {name for head in heads for name in (head, slow_value(head)) if name in reads}
-        batch = refresh(batch, values, self.policy, self.reference, self.critic)
+        batch = refresh(batch, values, self.models)
         again = [
             use for use in algorithm.probes if values & {read.column for read in parts.reads(use)}
         ]
@@ -141,9 +139,9 @@ class Learner:
 
     def _model(self, learner: str) -> Policy | Critic:
         if learner == "policy":
-            return self.policy
-        assert self.critic is not None, "a term trains a critic, but the run has none"
-        return self.critic
+            return self.models.policy
+        assert self.models.critic is not None, "a term trains a critic, but the run has none"
+        return self.models.critic
 
     def apply(self, terms: list[Term], batch: Batch, number: int, tally: Tally) -> list[str]:
         """Add the gradient of the terms over `batch` to the weights' gradients.
@@ -198,6 +196,7 @@ class Learner:
                     names,
                     adjoints_of,
                     whole,
+                    self.models.temperature,
                     distributions=kernel.distributions(terms, View(compact)),
                     others=self._others(terms, micro),
                 )
@@ -214,7 +213,8 @@ class Learner:
         tally: Tally,
     ) -> Batch:
         """The batch with the adjoints of all its rows as columns `adjoint:<name>`."""
-        columns = model.columns(prepared, names)
+        own = "critic" if isinstance(model, Critic) else "current"
+        columns = self.models.columns(own, prepared, names)
         mask_T = prepared["mask_T"]
         values = {name: column[mask_T] for name, column in columns.items()}
         found = self._asked(terms, prepared.narrow(mask_T), number, tally)(slice(None), values)
@@ -252,11 +252,12 @@ class Learner:
         }
         if not wanted:
             return {}
-        if wanted != {"logq_ref_TV"} or self.reference is None:
+        reference = self.models.reference
+        if wanted != {"logq_ref_TV"} or reference is None:
             raise RuntimeError(f"no policy for {', '.join(sorted(wanted))}")
         with torch.no_grad():
-            hidden, _ = self.reference.hidden(micro)
-        return {"logq_ref_TV": (self.reference.head(), hidden)}
+            hidden, _ = reference.hidden(micro)
+        return {"logq_ref_TV": (reference.head(self.models.temperature), hidden)}
 
 
 def _terms_of(algorithm: Algorithm, update: Update) -> list[Term]:

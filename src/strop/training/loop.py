@@ -186,6 +186,7 @@ def _evaluated(run: Run, evaluator: Evaluator, metrics: dict[str, float]) -> dic
     if not prompts:
         return metrics
     now = run.algorithm.at_step(max(run.done, 1), run.config.training.steps)
+    run.world.act(now)
     with run.world.engine.newest():
         found = evaluator(run.world, now, "validation", prompts)
     return {**metrics, **found, "timing_s/eval": time.perf_counter() - begun}

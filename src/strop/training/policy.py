@@ -23,12 +23,11 @@ AdjointsOf = Callable[[slice, dict[str, Tensor]], Mapping[str, Tensor]]
 class Policy:
     """A causal model that is trained, or a frozen one that is only scored.
 
-    temperature: of the sampler; all columns are taken at it. token_budget: padded tokens of one
-    forward pass. switch: what holds during a forward pass, such as adapters being off.
+    token_budget: padded tokens of one forward pass. switch: what holds during a forward pass, such
+    as adapters being off. Columns are of the logits divided by a temperature, that of the rollouts.
     """
 
     model: Any
-    temperature: float = 1.0
     token_budget: int = 16384
     optimiser: torch.optim.Optimizer | None = None
     max_grad_norm: float = 1.0
@@ -46,14 +45,15 @@ class Policy:
         return batch.split(self.token_budget)
 
     @torch.no_grad()
-    def columns(self, batch: Batch, names: Sequence[str]) -> dict[str, Tensor]:
+    def columns(self, batch: Batch, names: Sequence[str], temperature: float) -> dict[str, Tensor]:
         """Current columns [T] of every policy token, 0 elsewhere, without gradient."""
         batch = batch.to(self.device)
-        wide = torch.promote_types(self.head().weight.dtype, torch.float32)
+        own = self.head(temperature)
+        wide = torch.promote_types(own.weight.dtype, torch.float32)
         empty = torch.zeros(batch.size("T"), dtype=wide, device=self.device)
         found = {name: empty.clone() for name in names}
         for rows, hidden, ids in self.states(batch):
-            values = head.columns(self.head(), hidden, ids, tuple(names))
+            values = head.columns(own, hidden, ids, tuple(names))
             for name, value in values.items():
                 found[name][rows] = value
         return found
@@ -70,6 +70,7 @@ class Policy:
         names: Sequence[str],
         adjoints_of: AdjointsOf,
         whole: bool,
+        temperature: float,
         distributions: Mapping[str, head.Distribution] | None = None,
         others: Mapping[str, tuple[head.Head, Tensor]] | None = None,
     ) -> dict[str, Tensor]:
@@ -79,17 +80,17 @@ class Policy:
         columns are measured first over the same hidden states.
         """
         hidden, ids = self.hidden(micro)
-        chosen = adjoints_of
+        own, chosen = self.head(temperature), adjoints_of
         if whole:
             with torch.no_grad():
-                values = head.columns(self.head(), hidden.detach(), ids, tuple(names))
+                values = head.columns(own, hidden.detach(), ids, tuple(names))
             known = adjoints_of(slice(None), values)
 
             def chosen(rows: slice, _: dict[str, Tensor]) -> Mapping[str, Tensor]:
                 return {name: adjoint[rows] for name, adjoint in known.items()}
 
         loss, values = head.push_loss(
-            self.head(), hidden, ids, chosen, tuple(names),
+            own, hidden, ids, chosen, tuple(names),
             distributions=distributions or {}, others=others or {},
         )  # fmt: skip
         loss.backward()
@@ -119,9 +120,9 @@ class Policy:
         position_T = mask_T.nonzero().squeeze(1) - start_B[rollout_T]
         return states, rollout_T, position_T
 
-    def head(self) -> head.Head:
-        """The model's head at the sampling temperature."""
-        return head_of(self.model, self.temperature)
+    def head(self, temperature: float) -> head.Head:
+        """The model's head at a temperature."""
+        return head_of(self.model, temperature)
 
     def token_rows(self, batch: Batch, index_B: Tensor) -> Tensor:
         """Token rows of `batch` that belong to the policy tokens of the rollouts `index_B`."""

@@ -11,7 +11,7 @@ from strop.columns import OF_POLICY, REFRESHED, is_value, old_value, slow_value
 from strop.errors import UserError
 from strop.seams import STAGES
 from strop.training.critic import Critic
-from strop.training.policy import Policy
+from strop.training.step_models import StepModels
 
 
 def wanted_columns(algorithm: Algorithm) -> frozenset[str]:
@@ -32,31 +32,25 @@ def wanted_columns(algorithm: Algorithm) -> frozenset[str]:
     return frozenset((wanted & (REFRESHED | copies)) | values)
 
 
-def refresh(
-    batch: Batch,
-    names: Iterable[str],
-    policy: Policy,
-    reference: Policy | None,
-    critic: Critic | None = None,
-) -> Batch:
+def refresh(batch: Batch, names: Iterable[str], models: StepModels) -> Batch:
     """`batch` with the columns `names` computed under the weights of policy, reference or critic.
 
     Raises UserError for the reference's columns when the run keeps no reference.
     """
     wanted = set(names)
     if values := {name for name in wanted if is_value(name)}:
-        batch = _with_values(batch, values, critic)
+        batch = _with_values(batch, values, models.critic)
         wanted -= values
     if unknown := sorted(wanted - OF_POLICY.keys() - {"logp_ref_T"}):
         raise UserError(f"{', '.join(unknown)} cannot be computed anew during a step")
     ours = {name: OF_POLICY[name] for name in sorted(wanted) if name in OF_POLICY}
     if ours:
-        found = policy.columns(batch, sorted(set(ours.values())))
+        found = models.columns("current", batch, sorted(set(ours.values())))
         batch = batch.set(**{name: found[current] for name, current in ours.items()})
     if "logp_ref_T" in wanted:
-        if reference is None:
+        if models.reference is None:
             raise UserError("a part reads logp_ref_T, but the run keeps no reference policy")
-        batch = batch.set(logp_ref_T=reference.columns(batch, ("logp_T",))["logp_T"])
+        batch = batch.set(logp_ref_T=models.columns("ref", batch, ("logp_T",))["logp_T"])
     return batch
 
 

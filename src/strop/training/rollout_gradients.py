@@ -18,10 +18,10 @@ REFUSED = re.compile(r"vmap|functorch|batching rule|data pointer", re.IGNORECASE
 MOST_BYTES = 512 * 2**20  # of gradients and logits that are held at once
 
 
-def gradient_norms(policy: Policy, batch: Batch) -> Tensor:
+def gradient_norms(policy: Policy, batch: Batch, temperature: float) -> Tensor:
     """Norm [B] of the gradient of each rollout's summed log-probability in the trained weights.
 
-    At the sampling temperature. Several rollouts at once where their gradients fit into memory and
+    At the rollouts' temperature. Several rollouts at once where their gradients fit into memory and
     the model can be mapped over, else one by one; the numbers are the same. No gradient is left
     behind. Rollouts without policy tokens have norm 0.
     """
@@ -34,10 +34,11 @@ def gradient_norms(policy: Policy, batch: Batch) -> Tensor:
     size = _at_once(policy, int(batch["size_B"][wanted[-1]]))
     together = size > 1 and not policy.model.training  # it trains only with checkpointing
     for index in torch.split(wanted, size if together else 1):
-        found = _mapped(policy, batch.take(index)) if together else None
+        found = _mapped(policy, batch.take(index), temperature) if together else None
         if found is None:  # this family's forward pass cannot be mapped over
             together = False
-            found = torch.stack([_alone(policy, batch.take(row)) for row in index.split(1)])
+            alone = [_alone(policy, batch.take(row), temperature) for row in index.split(1)]
+            found = torch.stack(alone)
         norm_B[index] = found
     return norm_B
 
@@ -45,11 +46,11 @@ def gradient_norms(policy: Policy, batch: Batch) -> Tensor:
 def _at_once(policy: Policy, longest: int) -> int:
     """Rollouts whose gradients, and logits in two copies, fit into `MOST_BYTES`."""
     trained = sum(p.numel() * p.element_size() for p in policy.parameters())
-    logits = 8 * longest * policy.head().weight.shape[0]
+    logits = 8 * longest * policy.head(1.0).weight.shape[0]
     return max(1, MOST_BYTES // (trained + logits))
 
 
-def _mapped(policy: Policy, batch: Batch) -> Tensor | None:
+def _mapped(policy: Policy, batch: Batch, temperature: float) -> Tensor | None:
     """Norms [B] of all rollouts in one mapped pass; None where the model does not allow it."""
     ids_BL, _ = pad_rollouts(batch)
     learns_BL, _ = pad_rollouts(batch.set(id_T=batch["mask_T"].long()))
@@ -58,7 +59,7 @@ def _mapped(policy: Policy, batch: Batch) -> Tensor | None:
     def summed(weights: Mapping[str, Tensor], ids_L: Tensor, learns_L: Tensor) -> Tensor:
         inputs = {"input_ids": ids_L[None], "use_cache": False}
         logits = functional_call(policy.model, dict(weights), kwargs=inputs).logits[0, :-1]
-        logits = logits.to(torch.promote_types(logits.dtype, torch.float32)) / policy.temperature
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32)) / temperature
         logp_L = logits.log_softmax(-1).gather(1, ids_L[1:, None]).squeeze(1)
         return (logp_L * learns_L[1:]).sum()
 
@@ -74,13 +75,13 @@ def _mapped(policy: Policy, batch: Batch) -> Tensor | None:
     )
 
 
-def _alone(policy: Policy, batch: Batch) -> Tensor:
+def _alone(policy: Policy, batch: Batch, temperature: float) -> Tensor:
     """The norm [] of one rollout, through the chunked head."""
 
     def ones(rows: slice, columns: dict[str, Tensor]) -> Mapping[str, Tensor]:
         return {"logp_T": torch.ones_like(columns["logp_T"])}
 
-    policy.push(batch, ("logp_T",), ones, whole=False)
+    policy.push(batch, ("logp_T",), ones, False, temperature)
     parameters: list[Any] = list(policy.parameters())
     norm: Tensor = nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
     for parameter in parameters:

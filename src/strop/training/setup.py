@@ -224,7 +224,6 @@ def _world(config: RunConfig, algorithm: Algorithm, loaded: Loaded, services: Ru
     rollout, training, task = algorithm.rollout.part, config.training, services.task
     policy = Policy(
         loaded.model,
-        temperature=rollout.temperature,
         token_budget=training.token_budget,
         max_grad_norm=training.max_grad_norm,
     )
@@ -242,10 +241,7 @@ def _world(config: RunConfig, algorithm: Algorithm, loaded: Loaded, services: Ru
     _check_rows(services, rollout, (*task.train, *validation))
     reference = _reference(algorithm, policy, loaded)
     critic = _critic(config, algorithm, policy)
-    others = {"ref": reference, "critic": critic}
-    others = {name: other for name, other in others.items() if other is not None}
-    services.score_with({"current": policy} | others)
-    return World(
+    world = World(
         policy,
         reference,
         engine,
@@ -256,6 +252,8 @@ def _world(config: RunConfig, algorithm: Algorithm, loaded: Loaded, services: Ru
         config.lr(),
         critic,
     )
+    world.act(algorithm.at_step(1, training.steps))
+    return world
 
 
 def _check_rows(services: RunServices, rollout: Any, prompts: Sequence[Prompt]) -> None:
@@ -317,6 +315,6 @@ def _reference(algorithm: Algorithm, policy: Policy, loaded: Loaded) -> Policy |
         return None
     if loaded.adapter is not None:
         model, switch = loaded.model, loaded.without_adapter
-        return Policy(model, policy.temperature, policy.token_budget, switch=switch)
+        return Policy(model, policy.token_budget, switch=switch)
     frozen: Any = freeze(copy.deepcopy(policy.model))
-    return Policy(frozen, policy.temperature, policy.token_budget)
+    return Policy(frozen, policy.token_budget)

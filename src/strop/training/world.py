@@ -9,6 +9,7 @@ from strop.algorithm import Algorithm
 from strop.training.critic import Critic
 from strop.training.policy import Policy
 from strop.training.services.run import RunServices
+from strop.training.step_models import StepModels
 
 
 @dataclass
@@ -35,8 +36,9 @@ class World:
         numbers = {"step": step, "num_steps": self.num_steps, "max_length": longest}
         return {name: torch.tensor(value) for name, value in numbers.items()}
 
-    def set_temperature(self, temperature: float) -> None:
-        """All log-probabilities of the step are taken at the temperature it samples at."""
-        for policy in (self.policy, self.reference):
-            if policy is not None:
-                policy.temperature = temperature
+    def act(self, algorithm: Algorithm) -> StepModels:
+        """The models at the temperature of the rollouts, for a step and what its parts ask for."""
+        temperature = algorithm.rollout.part.temperature
+        models = StepModels(self.policy, temperature, self.reference, self.critic)
+        self.services.score_with(models)
+        return models

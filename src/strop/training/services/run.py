@@ -13,6 +13,7 @@ from strop.training.services.log import RunLog
 from strop.training.services.sampling import RunSampling
 from strop.training.services.scoring import RunScoring
 from strop.training.services.texts import RunTexts
+from strop.training.step_models import StepModels
 
 
 @dataclass
@@ -28,9 +29,9 @@ class RunServices:
     log: RunLog
     episodes: RunEpisodes
 
-    def score_with(self, policies: dict[str, Any]) -> None:
-        """Score with these policies from now on, and sample at their temperature."""
-        self.sampling.policies = self.scoring.policies = policies
+    def score_with(self, models: StepModels) -> None:
+        """Score with these models from now on, and sample at their temperature."""
+        self.scoring.models = models
 
     def attach(self, engine: Engine) -> None:
         """Sample with this engine, and ask it for what it can tell."""
@@ -69,15 +70,15 @@ def serve(
 
     stop_ids: tokens that end an answer. end_ids: the one that a given answer is made to end with.
     """
-    log = RunLog()
+    log, scoring = RunLog(), RunScoring(limits)
     texts = RunTexts(task, tokenizer, limits, end_ids)
     return RunServices(
         task,
         limits,
         texts,
         RunGrading(task, grader, texts, log),
-        RunSampling(limits, {}, task.environment, stop_strings, stop_ids),
-        RunScoring(limits, {}),
+        RunSampling(limits, scoring, task.environment, stop_strings, stop_ids),
+        scoring,
         log,
         RunEpisodes(task.environment, texts),
     )

@@ -8,14 +8,15 @@ from strop.rollout import drive
 from strop.rollout.engines.base import Engine, Finished, Request
 from strop.tasks.environment import EnvironmentSource
 from strop.training.limits import Limits
+from strop.training.services.scoring import RunScoring
 
 
 @dataclass
 class RunSampling:
-    """How the rollouts are drawn and end, and their engine. policies: as in RunScoring."""
+    """How the rollouts are drawn and end, and their engine. scoring: knows their temperature."""
 
     limits: Limits
-    policies: dict[str, Any]
+    scoring: RunScoring
     environment: EnvironmentSource | None = None
     stop_strings: tuple[str, ...] = ()
     stop_ids: tuple[int, ...] = ()
@@ -48,7 +49,7 @@ class RunSampling:
     def request(self, ids: Sequence[int], max_tokens: int, seed: int, **changes: Any) -> Request:
         """A request to `sample` at the rollouts' temperature, with their ends; fields to change."""
         plain = Request(
-            tuple(ids), max_tokens, self.policies["current"].temperature, seed=seed,
+            tuple(ids), max_tokens, self.scoring.now.temperature, seed=seed,
             stop_ids=self.stop_ids, stop_strings=self.stop_strings,
         )  # fmt: skip
         return replace(plain, **changes)

@@ -2,23 +2,22 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from strop.batch import Batch
-from strop.errors import UserError
 from strop.training.limits import Limits
 from strop.training.rollout_gradients import gradient_norms
+from strop.training.step_models import StepModels
 
 
 @dataclass
 class RunScoring:
-    """The policies by name: "current", and "ref" and "critic" where the run has them."""
+    """What is read of the models of a step: "current", and "ref" and "critic" if there are any."""
 
     limits: Limits
-    policies: dict[str, Any]
+    models: StepModels | None = None  # None: no step has begun
     spent: int = 0  # tokens that parts had scored in this step
 
     @property
@@ -26,16 +25,24 @@ class RunScoring:
         """Most tokens of a sequence."""
         return self.limits.context_tokens
 
+    @property
+    def now(self) -> StepModels:
+        """The models of the step that has begun."""
+        assert self.models is not None, "no step has begun"
+        return self.models
+
+    @property
+    def policies(self) -> tuple[str, ...]:
+        """The policies that the run has."""
+        return self.now.names
+
     def score(self, batch: Batch, policy: str, names: tuple[str, ...]) -> dict[str, Tensor]:
         """Columns of the batch under the policy "current" or "ref", or values of "critic".
 
         Raises UserError for one that the run does not have.
         """
-        if policy not in self.policies:
-            known = ", ".join(self.policies) or "none"
-            raise UserError(f"no policy {policy!r} to score with; this run has {known}")
+        found = self.now.columns(policy, batch, names)
         self.spent += batch.size("T")
-        found: dict[str, Tensor] = self.policies[policy].columns(batch, names)
         return found
 
     @torch.no_grad()
@@ -44,7 +51,7 @@ class RunScoring:
 
         One forward pass at a time, without gradient, so that only its states exist.
         """
-        policy = self.policies["current"]
+        policy = self.now.policy
         batch = batch.to(policy.device)
         self.spent += batch.size("T")
         for index_B in policy.micro_batches(batch):
@@ -54,9 +61,9 @@ class RunScoring:
 
     def gradient_norms(self, batch: Batch) -> Tensor:
         """Norm [B] of the gradient of each rollout's summed log-probability, under the policy."""
-        return gradient_norms(self.policies["current"], batch)
+        return gradient_norms(self.now.policy, batch, self.now.temperature)
 
     def embeddings(self) -> Tensor:
         """The current policy's input embeddings [V, width]."""
-        table_VD: Tensor = self.policies["current"].model.get_input_embeddings().weight
+        table_VD: Tensor = self.now.policy.model.get_input_embeddings().weight
         return table_VD.detach()
