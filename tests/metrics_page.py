@@ -4,7 +4,8 @@ import ast
 import re
 from collections.abc import Iterable
 
-from strop.catalogue import ROOT, Entry
+from strop._entries import Entry
+from strop._source import ROOT
 
 PAGE = ROOT.parents[1] / "docs" / "METRICS.md"
 METRIC = re.compile(r"[a-z][a-z_]*(/[a-z_{}]+)+")

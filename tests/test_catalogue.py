@@ -9,7 +9,8 @@ import pytest
 
 from strop import catalogue, schedule
 from strop import part as parts
-from strop.errors import UserError
+from strop._entries import camel
+from strop.errors import UserError, nearest
 
 
 def test_parts_match_what_importing_shows():
@@ -78,13 +79,13 @@ def test_folders():
 
 
 def test_names():
-    assert catalogue.camel("divide_by_group_std") == "DivideByGroupStd"
+    assert camel("divide_by_group_std") == "DivideByGroupStd"
     with pytest.raises(UserError, match=r"no recipe 'gpro', did you mean .*grpo.*`strop recipes`"):
         catalogue.find("recipe", "gpro")
     with pytest.raises(UserError, match="no part 'zzzz'; `strop parts` lists all of them"):
         catalogue.find("part", "zzzz")
-    assert catalogue.nearest("clip_hihg", ["clip_high", "eps"]) == ", did you mean clip_high?"
-    assert catalogue.nearest("zzz", ["clip_high", "eps"]) == ""
+    assert nearest("clip_hihg", ["clip_high", "eps"]) == ", did you mean clip_high?"
+    assert nearest("zzz", ["clip_high", "eps"]) == ""
 
 
 def test_reading_the_catalogue_imports_no_torch():

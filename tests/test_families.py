@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from strop import catalogue, families
-from strop.catalogue import Entry
+from strop._entries import Entry
 from strop.errors import UserError
 
 

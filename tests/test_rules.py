@@ -4,7 +4,7 @@ import ast
 from collections.abc import Iterator
 
 from strop import catalogue
-from strop.catalogue import ROOT
+from strop._source import ROOT
 
 TOP = ROOT.parents[1]
 CODE = {

@@ -16,9 +16,9 @@ from typing import Any
 
 from strop import catalogue, columns, families, notation
 from strop import part as parts
+from strop._entries import Entry
 from strop.algorithm import Algorithm
 from strop.batch import LEVELS, SIZES, level_of
-from strop.catalogue import Entry
 from strop.columns import Column
 from strop.cost import costs
 from strop.families import Family

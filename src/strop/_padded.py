@@ -16,7 +16,7 @@ from strop.algorithm import Algorithm
 from strop.batch import SIZES, Batch, level_of
 from strop.chains import Chains
 from strop.columns import is_current, is_head
-from strop.errors import UserError
+from strop.errors import UserError, nearest
 from strop.schedule import Schedule
 
 # Names at this door and the columns of the batch that they fill. A column that is not listed goes
@@ -286,8 +286,7 @@ def _refuse(call: str, name: str, algorithm: Algorithm, given: Mapping[str, Any]
     for key in given:
         if key not in known:
             raise UserError(
-                f"{call}({name!r}) takes no {key}{catalogue.nearest(key, known)}; it takes "
-                f"{', '.join(known)}"
+                f"{call}({name!r}) takes no {key}{nearest(key, known)}; it takes {', '.join(known)}"
             )
     if known.get("rewards") and not {"rewards", "turn_rewards", "step_rewards"} & given.keys():
         raise UserError(f"{call}({name!r}) needs rewards (column reward_B)")

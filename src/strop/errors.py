@@ -1,4 +1,7 @@
-"""The two errors with a message meant for people instead of a traceback."""
+"""The two errors with a message meant for people instead of a traceback, and a hint for them."""
+
+import difflib
+from collections.abc import Iterable
 
 
 class UserError(ValueError):
@@ -13,3 +16,9 @@ class RunStopped(RuntimeError):
 
     The command line prints the message and how to resume, and exits with code 1.
     """
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """The words ", did you mean a or b?" for the closest known names; empty when none is close."""
+    close = difflib.get_close_matches(name, list(known), n=3, cutoff=0.5)
+    return f", did you mean {' or '.join(close)}?" if close else ""

@@ -6,8 +6,8 @@ A recipe names its family in its docstring. Listings and pages follow the order 
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from strop.catalogue import Entry, nearest
-from strop.errors import UserError
+from strop._entries import Entry
+from strop.errors import UserError, nearest
 
 
 @dataclass(frozen=True)

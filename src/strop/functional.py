@@ -25,6 +25,7 @@ from torch import Tensor
 
 from strop import _padded, catalogue, kernel
 from strop import part as parts
+from strop._loading import attribute
 from strop._padded import CALLS, COLUMNS, compose, open_door
 from strop._padded_pairs import pairs_as_rows
 from strop._padded_turns import TurnsInRows
@@ -174,7 +175,7 @@ def loss_aggregation(
     aggregation: token-mean, token-sum, seq-mean-token-mean, seq-mean-token-sum, seq-mean, or
     seq-mean-token-sum-norm, which divides by `L_max` (default: the padded width T).
     """
-    use = catalogue.load("recipe", "strop.recipes._base:average")(aggregation)
+    use = attribute("strop.recipes._base:average")(aggregation)
     batch = pack.from_padded({"loss_T": per_token_loss}, mask)
     length = mask.shape[1] if L_max is None else L_max
     batch = batch.set(denominator_T=batch["mask_T"], max_length=torch.tensor(length))

@@ -22,16 +22,18 @@ import inspect
 import keyword
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from strop import catalogue
+from strop._loading import name_to_load
 from strop.algorithm import Algorithm, Term, usual_labels
-from strop.errors import UserError
+from strop.errors import UserError, nearest
 from strop.part import Use, name_of, replace
 from strop.schedule import SCHEDULES, Schedule
 from strop.seams import PLACE_OF, PLACES, SINGLE, SLOTS, STAGES
 
+Text = str | Sequence[str]
 STAGE_ALIASES = {"loss": "terms", "probe": "probes"}
 
 
@@ -53,7 +55,7 @@ def build_recipe(name: str, arguments: Mapping[str, Any], **defaults: Any) -> Al
     for argument in arguments:
         if argument not in known:
             raise UserError(
-                f"recipe {name} has no parameter {argument}{catalogue.nearest(argument, known)}; "
+                f"recipe {name} has no parameter {argument}{nearest(argument, known)}; "
                 f"it has {', '.join(known) or 'none'}"
             )
     merged = {**{k: v for k, v in defaults.items() if k in known}, **arguments}
@@ -114,9 +116,7 @@ def resolve(algorithm: Algorithm, path: str) -> str:
         stages = sorted({full.split(".")[0] for full in known})
         raise UserError(f"no option {path}: stages with options are {', '.join(stages)}")
     short = sorted({f"{full.split('.')[0]}.{full.split('.')[-1]}" for full in same_stage})
-    raise UserError(
-        f"no option {path}{catalogue.nearest(path, short)}; {head} has {', '.join(short)}"
-    )
+    raise UserError(f"no option {path}{nearest(path, short)}; {head} has {', '.join(short)}")
 
 
 def override(algorithm: Algorithm, path: str, new: Any) -> Algorithm:
@@ -124,18 +124,20 @@ def override(algorithm: Algorithm, path: str, new: Any) -> Algorithm:
     return algorithm.with_knobs({resolve(algorithm, path): new})
 
 
-def replace_stage(algorithm: Algorithm, stage: str, text: str) -> Algorithm:
+def replace_stage(algorithm: Algorithm, stage: str, text: Text) -> Algorithm:
     """The algorithm with a stage, or a slot of its policy term, given in notation.
+
+    text: one line, or its parts or terms one by one.
 
     "loss" is the stage of all terms. An empty text, or "none", leaves the stage empty. Raises
     UserError for an unknown stage, or for several parts where there is room for one.
     """
-    name = STAGE_ALIASES.get(stage, stage)
+    name, text = STAGE_ALIASES.get(stage, stage), _one_line(text)
     if name in STAGES:
         return dataclasses.replace(algorithm, **{name: _content(name, text)})
     if name not in PLACE_OF:
         known = [*STAGES, *(place.name for place in PLACES if place.slot)]
-        raise UserError(f"no stage {stage!r}{catalogue.nearest(stage, known)}; "
+        raise UserError(f"no stage {stage!r}{nearest(stage, known)}; "
                         f"there are {', '.join(known)}")  # fmt: skip
     if not algorithm.terms:
         raise UserError(f"{stage}: there is no loss term to have one; give terms")
@@ -178,18 +180,24 @@ def describe(algorithm: Algorithm) -> dict[str, list[str]]:
     return shown
 
 
-def written(algorithm: Algorithm) -> dict[str, str]:
-    """Every stage as one line of notation."""
-    return {stage: " | ".join(texts) for stage, texts in describe(algorithm).items()}
+def written(algorithm: Algorithm) -> dict[str, Text]:
+    """Every stage as notation, as a file holds it: one text, or a list where there are several."""
+    shown = describe(algorithm)
+    return {
+        stage: texts if len(texts) > 1 else "".join(texts) or "none"
+        for stage, texts in shown.items()
+    }
 
 
-def compose(stages: Mapping[str, str]) -> Algorithm:
+def compose(stages: Mapping[str, Text]) -> Algorithm:
     """The algorithm of stages in notation, as `written` gives them. Raises UserError."""
     for stage in stages:
         if stage not in STAGES:
-            raise UserError(f"no stage {stage!r}{catalogue.nearest(stage, STAGES)}; "
+            raise UserError(f"no stage {stage!r}{nearest(stage, STAGES)}; "
                             f"there are {', '.join(STAGES)}")  # fmt: skip
-    content: dict[str, Any] = {stage: _content(stage, text) for stage, text in stages.items()}
+    content: dict[str, Any] = {
+        stage: _content(stage, _one_line(text)) for stage, text in stages.items()
+    }
     if content.get("rollout") is None:
         raise UserError("rollout: there is none; sample_independently is the plainest")
     return Algorithm(**{"sampling": (), **content})
@@ -212,7 +220,7 @@ def part_text(part: Any) -> str:
         if getattr(part, f) != getattr(type(part)(), f)
     }  # fmt: skip
     inside = ", ".join(f"{k}={value_text(v)}" for k, v in changed.items())
-    name = catalogue.name_to_load(type(part))
+    name = name_to_load(type(part))
     name = f'"{name}"' if ":" in name else name
     return name + (f"({inside})" if inside else "")
 
@@ -246,6 +254,10 @@ def _content(stage: str, text: str) -> Any:
     if _is_empty(text):
         return ()
     return terms(text) if stage == "terms" else chain(text)
+
+
+def _one_line(text: Text) -> str:
+    return text if isinstance(text, str) else " | ".join(text)
 
 
 def _is_empty(text: str) -> bool:
@@ -307,7 +319,7 @@ def _term(node: ast.expr, text: str) -> Term:
             given["learner"] = _word(each.value, text)
         else:
             known = (*SLOTS, "coef", "learner")
-            near = catalogue.nearest(each.arg or "", known)
+            near = nearest(each.arg or "", known)
             has = f"it has {', '.join(known)}"
             raise UserError(f"{text!r}: a loss term has no {each.arg}{near}; {has}")
     if missing := [slot for slot in ("objective", "average") if slot not in given]:
@@ -369,7 +381,7 @@ def _value(node: ast.expr, text: str) -> Any:
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
         schedule = SCHEDULES.get(node.func.id)
         if schedule is None:
-            near = catalogue.nearest(node.func.id, SCHEDULES)
+            near = nearest(node.func.id, SCHEDULES)
             raise UserError(f"{text!r}: no schedule {node.func.id}{near or '; there are '}"
                             f"{'' if near else ', '.join(SCHEDULES)}")  # fmt: skip
         positional = [_value(a, text) for a in node.args]

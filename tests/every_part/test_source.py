@@ -11,8 +11,9 @@ from changed import changed_values
 
 from strop import catalogue, notation
 from strop import part as parts
+from strop._entries import camel
+from strop._source import ROOT
 from strop.batch import SIZES
-from strop.catalogue import ROOT, camel
 from strop.part import Use
 from strop.seams import SPECIAL
 

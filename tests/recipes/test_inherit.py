@@ -5,8 +5,8 @@ import inspect
 import pytest
 
 from strop import catalogue, notation
+from strop._entries import Field
 from strop.algorithm import Algorithm
-from strop.catalogue import Field
 from strop.errors import UserError
 from strop.recipes._base import CLIP, ESTIMATOR
 from strop.recipes._inherit import inherits

@@ -16,8 +16,9 @@ from rich.padding import Padding
 from rich.table import Table
 
 from strop import catalogue, families
-from strop.catalogue import Entry, Field
-from strop.errors import UserError
+from strop._entries import Entry, Field
+from strop._source import ROOT
+from strop.errors import UserError, nearest
 from strop.seams import KINDS
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
@@ -50,18 +51,40 @@ def recipes(
         str | None, typer.Option(help=f"Only those of one status: {', '.join(STATUSES)}.")
     ] = None,
     as_json: Json = False,
+    as_toml: Annotated[
+        bool, typer.Option("--toml", help="Print a recipe's stages as a file for `--config`.")
+    ] = False,
 ) -> None:
     """List the published methods by family, search them, or show one with equation and parts.
 
     Words are looked for in names, titles, families, when to choose it, and the parts it brings.
     """
     text = " ".join(words or ())
-    if not (family or status) and text in {entry.name for entry in catalogue.recipes()}:
+    named = ":" in text or text in {entry.name for entry in catalogue.recipes()}
+    if named and not (family or status):
+        if as_toml:
+            print(_file_of(text), end="")
+            return
         page = _recipe_page(catalogue.find("recipe", text))
         _print_json(page) if as_json else _print_recipe(page)
+    elif as_toml:
+        raise UserError("--toml prints one recipe's stages: give its name")
     else:
         found = _matching(text, family, status)
         _print_json([_citation(e) for e in found]) if as_json else _print_recipes(found)
+
+
+def _file_of(name: str) -> str:
+    """The configuration of a method that stands in the file alone, stage by stage."""
+    import tomli_w
+
+    from strop import notation
+
+    stages = notation.written(notation.build_recipe(name, {}))
+    return (
+        f"# {name}, stage by stage: change any, then strop train --config FILE\n"
+        + tomli_w.dumps({"recipe": "", "stages": stages})
+    )
 
 
 def _matching(text: str, family: str | None, status: str | None) -> list[Entry]:
@@ -69,7 +92,7 @@ def _matching(text: str, family: str | None, status: str | None) -> list[Entry]:
     if family:
         families.find(family)
     if status and status not in STATUSES:
-        near = catalogue.nearest(status, STATUSES)
+        near = nearest(status, STATUSES)
         raise UserError(f"no status {status!r}{near}; they are {', '.join(STATUSES)}")
     starts = [re.compile(rf"(?<![a-z0-9]){re.escape(word)}") for word in text.lower().split()]
     told = [e for e in catalogue.recipes() if all(start.search(_told(e)) for start in starts)]
@@ -114,6 +137,8 @@ def _is_folder(text: str) -> bool:
 
 
 def _find_part(name: str) -> Entry:
+    if ":" in name:
+        return catalogue.find("part", name)
     entries = {entry.name: entry for entry in catalogue.parts()}
     if name in entries:
         return entries[name]
@@ -121,7 +146,7 @@ def _find_part(name: str) -> Entry:
         raise UserError(f"{name} is a recipe; see `strop recipes {name}`")
     folders = {folder.split("/")[0] for folder in KINDS} | set(KINDS)
     raise UserError(
-        f"no part or folder {name!r}{catalogue.nearest(name, [*entries, *sorted(folders)])}; "
+        f"no part or folder {name!r}{nearest(name, [*entries, *sorted(folders)])}; "
         "`strop parts` lists all of them"
     )
 
@@ -295,7 +320,7 @@ def _print_parts(found: list[dict[str, Any]]) -> None:
 
 def _sentence(folder: str) -> str:
     """What the folder writes, in its own words."""
-    text = (catalogue.ROOT / folder / "__init__.py").read_text(encoding="utf-8")
+    text = (ROOT / folder / "__init__.py").read_text(encoding="utf-8")
     return " ".join((ast.get_docstring(ast.parse(text)) or "").split())
 
 

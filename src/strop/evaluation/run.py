@@ -8,8 +8,8 @@ import numpy as np
 import torch
 
 from strop import part as parts
+from strop._loading import attribute
 from strop.batch import Batch
-from strop.catalogue import load
 from strop.evaluation.samples import Estimate, Samples
 from strop.evaluation.summary import summarise
 from strop.part import Draw, Use
@@ -83,7 +83,7 @@ def _samples(
     }
     confidence_B = sums.get("logp_sampler_T")
     entropy_B = sums.get("entropy_behavior_T")
-    answer = load("part", services.task.answer) if services.task.answer else None
+    answer = attribute(services.task.answer) if services.task.answer else None
     return Samples(
         prompt_B=batch["group_B"].numpy(),
         score_B=graded.outcome_B.double().numpy(),

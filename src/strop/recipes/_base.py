@@ -4,8 +4,7 @@ import dataclasses
 from typing import Any
 
 from strop.algorithm import Algorithm, Term
-from strop.catalogue import nearest
-from strop.errors import UserError
+from strop.errors import UserError, nearest
 from strop.loss.average.average_by_constant_length import AverageByConstantLength
 from strop.loss.average.average_over_tokens import AverageOverTokens
 from strop.loss.average.average_per_prompt import AveragePerPrompt

@@ -6,8 +6,7 @@ from typing import Any
 from strop.advantage.baseline.compare_halves import CompareHalves
 from strop.advantage.credit.spread_evenly import SpreadEvenly
 from strop.algorithm import Algorithm
-from strop.catalogue import nearest
-from strop.errors import UserError
+from strop.errors import UserError, nearest
 from strop.part import Use
 from strop.recipes._inherit import inherits
 from strop.recipes.dr_grpo import dr_grpo

@@ -13,7 +13,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from strop.catalogue import camel, load
+from strop._entries import camel
+from strop._loading import attribute
 from strop.errors import RunStopped, UserError
 from strop.tasks.names import did_you_mean
 from strop.tasks.tool_calls import Call, tagged_calls
@@ -262,7 +263,7 @@ def _class_of(name: str) -> Any:
 
 @cache
 def _load(name: str, where: str) -> Any:
-    kind = load("environment", where)
+    kind = attribute(where)
     if not (isinstance(kind, type) and issubclass(kind, Environment)):
         raise UserError(
             f"{name} is no environment: derive the class from "

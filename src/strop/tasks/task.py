@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from strop.catalogue import load
+from strop._loading import attribute
 from strop.errors import RunStopped, UserError
 from strop.tasks.names import did_you_mean
 
@@ -64,7 +64,7 @@ class Task:
                 f"the task {self.name} does not say what an answer is, so answers cannot vote: "
                 "take a method that reads the rewards"
             )
-        read = load("part", self.answer)
+        read = attribute(self.answer)
         return [read(completion) or None for completion in completions]
 
 

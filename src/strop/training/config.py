@@ -23,8 +23,7 @@ from pydantic import (
 
 from strop import notation
 from strop.algorithm import Algorithm
-from strop.catalogue import nearest
-from strop.errors import UserError
+from strop.errors import UserError, nearest
 from strop.part import Use, facts
 from strop.rollout.engines.open import ENGINES, EngineSettings, read, settings_of
 from strop.rollout.play_turns import PlayTurns
@@ -184,7 +183,7 @@ class RunConfig(Section):
     engine: SerializeAsAny[EngineSettings] = Field(default_factory=lambda: read({}))
     critic: CriticSettings = CriticSettings()
     evaluation: EvaluationSettings = EvaluationSettings()
-    stages: dict[str, str] = Field(
+    stages: dict[str, str | list[str]] = Field(
         default={}, description="parts of a stage in place of the recipe's"
     )
     algorithm: dict[str, Any] = Field(default={}, description="options of the method by full path")

@@ -86,6 +86,14 @@ def test_an_infinite_option_survives_the_complete_file(path):
     assert read_again(run.complete()).build() == run.build()
 
 
+def test_the_printed_file_of_a_recipe_is_that_recipe(strop):
+    file = tomllib.loads(strop("recipes", "archer", "--toml").out)
+    assert config.make(file | {"data": {"task": "corridor"}}).build() == archer()
+    said = strop("recipes", "--toml")
+    assert said.code == 2
+    assert "--toml prints one recipe's stages: give its name" in said.err
+
+
 def test_archer_tells_its_wires_and_labels_apart():
     lines = notation.describe(archer())["advantage"]
     assert len(set(lines)) == len(lines)
@@ -104,10 +112,7 @@ def test_archer_tells_its_wires_and_labels_apart():
 def test_labels_and_columns_of_any_name_survive(label, column, repeats):
     (use, *_) = grpo().advantage
     changed = type(use)(use.part, (("group_B", column),), label)
-    algorithm = notation.replace_stage(grpo(), "advantage", "spread_evenly")
-    stages = notation.written(algorithm) | {
-        "advantage": " | ".join([notation.use_text(changed)] * repeats)
-    }
+    stages = notation.written(grpo()) | {"advantage": [notation.use_text(changed)] * repeats}
     composed = notation.compose(stages)
     assert [each.part for each in composed.advantage] == [use.part] * repeats
     assert all(each.columns == (("group_B", column),) for each in composed.advantage)
