@@ -19,21 +19,46 @@ field.
 import ast
 import dataclasses
 import inspect
-import keyword
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from strop import catalogue
-from strop._loading import name_to_load
-from strop.algorithm import Algorithm, Term, usual_labels
+from strop._notation_text import (
+    Text,
+    describe,
+    part_text,
+    use_text,
+    value_text,
+    written,
+)
+from strop.algorithm import Algorithm, Term
 from strop.errors import UserError, nearest
-from strop.part import Use, name_of, replace
+from strop.part import Use, replace
 from strop.schedule import SCHEDULES, Schedule
 from strop.seams import PLACE_OF, PLACES, SINGLE, SLOTS, STAGES
 
-Text = str | Sequence[str]
+__all__ = [
+    "build_recipe",
+    "chain",
+    "compose",
+    "describe",
+    "is_stage",
+    "lies_in",
+    "named",
+    "override",
+    "part_text",
+    "recipe",
+    "replace_stage",
+    "resolve",
+    "terms",
+    "use_text",
+    "value",
+    "value_text",
+    "written",
+]
+
 STAGE_ALIASES = {"loss": "terms", "probe": "probes"}
 
 
@@ -165,30 +190,6 @@ def lies_in(path: str, stage: str) -> bool:
     return PLACE_OF[stage].slot in inside[:-1]
 
 
-def describe(algorithm: Algorithm) -> dict[str, list[str]]:
-    """Every stage as notation, part by part or term by term; `compose` reads it again."""
-    shown: dict[str, list[str]] = {}
-    for stage in STAGES:
-        content = getattr(algorithm, stage)
-        if stage == "terms":
-            shown[stage] = [_term_text(term) for term in content]
-        elif stage in SINGLE:
-            shown[stage] = [use_text(content)] if content is not None else []
-        else:
-            usual = usual_labels(content)
-            shown[stage] = [use_text(u, label) for u, label in zip(content, usual, strict=True)]
-    return shown
-
-
-def written(algorithm: Algorithm) -> dict[str, Text]:
-    """Every stage as notation, as a file holds it: one text, or a list where there are several."""
-    shown = describe(algorithm)
-    return {
-        stage: texts if len(texts) > 1 else "".join(texts) or "none"
-        for stage, texts in shown.items()
-    }
-
-
 def compose(stages: Mapping[str, Text]) -> Algorithm:
     """The algorithm of stages in notation, as `written` gives them. Raises UserError."""
     for stage in stages:
@@ -201,50 +202,6 @@ def compose(stages: Mapping[str, Text]) -> Algorithm:
     if content.get("rollout") is None:
         raise UserError("rollout: there is none; sample_independently is the plainest")
     return Algorithm(**{"sampling": (), **content})
-
-
-def use_text(use: Use, usual_label: str = "") -> str:
-    """The part with its columns and label, each where it is not the usual one."""
-    text = part_text(use.part)
-    if use.columns:
-        inside = ", ".join(f"{_word_text(k)}: {_word_text(v)}" for k, v in use.columns)
-        text += f"[{inside}]"
-    usual = usual_label or name_of(use.part)
-    return text if use.label == usual else f"{text} @ {_word_text(use.label)}"
-
-
-def part_text(part: Any) -> str:
-    """The part with the fields that differ from their defaults, `clip_both_sides(clip_low=0.1)`."""
-    changed = {
-        f: getattr(part, f) for f in type(part).__dataclass_fields__
-        if getattr(part, f) != getattr(type(part)(), f)
-    }  # fmt: skip
-    inside = ", ".join(f"{k}={value_text(v)}" for k, v in changed.items())
-    name = name_to_load(type(part))
-    name = f'"{name}"' if ":" in name else name
-    return name + (f"({inside})" if inside else "")
-
-
-def value_text(item: Any) -> str:
-    """A field's value as notation: schedules as calls, the rest as literals."""
-    for name, kind in SCHEDULES.items():
-        if type(item) is kind:
-            return f"{name}({', '.join(repr(v) for v in vars(item).values())})"
-    return repr(item)
-
-
-def _term_text(term: Term) -> str:
-    given = {slot: use_text(use) for slot, use in term.uses()}
-    if term.coef != 1.0 or isinstance(term.coef, Schedule):
-        given["coef"] = value_text(term.coef)
-    if term.learner != "policy":
-        given["learner"] = _word_text(term.learner)
-    return f"{term.name}({', '.join(f'{key}={text}' for key, text in given.items())})"
-
-
-def _word_text(word: str) -> str:
-    """A column or label: bare where Python reads it as a name."""
-    return word if word.isidentifier() and not keyword.iskeyword(word) else repr(word)
 
 
 def _content(stage: str, text: str) -> Any:
