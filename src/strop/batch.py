@@ -19,7 +19,6 @@ from torch import Tensor
 from strop import segments
 
 LEVELS = {"T": "token", "K": "turn", "B": "rollout", "P": "prompt group"}
-PARENTS = {"T": "turn_T", "K": "rollout_K", "B": "group_B"}
 SizeName = Literal["num_turns", "num_rollouts", "num_groups"]
 SIZED_BY = {"T": "turn_T", "K": "rollout_K", "B": "group_B", "P": "uid_P"}
 # Rows of a table, by the name that a part asks for: an int, known without a wait for the device.

@@ -79,7 +79,7 @@ def test_expectation_at_temperature_one_is_fine_tuning_weighed_by_probability():
     ours = gradient(RewardOwnGuesses(0, -0.3, 1.0), logits_TV, id_T)
     leaf = logits_TV.clone().requires_grad_()
     logp_T = torch.log_softmax(leaf, -1).gather(1, id_T[:, None])[:, 0]
-    plain = ShapeByLikelihood("plain")(logp_T, torch.ones(9).double())
+    plain = ShapeByLikelihood("power", 1.0)(logp_T, torch.ones(9).double())
     (dft,) = torch.autograd.grad(plain.sum(), leaf)
     torch.testing.assert_close(ours, 1.3 * dft)
     hot = gradient(RewardOwnGuesses(0, -0.3, 1.3), logits_TV, id_T)

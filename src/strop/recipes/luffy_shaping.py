@@ -8,7 +8,9 @@ from strop.advantage.baseline.subtract_group_mean import SubtractGroupMean
 from strop.advantage.credit.spread_evenly import SpreadEvenly
 from strop.algorithm import Algorithm, Term
 from strop.curation.replace_failed_with_demonstrations import ReplaceFailedWithDemonstrations
+from strop.errors import UserError
 from strop.loss.bound.clip_both_sides import ClipBothSides
+from strop.loss.bound.follow_advantage import FollowAdvantage
 from strop.loss.bound.shape_by_likelihood import ShapeByLikelihood
 from strop.loss.penalty.reward_entropy import RewardEntropy
 from strop.loss.ratio.ratio_per_token import RatioPerToken
@@ -19,6 +21,8 @@ from strop.recipes.grpo import grpo
 from strop.selection.keep_origins import KeepOrigins
 
 EVERY_GROUP = 2**31 - 1  # more right answers than any group has
+SHAPES = ("hyperbolic", "power", "p_logp")
+POWERS = (("sqrt", 0.5), ("plain", 1.0))
 
 
 @inherits(grpo, without=(*ESTIMATOR, *CLIP, "beta"), num_rollouts=7)
@@ -63,7 +67,7 @@ def luffy_shaping(
         ),
         Term(
             "demonstrations",
-            objective=Use(ShapeByLikelihood(shape, gamma)),
+            objective=Use(_shaped(shape, gamma)),
             average=average(aggregation),
             on=Use(KeepOrigins((2,), still_counts=True)),
         ),
@@ -77,3 +81,13 @@ def luffy_shaping(
         advantage=(Use(SubtractGroupMean(singleton="zero")), Use(SpreadEvenly())),
         terms=tuple(terms),
     )
+
+
+def _shaped(shape: str, gamma: float) -> Any:
+    """What weighs a demonstration's token. Raises UserError for an unknown shape."""
+    own = {"logp": FollowAdvantage(), **{name: ShapeByLikelihood("power", n) for name, n in POWERS}}
+    if shape in own:
+        return own[shape]
+    if shape not in SHAPES:
+        raise UserError(f"no shape {shape!r}; there are {', '.join((*SHAPES, *own))}")
+    return ShapeByLikelihood(shape, gamma)

@@ -1,28 +1,48 @@
 """The clip of the ratio, and bounds that are tried one after another with their sums."""
 
+from typing import Any, NamedTuple
+
 import torch
 from torch import Tensor
 
 from strop import segments
 
 
+class Clipped(NamedTuple):
+    """The objective [T] of a clip, the tokens [T] that it holds, and its metrics."""
+
+    value: Tensor
+    held_T: Tensor
+    metrics: dict[str, Tensor]
+
+
 def clip(
-    ratio_T: Tensor, advantage_T: Tensor, low: float, high: float, dual_clip_c: float = 0.0
-) -> tuple[Tensor, Tensor]:
-    """min(rho A, clip(rho, low, high) A), and where the clip acts (bool).
+    ratio_T: Tensor,
+    advantage_T: Tensor,
+    low: Any,
+    high: Any,
+    dual_clip_c: float = 0.0,
+    centre: Any = 1.0,
+) -> Clipped:
+    """min(rho A, clip(rho, low, high) A); `low` and `high` are numbers, or one a token.
 
     With dual_clip_c the result is at least dual_clip_c * A where A < 0. At a tie the gradient
-    follows the unclipped branch.
+    follows the unclipped branch. Metrics tell tokens held below the centre from those above.
     """
     free_T = ratio_T * advantage_T
     bound_T = ratio_T.clamp(low, high) * advantage_T
-    clipped_T = bound_T < free_T
-    objective_T = torch.where(clipped_T, bound_T, free_T)
+    held_T = bound_T < free_T
+    objective_T = torch.where(held_T, bound_T, free_T)
     if dual_clip_c:
         floor_T = dual_clip_c * advantage_T
-        held_T = (advantage_T < 0) & (objective_T < floor_T)
-        objective_T = torch.where(held_T, floor_T, objective_T)
-    return objective_T, clipped_T
+        under_T = (advantage_T < 0) & (objective_T < floor_T)
+        objective_T = torch.where(under_T, floor_T, objective_T)
+    metrics = {
+        "clip_ratio/low_mean": (held_T & (ratio_T < centre)).float(),
+        "clip_ratio/high_mean": (held_T & (ratio_T > centre)).float(),
+        "clip_ratio/region_mean": held_T.float(),
+    }
+    return Clipped(objective_T, held_T, metrics)
 
 
 def steps(first: float, last: float, step: float, to_the_end: bool) -> Tensor:

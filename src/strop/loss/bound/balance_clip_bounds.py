@@ -69,15 +69,9 @@ class BalanceClipBounds:
         paper = self.source_form == "paper"
         weight_T = advantage_T.abs() * (old_T.exp() if paper else 1)
         low, high = self._search(ratio_T.detach(), weight_T, advantage_T, gradient_T)
-        objective_T, clipped_T = clip(ratio_T, advantage_T, low, high, self.dual_clip_c)
-        metrics = {
-            "clip_ratio/low_mean": (clipped_T & (ratio_T < 1)).float(),
-            "clip_ratio/high_mean": (clipped_T & (ratio_T > 1)).float(),
-            "clip_ratio/region_mean": clipped_T.float(),
-            "bapo/c_low": low,
-            "bapo/c_high": high,
-        }
-        return Result(objective_T, metrics=metrics)
+        clipped = clip(ratio_T, advantage_T, low, high, self.dual_clip_c)
+        metrics = {**clipped.metrics, "bapo/c_low": low, "bapo/c_high": high}
+        return Result(clipped.value, metrics=metrics)
 
     def _search(
         self, ratio_T: Tensor, weight_T: Tensor, advantage_T: Tensor, gradient_T: Tensor

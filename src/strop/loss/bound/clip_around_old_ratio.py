@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
 from torch import Tensor
 
+from strop.loss.bound._bounds import clip
 from strop.part import Result, require
 
 FARTHEST = 20.0  # nats of a log-ratio, against overflow
@@ -42,13 +42,6 @@ class ClipAroundOldRatio:
     ) -> Result:
         apart_T = (logp_old_T - logp_behavior_T).nan_to_num(0.0).clamp(-FARTHEST, FARTHEST)
         centre_T = apart_T.detach().exp()
-        ratio_T = log_ratio_T.exp()
-        free_T = ratio_T * advantage_T
-        bound_T = ratio_T.clamp(centre_T - self.clip_low, centre_T + self.clip_high) * advantage_T
-        clipped_T = bound_T < free_T
-        metrics = {
-            "clip_ratio/low_mean": (clipped_T & (ratio_T < centre_T)).float(),
-            "clip_ratio/high_mean": (clipped_T & (ratio_T > centre_T)).float(),
-            "clip_ratio/region_mean": clipped_T.float(),
-        }
-        return Result(torch.where(clipped_T, bound_T, free_T), metrics=metrics)
+        bounds = (centre_T - self.clip_low, centre_T + self.clip_high)
+        clipped = clip(log_ratio_T.exp(), advantage_T, *bounds, centre=centre_T)
+        return Result(clipped.value, metrics=clipped.metrics)

@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
 from torch import Tensor
 
 from strop.errors import UserError
+from strop.loss.bound._bounds import clip
 from strop.part import Result, require
 
 
@@ -45,18 +45,6 @@ class ClipBothSides:
                 f"clip_both_sides.dual_clip_c must be above 1, or 0 for none, it is "
                 f"{self.dual_clip_c}"
             )
-        ratio_T = log_ratio_T.exp()
-        free_T = ratio_T * advantage_T
-        bound_T = ratio_T.clamp(1 - self.clip_low, 1 + self.clip_high) * advantage_T
-        clipped_T = bound_T < free_T
-        objective_T = torch.where(clipped_T, bound_T, free_T)
-        if self.dual_clip_c:
-            floor_T = self.dual_clip_c * advantage_T
-            held_T = (advantage_T < 0) & (objective_T < floor_T)
-            objective_T = torch.where(held_T, floor_T, objective_T)
-        metrics = {
-            "clip_ratio/low_mean": (clipped_T & (ratio_T < 1)).float(),
-            "clip_ratio/high_mean": (clipped_T & (ratio_T > 1)).float(),
-            "clip_ratio/region_mean": clipped_T.float(),
-        }
-        return Result(objective_T, metrics=metrics)
+        bounds = (1 - self.clip_low, 1 + self.clip_high)
+        clipped = clip(log_ratio_T.exp(), advantage_T, *bounds, self.dual_clip_c)
+        return Result(clipped.value, metrics=clipped.metrics)

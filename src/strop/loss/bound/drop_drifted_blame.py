@@ -55,18 +55,13 @@ class DropDriftedBlame:
         num_rollouts: int,
         logp_behavior_T: Tensor | None = None,
     ) -> Result:
-        ratio_T = log_ratio_T.exp()
-        objective_T, clipped_T = clip(ratio_T, advantage_T, 1 - self.clip_low, 1 + self.clip_high)
+        bounds = (1 - self.clip_low, 1 + self.clip_high)
+        clipped = clip(log_ratio_T.exp(), advantage_T, *bounds)
         away_T = -log_ratio_T.detach()
         if logp_behavior_T is not None:
             known_T = ~logp_behavior_T.isnan()
             away_T = torch.where(known_T, logp_behavior_T - logp_T.detach(), away_T)
         drift_T = segments.mean(away_T, rollout_T, num_rollouts, mask_T)[rollout_T]
         dropped_T = (advantage_T < 0) & (drift_T > self.threshold)
-        metrics = {
-            "clip_ratio/low_mean": (clipped_T & (ratio_T < 1)).float(),
-            "clip_ratio/high_mean": (clipped_T & (ratio_T > 1)).float(),
-            "clip_ratio/region_mean": clipped_T.float(),
-            "opsm/dropped_mean": dropped_T.float(),
-        }
-        return Result(torch.where(dropped_T, 0, objective_T), metrics=metrics)
+        metrics = {**clipped.metrics, "opsm/dropped_mean": dropped_T.float()}
+        return Result(torch.where(dropped_T, 0, clipped.value), metrics=metrics)

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from strop import segments
 from strop.columns import Column
+from strop.loss.bound._bounds import clip
 from strop.part import Result, require
 
 
@@ -78,21 +79,18 @@ class DropHighCovarianceTokens:
         candidate_T: Tensor | None = None,
         num_drop: Tensor | None = None,
     ) -> Result:
-        ratio_T = log_ratio_T.exp()
-        free_T = ratio_T * advantage_T
-        bound_T = ratio_T.clamp(1 - self.clip_low, 1 + self.clip_high) * advantage_T
-        clipped_T = bound_T < free_T
+        bounds = (1 - self.clip_low, 1 + self.clip_high)
+        clipped = clip(log_ratio_T.exp(), advantage_T, *bounds)
         if dropped_T is None:
             if candidate_T is None:
                 cov_T = _centred(advantage_T, gradient_T) * _centred(logp_T, gradient_T)
-                candidate_T = (cov_T > self.cov_low) & (cov_T < self.cov_high) & ~clipped_T
+                candidate_T = (cov_T > self.cov_low) & (cov_T < self.cov_high) & ~clipped.held_T
             share = int(self.drop_share * int(gradient_T.sum()))
             number = max(share, 1) if num_drop is None else int(num_drop)
             dropped_T = _draw(candidate_T.bool() & gradient_T, number, rng)
-        objective_T = torch.where(clipped_T, bound_T, free_T)
-        objective_T = torch.where(dropped_T.bool(), 0, objective_T)
+        objective_T = torch.where(dropped_T.bool(), 0, clipped.value)
         metrics = {
-            "clip_ratio/region_mean": clipped_T.float(),
+            "clip_ratio/region_mean": clipped.held_T.float(),
             "clip_ratio/covariance_mean": dropped_T.float(),
         }
         return Result(objective_T, metrics=metrics)

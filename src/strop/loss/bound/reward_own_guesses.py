@@ -26,8 +26,8 @@ class RewardOwnGuesses:
     Source: arXiv 2509.26313.
     Differs from the source: wrong and temperature are known as slightly below 0 and slightly above
     1 only; the expectation is ours.
-    Nearest part: shape_by_likelihood with shape plain and advantage 1: its gradient, times 1 -
-    wrong, is the expectation's at temperature 1. follow_log_likelihood weighs every token 1.
+    Nearest part: shape_by_likelihood with shape power, gamma 1 and advantage 1: its gradient, times
+    1 - wrong, is the expectation's at temperature 1. follow_log_likelihood weighs every token 1.
     Edges: a guess that is impossible is never made; guesses above 0 without seeds -> UserError.
     """
 

@@ -14,36 +14,32 @@ class ShapeByLikelihood:
 
         objective_t = A_t * f(p_t);   p = exp(logp)
         "hyperbolic": f = p / (p + gamma), token weight gamma p / (p + gamma)^2
-        "power": f = p^gamma;   "sqrt": p^(1/2);   "plain": p;   "logp": logp;   "p_logp": p logp
+        "power": f = p^gamma;   "p_logp": f = p logp
 
     The probability under whoever wrote them is taken as 1. No clip.
 
     Reads: logp_T [T] float, advantage_T [T] float.   Writes: objective_T [T] float.
     Source: arXiv 2504.14945 (policy shaping); code TsinghuaC3I/Unify-Post-Training.
     Differs from the source: no; its form with known target probabilities is left out.
-    Nearest part: follow_advantage; equal to it when shape is "logp".
-    Edges: advantage 0 -> objective 0; p -> 0 -> no gradient, but with "logp".
+    Nearest part: follow_advantage, which weighs every token alike, likely or not.
+    Edges: advantage 0 -> objective 0; p -> 0 -> no gradient.
     """
 
     scope: ClassVar[str] = "token"
     facts: ClassVar[frozenset[str]] = frozenset({"silent_at_zero_advantage"})
-    # hyperbolic, power, sqrt, plain, logp or p_logp. Default: released code.
+    # hyperbolic, power or p_logp. Default: released code.
     shape: str = "hyperbolic"
     # Half-way probability of the hyperbola, exponent of the power. Default: released code.
     gamma: float = 0.1
 
     def __post_init__(self) -> None:
-        shapes = ("hyperbolic", "power", "sqrt", "plain", "logp", "p_logp")
-        require_one_of(self, "shape", shapes)
+        require_one_of(self, "shape", ("hyperbolic", "power", "p_logp"))
         require(self, "gamma", low=1e-6)
 
     def __call__(self, logp_T: Tensor, advantage_T: Tensor) -> Tensor:
         p_T = logp_T.exp()
         if self.shape == "hyperbolic":
             return advantage_T * (p_T / (p_T + self.gamma))
-        if self.shape == "logp":
-            return advantage_T * logp_T
         if self.shape == "p_logp":
             return advantage_T * p_T * logp_T
-        power = {"power": self.gamma, "sqrt": 0.5, "plain": 1.0}[self.shape]
-        return advantage_T * (power * logp_T).exp()
+        return advantage_T * (self.gamma * logp_T).exp()

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from strop import segments
+from strop.loss.bound._bounds import clip
 from strop.part import Result, require
 
 
@@ -53,19 +54,11 @@ class ShrinkByClippingBias:
         num_rollouts: int,
     ) -> Result:
         ratio_T = log_ratio_T.exp()
-        free_T = ratio_T * advantage_T
-        bound_T = ratio_T.clamp(1 - self.clip_low, 1 + self.clip_high) * advantage_T
-        clipped_T = bound_T < free_T
+        clipped = clip(ratio_T, advantage_T, 1 - self.clip_low, 1 + self.clip_high)
         length_T = segments.count(rollout_T, num_rollouts, gradient_T).clamp(min=1)[rollout_T]
-        cut_T = torch.where(clipped_T & gradient_T, free_T.detach() / length_T, 0)
+        free_T = (ratio_T * advantage_T).detach()
+        cut_T = torch.where(clipped.held_T & gradient_T, free_T / length_T, 0)
         norm = cut_T.double().square().sum().sqrt().to(free_T.dtype)
         factor = torch.where((norm > 0) & (norm >= self.floor), 1 / norm, torch.ones_like(norm))
-        objective_T = torch.where(clipped_T, bound_T, free_T) * factor
-        metrics = {
-            "clip_ratio/low_mean": (clipped_T & (ratio_T < 1)).float(),
-            "clip_ratio/high_mean": (clipped_T & (ratio_T > 1)).float(),
-            "clip_ratio/region_mean": clipped_T.float(),
-            "clip_bias/norm": norm,
-            "clip_bias/factor": factor,
-        }
-        return Result(objective_T, metrics=metrics)
+        metrics = {**clipped.metrics, "clip_bias/norm": norm, "clip_bias/factor": factor}
+        return Result(clipped.value * factor, metrics=metrics)

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from strop import segments
+from strop.loss.bound._bounds import clip
 from strop.loss.bound.clip_both_sides import ClipBothSides
 from strop.part import Result, require, require_one_of
 
@@ -64,23 +65,13 @@ class WidenClipByEntropy(ClipBothSides):
         inside_T = (ratio_T > 1 - low_T / 2) & (ratio_T < 1 + high_T / 2)
         factor_T = torch.where(undecided_T != inside_T, 1 + self.adv_beta * signal_T, 1.0)
         changed_T = (advantage_T * factor_T).detach()
-        free_T = ratio_T * changed_T
-        bound_T = torch.minimum(torch.maximum(ratio_T, 1 - low_T), 1 + high_T) * changed_T
-        clipped_T = bound_T < free_T
-        objective_T = torch.where(clipped_T, bound_T, free_T)
-        if self.dual_clip_c:
-            floor_T = self.dual_clip_c * changed_T
-            objective_T = torch.where(
-                changed_T < 0, torch.maximum(objective_T, floor_T), objective_T
-            )
+        clipped = clip(ratio_T, changed_T, 1 - low_T, 1 + high_T, self.dual_clip_c)
         metrics = {
-            "clip_ratio/low_mean": (clipped_T & (ratio_T < 1)).float(),
-            "clip_ratio/high_mean": (clipped_T & (ratio_T > 1)).float(),
-            "clip_ratio/region_mean": clipped_T.float(),
+            **clipped.metrics,
             "hapo/signal_mean": signal_T,
             "hapo/advantage_factor_mean": factor_T,
         }
-        return Result(objective_T, metrics=metrics)
+        return Result(clipped.value, metrics=metrics)
 
     def _signal(self, entropy_T: Tensor, gradient_T: Tensor) -> Tensor:
         """h [T]; 0 outside gradient_T."""
