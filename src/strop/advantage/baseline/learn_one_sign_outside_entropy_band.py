@@ -5,8 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from strop import segments
-from strop.errors import UserError
+from strop.advantage.baseline._entropy import entropy_of_step
 from strop.part import Result, require
 from strop.schedule import EntropyTarget, Linear, Schedule
 
@@ -55,13 +54,8 @@ class LearnOneSignOutsideEntropyBand:
     ) -> Result:
         assert not isinstance(self.h_low, Schedule)
         assert not isinstance(self.h_high, Schedule)
-        if batch_entropy is not None:
-            entropy = float(batch_entropy)
-        elif entropy_old_T is not None:
-            counting_T = mask_T & scored_B[rollout_T]
-            entropy = float(segments.mean(entropy_old_T, rollout_T * 0, 1, counting_T))
-        else:
-            raise UserError("learn_one_sign_outside_entropy_band needs entropy or batch_entropy")
+        known = (batch_entropy, entropy_old_T, mask_T, rollout_T, scored_B)
+        entropy = entropy_of_step("learn_one_sign_outside_entropy_band", *known)
         direction = 1 if entropy > self.h_high else -1 if entropy < self.h_low else 0
         chosen_B = advantage_B
         if direction > 0:

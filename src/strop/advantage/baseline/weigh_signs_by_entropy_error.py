@@ -5,8 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from strop import segments
-from strop.errors import UserError
+from strop.advantage.baseline._entropy import entropy_of_step
 from strop.part import Result, require
 from strop.schedule import EntropyTarget, Schedule
 
@@ -53,13 +52,8 @@ class WeighSignsByEntropyError:
         batch_entropy: Tensor | None = None,
     ) -> Result:
         assert not isinstance(self.target, Schedule)
-        if batch_entropy is not None:
-            entropy = float(batch_entropy)
-        elif entropy_old_T is not None:
-            counting_T = mask_T & scored_B[rollout_T]
-            entropy = float(segments.mean(entropy_old_T, rollout_T * 0, 1, counting_T))
-        else:
-            raise UserError("weigh_signs_by_entropy_error needs entropy or batch_entropy")
+        known = (batch_entropy, entropy_old_T, mask_T, rollout_T, scored_B)
+        entropy = entropy_of_step("weigh_signs_by_entropy_error", *known)
         error = entropy - self.target
         tilt = self.integral + self.gain * error
         weighed_B = torch.where(reward_B > 0, (1 + tilt) * reward_B, (1 - tilt) * reward_B)
