@@ -76,6 +76,8 @@ def made(
     if kind == "key":
         low, high = (0, *map(int, numbers))[-2:]
         return torch.randint(low, high, shape, generator=rng)
+    if kind == "distinct":
+        return torch.randperm(1000, generator=rng)[: shape[0]]
     if kind == "normal":
         return torch.randn(shape, generator=rng, dtype=dtype)
     if kind in ("uniform", "positive", "logp"):

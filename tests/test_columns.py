@@ -6,8 +6,10 @@ from typing import ClassVar
 import pytest
 import torch
 from ragged import made, ragged_batch
+from short_runs import make_lab, run_of, settings_for
 
-from strop import catalogue, columns
+from strop import catalogue, columns, functional
+from strop._padded_names import compose
 from strop.batch import DERIVED, level_of
 from strop.columns import Column
 from strop.errors import UserError
@@ -100,3 +102,114 @@ def test_current_refreshed_and_value_columns():
     assert columns.OF_POLICY["sum_pi_squared_old_T"] == "sum_pi_squared_T"
     names = ("value_T", "value_low_T", "value_low_old_T", "value_slow_T", "value_K")
     assert [columns.is_head(name) for name in names] == [True, True, False, False, False]
+
+
+# A user's own file: a part that brings a column, one that reads it, a recipe with words of its own.
+WARMTH = """
+import dataclasses
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from torch import Tensor
+
+from strop.algorithm import Algorithm
+from strop.columns import Column
+from strop.part import Result, Use
+from strop.recipes._door import door
+from strop.recipes._inherit import inherits
+from strop.recipes.grpo import grpo
+
+
+@dataclass(frozen=True)
+class Feel:
+    kind: ClassVar[str] = "probe"
+    writes: ClassVar[tuple[str, ...]] = ("heat_B",)
+    declares: ClassVar[tuple[Column, ...]] = (
+        Column("heat_B", "float", "how warm the answer is", "K", door=("heats",)),
+    )
+
+    def __call__(self, reward_B: Tensor) -> Tensor:
+        return reward_B * 0 + 0.5
+
+
+@dataclass(frozen=True)
+class Cool:
+    kind: ClassVar[str] = "advantage/scale"
+
+    def __call__(self, advantage_B: Tensor, heat_B: Tensor) -> Result:
+        return Result(advantage_B * heat_B, metrics={"heat/mean": float(heat_B.mean())})
+
+
+@door(columns={"fevers": "fever_B"}, parameters={"use_std": "normalize_std"},
+      tensors={"celsius": ("heats", lambda heat: heat + 273)})
+@inherits(grpo)
+def warm(*, feverish: bool = False, **parent: Any) -> Algorithm:
+    base = grpo(**parent)
+    names = (("heat_B", "fever_B"),) if feverish else ()
+    chain = (*base.advantage[:-1], Use(Cool(), names), base.advantage[-1])
+    return dataclasses.replace(base, probes=(Use(Feel(), names),), advantage=chain)
+
+
+@inherits(warm)
+def warmer(**parent: Any) -> Algorithm:
+    return warm(**parent)
+"""
+CALL = {
+    "rewards": torch.tensor([3.0, 1.0]), "groups": torch.tensor([0, 0]),
+    "params": {"use_std": False},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("recipe", ["warm", "warmer"])
+def test_a_column_of_ones_own_comes_through_the_padded_door(tmp_path, recipe):
+    (tmp_path / "warmth.py").write_text(WARMTH)
+    name = f"{tmp_path}/warmth.py:{recipe}"
+    heats = torch.tensor([2.0, 5.0])
+    assert functional.inputs(name, "advantages")["heats"] is True
+    assert functional.advantages(name, **CALL, heats=heats).tolist() == [2.0, -5.0]
+    assert functional.advantages(name, **CALL, celsius=heats - 273).tolist() == [2.0, -5.0]
+    fever = {**CALL, "params": {"feverish": True, "use_std": False}}
+    assert functional.advantages(name, **fever, fevers=heats).tolist() == [2.0, -5.0]
+    with pytest.raises(UserError, match=r"needs heats \(column heat_B\)"):
+        functional.advantages(name, **CALL)
+    with pytest.raises(UserError, match="takes no heats, did you mean"):
+        functional.advantages(name, **fever, heats=heats)
+    with pytest.raises(UserError, match="celsius is heats: give one of the two"):
+        functional.advantages(name, **CALL, heats=heats, celsius=heats)
+
+
+def test_a_column_of_ones_own_is_trained_with(tmp_path):
+    (tmp_path / "warmth.py").write_text(WARMTH)
+    recipe = f'"{tmp_path}/warmth.py:warm"'
+    training = {"steps": 1, "save_every": 0, "rollouts_every": 0}
+    settings = settings_for(make_lab(tmp_path), recipe, training=training)
+    lines = run_of(settings, tmp_path / "run")
+    assert [line["heat/mean"] for line in lines if "heat/mean" in line] == [0.5]
+
+
+def test_the_words_of_a_recipe_are_its_own():
+    assert catalogue.recipe_called("rover_reward") == "rover"
+    assert catalogue.recipe_called("grpo") == "grpo"
+    names = [name for entry in catalogue.recipes() for name in (entry.name, *entry.also)]
+    assert len(set(names)) == len(names)
+    turns = functional.inputs("hiper_hae", "advantages")
+    assert {"v_high", "v_low", "v_term"} <= turns.keys()
+    assert "v1" not in turns
+    rewards, groups = torch.tensor([1.0, 0.0]), torch.zeros(2, dtype=torch.int64)
+    with pytest.raises(UserError, match="no parameter norm_adv_by_std_in_grpo"):
+        functional.advantages(
+            "grpo", rewards=rewards, groups=groups, params={"norm_adv_by_std_in_grpo": False}
+        )
+
+
+@pytest.mark.parametrize("entry", catalogue.recipes(), ids=lambda entry: entry.name)
+def test_the_words_of_a_recipe_name_what_is_there(entry):
+    recipe = entry.load()
+    words = getattr(recipe, "door", None)
+    if words is None:
+        return
+    assert words.also == entry.also
+    names = compose(entry.name, {}, {})[0]
+    assert {*words.parameters.values()} <= {field.name for field in entry.fields}
+    assert {*words.columns.values()} <= names.known.keys()
+    assert {usual for usual, _ in words.tensors.values()} <= names.fills.keys()

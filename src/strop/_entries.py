@@ -36,7 +36,8 @@ class Entry:
     reads: tuple[str, ...] = ()
     # Parts that a recipe's own file puts in, beside those of its parent.
     brings: tuple[str, ...] = ()
-    declares: tuple[str, ...] = ()  # names of its own columns
+    declares: tuple[str, ...] = ()  # names of a part's own columns
+    also: tuple[str, ...] = ()  # names of a recipe at the padded door, beside its own
 
     @property
     def summary(self) -> str:
@@ -105,7 +106,8 @@ def _declared(node: ast.ClassDef) -> tuple[str, ...]:
         if isinstance(item, ast.AnnAssign) and ast.unparse(item.target) == "declares" and item.value
     ]
     calls = [call for value in values for call in ast.walk(value) if isinstance(call, ast.Call)]
-    return tuple(ast.literal_eval(call.args[0]) for call in calls)
+    names = [call.args[0] for call in calls if call.args]
+    return tuple(str(name.value) for name in names if isinstance(name, ast.Constant))
 
 
 def _class_fields(source: Source, node: ast.ClassDef) -> dict[str, Field]:
@@ -144,7 +146,16 @@ def recipe_entry(source: Source, node: ast.FunctionDef, name: str, module: str) 
     fields = tuple(_parameters(source, node).values())
     doc = ast.get_docstring(node) or ""
     brings = tuple(dict.fromkeys(_parts_named(source, node)))
-    return Entry(name, "recipe", "recipes", module, node.name, doc, fields, brings=brings)
+    entry = Entry(name, "recipe", "recipes", module, node.name, doc, fields, brings=brings)
+    return replace(entry, also=_also(source, node))
+
+
+def _also(source: Source, node: ast.FunctionDef) -> tuple[str, ...]:
+    """The names in `@door(also=("gpg_loss",), ...)` of `recipes/_door.py`."""
+    calls = (d for d in node.decorator_list if isinstance(d, ast.Call))
+    doors = [call for call in calls if ast.unparse(call.func) == "door"]
+    given = (word.value for call in doors for word in call.keywords if word.arg == "also")
+    return tuple(text for value in given for text in _texts(source, value))
 
 
 def _parts_named(source: Source, function: ast.FunctionDef) -> list[str]:

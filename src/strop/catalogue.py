@@ -123,6 +123,11 @@ def find(kind: str, name: str) -> Entry:
     )
 
 
+def recipe_called(name: str) -> str:
+    """The name of the recipe that `strop.functional` also takes by this one; else the name."""
+    return next((entry.name for entry in recipes() if name in entry.also), name)
+
+
 def declarer(column: str) -> Entry | None:
     """The part that declares a column of its own by this name; None where no built-in part does."""
     return next((entry for entry in parts() if column in entry.declares), None)

@@ -8,6 +8,7 @@ Each in one line: the stage, the part, and what to do.
 
 from collections.abc import Sequence
 
+from strop import catalogue
 from strop import part as parts
 from strop.algorithm import LEARNERS, Algorithm, Term, trained_values
 from strop.batch import DERIVED
@@ -272,7 +273,10 @@ def _missing(path: str, use: Use, column: str) -> str:
             "regress_value and the learner critic, as the recipe gae has"
         )
     if column not in KNOWN:
-        return f"{stage}: {use.label} reads {column}, which no part before it writes"
+        writers = [e.name for e in catalogue.parts() if column in parts.writes(Use(e.load()()))]
+        return f"{stage}: {use.label} reads {column}, which no part before it writes" + (
+            f"; {' or '.join(writers)} would" if writers else ""
+        )
     writer = KNOWN[column].writer
     return (
         f"{stage}: {use.label} reads {column} ({KNOWN[column].meaning}), which nothing before it "

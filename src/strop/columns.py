@@ -42,8 +42,8 @@ class Column:
     before the suffix (nucleus_entropy_0.8_T). was: the current column that it is as the step began.
 
     random: how a test makes one. "normal", "uniform" (0 to 1), "positive" (above 0.1), "logp"
-    (below -0.1), "key:N" (a whole number below N), "flag:P" (true with probability P), or a number,
-    which all rows have. Empty: by dtype.
+    (below -0.1), "key:N" (a whole number below N; "key:LOW:N"), "distinct" (whole numbers, no two
+    equal), "flag:P" (true with probability P), or a number, which all rows have. Empty: by dtype.
     """
 
     name: str
@@ -153,7 +153,7 @@ STANDARD: tuple[Column, ...] = (
     Column("advantage_K", "float", "advantage of a turn", "reward", "advantage"),
     Column("group_B", "int", "the prompt group of the rollout", "row of prompt", "rollout",
            door=("groups",), also=("prompts",), random="key:3"),
-    Column("rollout_uid_B", "int", "stable over the run", "", "rollout"),
+    Column("rollout_uid_B", "int", "stable over the run", "", "rollout", random="distinct"),
     Column("player_B", "int", "player whose turns these are, from 0", "", "rollout",
            door=("players",), random="key:2"),
     Column("role_B", "int", "role of the player", "", "rollout", door=("players",), random="key:2"),
@@ -172,13 +172,14 @@ STANDARD: tuple[Column, ...] = (
     Column("parent_B", "int", "rollout it was forked from; -1: none", "row of rollout", "rollout",
            random="-1"),
     Column("fork_at_B", "int", "position of the fork; -1: none", "token", "rollout",
-           also=("branch_pos",), random="-1"),
+           random="-1"),
     Column("preferred_B", "int", "1 the data prefer it, -1 they reject it, 0 neither", "",
            "rollout"),
     Column("stage_B", "int", "phase of the strategy", "", "rollout", random="key:2"),
     Column("advantage_B", "float", "advantage of a rollout", "reward", "advantage",
            door=("advantages",)),
-    Column("uid_P", "int", "prompt, stable over the run", "", "rollout", door=("groups",)),
+    Column("uid_P", "int", "prompt, stable over the run", "", "rollout", door=("groups",),
+           random="distinct"),
     Column("draw_P", "int", "which draw of that prompt", "", "rollout", door=("groups",)),
     Column("max_length", "int", "most tokens of an answer", "tokens", "trainer", door=("length",),
            presumed=True, random="9"),
@@ -193,7 +194,7 @@ STANDARD: tuple[Column, ...] = (
     Column("group_K", "int", "row of the turn's prompt group", "row of prompt", "batch",
            door=("groups",)),
     Column("length_B", "int", "tokens that the policy generated", "tokens", "batch",
-           door=("lengths",), presumed=True),
+           door=("lengths",), presumed=True, random="key:1:6"),
     Column("size_B", "int", "all tokens, prompt included", "tokens", "batch", door=None),
     Column("index_B", "int", "the rollout's own row", "row of rollout", "batch", door=None),
     Column("num_turns", "int", "number of turns, an int", "", "batch", door=None),
@@ -215,18 +216,18 @@ CURRENT = tuple(
 _NUMBER = re.compile(r"(.+)_[0-9.e-]+_T")
 
 
-def of(places: Iterable[tuple[str, Use]]) -> dict[str, Column]:
+def of(places: Iterable[tuple[str, Use]], kinds: Iterable[type] = ()) -> dict[str, Column]:
     """The standard columns and those of the parts at these places (`algorithm.uses()`), by name.
 
-    A column that a place renames is what the part's own would be, under the other name. Raises
-    UserError where two parts declare a name differently.
+    A column that a place renames is what the part's own would be, under the other name. kinds:
+    further parts. Raises UserError where two parts declare a name differently.
     """
     uses = [use for _, use in places]
-    found = together(type(use.part) for use in uses)
+    found = together([*(type(use.part) for use in uses), *kinds])
     for use in uses:
         for own, column in (*getattr(use.part, "columns", {}).items(), *use.columns):
             if column not in found and own in found:
-                found[column] = replace(found[own], name=column, door=(), also=())
+                found[column] = replace(found[own], name=column, writer="", door=(), also=())
     return found
 
 
@@ -264,6 +265,12 @@ def is_current(column: str) -> bool:
     number = _NUMBER.fullmatch(column)
     base = KNOWN.get(f"{number.group(1)}_T") if number else None
     return column in CURRENT or (base is not None and base.numbered)
+
+
+def has_gradient(column: str) -> bool:
+    """Whether gradient flows through the column: of the policy, or of a critic's head, as now."""
+    whole = column.endswith("_TV") and column in KNOWN and KNOWN[column].current
+    return whole or is_current(column) or is_head(column)
 
 
 def is_value(column: str) -> bool:

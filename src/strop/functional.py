@@ -23,10 +23,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from strop import _padded, catalogue, kernel
+from strop import catalogue, kernel
 from strop import part as parts
 from strop._loading import attribute
-from strop._padded import CALLS, COLUMNS, compose, open_door
+from strop._padded import open_door
+from strop._padded_names import CALLS, compose
 from strop._padded_pairs import pairs_as_rows
 from strop._padded_turns import TurnsInRows
 from strop.errors import UserError
@@ -34,7 +35,6 @@ from strop.part import Use
 from strop.training import pack
 
 __all__ = [
-    "COLUMNS",
     "UserError",
     "advantages",
     "inputs",
@@ -230,4 +230,4 @@ def inputs(name: str, call: str, params: Mapping[str, Any] | None = None) -> dic
     """
     if call not in CALLS:
         raise UserError(f"no call {call!r}; there are {', '.join(CALLS)}")
-    return _padded.inputs(compose(name, params or {}, {})[0], call)
+    return compose(name, params or {}, {})[0].inputs(call)

@@ -5,10 +5,10 @@ import torch
 from differences import gradient_by_differences
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from padded import inputs_for, padded, rows, with_noise
+from padded import inputs_for, names_of, padded, rows, with_noise
 
 from strop import catalogue, functional, kernel, notation
-from strop.columns import is_current
+from strop.columns import has_gradient
 
 NAMES = [entry.name for entry in catalogue.recipes()]
 # Recipes whose beta is no penalty but the level of a quantile.
@@ -102,10 +102,11 @@ def test_gradient_is_that_of_finite_differences(recipe, seed, params):
     reads = algorithm.reads(("terms",)) | {"logp_T"}
     for term in algorithm.terms:
         reads -= getattr(term.objective.part, "detached", frozenset())
-    usual = ("logp", "entropy", "mean_logp", "values", "logits")
+    names = names_of(recipe, params)
+    current = set(filter(has_gradient, reads))
     of_tokens = any(not kernel.is_distribution(term) for term in algorithm.terms)
-    for name in (*usual, *(name for name in given if is_current(f"{name}_T"))):
-        if name not in given or functional.COLUMNS.get(name, (f"{name}_T",))[0] not in reads:
+    for name in given:
+        if not current & {*names.fills.get(name, ())}:
             continue
         if name == "logp" and not of_tokens:  # all of the loss goes through logits
             continue
@@ -130,20 +131,16 @@ def test_missing_and_unknown_tensors_are_named(recipe):
         ("selection", functional.selection),
         ("policy_loss", functional.policy_loss),
     ):
-        given = inputs_for(recipe, call, 0)
+        given, fills = inputs_for(recipe, call, 0), names_of(recipe).fills
         with pytest.raises(functional.UserError, match=r"takes no logp_odl.*it takes .*mask"):
             function(recipe, **given, logp_odl=given["mask"])
         for name, must in functional.inputs(recipe, call).items():
             if must and name in given and name not in ("mask", "rewards", "groups", "advantages"):
                 fewer = {k: v for k, v in given.items() if k != name}
-                if name == "logp" or columns_of(name) & set().union(*map(columns_of, fewer)):
+                if name == "logp" or any({*fills[name]} & {*fills.get(k, ())} for k in fewer):
                     continue
                 with pytest.raises(functional.UserError, match=f"needs .*{name}"):
                     function(recipe, **fewer)
-
-
-def columns_of(name):
-    return set(functional.COLUMNS.get(name, (name,)))
 
 
 def nobody(inputs):

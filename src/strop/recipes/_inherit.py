@@ -1,13 +1,13 @@
 """How a recipe takes over the parameters of its parent."""
 
+import dataclasses
 import functools
 import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from strop.algorithm import Algorithm
-
-Recipe = Callable[..., Algorithm]
+from strop.recipes._door import Recipe, words_of
 
 
 def inherits(
@@ -21,9 +21,10 @@ def inherits(
 
     without: parameters of the parent that would have no effect here; changed: other defaults. The
     values, given or default, arrive in `**parent`; one that the body has to see, the recipe names
-    itself and passes on. Raises TypeError for a name that the parent does not have.
+    itself and passes on. The parent's words at the padded door come with them. Raises TypeError for
+    a name that the parent does not have.
     """
-    theirs = inspect.signature(parent).parameters
+    theirs, words = inspect.signature(parent).parameters, words_of(parent)
 
     def decorate(recipe: Recipe) -> Recipe:
         own = [p for p in inspect.signature(recipe).parameters.values() if p.kind != p.VAR_KEYWORD]
@@ -44,6 +45,9 @@ def inherits(
             return recipe(**bound.arguments)
 
         complete.__signature__ = signature  # type: ignore[attr-defined]
+        kept = {k: v for k, v in words.parameters.items() if v in signature.parameters}
+        own_words, taken_over = words_of(recipe), dataclasses.replace(words, parameters=kept)
+        complete.door = own_words.beside(taken_over)  # type: ignore[attr-defined]
         return complete
 
     return decorate

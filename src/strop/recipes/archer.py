@@ -15,6 +15,7 @@ from strop.part import Use
 from strop.plan.update_critic_first import UpdateCriticFirst
 from strop.probe.read_turn_value import ReadTurnValue
 from strop.recipes._base import around, average
+from strop.recipes._door import door
 from strop.rollout.play_turns import PlayTurns
 from strop.selection.keep_marked_tokens import KeepMarkedTokens
 from strop.selection.keep_origins import KeepOrigins
@@ -24,6 +25,15 @@ FRESH, REPLAY = 0, 4  # origin_T
 PAIRS = (("value", "value_after"), ("value_second", "value_after_second"))
 
 
+@door(
+    columns={
+        "v1": "value_K", "v2": "value_second_K",
+        "q1": "value_after_K", "q2": "value_after_second_K",
+        "target_q1_at_policy_action": "value_after_slow_K",
+        "target_q2_at_policy_action": "value_after_second_slow_K",
+        "target_v1_next": "next_value_slow_K", "target_v2_next": "next_value_second_slow_K",
+    }
+)  # fmt: skip
 def archer(
     *,
     # Discount of a turn.

@@ -10,10 +10,12 @@ from strop.algorithm import Algorithm
 from strop.loss.bound.follow_advantage import FollowAdvantage
 from strop.part import Use
 from strop.recipes._base import CLIP, ESTIMATOR, with_policy
+from strop.recipes._door import door
 from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
 
 
+@door(also=("gpg_loss",))
 @inherits(grpo, without=(*ESTIMATOR, *CLIP, "beta"), aggregation="token-mean")
 def gpg(
     *,

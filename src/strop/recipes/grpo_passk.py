@@ -6,10 +6,12 @@ from typing import Any
 from strop.advantage.baseline.credit_lead_of_best import CreditLeadOfBest
 from strop.algorithm import Algorithm
 from strop.part import Use
+from strop.recipes._door import door
 from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
 
 
+@door(parameters={"norm_adv_by_std_in_grpo": "normalize_std", "divide_by_std": "normalize_std"})
 @inherits(grpo, without=("singleton",))
 def grpo_passk(**parent: Any) -> Algorithm:
     """Optimizing Language Models for Inference Time Objectives using Reinforcement Learning.

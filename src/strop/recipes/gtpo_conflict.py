@@ -12,6 +12,7 @@ from strop.errors import UserError
 from strop.loss.bound.follow_advantage import FollowAdvantage
 from strop.part import Use
 from strop.recipes._base import CLIP, ESTIMATOR, with_policy
+from strop.recipes._door import door
 from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
 from strop.selection.drop_unsure_rollouts import DropUnsureRollouts
@@ -20,6 +21,7 @@ KNOB = "selection.drop_unsure_rollouts.initial"
 THRESHOLDS = {"paper": math.log(2), "code": 0.7}
 
 
+@door(also=("gtpo_conflict_loss",))
 @inherits(grpo, without=(*CLIP, *ESTIMATOR, "beta"), num_rollouts=8)
 def gtpo_conflict(
     *,

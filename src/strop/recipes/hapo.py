@@ -9,11 +9,13 @@ from strop.algorithm import Algorithm
 from strop.loss.bound.widen_clip_by_entropy import WidenClipByEntropy
 from strop.part import Use
 from strop.recipes._base import with_policy
+from strop.recipes._door import door
 from strop.recipes._inherit import inherits
 from strop.recipes.dapo import dapo
 from strop.rollout.sample_at_entropy_temperature import SampleAtEntropyTemperature
 
 
+@door(also=("hapo_loss",))
 @inherits(dapo, num_rollouts=16)
 def hapo(
     *,

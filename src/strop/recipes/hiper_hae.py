@@ -15,6 +15,7 @@ from strop.part import Use
 from strop.probe.mark_spans import MarkSpans
 from strop.probe.read_turn_value import ReadTurnValue
 from strop.recipes._base import average
+from strop.recipes._door import door
 from strop.recipes._inherit import inherits
 from strop.recipes.gae import gae
 from strop.rollout.play_turns import PlayTurns
@@ -29,6 +30,12 @@ LEVELS = {
 HEADS = {"high": "value_T", "low": "value_low_T", "term": "value_term_T"}
 
 
+@door(
+    columns={
+        "v_high": "value_K", "v_low": "value_low_K", "v_term": "value_term_K",
+        "subgoal_token": "subgoal_K",
+    }
+)  # fmt: skip
 @inherits(gae, without=("whiten_eps",), num_prompts=16, num_rollouts=8, beta=0.01)
 def hiper_hae(
     *,

@@ -14,11 +14,13 @@ from strop.loss.penalty.reward_entropy import RewardEntropy
 from strop.loss.ratio.ratio_per_token import RatioPerToken
 from strop.part import Use
 from strop.recipes._base import CLIP, ESTIMATOR, average
+from strop.recipes._door import door
 from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
 from strop.selection.keep_origins import KeepOrigins
 
 
+@door(also=("hpt_loss",))
 @inherits(grpo, without=(*ESTIMATOR, *CLIP, "beta", "aggregation"), num_rollouts=8)
 def hpt(
     *,

@@ -16,6 +16,7 @@ from strop.loss.ratio.ratio_per_token import RatioPerToken
 from strop.part import Use
 from strop.plan.split_into_rollouts import SplitIntoRollouts
 from strop.recipes._base import CLIP
+from strop.recipes._door import door
 from strop.recipes._inherit import inherits
 from strop.recipes.rloo import rloo
 from strop.selection.keep_large_advantages import KeepLargeAdvantages
@@ -28,6 +29,7 @@ RATIOS = {
 }
 
 
+@door(also=("loop_loss",))
 @inherits(rloo, without=(*CLIP, "aggregation", "beta"), num_prompts=40, num_rollouts=6)
 def loop(
     *,

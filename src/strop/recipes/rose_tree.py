@@ -8,11 +8,13 @@ from strop.advantage.weight.favour_short_right_answers import FavourShortRightAn
 from strop.algorithm import Algorithm
 from strop.curation.drop_uniform_groups import DropUniformGroups
 from strop.part import Use
+from strop.recipes._door import door
 from strop.recipes._inherit import inherits
 from strop.recipes.dr_grpo import dr_grpo
 from strop.rollout.branch_at_uncertainty import BranchAtUncertainty
 
 
+@door(tensors={"branch_pos": ("fork_at", None)})
 @inherits(dr_grpo, without=("eps", "normalize_std", "singleton"), beta=1e-3, num_rollouts=8)
 def rose_tree(
     *,

@@ -6,10 +6,12 @@ from strop.algorithm import Algorithm
 from strop.loss.bound.regress_on_random_policy_value import RegressOnRandomPolicyValue
 from strop.part import Use
 from strop.recipes._base import CLIP, with_policy
+from strop.recipes._door import door
 from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
 
 
+@door(also=("rover_reward",))
 @inherits(
     grpo, without=("std", *CLIP, "beta"), normalize_std=False, aggregation="token-mean",
     num_rollouts=8,

@@ -3,6 +3,8 @@
 import dataclasses
 from typing import Any
 
+import torch
+
 from strop.advantage.credit.credit_value_steps import CreditValueSteps
 from strop.advantage.weight.whiten_over_batch_tokens import WhitenOverBatchTokens
 from strop.algorithm import Algorithm
@@ -12,11 +14,19 @@ from strop.probe.cut_at_unlikely_tokens import CutAtUnlikelyTokens
 from strop.probe.estimate_values_by_continuing import EstimateValuesByContinuing
 from strop.probe.mark_unlikely_tokens import MarkUnlikelyTokens
 from strop.recipes._base import ESTIMATOR, with_policy
+from strop.recipes._door import door
 from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
 from strop.selection.keep_marked_tokens import KeepMarkedTokens
 
 
+@door(
+    tensors={
+        "probs": ("logp_beh", torch.log),
+        # [B, T + 1], the prompt's value first; the last is that of the whole answer
+        "values_after_position_minus1_first": ("prefix_value", lambda value: value[:, :-1]),
+    }
+)
 @inherits(grpo, without=ESTIMATOR, aggregation="token-mean", beta=1e-4, num_rollouts=8)
 def spo_chain(
     *,

@@ -1,0 +1,64 @@
+"""The words of a recipe's own at the padded door."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor
+
+from strop.algorithm import Algorithm
+
+Recipe = Callable[..., Algorithm]
+Made = tuple[str, Callable[[Tensor], Tensor] | None]
+
+
+@dataclass(frozen=True)
+class Words:
+    """also: names of the recipe. parameters: other name to the recipe's own. columns: name of a
+    tensor to the column that it fills. tensors: further name to the usual one, and what is made of
+    the tensor (None: nothing)."""
+
+    also: tuple[str, ...] = ()
+    parameters: Mapping[str, str] = field(default_factory=dict)
+    columns: Mapping[str, str] = field(default_factory=dict)
+    tensors: Mapping[str, Made] = field(default_factory=dict)
+
+    def beside(self, other: "Words") -> "Words":
+        """These and the other's; its names of a recipe are not taken over."""
+        return Words(
+            self.also,
+            {**other.parameters, **self.parameters},
+            {**other.columns, **self.columns},
+            {**other.tensors, **self.tensors},
+        )
+
+
+def door(
+    *,
+    also: tuple[str, ...] = (),
+    parameters: Mapping[str, str] | None = None,
+    columns: Mapping[str, str] | None = None,
+    tensors: Mapping[str, Made] | None = None,
+) -> Callable[[Recipe], Recipe]:
+    """Let `strop.functional` take a recipe by the words of its own paper or code.
+
+        @door(also=("spo_loss",), columns={"v_low": "value_low_K"},
+              tensors={"probs": ("logp_beh", torch.log)})
+        @inherits(grpo)
+        def some_recipe(**parent: Any) -> Algorithm:
+
+    A recipe that inherits has its parent's words too, but for its names.
+    """
+
+    def decorate(recipe: Recipe) -> Recipe:
+        words = Words(also, parameters or {}, columns or {}, tensors or {})
+        recipe.door = words.beside(words_of(recipe))  # type: ignore[attr-defined]
+        return recipe
+
+    return decorate
+
+
+def words_of(recipe: Any) -> Words:
+    """The recipe's words; none where it brings none."""
+    found: Words = getattr(recipe, "door", Words())
+    return found
