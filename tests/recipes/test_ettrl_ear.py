@@ -1,16 +1,12 @@
 import pytest
 import torch
 from builders import flat_batch, members_of, ragged_batch, run, stages, tokens_of
-from fakes.services import FakeServices, FakeTexts
 
 from strop import functional
 from strop.advantage.scale.favour_sure_rollouts import FavourSureRollouts
 from strop.errors import UserError
 from strop.recipes.ettrl_ear import ettrl_ear
 from strop.recipes.grpo import grpo
-from strop.reward.reward_majority_answer import RewardMajorityAnswer
-from strop.tasks.task import Task
-from strop.training.services.grading import NoGrader, RunGrading
 
 # two tokens each, means 0.4, 0.6, 0.8, 0.6
 ENTROPY = [[0.3, 0.5], [0.6, 0.6], [1.0, 0.6], [0.4, 0.8]]
@@ -73,37 +69,7 @@ def test_a_factor_below_zero():
     assert run(FavourSureRollouts(), alone).value.item() == pytest.approx(0.3)
 
 
-def voted(answers, groups=None, unscored=(), outcome=None, **fields):
-    """The part's result for final answers given as texts; "" is none."""
-    task = Task("t", (), (), (), (), answer="strop.tasks.answers:extract_answer")
-    grading = RunGrading(task, NoGrader(), None, None)
-    services = FakeServices(FakeTexts(said=answers), grading)
-    scored_B = torch.tensor([i not in unscored for i in range(len(answers))])
-    outcome_B = torch.tensor(outcome or [0.0] * len(answers)).double()
-    batch = flat_batch([1] * len(answers), groups, scored_B=scored_B, outcome_B=outcome_B)
-    return run(RewardMajorityAnswer(**fields), batch, services=services)
-
-
-def test_the_majority_is_right():
-    found = voted(["7", "8", "", "7", "8", "8"], [0, 0, 0, 0, 1, 1], outcome=[1, 0, 0, 1, 0, 0])
-    assert found.value.tolist() == [1, 0, 0, 1, 1, 1]
-    assert found.metrics == {"majority/share": 4 / 5, "majority/right": 0.5}
-    assert voted(["8", "7", "7", "8"]).value.tolist() == [1, 0, 0, 1]  # a tie: the first
-    assert voted(["7", "8", "8", "7", "7"], unscored=(3, 4)).value.tolist() == [0, 1, 1, 0, 0]
-    assert voted(["", ""]).value.tolist() == [0, 0]
-    assert voted(["\\boxed{7}", "so\n7"]).value.tolist() == [1, 1]
-
-
-def test_without_the_own_vote():
-    # for the first 7 the others say 8, 8, 7; for an 8 they say 7, 8, 7 and 7 was first
-    assert voted(["7", "8", "8", "7"], leave_one_out=True).value.tolist() == [0, 0, 0, 0]
-    assert voted(["7", "7", "7", "8"], leave_one_out=True).value.tolist() == [1, 1, 1, 0]
-    assert voted(["7"], leave_one_out=True).value.tolist() == [0]
-
-
 def test_refusals():
-    with pytest.raises(UserError, match="does not say what an answer is"):
-        Task("maze", (), (), (), ()).final_answers(["1"])
     with pytest.raises(UserError, match="form is residual or clip"):
         ettrl_ear(form="clipped")
     ettrl_ear(keep_sign=True, leave_one_out=True).check()

@@ -3,7 +3,7 @@ from itertools import chain
 
 import pytest
 import torch
-from builders import assert_same_push, flat_batch, learning, members_of, ragged_batch, run, stages
+from builders import assert_same_push, learning, members_of, ragged_batch, stages
 from models import Lab
 from runs import Runner
 
@@ -13,7 +13,6 @@ from strop.plan.split_into_rollouts import SplitIntoRollouts
 from strop.recipes.grpo import grpo
 from strop.recipes.loop import loop
 from strop.recipes.rloo import rloo
-from strop.selection.keep_large_advantages import KeepLargeAdvantages
 from strop.training.policy import Policy
 
 REWARDS = [1.0, 1.0, 0.5, 0.0, 0.0, 0.5]
@@ -94,22 +93,6 @@ def test_the_lower_bound_is_the_inverse_of_the_upper():
         advantages=torch.tensor([-1.0, -1.0, 1.0, 1.0]), mask=torch.ones(4, 1).bool(),
     )  # fmt: skip
     assert (weights[:, 0] != 0).tolist() == [False, True, True, False]
-
-
-def test_the_filter_rounds_up_and_takes_the_next_largest():
-    batch = flat_batch((1,) * 6, advantage_B=[0.5, -0.3, 0.009, -0.002, 0.0, 0.2])
-
-    def kept(**fields):
-        return run(KeepLargeAdvantages(**fields), batch).value.gradient_T.nonzero()[:, 0].tolist()
-
-    assert kept() == [0, 1, 5]
-    assert kept(multiple=4) == [0, 1, 2, 5]
-    assert kept(multiple=5) == [0, 1, 2, 3, 5]
-    assert kept(multiple=9) == list(range(6))
-    assert kept(positive_only=True) == [0, 5]
-    assert kept(smallest=0.6) == []
-    unscored = batch.set(scored_B=torch.tensor([False] + [True] * 5))
-    assert not run(KeepLargeAdvantages(multiple=9), unscored).value.gradient_T[0]
 
 
 def updates(batch, part, moved=0.0):

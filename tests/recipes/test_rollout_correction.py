@@ -5,11 +5,9 @@ import torch
 from builders import (
     assert_same_push,
     clipped,
-    flat_batch,
     pushed,
     ragged_batch,
     rows_learning,
-    run,
     stages,
     tokens_of,
 )  # fmt: skip
@@ -23,7 +21,6 @@ from strop.recipes.rollout_correction import (
     rollout_correction_bypass,
     rollout_correction_reinforce,
 )
-from strop.selection.drop_mismatched_rollouts import DropMismatchedRollouts
 
 # log w = (0, .5, 1, -.7) between old and behaviour; old = current; A = 1
 WORKED = {
@@ -50,51 +47,6 @@ def test_worked_example_through_the_padded_call(params, weights):
     assert float(loss) == pytest.approx(-sum(weights) / 4, abs=1e-6)
     found = functional.token_weights("rollout_correction", params=params, **WORKED)
     assert found[0].tolist() == pytest.approx([w / 4 for w in weights], abs=1e-6)
-
-
-def test_rejection_takes_gradients_and_on_request_the_place_in_averages():
-    batch = flat_batch(
-        (4,), advantage_T=[1.0] * 4, logp_sampler_T=WORKED["logp_beh"][0].tolist(),
-        **{f"{n}_T": WORKED[b][0].tolist()
-           for n, b in (("logp", "logp"), ("logp_old", "logp_old"), ("logp_behavior", "logp_beh"))},
-    )  # fmt: skip
-    fields = {"lowest": 0.9, "highest": 2.0, "veto": 0.0, "measure": "token_k1"}
-    for counts in (True, False):
-        chosen = run(DropMismatchedRollouts(**fields, still_counts=counts), batch).value
-        assert chosen.gradient_T.tolist() == [True, True, False, False]
-        assert chosen.denominator_T.tolist() == [True, True, counts, counts]
-
-
-@pytest.mark.parametrize("unit", ["token", "turn", "seq"])
-@pytest.mark.parametrize("reduce", ["sum", "mean", "max"])
-@pytest.mark.parametrize("estimate", ["k1", "k2", "k3"])
-def test_rejection_matches_a_slow_loop(unit, reduce, estimate):
-    if unit == "token" and reduce != "sum":
-        measure, reduce = f"token_{estimate}", "sum"
-    else:
-        measure = f"token_{estimate}" if unit == "token" else f"{unit}_{reduce}_{estimate}"
-    batch = ragged_batch(3, groups=(4, 4, 4), unscored=())
-    low, high = (0.6, 1.6) if estimate == "k1" else (0.0, 0.25)
-    part = DropMismatchedRollouts(low, high, 0.0, measure, still_counts=True)
-    found = run(part, batch)
-    one_each = torch.arange(batch.size("T"))
-    key_T = {"token": one_each, "turn": batch["turn_T"], "seq": batch["rollout_T"]}[unit]
-    values = {}
-    for t in batch["mask_T"].nonzero().squeeze(1).tolist():
-        x = float(batch["logp_old_T"][t] - batch["logp_sampler_T"][t])
-        k = {"k1": x, "k2": x * x / 2, "k3": math.exp(x) - 1 - x}[estimate]
-        values.setdefault(int(key_T[t]), []).append(k)
-    combine = {"sum": sum, "mean": lambda ks: sum(ks) / len(ks), "max": max}[reduce]
-    stays = {}
-    for key, ks in values.items():
-        s = combine(ks)
-        stays[key] = low <= math.exp(s) <= high if estimate == "k1" else s <= high
-    expected = [bool(batch["mask_T"][t]) and stays[int(key_T[t])] for t in range(batch.size("T"))]
-    assert found.value.gradient_T.tolist() == expected
-    assert found.value.denominator_T.equal(batch["mask_T"])
-    assert {True, False} == set(stays.values())
-    dropped = sum(not s for s in stays.values()) / len(stays)
-    assert found.metrics["mismatch/dropped_fraction"] == pytest.approx(dropped)
 
 
 def rejected(batch, t):

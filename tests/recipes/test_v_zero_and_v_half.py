@@ -5,11 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strop import functional, notation
-from strop import part as parts
 from strop.advantage.baseline.shrink_mean_to_prior import ShrinkMeanToPrior
 from strop.curation.ask_while_uncertain import AskWhileUncertain, one_more_pays
 from strop.errors import UserError
-from strop.part import Draw, Use
+from strop.part import Draw
 from strop.recipes.dr_grpo import dr_grpo
 from strop.recipes.v_half import v_half
 from strop.recipes.v_zero import v_zero
@@ -18,15 +17,6 @@ from strop.sampling.allocate_by_failures import (
     allocate,
     expected_failures,
 )
-from strop.sampling.predict_success_from_history import PredictSuccessFromHistory
-
-
-class Texts:
-    def __init__(self, texts):
-        self.texts = texts
-
-    def prompt_text(self, uid):
-        return self.texts[uid]
 
 
 @pytest.mark.parametrize(
@@ -61,26 +51,6 @@ def test_u_is_the_expected_number_of_failures_of_a_mixed_group(p, num):
     chance = [comb(num, k) * p**k * (1 - p) ** (num - k) for k in range(num + 1)]
     expected = sum(chance[k] * (num - k) for k in range(1, num))
     assert expected_failures(num, p) == pytest.approx(expected)
-
-
-def test_prior_follows_like_prompts():
-    part = PredictSuccessFromHistory()
-    texts = Texts({1: "add 12 and 7", 2: "prove the theorem", 3: "add 19 and 7", 4: "prove it"})
-    first = part((Draw(1, 2), Draw(2, 2)), texts, part.init())
-    assert [draw.columns["prior_B"] for draw in first.value] == [0.5, 0.5]
-    batch = flat_batch((1,) * 5, (0, 0, 1, 1, 2), outcome_B=[1.0, 1.0, 0.0, 0.0, 1.0])
-    batch = batch.set(uid_P=torch.tensor([1, 2, 7]))  # 7 was not drawn here: a stored one
-    state = parts.update(Use(part), batch, first.state)
-    assert state["success_N"].tolist() == [1.0, 0.0]
-    assert state["drawn"] == {}
-    second = part((Draw(3, 2), Draw(4, 2), Draw(1, 2)), texts, state)
-    easy, hard, known = (draw.columns["prior_B"] for draw in second.value)
-    assert hard < 0.5 < easy < known
-    assert second.metrics["prior/mean"] == pytest.approx((easy + hard + known) / 3)
-    # the very prompt: kernel 1, another one about 0: (.5 + 1) / (1 + 1)
-    assert known == pytest.approx(0.75, abs=0.02)
-    short = PredictSuccessFromHistory(context=1)
-    assert parts.update(Use(short), batch, first.state)["success_N"].tolist() == [0.0]
 
 
 @pytest.mark.parametrize(
