@@ -48,7 +48,7 @@ def ragged_batch(
         "fork_at_B": torch.full((num,), -1), "sequence_T": torch.zeros_like(turn_T),
         "origin_T": torch.where(mask_T, 0, 1), "scored_B": randint(0, 8, num) > 0,
         "step": torch.tensor(3), "num_steps": torch.tensor(NUM_STEPS),
-        "max_length": torch.tensor(8), "stage_B": randint(0, 2, num),
+        "max_length": torch.tensor(8),
         "preferred_B": 1 - 2 * (segments.order_within(group_B, len(group_sizes)) % 2),
     }  # fmt: skip
     rows = {"T": turn_T.shape[0], "K": rollout_K.shape[0], "B": num, "P": count_P}

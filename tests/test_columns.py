@@ -1,6 +1,7 @@
 """The records of columns: one a name, complete, and read by everything that lists columns."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import ClassVar
 
 import pytest
@@ -49,6 +50,15 @@ def test_a_ragged_batch_has_every_column_of_a_table():
     batch = ragged_batch(0)
     wanted = {n for n, c in EVERY.items() if level_of(n) and not (c.numbered or n.endswith("_TV"))}
     assert wanted <= {*batch.columns, *DERIVED}
+
+
+def test_the_page_of_the_batch_shows_every_column_and_who_declares_it():
+    page = (Path(__file__).parents[1] / "docs" / "BATCH.md").read_text(encoding="utf-8")
+    for name in EVERY:
+        shown = name.replace("_T", "_NUMBER_T") if EVERY[name].numbered else name
+        line = next(line for line in page.splitlines() if line.startswith(f"| `{shown}` |"))
+        entry = catalogue.declarer(name)
+        assert entry is None or f"| `{entry.name}` |" in line
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,6 @@ from strop.batch import Batch, level_of
 from strop.errors import UserError
 from strop.training import pack
 
-TURN_COLUMNS = ("turn_rewards", "turn_valid")  # [B, K] where rows are rollouts
-
 
 @dataclass(frozen=True)
 class Layout:

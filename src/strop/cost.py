@@ -2,7 +2,7 @@
 
 from strop import part as parts
 from strop.algorithm import Algorithm
-from strop.columns import REFRESHED
+from strop.columns import REFRESHED, is_current
 from strop.training.refresh import wanted_columns
 
 # Facts of probes that keep the engine or the policy busy once more.
@@ -10,7 +10,6 @@ ASKING = {
     "samples_again": "further answers",
     "scores_again": "forward passes over further texts",
 }
-DISTRIBUTIONS = ("entropy_T", "mean_logp_T", "logq_TV")
 
 
 def costs(algorithm: Algorithm) -> tuple[str, ...]:
@@ -32,7 +31,7 @@ def costs(algorithm: Algorithm) -> tuple[str, ...]:
         found.append("a reference policy and its forward pass")
     if values := algorithm.value_columns():
         found.append("a critic" if len(values) == 1 else f"a critic with {len(values)} heads")
-    if read & set(DISTRIBUTIONS):
+    if any((is_current(name) or name == "logq_TV") and name != "logp_T" for name in read):
         found.append("the head's whole distribution in the update")
     if algorithm.plan is not None:
         updates = getattr(algorithm.plan.part, "num_updates", "several")
