@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
 
 from strop.errors import UserError
-from strop.rollout.engines.base import CAPABILITIES, Ended, Engine, Event, Finished, Request
+from strop.rollout.engines.base import (
+    CAPABILITIES,
+    Ended,
+    Engine,
+    Event,
+    Finished,
+    Request,
+    forked,
+    resumed,
+)
 from strop.rollout.engines.sampling import ENTROPY, LOGP_MODEL, TOP, draw, make_plan, uniforms
 
 Probabilities = Callable[[tuple[int, ...]], Sequence[float]]
@@ -68,20 +77,15 @@ class TableEngine(Engine):
     def fork(self, id: int, at: int, forced: tuple[int, ...] = (), **changes: Any) -> int:
         parent = self._row(id)
         tokens = [*parent.request.ids, *parent.new]
-        if not 0 <= at <= len(tokens):
-            raise UserError(f"fork at token {at} of request {id}, which has {len(tokens)} tokens")
-        ids = (*tokens[:at], *forced)
-        left = len(parent.request.ids) + parent.request.max_tokens - len(ids)
-        if left < 1 and "max_tokens" not in changes:
-            raise UserError(f"request {id} has no token left; give the fork max_tokens")
-        return self.submit(replace(parent.request, ids=ids, **{"max_tokens": left, **changes}))
+        return self.submit(forked(id, parent.request, tokens, at, forced, changes))
 
     def resume(self, id: int, **changes: Any) -> None:
         row = self._row(id)
         if row.status == "ended":
             self.repeats.append(Event(id, (), (), self.version, ended=row.events[-1].ended))
         elif row.status == "paused":
-            row.request = replace(row.request, **changes)
+            num_tokens = len(row.request.ids) + len(row.new)
+            row.request = resumed(id, row.request, num_tokens, changes)
             row.status, row.since_pause = "running", 0
         else:
             raise UserError(f"request {id} is not paused")

@@ -6,9 +6,9 @@ Nothing here imports torch, so strategies and their tests can be read and run wi
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from strop.errors import UserError
@@ -66,6 +66,14 @@ class Request:
             raise UserError("Request.want has 'top' but num_top is 0; set num_top to 1 or more")
         if "" in self.stop_strings:
             raise UserError("Request.stop_strings has an empty string; leave it out")
+
+    def changed(self, changes: Mapping[str, Any]) -> Request:
+        """This request with other fields. Raises UserError for a field that there is not."""
+        unknown = sorted(set(changes) - set(Request.__dataclass_fields__))
+        if unknown:
+            known = sorted(Request.__dataclass_fields__)
+            raise UserError(f"a request has no field {unknown[0]!r}; choose from {known}")
+        return replace(self, **changes)
 
 
 class Event(NamedTuple):
@@ -171,3 +179,36 @@ class Engine(Protocol):
     def close(self) -> None:
         """Let go of what it holds outside this process."""
         return
+
+
+def forked(
+    id: int,
+    request: Request,
+    tokens: Sequence[int],
+    at: int,
+    forced: tuple[int, ...],
+    changes: Mapping[str, Any],
+) -> Request:
+    """What `Engine.fork` asks for, of the request `id` that has these tokens by now."""
+    if not 0 <= at <= len(tokens):
+        raise UserError(f"fork at token {at} of request {id}, which has {len(tokens)} tokens")
+    if "ids" in changes:
+        raise UserError("fork takes its ids from `at` and `forced`; leave `ids` out of changes")
+    ids = (*tokens[:at], *forced)
+    left = len(request.ids) + request.max_tokens - len(ids)
+    if left < 1 and "max_tokens" not in changes:
+        raise UserError(
+            f"request {id} has no token left after {len(ids)}; give the fork max_tokens"
+        )
+    return request.changed({"ids": ids, "max_tokens": left, **changes})
+
+
+def resumed(id: int, request: Request, num_tokens: int, changes: Mapping[str, Any]) -> Request:
+    """What `Engine.resume` goes on with, of the paused request `id` of so many tokens by now."""
+    if "ids" in changes:
+        raise UserError("resume keeps the tokens; leave `ids` out of changes, or fork")
+    request = request.changed(changes)
+    if len(request.ids) + request.max_tokens <= num_tokens:
+        done = num_tokens - len(request.ids)
+        raise UserError(f"request {id} has {done} new tokens; max_tokens must be more")
+    return request

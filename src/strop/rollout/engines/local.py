@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,16 @@ import torch
 from torch import Tensor, nn
 
 from strop.errors import UserError
-from strop.rollout.engines.base import CAPABILITIES, Ended, Engine, Event, Finished, Request
+from strop.rollout.engines.base import (
+    CAPABILITIES,
+    Ended,
+    Engine,
+    Event,
+    Finished,
+    Request,
+    forked,
+    resumed,
+)
 from strop.rollout.engines.causal import UNBOUNDED, CachedModel, Part, check_module
 from strop.rollout.engines.sampling import Plan, draw, make_plan, uniforms
 from strop.rollout.engines.slots import NEVER, Row, Slots
@@ -79,19 +88,8 @@ class LocalEngine(Engine):
     def fork(self, id: int, at: int, forced: tuple[int, ...] = (), **changes: Any) -> int:
         """Queue the first `at` tokens of a request and `forced`; see Engine.fork."""
         parent = self._find(id)
-        tokens = self._tokens(parent)
-        if not 0 <= at <= len(tokens):
-            raise UserError(f"fork at token {at} of request {id}, which has {len(tokens)} tokens")
-        if "ids" in changes:
-            raise UserError("fork takes its ids from `at` and `forced`; leave `ids` out of changes")
-        ids = (*tokens[:at], *forced)
-        left = len(parent.request.ids) + parent.request.max_tokens - len(ids)
-        if left < 1 and "max_tokens" not in changes:
-            raise UserError(
-                f"request {id} has no token left after {len(ids)}; give the fork max_tokens"
-            )
-        changes = {"max_tokens": left, **changes}
-        return self._queue(_changed(parent.request, {"ids": ids, **changes}), (parent, at))
+        request = forked(id, parent.request, self._tokens(parent), at, forced, changes)
+        return self._queue(request, (parent, at))
 
     def resume(self, id: int, **changes: Any) -> None:
         """Continue a paused request; one that has ended gives its end event, without ids, again."""
@@ -101,12 +99,7 @@ class LocalEngine(Engine):
             return
         if row.status != "paused":
             raise UserError(f"request {id} is not paused; wait for its event before resuming it")
-        if "ids" in changes:
-            raise UserError("resume keeps the tokens; leave `ids` out of changes, or fork")
-        request = _changed(row.request, changes)
-        if len(request.ids) + request.max_tokens <= len(row.tokens):
-            done = len(row.tokens) - len(request.ids)
-            raise UserError(f"request {id} has {done} new tokens; max_tokens must be more")
+        request = resumed(id, row.request, len(row.tokens), changes)
         self._check(request)
         row.request = request
         self._set_pause(row)
@@ -349,11 +342,3 @@ class LocalEngine(Engine):
         new = self._tokens(row)[len(row.request.ids) :]
         text = self.decode(new[-window:])
         return any(string in text for string in strings)
-
-
-def _changed(request: Request, changes: Mapping[str, Any]) -> Request:
-    unknown = sorted(set(changes) - set(Request.__dataclass_fields__))
-    if unknown:
-        known = sorted(Request.__dataclass_fields__)
-        raise UserError(f"a request has no field {unknown[0]!r}; choose from {known}")
-    return replace(request, **changes)
