@@ -68,7 +68,7 @@ def recipes_that_measure() -> list[str]:
         for entry in catalogue.recipes()
     }
     left = set().union(*used.values()) & MEASURING.keys()
-    chosen = ["grpo"]
+    chosen = ["grpo", "epo"]  # the second: its part measures in one of its forms alone
     while left := left - set().union(*(used[name] for name in chosen)):
         chosen.append(max(used, key=lambda name: len(used[name] & left)))
     return chosen

@@ -89,3 +89,9 @@ def test_no_recipe_is_named_outside_of_recipes() -> None:
     ]
     assert [each for each in named if each[0].name != "config.py"] == []
     assert {name for _, name in named} == {"grpo"}
+
+
+def test_no_two_test_files_share_a_name() -> None:
+    """pytest imports them by it."""
+    names = [path.name for path in TESTS if path.name.startswith("test_")]
+    assert len(names) == len(set(names))

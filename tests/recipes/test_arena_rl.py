@@ -14,17 +14,17 @@ from strop.reward.rank_in_tournament import RankInTournament, tournament_rewards
 
 
 class Pairs:
-    """Reward functions over texts "0", "1", ...: the score of an answer beside another."""
+    """Texts "0", "1", ... and reward functions over them: an answer's score beside another."""
 
     def __init__(self, score):
         self.score, self.calls = score, 0
 
-    def texts(self, batch):
+    def decoded(self, batch):
         return [], [str(int(batch["id_T"][batch["rollout_T"] == i][0]))
                     for i in range(batch.size("B"))]  # fmt: skip
 
     def grade_beside(self, batch, opponents):
-        _, own = self.texts(batch)
+        _, own = self.decoded(batch)
         self.calls += len(own)
         found = [self.score(int(a), int(b)) for a, b in zip(own, opponents, strict=True)]
         return SimpleNamespace(
@@ -88,7 +88,7 @@ def test_ties_and_equal_players():
 def test_groups_play_side_by_side_with_2n_minus_2_matches():
     judge = Pairs(lambda own, other: own)
     part = RankInTournament()
-    result = part(group(12, [0] * 8 + [1] * 4), judge)
+    result = part(group(12, [0] * 8 + [1] * 4), judge, judge)
     component, outcome, reward, scored = result.value
     assert scored.all()
     assert reward.equal(outcome)
@@ -101,14 +101,16 @@ def test_groups_play_side_by_side_with_2n_minus_2_matches():
 
 def test_position_does_not_count_and_failures_are_ties():
     part = RankInTournament(scheme="anchor")
-    value = part(group(3), Pairs(lambda own, other: None if own == 2 else own)).value
+    judge = Pairs(lambda own, other: None if own == 2 else own)
+    value = part(group(3), judge, judge).value
     assert value[3].tolist() == [True, True, False]
     assert value[2].tolist()[1] > value[2].tolist()[0]
-    nobody = part(group(3), Pairs(lambda own, other: None))
+    judge = Pairs(lambda own, other: None)
+    nobody = part(group(3), judge, judge)
     assert not nobody.value[3].any()
     assert nobody.metrics["tournament/frac_unjudged"] == 1.0
     with pytest.raises(UserError, match="num_rollouts"):
-        part(group(1), Pairs(lambda own, other: 1.0))
+        part(group(1), judge, judge)
 
 
 def test_advantages_are_grpos():
