@@ -8,7 +8,6 @@ from models import Lab
 from runs import Runner
 
 from strop import notation
-from strop.training.setup import given_answers
 
 # 1 where an even number of digits was written; what it measures is there for recipes that ask.
 REWARD = """
@@ -68,14 +67,14 @@ def settings_for(lab: Lab, recipe: str, **sections: Any) -> dict[str, Any]:
     for path in algorithm.paths():
         if path.endswith(".warmup_steps"):  # two steps have no room for a warm-up
             raw["algorithm"][path] = 0
-    if given := given_answers(algorithm.rollout.part):
+    if given := algorithm.rollout.part.given:
         raw["algorithm"]["sampling.num_rollouts"] = len(given)
     if recipe in GAMES:
         config = {"style": "compact"}
         raw["data"] = {"task": GAMES[recipe], "task_config": config, "train_size": 12,
                        "validation_size": 2}  # fmt: skip
         raw["reward"] = {}
-    elif "plays_turns" in algorithm.facts():
+    elif algorithm.rollout.part.needs_environment:
         episodes = lab.data.parent / "episodes.py"
         episodes.write_text(EPISODES, encoding="utf-8")
         raw["data"] = {"task": f"{episodes}:Even", "train_size": 12, "validation_size": 2}

@@ -25,7 +25,7 @@ def read_again(run: config.RunConfig) -> config.RunConfig:
 
 
 def run_of(recipe: str, **raw) -> config.RunConfig:
-    task = {"task": "corridor"} if "plays_turns" in notation.recipe(recipe).facts() else {}
+    task = {"task": "corridor"} if notation.recipe(recipe).rollout.part.needs_environment else {}
     return config.make({"recipe": recipe, "data": task, **raw})
 
 

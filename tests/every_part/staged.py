@@ -100,7 +100,7 @@ class Stages:
         """The part's place in the first method that uses it, else alone in `grpo`."""
         for recipe in catalogue.recipes():
             algorithm = notation.recipe(recipe.name).at_step(1, 10)
-            plays = "plays_turns" in algorithm.facts()
+            plays = algorithm.rollout.part.needs_environment
             for stage in STAGES:
                 chain = getattr(algorithm, stage)
                 uses = chain if isinstance(chain, tuple) else (chain,)

@@ -1,21 +1,23 @@
 """What every strategy does on an engine without a model: whole groups, in the order drawn."""
 
+import dataclasses
+
 import pytest
 import torch
 from fakes.engine import TableEngine
 from staged import alike, copied, entries, restored
 
 from strop import part as parts
-from strop.part import Draw
-from strop.rollout.drive import drive
-from strop.training.setup import given_answers
+from strop.part import Draw, Use
+from strop.rollout.base import SamplingFields
+from strop.rollout.drive import roll_out
 
 ENTRIES = entries("rollout")
 every_part = pytest.mark.parametrize("entry", ENTRIES, ids=[e.name for e in ENTRIES])
 KEEPING = [e for e in ENTRIES if hasattr(e.load(), "init")]
 
 
-def engine_for(world):
+def engine_for(world, kind=TableEngine):
     """Tokens are likely or not by the two before them; an answer ends after a few."""
     number = world.services.texts.num_tokens
 
@@ -25,7 +27,7 @@ def engine_for(world):
         weights[1] = 4.0  # the end
         return (weights / weights.sum()).tolist()
 
-    return TableEngine(probabilities, text=lambda ids: world.services.texts.decode(ids))
+    return kind(probabilities, text=lambda ids: world.services.texts.decode(ids))
 
 
 def rolled(place, draws, state=None, seed=0, step=1, engine=None):
@@ -33,7 +35,9 @@ def rolled(place, draws, state=None, seed=0, step=1, engine=None):
     engine = engine or engine_for(place.world)
     chains = place.chains(state, seed, step)
     strategy = chains.call("rollout", place.use, None, draws=draws).value
-    found = drive(strategy, engine, place.world.services)
+    batch, new_state, thrown_away = roll_out(strategy, engine, place.world.services)
+    assert thrown_away == 0, "no strategy here draws candidates that it does not take"
+    found = batch, new_state
     assert not engine.busy()
     assert engine.rows == {}, "requests are left behind"
     return found
@@ -41,7 +45,7 @@ def rolled(place, draws, state=None, seed=0, step=1, engine=None):
 
 def draws_of(place, *sizes):
     """Draws of several prompts; of as many rollouts as there are answers, where they are given."""
-    given = len(given_answers(place.part))
+    given = len(place.part.given)
     return tuple(Draw(place.world.pool[3 * n % 7], given or size) for n, size in enumerate(sizes))
 
 
@@ -109,3 +113,57 @@ def test_a_state_that_was_saved_goes_on_as_it_would_have(entry, stages, tmp_path
         state = new if new is not None else state
         if hasattr(place.part, "update"):
             state = parts.update(place.use, batch, state)
+
+
+class Recording(TableEngine):
+    """Keeps what it was asked, forks included."""
+
+    def __init__(self, *args, **options):
+        super().__init__(*args, **options)
+        self.asked = []
+
+    def submit(self, request):
+        self.asked.append(request)
+        return super().submit(request)
+
+
+OPTIONS = {"temperature": 0.7, "top_p": 0.9, "top_k": 4, "min_p": 0.01, "max_tokens": 9}
+
+
+@every_part
+def test_every_option_of_sampling_reaches_the_requests(entry, stages):
+    """Of its own form and of the plain one; other temperatures are the strategy's own fields."""
+    place = stages.of(entry)
+    part = parts.replace(place.part, **OPTIONS)
+    assert part.sampling() == OPTIONS
+    own = [value for name, value in parts.fields_of(part).items() if name not in OPTIONS]
+    draws = draws_of(place, 4, 2, 3, 2)
+    for each in (part, part.plain()):
+        engine = engine_for(place.world, Recording)
+        used = dataclasses.replace(place, use=Use(each))
+        state = each.init() if hasattr(each, "init") else None
+        batch, _ = rolled(used, draws, state, engine=engine)
+        assert each.given or engine.asked
+        for request in engine.asked:
+            assert request.temperature in (0.7, 0.0, *own)
+            assert request.max_tokens <= 9
+            if request.temperature:  # a greedy one has nothing to cut
+                assert request.rules[-3:] == part.rules()
+        assert sum(request.temperature == 0.7 for request in engine.asked) * 2 >= len(engine.asked)
+        if not each.given:
+            assert int(batch["length_B"].max()) <= 9
+
+
+@every_part
+def test_what_a_run_asks_of_it(entry, stages):
+    part = stages.of(entry).part
+    assert isinstance(part, SamplingFields)
+    plain, playing = part.plain(), part.playing()
+    assert plain.plain() is plain
+    assert not plain.given
+    assert {**plain.sampling(), **part.sampling()} == plain.sampling()
+    assert (playing is part) == part.needs_environment
+    if playing is not None:
+        assert playing.needs_environment
+        assert playing.sampling() == part.sampling()
+    assert parts.replace(part, max_tokens=7).longest() == 7

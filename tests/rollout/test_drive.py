@@ -9,11 +9,14 @@ from fakes.models import tiny
 from fakes.services import FakeServices
 
 from strop.errors import UserError
+from strop.part import Draw
+from strop.rollout.assemble import assemble
 from strop.rollout.commands import Abort, Fork, Resume, Reward, Score, Submit
-from strop.rollout.drive import drive, drive_all, sample
+from strop.rollout.drive import drive, drive_all, roll_out, sample
 from strop.rollout.engines.base import Request
 from strop.rollout.engines.local import LocalEngine
 from strop.rollout.engines.rules import TopK
+from strop.rollout.listen import converse, hear, listen
 
 # token 0 goes to 1 or 2, 1 to 2, 2 to 0
 CYCLE = {0: (0.0, 0.5, 0.5), 1: (0.0, 0.0, 1.0), 2: (1.0, 0.0, 0.0)}
@@ -222,3 +225,65 @@ def test_table_engine_and_local_engine_agree():
         tops = [[x for e in f.events for x in e.top] for f in (a, b)]
         assert [list(x) for x in tops[0]] == [list(x) for x in tops[1]]
         assert a.events[-1].ended == b.events[-1].ended
+
+
+def best_of(num, stop_early=False):
+    """A strategy that draws candidates and keeps the first; the others' tokens are for nothing."""
+    draws = (Draw(1, 1),)
+    requests = [Request((0,), 3, seed=seed) for seed in range(num)]
+
+    def strategy():
+        if stop_early:
+            numbers, _ = yield [Submit(request) for request in requests]
+            yield []  # the first token of each
+            (done,), _ = yield [Abort(numbers[0])]
+            heard = [done.events]
+        else:
+            heard = yield from listen(requests)
+        return assemble(draws, requests[:1], heard[:1]), None
+
+    return strategy()
+
+
+def test_tokens_of_candidates_that_are_not_taken_are_counted():
+    assert roll_out(best_of(1), cycle()).num_thrown_away == 0
+    found = roll_out(best_of(4), cycle())
+    assert found.num_thrown_away == 3 * 3
+    assert found.batch["length_B"].tolist() == [3]
+    # one token of each was drawn when the strategy stopped listening
+    assert roll_out(best_of(4, stop_early=True), cycle()).num_thrown_away == 3
+
+
+def test_tokens_that_rollouts_share_count_once():
+    def strategy():
+        request = Request((0,), 4, seed=1)
+        (first,) = yield from hear([Submit(request)])
+        (other,) = yield from hear([Fork(first.number, 3, changes={"seed": 2})])
+        shared = first.events[:2]
+        batch = assemble(
+            (Draw(1, 2),), [request, request], [first.events, [*shared, *other.events]]
+        )
+        return batch.set(fork_at_B=torch.tensor([-1, 2])), None
+
+    engine = cycle()
+    assert roll_out(strategy(), engine).num_thrown_away == 0
+    assert engine.num_tokens == 4 + 2
+
+
+def test_requests_that_follow_others_are_heard_under_their_keys():
+    """Each ends after two tokens and is asked again, until it has been twice; a pause is no end."""
+    ends = []
+
+    def follow(ended):
+        ends.append(set(ended))
+        return {key: Submit(Request((1,), 2)) for key in ended if sum(key in e for e in ends) < 2}
+
+    starts = {
+        "a": Submit(Request((0,), 2)), "b": Submit(Request((0,), 4, seed=3, pause_every=1)),
+    }  # fmt: skip
+    heard = drive(converse(starts, follow), cycle())
+    assert ends == [{"a"}, {"a", "b"}, {"b"}]
+    assert {key: sum(len(e.ids) for e in each.events) for key, each in heard.items()} == {
+        "a": 2, "b": 2,
+    }  # fmt: skip
+    assert drive(converse({}), cycle()) == {}

@@ -15,7 +15,7 @@ PROMPTS = {7: (1, 2), 9: (3,)}
 ANSWERS = {(7, "chosen"): (4, 0), (7, "rejected"): (5, 6, 0), (9, "chosen"): (8, 0),
            (9, "rejected"): ()}  # fmt: skip
 SERVICES = FakeServices(FakeTexts(PROMPTS, answers=ANSWERS))
-PAIR = ReadAnswers(("chosen", "rejected"))
+PAIR = ReadAnswers(answers=("chosen", "rejected"))
 
 
 def read(part, *draws):
@@ -38,7 +38,7 @@ def test_a_rollout_for_each_answer_after_its_prompt():
 
 
 def test_what_only_an_engine_knows_is_void():
-    batch = read(ReadAnswers(("chosen",)), Draw(9, 1), Draw(7, 1))
+    batch = read(ReadAnswers(answers=("chosen",)), Draw(9, 1), Draw(7, 1))
     mask_T = batch["mask_T"]
     for name in ("logp_behavior_T", "logp_sampler_T", "entropy_behavior_T"):
         assert batch[name][mask_T].isnan().all()
@@ -55,7 +55,8 @@ def test_the_preferred_answer_has_the_reward():
 
 
 def test_the_policy_itself_is_scored_by_sampling():
-    assert ReadAnswers(max_tokens=5, temperature=0.7).plain() == SampleIndependently(5, 0.7)
+    part = ReadAnswers(max_tokens=5, temperature=0.7, top_k=3)
+    assert part.plain() == SampleIndependently(5, 0.7, top_k=3)
 
 
 def test_refuses_missing_answers_other_numbers_and_columns():
@@ -65,4 +66,4 @@ def test_refuses_missing_answers_other_numbers_and_columns():
         read(PAIR, Draw(7, 4))
     for columns in ((), ("chosen", "chosen")):
         with pytest.raises(UserError, match="distinct columns"):
-            ReadAnswers(columns)
+            ReadAnswers(answers=columns)

@@ -3,6 +3,7 @@ import torch
 from models import Lab
 from runs import Runner
 
+from strop.errors import UserError
 from strop.training.record import read_metrics
 
 
@@ -41,3 +42,56 @@ def test_a_run_logs_what_its_probes_cost(lab, tmp_path):
     # 8 answers of up to 6 tokens, cut at every 5th unlikely token, 9 continuations of up to 6
     assert all(9 <= tokens <= 8 * 2 * 9 * 6 for tokens in spent)
     assert torch.tensor(spent).unique().numel() > 1
+
+
+OWN = '''
+from dataclasses import dataclass
+from typing import ClassVar
+
+from strop.rollout.assemble import COLUMNS, assemble
+from strop.rollout.base import SamplingFields
+from strop.rollout.listen import listen
+
+
+@dataclass(frozen=True)
+class KeepShorter(SamplingFields):
+    """Of two candidates the shorter one is the rollout."""
+
+    kind: ClassVar[str] = "rollout"
+    writes: ClassVar[tuple[str, ...]] = COLUMNS
+
+    def __call__(self, draws, texts, sampling, rng):
+        pairs = [self.requests(draws, texts, sampling, rng) for _ in range(2)]
+        one = yield from listen(pairs[0])
+        other = yield from listen(pairs[1])
+        lengths = [[sum(len(e.ids) for e in answer) for answer in half] for half in (one, other)]
+        taken = [a if m <= n else b for a, b, m, n in zip(one, other, *lengths)]
+        return assemble(draws, pairs[0], taken), None
+
+
+@dataclass(frozen=True)
+class Bare:
+    kind: ClassVar[str] = "rollout"
+    writes: ClassVar[tuple[str, ...]] = COLUMNS
+
+    def __call__(self, draws, texts):
+        yield from ()
+'''
+
+
+def test_candidates_that_a_strategy_throws_away_are_a_cost_of_the_step(lab, tmp_path):
+    own = tmp_path / "own.py"
+    own.write_text(OWN, encoding="utf-8")
+    raw = lab.raw("grpo", reward="even", stages={"rollout": f'"{own}:KeepShorter"'})
+    Runner().whole(raw, tmp_path / "run")
+    lines = [line for line in read_metrics(tmp_path / "run") if line["step"]]
+    for line in lines:  # the other candidate is at least as long as the one that was taken
+        kept = line["completions/mean_length"] * line["num_rollouts"]
+        assert line["rollout/tokens_thrown_away"] >= kept > 0
+    Runner().whole(lab.raw("grpo", reward="even"), tmp_path / "plain")
+    assert not any(
+        "rollout/tokens_thrown_away" in line for line in read_metrics(tmp_path / "plain")
+    )
+    bare = lab.raw("grpo", reward="even", stages={"rollout": f'"{own}:Bare"'})
+    with pytest.raises(UserError, match=r"derive its class from strop\.rollout\.base\.Sampling"):
+        Runner().start(bare, tmp_path / "bare")

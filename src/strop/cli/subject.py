@@ -36,7 +36,7 @@ class Subject:
         task = load_prompts(config.data, config.reward, config.seed)
         loaded = load_model(config, model, config.engine.needs_model)
         engine = open_engine(config, config.engine.newest(), loaded)
-        sampler = Use(part.plain() if hasattr(part, "plain") else part)
+        sampler = Use(part.plain())
         check_engine([(f"rollout.{sampler.label}", sampler)], engine, config.engine.kind)
         services = make_services(config, loaded, task, part.max_tokens)
         services.attach(engine)

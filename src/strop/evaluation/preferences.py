@@ -99,7 +99,7 @@ def given_answer_metrics(
     ranking_accuracy_per_token (means) and, with a reference, reward_accuracy: the share whose
     log-ratio to the reference is larger for the preferred answer.
     """
-    columns = getattr(rollout, "answers", ())
+    columns = rollout.given
     if not columns:
         return {}
     draws = tuple(Draw(prompt.uid, len(columns)) for prompt in prompts)

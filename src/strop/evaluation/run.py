@@ -46,8 +46,7 @@ def evaluate(
     A prompt of which a verifier scored fewer than k answers takes no part in pass@k. Without any
     prompt that has enough there are no numbers, and `why_empty` says why.
     """
-    if hasattr(rollout.part, "plain"):  # its answers depend on each other
-        rollout = Use(rollout.part.plain())
+    rollout = Use(rollout.part.plain())
     draws = tuple(Draw(prompt.uid, num_samples) for prompt in prompts)
     rng = torch.Generator().manual_seed(seed)
     strategy = parts.call(rollout, None, draws=draws, services=services, rng=rng).value

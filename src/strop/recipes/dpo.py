@@ -95,5 +95,5 @@ def _on_pairs(num_prompts: int, objective: Any) -> Algorithm:
     return dataclasses.replace(
         with_policy(sft(), objective=Use(objective), average=average("prompt-mean")),
         sampling=(Use(DrawInShuffledOrder(num_prompts, num_rollouts=len(PAIR))),),
-        rollout=Use(ReadAnswers(PAIR)),
+        rollout=Use(ReadAnswers(answers=PAIR)),
     )

@@ -9,12 +9,11 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from strop.part import Draw, require, require_one_of
-from strop.rollout._grow import first_tokens, started
-from strop.rollout._sampling_fields import SamplingFields
 from strop.rollout.assemble import COLUMNS, assemble
-from strop.rollout.commands import Command, Fork, Strategy, Submit
+from strop.rollout.base import SamplingFields
+from strop.rollout.commands import Fork, Strategy, Submit
 from strop.rollout.engines.base import Event, Request
-from strop.rollout.sample_independently import SampleIndependently
+from strop.rollout.listen import Start, first_tokens, hear
 from strop.services import Sampling, Scoring, Texts
 
 POSITIONS = 512  # of which the embeddings are looked up at once
@@ -88,10 +87,6 @@ class BranchAtUncertainty(SamplingFields):
         """An answer goes on from another one, at the place that the likeliest tokens tell."""
         return super().needs | {"fork", "top"}
 
-    def plain(self) -> SampleIndependently:
-        """The strategy that samples without branching, for evaluations."""
-        return SampleIndependently(**self.sampling())
-
     def __call__(
         self, draws: tuple[Draw, ...], texts: Texts, sampling: Sampling, scoring: Scoring,
         rng: torch.Generator,
@@ -109,9 +104,9 @@ class BranchAtUncertainty(SamplingFields):
             commands = [
                 _command(pool, number, *place) for pool, place in zip(growing, places, strict=True)
             ]
-            found = yield from started(commands)
+            found = yield from hear(commands)
             for pool, place, (request, events) in zip(growing, places, found, strict=True):
-                pool.answers.append(self._answer(pool, request, events, place, table_VD))
+                pool.answers.append(self._answer(pool, request, tuple(events), place, table_VD))
         answers = [answer for pool in pools for answer in pool.answers]
         requests = [request for pool in pools for request in pool.asked]
         batch = assemble(draws, requests, [answer.events for answer in answers])
@@ -149,7 +144,7 @@ def _pools(draws: Sequence[Draw], asked: Sequence[Request], num_top: int) -> lis
     return pools
 
 
-def _command(pool: _Pool, number: int, parent: int, fork_at: int) -> Command:
+def _command(pool: _Pool, number: int, parent: int, fork_at: int) -> Start:
     request = pool.asked[number]
     if parent < 0:
         return Submit(request)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from strop.errors import UserError
 from strop.rollout.commands import Abort, Command, Fork, Resume, Reward, Score, Strategy, Submit
 from strop.rollout.engines.base import Engine, Event, Finished, Request
 from strop.rollout.listen import listen
 from strop.services import Services
+
+if TYPE_CHECKING:
+    from strop.batch import Batch
 
 Progress = Callable[[int, int], None]  # (requests ended, requests submitted) so far
 NEEDS = {"rules": "rules", "num_top": "top", "pause_every": "pause"}  # field -> capability
@@ -41,7 +44,32 @@ def drive_all(
     on_progress: Progress | None = None,
 ) -> list[Any]:
     """Run several strategies on one engine until all have ended; their values, in order."""
-    runs = [_Run(strategy, engine, services) for strategy in strategies]
+    return _finish([_Run(each, engine, services) for each in strategies], engine, on_progress)
+
+
+class RolledOut(NamedTuple):
+    """What a strategy of rollouts came to."""
+
+    batch: Batch
+    state: Any
+    num_thrown_away: int  # tokens that the engine drew for it and that are not in the batch
+
+
+def roll_out(strategy: Strategy, engine: Engine, services: Services | None = None) -> RolledOut:
+    """Run a strategy that returns a batch and its part's state; see `drive`."""
+    run = _Run(strategy, engine, services)
+    ((batch, state),) = _finish([run], engine)
+    return RolledOut(batch, state, max(run.num_drawn - _drawn_in(batch), 0))
+
+
+def _drawn_in(batch: Batch) -> int:
+    """Tokens of a batch that an engine drew, those that rollouts share counted once."""
+    drawn_T = batch["mask_T"] & (batch["origin_T"] == 0)
+    return int(drawn_T.sum() - batch["fork_at_B"].clamp(min=0).sum())
+
+
+def _finish(runs: Sequence[_Run], engine: Engine, on_progress: Progress | None = None) -> list[Any]:
+    """Run until all have ended; their values."""
     owners: dict[int, _Run] = {}
     ended = 0
     try:
@@ -63,7 +91,7 @@ def drive_all(
 
 def sample(engine: Engine, requests: Sequence[Request]) -> list[Finished]:
     """Run requests to their ends, beside whatever else the engine runs; answers in their order."""
-    heard = drive(listen(requests), engine) if requests else []
+    heard = drive(listen(requests), engine)
     return [
         Finished(request, tuple(events)) for request, events in zip(requests, heard, strict=True)
     ]
@@ -79,6 +107,7 @@ class _Run:
         self.ids: set[int] = set()
         self.commands: list[Command] = []
         self.inbox: list[Event] = []
+        self.num_drawn = 0  # new tokens of all its requests, known once it is closed
         self.done = False
         self.value: Any = None
         self._receive(None)
@@ -91,6 +120,7 @@ class _Run:
     def close(self) -> None:
         self.strategy.close()
         for id in self.ids:
+            self.num_drawn += sum(len(event.ids) for event in self.engine.abort(id).events)
             self.engine.release(id)
         self.ids = set()
 
@@ -148,7 +178,7 @@ def _uses(fields: Mapping[str, Any]) -> set[str]:
     return {capability for name, capability in NEEDS.items() if fields.get(name)} | wanted
 
 
-def _next_events(runs: list[_Run], engine: Engine, owners: dict[int, _Run]) -> list[Event]:
+def _next_events(runs: Sequence[_Run], engine: Engine, owners: dict[int, _Run]) -> list[Event]:
     mine = [event for event in engine.parked if event.request in owners]
     if mine:
         engine.parked[:] = [event for event in engine.parked if event.request not in owners]

@@ -8,12 +8,11 @@ import torch
 
 from strop.errors import UserError
 from strop.part import Draw, require
-from strop.rollout._grow import started, tokens_of
-from strop.rollout._sampling_fields import SamplingFields
 from strop.rollout.assemble import COLUMNS, Turn, assemble_turns
-from strop.rollout.commands import Command, Fork, Strategy, Submit
+from strop.rollout.base import SamplingFields
+from strop.rollout.commands import Fork, Strategy, Submit
 from strop.rollout.engines.base import Event, Request
-from strop.rollout.sample_independently import SampleIndependently
+from strop.rollout.listen import Start, hear
 from strop.services import Sampling, Texts
 
 
@@ -86,10 +85,6 @@ class GrowSegmentTree(SamplingFields):
         """Segments go on from the segment above them."""
         return super().needs | {"fork"}
 
-    def plain(self) -> SampleIndependently:
-        """The strategy that samples without branching, for evaluations."""
-        return SampleIndependently(**self.sampling())
-
     def __call__(
         self, draws: tuple[Draw, ...], texts: Texts, sampling: Sampling, rng: torch.Generator
     ) -> Strategy:
@@ -103,10 +98,10 @@ class GrowSegmentTree(SamplingFields):
             last = level == len(self.branching) - 1
             grown = [(node, self._child(node, rng)) for node in open_nodes for _ in range(width)]
             commands = [self._command(node, child, last) for node, child in grown]
-            found = yield from started(commands)
+            found = yield from hear(commands)
             open_nodes = []
             for (node, child), (number, events) in zip(grown, found, strict=True):
-                child.number, child.events = number, events
+                child.number, child.events = number, tuple(events)
                 node.children.append(child)
                 if not last and self._is_open(child, sampling.context):
                     open_nodes.append(child)
@@ -116,7 +111,7 @@ class GrowSegmentTree(SamplingFields):
         seed = int(torch.randint(1, 2**62, (), generator=rng))
         return _Node(replace(node.request, seed=seed), node.length)
 
-    def _command(self, node: _Node, child: _Node, last: bool) -> Command:
+    def _command(self, node: _Node, child: _Node, last: bool) -> Start:
         left = child.request.max_tokens - child.before
         size = left if last else min(self.segment_tokens, left)
         if node.number < 0:
@@ -126,7 +121,7 @@ class GrowSegmentTree(SamplingFields):
 
     def _is_open(self, node: _Node, context: int) -> bool:
         """Whether a segment stopped only because it was full, with room for more."""
-        full = len(tokens_of(node.events)) == self.segment_tokens
+        full = node.length - node.before == self.segment_tokens
         within = node.length < node.request.max_tokens
         within = within and len(node.request.ids) + node.length < context
         return node.events[-1].ended == "length" and full and within

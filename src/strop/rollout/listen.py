@@ -1,33 +1,81 @@
-"""The plainest conversations with an engine: begin requests and hear each to its end."""
+"""Conversations with an engine: begin requests, hear each to its end, begin what follows."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from strop.rollout.commands import Command, Fork, Resume, Strategy, Submit
 from strop.rollout.engines.base import Event, Request
+
+Start = Submit | Fork
+
+
+class Heard(NamedTuple):
+    """A request by its number, and its events so far."""
+
+    number: int
+    events: list[Event]
+
+
+def nothing(ended: Mapping[Any, Heard]) -> Mapping[Any, Start]:
+    """Nothing follows."""
+    return {}
+
+
+def converse(
+    starts: Mapping[Any, Start],
+    follow: Callable[[Mapping[Any, Heard]], Mapping[Any, Start]] = nothing,
+) -> Strategy:
+    """Begin requests under keys and hear all to their ends; returns key -> Heard.
+
+    follow: told what has ended, all at once; gives what is begun next, under old keys or new ones.
+    A key stands for its latest request. A request that pauses is resumed as it is.
+    """
+    heard: dict[Any, Heard] = {}
+    running: dict[int, Any] = {}
+    resumed: list[Command] = []
+    while starts or running:
+        answers, events = yield [*starts.values(), *resumed]
+        for key, number in zip(starts, answers, strict=False):  # a Resume has no answer
+            heard[key], running[number] = Heard(number, []), key
+        ended: dict[Any, Heard] = {}
+        resumed = []
+        for event in events:
+            key = running[event.request]
+            heard[key].events.append(event)
+            if event.ended == "paused":
+                resumed.append(Resume(event.request))
+            elif event.ended:
+                ended[running.pop(event.request)] = heard[key]
+        starts = follow(ended) if ended else {}
+    return heard
+
+
+def hear(starts: Sequence[Start]) -> Strategy:
+    """Begin all requests at once; returns each one's Heard, in the order of `starts`."""
+    heard = yield from converse(dict(enumerate(starts)))
+    return list(heard.values())
 
 
 def listen(requests: Sequence[Request]) -> Strategy:
     """Submit all requests at once; returns the events of each, in the order of the requests."""
     heard = yield from hear([Submit(request) for request in requests])
-    return list(heard.values())
+    return [each.events for each in heard]
 
 
-def hear(starts: Sequence[Submit | Fork]) -> Strategy:
-    """Begin all requests at once; returns id -> events, in the order of `starts`.
-
-    A request that pauses is resumed as it is.
-    """
-    numbers, events = yield list(starts)
-    heard: dict[int, list[Event]] = {number: [] for number in numbers}
-    running = set(numbers)
-    while running:
-        commands: list[Command] = []
-        for event in events:
-            heard[event.request].append(event)
-            if event.ended == "paused":
-                commands.append(Resume(event.request))
-            elif event.ended:
-                running.discard(event.request)
-        if running:
-            _, events = yield commands
-    return heard
+def first_tokens(events: Sequence[Event], number: int) -> tuple[Event, ...]:
+    """The events of the first tokens only, none of them an end."""
+    kept = []
+    for event in events:
+        size = min(number, len(event.ids))
+        number -= size
+        if size:
+            cut = event._replace(
+                ids=event.ids[:size],
+                logp=event.logp[:size],
+                logp_model=event.logp_model[:size],
+                entropy=event.entropy[:size],
+                top=event.top[:size],
+                ended="",
+            )
+            kept.append(cut)
+    return tuple(kept)

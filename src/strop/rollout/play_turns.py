@@ -1,7 +1,7 @@
 """Play every drawn episode several times, turn by turn, all episodes at once."""
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -11,10 +11,10 @@ from strop.batch import Batch
 from strop.errors import UserError
 from strop.part import Draw, require
 from strop.rollout._episode import Episode, Limits, Seat
-from strop.rollout._sampling_fields import SamplingFields
 from strop.rollout.assemble import COLUMNS, TURN_COLUMNS, assemble_turns, with_turns
-from strop.rollout.commands import Command, Fork, Strategy, Submit
-from strop.rollout.engines.base import Event
+from strop.rollout.base import SamplingFields
+from strop.rollout.commands import Fork, Strategy, Submit
+from strop.rollout.listen import Heard, Start, converse
 from strop.services import Episodes, Log, Sampling, Texts
 
 PLAYER_COLUMNS = ("player_B", "role_B", "episode_B")
@@ -43,7 +43,7 @@ class PlayTurns(SamplingFields):
     """
 
     writes: ClassVar[tuple[str, ...]] = (*COLUMNS, *TURN_COLUMNS, *PLAYER_COLUMNS)
-    facts: ClassVar[frozenset[str]] = frozenset({"plays_turns"})
+    needs_environment: ClassVar[bool] = True
     # Most actions of a player; 0: the environment's. Default: ours (environments know).
     max_turns: int = 0
     # Most tokens of an action; 0: the environment's. Default: ours (environments know).
@@ -64,6 +64,16 @@ class PlayTurns(SamplingFields):
         if any(turn <= 0 for turn in self.reminder_turns):
             raise UserError("play_turns.reminder_turns are turns, counted from 1")
 
+    def plain(self) -> "PlayTurns":
+        """Itself."""
+        return self
+
+    def longest(self, environment: Any = None) -> int:
+        """Tokens of all of a player's actions."""
+        if environment is None:
+            return self.max_tokens
+        return self.limits(environment.max_turns, environment.max_tokens).tokens
+
     def limits(self, max_turns: int, max_action_tokens: int, context: int = 0) -> Limits:
         """The limits of an environment where the part has none of its own."""
         first = self.max_turns or max_turns
@@ -81,35 +91,28 @@ class PlayTurns(SamplingFields):
         seeds = torch.randint(2**62, shape, generator=rng).tolist()
         limits = self.limits(world.max_turns, world.max_tokens, sampling.context)
         games = [Episode(n, uids[n], own, world.roles) for n, own in enumerate(seeds)]
-        starting = dict(enumerate(games))
-        for episode, observation in zip(games, world.reset(), strict=True):
-            given = texts.prompt_ids(episode.uid)
-            episode.turn_to(observation).show(observation, given, episode.role_of(observation))
+        for game, observation in zip(games, world.reset(), strict=True):
+            given = texts.prompt_ids(game.uid)
+            game.turn_to(observation).show(observation, given, game.role_of(observation))
+
+        def go_on(ended: Mapping[int, Heard]) -> Mapping[int, Start]:
+            playing = [games[number] for number in ended]
+            answers = _act(playing, list(ended.values()), episodes, world)
+            commands = [
+                self._go_on(game, answer, sampling, episodes, limits)
+                for game, answer in zip(playing, answers, strict=True)
+            ]
+            return {n: c for n, c in zip(ended, commands, strict=True) if c is not None}
+
         room = min(limits.action_tokens, limits.tokens)
-        commands: list[Command] = [self._submit(sampling, e.seat, room) for e in games]
-        playing: dict[int, Episode] = {}
-        heard: dict[int, list[Event]] = {}
-        while starting or playing:
-            numbers, events = yield commands
-            playing |= zip(numbers, starting.values(), strict=True)
-            for number, episode in zip(numbers, starting.values(), strict=True):
-                heard[number], episode.seat.request = [], number
-            for event in events:
-                heard[event.request].append(event)
-            ended = {e.request: playing.pop(e.request) for e in events if e.ended}
-            answers = _act(ended, heard, episodes, world)
-            commands, starting = [], {}
-            for episode, observation in zip(ended.values(), answers, strict=True):
-                command = self._go_on(episode, observation, sampling, episodes, limits)
-                if command is not None:
-                    commands.append(command)
-                    starting[episode.number] = episode
+        starts = {game.number: self._submit(sampling, game.seat, room) for game in games}
+        yield from converse(starts, go_on)
         return _written(draws, games, world.roles, log), None
 
     def _go_on(
         self, episode: Episode, observation: Any, sampling: Sampling, episodes: Episodes,
         limits: Limits,
-    ) -> Command | None:  # fmt: skip
+    ) -> Start | None:  # fmt: skip
         """The next turn of an episode whose last action is done; None: it is over."""
         if observation.done:
             return None
@@ -144,19 +147,17 @@ class PlayTurns(SamplingFields):
 
 
 def _act(
-    ended: Mapping[int, Episode],
-    heard: Mapping[int, list[Event]],
-    episodes: Episodes,
-    world: Any,
+    games: Sequence[Episode], heard: Sequence[Heard], episodes: Episodes, world: Any
 ) -> list[Any]:
     """Give the actions that have ended to the environments, all in one step; their answers."""
-    if not ended:
-        return []
-    ids = [episode.seat.action_ids(heard[number]) for number, episode in ended.items()]
+    ids = []
+    for game, (number, events) in zip(games, heard, strict=True):
+        game.seat.request = number
+        ids.append(game.seat.action_ids(events))
     actions = episodes.action_texts(ids)
-    answers: list[Any] = world.step([episode.number for episode in ended.values()], actions)
-    for episode, action, answer in zip(ended.values(), actions, answers, strict=True):
-        episode.judge(action, answer)
+    answers: list[Any] = world.step([game.number for game in games], actions)
+    for game, action, answer in zip(games, actions, answers, strict=True):
+        game.judge(action, answer)
     return answers
 
 

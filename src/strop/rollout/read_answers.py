@@ -7,11 +7,11 @@ import torch
 
 from strop.batch import Batch
 from strop.errors import UserError
-from strop.part import Draw, require
+from strop.part import Draw
 from strop.rollout.assemble import COLUMNS, Turn, assemble_turns
+from strop.rollout.base import SamplingFields
 from strop.rollout.commands import Strategy
 from strop.rollout.engines.base import Event
-from strop.rollout.sample_independently import SampleIndependently
 from strop.services import Texts
 
 DEMONSTRATION = 2  # origin_T
@@ -19,7 +19,7 @@ VOID = ("logp_behavior_T", "logp_sampler_T", "entropy_behavior_T")
 
 
 @dataclass(frozen=True)
-class ReadAnswers:
+class ReadAnswers(SamplingFields):
     """The policy learns from given answers: nothing is sampled.
 
         one rollout for each of the columns `answers` of the prompt's row, in this order
@@ -38,17 +38,13 @@ class ReadAnswers:
     """
 
     writes: ClassVar[tuple[str, ...]] = (*COLUMNS, "preferred_B")
-    facts: ClassVar[frozenset[str]] = frozenset({"reads_answers"})
     # Columns of the data with the answers, the preferred one first. Default: ours (TRL's name).
     answers: tuple[str, ...] = ("completion",)
     # Longest answer, tokens; 0: the longest of the data. Default: ours.
     max_tokens: int = 0
-    # Of the softmax that log-probabilities are taken of. Default: paper (1).
-    temperature: float = 1.0
 
     def __post_init__(self) -> None:
-        require(self, "max_tokens", low=0)
-        require(self, "temperature", low=1e-3)
+        super().__post_init__()
         if not self.answers or len(set(self.answers)) < len(self.answers):
             raise UserError(f"read_answers.answers must be distinct columns, not {self.answers!r}")
 
@@ -76,9 +72,10 @@ class ReadAnswers:
         origin_T = torch.where(mask_T, DEMONSTRATION, batch["origin_T"])
         return batch.set(origin_T=origin_T, preferred_B=first_B, **void)
 
-    def plain(self) -> SampleIndependently:
-        """How the policy itself answers, for scores of it."""
-        return SampleIndependently(self.max_tokens, self.temperature)
+    @property
+    def given(self) -> tuple[str, ...]:
+        """The columns of the data that the answers are read from."""
+        return self.answers
 
 
 def _told(texts: Texts, uid: int, column: str) -> Event:

@@ -7,12 +7,11 @@ import torch
 
 from strop.columns import Column
 from strop.part import Draw
-from strop.rollout._sampling_fields import SamplingFields
 from strop.rollout.assemble import COLUMNS, assemble
+from strop.rollout.base import SamplingFields
 from strop.rollout.commands import Strategy
 from strop.rollout.engines.base import Event
 from strop.rollout.listen import listen
-from strop.rollout.sample_independently import SampleIndependently
 from strop.services import Sampling, Texts
 
 REPLAY = 4  # origin_T
@@ -54,7 +53,7 @@ class SampleAndReplay(SamplingFields):
         requests = self.requests(draws, texts, sampling, rng)
         stored = [draw.columns.get("ids") for draw in draws for _ in range(draw.num_rollouts)]
         fresh = [r for r, ids in zip(requests, stored, strict=True) if ids is None]
-        heard = iter((yield from listen(fresh)) if fresh else [])
+        heard = iter((yield from listen(fresh)))
         events = [next(heard) if ids is None else (_told(ids),) for ids in stored]
         batch = assemble(draws, requests, events)
         replayed_B = torch.tensor([ids is not None for ids in stored])
@@ -64,10 +63,6 @@ class SampleAndReplay(SamplingFields):
         logp_T[replayed_T] = torch.tensor(logp, dtype=torch.float32)
         origin_T = torch.where(replayed_T, REPLAY, batch["origin_T"])
         return batch.set(origin_T=origin_T, logp_stored_T=logp_T), None
-
-    def plain(self) -> SampleIndependently:
-        """Fresh answers alone, for scores of the policy."""
-        return SampleIndependently(**self.sampling())
 
 
 def _told(ids: tuple[int, ...]) -> Event:

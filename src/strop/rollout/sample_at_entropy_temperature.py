@@ -9,11 +9,10 @@ from torch import Tensor
 
 from strop import segments
 from strop.part import Draw, require, require_one_of
-from strop.rollout._sampling_fields import SamplingFields
 from strop.rollout.assemble import COLUMNS, assemble
+from strop.rollout.base import SamplingFields
 from strop.rollout.commands import Strategy
 from strop.rollout.listen import listen
-from strop.rollout.sample_independently import SampleIndependently
 from strop.services import Sampling, Texts
 
 COOLEST = 0.05  # share of the temperature that is always left
@@ -82,10 +81,6 @@ class SampleAtEntropyTemperature(SamplingFields):
     def init(self) -> dict[str, float]:
         """No step seen."""
         return {}
-
-    def plain(self) -> SampleIndependently:
-        """For evaluation: one temperature for all tokens."""
-        return SampleIndependently(**self.sampling())
 
     def __call__(
         self,

@@ -9,11 +9,10 @@ from torch import Tensor
 
 from strop.batch import Batch
 from strop.part import Draw, require
-from strop.rollout._sampling_fields import SamplingFields
 from strop.rollout.assemble import COLUMNS, assemble
+from strop.rollout.base import SamplingFields
 from strop.rollout.commands import Strategy
 from strop.rollout.listen import listen
-from strop.rollout.sample_independently import SampleIndependently
 from strop.schedule import EntropyTarget, Schedule
 from strop.services import Sampling, Texts
 
@@ -78,10 +77,6 @@ class SampleAtSecondTemperature(SamplingFields):
         stage = HOTTER if scarce else COOLER
         stage_B = torch.tensor([PLAIN] * len(plain) + [stage] * len(others))
         return _void(assemble((*draws, *again), requests, heard), stage_B), None
-
-    def plain(self) -> SampleIndependently:
-        """One temperature for all answers, for scores of the policy."""
-        return SampleIndependently(**self.sampling())
 
 
 def _void(batch: Batch, stage_B: Tensor) -> Batch:

@@ -6,10 +6,11 @@ from typing import ClassVar
 import torch
 
 from strop.part import Draw
-from strop.rollout._sampling_fields import SamplingFields
 from strop.rollout.assemble import COLUMNS, assemble
+from strop.rollout.base import SamplingFields
 from strop.rollout.commands import Strategy
 from strop.rollout.listen import listen
+from strop.rollout.play_turns import PlayTurns
 from strop.services import Sampling, Texts
 
 
@@ -28,6 +29,14 @@ class SampleIndependently(SamplingFields):
     """
 
     writes: ClassVar[tuple[str, ...]] = COLUMNS
+
+    def plain(self) -> "SampleIndependently":
+        """Itself."""
+        return self
+
+    def playing(self) -> PlayTurns:
+        """The same draws in episodes."""
+        return PlayTurns(**self.sampling())
 
     def __call__(
         self, draws: tuple[Draw, ...], texts: Texts, sampling: Sampling, rng: torch.Generator

@@ -8,11 +8,10 @@ import torch
 from strop.columns import Column
 from strop.errors import UserError
 from strop.part import Draw, require
-from strop.rollout._sampling_fields import SamplingFields
 from strop.rollout.assemble import COLUMNS, assemble
+from strop.rollout.base import SamplingFields
 from strop.rollout.commands import Strategy
 from strop.rollout.listen import listen
-from strop.rollout.sample_independently import SampleIndependently
 from strop.schedule import Schedule
 from strop.services import Sampling, Texts
 
@@ -61,10 +60,6 @@ class SampleUnderNoise(SamplingFields):
         require(self, "scale", low=0.0, high=1.0)
         if not all(0 <= level < 1 for level in self.levels):
             raise UserError(f"sample_under_noise.levels must lie in [0, 1): {self.levels}")
-
-    def plain(self) -> SampleIndependently:
-        """For evaluation: clean prompts."""
-        return SampleIndependently(**self.sampling())
 
     def __call__(
         self, draws: tuple[Draw, ...], texts: Texts, sampling: Sampling, rng: torch.Generator

@@ -8,17 +8,17 @@ import torch
 
 from strop.columns import Column
 from strop.errors import UserError
-from strop.part import Draw, require
+from strop.part import Draw
 from strop.rollout.assemble import COLUMNS, assemble
+from strop.rollout.base import SamplingFields
 from strop.rollout.commands import Strategy
 from strop.rollout.listen import listen
-from strop.rollout.sample_independently import SampleIndependently
 from strop.rollout.sample_with_hints import with_hints
 from strop.services import Sampling, Texts
 
 
 @dataclass(frozen=True)
-class SampleWithBudgets:
+class SampleWithBudgets(SamplingFields):
     """A prompt's rollouts are split over the budgets, so that each is tried equally often.
 
         rollout j of a draw has the budget budgets[j mod number of budgets]; its answer begins with
@@ -45,25 +45,20 @@ class SampleWithBudgets:
             random="key:3",
         ),
     )
-    # Most new tokens, prefix included; 0: the task's own limit. Default: ours.
-    max_tokens: int = 0
-    # Of the softmax. Default: ours (1).
-    temperature: float = 1.0
     # Token budgets. Default: paper.
     budgets: tuple[int, ...] = (512, 1024, 2048, 2560)
     # Head of the answer. Default: ours (short; the source has a sentence).
     prefix: str = "{budget}:"
 
     def __post_init__(self) -> None:
-        require(self, "max_tokens", low=0)
-        require(self, "temperature", low=1e-3)
+        super().__post_init__()
         if not self.budgets or min(self.budgets) < 1:
             raise UserError(f"sample_with_budgets.budgets must be numbers above 0: {self.budgets}")
 
     def __call__(
         self, draws: tuple[Draw, ...], texts: Texts, sampling: Sampling, rng: torch.Generator
     ) -> Strategy:
-        asked = self.plain().requests(draws, texts, sampling, rng)
+        asked = self.requests(draws, texts, sampling, rng)
         budgets = [
             self.budgets[j % len(self.budgets)] for draw in draws for j in range(draw.num_rollouts)
         ]
@@ -85,7 +80,3 @@ class SampleWithBudgets:
         size_B = torch.tensor([len(heads[budget]) for budget in budgets], dtype=torch.int64)
         batch = with_hints(assemble(draws, requests, heard), size_B)
         return batch.set(budget_B=torch.tensor(budgets, dtype=torch.int64)), None
-
-    def plain(self) -> SampleIndependently:
-        """How the policy answers without a budget, for scores of it."""
-        return SampleIndependently(self.max_tokens, self.temperature)

@@ -7,11 +7,10 @@ from typing import ClassVar
 import torch
 
 from strop.part import Draw
-from strop.rollout._sampling_fields import SamplingFields
 from strop.rollout.assemble import COLUMNS, assemble
+from strop.rollout.base import SamplingFields
 from strop.rollout.commands import Strategy
 from strop.rollout.listen import listen
-from strop.rollout.sample_independently import SampleIndependently
 from strop.services import Sampling, Texts
 
 
@@ -46,7 +45,3 @@ class SampleWithGreedy(SamplingFields):
         wider = tuple(d._replace(num_rollouts=d.num_rollouts + 1) for d in draws)
         heard = yield from listen(requests)
         return assemble(wider, requests, heard).set(stage_B=torch.tensor(stage)), None
-
-    def plain(self) -> SampleIndependently:
-        """The samples alone, for scores of the policy."""
-        return SampleIndependently(**self.sampling())

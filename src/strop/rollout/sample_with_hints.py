@@ -12,17 +12,17 @@ from strop.batch import Batch
 from strop.errors import UserError
 from strop.part import Draw, require
 from strop.rollout.assemble import COLUMNS, assemble
+from strop.rollout.base import SamplingFields
 from strop.rollout.commands import Reward, Strategy
 from strop.rollout.engines.base import Request
 from strop.rollout.listen import listen
-from strop.rollout.sample_independently import SampleIndependently
 from strop.services import Sampling, Texts
 
 HINT = 3  # origin_T
 
 
 @dataclass(frozen=True)
-class SampleWithHints:
+class SampleWithHints(SamplingFields):
     """Where the policy fails by itself, it practises from a place on the way to the solution.
 
         D = 1 - mean outcome of the prompt's plain rollouts (stage 0), held within [0, 1]
@@ -37,14 +37,11 @@ class SampleWithHints:
     Differs from the source: shares, bounds and noise are not stated there; all are ours.
     Nearest part: sample_independently, which it is where hinted is 0.
     Edges: a prompt without a demonstration, or with w near 0 -> empty hint; a hint never holds
-    the solution's last token; plain rollouts are graded twice; nothing lasts between steps.
+    the solution's last token and counts in max_tokens; plain rollouts are graded twice; nothing
+    lasts between steps.
     """
 
     writes: ClassVar[tuple[str, ...]] = (*COLUMNS, "stage_B")
-    # Most new tokens, hint included; 0: the task's own limit. Default: ours.
-    max_tokens: int = 0
-    # Of the softmax. Default: ours (1).
-    temperature: float = 1.0
     # Share of a prompt's rollouts that get a hint. Default: ours (half of them).
     hinted: float = 0.5
     # Hint of a prompt that is always, and never, solved: shares. Default: ours (0.1, 0.9).
@@ -53,8 +50,7 @@ class SampleWithHints:
     noise: float = 0.0
 
     def __post_init__(self) -> None:
-        require(self, "max_tokens", low=0)
-        require(self, "temperature", low=1e-3)
+        super().__post_init__()
         require(self, "hinted", low=0.0, high=1.0)
         require(self, "noise", low=0.0)
         if len(self.ratios) != 2 or not all(0 <= share <= 1 for share in self.ratios):
@@ -63,12 +59,11 @@ class SampleWithHints:
     def __call__(
         self, draws: tuple[Draw, ...], texts: Texts, sampling: Sampling, rng: torch.Generator
     ) -> Strategy:
-        plain = self.plain()
         hinted = [int(self.hinted * draw.num_rollouts) for draw in draws]
         alone = [draw.num_rollouts - n for draw, n in zip(draws, hinted, strict=True)]
         first = _resized(draws, alone)
-        requests = plain.requests(first, texts, sampling, rng)
-        heard = (yield from listen(requests)) if requests else []
+        requests = self.requests(first, texts, sampling, rng)
+        heard = yield from listen(requests)
         difficulty = [1.0] * len(draws)
         if requests:
             answers, _ = yield [Reward(assemble(first, requests, heard))]
@@ -78,9 +73,9 @@ class SampleWithHints:
             _hint(texts, draw.uid, share)
             for draw, share, n in zip(draws, shares, hinted, strict=True) for _ in range(n)
         ]  # fmt: skip
-        asked = plain.requests(_resized(draws, hinted), texts, sampling, rng)
+        asked = self.requests(_resized(draws, hinted), texts, sampling, rng)
         asked = [_started(request, hint) for request, hint in zip(asked, hints, strict=True)]
-        more = (yield from listen(asked)) if asked else []
+        more = yield from listen(asked)
         order = _interleaved(alone, hinted)
         batch = assemble(
             draws, [(*requests, *asked)[i] for i in order], [(*heard, *more)[i] for i in order]
@@ -89,10 +84,6 @@ class SampleWithHints:
         size_B = torch.tensor([length[i] for i in order], dtype=torch.int64)
         stage_B = torch.tensor([int(i >= len(requests)) for i in order])
         return with_hints(batch, size_B).set(stage_B=stage_B), None
-
-    def plain(self) -> SampleIndependently:
-        """How the policy answers without a hint, for scores of it."""
-        return SampleIndependently(self.max_tokens, self.temperature)
 
     def shares(self, difficulty_P: Tensor, rng: torch.Generator) -> Tensor:
         """The share [P] of the demonstration that each prompt's hint has."""

@@ -10,7 +10,7 @@ from strop.algorithm import Algorithm
 from strop.batch import Batch
 from strop.chains import Chains
 from strop.part import Curated, Draw
-from strop.rollout.drive import drive
+from strop.rollout.drive import roll_out
 from strop.training.metrics import reward_metrics
 
 
@@ -58,9 +58,12 @@ class Collector:
         chains, use = self.chains, algorithm.rollout
         with self.clock("rollout"):
             strategy = chains.call("rollout", use, None, turn, draws=draws).value
-            batch, new_state = drive(strategy, self.engine, chains.services)
+            batch, new_state, thrown_away = roll_out(strategy, self.engine, chains.services)
         if new_state is not None:
             chains.state[f"rollout.{use.label}"] = new_state
+        if thrown_away:
+            name = "rollout/tokens_thrown_away"
+            chains.metrics[name] = chains.metrics.get(name, 0.0) + thrown_away
         batch = batch.set(**self.run_columns, **_told(algorithm, draws, batch))
         told: dict[str, float] = {}
         with self.clock("reward"):

@@ -24,10 +24,9 @@ from pydantic import (
 from strop import notation
 from strop.algorithm import Algorithm
 from strop.errors import UserError, nearest
-from strop.part import Use, facts
+from strop.part import Use
+from strop.rollout.base import SamplingFields
 from strop.rollout.engines.open import ENGINES, EngineSettings, read, settings_of
-from strop.rollout.play_turns import PlayTurns
-from strop.rollout.sample_independently import SampleIndependently
 from strop.schedule import Schedule
 from strop.seams import STAGES
 from strop.tasks.environment import EnvironmentSource, source_of
@@ -213,9 +212,14 @@ class RunConfig(Section):
                 algorithm = notation.replace_stage(algorithm, stage, text)
         else:
             algorithm = notation.compose(self.stages)
+        if not isinstance(algorithm.rollout.part, SamplingFields):
+            raise UserError(
+                f"rollout: {algorithm.rollout.label} lacks what a run asks of a strategy: derive "
+                "its class from strop.rollout.base.SamplingFields"
+            )
         if self.data.environment() is not None:
             algorithm = _playing_turns(algorithm, self.recipe)
-        elif "plays_turns" in facts(algorithm.rollout):
+        elif algorithm.rollout.part.needs_environment:
             raise UserError(
                 f"{algorithm.rollout.label} needs an environment, {self.data.task} is none: give "
                 "data.task=corridor or another one, or leave the recipe's own rollout"
@@ -267,14 +271,14 @@ def _playing_turns(algorithm: Algorithm, recipe: str) -> Algorithm:
     Raises UserError for a rollout that is neither plain sampling nor plays turns itself.
     """
     use = algorithm.rollout
-    if "plays_turns" in facts(use):
-        return algorithm
-    if not isinstance(use.part, SampleIndependently):
+    if (playing := use.part.playing()) is None:
         raise UserError(
             f"{recipe} has the rollout {use.label}, which answers once and cannot play turns: give "
             "a recipe that samples independently, such as grpo, or a task that is no environment"
         )
-    return dataclasses.replace(algorithm, rollout=Use(PlayTurns(**use.part.sampling())))
+    if playing is use.part:
+        return algorithm
+    return dataclasses.replace(algorithm, rollout=Use(playing))
 
 
 def load(path: Path) -> RunConfig:

@@ -132,7 +132,7 @@ def _prepare(config: RunConfig, folder: Path) -> Run:
     if config.threads:
         torch.set_num_threads(config.threads)
     algorithm = config.build()
-    scored = "reads_answers" not in algorithm.facts()
+    scored = not algorithm.rollout.part.given
     task = load_prompts(config.data, config.reward, config.seed, needs_reward=scored)
     loaded = load_model(config)
     world = make_world(config, algorithm, loaded, task)

@@ -15,7 +15,6 @@ from strop.rollout.engines.base import Engine
 from strop.rollout.engines.needs import check as check_engine
 from strop.rollout.engines.needs import check_trainable
 from strop.rollout.engines.open import EngineSettings
-from strop.rollout.play_turns import PlayTurns
 from strop.tasks.data_files import load_data
 from strop.tasks.grader import Grader
 from strop.tasks.reward_source import reward_name
@@ -192,11 +191,8 @@ def _spoken_to(task: Task, tokenizer: Any) -> Task:
 
 def _longest(algorithm: Algorithm, task: Task) -> int:
     """Most new tokens of a rollout where the method says so; 0: as the task says."""
-    part = algorithm.rollout.part
-    if task.environment is None or not isinstance(part, PlayTurns):
-        return int(part.max_tokens)
-    limits = task.environment.make()
-    return part.limits(limits.max_turns, limits.max_tokens).tokens
+    environment = None if task.environment is None else task.environment.make()
+    return int(algorithm.rollout.part.longest(environment))
 
 
 def open_engine(config: RunConfig, settings: EngineSettings, loaded: Loaded) -> Engine:
@@ -211,7 +207,7 @@ def open_engine(config: RunConfig, settings: EngineSettings, loaded: Loaded) -> 
 
 def make_world(config: RunConfig, algorithm: Algorithm, loaded: Loaded, task: Task) -> World:
     """Policy, reference, engine and services of a run. Raises UserError."""
-    reserved = int(bool(given_answers(algorithm.rollout.part)))
+    reserved = int(bool(algorithm.rollout.part.given))
     services = make_services(config, loaded, task, _longest(algorithm, task), reserved)
     try:
         return _world(config, algorithm, loaded, services)
@@ -261,7 +257,7 @@ def _check_rows(services: RunServices, rollout: Any, prompts: Sequence[Prompt]) 
 
     Where answers are given the longest one says how long an answer may be, unless the method does.
     """
-    columns = given_answers(rollout)
+    columns = rollout.given
     if columns:
         services.limits.answer_tokens = rollout.max_tokens or services.limits.context_tokens
     longest = 1
@@ -281,11 +277,6 @@ def _check_rows(services: RunServices, rollout: Any, prompts: Sequence[Prompt]) 
             longest = max(longest, size)
     if columns and not rollout.max_tokens:
         services.limits.answer_tokens = longest
-
-
-def given_answers(rollout: Any) -> tuple[str, ...]:
-    """The columns of the data that a rollout reads its answers from; empty for one that samples."""
-    return tuple(getattr(rollout, "answers", ()))
 
 
 def _critic(config: RunConfig, algorithm: Algorithm, policy: Policy) -> Critic | None:

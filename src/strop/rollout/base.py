@@ -1,8 +1,8 @@
-"""How a token is drawn: the fields that every strategy of sampling has, in one place."""
+"""What every strategy has: the fields that say how a token is drawn, and what the run asks it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -16,8 +16,12 @@ from strop.services import Sampling, Texts
 class SamplingFields:
     """token ~ softmax(logits / temperature), cut by top_k, then top_p, then min_p.
 
-    A strategy takes these fields over: `class SampleTwice(SamplingFields)`.
+    A strategy takes these fields over, `class SampleTwice(SamplingFields)`, and its requests carry
+    them, by `requests`. The methods after that are what a run asks of a strategy.
     """
+
+    # Whether it plays episodes, so that the task must be an environment.
+    needs_environment: ClassVar[bool] = False
 
     # Most new tokens; 0: the task's own limit. Default: ours (tasks know their answers' length).
     max_tokens: int = 0
@@ -36,6 +40,11 @@ class SamplingFields:
         require(self, "top_p", low=1e-6, high=1.0)
         require(self, "top_k", low=0)
         require(self, "min_p", low=0.0, high=1.0)
+
+    @property
+    def given(self) -> tuple[str, ...]:
+        """Columns of the data that its answers are read from; empty for one that samples."""
+        return ()
 
     @property
     def needs(self) -> frozenset[str]:
@@ -81,3 +90,20 @@ class SamplingFields:
             for ids in [draw.columns.get("prompt_ids") or texts.prompt_ids(draw.uid)]
             for _ in range(draw.num_rollouts)
         ]
+
+    def plain(self) -> "SamplingFields":
+        """The strategy of the policy's own answers, for scores of it: with the same options."""
+        from strop.rollout.sample_independently import SampleIndependently  # which is one of these
+
+        return SampleIndependently(**self.sampling())
+
+    def playing(self) -> "SamplingFields | None":
+        """The strategy that plays episodes in its place; None where that means nothing."""
+        return self if self.needs_environment else None
+
+    def longest(self, environment: Any = None) -> int:
+        """Most new tokens of a rollout, where the strategy says so; 0: as the task says.
+
+        environment: that of the task, with its `max_turns` and `max_tokens`; None: there is none.
+        """
+        return self.max_tokens

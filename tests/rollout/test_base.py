@@ -9,7 +9,7 @@ from fakes.services import FakeSampling, FakeTexts
 from strop import catalogue
 from strop.errors import UserError
 from strop.part import Draw
-from strop.rollout._sampling_fields import SamplingFields
+from strop.rollout.base import SamplingFields
 from strop.rollout.engines.rules import MinP, TopK, TopP
 
 NAMES = ["max_tokens", "temperature", "top_p", "top_k", "min_p"]
