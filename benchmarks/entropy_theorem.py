@@ -28,9 +28,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from strop import part as parts
 from strop import segments
 from strop.batch import Batch
+from strop.chains import Chains
 from strop.evaluation.seeds import over_seeds
 from strop.kernel import Tally
 from strop.tasks.countdown import MAX_TOKENS
@@ -67,15 +67,10 @@ def open_world(model: str, options: argparse.Namespace) -> tuple[World, Any]:
 
 def rollouts(world: World, algorithm: Any, number: int) -> Batch:
     """One step's batch with its advantages."""
-    rng_of = generators(number, 1)
-    columns = {name: torch.tensor(1) for name in ("step", "num_steps")}
-    columns["max_length"] = torch.tensor(world.services.limits.answer_tokens)
-    collector = Collector(world.services, world.engine, world.pool, rng_of, Clock(), columns)
-    batch = collector.collect(algorithm, {}).batch
-    batch = batch.set(advantage_B=batch["reward_B"])
-    for use in algorithm.advantage:
-        batch = parts.write(batch, use, parts.call(use, batch))
-    return batch
+    chains = Chains(generators(number, 1), world.services, {})
+    columns = world.run_columns(algorithm, 1)
+    batch = Collector(chains, world.engine, world.pool, Clock(), columns).collect(algorithm)
+    return chains.credit(algorithm.advantage, batch)
 
 
 @torch.no_grad()

@@ -115,17 +115,18 @@ class Grading(Protocol):
 class Sampling(Protocol):
     """How answers are drawn and end in this run, and drawing more of them.
 
-    max_tokens: most new tokens of an answer, or of an episode's actions together; action_tokens: of
-    one action. context: most tokens of a sequence. wanted_statistics: what engines report of the
-    tokens. can_fork: the engine goes on from a request that has ended.
+    answer_tokens: most new tokens of an answer, of an action where episodes are played;
+    episode_tokens: of an answer or an episode's actions together; context_tokens: of a sequence.
+    wanted_statistics: what engines report of the tokens. can_fork: the engine goes on from a
+    request that has ended.
     """
 
     @property
-    def max_tokens(self) -> int: ...
+    def answer_tokens(self) -> int: ...
     @property
-    def action_tokens(self) -> int: ...
+    def episode_tokens(self) -> int: ...
     @property
-    def context(self) -> int: ...
+    def context_tokens(self) -> int: ...
     @property
     def stop_ids(self) -> tuple[int, ...]: ...
     @property
@@ -153,7 +154,7 @@ class Scoring(Protocol):
         ...
 
     @property
-    def context(self) -> int:
+    def context_tokens(self) -> int:
         """Most tokens of a sequence."""
         ...
 

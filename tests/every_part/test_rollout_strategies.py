@@ -79,7 +79,7 @@ def test_policy_tokens_have_log_probabilities_of_the_engine_and_a_limit(entry, s
             value_T = batch[name][mask_T]
             assert (value_T[~value_T.isnan()] <= 1e-6).all()
     assert batch["rollout_uid_B"].unique().numel() == batch.size("B")
-    assert (batch["length_B"] <= place.world.services.limits.answer_tokens).all()
+    assert (batch["length_B"] <= place.world.services.limits.episode_tokens).all()
 
 
 @every_part
@@ -166,4 +166,4 @@ def test_what_a_run_asks_of_it(entry, stages):
     if playing is not None:
         assert playing.needs_environment
         assert playing.sampling() == part.sampling()
-    assert parts.replace(part, max_tokens=7).longest() == 7
+    assert parts.replace(part, max_tokens=7).new_tokens(9) == (7, 7)

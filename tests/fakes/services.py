@@ -109,17 +109,14 @@ class FakeSampling:
     """Requests to an engine. `asked`: what it was asked."""
 
     engine: Any = None
-    max_tokens: int = 100
-    context: int = 100
+    answer_tokens: int = 100
+    episode_tokens: int = 100
+    context_tokens: int = 100
     stop_ids: tuple[int, ...] = (0,)
     stop_strings: tuple[str, ...] = ()
     wanted_statistics: frozenset[str] = frozenset({"logp_model", "entropy"})
     can_fork: bool = True
     asked: list[Request] = field(default_factory=list)
-
-    @property
-    def action_tokens(self) -> int:
-        return self.max_tokens
 
     def request(self, ids: Sequence[int], max_tokens: int, seed: int, **changes: Any) -> Request:
         plain = Request(tuple(ids), max_tokens, seed=seed, stop_ids=self.stop_ids)
@@ -135,7 +132,7 @@ class FakeScoring:
     """columns: (batch, names) -> columns, the same under each of `policies`."""
 
     columns: Callable[[Batch, tuple[str, ...]], dict[str, Tensor]] | None = None
-    context: int = 100
+    context_tokens: int = 100
     policies: tuple[str, ...] = ("current",)
     table_VD: Tensor | None = None
     norms: Callable[[Batch], Tensor] | None = None

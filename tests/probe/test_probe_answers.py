@@ -41,7 +41,7 @@ def probed(part, ends, columns, context=100, seed=0):
     step_end_T = torch.zeros(7, dtype=torch.bool)
     step_end_T[ends] = True
     services = over_table(
-        TableEngine(TABLE), {5: (3,), 6: (3,)}, pieces=TEXT, rows=columns, context=context
+        TableEngine(TABLE), {5: (3,), 6: (3,)}, pieces=TEXT, rows=columns, context_tokens=context
     )
     rng = torch.Generator().manual_seed(seed)
     found = run(part, batch.set(step_end_T=step_end_T), services=services, rng=rng).value

@@ -40,7 +40,7 @@ DRAWS = (Draw(5, 4), Draw(9, 3), Draw(7, 2))
 
 
 def sampled(part):
-    services = FakeServices(TEXTS, Grading(), FakeSampling(max_tokens=12))
+    services = FakeServices(TEXTS, Grading(), FakeSampling(answer_tokens=12))
     strategy = strategy_of(part, DRAWS, services, torch.Generator().manual_seed(3))
     batch, state = drive(strategy, TableEngine(CHAIN), services)
     assert state is None

@@ -20,7 +20,7 @@ DRAWS = (Draw(5, 3), Draw(9, 2), Draw(5, 2, draw=1), Draw(7, 1))
 
 
 SERVICES = FakeServices(
-    FakeTexts({5: (1,), 7: (2, 2), 9: (2, 2)}), sampling=FakeSampling(max_tokens=7)
+    FakeTexts({5: (1,), 7: (2, 2), 9: (2, 2)}), sampling=FakeSampling(answer_tokens=7)
 )
 
 

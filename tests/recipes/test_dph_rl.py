@@ -121,7 +121,7 @@ TABLE = {1: (1.0, 0, 0), 2: (0.5, 0.5, 0)}
 def store(prompts, outcome, **fields):
     """The part, its services and its first answer for draws of all prompts."""
     engine = TableEngine(by_last_token(TABLE))
-    services = over_table(engine, prompts, outcome, max_tokens=9)
+    services = over_table(engine, prompts, outcome, answer_tokens=9)
     services.scoring.columns = lambda batch, names: {
         "logp_T": torch.where(batch["mask_T"], -batch["id_T"].float() - 0.25, 0.0)
     }

@@ -121,7 +121,7 @@ def test_reductions():
 def test_success_before_training():
     # from 1 the answer is 0 (end) or 1 0: right if it holds a 1; prompt 6 always fails
     engine = TableEngine(by_last_token({1: (0.5, 0.5, 0), 2: (1, 0, 0)}))
-    services = over_table(engine, {5: (1,), 6: (2,)}, lambda ids: float(1 in ids), max_tokens=9)
+    services = over_table(engine, {5: (1,), 6: (2,)}, lambda ids: float(1 in ids), answer_tokens=9)
     part, rng = EstimateSuccessFirst(400), torch.Generator().manual_seed(0)
     draws = (Draw(6, 2), Draw(5, 1))
     found = run(part, None, draws=draws, pool=(5, 6), services=services, rng=rng, state=part.init())

@@ -36,7 +36,7 @@ class Grading(FakeGrading):
 
 def drawn(part, grading=None, state=None, seed=3):
     engine = TableEngine(lambda ids: (1.0, 0.0))
-    texts, sampling = FakeTexts(dict.fromkeys(POOL, (1,))), FakeSampling(engine, max_tokens=2)
+    texts, sampling = FakeTexts(dict.fromkeys(POOL, (1,))), FakeSampling(engine, answer_tokens=2)
     services = FakeServices(texts, grading or Grading(), sampling)
     rng = torch.Generator().manual_seed(seed)
     return run(part, None, pool=POOL, state=state or part.init(), rng=rng, services=services)

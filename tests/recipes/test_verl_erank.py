@@ -104,7 +104,7 @@ def test_states_are_the_models_own_in_any_split(policy):
     batch = ragged_batch(1, num_turns=(1, 2))
     batch = batch.set(id_T=batch["id_T"] % 20 + 3)
     part = MeasureStateRanks(stride=2)
-    scoring = RunScoring(Limits(8, 64), StepModels(policy, 1.0))
+    scoring = RunScoring(Limits(8, 8, 56, 64, 8), StepModels(policy, 1.0))
     found = run(part, batch, services=FakeServices(scoring=scoring)).value
     start = 0
     for row, size in enumerate(batch["size_B"].tolist()):

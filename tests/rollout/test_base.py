@@ -15,7 +15,7 @@ from strop.rollout.engines.rules import MinP, TopK, TopP
 NAMES = ["max_tokens", "temperature", "top_p", "top_k", "min_p"]
 TEXTS = FakeTexts({3: (3, 4), 5: (5, 6)})
 SAMPLING = FakeSampling(
-    max_tokens=20, stop_ids=(7,), stop_strings=("end",), wanted_statistics=frozenset({"entropy"})
+    answer_tokens=20, stop_ids=(7,), stop_strings=("end",), wanted_statistics=frozenset({"entropy"})
 )
 
 

@@ -21,7 +21,7 @@ EMBEDDINGS = torch.tensor([[1.0, 0, 0], [0, 1, 0], [0, 1, 1], [0, -1, 0]])
 
 SERVICES = FakeServices(
     FakeTexts({5: (1,), 9: (3, 1)}),
-    sampling=FakeSampling(max_tokens=9),
+    sampling=FakeSampling(answer_tokens=9),
     scoring=FakeScoring(table_VD=EMBEDDINGS),
 )
 DRAWS = (Draw(5, 6), Draw(9, 4), Draw(5, 1, draw=1))

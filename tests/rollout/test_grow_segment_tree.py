@@ -17,7 +17,7 @@ ENDLESS = by_last_token({1: (0, 0.4, 0.6), 2: (0, 0.7, 0.3)})
 
 def services_of(context=100):
     texts = FakeTexts({5: (1,), 9: (2, 2)})
-    return FakeServices(texts, sampling=FakeSampling(max_tokens=7, context=context))
+    return FakeServices(texts, sampling=FakeSampling(answer_tokens=7, context_tokens=context))
 
 
 DRAWS = (Draw(5, 3), Draw(9, 2))

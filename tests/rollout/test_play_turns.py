@@ -1,6 +1,7 @@
 """Episodes over a scripted engine: exact tables, forks and submissions, limits, chat templates."""
 
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ from models import tokenizer
 
 from strop.errors import UserError
 from strop.part import Draw
-from strop.rollout._episode import state_key
+from strop.rollout._episode import SeatLimits, state_key
 from strop.rollout._observation_tokens import known_ids, observation_ids
 from strop.rollout.drive import drive
 from strop.rollout.play_turns import PlayTurns
@@ -46,7 +47,7 @@ def world(kind=Steps, can_fork=True, context=1000, first=(), letters=LETTERS):
     """The services of a run, by hand."""
     return FakeServices(
         FakeTexts(dict.fromkeys((10, 11, 12), (3, 4))),
-        sampling=FakeSampling(context=context, can_fork=can_fork),
+        sampling=FakeSampling(context_tokens=context, can_fork=can_fork),
         episodes=FakeEpisodes(kind, letters, first=first),
     )
 
@@ -63,8 +64,10 @@ def always(*script):
 
 def play(engine, services=None, draws=DRAWS, seed=0, **fields):
     services = services or world()
-    rng = torch.Generator().manual_seed(seed)
-    strategy = strategy_of(PlayTurns(**fields), draws, services, rng)
+    part, rng = PlayTurns(**fields), torch.Generator().manual_seed(seed)
+    answer, episode = part.new_tokens(0, services.episodes.kind)
+    services.sampling.answer_tokens, services.sampling.episode_tokens = answer, episode
+    strategy = strategy_of(part, draws, services, rng)
     batch, state = drive(strategy, engine, services)
     assert state is None
     return batch
@@ -273,8 +276,12 @@ def test_an_extension_is_granted_once_to_episodes_that_are_not_over():
     longer = play(always(1, 0), draws=draws, max_turns=2, extension=1)
     assert longer["truncated_B"].tolist() == [False, False]
     assert longer["index_K"].tolist() == [0, 1, 2, 0]
-    limits = PlayTurns(max_turns=2, extension=3).limits(9, 4)
-    assert (limits.turns, limits.tokens) == (5, 20)
+    part = PlayTurns(max_turns=2, extension=3)
+    assert (part.turns(9), part.new_tokens(0, SimpleNamespace(max_turns=9, max_tokens=4))) == (
+        5, (4, 20)
+    )  # fmt: skip
+    limits = SeatLimits.of(FakeSampling(answer_tokens=4, episode_tokens=20), part.turns(9), 3)
+    assert (limits.turns, limits.episode_tokens) == (5, 20)
     assert [limits.left(played) for played in range(6)] == [2, 1, 3, 2, 1, 0]
 
 

@@ -18,7 +18,7 @@ ALL = torch.ones(5, dtype=torch.bool)
 CHAIN = by_last_token({0: (1, 0, 0), 1: (0.02, 0.02, 0.96), 2: (0.2, 0.4, 0.4)})
 
 
-SERVICES = FakeServices(FakeTexts({1: (1,), 2: (2,)}), sampling=FakeSampling(max_tokens=6))
+SERVICES = FakeServices(FakeTexts({1: (1,), 2: (2,)}), sampling=FakeSampling(answer_tokens=6))
 
 
 def batch_of(part, state):

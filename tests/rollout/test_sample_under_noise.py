@@ -12,7 +12,7 @@ PROMPT = (9, *[3, 4] * 50)  # 9 is special
 
 SERVICES = FakeServices(
     FakeTexts({1: PROMPT}, dict(enumerate("0123456789")), special_ids=(0, 9)),
-    sampling=FakeSampling(max_tokens=3),
+    sampling=FakeSampling(answer_tokens=3),
 )
 
 

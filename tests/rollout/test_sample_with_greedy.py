@@ -17,7 +17,7 @@ DRAWS = (Draw(5, 3), Draw(9, 2), Draw(5, 1))
 
 def _batch(part):
     rng = torch.Generator().manual_seed(3)
-    services = FakeServices(FakeTexts(PROMPTS), sampling=FakeSampling(max_tokens=7))
+    services = FakeServices(FakeTexts(PROMPTS), sampling=FakeSampling(answer_tokens=7))
     strategy = strategy_of(part, DRAWS, services, rng)
     batch, state = drive(strategy, TableEngine(CHAIN), services)
     assert state is None

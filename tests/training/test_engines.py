@@ -76,7 +76,7 @@ def test_training_evaluation_and_sampling_open_it(lab, deep, runner, tmp_path):
     before = DeepEngine.closed
     with open_subject(str(tmp_path / "run")) as subject:
         assert (type(subject.engine), subject.engine.depth) == (DeepEngine, 3)
-        assert len(subject.answer("1+1:", num_samples=2, max_tokens=3, seed=0)) == 2
+        assert len(subject.answer("1+1:", num_samples=2, seed=0)) == 2
     assert DeepEngine.closed == before + 1
 
 
@@ -110,14 +110,14 @@ class RemoteSettings(EngineSettings):
 def test_an_engine_with_a_model_of_its_own_needs_none_here(lab, monkeypatch, tmp_path):
     monkeypatch.setitem(engines.ENGINES, "remote", RemoteSettings)
     with open_subject(str(lab.model), task="countdown") as subject:
-        expected = subject.answer("1,2,3:6=", num_samples=3, max_tokens=5, seed=1)
+        expected = subject.answer("1,2,3:6=", num_samples=3, seed=1)
         plain = subject.loaded
     written = f"remote(folder='{lab.model}')"
     with open_subject(str(lab.model), task="countdown", engine=written) as subject:
         assert all(p.is_meta for p in subject.loaded.model.parameters())
         assert subject.loaded.stop_ids == plain.stop_ids
         assert subject.loaded.context == plain.context
-        assert subject.answer("1,2,3:6=", num_samples=3, max_tokens=5, seed=1) == expected
+        assert subject.answer("1,2,3:6=", num_samples=3, seed=1) == expected
 
 
 def test_the_engine_of_a_command_is_read_as_it_is_written(lab):

@@ -124,7 +124,7 @@ def test_engine_and_trainer_agree_on_every_token(task):
         assert batch["logp_behavior_T"].allclose(batch["logp_sampler_T"], atol=1e-6)
         assert (now["entropy_old_T"] - batch["entropy_behavior_T"])[mask_T].abs().max() < 1e-4
     assert not batch["logp_sampler_T"][~mask_T].any()
-    assert forked["length_B"].max() <= world.services.limits.answer_tokens
+    assert forked["length_B"].max() <= world.services.limits.episode_tokens
 
 
 def test_rewards_metrics_and_table_of_a_run(file, runner, tmp_path):

@@ -30,10 +30,12 @@ def sample(
     from strop.cli.evaluate import open_subject
 
     console = Console(highlight=False, soft_wrap=True)
-    with open_subject(source, step, temperature=temperature, engine=engine) as subject:
+    with open_subject(
+        source, step, temperature=temperature, max_tokens=max_tokens, engine=engine
+    ) as subject:
         prompts = [prompt] if prompt is not None else iter(lambda: _ask(console), None)
         for text in prompts:
-            for answer, logp, ended in subject.answer(text or "", num_samples, max_tokens, seed):
+            for answer, logp, ended in subject.answer(text or "", num_samples, seed):
                 cut = "" if ended == "stop" else "  (cut off)"
                 console.print(f"{logp:8.3f}  {answer}{cut}", markup=False)
 

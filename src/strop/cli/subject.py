@@ -38,7 +38,7 @@ class Subject:
         engine = open_engine(config, config.engine.newest(), loaded)
         sampler = Use(part.plain())
         check_engine([(f"rollout.{sampler.label}", sampler)], engine, config.engine.kind)
-        services = make_services(config, loaded, task, part.max_tokens)
+        services = make_services(config, loaded, task, sampler.part)
         services.attach(engine)
         return cls(loaded, engine, services, sampler)
 
@@ -50,7 +50,7 @@ class Subject:
         self.services.close()
         self.engine.close()
 
-    def answer(self, prompt: str, num_samples: int, max_tokens: int, seed: int) -> list[Any]:
+    def answer(self, prompt: str, num_samples: int, seed: int) -> list[Any]:
         """Answers to a prompt given as text: (text, mean log-probability, how it ended).
 
         The mean is NaN where the engine does not tell it.
@@ -62,13 +62,14 @@ class Subject:
 
         part, tokenizer = self.rollout.part, self.loaded.tokenizer
         sampling = self.services.sampling
-        limit = max_tokens or part.max_tokens or self.services.limits.answer_tokens
+        limits = self.services.limits
         content: Any = prompt
         if getattr(tokenizer, "chat_template", None):
             content = [{"role": "user", "content": prompt}]
-        ids = encode_prompt(Prompt(0, content, {}), tokenizer, None, self.loaded.context, limit)
+        ids = encode_prompt(Prompt(0, content, {}), tokenizer)
+        replace(limits, prompt_tokens=limits.room).check_prompt(0, len(ids))
         request = Request(
-            tuple(ids), max_tokens=limit, temperature=part.temperature, rules=part.rules(),
+            tuple(ids), limits.episode_tokens, part.temperature, part.rules(),
             stop_ids=sampling.stop_ids, stop_strings=sampling.stop_strings, seed=seed,
             want=sampling.wanted_statistics & {"logp_model"},
         )  # fmt: skip

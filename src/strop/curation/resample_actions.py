@@ -33,7 +33,7 @@ class ResampleActions:
     """
 
     facts: ClassVar[frozenset[str]] = frozenset({"samples_again"})
-    # Most tokens of an action; 0: the environment's, or the longest answer. Default: ours.
+    # Most tokens of an action; 0: as in the rollouts. Default: ours.
     max_action_tokens: int = 0
 
     def __post_init__(self) -> None:
@@ -44,11 +44,13 @@ class ResampleActions:
     ) -> Result:
         everyone_B = torch.ones(batch.size("B"), dtype=torch.bool)
         old = batch.set(origin_T=torch.where(mask_T, REPLAY, batch["origin_T"]))
-        limit = self.max_action_tokens or sampling.action_tokens
+        limit = self.max_action_tokens or sampling.answer_tokens
         acting = torch.unique(turn_T[mask_T])
         rows = turn_rows(old, acting)
         contexts = _contexts(rows)
-        fits = torch.tensor([len(ids) < sampling.context for ids in contexts], dtype=torch.bool)
+        fits = torch.tensor(
+            [len(ids) < sampling.context_tokens for ids in contexts], dtype=torch.bool
+        )
         rows = rows.keep(fits)
         contexts = [ids for ids, fit in zip(contexts, fits.tolist(), strict=True) if fit]
         seeds = torch.randint(2**62, (len(contexts),), generator=rng).tolist()
@@ -56,7 +58,7 @@ class ResampleActions:
             [
                 sampling.request(
                     ids,
-                    min(limit, sampling.context - len(ids)),
+                    min(limit, sampling.context_tokens - len(ids)),
                     seed,
                     want=sampling.wanted_statistics,
                 )

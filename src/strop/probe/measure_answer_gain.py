@@ -52,7 +52,7 @@ class MeasureAnswerGain:
             for shown, action in turns:
                 before = (*before, *shown)
                 given = (*before, *opening)
-                if answer and given and len(given) + len(answer) <= scoring.context:
+                if answer and given and len(given) + len(answer) <= scoring.context_tokens:
                     places.append(row)
                     contexts.append((given, answer))
                 before = (*before, *action)

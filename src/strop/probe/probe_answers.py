@@ -81,7 +81,7 @@ class ProbeAnswers:
         for place, (uid, _, ids) in enumerate(prefixes(batch, step_end_T, after=True)):
             reference = self._reference(texts, uid)
             asked = (*ids, *opening)
-            if not reference or len(asked) >= sampling.context:
+            if not reference or len(asked) >= sampling.context_tokens:
                 continue
             rows.append(place)
             references.append(reference)

@@ -7,20 +7,27 @@ from typing import Any
 
 from strop.rollout.assemble import Turn
 from strop.rollout.engines.base import Event
+from strop.services import Sampling
 
 
 @dataclass(frozen=True)
-class Limits:
-    """Most turns of a seat, most tokens of an action and of all its actions, of its sequence.
+class SeatLimits:
+    """Most turns of a seat, most tokens of an action, of all its actions and of its sequence.
 
     `first_turns` of the turns are all that the policy is told of until they are used.
     """
 
     turns: int
-    action_tokens: int
-    tokens: int
-    context: int
+    answer_tokens: int
+    episode_tokens: int
+    context_tokens: int
     first_turns: int = 0  # 0: all of them
+
+    @classmethod
+    def of(cls, sampling: Sampling, turns: int, extension: int = 0) -> "SeatLimits":
+        """The run's limits with so many turns, the last `extension` of which are granted late."""
+        tokens = (sampling.answer_tokens, sampling.episode_tokens, sampling.context_tokens)
+        return cls(turns, *tokens, turns - extension)
 
     def left(self, played: int) -> int:
         """Turns left after `played`, as far as the policy is told."""
@@ -68,12 +75,13 @@ class Seat:
         self.turns[-1].reward += float(reward)
         self.said[-1]["reward"] = self.turns[-1].reward
 
-    def room(self, limits: Limits, num_given: int) -> int:
+    def room(self, limits: SeatLimits, num_given: int) -> int:
         """Most tokens of the next action after `num_given` more tokens; 0: none may follow."""
         if len(self.turns) >= limits.turns:
             return 0
-        left = min(limits.tokens - self.used, limits.context - len(self.ids) - num_given)
-        return max(min(limits.action_tokens, left), 0)
+        room = limits.context_tokens - len(self.ids) - num_given
+        left = min(limits.episode_tokens - self.used, room)
+        return max(min(limits.answer_tokens, left), 0)
 
     def _history_key(self, observation: Any) -> int:
         """The key of everything that was shown and done before, where no state is given."""

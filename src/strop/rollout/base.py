@@ -66,7 +66,7 @@ class SamplingFields:
     ) -> Request:
         """A request that continues `ids`; max_tokens 0: as usual; others: fields of the Request."""
         settings: dict[str, Any] = {
-            "max_tokens": max_tokens or self.max_tokens or sampling.max_tokens,
+            "max_tokens": max_tokens or self.max_tokens or sampling.answer_tokens,
             "temperature": self.temperature,
             "rules": self.rules(),
             "stop_ids": sampling.stop_ids,
@@ -101,9 +101,12 @@ class SamplingFields:
         """The strategy that plays episodes in its place; None where that means nothing."""
         return self if self.needs_environment else None
 
-    def longest(self, environment: Any = None) -> int:
-        """Most new tokens of a rollout, where the strategy says so; 0: as the task says.
+    def new_tokens(self, usual: int, environment: Any = None) -> tuple[int, int]:
+        """Most new tokens of an answer, and of a rollout; where episodes are played, of an action
+        and of all of them. The run's limits are made from this.
 
-        environment: that of the task, with its `max_turns` and `max_tokens`; None: there is none.
+        usual: of an answer to the task, where the strategy does not say. environment: that of the
+        task, with its `max_turns` and `max_tokens`; None: there is none.
         """
-        return self.max_tokens
+        tokens = self.max_tokens or usual
+        return tokens, tokens

@@ -103,7 +103,7 @@ class GrowSegmentTree(SamplingFields):
             for (node, child), (number, events) in zip(grown, found, strict=True):
                 child.number, child.events = number, tuple(events)
                 node.children.append(child)
-                if not last and self._is_open(child, sampling.context):
+                if not last and self._is_open(child, sampling.context_tokens):
                     open_nodes.append(child)
         return _batch(draws, roots), None
 

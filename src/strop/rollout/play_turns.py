@@ -10,7 +10,7 @@ import torch
 from strop.batch import Batch
 from strop.errors import UserError
 from strop.part import Draw, require
-from strop.rollout._episode import Episode, Limits, Seat
+from strop.rollout._episode import Episode, Seat, SeatLimits
 from strop.rollout.assemble import COLUMNS, TURN_COLUMNS, assemble_turns, with_turns
 from strop.rollout.base import SamplingFields
 from strop.rollout.commands import Fork, Strategy, Submit
@@ -68,18 +68,16 @@ class PlayTurns(SamplingFields):
         """Itself."""
         return self
 
-    def longest(self, environment: Any = None) -> int:
-        """Tokens of all of a player's actions."""
+    def new_tokens(self, usual: int, environment: Any = None) -> tuple[int, int]:
+        """Tokens of an action, and of all of a player's; the environment's where it has no own."""
         if environment is None:
-            return self.max_tokens
-        return self.limits(environment.max_turns, environment.max_tokens).tokens
+            return super().new_tokens(usual)
+        action = self.max_action_tokens or environment.max_tokens
+        return action, self.max_tokens or self.turns(environment.max_turns) * action
 
-    def limits(self, max_turns: int, max_action_tokens: int, context: int = 0) -> Limits:
-        """The limits of an environment where the part has none of its own."""
-        first = self.max_turns or max_turns
-        action = self.max_action_tokens or max_action_tokens
-        turns = first + self.extension
-        return Limits(turns, action, self.max_tokens or turns * action, context, first)
+    def turns(self, max_turns: int) -> int:
+        """Most actions of a player in an environment that has max_turns."""
+        return (self.max_turns or max_turns) + self.extension
 
     def __call__(
         self, draws: tuple[Draw, ...], texts: Texts, sampling: Sampling, episodes: Episodes,
@@ -89,7 +87,7 @@ class PlayTurns(SamplingFields):
         world = episodes.begin_episodes(uids)
         shape = (len(uids), max(len(world.roles), 1))
         seeds = torch.randint(2**62, shape, generator=rng).tolist()
-        limits = self.limits(world.max_turns, world.max_tokens, sampling.context)
+        limits = SeatLimits.of(sampling, self.turns(world.max_turns), self.extension)
         games = [Episode(n, uids[n], own, world.roles) for n, own in enumerate(seeds)]
         for game, observation in zip(games, world.reset(), strict=True):
             given = texts.prompt_ids(game.uid)
@@ -104,14 +102,14 @@ class PlayTurns(SamplingFields):
             ]
             return {n: c for n, c in zip(ended, commands, strict=True) if c is not None}
 
-        room = min(limits.action_tokens, limits.tokens)
+        room = min(limits.answer_tokens, limits.episode_tokens)
         starts = {game.number: self._submit(sampling, game.seat, room) for game in games}
         yield from converse(starts, go_on)
         return _written(draws, games, world.roles, log), None
 
     def _go_on(
         self, episode: Episode, observation: Any, sampling: Sampling, episodes: Episodes,
-        limits: Limits,
+        limits: SeatLimits,
     ) -> Start | None:  # fmt: skip
         """The next turn of an episode whose last action is done; None: it is over."""
         if observation.done:
@@ -132,7 +130,7 @@ class PlayTurns(SamplingFields):
             return Fork(seat.request, before, tuple(given), {"max_tokens": room})
         return self._submit(sampling, seat, room)
 
-    def _with_reminder(self, observation: Any, played: int, limits: Limits) -> Any:
+    def _with_reminder(self, observation: Any, played: int, limits: SeatLimits) -> Any:
         """An observation after `played` turns of a seat, as it is shown."""
         wanted = played > 0 and (not self.reminder_turns or played + 1 in self.reminder_turns)
         left = limits.left(played)

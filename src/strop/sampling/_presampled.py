@@ -35,7 +35,7 @@ def presample(
     asked = [uid for uid in uids for _ in range(num)]
     seeds = torch.randint(2**62, (len(asked),), generator=rng).tolist()
     requests = [
-        sampling.request(texts.prompt_ids(uid), sampling.max_tokens, seed)
+        sampling.request(texts.prompt_ids(uid), sampling.answer_tokens, seed)
         for uid, seed in zip(asked, seeds, strict=True)
     ]
     finished = sampling.sample(requests)

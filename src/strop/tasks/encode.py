@@ -10,41 +10,21 @@ from strop.errors import UserError
 from strop.tasks.task import Prompt
 
 
-def encode_prompt(
-    prompt: Prompt, tokenizer: Any, max_prompt_tokens: int | None, context: int, max_tokens: int
-) -> list[int]:
+def encode_prompt(prompt: Prompt, tokenizer: Any) -> list[int]:
     """Token ids of a prompt: text as the tokenizer writes it, messages by its chat template.
 
-    A prompt may fill `context - max_tokens` tokens, or `max_prompt_tokens` where that is less.
-
-    Raises UserError for messages without a chat template, a prompt of no tokens, and a prompt that
-    is too long.
+    Raises UserError for messages without a chat template and a prompt of no tokens.
     """
     ids = _ids(prompt, tokenizer)
     if not ids:
         raise UserError(f"prompt {prompt.uid} has no tokens: give it some text or remove its row")
-    room = context - max_tokens
-    if room < 1:
-        raise UserError(
-            f"a context of {context} tokens leaves no prompt beside max_tokens={max_tokens}: "
-            "lower rollout.max_tokens"
-        )
-    if max_prompt_tokens is not None and max_prompt_tokens < room:
-        limit, remedy = max_prompt_tokens, "raise max_prompt_tokens, or shorten or remove the row"
-    else:
-        limit = room
-        remedy = f"context {context} minus max_tokens {max_tokens}: lower max_tokens or remove it"
-    if len(ids) > limit:
-        raise UserError(
-            f"prompt {prompt.uid} is {len(ids)} tokens long, the limit is {limit} ({remedy})"
-        )
     return ids
 
 
 def encode_reworded(prompt: Prompt, words: str, answer: str, tokenizer: Any) -> list[int]:
     """Token ids of the prompt with `words` in place of its text, {prompt} and {answer} filled in.
 
-    Of messages it is the last one's text. Raises UserError as `encode_prompt`; any length is good.
+    Of messages it is the last one's text. Raises UserError as `encode_prompt`.
     """
 
     def filled(text: str) -> str:
@@ -78,6 +58,28 @@ def _ids(prompt: Prompt, tokenizer: Any) -> list[int]:
     if ids and isinstance(ids[0], (list, tuple)):  # a batch of one
         ids = list(itertools.chain.from_iterable(ids))
     return ids
+
+
+def encode_answer(prompt: Prompt, column: str, tokenizer: Any) -> list[int]:
+    """Token ids of a given answer, without its end; empty when the prompt's row has none.
+
+    Raises UserError when the data have no such column, and for an answer that is no text.
+    """
+    if column not in prompt.columns:
+        raise UserError(
+            f"the data have no column {column}: give --data FILE whose rows have a prompt and "
+            f"a {column}"
+        )
+    given = prompt.columns[column]
+    if given is None:
+        return []
+    text = answer_text(given)
+    if not text:
+        raise UserError(
+            f"the {column} of prompt {prompt.uid} must be text or one message of an assistant, it "
+            f"is {given!r}"
+        )
+    return list(tokenizer(text, add_special_tokens=False)["input_ids"])
 
 
 def answer_text(given: Any) -> str:

@@ -16,6 +16,7 @@ from strop.rollout.engines.needs import check as check_engine
 from strop.rollout.engines.needs import check_trainable
 from strop.rollout.engines.open import EngineSettings
 from strop.tasks.data_files import load_data
+from strop.tasks.encode import encode_answer
 from strop.tasks.grader import Grader
 from strop.tasks.reward_source import reward_name
 from strop.tasks.task import Prompt, RewardSpec, Task, load_task
@@ -23,7 +24,7 @@ from strop.training import adapters, models, seeds
 from strop.training.adapters import Lora
 from strop.training.config import DataSettings, RewardSettings, RunConfig
 from strop.training.critic import Critic, make_critic
-from strop.training.limits import Limits
+from strop.training.limits import resolve
 from strop.training.models import Loaded
 from strop.training.optimiser import MasterAdamW
 from strop.training.policy import Policy
@@ -130,11 +131,16 @@ def _specs(reward: RewardSettings) -> tuple[RewardSpec, ...]:
 
 
 def make_services(
-    config: RunConfig, loaded: Loaded, task: Task, max_tokens: int = 0, reserved: int = 0
+    config: RunConfig, loaded: Loaded, task: Task, rollout: Any, longest_given: int | None = None
 ) -> RunServices:
-    """Prompts, tokenizer and grader. Raises UserError for a reward function that cannot be used."""
+    """Prompts, tokenizer and grader of a run with this rollout part.
+
+    longest_given: as in `limits.resolve`. Raises UserError for a reward function that cannot be
+    used and limits that leave no room.
+    """
     if task.environment is not None:
         task = _spoken_to(task, loaded.tokenizer)
+    limits = resolve(rollout, task, loaded.context, config.data.max_prompt_tokens, longest_given)
     grader: Grader | NoGrader = NoGrader()
     if task.rewards:
         grader = Grader(
@@ -142,12 +148,6 @@ def make_services(
             timeout_seconds=config.reward.timeout_seconds,
             num_workers=config.reward.num_workers,
         )
-    limits = Limits(
-        max_tokens or task.max_tokens,
-        loaded.context,
-        config.data.max_prompt_tokens or None,
-        reserved,
-    )
     services = serve(
         task,
         loaded.tokenizer,
@@ -189,12 +189,6 @@ def _spoken_to(task: Task, tokenizer: Any) -> Task:
     )
 
 
-def _longest(algorithm: Algorithm, task: Task) -> int:
-    """Most new tokens of a rollout where the method says so; 0: as the task says."""
-    environment = None if task.environment is None else task.environment.make()
-    return int(algorithm.rollout.part.longest(environment))
-
-
 def open_engine(config: RunConfig, settings: EngineSettings, loaded: Loaded) -> Engine:
     """The run's engine, by its settings or others of the same kind. Raises UserError."""
     return settings.open(
@@ -207,9 +201,12 @@ def open_engine(config: RunConfig, settings: EngineSettings, loaded: Loaded) -> 
 
 def make_world(config: RunConfig, algorithm: Algorithm, loaded: Loaded, task: Task) -> World:
     """Policy, reference, engine and services of a run. Raises UserError."""
-    reserved = int(bool(algorithm.rollout.part.given))
-    services = make_services(config, loaded, task, _longest(algorithm, task), reserved)
+    every = config.evaluation.every
+    rows = (*task.train, *task.validation[: config.evaluation.max_prompts if every else 0])
+    rollout = algorithm.rollout.part
+    services = make_services(config, loaded, task, rollout, _longest_given(rollout, rows, loaded))
     try:
+        _check_rows(services, rollout, rows)
         return _world(config, algorithm, loaded, services)
     except BaseException:
         services.close()
@@ -217,7 +214,7 @@ def make_world(config: RunConfig, algorithm: Algorithm, loaded: Loaded, task: Ta
 
 
 def _world(config: RunConfig, algorithm: Algorithm, loaded: Loaded, services: RunServices) -> World:
-    rollout, training, task = algorithm.rollout.part, config.training, services.task
+    training, task = config.training, services.task
     policy = Policy(
         loaded.model,
         token_budget=training.token_budget,
@@ -233,8 +230,6 @@ def _world(config: RunConfig, algorithm: Algorithm, loaded: Loaded, services: Ru
     check_trainable(engine, kind)
     check_engine(algorithm.uses(), engine, kind)
     services.attach(engine)
-    validation = task.validation[: config.evaluation.max_prompts if config.evaluation.every else 0]
-    _check_rows(services, rollout, (*task.train, *validation))
     reference = _reference(algorithm, policy, loaded)
     critic = _critic(config, algorithm, policy)
     world = World(
@@ -252,15 +247,22 @@ def _world(config: RunConfig, algorithm: Algorithm, loaded: Loaded, services: Ru
     return world
 
 
-def _check_rows(services: RunServices, rollout: Any, prompts: Sequence[Prompt]) -> None:
-    """Find a row that does not fit before step 1. Raises UserError.
-
-    Where answers are given the longest one says how long an answer may be, unless the method does.
-    """
+def _longest_given(rollout: Any, prompts: Sequence[Prompt], loaded: Loaded) -> int | None:
+    """Tokens of the longest answer that the data give; None where answers are sampled."""
     columns = rollout.given
-    if columns:
-        services.limits.answer_tokens = rollout.max_tokens or services.limits.context_tokens
-    longest = 1
+    if not columns:
+        return None
+    if rollout.max_tokens:
+        return 0
+    return max(
+        (len(encode_answer(prompt, column, loaded.tokenizer)) + len(loaded.end_ids)
+         for prompt in prompts for column in columns), default=1,
+    )  # fmt: skip
+
+
+def _check_rows(services: RunServices, rollout: Any, prompts: Sequence[Prompt]) -> None:
+    """Find a row that does not fit before step 1. Raises UserError."""
+    columns = rollout.given
     for prompt in prompts:
         room = services.limits.context_tokens - len(services.texts.prompt_ids(prompt.uid))
         for column in columns:
@@ -274,9 +276,6 @@ def _check_rows(services: RunServices, rollout: Any, prompts: Sequence[Prompt]) 
                     f"the {column} of prompt {prompt.uid} is {size} tokens long, and behind the "
                     f"prompt the model's context has room for {room}: shorten or remove the row"
                 )
-            longest = max(longest, size)
-    if columns and not rollout.max_tokens:
-        services.limits.answer_tokens = longest
 
 
 def _critic(config: RunConfig, algorithm: Algorithm, policy: Policy) -> Critic | None:

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 
 from strop.algorithm import Algorithm
+from strop.errors import UserError
 from strop.training.critic import Critic
 from strop.training.policy import Policy
 from strop.training.services.run import RunServices
@@ -32,7 +33,12 @@ class World:
 
     def run_columns(self, algorithm: Algorithm, step: int) -> dict[str, torch.Tensor]:
         """The columns of the run as a whole."""
-        longest = algorithm.rollout.part.max_tokens or self.services.limits.answer_tokens
+        use, longest = algorithm.rollout, self.services.limits.episode_tokens
+        if use.part.max_tokens not in (0, longest):
+            raise UserError(
+                f"{use.label}.max_tokens was moved to {use.part.max_tokens}: it is {longest} for "
+                "the whole run, which has room for that"
+            )
         numbers = {"step": step, "num_steps": self.num_steps, "max_length": longest}
         return {name: torch.tensor(value) for name, value in numbers.items()}
 

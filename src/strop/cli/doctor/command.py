@@ -88,11 +88,11 @@ def before_a_run(
     if not with_model and not with_data:
         return report, text, findings
     doctor_data.check_given(settings)
-    name, prompts, max_tokens, specs = doctor_data.prompts_of(settings)
+    name, prompts, episode_tokens, specs = doctor_data.prompts_of(settings)
     tokenizer = doctor_model.tokenizer_of(settings) if with_model else None
     found = doctor_data.lengths(prompts, tokenizer) if with_model else []
     if with_model:
-        report["model"], fits = doctor_model.examine(settings, name, max(found), max_tokens)
+        report["model"], fits = doctor_model.examine(settings, name, max(found), episode_tokens)
         text += ["", *doctor_model.lines(report["model"])]
         findings.append(fits)
     if with_data:
@@ -101,7 +101,7 @@ def before_a_run(
         if with_model:
             context = report["model"]["context"] or 2**20
             most = settings.data.max_prompt_tokens
-            findings.append(doctor_data.fits(found, context, max_tokens, most))
+            findings.append(doctor_data.fits(found, context, episode_tokens, most))
         table: list[dict[str, Any]] = []
         if specs:
             seconds = settings.reward.timeout_seconds

@@ -17,6 +17,7 @@ def prompts_of(settings: Any) -> tuple[str, Sequence[Any], int, tuple[Any, ...]]
     from strop.tasks.data_files import load_data
     from strop.tasks.reward_source import reward_name
     from strop.tasks.task import RewardSpec, load_task
+    from strop.training.limits import new_tokens
 
     data, reward = settings.data, settings.reward
     if data.files:
@@ -25,15 +26,15 @@ def prompts_of(settings: Any) -> tuple[str, Sequence[Any], int, tuple[Any, ...]]
         task = load_task(data.task, seed=settings.seed, num_train=data.train_size or None,
                          config=data.task_config)  # fmt: skip
     rewards = tuple(RewardSpec(reward_name(s), s) for s in reward.functions) or task.rewards
-    limit = settings.build().rollout.part.max_tokens or task.max_tokens
-    return task.name, task.train, limit, rewards
+    _, longest = new_tokens(settings.build().rollout.part, task)
+    return task.name, task.train, longest, rewards
 
 
 def lengths(prompts: Sequence[Any], tokenizer: Any) -> list[int]:
     """Tokens of the first `MEASURED` prompts. Raises UserError for one that cannot be encoded."""
     from strop.tasks.encode import encode_prompt
 
-    return [len(encode_prompt(p, tokenizer, None, 2**40, 0)) for p in prompts[:MEASURED]]
+    return [len(encode_prompt(p, tokenizer)) for p in prompts[:MEASURED]]
 
 
 def facts(name: str, prompts: Sequence[Any]) -> dict[str, Any]:
@@ -69,19 +70,19 @@ def duplicates(prompts: Sequence[Any]) -> Finding:
     )  # fmt: skip
 
 
-def fits(found: list[int], context: int, max_tokens: int, most: int) -> Finding:
+def fits(found: list[int], context: int, episode_tokens: int, most: int) -> Finding:
     """Whether the prompts leave room for an answer. most: data.max_prompt_tokens, 0: none."""
-    limit = min(context - max_tokens, most or context)
+    limit = min(context - episode_tokens, most or context)
     long = sum(length > limit for length in found)
     numbers = {"min": min(found), "mean": mean(found), "max": max(found), "limit": limit,
                "too_long": long, "measured": len(found)}  # fmt: skip
     answer = f"{len(found)} prompts have {min(found)} to {max(found)} tokens, {mean(found):.1f} on "
-    answer += f"average; the limit is {limit} (context {context}, answers of {max_tokens})."
+    answer += f"average; the limit is {limit} (context {context}, answers of {episode_tokens})."
     if limit < 1:
         return Finding(
             "Do the prompts fit?",
             "problem",
-            f"Answers of {max_tokens} tokens leave no room in a context of {context}.",
+            f"Answers of {episode_tokens} tokens leave no room in a context of {context}.",
             "lower rollout.max_tokens",
             numbers,
         )

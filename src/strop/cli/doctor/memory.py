@@ -117,13 +117,13 @@ def trained(settings: Any, model: Any) -> int:
     )
 
 
-def counts(settings: Any, shape: Shape, prompt_tokens: int, max_tokens: int) -> dict[str, int]:
+def counts(settings: Any, shape: Shape, prompt_tokens: int, episode_tokens: int) -> dict[str, int]:
     """The numbers of a run that the formulas take, by `COUNTS`."""
     from strop.training.models import DTYPES
 
     algorithm, training = settings.build(), settings.training
     b = DTYPES[settings.model.dtype].itemsize
-    longest = prompt_tokens + max_tokens
+    longest = prompt_tokens + episode_tokens
     rollouts = _rollouts(algorithm)
     answers = max(rollouts, _validated(settings)) or training.num_slots
     tokens = max(training.token_budget, longest)

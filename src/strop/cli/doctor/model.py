@@ -26,17 +26,18 @@ def tokenizer_of(settings: Any) -> Any:
 
 
 def examine(
-    settings: Any, task: str, prompt_tokens: int, max_tokens: int
+    settings: Any, task: str, prompt_tokens: int, episode_tokens: int
 ) -> tuple[dict[str, Any], Finding]:
     """Facts about the model and the estimate of its memory. Raises UserError.
 
-    task: name of what is trained on. prompt_tokens: its longest prompt. max_tokens: of an answer.
+    task: name of what is trained on. prompt_tokens: its longest prompt. episode_tokens: of an
+    answer or an episode's actions.
     """
     from strop.training import setup
 
     model, config = shape(settings)
     sizes = memory.Shape.of(settings, model, config)
-    count = memory.counts(settings, sizes, prompt_tokens, max_tokens)
+    count = memory.counts(settings, sizes, prompt_tokens, episode_tokens)
     device = setup.device_of(settings.model.device)
     parts = memory.estimate(settings, sizes, count, device)
     generating, updating = memory.peaks(parts, device)
@@ -54,7 +55,7 @@ def examine(
         "formulas": memory.FORMULAS,
         "where": memory.COUNTS,
         "left_out": memory.LEFT_OUT,
-        "assumed": {"task": task, "prompt": prompt_tokens, "max_tokens": max_tokens},
+        "assumed": {"task": task, "prompt": prompt_tokens, "max_tokens": episode_tokens},
     }
     numbers = {"generating_gib": generating / GIB, "updating_gib": updating / GIB,
                "device": device, "device_gib": room}  # fmt: skip

@@ -77,7 +77,7 @@ def serve(
         limits,
         texts,
         RunGrading(task, grader, texts, log),
-        RunSampling(limits, scoring, task.environment, stop_strings, stop_ids),
+        RunSampling(limits, scoring, stop_strings, stop_ids),
         scoring,
         log,
         RunEpisodes(task.environment, texts),

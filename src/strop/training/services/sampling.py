@@ -6,7 +6,6 @@ from typing import Any
 
 from strop.rollout import drive
 from strop.rollout.engines.base import Engine, Finished, Request
-from strop.tasks.environment import EnvironmentSource
 from strop.training.limits import Limits
 from strop.training.services.scoring import RunScoring
 
@@ -17,7 +16,6 @@ class RunSampling:
 
     limits: Limits
     scoring: RunScoring
-    environment: EnvironmentSource | None = None
     stop_strings: tuple[str, ...] = ()
     stop_ids: tuple[int, ...] = ()
     wanted_statistics: frozenset[str] = frozenset({"logp_model", "entropy"})
@@ -32,17 +30,17 @@ class RunSampling:
         self.wanted_statistics &= engine.capabilities
 
     @property
-    def max_tokens(self) -> int:
-        """Most new tokens of an answer, or of an episode's actions together."""
+    def answer_tokens(self) -> int:
+        """Most new tokens of an answer; where episodes are played, of an action."""
         return self.limits.answer_tokens
 
     @property
-    def action_tokens(self) -> int:
-        """Most tokens of an action in the environment; of an answer where there is none."""
-        return self.environment.make().max_tokens if self.environment else self.max_tokens
+    def episode_tokens(self) -> int:
+        """Most new tokens of an answer or of an episode's actions together."""
+        return self.limits.episode_tokens
 
     @property
-    def context(self) -> int:
+    def context_tokens(self) -> int:
         """Most tokens of a sequence."""
         return self.limits.context_tokens
 

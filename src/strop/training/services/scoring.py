@@ -21,7 +21,7 @@ class RunScoring:
     spent: int = 0  # tokens that parts had scored in this step
 
     @property
-    def context(self) -> int:
+    def context_tokens(self) -> int:
         """Most tokens of a sequence."""
         return self.limits.context_tokens
 

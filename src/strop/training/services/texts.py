@@ -9,7 +9,7 @@ import torch
 
 from strop.batch import Batch
 from strop.errors import UserError
-from strop.tasks.encode import answer_text, encode_prompt, encode_reworded
+from strop.tasks.encode import encode_answer, encode_prompt, encode_reworded
 from strop.tasks.task import Prompt, Task
 from strop.training.limits import Limits
 
@@ -68,9 +68,9 @@ class RunTexts:
 
     def first_ids(self, prompt: Prompt) -> tuple[int, ...]:
         """Token ids of what a sequence opens with. Raises UserError as `prompt_ids`."""
-        limits = self.limits
-        room = (limits.prompt_tokens, limits.context_tokens, limits.kept_free)
-        return tuple(encode_prompt(prompt, self.tokenizer, *room))
+        ids = encode_prompt(prompt, self.tokenizer)
+        self.limits.check_prompt(prompt.uid, len(ids))
+        return tuple(ids)
 
     def prompt_text(self, uid: int) -> str:
         """A prompt as the model sees it: the chat template's text for messages."""
@@ -79,10 +79,9 @@ class RunTexts:
 
     def reworded_ids(self, uid: int, words: str, answer: Sequence[int]) -> tuple[int, ...]:
         """Token ids of a prompt reworded with an answer to it; empty where it has no room."""
-        room = self.limits.context_tokens - self.limits.kept_free
         said = self.decode(answer, special=False)
         ids = encode_reworded(self.prompt(uid), words, said, self.tokenizer)
-        return tuple(ids) if len(ids) <= min(room, self.limits.prompt_tokens or room) else ()
+        return tuple(ids) if len(ids) <= self.limits.prompt_tokens else ()
 
     def answer_ids(self, uid: int, column: str = "completion", end: bool = True) -> tuple[int, ...]:
         """Token ids of a given answer, with its end or without: text, or an assistant's message.
@@ -90,21 +89,9 @@ class RunTexts:
         Empty when the prompt's row has none. Raises UserError when the data have no such column,
         and for an answer that is no text or longer than an answer may be.
         """
-        row = self.row(uid)
-        if column not in row:
-            raise UserError(
-                f"the data have no column {column}: give --data FILE whose rows have a prompt and "
-                f"a {column}"
-            )
-        if row[column] is None:
+        ids = tuple(encode_answer(self.prompt(uid), column, self.tokenizer))
+        if not ids:
             return ()
-        text = answer_text(row[column])
-        if not text:
-            raise UserError(
-                f"the {column} of prompt {uid} must be text or one message of an assistant, it is "
-                f"{row[column]!r}"
-            )
-        ids = self.encode(text)
         size, most = len(ids) + len(self.end_ids), self.limits.answer_tokens
         if size > most:
             raise UserError(
