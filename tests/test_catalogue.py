@@ -86,6 +86,11 @@ def test_names():
         catalogue.find("part", "zzzz")
     assert nearest("clip_hihg", ["clip_high", "eps"]) == ", did you mean clip_high?"
     assert nearest("zzz", ["clip_high", "eps"]) == ""
+    # three letters of each are in order; swapped ones count first, the others stay as they were
+    assert (
+        nearest("gpro", ["gspo", "igpo", "gapo", "grpo"]) == ", did you mean grpo or igpo or gspo?"
+    )
+    assert nearest("gpro", []) == ""
 
 
 def test_reading_the_catalogue_imports_no_torch():
