@@ -1,0 +1,44 @@
+"""The policy gradient that fits a group's centred log-ratios to its centred rewards."""
+
+import dataclasses
+from typing import Any
+
+from strop.algorithm import Algorithm, Term
+from strop.loss.bound.follow_advantage import FollowAdvantage
+from strop.loss.penalty.penalise_ratio_variance import PenaliseRatioVariance
+from strop.part import Use
+from strop.recipes._base import CLIP, average, with_policy
+from strop.recipes._inherit import inherits
+from strop.recipes.rloo import rloo
+
+
+@inherits(rloo, without=(*CLIP, "singleton", "beta", "aggregation"))
+def gvpo(
+    *,
+    # Reward that a nat of log-ratio stands for; 0 leaves the plain policy gradient.
+    beta: float = 0.1,
+    **parent: Any,
+) -> Algorithm:
+    """GVPO: Group Variance Policy Optimization for Large Language Model Post-Training.
+
+    arXiv 2504.19599, algorithm 1. Code: jszkc/GVPO (verl-recipe carries it). Parent: rloo.
+    Status: exact.
+
+    Family: ratios.
+    In short: log-ratios fitted to rewards.
+    Choose it when: answers serve several updates or come from old weights, and in place of a clip
+    and a ratio their rewards should say how far apart they may move.
+    Equation: l_i = sum_t (logp - logp_old); loss = mean over prompts of 1/(k - 1) sum_i of
+    (beta (l_i - mean_g l) - (R_i - mean_g R))^2 / (2 beta), taken apart into the policy gradient
+    (R_i - mean_g R) l_i, in which the mean of l counts nothing, and a penalty on the variance of l.
+    Differs from the parent: no ratio and no clip; prompts weigh alike; answers that have moved
+    apart as far as their rewards are pushed no more. The first update of a step is rloo's.
+    Differs from the paper: its loss is beta times this one, without effect under Adam but for the
+    clipping of gradients; the value lacks what has no gradient. A group of one teaches nothing.
+    Try: beta (0.05 to 0.2), plan.num_minibatches (4: in one update a step the penalty rests).
+    """
+    plain = rloo(singleton="zero", aggregation="prompt-mean", **parent)
+    algorithm = with_policy(plain, objective=Use(FollowAdvantage()), ratio=None)
+    spring = Use(PenaliseRatioVariance(), (("logp_ref_T", "logp_old_T"),))
+    term = Term("spring", spring, average("prompt-mean"), coef=beta)
+    return dataclasses.replace(algorithm, terms=(*algorithm.terms, term))
