@@ -1,5 +1,6 @@
 """`strop train`: start a run, or go on with one."""
 
+import contextlib
 import re
 from pathlib import Path
 from typing import Annotated, Any
@@ -96,7 +97,16 @@ def train(
         _go_on(resume, arguments, quiet)
         return
     settings = settings_of(arguments, options, config)
-    _begin(settings, out or free_folder(settings.recipe), quiet)
+    if out is not None:
+        _begin(settings, out, quiet)
+        return
+    folder = free_folder(settings.recipe)
+    try:
+        _begin(settings, folder, quiet)
+    finally:
+        with contextlib.suppress(OSError):  # not empty: the run, and runs before it
+            folder.rmdir()
+            folder.parent.rmdir()
 
 
 def settings_of(arguments: list[str], options: dict[str, Any], file: Path | None) -> Any:
@@ -128,13 +138,19 @@ def settings_of(arguments: list[str], options: dict[str, Any], file: Path | None
 
 
 def free_folder(recipe: str) -> Path:
-    """runs/<recipe>-1, or the next number that is free."""
+    """runs/<recipe>-1, or the next number that is free; made here, so that it is nobody else's."""
     name = re.match(r"\w*", recipe.strip('"'))
     stem = (name.group() if name else "") or "run"
     number = 1
-    while Path("runs", f"{stem}-{number}").exists():
-        number += 1
-    return Path("runs", f"{stem}-{number}")
+    while True:
+        folder = Path("runs", f"{stem}-{number}")
+        try:
+            folder.mkdir(parents=True)
+            return folder
+        except FileExistsError:
+            number += 1
+        except OSError as error:
+            raise UserError(f"cannot make {folder}: {error.strerror}") from error
 
 
 def _begin(settings: Any, folder: Path, quiet: bool) -> None:

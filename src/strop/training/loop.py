@@ -74,15 +74,17 @@ class Run:
         checkpoint.prune(self.checkpoints, self.config.training.keep_checkpoints)
 
     def close(self) -> None:
-        """End the grader's processes, let the engine go."""
+        """End the grader's processes, let the engine and the folder go."""
         self.world.services.close()
         self.world.engine.close()
+        self.record.lock.free()
 
 
 def start(config: RunConfig, folder: Path) -> Run:
     """A new run in `folder`; everything is checked before anything is written. Raises UserError."""
-    Record(folder).check_free()
-    run = _prepare(config.complete(), folder)
+    record = Record(folder)
+    record.check_free()
+    run = _prepare(config.complete(), record)
     try:
         run.record.create(run.config.to_toml())
     except BaseException:
@@ -95,9 +97,15 @@ def resume(config: RunConfig, folder: Path) -> Run:
     """The run in `folder` at its newest checkpoint; later lines and files are cut off.
 
     `config` is the run's own, or the same with more steps and other intervals, which is then
-    written down. Raises UserError for fewer steps than are done.
+    written down. Raises UserError for fewer steps than are done, and while another process runs it.
     """
-    run = _prepare(config, folder)
+    record = Record(folder)
+    record.lock.take()
+    try:
+        run = _prepare(config, record)
+    except BaseException:
+        record.lock.free()
+        raise
     try:
         if checkpoint.complete(run.checkpoints):
             _load(run, checkpoint.newest(run.checkpoints))
@@ -128,7 +136,7 @@ def _load(run: Run, place: Path) -> None:
     run.world.engine.load_state_dict(held, run.done)
 
 
-def _prepare(config: RunConfig, folder: Path) -> Run:
+def _prepare(config: RunConfig, record: Record) -> Run:
     if config.threads:
         torch.set_num_threads(config.threads)
     algorithm = config.build()
@@ -136,7 +144,7 @@ def _prepare(config: RunConfig, folder: Path) -> Run:
     task = load_prompts(config.data, config.reward, config.seed, needs_reward=scored)
     loaded = load_model(config)
     world = make_world(config, algorithm, loaded, task)
-    return Run(config, algorithm, loaded, world, Record(folder))
+    return Run(config, algorithm, loaded, world, record)
 
 
 def go(run: Run, watcher: Watcher, evaluator: Evaluator) -> None:

@@ -17,6 +17,7 @@ import torch
 
 from strop.batch import Batch
 from strop.errors import RunStopped, UserError
+from strop.training.lock import Lock
 from strop.training.services.run import RunServices
 
 
@@ -27,11 +28,24 @@ class Record:
         self.folder = folder
         self.metrics_path = folder / "metrics.jsonl"
         self.rollouts = folder / "rollouts"
+        self.lock = Lock(folder)
 
     def create(self, config: str) -> None:
-        """A new folder with its configuration. Raises UserError when a run is there already."""
-        self.check_free()
-        self.write_config(config)
+        """A new folder with its configuration, locked.
+
+        Raises UserError when a run is there already, or another process is about to begin one.
+        """
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UserError(f"cannot write to {self.folder}: {error.strerror}") from error
+        self.lock.take()
+        try:
+            self.check_free()
+            self.write_config(config)
+        except BaseException:
+            self.lock.free()
+            raise
 
     def write_config(self, config: str) -> None:
         """Write config.toml whole. Raises UserError when it cannot be."""

@@ -1,0 +1,63 @@
+"""One process at a time writes a run: it holds a lock that ends with it, however it ends."""
+
+import fcntl
+import os
+import socket
+from pathlib import Path
+
+from strop.errors import UserError
+
+NAME = ".lock"
+
+
+class Lock:
+    """The file `.lock` of a run's folder, locked by the kernel while a process uses the run.
+
+    The kernel frees it when the process is gone, so a killed run leaves nothing to clear up; the
+    file names the process for those who are refused. It is no lock within one process.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / NAME
+        self.handle = -1
+
+    def take(self) -> None:
+        """Hold the lock from here on. Raises UserError when another process has it."""
+        while self.handle < 0:
+            try:
+                handle = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
+            except OSError as error:
+                folder = self.path.parent
+                raise UserError(f"cannot write to {folder}: {error.strerror}") from error
+            try:
+                fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                holder = os.read(handle, 200).decode(errors="replace").strip()
+                os.close(handle)
+                raise UserError(
+                    f"{self.path.parent} is in use by {holder or 'another process'}: wait until "
+                    "that has ended, or end it"
+                ) from error
+            if _is_at(handle, self.path):  # else its last holder has just taken the file away
+                self.handle = handle
+            else:
+                os.close(handle)
+        os.truncate(self.handle, 0)
+        os.write(self.handle, f"process {os.getpid()} on {socket.gethostname()}\n".encode())
+
+    def free(self) -> None:
+        """Let the lock go, if it is held, and take its file away."""
+        if self.handle >= 0:
+            self.path.unlink(missing_ok=True)
+            os.close(self.handle)
+            self.handle = -1
+
+
+def _is_at(handle: int, path: Path) -> bool:
+    """Whether the open file is the one that lies at the path."""
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return False
+    opened = os.fstat(handle)
+    return (found.st_ino, found.st_dev) == (opened.st_ino, opened.st_dev)
