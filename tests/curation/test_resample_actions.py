@@ -76,7 +76,7 @@ def test_limits():
     assert rows_of(short.value.add, 2) == ([5, 6], [1, 0])
     assert short.value.add["truncated_B"][2:].all()
     # the second context has four tokens and no room
-    found, sampling = resampled(episodes(), context=4)
+    found, sampling = resampled(episodes(), context_tokens=4)
     assert [list(request.ids) for request in sampling.asked] == [[5], [9, 4]]
     assert [request.max_tokens for request in sampling.asked] == [3, 2]
     assert found.value.add.size("B") == 4
