@@ -37,6 +37,13 @@ def test_answers_that_were_cut_off_are_left_out():
     assert call(rewards, lengths, max_len=20)[0] == pytest.approx(0.866, abs=5e-5)
 
 
+@pytest.mark.parametrize("variant", ["text", "vision"])
+def test_both_folders_leave_out_answers_that_were_cut_off(variant):
+    # longest right 9 > 5, the one wrong answer that ended
+    found = call([1.0, 0.0, 0.0, 1.0], [9, 4094, 5, 3], variant=variant, max_len=4094)
+    assert found == pytest.approx([0.866, -0.866, -0.866, 0.866], abs=5e-5)
+
+
 def test_prompts_of_one_kind_in_the_two_folders():
     # equal rewards have no advantage: rewards within a kind differ here
     right, wrong, lengths = [1.0, 0.9, 0.8], [0.2, 0.1, 0.0], [2, 3, 4]

@@ -39,8 +39,9 @@ def adora(
     longer than the mean wrong one and its share of right answers is at most tau, else lam.
     Differs from the parent: every prompt's advantages are weighted by that, anew each step.
     Differs from the paper: the released code's form is the default: prompts of any difficulty
-    (paper: tau 0.5), right from a reward of 1.01 of 3 in its text runs, cut off from 4054 tokens.
-    What to do with prompts of one kind differs between its folders: variant.
+    (paper: tau 0.5), right from a reward of 1.01 of 3 in its text runs; max_len (there
+    4054 tokens, in vision 4094) is off. What to do with prompts of one kind differs between its
+    folders: variant.
     Try: tau (0.5), lam with amplification (1 and 2: the paper's text mode), max_len.
     """
     algorithm = grpo(**parent)

@@ -34,8 +34,8 @@ class FavourGroupsWithLongSuccesses:
     weights: tuple[float, float] = (1.0, 0.1)
     # Reward above which an answer is right. Default: released code (vision; text 1.01 of 3).
     correct_threshold: float = 0.5
-    # Length from which wrong answers are left out, tokens; 0: none. Default: ours (none; the
-    # code has 4054 of 4096).
+    # Length from which wrong answers are left out, tokens; 0: none. Default: ours (none; the code
+    # has 4054, in its vision folder 4094, of 4096).
     max_length: int = 0
     # Largest share of right answers of a worthwhile group. Default: released code (any).
     max_success: float = 1.0
@@ -59,7 +59,7 @@ class FavourGroupsWithLongSuccesses:
     ) -> Tensor:
         right_B = scored_B & (reward_B > self.correct_threshold)
         wrong_B = scored_B & ~right_B
-        if self.max_length and self.source_form == "text":
+        if self.max_length:
             wrong_B = wrong_B & (length_B < self.max_length)
         num_right_P = segments.count(group_B, num_groups, right_B)
         num_wrong_P = segments.count(group_B, num_groups, wrong_B)
