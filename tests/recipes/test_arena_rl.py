@@ -81,6 +81,13 @@ def test_ties_and_equal_players():
     # seeds 0 1 2 3, pairs 0 v 3 and 1 v 2; the first-listed wins a tie
     equal = tournament_rewards(strengths([1.0] * 4)).tolist()
     assert equal == pytest.approx([1.0, 2 / 3, 0.0, 1 / 3])
+    # against rollout 0 all have 10: the code's minimum rank is 1 for each
+    level = torch.tensor([[0.0, 10, 10], [10, 0, 10], [10, 10, 0]])
+    assert tournament_rewards(level, "anchor", "code").tolist() == [0.0, 0.0, 0.0]
+    assert tournament_rewards(level, "anchor").tolist() == [1.0, 0.5, 0.0]
+    # 0 has 5 and 7, its mean is 6, 1 has 8 and 2 has 6: ranks 2, 1, 2
+    two = torch.tensor([[0.0, 5, 7], [8, 0, 0], [6, 0, 0]])
+    assert tournament_rewards(two, "anchor", "code").tolist() == [0.0, 1.0, 0.0]
     wins = torch.tensor([[0.0, 1, 1], [0, 0, 1], [0, 1, 0]])  # 1 and 2 tie behind 0
     assert tournament_rewards(wins, "round_robin").tolist() == [1.0, 0.0, 0.0]
 

@@ -18,7 +18,8 @@ def arena_rl(
     *,
     # "elimination" (seeded), "anchor" (the seeds alone) or "round_robin".
     scheme: str = "elimination",
-    # Byes without a power of two: "paper" to the best seeds, "code" to who is left over.
+    # "paper", or "code": byes to who is left over and not to the best seeds, and equal scores
+    # against the anchor share a rank.
     variant: str = "paper",
     **parent: Any,
 ) -> Algorithm:

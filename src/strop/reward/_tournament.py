@@ -16,27 +16,29 @@ def against_anchor(num: int) -> Generator[list[Pair], list[tuple[float, float]],
     return scores
 
 
-def anchor(num: int, consecutive: bool = False) -> Tournament:
-    """Rank by the score against player 0, whose own is its mean."""
+def anchor(num: int, released: bool = False) -> Tournament:
+    """Rank by the score against player 0, whose own is its mean; `released`: ties share a place."""
     scores = yield from against_anchor(num)
+    if released:
+        return _by_shared_place([_mean(own) for own in scores])
     return _by_place(_seeded(scores))
 
 
-def elimination(num: int, consecutive: bool = False) -> Tournament:
+def elimination(num: int, released: bool = False) -> Tournament:
     """Seeds from the anchor's round, then single elimination.
 
-    Without a power of two the best seeds have byes; `consecutive`: empty places of the bracket are
+    Without a power of two the best seeds have byes; `released`: empty places of the bracket are
     left out and who remains is paired in order, the odd one out at the end having the bye and then
     going first.
     """
     scores = yield from against_anchor(num)
     seeds = _seeded(scores)
     slots = [seeds[s] if s < num else None for s in _bracket(num)]
-    if consecutive:
+    if released:
         slots = [player for player in slots if player is not None]
     out: list[list[int]] = []
     while len(slots) > 1:
-        winners, losers, pairs, places = _byes(slots, consecutive)
+        winners, losers, pairs, places = _byes(slots, released)
         told = yield pairs
         _note(scores, pairs, told)
         for place, (one, other), (first, second) in zip(places, pairs, told, strict=True):
@@ -49,19 +51,14 @@ def elimination(num: int, consecutive: bool = False) -> Tournament:
     return _by_place([*champion, *(player for losers in reversed(out) for player in losers)])
 
 
-def round_robin(num: int, consecutive: bool = False) -> Tournament:
-    """Everyone plays everyone: a win is 1, a tie 1/2; equal sums share the better place.
-
-    reward = (worst place - place) / (worst place - 1); all equal -> 0.
-    """
+def round_robin(num: int, released: bool = False) -> Tournament:
+    """Everyone plays everyone: a win is 1, a tie 1/2; equal sums share the better place."""
     pairs = [(i, j) for i in range(num) for j in range(i + 1, num)]
     wins = [0.0] * num
     for (one, other), (first, second) in zip(pairs, (yield pairs), strict=True):
         wins[one] += (first > second) + 0.5 * (first == second)
         wins[other] += (second > first) + 0.5 * (first == second)
-    place = [1 + sum(w > own for w in wins) for own in wins]
-    worst = max(place)
-    return [(worst - p) / (worst - 1) if worst > 1 else 0.0 for p in place]
+    return _by_shared_place(wins)
 
 
 SCHEMES: dict[str, Callable[[int, bool], Tournament]] = {
@@ -112,6 +109,13 @@ def _byes(
         else:
             winners.append(other if one is None else one)
     return winners, [], pairs, places
+
+
+def _by_shared_place(values: Sequence[float]) -> list[float]:
+    """(worst place - place) / (worst place - 1), equal values in the better place; all equal: 0."""
+    place = [1 + sum(other > own for other in values) for own in values]
+    worst = max(place)
+    return [(worst - p) / (worst - 1) if worst > 1 else 0.0 for p in place]
 
 
 def _by_place(players: Sequence[int]) -> list[float]:

@@ -22,6 +22,8 @@ class RankInTournament:
         seeds: everyone plays rollout 0; then single elimination, byes to the best seeds
         rank: champion first, then losers from the last round back, in a round by mean score
         reward = 1 - rank / (N - 1), rank from 0
+        round_robin, and "code" with anchor: equal ones share the better rank, and the worst rank
+        stands for N - 1; all equal -> 0
 
     Metrics: tournament/matches (pairs a group), tournament/frac_unjudged (pairs without a score).
 
@@ -29,7 +31,7 @@ class RankInTournament:
     reward_B [B] float, scored_B [B] bool.
     Source: arXiv 2601.06487; code Alibaba-NLP/qqr (reward_models/arena).
     Differs from the source: where a judgement fails the pair is a tie at its other scores' mean
-    (there 5 of 10); byes, see source_form; Swiss and double elimination are left out.
+    (there 5 of 10); byes and ties, see source_form; Swiss and double elimination are left out.
     Nearest part: score_with_verifiers, which scores each answer alone.
     Edges: group of one -> UserError; a rollout that no judgement reached -> unscored.
     """
@@ -38,8 +40,8 @@ class RankInTournament:
     facts: ClassVar[frozenset[str]] = frozenset({"order_matters"})
     # "elimination", "anchor" (the seeds alone) or "round_robin". Default: paper.
     scheme: str = "elimination"
-    # Byes without a power of two: "paper" to the best seeds, "code" to who is left over.
-    # Default: paper (a seeded bracket).
+    # "paper", or "code": byes to who is left over and not to the best seeds, and equal scores
+    # against the anchor share a rank. Default: paper (a seeded bracket).
     source_form: str = "paper"
 
     def __post_init__(self) -> None:
