@@ -47,6 +47,35 @@ def test_the_codes_sums_end_at_the_environments_tokens():
     )
 
 
+def test_the_codes_means_hold_the_returns_of_the_environments_tokens():
+    # row 1's middle token has return 1 + 0: the means are (.5, 1, 1)
+    mask, rewards = torch.tensor([[1, 1, 1], [1, 0, 1]]), torch.tensor([[0.0, 0, 1]] * 2).double()
+    given = {"groups": GROUPS, "mask": mask, "token_rewards": rewards}
+    found = F.advantages("igpo", params={"variant": "code"}, **given)
+    close(found, [[0.5, 0, 0], [-0.5, 0, 0]])
+    # gamma .5: returns (.25, .5, 1) and (0, .5, 1)
+    found = F.advantages("igpo", params={"variant": "code", "gamma": 0.5}, **given)
+    close(found, [[0.125, 0, 0], [-0.125, 0, 0]])
+
+
+def test_matches_slow_loop():
+    rng = torch.Generator().manual_seed(0)
+    rewards = torch.randn(5, 9, generator=rng, dtype=torch.float64)
+    mask = torch.rand(5, 9, generator=rng) < 0.6
+    mask[:, 0] = mask[:, -1] = True
+    groups = torch.tensor([0, 0, 1, 1, 1])
+    returns = torch.zeros(5, 9).double()
+    for i in range(5):
+        ahead = 0.0
+        for t in reversed(range(9)):
+            returns[i, t] = (float(rewards[i, t]) if mask[i, t] else 0.0) + 0.9 * ahead
+            ahead = float(returns[i, t]) if mask[i, t] else 0.0
+    wanted = torch.stack([returns[i] - returns[groups == groups[i]].mean(0) for i in range(5)])
+    found = F.advantages("igpo", groups=groups, mask=mask, token_rewards=rewards,
+                         params={"variant": "code", "gamma": 0.9})  # fmt: skip
+    torch.testing.assert_close(found, wanted * mask, rtol=1e-9, atol=1e-12)
+
+
 def test_rewards_of_tokens_are_those_of_turns_on_their_last_token():
     given = {"groups": GROUPS, "mask": MASK, "turn_ids": TURNS, "params": {"variant": "code"}}
     tokens = torch.zeros(2, 4, dtype=torch.float64)

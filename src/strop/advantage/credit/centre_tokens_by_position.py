@@ -17,16 +17,17 @@ class CentreTokensByPosition:
         advantage_t = return_t - mean of the group's returns at t's place
 
     The place is counted from the rollout's first policy token, tokens of the environment included.
-    A turn's reward stands on its last policy token. With `reset_at_masked` the sum ends at the next
-    token that is not the policy's.
+    A turn's reward stands on its last policy token. With `reset_at_masked` the sum ends before the
+    next token that is not the policy's. Such a token learns nothing, but its own return, that of
+    the policy's tokens right behind it, counts in the means.
 
     Reads: reward_T [T] or reward_K [K] float, turn_T, rollout_T, group_T [T] int, group_B [B] int,
     num_groups int, mask_T [T] bool, scored_B [B] bool.   Writes: advantage_T [T] float.
     Source: arXiv 2510.14967; code only: GuoqingWang1/IGPO.
     Differs from the source: no.
     Nearest part: centre_turns, which compares turns at the same place.
-    Edges: shorter rollouts, and tokens that are not the policy's, count as 0 in the means; a group
-    of one -> 0; masked tokens and unscored rollouts -> 0, the latter outside the means.
+    Edges: shorter rollouts count as 0 in the means; a group of one -> 0; masked tokens and unscored
+    rollouts -> 0, the latter outside the means.
     """
 
     # Discount of a token. Default: released code (1: none).
@@ -58,12 +59,13 @@ class CentreTokensByPosition:
         reward_T = torch.where(mask_T, reward_T, 0)
         piece_T = rollout_T
         if self.reset_at_masked:
-            parts_T = 2 * rollout_T + mask_T.long()
-            piece_T = (parts_T.diff(prepend=parts_T[:1]) != 0).long().cumsum(0)
+            first_T = rollout_T.diff(prepend=rollout_T[:1] - 1) != 0
+            piece_T = (first_T | ~mask_T).long().cumsum(0)
         return_T = segments.reward_to_go(reward_T, piece_T, self.gamma)
-        counts_T = mask_T & scored_B[rollout_T]
+        counts_T = scored_B[rollout_T]
         start_B = segments.extreme(row_T, rollout_T, group_B.shape[0], mask_T, largest=False)
         place_T, num = segments.key_of(group_T, row_T - start_B[rollout_T])
         size_P = segments.count(group_B, num_groups, scored_B)
         sum_N = segments.total(return_T, place_T, num, counts_T)
-        return torch.where(counts_T, return_T - sum_N[place_T] / size_P[group_T].clamp(min=1), 0)
+        centred_T = return_T - sum_N[place_T] / size_P[group_T].clamp(min=1)
+        return torch.where(mask_T & counts_T, centred_T, 0)
