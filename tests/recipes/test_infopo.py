@@ -39,10 +39,27 @@ def test_weight_0_and_single_turns_are_grpo():
     plain = F.advantages("grpo", rewards=rewards, groups=groups, params={"eps": 1e-6})[:, None]
     torch.testing.assert_close(advantages(rewards, GAINS, beta0=0.0), plain)
     torch.testing.assert_close(advantages(rewards, torch.zeros_like(GAINS)), plain)
-    one = F.advantages("infopo", rewards=rewards, groups=groups, turn_gains=GAINS,
-                       mask=torch.ones(4, 1), turn_ids=torch.zeros(4, 1, dtype=torch.long),
-                       n_turns=torch.ones(4, dtype=torch.long))  # fmt: skip
-    torch.testing.assert_close(one, plain)
+
+
+def test_gains_count_over_the_turns_that_are_told():
+    # the last turn that is told keeps its gain; those behind it have none
+    given = {"rewards": FAILED, "groups": torch.zeros(4, dtype=torch.long),
+             "mask": torch.ones(4, 2), "turn_ids": torch.arange(2).expand(4, 2)}  # fmt: skip
+    gains = torch.cat([GAINS, torch.tensor([[9.0], [0.0], [3.0], [1.0]]).double()], 1)
+    one, two = torch.full((4,), 1), torch.full((4,), 2)
+    found = F.advantages("infopo", turn_gains=gains, n_turns=one, **given)
+    # four more tokens without a gain: the deviation of z over all is below 1, the ratio is 1
+    torch.testing.assert_close(found[:, :1], advantages(FAILED, GAINS))
+    assert not found[:, 1].any()
+    found = F.advantages("infopo", turn_gains=gains, n_turns=two, **given)
+    torch.testing.assert_close(found, F.advantages("infopo", turn_gains=gains, **given))
+
+
+def test_worked_example_where_turns_are_told():
+    given = {"mask": torch.ones(4, 1), "turn_ids": torch.zeros(4, 1, dtype=torch.long),
+             "groups": torch.zeros(4).long(), "n_turns": torch.ones(4).long()}  # fmt: skip
+    found = F.advantages("infopo", rewards=FAILED, turn_gains=GAINS, **given)
+    assert found.flatten().tolist() == pytest.approx([-0.137, 0.274, -0.274, 0.137], abs=5e-4)
 
 
 def test_a_turns_gain_is_shared_by_its_tokens_and_no_gain_gets_nothing():

@@ -24,7 +24,7 @@ class AddFeedbackGain:
 
     Reads: advantage_B, reward_B [B] float, gain_K [K] float, turn_T, rollout_T, group_T [T] int,
     group_B [B] int, num_groups int, mask_T [T] bool, scored_B [B] bool; index_K, rollout_K [K] and
-    n_turns_B [B] int where given: gains from a rollout's last turn on count as 0.
+    n_turns_B [B] int where given: gains of a rollout's later turns count as 0.
     Writes: advantage_T [T] float.
     Source: arXiv 2603.00656; code kfq20/InfoPO.
     Differs from the source: with several turns its code also rescales outcome credits over turns.
@@ -72,7 +72,7 @@ class AddFeedbackGain:
         n_turns_B: Tensor | None = None,
     ) -> Tensor:
         if n_turns_B is not None and index_K is not None and rollout_K is not None:
-            gain_K = torch.where(index_K < n_turns_B[rollout_K] - 1, gain_K, 0)
+            gain_K = torch.where(index_K < n_turns_B[rollout_K], gain_K, 0)
         counts_T = mask_T & scored_B[rollout_T]
         length_K = segments.count(turn_T, gain_K.shape[0], mask_T)
         value_T = (gain_K / length_K.clamp(min=1))[turn_T]
