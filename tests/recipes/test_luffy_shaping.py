@@ -38,7 +38,7 @@ def test_worked_example_through_the_padded_call(p, f, slope):
         ("sqrt", torch.sqrt),
         ("plain", lambda p: p),
         ("logp", torch.log),
-        ("p_logp", lambda p: p * p.log()),
+        ("p_logp", lambda p: p + 0.3 * p.log()),
     ],
 )
 @pytest.mark.parametrize("aggregation", ["token-sum-norm", "token-mean"])
@@ -60,6 +60,19 @@ def test_gradient_is_that_of_the_published_loss(shape, f, aggregation):
         return -(first + second) / whole
 
     assert_same_push(algorithm, batch, loss_of)
+
+
+@pytest.mark.parametrize(("weight", "push"), [(1.0, 1.0498), (0.1, 0.1498)])
+def test_p_logp_is_the_probability_and_a_weighted_log_probability(weight, push):
+    # d/dlogp (p + weight logp) = exp(-3) + weight
+    logp = torch.full((1, 1), -3.0).double()
+    given = {"logp": logp, "logp_old": logp, "advantages": torch.ones(1).double(),
+             "mask": torch.ones(1, 1), "off_policy_mask": torch.ones(1, 1).bool()}  # fmt: skip
+    params = {"shape": "p_logp", "gamma": weight, **QUIET}
+    weights = functional.token_weights("luffy_shaping", params=params, **given)
+    assert weights.item() == pytest.approx(push, abs=5e-5)
+    loss, _ = functional.policy_loss("luffy_shaping", params=params, **given)
+    assert float(loss) == pytest.approx(3 * weight - 0.0498, abs=5e-5)
 
 
 def test_the_mean_is_of_the_joint_group_without_a_deviation():
