@@ -76,6 +76,27 @@ def test_what_is_left_of_the_past():
     assert state["kl"] == pytest.approx(expected, rel=1e-6)
 
 
+def test_the_code_counts_the_steps_own_kl():
+    # KL .004 of a target of .01: rho .875 + .4 * .085 = .909, and 8 * .909; before any KL .9175
+    for form, kept in (("code", 7.272), ("paper", 7.34)):
+        part = SubtractTrackedSuccess(source_form=form)
+        state = part.update(
+            torch.tensor([0.0]), torch.tensor([1.0]), torch.tensor([True]), torch.tensor([0]),
+            torch.tensor([7]), torch.tensor([0.004]), torch.tensor([1]), part.init(),
+        )  # fmt: skip
+        assert state["right"].item() == pytest.approx(kept)
+        assert state["kl"] == pytest.approx([0.004])
+
+
+def test_a_long_rollout_weighs_no_more_in_the_kl():
+    # .3 over three tokens and .05 over one: a token .1 and .05, not .35 / 4; one unscored
+    state = PART.update(
+        torch.ones(3), torch.ones(3), torch.tensor([True, True, False]), torch.arange(3),
+        torch.arange(3), torch.tensor([0.3, 0.05, 0.0]), torch.tensor([3, 1, 9]), PART.init(),
+    )  # fmt: skip
+    assert state["kl"] == pytest.approx([0.075])
+
+
 def test_worked_example_of_the_advantage():
     # scores 1, 0, 1, 0 over V .5, .5, .9, .1: raw .5, -.5, .1, -.1, deviation .36056
     batch = flat_batch(

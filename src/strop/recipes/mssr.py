@@ -34,7 +34,8 @@ def mssr(
     kl_window: int = 10,
     # Answers to each prompt before training, for the start of its past.
     n_0: int = 1,
-    # "paper", or "code": rho jumps at target_kl, the bonus is of -p log p of the sampled token.
+    # "paper", or "code": rho jumps at target_kl and counts the step's own KL, the bonus is of
+    # -p log p of the sampled token.
     variant: str = "paper",
     **parent: Any,
 ) -> Algorithm:
@@ -52,8 +53,9 @@ def mssr(
     Differs from the parent: one rollout a prompt, whose tracked success is the baseline; the
     deviation is the step's; an entropy bonus on advantages.
     Differs from the paper: the code's rho rises with the KL up to the target and jumps to rho_min
-    above it, against what it says it wants; its "entropy" is the sampled token's share of it
-    (both: variant "code"). Images are left out. Mini-batches of 128 of 2048: plan.num_minibatches.
+    above it, against what it says it wants, and counts the step's own KL; its "entropy" is the
+    sampled token's share of it (all: variant "code"). Images are left out. Mini-batches of 128 of
+    2048: plan.num_minibatches.
     Try: alpha, kappa, num_prompts (2048, the paper's), n_0 (0: every prompt begins at 0.5).
     """
     if variant not in ("paper", "code"):

@@ -25,7 +25,8 @@ class SubtractTrackedSuccess:
         rho = forget[1] - min(K / target, 1) (forget[1] - forget[0]), the middle before the first K;
         code: that only where K > target, else forget[0] + K / target (forget[1] - forget[0])
 
-    K: mean over the last `window` steps of the KL to the reference a token (k3), before the step.
+    K: mean over the last `window` steps of the KL to the reference a token (k3), the mean of the
+    rollouts' means; of the steps before (paper), or this one among them (code).
     whole_B: one key for all rollouts of the step, 0; tracked_B: the V taken away; drift_B: the
     KL of the whole rollout, 0 where the log-probabilities are not there.
 
@@ -33,7 +34,8 @@ class SubtractTrackedSuccess:
     rollout_T, length_B; logp_old_T, logp_ref_T [T], first_success_B [B] float where there; state.
     Writes: advantage_B, tracked_B, drift_B [B] float, whole_B [B] int.
     Source: arXiv 2512.18215; code ruiiu/MSSR.
-    Differs from the source: its rule for rho ("code") jumps at the target and is lowest at 0.
+    Differs from the source: its rule for rho ("code") jumps at the target, is lowest at 0 and
+    counts the step's own KL.
     Nearest part: subtract_group_mean, which needs several rollouts of a prompt.
     Edges: several rollouts of a prompt count at once; unscored -> 0; state is in the checkpoint.
     """
@@ -68,7 +70,7 @@ class SubtractTrackedSuccess:
         return {"uid": none.long(), "right": none, "wrong": none, "kl": []}
 
     def rho(self, kl: list[float]) -> float:
-        """What remains of the past after a step, from the KLs of the steps before."""
+        """What remains of the past after a step, from the KLs that count."""
         low, high = self.forget
         if not kl:
             return (low + high) / 2
@@ -94,9 +96,7 @@ class SubtractTrackedSuccess:
         if first_success_B is not None:
             value_B = first_success_B.to(advantage_B.dtype).nan_to_num(0.5)
         if state is not None and state["uid"].numel():
-            uid_N, right_N, wrong_N = (
-                state[name].to(uid_P.device) for name in ("uid", "right", "wrong")
-            )
+            uid_N, right_N, wrong_N = (state[n].to(uid_P.device) for n in ("uid", "right", "wrong"))
             row_P = torch.searchsorted(uid_N, uid_P).clamp(max=uid_N.shape[0] - 1)
             tracked_P = (right_N / (right_N + wrong_N))[row_P].to(value_B.dtype)
             value_B = torch.where((uid_N[row_P] == uid_P)[group_B], tracked_P[group_B], value_B)
@@ -128,7 +128,12 @@ class SubtractTrackedSuccess:
         right_N = segments.count(key_B, num, scored_B & (outcome_B > 0.5))
         wrong_N = segments.count(key_B, num, scored_B) - right_N
         first_N = segments.mean(tracked_B, key_B, num, scored_B).double()
-        rho, size = self.rho(state["kl"]), 1 / (1 - self.forget[0])
+        measured_B = scored_B & (length_B > 0)
+        kl = state["kl"]
+        if bool(measured_B.any()) and bool((drift_B >= 0).all()):
+            kl = [*kl, float((drift_B / length_B)[measured_B].mean())][-self.window :]
+        rho = self.rho(kl if self.source_form == "code" else state["kl"])
+        size = 1 / (1 - self.forget[0])
         met_N = right_N + wrong_N > 0
         kept_N = met_N.index_fill(0, known, True)
 
@@ -136,12 +141,9 @@ class SubtractTrackedSuccess:
             past_N = start_N.index_put((known,), state[name].to(uid_P.device))
             return torch.where(met_N, rho * past_N + new_N, past_N)[kept_N]
 
-        tokens = int(torch.where(scored_B, length_B, 0).sum())
-        measured = tokens and bool((drift_B >= 0).all())
-        window = [*state["kl"], float(drift_B.sum()) / tokens] if measured else state["kl"]
         return {
             "uid": uid_N[kept_N],
             "right": counted("right", size * first_N, right_N),
             "wrong": counted("wrong", size * (1 - first_N), wrong_N),
-            "kl": window[-self.window :],
+            "kl": kl,
         }
