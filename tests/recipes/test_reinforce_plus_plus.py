@@ -46,12 +46,28 @@ def test_with_one_group_of_equal_lengths_the_baseline_form_is_grpo_up_to_its_dev
     torch.testing.assert_close(ours, theirs * factor)
 
 
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_answers_weigh_the_same_as_in_the_paper(recipe):
+    # A is 1.354, -.677, -.677, 1.354 at lengths 2, 4, 4, 2: at ratio 1 the mean per answer is
+    # .3385 and over tokens 0, whitened over them as they are
+    given = {
+        "logp": torch.zeros(4, 4).double(), "logp_old": torch.zeros(4, 4).double(),
+        "mask": torch.arange(4)[None] < torch.tensor([2, 4, 4, 2])[:, None],
+        "advantages": torch.tensor([1.354, -0.677, -0.677, 1.354]).double(),
+    }  # fmt: skip
+    loss, _ = functional.policy_loss(recipe.__name__, **given)
+    assert float(loss) == pytest.approx(-0.3385)
+    loss, _ = functional.policy_loss(recipe.__name__, params={"aggregation": "token-mean"}, **given)
+    assert float(loss) == pytest.approx(0.0, abs=1e-9)
+
+
+@pytest.mark.parametrize("aggregation", ["seq-mean-token-mean", "token-mean"])
 @pytest.mark.parametrize(("baseline", "gamma"), [(False, 1.0), (False, 0.9), (True, 1.0)])
-def test_gradient_is_that_of_the_published_loss(baseline, gamma):
+def test_gradient_is_that_of_the_published_loss(baseline, gamma, aggregation):
     algorithm = (
-        reinforce_plus_plus_baseline(beta=0.02)
+        reinforce_plus_plus_baseline(beta=0.02, aggregation=aggregation)
         if baseline
-        else reinforce_plus_plus(gamma=gamma, beta=0.02)
+        else reinforce_plus_plus(gamma=gamma, beta=0.02, aggregation=aggregation)
     )
     batch = stages(algorithm, ragged_batch(1))
     returns = {}
@@ -66,12 +82,17 @@ def test_gradient_is_that_of_the_published_loss(baseline, gamma):
     rows = rows_learning(batch)
     values = [(returns[t] - mean) / (variance + 1e-8) ** 0.5 for t in rows]
     advantage_N = torch.tensor(values, dtype=torch.float64)
+    answers = [len(tokens) for _, tokens in learning(batch)]
+    shares = [1 / (len(answers) * n) for n in answers for _ in range(n)]
+    if aggregation == "token-mean":
+        shares = [1 / len(rows)] * len(rows)
+    weight_N = torch.tensor(shares, dtype=torch.float64)
 
     def loss_of(logp_T):
         ratio_N = (logp_T[rows] - batch["logp_old_T"][rows]).exp()
         d_N = batch["logp_ref_T"][rows] - logp_T[rows]
         token_N = clipped(ratio_N, advantage_N, 0.2, 0.2) + 0.02 * (d_N.exp() - d_N - 1)
-        return token_N.sum() / len(rows)
+        return (token_N * weight_N).sum()
 
     assert_same_push(algorithm, batch, loss_of)
 

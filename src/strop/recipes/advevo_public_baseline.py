@@ -33,7 +33,7 @@ def advevo_public_baseline(
     Choose it when: attackers and defenders, or other opposed roles, learn together and everyone
     should be compared with their own side.
     Equation: A_i = R_i - mean of R_j over those who had the role of i (all attackers, or all
-    defenders); loss = -1/N sum_t min(rho A_t, clip(rho) A_t).
+    defenders); loss = -mean_i mean_t min(rho A_t, clip(rho) A_t).
     Differs from the parent: games of several players; the role's mean is subtracted; no whitening
     of tokens unless `whiten`.
     Differs from the paper: 1. inferred: the pool of the mean, and that nothing is whitened; 2. one

@@ -14,7 +14,7 @@ from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
 
 
-@inherits(grpo, without=ESTIMATOR, aggregation="token-mean")
+@inherits(grpo, without=ESTIMATOR)
 def reinforce_plus_plus(
     *,
     # Discount of a token; 1: the outcome reaches all tokens alike.
@@ -32,13 +32,14 @@ def reinforce_plus_plus(
     Choose it when: there is one answer a prompt and no critic, and prompts are alike enough that
     the step's mean can be the baseline.
     Equation: A_t = (G_t - mean) / sqrt(var + whiten_eps) over the step's policy tokens,
-    G_t = gamma ** (policy tokens after t) R; loss = -1/N sum_t min(rho A_t, clip(rho) A_t).
+    G_t = gamma ** (policy tokens after t) R; loss = -mean_i mean_t min(rho A_t, clip(rho) A_t).
     Differs from the parent: no baseline and no deviation of the group; all tokens of the step are
-    whitened together, and all weigh the same.
+    whitened together.
     Differs from the paper: 1. leaving the reference costs nothing unless beta > 0, and then as a
     loss term (paper: inside the token's reward); 2. tokens of an environment neither decay nor
-    stop the return (verl stops it there).
-    Try: num_rollouts (1 is enough), gamma, clip_high.
+    stop the return (the paper has none; verl's until August 2026 stopped it there). OpenRLHF and
+    verl average over all tokens of the step, not per answer: aggregation "token-mean".
+    Try: num_rollouts (1 is enough), gamma, aggregation ("token-mean", the released code's).
     """
     credit = SpreadEvenly() if gamma == 1 else DiscountFromEnd(gamma)
     chain = (Use(credit), Use(WhitenOverBatchTokens(whiten_eps)))
@@ -62,9 +63,10 @@ def reinforce_plus_plus_baseline(
     Choose it when: you have groups, but their own deviations are too noisy to divide by and one
     scale for the whole step should do.
     Equation: A_t = (R_i - mean_g - mean) / sqrt(var + whiten_eps) over the step's policy tokens;
-    loss = -1/N sum_t min(rho A_t, clip(rho) A_t).
+    loss = -mean_i mean_t min(rho A_t, clip(rho) A_t).
     Differs from the parent: the mean of the prompt's group is subtracted first.
-    Differs from the paper: leaving the reference costs nothing unless beta > 0.
+    Differs from the paper: leaving the reference costs nothing unless beta > 0. The released code
+    averages over all tokens of the step: aggregation "token-mean".
     Try: num_rollouts, clip_high, beta.
     """
     algorithm = reinforce_plus_plus(**parent)
