@@ -131,7 +131,9 @@ class SubtractTrackedSuccess:
         measured_B = scored_B & (length_B > 0)
         kl = state["kl"]
         if bool(measured_B.any()) and bool((drift_B >= 0).all()):
-            kl = [*kl, float((drift_B / length_B)[measured_B].mean())][-self.window :]
+            one_B = torch.zeros_like(group_B)
+            now = segments.mean(drift_B.double() / length_B, one_B, 1, measured_B)
+            kl = [*kl, float(now)][-self.window :]
         rho = self.rho(kl if self.source_form == "code" else state["kl"])
         size = 1 / (1 - self.forget[0])
         met_N = right_N + wrong_N > 0
