@@ -137,12 +137,12 @@ def test_the_catalogue_follows_to_the_parent_without_importing(tmp_path, monkeyp
     assert named["gamma"] == Field("gamma", "float", "1.0", gamma)
     assert named["whiten_eps"].default == "0.001"
     assert named["whiten_eps"].comment == "Added to the variance of the whitening."
-    assert named["aggregation"].default == "'token-mean'"
+    assert named["aggregation"].default == "'seq-mean-token-mean'"
     assert [(f.name, f.default) for f in grandchild.fields] == [
         ("num_rollouts", "4"),
         ("width", "0.3"),
         ("whiten_eps", "0.001"),
-        ("aggregation", "'token-mean'"),
+        ("aggregation", "'seq-mean-token-mean'"),
     ]
 
 

@@ -28,7 +28,7 @@ class SubtractTrackedSuccess:
     K: mean over the last `window` steps of the KL to the reference a token (k3), the mean of the
     rollouts' means; of the steps before (paper), or this one among them (code).
     whole_B: one key for all rollouts of the step, 0; tracked_B: the V taken away; drift_B: the
-    KL of the whole rollout, 0 where the log-probabilities are not there.
+    KL of the whole rollout, below 0 where it is not known.
 
     Reads: advantage_B, outcome_B [B] float, scored_B [B] bool, group_B [B], uid_P [P] int, mask_T,
     rollout_T, length_B; logp_old_T, logp_ref_T [T], first_success_B [B] float where there; state.
@@ -44,7 +44,7 @@ class SubtractTrackedSuccess:
     declares: ClassVar[tuple[Column, ...]] = (
         Column("tracked_B", "float", "the tracked success that was subtracted", "reward"),
         Column("whole_B", "int", "one key for all rollouts of the step", "key"),
-        Column("drift_B", "float", "divergence from the reference; 0: unknown", "nats"),
+        Column("drift_B", "float", "divergence from the reference; below 0: unknown", "nats"),
     )
     # Lowest and highest rho. Default: released code.
     forget: tuple[float, float] = (0.875, 0.96)
@@ -131,9 +131,8 @@ class SubtractTrackedSuccess:
         measured_B = scored_B & (length_B > 0)
         kl = state["kl"]
         if bool(measured_B.any()) and bool((drift_B >= 0).all()):
-            one_B = torch.zeros_like(group_B)
-            now = segments.mean(drift_B.double() / length_B, one_B, 1, measured_B)
-            kl = [*kl, float(now)][-self.window :]
+            kl_1 = segments.mean(drift_B / length_B, torch.zeros_like(group_B), 1, measured_B)
+            kl = [*kl, float(kl_1)][-self.window :]
         rho = self.rho(kl if self.source_form == "code" else state["kl"])
         size = 1 / (1 - self.forget[0])
         met_N = right_N + wrong_N > 0
