@@ -2,7 +2,10 @@
 
 import os
 import random
+import shlex
 import signal
+import subprocess
+import sys
 import time
 
 import pytest
@@ -58,11 +61,14 @@ def test_a_killed_run_goes_on_exactly(lab, unbroken, tmp_path):
     assert (folder / "report.html").stat().st_size > 100_000
 
 
-def test_ctrl_c_ends_the_step_saves_and_says_how_to_go_on(lab, unbroken, tmp_path):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_an_interrupt_ends_the_step_saves_and_says_how_to_go_on(number, lab, unbroken, tmp_path):
     folder, output = tmp_path / "run", tmp_path / "output"
     process = launch([*words(lab, folder), "training.save_every=0"], output)
     wait_for(lambda: lines(folder) >= 2, process)
-    os.killpg(process.pid, signal.SIGINT)  # a terminal interrupts the whole group
+    os.killpg(process.pid, number)  # a terminal interrupts the whole group
+    if number != signal.SIGINT:
+        os.kill(process.pid, number)  # as `timeout` does: at once, and meant once
     process.join()
     said = output.read_text()
     assert process.exitcode == 130, said
@@ -95,3 +101,41 @@ def test_a_second_ctrl_c_stops_at_once(lab, tmp_path):
     process.join(timeout=10)
     assert process.exitcode == 130, output.read_text()
     assert "Traceback" not in output.read_text()
+
+
+def test_a_preemption_before_the_first_step_leaves_no_folder(lab, tmp_path):
+    """The reward file holds the run up while it is read."""
+    slow, folder, output = tmp_path / "slow.py", tmp_path / "run", tmp_path / "output"
+    begun = tmp_path / "begun"
+    slow.write_text(f"import pathlib, time\npathlib.Path({str(begun)!r}).touch()\ntime.sleep(60)\n")
+    process = launch([*words(lab, folder), "--reward", f"{slow}:slow"], output)
+    wait_for(begun.exists, process)
+    os.kill(process.pid, signal.SIGTERM)
+    process.join(timeout=10)
+    assert process.exitcode == 130, output.read_text()
+    assert "Traceback" not in output.read_text()
+    assert not folder.exists()
+
+
+LOUD = """
+def loud(completions, **columns):
+    print("x" * 5000, flush=True)
+    return [float(len(text)) for text in completions]
+"""
+
+
+@pytest.mark.parametrize("how", ["pipe", "full", "closed"])
+def test_output_that_goes_away_ends_the_display_alone(how, lab, tmp_path):
+    (tmp_path / "loud.py").write_text(LOUD)
+    folder = tmp_path / "run"
+    command = [sys.executable, "-m", "strop", "train", *lab.arguments("--out", str(folder))]
+    command[command.index("--reward") + 1] = f"{tmp_path}/loud.py:loud"
+    end = {"pipe": "2>&1 | head -1", "full": "> /dev/full 2>&1", "closed": ">&- 2>&-"}[how]
+    script = f"{shlex.join(command)} {end}; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    steps = without_times(folder)
+    assert [line["step"] for line in steps] == [1, 2, 3]
+    assert all(line["rewards/frac_unscored"] == 0 for line in steps)
+    assert (folder / "report.html").exists()

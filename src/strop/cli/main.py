@@ -2,12 +2,14 @@
 
 import os
 import sys
+from contextlib import redirect_stderr, redirect_stdout
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
 import strop
+from strop._output import Lasting, hold_numbers
 from strop.cli import listing
 from strop.errors import RunStopped, UserError
 
@@ -67,6 +69,13 @@ def main() -> None:
     # the speed of a busy machine, none at all costs a third on an idle one. Read when torch loads.
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+    hold_numbers()
+    with redirect_stdout(Lasting(sys.stdout)), redirect_stderr(Lasting(sys.stderr)):
+        _call()
+
+
+def _call() -> None:
+    """The command; its errors on the error stream, its exit code as SystemExit."""
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     try:
         sys.exit(app(standalone_mode=False))

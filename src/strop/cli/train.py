@@ -76,8 +76,9 @@ def train(
 
     Options on the command line win over the file given with `--config`.
 
-    Ctrl-C finishes the step, saves and ends with exit code 130; a second one stops at once. Other
-    exit codes: 0 the run is complete, 1 it had to stop, 2 something that was given is wrong.
+    Ctrl-C, SIGTERM and SIGHUP finish the step, save and end with exit code 130; a second Ctrl-C
+    stops at once. Other exit codes: 0 the run is complete, 1 it had to stop, 2 something that was
+    given is wrong.
     """
     stages = {"advantage": advantage, "bound": bound}
     arguments = [*(arguments or []), *(f"{k}={text}" for k, text in stages.items() if text)]
@@ -91,22 +92,15 @@ def train(
         for section, values in given.items()
         if (kept := {k: v for k, v in values.items() if v})
     }
-    if resume is not None:
-        if options or config or out:
-            raise UserError("--resume takes the run's own configuration: leave other options out")
-        _go_on(resume, arguments, quiet)
-        return
-    settings = settings_of(arguments, options, config)
-    if out is not None:
-        _begin(settings, out, quiet)
-        return
-    folder = free_folder(settings.recipe)
-    try:
-        _begin(settings, folder, quiet)
-    finally:
-        with contextlib.suppress(OSError):  # not empty: the run, and runs before it
-            folder.rmdir()
-            folder.parent.rmdir()
+    from strop.training.stopping import interrupting
+
+    if resume is not None and (options or config or out):
+        raise UserError("--resume takes the run's own configuration: leave other options out")
+    with interrupting():
+        if resume is not None:
+            _go_on(resume, arguments, quiet)
+        else:
+            _begin(settings_of(arguments, options, config), out, quiet)
 
 
 def settings_of(arguments: list[str], options: dict[str, Any], file: Path | None) -> Any:
@@ -153,8 +147,20 @@ def free_folder(recipe: str) -> Path:
             raise UserError(f"cannot make {folder}: {error.strerror}") from error
 
 
-def _begin(settings: Any, folder: Path, quiet: bool) -> None:
-    """A new run; a mistake that shows before its first step leaves no folder."""
+def _begin(settings: Any, out: Path | None, quiet: bool) -> None:
+    """A new run in `out`, or in a free folder; one that comes to nothing leaves no folder."""
+    folder = out or free_folder(settings.recipe)
+    try:
+        _begin_in(folder, settings, quiet)
+    finally:
+        if out is None:
+            with contextlib.suppress(OSError):  # not empty: the run, and runs before it
+                folder.rmdir()
+                folder.parent.rmdir()
+
+
+def _begin_in(folder: Path, settings: Any, quiet: bool) -> None:
+    """A new run; a mistake that shows before its first step takes its files away."""
     from strop.training import loop
 
     run = loop.start(settings, folder)

@@ -18,6 +18,7 @@ import zlib
 from collections.abc import Callable
 from typing import Any
 
+from strop._output import Lasting
 from strop.errors import UserError
 from strop.tasks import wire
 from strop.tasks.reward_function import RewardFunction, load_reward
@@ -31,6 +32,9 @@ _POLL_SECONDS = 1.0
 def main(fileno: int) -> None:
     """Serve the requests that arrive on a socket until the other end closes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to decide
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _parent_decides(os.getpid()))
+    sys.stdout, sys.stderr = Lasting(sys.stdout), Lasting(sys.stderr)
     faulthandler.enable(all_threads=False)
     os.set_inheritable(fileno, False)
     channel = socket.socket(fileno=fileno)
@@ -41,6 +45,19 @@ def main(fileno: int) -> None:
         request = requests.get()
         reply = server.answer(request)
         wire.send(channel, json.dumps(reply, default=_plain).encode())
+
+
+def _parent_decides(ours: int) -> Callable[[int, Any], None]:
+    """A preemption that reaches all processes: the parent ends this one. A reward's own process,
+    forked from it, ends as any other.
+    """
+
+    def handle(number: int, frame: Any) -> None:
+        if os.getpid() != ours:
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+
+    return handle
 
 
 class _Server:

@@ -1,9 +1,7 @@
 """The loop over steps: train, evaluate, log, save; stops cleanly and goes on exactly."""
 
-import signal
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -18,6 +16,7 @@ from strop.training.config import RunConfig
 from strop.training.models import Loaded
 from strop.training.record import Record, read_metrics
 from strop.training.setup import load_model, load_prompts, make_world
+from strop.training.stopping import asking_first
 from strop.training.world import World
 
 # (world, algorithm, split name, prompts) -> metrics `eval/{split}/...`
@@ -148,12 +147,17 @@ def _prepare(config: RunConfig, record: Record) -> Run:
 
 
 def go(run: Run, watcher: Watcher, evaluator: Evaluator) -> None:
-    """Run all remaining steps; saves at the end and after a first Ctrl-C.
+    """Run all remaining steps; saves at the end and after a first Ctrl-C, SIGTERM or SIGHUP.
 
     Raises RunStopped when the run cannot go on; the newest checkpoint is then complete.
     """
     settings = run.config.training
-    with _asking_first(run, watcher):
+
+    def ask() -> None:
+        run.stop_asked = True
+        watcher.note("finishing this step, then saving (Ctrl-C again stops at once)")
+
+    with asking_first(ask):
         watcher.begin(run, read_metrics(run.record.folder) if run.done else [])
         if run.done == 0 and run.config.evaluation.every and not run.record.has(0):
             metrics = _evaluated(run, evaluator, {})
@@ -203,24 +207,3 @@ def _evaluated(run: Run, evaluator: Evaluator, metrics: dict[str, float]) -> dic
 def _due(step: int, every: int, last: int) -> bool:
     """Whether something happens now: every so many steps, and at the end; never where every = 0."""
     return every > 0 and (step == last or step % every == 0)
-
-
-@contextmanager
-def _asking_first(run: Run, watcher: Watcher) -> Iterator[None]:
-    """First Ctrl-C: finish the step and save. Second: stop at once."""
-
-    def ask(number: int, frame: Any) -> None:
-        if run.stop_asked:
-            raise KeyboardInterrupt
-        run.stop_asked = True
-        watcher.note("finishing this step, then saving (Ctrl-C again stops at once)")
-
-    try:
-        before = signal.signal(signal.SIGINT, ask)
-    except ValueError:  # not the main thread: the caller decides what an interrupt means
-        yield
-        return
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
