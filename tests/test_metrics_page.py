@@ -19,9 +19,10 @@ from models import Lab
 from short_runs import make_lab, run_of, settings_for
 
 from strop import catalogue, notation
+from strop.cost import ASKING
 from strop.evaluation.samples import Samples
 from strop.evaluation.summary import summarise
-from strop.part import name_of
+from strop.part import Use, facts, name_of
 
 TEXT = PAGE.read_text(encoding="utf-8")
 PARTS = {entry.name: metrics_of(entry) for entry in catalogue.parts()}
@@ -61,13 +62,21 @@ def two_heads() -> Algorithm:
 """
 
 
+def measured_at(path: str, use: Use) -> set[str]:
+    """The part where it measures, and its stage with each thing that the run counts for it."""
+    stage = path.split(".")[0]
+    return ({name_of(use.part)} & MEASURING.keys()) | {
+        f"{stage} {f}" for f in facts(use) & ASKING.keys()
+    }
+
+
 def recipes_that_measure() -> list[str]:
     """Few recipes whose parts are all the parts with metrics that any recipe has."""
     used = {
-        entry.name: {name_of(use.part) for _, use in notation.recipe(entry.name).uses()}
+        entry.name: set().union(*(measured_at(*u) for u in notation.recipe(entry.name).uses()))
         for entry in catalogue.recipes()
     }
-    left = set().union(*used.values()) & MEASURING.keys()
+    left = set().union(*used.values())
     chosen = ["grpo", "epo"]  # the second: its part measures in one of its forms alone
     while left := left - set().union(*(used[name] for name in chosen)):
         chosen.append(max(used, key=lambda name: len(used[name] & left)))
