@@ -1,0 +1,47 @@
+"""Group relative policy optimisation over answers that look ahead before each chunk."""
+
+import dataclasses
+from typing import Any
+
+from strop.algorithm import Algorithm
+from strop.part import Use
+from strop.recipes._inherit import inherits
+from strop.recipes.grpo import grpo
+from strop.rollout.look_ahead_by_chunks import LookAheadByChunks
+
+
+@inherits(grpo)
+def predictive_decoding(
+    *,
+    num_candidates: int = 8,
+    chunk_tokens: int = 4,
+    chunks_ahead: int = 2,
+    select_temperature: float = 0.1,
+    **parent: Any,
+) -> Algorithm:
+    """Non-myopic Generation of Language Models for Reasoning and Planning (Predictive-Decoding).
+
+    arXiv 2410.17195. Code: chang-github-00/llm-predictive-decoding (MPC_Sample). Parent: grpo.
+    Status: partial.
+
+    Family: draws.
+    In short: chunks chosen by foresight.
+    Choose it when: plain answers go wrong early and rarely earn anything, the policy's own sureness
+    tells good beginnings, and sampling may cost many times as much.
+    Equation: v_k = exp(mean log p) over candidate k's chunk and what it says next; the chunk kept
+    ~ softmax(v / select_temperature); grpo's loss on the answers.
+    Differs from the parent: each chunk of an answer is chosen from candidates. The choice has no
+    known probability: logp_behavior_T is void, corrections by it weigh 1, ratios are over the old
+    policy's probability of the tokens; so the gradient is of a bolder policy's answers.
+    Differs from the paper: it is what its code runs, but 1. there nothing is trained; 2. chunks are
+    of tokens, there lines; 3. of earlier candidates the kept one alone goes on; 4. no threshold on
+    v; 5. temperature 1, there 0.7.
+    Try: chunk_tokens (32), num_candidates (4), select_temperature (0).
+    """
+    rollout = LookAheadByChunks(
+        num_candidates=num_candidates,
+        chunk_tokens=chunk_tokens,
+        chunks_ahead=chunks_ahead,
+        select_temperature=select_temperature,
+    )
+    return dataclasses.replace(grpo(**parent), rollout=Use(rollout))
