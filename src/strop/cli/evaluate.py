@@ -137,11 +137,7 @@ def checkpoint_of(source: str, step: int) -> tuple[Any, str]:
     if (folder / "config.toml").is_file():
         settings = config.load(folder / "config.toml")
         checkpoints = folder / "checkpoints"
-        place = checkpoints / f"step-{step:06d}" if step else checkpoint.newest(checkpoints)
-        if not place.is_dir():
-            have = ", ".join(path.name for path in checkpoint.complete(checkpoints))
-            raise UserError(f"{folder} has no checkpoint of step {step}; it has {have}")
-        return settings, str(place)
+        return settings, str(checkpoint.at(checkpoints, step))
     if folder.is_dir() and not any((folder / name).is_file() for name in MODELS):
         raise UserError(
             f"{folder} is neither a run (config.toml) nor a model (config.json) nor an adapter "

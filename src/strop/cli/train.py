@@ -55,6 +55,7 @@ Resume = Annotated[
         "`training.save_every=...` and `evaluation....=...` may be given."
     ),
 ]
+Step = Annotated[int, typer.Option(help="With --resume: go on from this step's checkpoint.")]
 Quiet = Annotated[bool, typer.Option(help="Print only the end.")]
 
 
@@ -70,6 +71,7 @@ def train(
     config: Config = None,
     out: Out = None,
     resume: Resume = None,
+    step: Step = 0,
     quiet: Quiet = False,
 ) -> None:
     """Train a model. Without arguments: the shipped tiny model on Countdown puzzles.
@@ -96,9 +98,11 @@ def train(
 
     if resume is not None and (options or config or out):
         raise UserError("--resume takes the run's own configuration: leave other options out")
+    if step and resume is None:
+        raise UserError("--step names a checkpoint of the run that --resume goes on with")
     with interrupting():
         if resume is not None:
-            _go_on(resume, arguments, quiet)
+            _go_on(resume, arguments, step, quiet)
         else:
             _begin(settings_of(arguments, options, config), out, quiet)
 
@@ -172,7 +176,7 @@ def _begin_in(folder: Path, settings: Any, quiet: bool) -> None:
         raise
 
 
-def _go_on(folder: Path, changes: list[str], quiet: bool) -> None:
+def _go_on(folder: Path, changes: list[str], step: int, quiet: bool) -> None:
     """The rest of a run, perhaps with more steps than it was started with."""
     from strop.training import config, loop
 
@@ -188,7 +192,7 @@ def _go_on(folder: Path, changes: list[str], quiet: bool) -> None:
     settings = config.load(folder / "config.toml")
     if changes:
         settings = config.make(config.override(settings.model_dump(), changes))
-    run = loop.resume(settings, folder)
+    run = loop.resume(settings, folder, step)
     if run.finished:
         run.close()
         print(

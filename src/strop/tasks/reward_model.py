@@ -110,9 +110,12 @@ def _loaded(place: str, device: str, dtype: str) -> tuple[Any, Any]:
     if not isinstance(getattr(torch, dtype, None), torch.dtype):
         raise UserError(f"reward model {place}: dtype {dtype!r} is unknown: float32 or bfloat16")
     try:
-        tokenizer = AutoTokenizer.from_pretrained(place)
+        tokenizer = AutoTokenizer.from_pretrained(place, trust_remote_code=False)
         model, report = AutoModelForSequenceClassification.from_pretrained(
-            place, dtype=getattr(torch, dtype), output_loading_info=True
+            place,
+            dtype=getattr(torch, dtype),
+            output_loading_info=True,
+            trust_remote_code=False,
         )
         model.to(device)
     except (OSError, ValueError, KeyError, RuntimeError) as error:

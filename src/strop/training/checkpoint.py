@@ -4,15 +4,19 @@
                                     trainer.pt  (optimiser, state of all parts, step)
                                     critic.pt   (heads and optimiser; only with a critic)
                                     engine.pt   (what the engine holds; only with engine.staleness)
+                                    files.json  (size and CRC-32 of all of them)
 
 A checkpoint is written beside its place under a name with a leading dot and renamed when it is
-whole, so a folder `step-*` is always complete. Random generators need no place in it: all are
-derived from (seed, step).
+whole, so a folder `step-*` is always complete; damage that comes later shows in its sums. Random
+generators need no place in it: all are derived from (seed, step).
 """
 
+import json
 import os
 import shutil
-from collections.abc import Mapping
+import zlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -21,6 +25,8 @@ import torch
 from safetensors import SafetensorError
 
 from strop.errors import RunStopped, UserError
+
+SUMS = "files.json"
 
 
 def save(
@@ -48,6 +54,7 @@ def save(
             torch.save(critic.state_dict(), unfinished / "critic.pt")
         if held:
             torch.save(dict(held), unfinished / "engine.pt")
+        (unfinished / SUMS).write_text(json.dumps(_sums(unfinished), indent=1), encoding="utf-8")
         for path in unfinished.iterdir():
             _flush(path)
         if place.exists():
@@ -73,7 +80,8 @@ def prune(folder: Path, keep: int) -> None:
 
 def complete(folder: Path) -> list[Path]:
     """Complete checkpoints, oldest first."""
-    return sorted(path for path in folder.glob("step-*") if (path / "trainer.pt").is_file())
+    named = [path for path in folder.glob("step-*") if path.name[5:].isdigit()]
+    return sorted((path for path in named if (path / "trainer.pt").is_file()), key=step_of)
 
 
 def newest(folder: Path) -> Path:
@@ -84,6 +92,77 @@ def newest(folder: Path) -> Path:
     return found[-1]
 
 
+def forget_after(folder: Path, step: int) -> None:
+    """Delete the checkpoints of later steps."""
+    for path in complete(folder):
+        if step_of(path) > step:
+            _remove(path)
+
+
+def at(folder: Path, step: int = 0) -> Path:
+    """The checkpoint of `step`, 0: the newest, its files as they were written.
+
+    Raises UserError when there is none, and for a damaged one with how to take the one before.
+    """
+    place = folder / f"step-{step:06d}" if step else newest(folder)
+    if place not in complete(folder):
+        have = ", ".join(path.name for path in complete(folder)) or "none"
+        raise UserError(f"{folder.parent} has no checkpoint of step {step}; it has {have}")
+    with naming_the_one_before(place):
+        _check(place)
+    return place
+
+
+@contextmanager
+def naming_the_one_before(place: Path) -> Iterator[None]:
+    """Inside, a UserError says how to go on without the checkpoint in `place`."""
+    try:
+        yield
+    except UserError as error:
+        known = [step_of(path) for path in complete(place.parent)]
+        earlier = [step for step in known if step < step_of(place)]
+        hint = f"--step {earlier[-1]} takes the one before" if earlier else "there is none before"
+        raise UserError(f"{error}; {hint}") from error
+
+
+def step_of(place: Path) -> int:
+    """The step of a checkpoint, by its name."""
+    return int(place.name.removeprefix("step-"))
+
+
+def _check(place: Path) -> None:
+    """Raise UserError for the first file that is not as it was written."""
+    if not (place / SUMS).exists():  # written before there were sums
+        return
+    try:
+        written = json.loads((place / SUMS).read_text(encoding="utf-8"))
+        sums = {str(name): (int(size), int(crc)) for name, (size, crc) in written.items()}
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        raise UserError(f"the checkpoint {place} cannot be read: {SUMS} is damaged") from error
+    for name, (size, crc) in sums.items():
+        path = place / name
+        found = path.stat().st_size if path.is_file() else None
+        if found != size:
+            has = "is missing" if found is None else f"has {found} of {size} bytes"
+            raise UserError(f"the checkpoint {place} cannot be read: {name} {has}")
+        if _crc(path) != crc:
+            raise UserError(f"the checkpoint {place} cannot be read: {name} has changed")
+
+
+def _sums(folder: Path) -> dict[str, tuple[int, int]]:
+    """Size and CRC-32 of every file."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {str(f.relative_to(folder)): (f.stat().st_size, _crc(f)) for f in files}
+
+
+def _crc(path: Path) -> int:
+    crc = 0
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            crc = zlib.crc32(block, crc)
+    return crc
+
+
 def read(place: Path, name: str = "trainer.pt") -> dict[str, Any]:
     """Step, optimiser and state of a checkpoint, or what its file `name` holds.
 
@@ -92,7 +171,8 @@ def read(place: Path, name: str = "trainer.pt") -> dict[str, Any]:
     try:
         return torch.load(place / name, weights_only=True, map_location="cpu")
     except Exception as error:
-        raise UserError(f"the checkpoint {place} cannot be read: {error}") from error
+        first = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise UserError(f"the checkpoint {place} cannot be read: {name}: {first}") from error
 
 
 def _remove(place: Path) -> None:

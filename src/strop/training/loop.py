@@ -92,8 +92,8 @@ def start(config: RunConfig, folder: Path) -> Run:
     return run
 
 
-def resume(config: RunConfig, folder: Path) -> Run:
-    """The run in `folder` at its newest checkpoint; later lines and files are cut off.
+def resume(config: RunConfig, folder: Path, step: int = 0) -> Run:
+    """The run in `folder` at its newest checkpoint, or that of `step`; what is later is cut off.
 
     `config` is the run's own, or the same with more steps and other intervals, which is then
     written down. Raises UserError for fewer steps than are done, and while another process runs it.
@@ -106,13 +106,16 @@ def resume(config: RunConfig, folder: Path) -> Run:
         record.lock.free()
         raise
     try:
-        if checkpoint.complete(run.checkpoints):
-            _load(run, checkpoint.newest(run.checkpoints))
+        if step or checkpoint.complete(run.checkpoints):
+            place = checkpoint.at(run.checkpoints, step)
+            with checkpoint.naming_the_one_before(place):
+                _load(run, place)
         if run.done > config.training.steps:
             raise UserError(
                 f"{folder} has done {run.done} steps, training.steps is {config.training.steps}: "
                 "give more"
             )
+        checkpoint.forget_after(run.checkpoints, run.done)
         checkpoint.prune(run.checkpoints, config.training.keep_checkpoints)
         run.record.cut_after(run.done)
         run.record.write_config(config.to_toml())

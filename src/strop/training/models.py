@@ -4,6 +4,7 @@ import contextlib
 import importlib.util
 import json
 import os
+import pickle
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 
 import torch
 from jinja2 import TemplateError
+from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from strop.errors import UserError
@@ -21,6 +23,9 @@ from strop.training.adapters import Lora
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16,
           "float64": torch.float64}  # fmt: skip
 TINY = "tiny"
+# What transformers, safetensors and torch raise for files that are damaged or of another kind.
+UNREADABLE = (OSError, ValueError, KeyError, RuntimeError, EOFError, SafetensorError,
+              pickle.UnpicklingError)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -171,11 +176,11 @@ def skeleton(name: str) -> Any:
         raise UserError(f"{name} can only be read as a whole: give a model folder or name")
     _check_folder(name, path)
     try:
-        config = AutoConfig.from_pretrained(path)
+        config = AutoConfig.from_pretrained(path, trust_remote_code=False)
         with torch.device("meta"):
-            model = AutoModelForCausalLM.from_config(config)
-    except (OSError, ValueError, KeyError, RuntimeError) as error:
-        raise UserError(f"cannot read the model {name!r}: {str(error).splitlines()[0]}") from error
+            model = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
+    except UNREADABLE as error:
+        raise UserError(f"cannot read the model {name!r}: {_why(error)}") from error
     with contextlib.suppress(OSError):  # a model may have none
         model.generation_config = GenerationConfig.from_pretrained(path)
     return model
@@ -186,10 +191,9 @@ def tokenizer_of(name: str, chat_template: str = "") -> Any:
     from transformers import AutoTokenizer
 
     try:
-        tokenizer = AutoTokenizer.from_pretrained(model_path(name))
-    except (OSError, ValueError, KeyError) as error:
-        first = str(error).splitlines()[0]
-        raise UserError(f"no tokenizer for the model {name!r}: {first}") from error
+        tokenizer = AutoTokenizer.from_pretrained(model_path(name), trust_remote_code=False)
+    except UNREADABLE as error:
+        raise UserError(f"no tokenizer for the model {name!r}: {_why(error)}") from error
     if chat_template:
         tokenizer.chat_template = _read_text(chat_template, "model.chat_template")
     return tokenizer
@@ -210,15 +214,41 @@ def _pretrained(name: str, dtype: torch.dtype, attention: str) -> tuple[Any, Any
     else:
         _check_folder(name, path)
     try:
-        tokenizer = transformers.AutoTokenizer.from_pretrained(place, **file)
-        model = transformers.AutoModelForCausalLM.from_pretrained(
-            place, dtype=dtype, attn_implementation=attention, **file, **more
+        tokenizer = transformers.AutoTokenizer.from_pretrained(
+            place, trust_remote_code=False, **file
         )
-    except (OSError, ValueError, KeyError, RuntimeError) as error:
-        first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise UserError(f"cannot load the model {name!r}: {first}") from error
+        model = _whole(place, dtype=dtype, attn_implementation=attention, **file, **more)
+    except UNREADABLE as error:
+        raise UserError(f"cannot load the model {name!r}: {_why(error)}") from error
     model.name_or_path = path
     return model, tokenizer
+
+
+def _whole(place: str | Path, **options: Any) -> Any:
+    """The causal model of a folder or name, every tensor from its files and no code from there.
+
+    Raises ValueError for tensors too few or too many: transformers draws the one at random and
+    leaves out the other.
+    """
+    from transformers import AutoModelForCausalLM
+
+    model, report = AutoModelForCausalLM.from_pretrained(
+        place, output_loading_info=True, trust_remote_code=False, **options
+    )
+    wrong = {"lack": report["missing_keys"], "have too much": report["unexpected_keys"]}
+    for what, names in wrong.items():
+        if names:
+            more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+            raise ValueError(f"its weights {what}: {', '.join(sorted(names)[:3])}{more}")
+    return model
+
+
+def _why(error: Exception) -> str:
+    """The first line of a library's message."""
+    text = str(error).strip()
+    if "trust_remote_code" in text:
+        return "it needs code that lies beside its weights, and strop runs no such code"
+    return text.splitlines()[0] if text else type(error).__name__
 
 
 def _check_gguf(path: str) -> None:
@@ -322,11 +352,9 @@ def load_weights(model: Any, folder: Path) -> None:
 
     Raises UserError when the checkpoint is of another architecture or cannot be read.
     """
-    from transformers import AutoModelForCausalLM
-
     check_same_architecture(folder, model)
     try:
-        saved = AutoModelForCausalLM.from_pretrained(folder, dtype=model.dtype)
+        saved = _whole(folder, dtype=model.dtype)
         model.load_state_dict(saved.state_dict())
-    except (OSError, ValueError, RuntimeError) as error:
-        raise UserError(f"the weights in {folder} cannot be loaded: {error}") from error
+    except UNREADABLE as error:
+        raise UserError(f"the weights in {folder} cannot be loaded: {_why(error)}") from error

@@ -1,0 +1,142 @@
+"""Checkpoints and models with damaged files: named, never half used."""
+
+import json
+import pickle
+import shutil
+
+import pytest
+import torch
+from commands import Strop
+from models import save_model, without_times
+from safetensors.torch import load_file, save_file
+
+from strop.errors import UserError
+from strop.training import models
+
+
+@pytest.fixture
+def strop(monkeypatch, capsys):
+    return Strop(monkeypatch, capsys)
+
+
+@pytest.fixture(scope="module")
+def done(lab, tmp_path_factory):
+    """A run of three steps with a checkpoint each."""
+    from runs import Runner
+
+    folder = tmp_path_factory.mktemp("done") / "run"
+    Runner().whole(lab.raw(), folder)
+    return folder
+
+
+def truncated(path):
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+def zeroed(path):
+    path.write_bytes(bytes(path.stat().st_size))
+
+
+def empty(path):
+    path.write_bytes(b"")
+
+
+def pickled(path):
+    path.write_bytes(pickle.dumps(load_file(path)))
+
+
+def without_a_tensor(path):
+    tensors = load_file(path)
+    tensors.popitem()
+    save_file(tensors, path, metadata={"format": "pt"})
+
+
+DAMAGE = [
+    (truncated, "model.safetensors", "has [0-9]+ of [0-9]+ bytes"),
+    (pickled, "model.safetensors", "has [0-9]+ of [0-9]+ bytes"),
+    (without_a_tensor, "model.safetensors", "has [0-9]+ of [0-9]+ bytes"),
+    (zeroed, "model.safetensors", "has changed"),
+    (zeroed, "trainer.pt", "has changed"),
+    (empty, "tokenizer.json", "has 0 of [0-9]+ bytes"),
+    (empty, "files.json", "is damaged"),
+    (lambda path: path.unlink(), "model.safetensors", "is missing"),
+]
+
+
+@pytest.mark.parametrize(("damage", "name", "what"), DAMAGE)
+def test_a_damaged_checkpoint_names_the_one_before(damage, name, what, done, runner, tmp_path):
+    folder = tmp_path / "run"
+    shutil.copytree(done, folder)
+    damage(folder / "checkpoints/step-000003" / name)
+    match = rf"step-000003 cannot be read: {name} {what}; --step 2 takes the one before"
+    with pytest.raises(UserError, match=match):
+        runner.resume(folder)
+    assert (folder / "checkpoints/step-000003").is_dir()
+
+
+def test_a_run_goes_on_from_the_checkpoint_before(done, strop, tmp_path):
+    folder = tmp_path / "run"
+    shutil.copytree(done, folder)
+    zeroed(folder / "checkpoints/step-000003/trainer.pt")
+    for words in (["train", "--resume", folder], ["eval", folder], ["export", folder, "other"]):
+        said = strop(*words)
+        assert said.code == 2
+        assert said.err.count("\n") == 1
+        assert "trainer.pt has changed; --step 2 takes the one before" in said.err
+    said = strop("train", "--resume", folder, "--step", "2")
+    assert said.code == 0, said.err
+    assert without_times(folder) == without_times(done)
+    one, two = (f / "checkpoints/step-000003/model.safetensors" for f in (folder, done))
+    assert one.read_bytes() == two.read_bytes()
+    said = strop("train", "--step", "2")
+    assert said.code == 2
+    assert "--resume" in said.err
+
+
+@pytest.mark.parametrize("damage", [truncated, pickled, zeroed, without_a_tensor])
+def test_damage_shows_without_the_sums_too(damage, done, runner, tmp_path):
+    folder = tmp_path / "run"
+    shutil.copytree(done, folder)
+    (folder / "checkpoints/step-000003/files.json").unlink()
+    damage(folder / "checkpoints/step-000003/model.safetensors")
+    with pytest.raises(UserError, match=r"step-000003 cannot be loaded: .*; --step 2 takes"):
+        runner.resume(folder)
+
+
+def edited(folder, change):
+    tensors = load_file(folder / "model.safetensors")
+    change(tensors)
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def test_a_model_with_missing_or_surplus_tensors_is_refused(tmp_path):
+    folder = save_model(tmp_path / "model")
+    name = "model.layers.1.mlp.up_proj.weight"
+    edited(folder, lambda tensors: tensors.update({"model.extra.weight": torch.ones(2)}))
+    with pytest.raises(UserError, match=r"its weights have too much: model\.extra\.weight"):
+        models.load(str(folder))
+    edited(folder, lambda t: (t.pop("model.extra.weight"), t.pop(name)))
+    with pytest.raises(UserError, match=rf"its weights lack: {name}"):
+        models.load(str(folder))
+
+
+@pytest.mark.parametrize("damage", [truncated, pickled, empty])
+def test_a_model_that_cannot_be_read_is_named(damage, tmp_path):
+    folder = save_model(tmp_path / "model")
+    damage(folder / "model.safetensors")
+    with pytest.raises(UserError, match="cannot load the model"):
+        models.load(str(folder))
+
+
+def test_code_beside_a_model_is_neither_run_nor_asked_for(tmp_path, monkeypatch):
+    folder, ran = save_model(tmp_path / "model"), tmp_path / "ran"
+    (folder / "own.py").write_text(f"open({str(ran)!r}, 'w').close()\n")
+    config = json.loads((folder / "config.json").read_text())
+    config["model_type"] = "own"
+    config["auto_map"] = {"AutoConfig": "own.Own", "AutoModelForCausalLM": "own.OwnModel"}
+    (folder / "config.json").write_text(json.dumps(config))
+    monkeypatch.setattr("builtins.input", lambda *_: pytest.fail("asked"))
+    for load in (models.load, models.skeleton):
+        with pytest.raises(UserError, match="strop runs no such code"):
+            load(str(folder))
+    assert not ran.exists()
