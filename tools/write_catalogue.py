@@ -22,6 +22,7 @@ from strop.batch import LEVELS, SIZES, level_of
 from strop.columns import Column
 from strop.cost import costs
 from strop.families import Family
+from strop.rollout.engines import open as engines
 from strop.schedule import SCHEDULES
 from strop.seams import KINDS
 from strop.training import config
@@ -238,8 +239,13 @@ def _section(entry: Entry, composed: dict[str, Algorithm], parent: str) -> str:
 def settings_table() -> str:
     """Every setting outside the method, its default and meaning."""
     plain = config.RunConfig().model_dump(mode="json")
+    for kind in engines.ENGINES:
+        for name, value in engines.read({"kind": kind}).model_dump(mode="json").items():
+            plain["engine"].setdefault(name, value)
     rows = []
     for path, meaning in config.settings().items():
+        kinds = [f"`{kind}`" for kind in engines.kinds_with(path)]
+        meaning += f" ({', '.join(kinds)})" if kinds else ""
         value: Any = plain
         for piece in path.split("."):
             value = value[piece]

@@ -54,11 +54,13 @@ def test_a_kind_has_its_own_settings_in_the_file_and_on_the_command_line(lab, de
 
 
 def test_what_is_wrong_is_named(lab, deep):
-    with pytest.raises(UserError, match=r"engine.kind = 'dep': no such engine; .*local, deep"):
+    with pytest.raises(
+        UserError, match=r"engine.kind = 'dep': no such engine; there are local, .*deep"
+    ):
         config.make(with_engine(lab, kind="dep"))
-    with pytest.raises(UserError, match=r"no option engine.staleness"):
+    with pytest.raises(UserError, match=r"no option engine.staleness; engine.kind=local has it"):
         config.make(with_engine(lab, kind="deep", staleness=2))
-    with pytest.raises(UserError, match=r"no option engine.depth"):
+    with pytest.raises(UserError, match=r"no option engine.depth; engine.kind=deep has it"):
         config.make(with_engine(lab, depth=2))
     with pytest.raises(UserError, match=r"engine.staleness = -1: Input should be greater"):
         config.make(with_engine(lab, staleness=-1))

@@ -26,7 +26,7 @@ from strop.algorithm import Algorithm
 from strop.errors import UserError, nearest
 from strop.part import Use
 from strop.rollout.base import SamplingFields
-from strop.rollout.engines.open import ENGINES, EngineSettings, read, settings_of
+from strop.rollout.engines.open import ENGINES, EngineSettings, kinds_with, read, settings_of
 from strop.schedule import Schedule
 from strop.seams import STAGES
 from strop.tasks.environment import EnvironmentSource, source_of
@@ -313,7 +313,10 @@ def make(raw: dict[str, Any], where: str = "the options") -> RunConfig:
         first = error.errors()[0]
         key = ".".join(str(piece) for piece in first["loc"])
         if first["type"] == "extra_forbidden":
-            raise UserError(f"{where}: no option {key}{nearest(key, settings())}") from error
+            kinds = kinds_with(key)
+            hint = f"; engine.kind={' or '.join(kinds)} has it" if kinds else ""
+            hint = hint or nearest(key, settings())
+            raise UserError(f"{where}: no option {key}{hint}") from error
         why = first["msg"].removeprefix("Value error, ")
         raise UserError(f"{where}: {key} = {first.get('input')!r}: {why}") from error
 

@@ -85,7 +85,8 @@ class Event(NamedTuple):
 
     request: int
     ids: tuple[int, ...]  # new tokens
-    logp: tuple[float, ...]  # under the sampling distribution (temperature, rules); greedy: 0.0
+    # under the sampling distribution (temperature, rules); greedy: 0.0; not told: NaN
+    logp: tuple[float, ...]
     version: int  # of the weights that sampled these tokens
     logp_model: tuple[float, ...] = ()  # at the temperature, without rules; greedy: temperature 1
     entropy: tuple[float, ...] = ()  # of that same distribution, in nats

@@ -66,6 +66,14 @@ def settings_of(kind: str) -> type[EngineSettings]:
     return found
 
 
+def kinds_with(path: str) -> list[str]:
+    """The kinds of engine that have this setting, `engine.NAME`, of their own."""
+    section, _, name = path.partition(".")
+    if section != "engine" or name in EngineSettings.model_fields:
+        return []
+    return [kind for kind in ENGINES if name in settings_of(kind).model_fields]
+
+
 def read(given: Any) -> EngineSettings:
     """The settings from plain values. Raises pydantic's ValidationError."""
     if isinstance(given, EngineSettings):
