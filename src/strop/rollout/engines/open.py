@@ -16,6 +16,7 @@ from strop.rollout.engines.base import Engine
 # kind -> the class of its settings, or "module:class"
 ENGINES: dict[str, Any] = {
     "local": "strop.rollout.engines.open_local:LocalSettings",
+    "completions": "strop.rollout.engines.completions:CompletionsSettings",
 }
 
 

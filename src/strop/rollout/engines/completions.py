@@ -1,0 +1,324 @@
+"""An engine over a server with OpenAI's completions protocol that returns token ids.
+
+Token ids go out and come back; no text is ever made into tokens again. vLLM and SGLang are such
+servers (`return_token_ids`). They sample with weights of their own: for scores and samples, not for
+training.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import queue
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
+from urllib.parse import urlsplit
+
+import numpy as np
+from pydantic import Field, field_validator
+
+from strop.errors import UserError
+from strop.rollout.engines.base import Ended, Engine, Event, Finished, Request, forked, resumed
+from strop.rollout.engines.completions_client import NO_LOGPROBS, Answer, Client, Failed, Told
+from strop.rollout.engines.open import EngineSettings
+from strop.rollout.engines.rules import MinP, TopK, TopP
+from strop.rollout.engines.sampling import mix
+
+WAITS = (0.0, 1.0, 2.0, 4.0)  # seconds before each further try of a call that failed
+# The options that servers have for rules, in the order in which they apply them.
+CUTS: dict[type, tuple[str, str]] = {
+    MinP: ("min_p", "p"), TopK: ("top_k", "k"), TopP: ("top_p", "p")
+}  # fmt: skip
+# What log-probabilities are that are not the ones wanted, and how to get these.
+OTHERS: dict[Told, str] = {
+    "model": "those at temperature 1: sample there, or start vLLM with --logprobs-mode "
+    "processed_logprobs",
+    "drawn": "those of what top_k, top_p and min_p leave: sample without, or start vLLM with "
+    "--logprobs-mode raw_logprobs",
+    "nothing": "not asked for",
+}
+
+
+class CompletionsSettings(EngineSettings):
+    """A server with OpenAI's completions protocol."""
+
+    needs_model: ClassVar[bool] = False
+    url: str = Field(default="http://127.0.0.1:8000", description="the server, without /v1")
+    model: str = Field(
+        default="", description="the server's name of the model; empty: the only one it serves"
+    )
+    api_key_env: str = Field(
+        default="", description="environment variable with the server's key; empty: none"
+    )
+    num_parallel: int = Field(default=64, ge=1, description="requests to the server at once")
+    timeout_seconds: float = Field(default=600.0, gt=0, description="longest wait for an answer")
+    logprobs: bool = Field(default=True, description="ask for the tokens' log-probabilities")
+
+    @field_validator("url")
+    @classmethod
+    def _is_a_place(cls, url: str) -> str:
+        if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
+            raise UserError("it must begin with http:// or https:// and a host")
+        return url.rstrip("/").removesuffix("/v1")
+
+    def open(self, model: Any, tokenizer: Any, *, num_slots: int, context_length: int) -> Engine:
+        """The engine. Raises UserError where the server cannot be had or returns no token ids."""
+        key = os.environ.get(self.api_key_env, "") if self.api_key_env else ""
+        if self.api_key_env and not key:
+            raise UserError(
+                f"the environment variable {self.api_key_env} is not set: set it to the server's "
+                "key, or leave engine.api_key_env out"
+            )
+        client = Client(self.url, key, self.timeout_seconds, self.logprobs)
+        limit = client.meet(self.model, len(tokenizer))
+        return CompletionsEngine(
+            client, tokenizer, self.num_parallel, min(context_length, limit or context_length)
+        )
+
+
+@dataclass(eq=False)
+class Row:
+    """A request and what came of it so far."""
+
+    id: int
+    request: Request
+    tokens: list[int]  # the prompt's and the new ones
+    full: int  # number of tokens at which it ends
+    aim: int = 0  # number of tokens at which it is full or pauses
+    status: Literal["running", "paused", "ended"] = "running"
+    events: list[Event] = field(default_factory=list)
+
+
+class CompletionsEngine(Engine):
+    """Samples by calls of /v1/completions, `num_parallel` at once, one for each request.
+
+    A fork, and a paused request that goes on, are asked for with all tokens up to there; the server
+    has the beginning in its prefix cache. It is sent a seed made of the request's and of the number
+    of tokens before: a fork draws as a fresh request with its tokens would, and does not repeat its
+    parent. Whether equal seeds give equal tokens, whatever else runs, is up to the server.
+
+    An answer ends where the request says, whatever else the server takes for an end: what lies
+    behind is cut off, what it broke off is gone on with. A call that fails for the moment is tried
+    again; what fails for good ends its request and is raised by `step`, the others can go on.
+
+    A log-probability of an event is NaN where the server's are of something else.
+    """
+
+    def __init__(
+        self, client: Client, tokenizer: Any, num_parallel: int, context_length: int
+    ) -> None:
+        told = {"logp_model"} if client.logprobs else set()
+        self.capabilities = frozenset({"fork", "rules", "pause"} | told)
+        self.version = 0
+        self.parked: list[Event] = []
+        self.client, self.decode = client, tokenizer.decode
+        self.num_parallel, self.context_length = num_parallel, context_length
+        self.rows: dict[int, Row] = {}
+        self.events: list[Event] = []  # not yet returned by step
+        self.next_id = 0
+        self.threads: list[threading.Thread] = []
+        self.asked: queue.SimpleQueue[Row | None] = queue.SimpleQueue()
+        self.answers: queue.SimpleQueue[tuple[Row, Answer | Exception]] = queue.SimpleQueue()
+
+    def submit(self, request: Request) -> int:
+        """Queue a request and return its id; UserError when the server cannot do it."""
+        row = Row(self.next_id, request, list(request.ids), self._check(request))
+        self.next_id += 1
+        self.rows[row.id] = row
+        self._start(row)
+        return row.id
+
+    def fork(self, id: int, at: int, forced: tuple[int, ...] = (), **changes: Any) -> int:
+        """Queue the first `at` tokens of a request and `forced`; see Engine.fork."""
+        row = self._find(id)
+        return self.submit(forked(id, row.request, row.tokens, at, forced, changes))
+
+    def resume(self, id: int, **changes: Any) -> None:
+        """Continue a paused request; one that has ended gives its end event, without ids, again."""
+        row = self._find(id)
+        if row.status == "ended":
+            self.events.append(Event(id, (), (), self.version, ended=row.events[-1].ended))
+            return
+        if row.status != "paused":
+            raise UserError(f"request {id} is not paused; wait for its event before resuming it")
+        request = resumed(id, row.request, len(row.tokens), changes)
+        row.request, row.full = request, self._check(request)
+        self._start(row)
+
+    def abort(self, id: int) -> Finished:
+        """End a request now; what the server still makes of it is not looked at."""
+        row = self._find(id)
+        if row.status != "ended":
+            row.status = "ended"
+            row.events.append(Event(id, (), (), self.version, ended="aborted"))
+        self.events = [event for event in self.events if event.request != id]
+        return Finished(row.request, tuple(row.events))
+
+    def release(self, id: int) -> None:
+        """Forget a request."""
+        self.abort(id)
+        del self.rows[id]
+
+    def busy(self) -> bool:
+        """True while a step can bring something: running requests, unread events."""
+        return bool(self.events) or any(row.status == "running" for row in self.rows.values())
+
+    def step(self) -> list[Event]:
+        """Wait for an answer; return what there is to report. UserError for one that failed."""
+        while not self.events and self.busy():
+            self._take(*self.answers.get())
+        while not self.answers.empty():
+            self._take(*self.answers.get())
+        events, self.events = self.events, []
+        return events
+
+    def load_weights(self, state: Any, version: int) -> None:
+        """The server has weights of its own. Raises UserError."""
+        raise UserError(f"the server at {self.client.url} takes no weights from here")
+
+    def close(self) -> None:
+        """Let the threads go."""
+        for id in list(self.rows):
+            self.release(id)
+        for _ in self.threads:
+            self.asked.put(None)
+        self.threads = []
+
+    # ---- from here on: how
+
+    def _check(self, request: Request) -> int:
+        """At how many tokens the request is full. UserError where the server cannot do it."""
+        if len(request.ids) >= self.context_length:
+            raise UserError(
+                f"the prompt has {len(request.ids)} tokens, the server's context "
+                f"{self.context_length}; shorten the prompt, at least one new token must fit"
+            )
+        told = self.client.told
+        if "logp_model" in request.want and not knows(told, request)[1]:
+            raise UserError(f"the server's log-probabilities are {OTHERS[told]}; {NO_LOGPROBS}")
+        _options(request)
+        return min(len(request.ids) + request.max_tokens, self.context_length)
+
+    def _find(self, id: int) -> Row:
+        if id not in self.rows:
+            raise UserError(
+                f"the engine has no request {id}; it was never submitted or is released"
+            )
+        return self.rows[id]
+
+    def _start(self, row: Row) -> None:
+        """Ask for the tokens up to the next pause, or the end."""
+        every = row.request.pause_every
+        row.aim = min(row.full, len(row.tokens) + every) if every else row.full
+        row.status = "running"
+        self._ask(row)
+
+    def _ask(self, row: Row) -> None:
+        """Give a request to the threads."""
+        self.asked.put(row)
+        if len(self.threads) < min(self.num_parallel, len(self.rows)):
+            self.threads.append(threading.Thread(target=self._work, daemon=True))
+            self.threads[-1].start()
+
+    def _work(self) -> None:
+        """A thread's life: ask what there is to ask, one after another."""
+        while (row := self.asked.get()) is not None:
+            try:
+                answer: Answer | Exception = self._persist(row)
+            except Exception as error:  # raised by `step`
+                answer = error
+            self.answers.put((row, answer))
+
+    def _persist(self, row: Row) -> Answer:
+        """Ask until there is an answer, or no more hope of one. Raises Failed."""
+        tokens, seed = row.tokens, np.array([row.request.seed & (2**64 - 1)], np.uint64)
+        options = _options(row.request)
+        options["seed"] = int(mix(mix(seed) + np.uint64(len(tokens)))[0] >> np.uint64(1))
+        for wait in (*WAITS, None):
+            if row.status != "running":
+                break
+            try:
+                return self.client.ask(tokens, max_tokens=row.aim - len(tokens), **options)
+            except Failed as failed:
+                if wait is None or not failed.again:
+                    raise
+                time.sleep(wait)
+        raise Failed("aborted")
+
+    def _take(self, row: Row, answer: Answer | Exception) -> None:
+        """Report what a request was answered, and ask on where that is not all."""
+        if row.status != "running":  # aborted meanwhile
+            return
+        if isinstance(answer, Exception):
+            self.abort(row.id)
+            if not isinstance(answer, Failed):
+                raise answer
+            size = len(row.tokens)
+            raise UserError(
+                f"the server at {self.client.url}: a request of {size} tokens failed: {answer}"
+            ) from answer
+        size, stopped = self._until_stop(row, answer.ids)
+        row.tokens += answer.ids[:size]
+        ended: Ended = "stop" if stopped else ""
+        if not stopped and len(row.tokens) >= row.aim:
+            ended = "length" if len(row.tokens) >= row.full else "paused"
+        void, zeros, logp = (math.nan,) * size, (0.0,) * size, answer.logp[:size]
+        drawn, model = knows(self.client.told, row.request)
+        sampled = zeros if row.request.temperature == 0 else logp if drawn else void
+        wanted = model and "logp_model" in row.request.want
+        event = Event(
+            row.id, answer.ids[:size], sampled, self.version, logp if wanted else (), ended=ended
+        )
+        row.events.append(event)
+        self.events.append(event)
+        if ended:
+            row.status = "paused" if ended == "paused" else "ended"
+        else:  # the server broke off, as at an end-of-text token that the request does not name
+            self._ask(row)
+
+    def _until_stop(self, row: Row, new: Sequence[int]) -> tuple[int, bool]:
+        """How many of the new tokens belong to the answer, and whether the last one ends it."""
+        strings = row.request.stop_strings
+        window = max((len(string.encode()) for string in strings), default=0) + 4
+        known = row.tokens[len(row.request.ids) :]
+        for size, token in enumerate(new, 1):
+            known.append(token)
+            text = self.decode(known[-window:]) if strings else ""
+            if token in row.request.stop_ids or any(string in text for string in strings):
+                return size, True
+        return len(new), False
+
+
+def knows(told: Told, request: Request) -> tuple[bool, bool]:
+    """Whether log-probabilities of this kind are those of what is drawn from, and the model's."""
+    cut = bool(request.rules) and request.temperature > 0
+    if told == "drawn":
+        return True, not cut
+    model = told == "tempered" or (told == "model" and request.temperature in (0, 1))
+    return model and not cut, model
+
+
+def _options(request: Request) -> dict[str, Any]:
+    """How the tokens are drawn and end, as the server is told. UserError for another rule."""
+    kinds = [type(rule) for rule in request.rules]
+    for place, kind in enumerate(kinds):
+        if kind not in CUTS or kind in kinds[:place]:
+            raise UserError(
+                f"a completions server cannot apply {request.rules[place]!r}: it takes one TopK, "
+                "one MinP and one TopP; take engine.kind=local, or leave the rule out"
+            )
+    if TopP in kinds[:-1]:
+        raise UserError(
+            f"a completions server cuts by top_p last, and here {kinds[-1].__name__} comes behind "
+            "it: give one of the two, or take engine.kind=local"
+        )
+    cuts = {CUTS[type(rule)][0]: getattr(rule, CUTS[type(rule)][1]) for rule in request.rules}
+    return {
+        **(cuts if request.temperature else {}),
+        "temperature": request.temperature,
+        "stop_token_ids": list(request.stop_ids),
+        "stop": list(request.stop_strings),
+    }

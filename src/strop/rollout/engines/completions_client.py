@@ -1,0 +1,168 @@
+"""What an engine asks of a server with OpenAI's completions protocol, and what it understands.
+
+The protocol as of vLLM and SGLang: `return_token_ids` is not OpenAI's.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import math
+import urllib.error
+import urllib.request
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any, Literal, NamedTuple
+
+from strop.errors import UserError
+
+RETRIED = frozenset((408, 425, 429, 500, 502, 503, 504))
+NOISE = 0.05  # nats by which a server's answers to one question may differ
+# A server's log-probabilities are of the model as it is, of the model at the request's temperature,
+# or of what is drawn from: at the temperature, cut by top_p and the like.
+Told = Literal["model", "tempered", "drawn", "nothing"]
+# How to draw from the model as it is, and how to answer. What is left out here, a server takes from
+# the model's generation_config.json.
+PLAIN: dict[str, Any] = {
+    "temperature": 1.0, "top_p": 1.0, "top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0,
+    "presence_penalty": 0.0, "frequency_penalty": 0.0, "return_token_ids": True,
+    "skip_special_tokens": False,
+}  # fmt: skip
+NO_LOGPROBS = "engine.logprobs=false does without log-probabilities"
+
+
+class Failed(Exception):
+    """A call to the server failed; `again`: another try may help."""
+
+    def __init__(self, why: str, again: bool = False) -> None:
+        super().__init__(why)
+        self.again = again
+
+
+class Answer(NamedTuple):
+    """What a server says to one prompt."""
+
+    ids: tuple[int, ...]
+    logp: tuple[float, ...]  # empty where none were asked for
+    best: tuple[float, ...]  # those of the likeliest tokens in their places, where asked for
+
+
+class Client:
+    """Calls to one server for one model; `told`: what its log-probabilities are of."""
+
+    def __init__(self, url: str, key: str, timeout_seconds: float, logprobs: bool) -> None:
+        self.url, self.timeout_seconds, self.logprobs = url, timeout_seconds, logprobs
+        self.headers = {"Content-Type": "application/json"}
+        if key:
+            self.headers["Authorization"] = f"Bearer {key}"
+        self.model = ""
+        self.told: Told = "nothing"
+
+    def meet(self, model: str, vocab_size: int) -> int | None:
+        """See that it is there, has the model and returns ids; its context, where it tells it.
+
+        Raises UserError.
+        """
+        try:
+            limit = self._choose(self._call("/v1/models"), model)
+            self.told = self._find_out(vocab_size)
+        except Failed as failed:
+            why = " (does it run, is engine.url right?)" if failed.again else ""
+            raise UserError(f"the server at {self.url}: {failed}{why}") from failed
+        return limit
+
+    def ask(self, prompt: Sequence[int], top: int = 0, **options: Any) -> Answer:
+        """Continue token ids. Raises Failed."""
+        body = {**PLAIN, "model": self.model, "prompt": list(prompt), **options}
+        found = self._call("/v1/completions", body | ({"logprobs": top} if self.logprobs else {}))
+        try:
+            choice = found["choices"][0]
+            ids, taken = choice.get("token_ids"), choice.get("prompt_token_ids")
+            told = choice.get("logprobs") or {}
+            logp = tuple(told.get("token_logprobs") or ()) if self.logprobs else ()
+            best = (
+                tuple(max(each.values()) for each in told["top_logprobs"]) if logp and top else ()
+            )
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            raise Failed(f"an answer that is no completion: {json.dumps(found)[:200]}") from error
+        if ids is None:
+            raise Failed(
+                "it returns no token ids: strop sends `return_token_ids`, which vLLM answers from "
+                "0.10.2 on and SGLang since July 2026; serve the model with one of these"
+            )
+        if taken is not None and taken != list(prompt):
+            raise Failed(
+                f"it made {len(taken)} other tokens of the prompt's {len(prompt)}: switch off what "
+                "changes prompts there (templates, truncation)"
+            )
+        if not ids:
+            raise Failed(f"an answer without a token ({choice.get('finish_reason')})")
+        if self.logprobs and (len(logp) != len(ids) or None in logp):
+            raise Failed(f"not every token has a log-probability; {NO_LOGPROBS}")
+        return Answer(tuple(ids), logp, best)
+
+    def _call(self, path: str, body: Mapping[str, Any] | None = None) -> Any:
+        """What the server answers: to a GET, with a body to a POST. Raises Failed."""
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(self.url + path, data, self.headers)
+        try:
+            try:
+                with urllib.request.urlopen(request, timeout=self.timeout_seconds) as response:
+                    return json.load(response)
+            except urllib.error.HTTPError as error:
+                with error:
+                    why = _message(error.read())
+                raise Failed(f"HTTP {error.code}: {why}", again=error.code in RETRIED) from error
+        except (OSError, http.client.HTTPException) as error:
+            reason = getattr(error, "reason", error)
+            if isinstance(reason, TimeoutError):
+                limit = f"{self.timeout_seconds:g} s, the limit of engine.timeout_seconds"
+                raise Failed(f"no answer in {limit}") from error
+            raise Failed(f"{type(reason).__name__}: {reason}", again=True) from error
+        except ValueError as error:
+            raise Failed("an answer that is not JSON; is it a completions server?") from error
+
+    def _choose(self, listed: Any, model: str) -> int | None:
+        """Take the model of this name, or the only one; its longest sequence, if that is told."""
+        try:
+            served = {each["id"]: each.get("max_model_len") for each in listed["data"]}
+            self.model = model or next(iter(served))
+        except (LookupError, TypeError, AttributeError, StopIteration) as error:
+            raise Failed("its /v1/models lists no models; is it a completions server?") from error
+        if model not in served and (model or len(served) != 1):
+            wanted = f"no model {model!r}" if model else "several models"
+            raise Failed(f"it has {wanted}: give engine.model one of {', '.join(served)}")
+        return served[self.model]
+
+    def _find_out(self, vocab_size: int) -> Told:
+        """What the log-probabilities are of, by that of a token that is likely and not certain.
+
+        Behind top_k=1 it is 0, and at temperature 2 it is less, where these count.
+        """
+        low, high = 10 * NOISE - math.log(vocab_size), -2 * NOISE
+        for number in (2, 3, 5, 8):  # tokens from all over the vocabulary, for lack of a text
+            ids = tuple(vocab_size * place // number for place in range(number))
+            plain = self.ask(ids, top=1, max_tokens=16)
+            if not self.logprobs:
+                return "nothing"
+            for place, best in enumerate(plain.best):
+                if low < best < high:
+                    before = (*ids, *plain.ids[:place])
+                    if self.ask(before, top=1, max_tokens=1, top_k=1).best[0] > best + NOISE:
+                        return "drawn"
+                    hot = self.ask(before, top=1, max_tokens=1, temperature=2.0).best[0]
+                    return "tempered" if hot < best - NOISE else "model"
+        raise Failed(
+            "what its log-probabilities are of cannot be found out; start vLLM with "
+            f"--logprobs-mode raw_logprobs; {NO_LOGPROBS}"
+        )
+
+
+def _message(said: bytes) -> str:
+    """What an error's body says, on one line."""
+    found: Any = said.decode("utf-8", "replace")
+    with suppress(ValueError):  # no JSON: the text stands for itself
+        found = json.loads(found)
+    while isinstance(found, dict):
+        found = found.get("error") or found.get("message") or found.get("detail") or str(found)
+    return " ".join(str(found).split())[:500]

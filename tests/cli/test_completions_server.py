@@ -1,0 +1,54 @@
+"""Commands over a completions server say what they say over the model itself."""
+
+import json
+
+import pytest
+from commands import Strop
+from fakes.completions_server import serve
+from models import Lab
+
+from strop.rollout.engines.local import LocalEngine
+from strop.training import models
+
+
+@pytest.fixture
+def served():
+    loaded = models.load("tiny")
+    with serve(
+        LocalEngine(loaded.model, loaded.tokenizer), len(loaded.tokenizer),
+        told="tempered", models={"tiny": 128},
+    ) as found:  # fmt: skip
+        yield found
+
+
+def test_eval_scores_the_model_of_the_server(strop: Strop, served):
+    """At a temperature next to 0 the answers are the likeliest ones, whatever the draws."""
+    words = ["eval", "tiny", "--prompts", "6", "--samples", "2", "--k", "1,2", "--json"]
+    words += ["--temperature", "0.001"]
+    ours = strop(*words, "--engine", f"completions(url='{served.url}')")
+    theirs = strop(*words)
+    assert (ours.code, theirs.code) == (0, 0)
+    found, expected = json.loads(ours.out), json.loads(theirs.out)
+    assert {name for name in expected if name not in found} == {
+        "entropy", "entropy/low", "entropy/high"
+    }  # fmt: skip
+    assert found == pytest.approx({name: expected[name] for name in found}, abs=1e-5)
+    assert found["completions/mean_length"] > 3
+    assert len(served.asked) == 12
+
+
+def test_sample_prints_answers_of_the_server(strop: Strop, served):
+    words = ["sample", "tiny", "3,5,7:22=", "-n", "2", "--temperature", "0.001"]
+    found = strop(*words, "--engine", f"completions(url='{served.url}', model='tiny')")
+    expected = strop(*words).out  # its numbers are exactly 0 there
+    assert found.out.replace("-0.000", " 0.000") == expected
+    assert expected.count("\n") == 2
+
+
+def test_training_is_refused_before_the_run_begins(lab: Lab, strop: Strop, served, tmp_path):
+    words = lab.arguments("engine.kind=completions", f"engine.url={served.url}")
+    found = strop("train", *words, "--out", tmp_path / "run")
+    assert found.code == 2
+    assert "the engine 'completions' takes none" in found.err
+    assert "strop eval and strop sample" in found.err
+    assert not (tmp_path / "run").exists()

@@ -1,0 +1,140 @@
+"""A server with OpenAI's completions protocol, as vLLM speaks it, over an engine here."""
+
+import json
+import math
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import torch
+
+from strop.rollout.drive import sample
+from strop.rollout.engines.base import Engine, Event, Request
+from strop.rollout.engines.rules import MinP, TopK, TopP
+
+# What an answer to a body is in place of the engine's: a status and a text; None: the engine's.
+Instead = Callable[[dict[str, Any]], "tuple[int, str] | None"]
+
+
+@dataclass
+class Served:
+    """Where the server listens, how it is set up, and what it was asked."""
+
+    url: str
+    engine: Engine
+    vocab_size: int
+    told: str = "model"  # what its log-probabilities are of: "model", "tempered" or "drawn"
+    models: Mapping[str, int | None] = field(default_factory=lambda: {"m": 64})
+    ends: tuple[int, ...] = ()  # tokens at which it ends whatever is asked
+    knows_stops: bool = True
+    returns_ids: bool = True
+    instead: Instead = lambda body: None
+    bodies: list[dict[str, Any]] = field(default_factory=list)
+    headers: list[Mapping[str, str]] = field(default_factory=list)
+    at_once: list[int] = field(default_factory=list)  # calls under way when one came
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    running: int = 0
+
+    @property
+    def asked(self) -> list[dict[str, Any]]:
+        """Bodies but for those with which an engine begins."""
+        return [body for body in self.bodies if body.get("logprobs") != 1]
+
+
+@contextmanager
+def serve(engine: Engine, vocab_size: int, **settings: Any) -> Iterator[Served]:
+    """The server, until the end of the block."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            assert self.path == "/v1/models"
+            served.headers.append(dict(self.headers))
+            data = [{"id": name, "max_model_len": size} for name, size in served.models.items()]
+            self._say(200, json.dumps({"object": "list", "data": data}))
+
+        def do_POST(self) -> None:
+            assert self.path == "/v1/completions"
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            with served.lock:
+                served.bodies.append(body)
+                served.headers.append(dict(self.headers))
+                served.running += 1
+                served.at_once.append(served.running)
+            said = served.instead(body)
+            with served.lock:
+                said = said or (200, json.dumps(complete(served, body)))
+                served.running -= 1
+            self._say(*said)
+
+        def _say(self, status: int, text: str) -> None:
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(text.encode())))
+            self.end_headers()
+            self.wfile.write(text.encode())
+
+        def log_message(self, *arguments: Any) -> None:
+            """Nothing to print."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        place = f"http://127.0.0.1:{server.server_address[1]}"
+        served = Served(place, engine, vocab_size, **settings)
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            yield served
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def complete(served: Served, body: dict[str, Any]) -> dict[str, Any]:
+    """The engine's answer to a body."""
+    rules: list[Any] = [MinP(body["min_p"])] if body["min_p"] else []
+    rules += [TopK(body["top_k"])] if body["top_k"] > 0 else []
+    rules += [TopP(body["top_p"])] if body["top_p"] < 1 else []
+    stops = tuple(body.get("stop_token_ids", ())) if served.knows_stops else ()
+    request = Request(
+        tuple(body["prompt"]), body["max_tokens"], body["temperature"], tuple(rules),
+        num_top=served.vocab_size, stop_ids=stops + served.ends,
+        stop_strings=tuple(body.get("stop", ())) if served.knows_stops else (),
+        seed=body.get("seed", 0),
+    )  # fmt: skip
+    (finished,) = sample(served.engine, [request])
+    ids = [token for event in finished.events for token in event.ids]
+    choice: dict[str, Any] = {
+        "index": 0, "text": "", "finish_reason": finished.events[-1].ended,
+        "logprobs": None, "token_ids": None, "prompt_token_ids": None,
+    }  # fmt: skip
+    if body.get("return_token_ids") and served.returns_ids:
+        choice |= {"token_ids": ids, "prompt_token_ids": body["prompt"]}
+    if body.get("logprobs") is not None:
+        rows = [row for event in finished.events for row in told(served, request, event)]
+        number = body["logprobs"]
+        choice["logprobs"] = {
+            "token_logprobs": [row[id] for row, id in zip(rows, ids, strict=True)],
+            "top_logprobs": [dict(enumerate(sorted(row)[-number:] if number else [row[id]]))
+                             for row, id in zip(rows, ids, strict=True)],
+        }  # fmt: skip
+    return {"object": "text_completion", "model": body["model"], "choices": [choice]}
+
+
+def told(served: Served, request: Request, event: Event) -> list[list[float]]:
+    """Of each new token the log-probabilities of the whole vocabulary, as this server tells them.
+
+    Worked out from the model's at temperature 1, which the engine tells for every token.
+    """
+    if not event.ids:
+        return []
+    rows = [[top[id] for id in range(served.vocab_size)] for top in event.top]
+    logits = torch.tensor(rows, dtype=torch.float64)
+    if served.told != "model":
+        logits = logits / (request.temperature or 1.0)
+    if served.told == "drawn" and request.temperature:
+        for rule in request.rules:
+            logits = rule(logits)
+    values = logits.log_softmax(-1).clamp(min=-9999.0).tolist()
+    assert all(map(math.isfinite, values[0]))
+    return values
