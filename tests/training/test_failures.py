@@ -4,10 +4,13 @@ import json
 import math
 
 import pytest
+import torch
 from commands import Strop, launch
 from models import without_times
 
+from strop.errors import RunStopped
 from strop.training import checkpoint
+from strop.training.policy import clipped_step
 
 BOUNDS = '''
 from dataclasses import dataclass
@@ -103,6 +106,43 @@ def test_numbers_that_are_not_finite_stop_the_run(name, message, strop, lab, tmp
     said = strop("train", "--resume", folder)
     assert said.code == 0, said.err
     assert steps_of(folder) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("rate", ["1e300", "'linear(0.01, 1e300)'"])
+def test_a_learning_rate_without_bounds_stops_the_run(rate, strop, lab, tmp_path):
+    folder = tmp_path / "run"
+    words = lab.arguments(f"training.lr={rate}", "--out", str(folder))
+    said = strop("train", *words)
+    assert said.code == 1
+    assert "step 1: the learning rate is " in said.err
+    assert said.err.count("\n") == 1
+    assert not (folder / "metrics.jsonl").exists()
+    assert not (folder / "checkpoints").exists()
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_spoilt_weights_are_never_saved(value, runner, lab, tmp_path):
+    folder, whole = tmp_path / "run", tmp_path / "whole"
+    runner.whole(lab.raw(), whole)
+
+    def spoil(run):
+        if run.done == 2:
+            next(run.world.policy.parameters()).data.view(-1)[5] = value
+
+    run = runner.start(lab.raw(), folder)
+    with pytest.raises(RunStopped, match=r"step 2 is not saved: a weight is not finite"):
+        runner.go(run, spoil)
+    assert [p.name for p in (folder / "checkpoints").iterdir()] == ["step-000001"]
+    runner.go(runner.resume(folder))
+    assert without_times(folder) == without_times(whole)
+
+
+def test_a_step_that_spoils_a_weight_says_so():
+    weight = torch.nn.Parameter(torch.full((3,), 3.4e38))
+    optimiser = torch.optim.SGD([weight], lr=0.1)
+    weight.grad = torch.tensor([0.0, -1e9, 0.0])
+    with pytest.raises(RunStopped, match=r"a weight is not finite; lower training\.lr"):
+        clipped_step(optimiser, 1e29, 1e9, "training.lr")
 
 
 def test_a_reward_that_fails_for_some_answers_leaves_those_unscored(strop, lab, rewards, tmp_path):

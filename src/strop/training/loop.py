@@ -14,6 +14,7 @@ from strop.step import Stepped, train_step
 from strop.training import checkpoint
 from strop.training.config import RunConfig
 from strop.training.models import Loaded
+from strop.training.policy import check_finite
 from strop.training.record import Record, read_metrics
 from strop.training.setup import load_model, load_prompts, make_world
 from strop.training.stopping import asking_first
@@ -56,10 +57,19 @@ class Run:
         return self.done >= self.config.training.steps
 
     def save(self) -> None:
-        """Write a checkpoint, unless this step has one, and drop the oldest ones."""
+        """Write a checkpoint, unless this step has one, and drop the oldest ones.
+
+        Raises RunStopped on a full disk, and for weights that are not finite.
+        """
         if self.saved == self.done:
             return
         world = self.world
+        try:
+            check_finite(world.policy.parameters(), "training.lr")
+            if world.critic is not None:
+                check_finite(world.critic.heads.parameters(), "critic.lr")
+        except RunStopped as error:
+            raise RunStopped(f"step {self.done} is not saved: {error}") from error
         checkpoint.save(
             self.checkpoints,
             self.done,

@@ -1,6 +1,6 @@
 """The policy as a learner: columns without gradient, adjoints pushed back, optimiser steps."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +15,7 @@ from strop.loss import head
 from strop.training.models import head_of, trunk_of
 from strop.training.pack import pad_rollouts
 
+LARGEST_RATE = 1e30  # beyond it a step leaves the range of float32
 # (rows of the micro-batch's policy tokens, their columns) -> adjoints
 AdjointsOf = Callable[[slice, dict[str, Tensor]], Mapping[str, Tensor]]
 
@@ -155,9 +156,11 @@ def clipped_step(
 ) -> float:
     """Step at learning rate `lr` with gradients scaled down to a norm; returns the norm before.
 
-    setting: what to lower when a gradient is not finite. Raises RunStopped then; the weights stay
-    as they were.
+    setting: what to lower when a number is not finite. Raises RunStopped for a learning rate or
+    gradient that is not; the weights stay as they were. Also for weights that the step has spoilt.
     """
+    if not abs(lr) < LARGEST_RATE:
+        raise RunStopped(f"the learning rate is {lr}; mend {setting}, or the part that moves it")
     parameters = [p for group in optimiser.param_groups for p in group["params"]]
     norm = nn.utils.clip_grad_norm_(parameters, max_grad_norm)
     if not torch.isfinite(norm):
@@ -170,4 +173,12 @@ def clipped_step(
         group["lr"] = lr
     optimiser.step()
     optimiser.zero_grad(set_to_none=True)
+    check_finite(parameters, setting)
     return float(norm)
+
+
+def check_finite(weights: Iterable[Tensor], setting: str) -> None:
+    """Raise RunStopped when a weight is NaN or infinite. setting: what to lower."""
+    finite = [weight.detach().isfinite().all() for weight in weights]
+    if finite and not bool(torch.stack(finite).all()):
+        raise RunStopped(f"a weight is not finite; lower {setting}")
