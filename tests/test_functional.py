@@ -299,3 +299,24 @@ def test_says_what_is_there_twice_or_missing():
         functional.advantages("grpo", rewards=rewards, mask=torch.ones(2, 3))
     with pytest.raises(UserError, match="give mask"):
         functional.advantages("reinforce_plus_plus", rewards=rewards)
+
+
+@pytest.mark.parametrize(
+    ("name", "kept"),
+    [("loop", [0, 0, 1, 1]), ("d3s", [0, 0, 1, 1]), ("aepo_arbitrary", [1, 0, 0, 1])],
+)
+def test_a_selection_is_by_the_advantages_given_and_not_by_rewards(name, kept):
+    """Large rewards stand where advantages are small; only one rollout of stage 1 is good."""
+    given = {
+        "advantages": torch.tensor([0.005, 0.0, 0.5, -0.5]).double(), "mask": torch.ones(4, 1),
+        "rewards": torch.tensor([1.0, 0.5, 0.0, 0.0]).double(), "groups": torch.zeros(4).long(),
+    }  # fmt: skip
+    params = {"d3s": {"rollout_share": 0.5, "token_share": 1.0}, "aepo_arbitrary": {"s": 2}}
+    more = {
+        "d3s": {"entropy": torch.ones(4, 1)},
+        "aepo_arbitrary": {"stage": torch.tensor([1, 1, 0, 0]), "rollout_uid": torch.arange(4)},
+    }
+    found, _ = functional.selection(
+        name, params=params.get(name, {}), **given, **more.get(name, {})
+    )
+    assert found[:, 0].int().tolist() == kept

@@ -107,7 +107,9 @@ def _columns(key: str, value: Any, layout: Layout, names: Names, call: str) -> d
             f"{list(column.shape)}"
         )
     if key == "rewards":
-        return _rewards(column)
+        found = _rewards(column)
+        # elsewhere advantages are given, and rewards do not stand in for them
+        return found if call == "advantages" else {n: found[n] for n in found if n != "advantage_B"}
     if key == "groups":
         return {"group_B": torch.unique(column, return_inverse=True)[1]}
     if key == "advantages":
