@@ -78,6 +78,19 @@ def test_values(text, expected):
     assert type(found) is type(expected)
 
 
+@pytest.mark.parametrize("word", ["false", "False", "FALSE"])
+def test_words_inside_a_call_are_what_they_are_as_options(word):
+    """As docs/NOTATION.md writes them: false, true, none and inf."""
+    assert notation.recipe(f"grpo(normalize_std={word})") == grpo(normalize_std=False)
+    text = f"average_by_constant_length(per_rollout={word}, length=1)"
+    part = notation.chain(text)[0].part
+    assert (part.per_rollout, part.length) == (False, 1)
+    assert notation.chain("average_by_constant_length(per_rollout=true)")[0].part.per_rollout
+    assert notation.recipe("grpo(normalize_std=true)") == grpo()
+    assert notation.value(f"[{word}, true, none, inf]") == (False, True, None, math.inf)
+    assert notation.recipe("entrocraft(h_high=inf)") == entrocraft(h_high=math.inf)
+
+
 DANGEROUS = [
     "__import__('os').system('true')",
     "grpo(eps=__import__('os'))",

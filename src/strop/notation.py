@@ -59,6 +59,7 @@ __all__ = [
     "written",
 ]
 
+WORDS = {"true": True, "false": False, "none": None, "inf": math.inf}
 STAGE_ALIASES = {"loss": "terms", "probe": "probes"}
 
 
@@ -112,8 +113,7 @@ def value(text: str) -> Any:
     except UserError:
         return text
     if isinstance(node, ast.Name | ast.BinOp | ast.Attribute):
-        words = {"true": True, "false": False, "none": None, "inf": math.inf}
-        return words.get(text.strip().lower(), text)
+        return WORDS.get(text.strip().lower(), text)
     try:
         return _value(node, text)
     except UserError:
@@ -350,8 +350,10 @@ def _value(node: ast.expr, text: str) -> Any:
             return schedule(*positional, **named)
         except TypeError as error:
             raise UserError(f"{text!r}: {error}") from error
-    if ast.unparse(node) in ("inf", "-inf"):
-        return float(ast.unparse(node))
+    if isinstance(node, ast.Name) and node.id.lower() in WORDS:
+        return WORDS[node.id.lower()]
+    if ast.unparse(node) == "-inf":
+        return -math.inf
     if isinstance(node, ast.List | ast.Tuple):
         return tuple(_value(item, text) for item in node.elts)
     try:
