@@ -82,3 +82,12 @@ def test_edges():
         a_grae(alpha=1.5)
     with pytest.raises(UserError, match="source_form"):
         a_grae(variant="repository")
+
+
+def test_its_average_is_the_released_codes():
+    # advantages 0 and 1 at lengths 1 and 3: -3 / 4 over tokens, -1 / 2 over answers
+    logp = torch.zeros(2, 3).double()
+    given = {"logp": logp, "logp_old": logp, "advantages": torch.tensor([0.0, 1.0]).double()}
+    mask = torch.tensor([[1, 0, 0], [1, 1, 1]])
+    loss, _ = functional.policy_loss("a_grae", mask=mask, params={}, **given)
+    assert float(loss) == pytest.approx(-0.75)

@@ -78,26 +78,29 @@ def test_the_mean_of_the_earlier_steps_moves_the_corridor():
 
 def test_is_an_entropy_bonus_without_a_penalty_and_its_parent_without_a_weight():
     batch = stages(grpo(), ragged_batch(1, num_turns=(1, 1)))
-    ours = epo(lam=0.03, alpha=0.0, past=0.4)
+    each = {"aggregation": "seq-mean-token-mean"}
+    ours = epo(lam=0.03, alpha=0.0, past=0.4, **each)
     theirs = entropy_bonus(coef=0.03, framework="verl")
     found, expected = pushed(ours, batch), pushed(theirs, batch)
     assert found[0] == pytest.approx(expected[0], rel=1e-12)
     torch.testing.assert_close(found[1]["entropy_T"], expected[1]["entropy_T"])
-    first = pushed(epo(lam=0.03), batch)  # nothing to compare with at the first step
+    first = pushed(epo(lam=0.03, **each), batch)  # nothing to compare with at the first step
     assert first[0] == pytest.approx(expected[0], rel=1e-12)
-    assert pushed(epo(lam=0.0), batch)[0] == pytest.approx(pushed(grpo(), batch)[0], rel=1e-12)
+    parent = grpo(aggregation="token-mean")
+    assert pushed(epo(lam=0.0), batch)[0] == pytest.approx(pushed(parent, batch)[0], rel=1e-12)
 
 
 def test_gradient_is_that_of_the_published_loss():
     algorithm = epo(lam=0.3, alpha=0.5, kappa_l=0.5, kappa_r=1.5, past=0.6)
     batch = stages(algorithm, ragged_batch(1))
     rows = learning(batch)
+    num_tokens = sum(len(tokens) for _, tokens in rows)
 
     def loss_of(logp_T, entropy_T):
         policy = bonus = 0.0
         for i, tokens in rows:
             ratio = (logp_T[tokens] - batch["logp_old_T"][tokens]).exp()
-            policy = policy + clipped(ratio, batch["advantage_B"][i], 0.2, 0.2).mean() / len(rows)
+            policy = policy + clipped(ratio, batch["advantage_B"][i], 0.2, 0.2).sum() / num_tokens
             H = entropy_T[tokens]
             P = 0.5 * ((0.3 - H).relu() + (H - 0.9).relu())
             turn = batch["turn_T"][tokens]
@@ -119,3 +122,14 @@ def test_composes_with_a_corridor_drawn_by_hand_and_refuses():
     RewardEntropy(past=Constant(0.3))
     with pytest.raises(UserError, match="corridor"):
         RewardEntropy((2.0, 1.0))
+
+
+def test_its_average_is_the_released_codes():
+    # advantages 0 and 1 at lengths 1 and 3: -3 / 4 over tokens, -1 / 2 over answers
+    logp = torch.zeros(2, 3).double()
+    given = {"logp": logp, "logp_old": logp, "advantages": torch.tensor([0.0, 1.0]).double(),
+             "entropy": logp}  # fmt: skip
+    params = {"lam": 0.0, "step": 1, "total_steps": 10}
+    mask = torch.tensor([[1, 0, 0], [1, 1, 1]])
+    loss, _ = functional.policy_loss("epo", mask=mask, params=params, **given)
+    assert float(loss) == pytest.approx(-0.75)

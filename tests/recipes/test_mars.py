@@ -171,3 +171,13 @@ def test_ends_that_split_a_turn_are_refused():
         F.advantages("mars", turn_end=ENDS, **given)
     with pytest.raises(UserError, match="turn_end must be"):
         F.advantages("mars", turn_end=ENDS[:, :1], **given)
+
+
+def test_its_average_is_the_released_codes():
+    """What is called a sum there is a mean."""
+    # advantages 0 and 1 at lengths 1 and 3: -1 / 2 over answers, -3 / 4 over tokens, -3 / 2 as sums
+    logp = torch.zeros(2, 3).double()
+    given = {"logp": logp, "logp_old": logp, "advantages": torch.tensor([0.0, 1.0]).double()}
+    mask = torch.tensor([[1, 0, 0], [1, 1, 1]])
+    loss, _ = F.policy_loss("mars", mask=mask, params={"beta": 0.0}, **given)
+    assert float(loss) == pytest.approx(-0.5)

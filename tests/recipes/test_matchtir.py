@@ -55,3 +55,12 @@ def test_equal_rewards_and_groups_of_one(size):
 def test_refuses_another_fusion():
     with pytest.raises(UserError, match="mean or sum"):
         advantages(fusion="product")
+
+
+def test_its_average_is_the_released_codes():
+    # advantages 0 and 1 at lengths 1 and 3: -1 / 2 over answers, -3 / 4 over tokens, -3 / 2 as sums
+    logp = torch.zeros(2, 3).double()
+    given = {"logp": logp, "logp_old": logp, "advantages": torch.tensor([0.0, 1.0]).double()}
+    mask = torch.tensor([[1, 0, 0], [1, 1, 1]])
+    loss, _ = F.policy_loss("matchtir", mask=mask, params={}, **given)
+    assert float(loss) == pytest.approx(-0.5)

@@ -176,3 +176,12 @@ def test_composes():
     mssr(variant="code", n_0=0).check()
     with pytest.raises(UserError, match="variant is paper or code"):
         mssr(variant="released")
+
+
+def test_its_average_is_the_released_codes():
+    # advantages 0 and 1 at lengths 1 and 3: -3 / 4 over tokens, -1 / 2 over answers
+    logp = torch.zeros(2, 3).double()
+    given = {"logp": logp, "logp_old": logp, "advantages": torch.tensor([0.0, 1.0]).double()}
+    mask = torch.tensor([[1, 0, 0], [1, 1, 1]])
+    loss, _ = functional.policy_loss("mssr", mask=mask, params={"beta": 0.0}, **given)
+    assert float(loss) == pytest.approx(-0.75)

@@ -14,7 +14,7 @@ from strop.rollout.play_turns import PlayTurns
 from strop.schedule import Decay, EntropyTarget
 
 
-@inherits(grpo)
+@inherits(grpo, aggregation="token-mean")
 def epo(
     *,
     # Weight of the entropy and of its penalty, reward per nat.
@@ -42,8 +42,9 @@ def epo(
     over turns, then over trajectories; L_H of H_t, L_smooth of alpha (relu(kappa_l Hbar - H_t) +
     relu(H_t - kappa_r Hbar)), Hbar the mean entropy of all earlier steps; beta_k = 1 +
     exp(-gamma k / floor(K / 2)), k = 0 at the first step.
-    Differs from the parent: plays episodes; the entropy term.
-    Differs from the paper: no; Hbar's average in a step is over its policy tokens. The released
+    Differs from the parent: plays episodes; the entropy term; all tokens weigh the same.
+    Differs from the paper: no; the policy term's average, which it does not give, is its code's
+    (token-mean), and Hbar's average in a step is over its policy tokens. The released
     code's penalty is a constant without gradient; this is the paper's.
     Try: lam, alpha, kappa_l and kappa_r (0.5 and 1.5), past (a schedule: a corridor drawn by hand).
     """

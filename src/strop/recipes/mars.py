@@ -26,7 +26,7 @@ VARIANTS = ("paper", "code")
 WHITENS = {"paper": False, "code": True}
 
 
-@inherits(grpo, without=ESTIMATOR, beta=0.2, aggregation="seq-mean-token-sum", num_rollouts=1)
+@inherits(grpo, without=ESTIMATOR, beta=0.2, num_rollouts=1)
 def mars(
     *,
     # "paper" (mean over a player's turns) or "code" (over the distinct values of its tokens).
@@ -62,11 +62,12 @@ def mars(
     Equation: A_{i,k} = Ret_{i,k} - mean of the Ret of the same player over the step,
     Ret_{i,k} = sum_{k' >= k} gamma^(k' - k) r_{i,k'}; loss as grpo's with the dual clip.
     Differs from the parent: turns have advantages of their own; a player of a game is compared
-    with itself only; no deviation; tokens are summed; the reference costs 0.2.
+    with itself only; no deviation; the reference costs 0.2.
     Differs from the paper: 1. the variant "code" centres rewards, whitens them over tokens and the
     advantages again, and takes the mean over distinct values, without the 0 of padded rows; 2. one
     kind of game a run (there one mean a game); 3. sampled at temperature 1 (0.6, top_p 0.99, top_k
-    100 there); 4. no running means and no lopsided clip of rewards.
+    100 there); 4. no running means and no lopsided clip of rewards. The average is its code's:
+    what is called seq-mean-token-sum there is a mean over an answer's tokens.
     Try: variant ("code"), advantage_clip (4), rollout.temperature, num_prompts (192).
     """
     if variant not in VARIANTS:

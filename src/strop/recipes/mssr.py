@@ -19,7 +19,9 @@ from strop.sampling.estimate_success_first import EstimateSuccessFirst
 WHOLE = (("group_B", "whole_B"),)  # all rollouts of the step as group 0
 
 
-@inherits(grpo, without=ESTIMATOR, beta=0.01, num_prompts=512, num_rollouts=1)
+@inherits(
+    grpo, without=ESTIMATOR, beta=0.01, aggregation="token-mean", num_prompts=512, num_rollouts=1
+)
 def mssr(
     *,
     # Bonus per nat of a token's entropy; 0: none (MVSR, the paper's baseline).
@@ -51,7 +53,8 @@ def mssr(
     A_t = A_i + min(alpha H_t, |A_i| / kappa); then a <- rho a + [R_i > 0.5], b likewise; rho
     from rho_max at KL 0 to rho_min at target_kl.
     Differs from the parent: one rollout a prompt, whose tracked success is the baseline; the
-    deviation is the step's; an entropy bonus on advantages.
+    deviation is the step's; an entropy bonus on advantages; all tokens weigh the same (as in its
+    code).
     Differs from the paper: the code's rho rises with the KL up to the target and jumps to rho_min
     above it, against what it says it wants, and counts the step's own KL; its "entropy" is the
     sampled token's share of it (all: variant "code"). Images are left out. Mini-batches of 128 of
