@@ -65,8 +65,13 @@ def kl_terms(beta: float, aggregation: str) -> tuple[Term, ...]:
 
 def with_policy(algorithm: Algorithm, **slots: Any) -> Algorithm:
     """The algorithm with slots of its policy term replaced: objective, ratio, average, ..."""
+    return with_term(algorithm, "policy", **slots)
+
+
+def with_term(algorithm: Algorithm, name: str, **slots: Any) -> Algorithm:
+    """The algorithm with slots of the term `name` replaced, where there is one."""
     terms = tuple(
-        dataclasses.replace(term, **slots) if term.name == "policy" else term
+        dataclasses.replace(term, **slots) if term.name == name else term
         for term in algorithm.terms
     )
     return dataclasses.replace(algorithm, terms=terms)

@@ -13,7 +13,7 @@ from strop.part import Use
 from strop.probe.cut_at_unlikely_tokens import CutAtUnlikelyTokens
 from strop.probe.estimate_values_by_continuing import EstimateValuesByContinuing
 from strop.probe.mark_unlikely_tokens import MarkUnlikelyTokens
-from strop.recipes._base import ESTIMATOR, with_policy
+from strop.recipes._base import ESTIMATOR, average, with_policy, with_term
 from strop.recipes._door import door
 from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
@@ -50,15 +50,19 @@ def spo_chain(
     short answers from inside each one.
     Equation: A_t = V(next cut) - V(last cut), V(cut) = mean outcome of n continuations from it,
     V(end) = the reward; whitened over the tokens with p_old < p0; loss as grpo's on these alone.
-    Differs from the parent: the baseline is a value at each cut in place of the group's mean, and
-    tokens that the policy was sure of are neither learnt nor counted.
-    Differs from the paper: no. As in its code, tokens before the first unlikely one get 0, and a
-    continuation that is cut off counts 0.
+    Differs from the parent: the baseline is a value at each cut in place of the group's mean,
+    tokens that the policy was sure of are neither learnt nor counted, and the penalty towards the
+    reference is summed over an answer's tokens, its mean taken over answers.
+    Differs from the paper: advantages are whitened over the step (its code: over a micro-batch of
+    all processes), and no update is skipped (there where the mean ratio exceeds 10). As in its
+    code, the penalty is a sum, tokens before the first unlikely one get 0, and a continuation that
+    is cut off counts 0.
     Try: interval (1 to 10), num_continuations, p0.
     """
     cut = Use(CutAtUnlikelyTokens(p0, interval))
+    algorithm = with_policy(grpo(**parent), ratio=Use(RatioPerToken(clamp_nats=10.0)))
     return dataclasses.replace(
-        with_policy(grpo(**parent), ratio=Use(RatioPerToken(clamp_nats=10.0))),
+        with_term(algorithm, "kl", average=average("seq-mean-token-sum")),
         probes=(cut, Use(EstimateValuesByContinuing(num_continuations))),
         advantage=(
             cut,
