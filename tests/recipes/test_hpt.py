@@ -78,6 +78,16 @@ def test_padded_call():
         functional.policy_loss("hpt", demo_mask=demo, **{**given, "params": {}})
 
 
+def test_the_policys_sum_is_divided_by_the_longest_answer_that_is_allowed():
+    logp = torch.zeros(2, 16).double()
+    given = {"logp": logp, "logp_old": logp, "advantages": torch.tensor([2.0, -1.0]).double(),
+             "mask": torch.arange(16)[None] < torch.tensor([[4], [2]])}  # fmt: skip
+    for params, length in (({}, 16), ({"L_max": 8192}, 8192)):
+        params = {"entropy_coef": 0.0, **params}
+        found = functional.token_weights("hpt", demo_mask=torch.zeros(2), params=params, **given)
+        assert found[:, 0].tolist() == pytest.approx([2 / length, -1 / length])
+
+
 ONE_RIGHT = '''
 def solved(prompts, completions, answer, **columns):
     """1 where a prompt of an even number was answered at all; demonstrations are right."""

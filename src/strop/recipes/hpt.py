@@ -32,8 +32,8 @@ def hpt(
     sft_coef: float = 1.0,
     # Weight of the entropy bonus, per nat.
     entropy_coef: float = 1e-3,
-    # Constant that divides the sum of the policy term, tokens.
-    L_max: int = 8192,
+    # Constant that divides the sum of the policy term, tokens; 0: the run's longest answer.
+    L_max: int = 0,
     **parent: Any,
 ) -> Algorithm:
     """Towards a Unified View of Large Language Model Post-Training (Hybrid Post-Training).
@@ -51,7 +51,8 @@ def hpt(
     Differs from the parent: such prompts are imitated; no deviation, no clip, tokens are summed
     and divided by one constant; an entropy bonus.
     Differs from the paper: means and sums are over the update, the released code's over
-    micro-batches that are added up; no update is skipped for its gradient's norm.
+    micro-batches that are added up; no update is skipped for its gradient's norm. L_max is the
+    longest answer that the run allows, as it is the padded length there (8192).
     Try: gate, sft_coef (0.3), L_max (smaller: reinforcement weighs more).
     """
     terms = [
@@ -59,9 +60,8 @@ def hpt(
             "policy",
             objective=Use(ClipBothSides(clip_low=math.inf, clip_high=math.inf)),
             ratio=Use(RatioPerToken()),
-            average=average("token-sum"),
+            average=average("token-sum-norm", L_max),
             on=Use(KeepOrigins((0,))),
-            coef=1 / L_max,
         ),
         Term(
             "sft",
