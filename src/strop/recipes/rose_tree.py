@@ -30,7 +30,7 @@ def rose_tree(
 ) -> Algorithm:
     """ROSE: Reinforced Efficient Reasoning via Semantically Diverse Exploration.
 
-    arXiv 2601.05053, sec. 3. Code: ZiqiZhao1/ROSE-rl. Parent: dr_grpo. Status: partial.
+    arXiv 2601.05053, sec. 3. Code: ZiqiZhao1/ROSE-rl. Parent: dr_grpo. Status: exact.
 
     Family: credit.
     In short: branches where meanings part.

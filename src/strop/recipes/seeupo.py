@@ -45,8 +45,10 @@ def seeupo(
     Differs from the parent: one update a turn, with logp_old taken anew; the ratio is a turn's;
     no division by the group's deviation, but by that of the step; a penalty towards the
     reference; a wider clip.
-    Differs from the paper: whitening is over the step's rollouts, its code's over the samples of
-    a turn, padded ones included. At most 10 turns there: rollout.max_turns.
+    Differs from the paper: a turn that a rollout does not reach takes no part here; in its code
+    the rollout's last turn stands in with advantage 0: it counts in the turn's averages and in the
+    whitening (here the step's rollouts), is held to the reference again, and its change enters M.
+    At most 10 turns there: rollout.max_turns.
     Try: order, carry_low and carry_high (0: turns do not know of each other), clip_high.
     """
     plan = UpdateTurnByTurn(order, carry_low, carry_high, log_clamp)
