@@ -32,8 +32,9 @@ def a_grae(
     omega the step's mean reward; A_i > 0: A_i <- A_i min(1, omega / alpha).
     Differs from the parent: hard prompts weigh more as the policy gets better, and right answers
     less while it is weak; all tokens weigh the same. Rewards lie between 0 and 1.
-    Differs from the paper: no; the average is the released code's (token-mean). The released code divides by 1 - sqrt(p), which variant "code" does
-    too; it also switches the method off but for one exact number, which is left out.
+    Differs from the paper: no; the average is the released code's (token-mean). The released code
+    divides by 1 - sqrt(p), which variant "code" does too; it also switches the method off but
+    for one exact number, which is left out.
     Try: alpha (0.5 for geometry), normalize_std (false: on dr_grpo's advantages), clip_high.
     """
     algorithm = grpo(**parent)

@@ -54,8 +54,8 @@ def spo_tree(
     p_old < p0 are whitened and trained on, the ratio to the policy that drew them.
     Differs from the parent: answers share their beginnings, so their values follow from each
     other, without further continuations; edges wait for up to max_age steps.
-    Differs from the paper: as spo_chain, of edges. `reward` and `advantage/abs_mean` are of edges, `rewards/...` of
-    answers.
+    Differs from the paper: as spo_chain, of edges. `reward` and `advantage/abs_mean` are of edges,
+    `rewards/...` of answers.
     Try: branching, segment_tokens, mode. `num_rollouts` of the sampler has no effect.
     """
     if mode not in ("rloo", "grpo"):
