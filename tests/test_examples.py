@@ -72,7 +72,7 @@ def last_metrics(run: Path) -> dict[str, Any]:
 def test_every_marked_block_is_tested() -> None:
     assert set(blocks("README.md", "run")) == {"train on sums", "functional"}
     assert set(blocks("README.md", "output")) == {"functional"}
-    assert set(blocks("CONTRIBUTING.md", "run")) == {"part", "recipe", "task"}
+    assert set(blocks("CONTRIBUTING.md", "run")) == {"part", "recipe", "strategy", "task"}
 
 
 def test_own_data_and_rewards(folder: Path, strop: Strop) -> None:
@@ -112,6 +112,14 @@ def test_a_recipe_of_ones_own(folder: Path, strop: Strop) -> None:
     algorithm = config.load(folder / "runs/recipe/config.toml").build()
     assert [use.label for use in algorithm.selection] == ["drop_truncated_rollouts"]
     assert algorithm.paths()["terms.policy.objective.clip_high"] == 0.3
+
+
+def test_a_strategy_of_ones_own(folder: Path, strop: Strop) -> None:
+    write_files("CONTRIBUTING.md", folder)
+    obey(blocks("CONTRIBUTING.md", "run")["strategy"], strop)
+    algorithm = config.load(folder / "runs/strategy/config.toml").build()
+    assert algorithm.rollout.label == "sample_top_two"
+    assert algorithm.rollout.part.top_k == 2
 
 
 def test_a_task_of_ones_own(folder: Path, strop: Strop) -> None:

@@ -38,6 +38,14 @@ class HalveAdvantage:
         return self.share * advantage_B
 
 
+@dataclass(frozen=True)
+class NoDefault:
+    power: float
+
+    def __call__(self, advantage_B: Tensor) -> Tensor:
+        return advantage_B
+
+
 class NoPart:
     pass
 """
@@ -71,6 +79,15 @@ def grpo_halved(*, share: float = 0.25, **parent) -> Algorithm:
     return dataclasses.replace(
         algorithm, advantage=(*before, Use(HalveAdvantage(share)), spread)
     )
+
+
+def grpo_plain(clip: float = 0.3) -> Algorithm:
+    \"""A title.\"""
+    return grpo(clip_high=clip)
+
+
+def nothing() -> Algorithm:
+    return None
 
 
 def undeclared(command="exit 3"):
@@ -163,3 +180,14 @@ def test_only_recipes_and_parts_are_called(place, monkeypatch):
         notation.chain(f'"{place}/their_parts.py:NoPart"')
     with pytest.raises(UserError, match="Popen is no part"):
         notation.chain('"subprocess:Popen"(args="true")')
+    with pytest.raises(UserError, match="NoDefault: its field power has no default"):
+        notation.chain(f'"{place}/their_parts.py:NoDefault"')
+    with pytest.raises(UserError, match="nothing returned NoneType, it must return an Algorithm"):
+        notation.recipe("their_recipes:nothing")
+
+
+def test_a_recipe_that_says_little_of_itself_has_a_short_page(place):
+    shown = strop(place, "recipes", "their_recipes:grpo_plain").stdout
+    assert "clip  float  0.3" in shown
+    assert "arXiv" not in shown
+    assert "Equation" not in shown

@@ -80,6 +80,46 @@ def test_a_missing_column_is_named():
         parts.call(Use(DivideByGroupStd()), batch)
 
 
+@dataclass(frozen=True)
+class ReturnWhatItIsGiven:
+    """A user's own part, which returns what `answer` does."""
+
+    kind: ClassVar[str] = "advantage/scale"
+
+    def __call__(self, rng: object) -> object:
+        return rng
+
+
+@dataclass(frozen=True)
+class SelectWhatItIsGiven(ReturnWhatItIsGiven):
+    """The same of another kind."""
+
+    kind: ClassVar[str] = "selection"
+
+
+@pytest.mark.parametrize(
+    ("returned", "message"),
+    [
+        (None, "return_what_it_is_given returned NoneType for advantage_B, not a tensor"),
+        ((torch.zeros(3), torch.zeros(3)), "returned 2 values; it writes advantage_B"),
+        (
+            torch.zeros(1),
+            r"it_is_given: column advantage_B has shape \(1,\), its table",
+        ),
+    ],
+)
+def test_what_a_part_returns_must_fit_its_columns(returned, message):
+    use, batch = Use(ReturnWhatItIsGiven()), ragged_batch(1)
+    with pytest.raises(UserError, match=message):
+        parts.write(batch, use, parts.call(use, batch, rng=returned))
+
+
+def test_what_a_part_returns_in_place_of_columns_is_of_its_kind():
+    message = "returned Tensor; a part of selection returns a Selected"
+    with pytest.raises(UserError, match=message):
+        parts.call(Use(SelectWhatItIsGiven()), ragged_batch(1), rng=torch.zeros(3))
+
+
 def test_replace_fits_values_to_fields():
     assert parts.replace(DivideByGroupStd(), eps=1).eps == 1.0
     assert isinstance(parts.replace(DivideByGroupStd(), eps=1).eps, float)

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from strop import catalogue, notation, seams
 from strop import part as parts
+from strop.columns import Column
 from strop.errors import UserError
 from strop.part import Use
 from strop.recipes.grpo import grpo
@@ -21,6 +22,15 @@ class OwnEngineRatio:
 
     def __call__(self, logp_T: Tensor, logp_behavior_T: Tensor) -> Tensor:
         return logp_T - logp_behavior_T
+
+
+@dataclass(frozen=True)
+class RewardOfItsOwn:
+    kind: ClassVar[str] = "advantage/scale"
+    declares: ClassVar[tuple[Column, ...]] = (Column("reward_B", "int", "something else"),)
+
+    def __call__(self, advantage_B: Tensor) -> Tensor:
+        return advantage_B
 
 
 @dataclass(frozen=True)
@@ -95,9 +105,13 @@ REFUSED = [
     ),
     (
         advantage(Use(Nameless()), *grpo().advantage),
-        'advantage: nameless states no kind: give its class `kind: ClassVar.* = "probe"`',
+        'advantage: nameless states no kind: give its class `kind: .* = "advantage/baseline"`',
     ),
     (advantage(Use(Misnamed()), *grpo().advantage), "is of the kind 'baseline', which there is no"),
+    (
+        advantage(Use(RewardOfItsOwn()), *grpo().advantage),
+        "RewardOfItsOwn declares the column reward_B otherwise than the standard columns",
+    ),
     (
         advantage(Use(AsksForTexts()), *grpo().advantage),
         "advantage: asks_for_texts asks for texts, which no part gets here: put it at "

@@ -178,6 +178,8 @@ def _parts_named(source: Source, function: ast.FunctionDef) -> list[str]:
 
 def _parameters(source: Source, node: ast.FunctionDef) -> dict[str, Field]:
     """The parameters of a recipe by name: its own, then those that it inherits."""
+    given = node.args
+    bare = [None] * (len(given.args) - len(given.defaults))
     fields = {
         arg.arg: Field(
             arg.arg,
@@ -185,7 +187,11 @@ def _parameters(source: Source, node: ast.FunctionDef) -> dict[str, Field]:
             ast.unparse(default) if default is not None else "",
             source.comment_above(arg.lineno),
         )
-        for arg, default in zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True)
+        for arg, default in zip(
+            [*given.args, *given.kwonlyargs],
+            [*bare, *given.defaults, *given.kw_defaults],
+            strict=True,
+        )
     }
     for decorator in node.decorator_list:
         if isinstance(decorator, ast.Call) and ast.unparse(decorator.func) == "inherits":

@@ -152,6 +152,12 @@ def load(kind: str, name: str) -> Any:
         dataclasses.is_dataclass(thing) and inspect.isclass(thing) and "__call__" in dir(thing)
     ):
         raise UserError(f"{name} is no part: a part is a frozen dataclass with a __call__")
+    if kind == "part":
+        bare = [
+            p.name for p in inspect.signature(thing).parameters.values() if p.default is p.empty
+        ]
+        if bare:
+            raise UserError(f"{name}: its field {bare[0]} has no default; give every field one")
     if kind == "recipe":
         declared = getattr(thing, "__annotations__", {}).get("return")
         if not inspect.isfunction(thing) or declared not in ("Algorithm", _algorithm()):

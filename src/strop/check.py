@@ -8,7 +8,7 @@ Each in one line: the stage, the part, and what to do.
 
 from collections.abc import Sequence
 
-from strop import catalogue
+from strop import catalogue, columns
 from strop import part as parts
 from strop.algorithm import LEARNERS, Algorithm, Term, trained_values
 from strop.batch import DERIVED
@@ -69,6 +69,7 @@ def check(algorithm: Algorithm, given: frozenset[str] = frozenset()) -> None:
         raise UserError("plan: there is none; split_into_minibatches makes one update of a step")
     for term in algorithm.terms:
         _check_term(term)
+    columns.of(placed)  # raises where two declare a name differently
     _check_facts(placed)
     _check_reads(algorithm, placed, given)
     _check_read_later(placed)
@@ -85,9 +86,10 @@ def _check_place(path: str, use: Use) -> None:
     admitted = kinds_at(place)
     if kind not in SEAM_OF:
         stated = f"is of the kind {kind!r}, which there is not" if kind else "states no kind"
+        usual = next(kind for kind in admitted if SEAM_OF[kind].places[0] == place.name)
         raise UserError(
             f"{where(path)}: {use.label} {stated}: give its class "
-            f'`kind: ClassVar[str] = "{admitted[0]}"` ({", ".join(admitted)} may stand here)'
+            f'`kind: ClassVar[str] = "{usual}"` ({", ".join(admitted)} may stand here)'
         )
     if kind not in admitted:
         raise UserError(

@@ -51,6 +51,7 @@ __all__ = [
     "part_text",
     "recipe",
     "replace_stage",
+    "replace_stages",
     "resolve",
     "terms",
     "use_text",
@@ -86,11 +87,16 @@ def build_recipe(name: str, arguments: Mapping[str, Any], **defaults: Any) -> Al
             )
     merged = {**{k: v for k, v in defaults.items() if k in known}, **arguments}
     try:
-        return function(**merged)
+        algorithm = function(**merged)
     except UserError:
         raise
     except (TypeError, ValueError) as error:
         raise UserError(f"recipe {name}: {error}") from error
+    if not isinstance(algorithm, Algorithm):
+        raise UserError(
+            f"recipe {name} returned {type(algorithm).__name__}, it must return an Algorithm"
+        )
+    return algorithm
 
 
 def chain(text: str) -> tuple[Use, ...]:
@@ -157,7 +163,7 @@ def replace_stage(algorithm: Algorithm, stage: str, text: Text) -> Algorithm:
     "loss" is the stage of all terms. An empty text, or "none", leaves the stage empty. Raises
     UserError for an unknown stage, or for several parts where there is room for one.
     """
-    name, text = STAGE_ALIASES.get(stage, stage), _one_line(text)
+    name, text = _full_name(stage), _one_line(text)
     if name in STAGES:
         return dataclasses.replace(algorithm, **{name: _content(name, text)})
     if name not in PLACE_OF:
@@ -178,7 +184,25 @@ def replace_stage(algorithm: Algorithm, stage: str, text: Text) -> Algorithm:
 
 def is_stage(name: str) -> bool:
     """Whether a stage, or a slot of the policy term, can be given under this name."""
-    return STAGE_ALIASES.get(name, name) in {*STAGES, *PLACE_OF}
+    return _full_name(name) in {*STAGES, *PLACE_OF}
+
+
+def _full_name(stage: str) -> str:
+    return STAGE_ALIASES.get(stage, stage)
+
+
+def replace_stages(algorithm: Algorithm, stages: Mapping[str, Text]) -> Algorithm:
+    """The algorithm with stages and slots replaced, whole stages first, so that a slot's part
+    goes into the terms that are given with it. Raises UserError for two names of one place.
+    """
+    given: dict[Any, str] = {}
+    for stage in sorted(stages, key=lambda name: _full_name(name) not in STAGES):
+        place = PLACE_OF.get(stage, _full_name(stage))
+        if place in given:
+            raise UserError(f"{given[place]} and {stage} are two names of one place: give one")
+        given[place] = stage
+        algorithm = replace_stage(algorithm, stage, stages[stage])
+    return algorithm
 
 
 def lies_in(path: str, stage: str) -> bool:
@@ -192,20 +216,14 @@ def lies_in(path: str, stage: str) -> bool:
 
 def compose(stages: Mapping[str, Text]) -> Algorithm:
     """The algorithm of stages in notation, as `written` gives them. Raises UserError."""
-    for stage in stages:
-        if stage not in STAGES:
-            raise UserError(f"no stage {stage!r}{nearest(stage, STAGES)}; "
-                            f"there are {', '.join(STAGES)}")  # fmt: skip
-    content: dict[str, Any] = {
-        stage: _content(stage, _one_line(text)) for stage, text in stages.items()
-    }
-    if content.get("rollout") is None:
-        raise UserError("rollout: there is none; sample_independently is the plainest")
-    return Algorithm(**{"sampling": (), **content})
+    rollout = _content("rollout", _one_line(stages.get("rollout", "")))
+    return replace_stages(Algorithm(sampling=(), rollout=rollout), stages)
 
 
 def _content(stage: str, text: str) -> Any:
     """What the notation of a stage stands for: terms, a chain, one part or None."""
+    if stage == "rollout" and _is_empty(text):
+        raise UserError("rollout: there is none; sample_independently is the plainest")
     if stage in SINGLE:
         return _only(stage, text)
     if _is_empty(text):
@@ -301,7 +319,7 @@ def _parse(text: str) -> ast.expr:
     if not {"'", '"'} & set(text):  # my_parts.py:Part(x=1) -> "my_parts.py:Part"(x=1)
         text = OWN.sub(r'"\1"', text)
     try:
-        return ast.parse(text.strip(), mode="eval").body
+        return ast.parse(text.strip().replace("\n", " "), mode="eval").body
     except SyntaxError as error:
         where = f" at character {error.offset}" if error.offset else ""
         raise UserError(f"cannot read {text!r}{where}: {error.msg}") from error

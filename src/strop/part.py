@@ -9,7 +9,7 @@ of your own) says where it may stand and what it writes; a class attribute `writ
 import dataclasses
 import functools
 import inspect
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -206,15 +206,38 @@ def call(use: Use, batch: Any, services: Services | None = None, **special: Any)
     if "batch" in {p.name for p in parameters(use.part)}:
         arguments["batch"] = batch
     outcome = use.part(**arguments)
-    return outcome if isinstance(outcome, Result) else Result(outcome)
+    result = outcome if isinstance(outcome, Result) else Result(outcome)
+    _check_returned(use, result.value)
+    return result
+
+
+def _check_returned(use: Use, value: Any) -> None:
+    """Raise UserError where a part returns other than what its kind does, in place of columns."""
+    wanted = {"curation": Curated, "selection": Selected, "plan": Iterator, "rollout": Iterator}
+    kind = kind_of(use.part)
+    if kind in wanted and not isinstance(value, wanted[kind]):
+        raise UserError(
+            f"part {use.label} returned {type(value).__name__}; a part of {kind} returns "
+            f"{SEAM_OF[kind].returns}"
+        )
 
 
 def write(batch: Any, use: Use, result: Result) -> Any:
     """`batch` with the part's columns set from its result."""
     names = writes(use)
     values = result.value if isinstance(result.value, tuple) else (result.value,)
-    assert len(names) == len(values), f"{use.label} writes {names}, returned {len(values)} values"
-    return batch.set(**dict(zip(names, values, strict=True)))
+    if len(names) != len(values):
+        wanted = ", ".join(names) or "none"
+        raise UserError(f"part {use.label} returned {len(values)} values; it writes {wanted}")
+    for name, value in zip(names, values, strict=True):
+        if not hasattr(value, "dim"):
+            raise UserError(
+                f"part {use.label} returned {type(value).__name__} for {name}, not a tensor"
+            )
+    try:
+        return batch.set(**dict(zip(names, values, strict=True)))
+    except ValueError as error:
+        raise UserError(f"part {use.label}: {error}") from error
 
 
 def require(part: Any, name: str, low: float | None = None, high: float | None = None) -> None:

@@ -171,6 +171,55 @@ def test_any_stage_and_slot_is_set_by_its_name():
     assert emptied.build().curation == ()
 
 
+TERMS = "policy(ratio=ratio_per_token,\n    objective=clip_both_sides, average=average_over_tokens)"
+
+
+def test_a_slot_goes_into_the_terms_that_are_given_with_it():
+    wide = "clip_both_sides(clip_high=0.9)"
+    algorithm = config.make({"stages": {"bound": wide, "terms": TERMS}}).build()
+    assert [term.objective.part.clip_high for term in algorithm.terms] == [0.9]
+    assert algorithm.terms[0].average.label == "average_over_tokens"
+    alone = {"recipe": "", "stages": {**notation.written(grpo()), "bound": wide}}
+    assert config.make(alone).build().terms[0].objective.part.clip_high == 0.9
+
+
+@pytest.mark.parametrize(
+    ("stages", "message"),
+    [
+        ({"bound": "clip_both_sides", "objective": "clip_both_sides"}, "bound and objective are"),
+        ({"loss": TERMS, "terms": TERMS}, "loss and terms are two names of one place: give one"),
+        ({"rollout": "none"}, "rollout: there is none; sample_independently"),
+    ],
+)
+def test_stages_that_cannot_be_meant_are_named(stages, message):
+    with pytest.raises(UserError, match=message):
+        config.make({"stages": stages}).build()
+
+
+def test_an_empty_chain_is_not_taken_for_the_recipes(strop):
+    said = strop("train", "--advantage", "")
+    assert said.code == 2
+    assert "end the chain with a credit part" in said.err
+
+
+def test_a_method_without_a_recipe_has_a_name(strop, tmp_path):
+    file = tmp_path / "method.toml"
+    file.write_text(strop("recipes", "grpo", "--toml").out)
+    few = [
+        "training.steps=1",
+        "sampling.num_prompts=1",
+        "sampling.num_rollouts=2",
+        "evaluation.every=0",
+    ]
+    begun = strop("train", "--config", str(file), *few, "--out", str(tmp_path / "run"))
+    assert "a method of [stages] on countdown" in begun.out
+    said = strop("train", "dapo", "--config", str(file))
+    assert said.code == 2
+    assert "belong to its own [stages], not to dapo" in said.err
+    near = strop("train", "advnatage=none")
+    assert "no option advnatage, did you mean advantage" in near.err
+
+
 def test_a_stage_given_anew_drops_the_options_that_a_file_had_for_it():
     complete = config.make({"algorithm": {"loss.clip_high": 0.5}}).complete()
     raw = complete.model_dump()

@@ -287,3 +287,8 @@ def test_requests_that_follow_others_are_heard_under_their_keys():
         "a": 2, "b": 2,
     }  # fmt: skip
     assert drive(converse({}), cycle()) == {}
+
+
+def test_a_strategy_that_returns_no_pair_is_named():
+    with pytest.raises(UserError, match="returned list; it returns its batch and its state"):
+        roll_out(collect([Request((0,), 2, 1)]), cycle())

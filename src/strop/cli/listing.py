@@ -65,7 +65,7 @@ def recipes(
         if as_toml:
             print(_file_of(text), end="")
             return
-        page = _recipe_page(catalogue.find("recipe", text))
+        page = _recipe_page(catalogue.find("recipe", text), text)
         _print_json(page) if as_json else _print_recipe(page)
     elif as_toml:
         raise UserError("--toml prints one recipe's stages: give its name")
@@ -189,14 +189,15 @@ def _fields(fields: Iterable[Field]) -> list[dict[str, str]]:
     ]
 
 
-def _recipe_page(entry: Entry) -> dict[str, Any]:
+def _recipe_page(entry: Entry, name: str) -> dict[str, Any]:
     from strop import notation  # composing imports the parts, and so torch
     from strop.cost import costs
 
     lines = {key: entry.line(label) for key, label in RECIPE_LINES.items()}
     function = entry.load()
-    meanings = _meanings(function())
-    stages = {stage: texts for stage, texts in notation.describe(function()).items() if texts}
+    algorithm = notation.build_recipe(name, {})
+    meanings = _meanings(algorithm)
+    stages = {stage: texts for stage, texts in notation.describe(algorithm).items() if texts}
     defaults = {p.name: p.default for p in inspect.signature(function).parameters.values()}
     return {
         **_citation(entry),
@@ -204,7 +205,7 @@ def _recipe_page(entry: Entry) -> dict[str, Any]:
         "code": entry.line("Code"),
         **lines,
         "stages": stages,
-        "costs": list(costs(function())),
+        "costs": list(costs(algorithm)),
         "parameters": [
             {
                 **f,
@@ -287,9 +288,12 @@ def _print_recipe(page: dict[str, Any]) -> None:
     console = _console()
     where = f", {page['where']}" if page["where"] else ""
     console.print(f"{page['name']}: {page['title']}", style="bold")
-    console.print(f"arXiv {page['arxiv']}{where} (https://arxiv.org/abs/{page['arxiv']})")
-    console.print(f"Code: {page['code']}. Parent: {page['parent']}. Status: {page['status']}.")
-    console.print(f"Family: {page['family']}. In short: {page['in_short']}.")
+    if page["arxiv"]:
+        console.print(f"arXiv {page['arxiv']}{where} (https://arxiv.org/abs/{page['arxiv']})")
+    for keys in (("code", "parent", "status"), ("family", "in_short")):
+        said = [f"{key.replace('_', ' ').capitalize()}: {page[key]}." for key in keys if page[key]]
+        if said:
+            console.print(" ".join(said))
     _section(console, "Choose it when", page["choose_it_when"])
     _section(console, "Equation", page["equation"])
     console.print("\nParts, stage by stage", style="bold")
@@ -326,16 +330,20 @@ def _sentence(folder: str) -> str:
 
 def _print_part(page: dict[str, Any]) -> None:
     console = _console()
-    console.print(f"{page['folder']}/{page['name']}", style="bold")
+    folder = page["folder"] or "states no kind"
+    console.print(f"{folder}/{page['name']}", style="bold")
     console.print(page["effect"])
     if page["equation"]:
         console.print(Padding(page["equation"], (1, 0, 1, 4), expand=False))
     for key, label in PART_LINES.items():
-        console.print(f"{label}: {page[key]}.")
+        if page[key]:
+            console.print(f"{label}: {page[key]}.")
     _print_fields(console, "Fields", page["fields"])
 
 
 def _section(console: Console, title: str, text: str) -> None:
+    if not text:  # a recipe of your own need not say it
+        return
     console.print(f"\n{title}", style="bold")
     console.print(Padding(f"{text}.", (0, 0, 0, 2), expand=False))
 

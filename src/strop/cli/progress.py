@@ -41,8 +41,9 @@ class Progress:
             return
         model = sum(p.numel() for p in run.loaded.model.parameters()) / 1e6
         task = run.world.services.task
+        method = run.config.recipe or "a method of [stages]"
         self.console.print(
-            f"[bold]{escape(run.config.recipe)}[/] on {escape(task.name)}: {len(task.train)} "
+            f"[bold]{escape(method)}[/] on {escape(task.name)}: {len(task.train)} "
             f"prompts, {escape(run.config.model.name)} ({model:.2f} M parameters, "
             f"{run.config.model.dtype}, {run.world.policy.device}), steps {run.done + 1} to "
             f"{self.steps} -> {escape(str(run.record.folder))}"

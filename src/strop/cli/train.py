@@ -43,9 +43,11 @@ Reward = Annotated[
     ),
 ]
 Advantage = Annotated[
-    str, typer.Option(help="As `advantage=...`: `subtract_group_mean | spread_evenly`.")
+    str | None, typer.Option(help="As `advantage=...`: `subtract_group_mean | spread_evenly`.")
 ]
-Bound = Annotated[str, typer.Option(help="As `bound=...`: `clip_both_sides(clip_high=0.28)`.")]
+Bound = Annotated[
+    str | None, typer.Option(help="As `bound=...`: `clip_both_sides(clip_high=0.28)`.")
+]
 Config = Annotated[Path | None, typer.Option(help="TOML file with all options.")]
 Out = Annotated[Path | None, typer.Option(help="Folder of the run (default: runs/...).")]
 Resume = Annotated[
@@ -66,8 +68,8 @@ def train(
     data: Data = None,
     validation: Validation = None,
     reward: Reward = None,
-    advantage: Advantage = "",
-    bound: Bound = "",
+    advantage: Advantage = None,
+    bound: Bound = None,
     config: Config = None,
     out: Out = None,
     resume: Resume = None,
@@ -83,7 +85,10 @@ def train(
     given is wrong.
     """
     stages = {"advantage": advantage, "bound": bound}
-    arguments = [*(arguments or []), *(f"{k}={text}" for k, text in stages.items() if text)]
+    arguments = [
+        *(arguments or []),
+        *(f"{k}={text}" for k, text in stages.items() if text is not None),
+    ]
     given: dict[str, dict[str, Any]] = {
         "model": {"name": model},
         "data": {"task": task, "files": data, "validation_files": validation},
@@ -128,7 +133,8 @@ def settings_of(arguments: list[str], options: dict[str, Any], file: Path | None
         theirs = raw.get("recipe", recipes[0])
         if theirs != recipes[0] and (raw.get("algorithm") or raw.get("stages")):
             raise UserError(
-                f"the options of the method in {file} belong to its recipe {theirs}, not to "
+                f"the options of the method in {file} belong to "
+                f"{f'its recipe {theirs}' if theirs else 'its own [stages]'}, not to "
                 f"{recipes[0]}: leave the recipe out, or the file's [algorithm] and [stages]"
             )
         merged["recipe"] = recipes[0]

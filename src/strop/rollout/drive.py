@@ -58,7 +58,13 @@ class RolledOut(NamedTuple):
 def roll_out(strategy: Strategy, engine: Engine, services: Services | None = None) -> RolledOut:
     """Run a strategy that returns a batch and its part's state; see `drive`."""
     run = _Run(strategy, engine, services)
-    ((batch, state),) = _finish([run], engine)
+    (returned,) = _finish([run], engine)
+    if not isinstance(returned, tuple) or len(returned) != 2:
+        raise UserError(
+            f"the strategy returned {type(returned).__name__}; it returns its batch and its state, "
+            "which is None where it keeps none"
+        )
+    batch, state = returned
     return RolledOut(batch, state, max(run.num_drawn - _drawn_in(batch), 0))
 
 

@@ -28,7 +28,7 @@ from strop.part import Use
 from strop.rollout.base import SamplingFields
 from strop.rollout.engines.open import ENGINES, EngineSettings, kinds_with, read, settings_of
 from strop.schedule import Schedule
-from strop.seams import STAGES
+from strop.seams import PLACE_OF, STAGES
 from strop.tasks.environment import EnvironmentSource, source_of
 
 
@@ -208,8 +208,7 @@ class RunConfig(Section):
         """The algorithm with all its options set, checked. Raises UserError."""
         if self.recipe:
             algorithm = notation.recipe(self.recipe)
-            for stage, text in self.stages.items():
-                algorithm = notation.replace_stage(algorithm, stage, text)
+            algorithm = notation.replace_stages(algorithm, self.stages)
         else:
             algorithm = notation.compose(self.stages)
         if not isinstance(algorithm.rollout.part, SamplingFields):
@@ -222,7 +221,7 @@ class RunConfig(Section):
         elif algorithm.rollout.part.needs_environment:
             raise UserError(
                 f"{algorithm.rollout.label} needs an environment, {self.data.task} is none: give "
-                "data.task=corridor or another one, or leave the recipe's own rollout"
+                "data.task=corridor or another one, or a method that answers once, such as grpo"
             )
         for path, text in self.algorithm.items():
             value = notation.value(text) if isinstance(text, str) else text
@@ -273,8 +272,9 @@ def _playing_turns(algorithm: Algorithm, recipe: str) -> Algorithm:
     use = algorithm.rollout
     if (playing := use.part.playing()) is None:
         raise UserError(
-            f"{recipe} has the rollout {use.label}, which answers once and cannot play turns: give "
-            "a recipe that samples independently, such as grpo, or a task that is no environment"
+            f"{recipe or 'the method'} has the rollout {use.label}, which answers once and cannot "
+            "play turns: give a recipe that samples independently, such as grpo, or a task that is "
+            "no environment"
         )
     if playing is use.part:
         return algorithm
@@ -369,7 +369,7 @@ def override(raw: dict[str, Any], assignments: list[str]) -> dict[str, Any]:
             result.setdefault("algorithm", {})[path] = value
         else:
             options = [*known, *STAGES, *(f"{stage}.<option>" for stage in STAGES)]
-            hint = nearest(path, known) or f"; there are {', '.join(options)}"
+            hint = nearest(path, [*known, *PLACE_OF]) or f"; there are {', '.join(options)}"
             raise UserError(f"no option {path or assignment}{hint}")
     return result
 
