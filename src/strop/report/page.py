@@ -33,7 +33,7 @@ def write_report(runs: Sequence[Path], out: Path) -> Path:
         raise UserError("a report needs at least one run's folder.")
     read = _unique_names([read_run(Path(folder)) for folder in runs], runs)
     out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(render(read), encoding="utf-8")
+    out.write_text(render(read), encoding="utf-8", errors="backslashreplace")
     return out
 
 

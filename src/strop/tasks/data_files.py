@@ -76,7 +76,7 @@ class _Loader:
         return [{name: row.get(name) for name in names} for row in rows]
 
     def _one(self, path: Path) -> list[Row]:
-        rows = read_rows(path)
+        rows = [_well_formed(row) for row in read_rows(path)]
         if not rows:
             raise UserError(f"{path} has no rows: give a file with at least one")
         reader = reader_of(self.reader, rows, self.prompt_column)
@@ -101,6 +101,17 @@ class _Loader:
             raise UserError(f"{where} has both {column!r} and 'prompt': rename or remove 'prompt'")
         prompt = checked_prompt(row[column], where)
         return {"prompt": prompt, **{k: v for k, v in row.items() if k != column}}
+
+
+def _well_formed(value: Any) -> Any:
+    """The value with its texts' half surrogate pairs, which no tokenizer takes, as escapes."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode()
+    if isinstance(value, list):
+        return [_well_formed(each) for each in value]
+    if isinstance(value, dict):
+        return {_well_formed(key): _well_formed(each) for key, each in value.items()}
+    return value
 
 
 def _translated(reader: Reader, row: Row, where: str) -> Row:

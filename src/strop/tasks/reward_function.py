@@ -24,6 +24,13 @@ from strop.tasks.reward_source import find, parse
 from strop.tasks.scored import Rollouts, Scored, Unscored
 from strop.tasks.task import RewardSpec
 
+# Names of numbers that are the trainer's own.
+RESERVED = (
+    "step", "step_time", "num_tokens", "num_rollouts", "reward", "reward_std",
+    "frac_reward_zero_std", "entropy", "loss", "policy_loss", "grad_norm", "learning_rate",
+)  # fmt: skip
+RESERVED_BEGINNINGS = ("eval/", "timing_s/", "perf/", "loss/")
+
 
 @dataclass(frozen=True)
 class RewardFunction:
@@ -97,6 +104,11 @@ class RewardFunction:
         num_rows = len(rollouts.rows)
 
         def log_metric(name: str, value: float) -> None:
+            if str(name) in RESERVED or str(name).startswith(RESERVED_BEGINNINGS):
+                raise UserError(
+                    f"reward {self.spec.source} called log_metric({name!r}): the trainer logs a "
+                    "number of that name itself; take another"
+                )
             scored.metrics[str(name)] = float(value)
 
         def log_extra(column: str, values: Sequence[Any]) -> None:

@@ -74,12 +74,14 @@ class Record:
                 folder.rmdir()
 
     def cut_after(self, step: int) -> None:
-        """Forget everything that was written of later steps. Raises RunStopped on a full disk."""
+        """Forget everything that was written of later steps.
+
+        Raises RunStopped on a full disk, UserError for damaged lines of the steps before.
+        """
         try:
+            kept = _lines_until(self.metrics_path, step)
             if self.metrics_path.exists():
-                kept = [line for line in _lines(self.metrics_path) if line["step"] <= step]
-                text = "".join(json.dumps(line) + "\n" for line in kept)
-                write_whole(self.metrics_path, text)
+                write_whole(self.metrics_path, b"".join(line + b"\n" for line in kept).decode())
             for path in self.rollouts.glob("step-*"):
                 number = path.stem.removeprefix("step-")
                 if path.suffix == ".unfinished" or (number.isdigit() and int(number) > step):
@@ -91,7 +93,7 @@ class Record:
         """Whether the step's line is there."""
         if not self.metrics_path.exists():
             return False
-        return any(line["step"] == step for line in _lines(self.metrics_path))
+        return any(line["step"] == step for line in read_metrics(self.folder))
 
     def metrics(self, step: int, values: dict[str, float]) -> None:
         """Append the step's line; a number that is not finite becomes null."""
@@ -127,11 +129,11 @@ def rollout_table(step: int, batch: Batch, services: RunServices) -> pa.Table:
         "step": [step] * batch.size("B"),
         "uid": uid_B.tolist(),
         "draw": batch["draw_P"][batch["group_B"]].tolist(),
-        "prompt": [p if isinstance(p, str) else json.dumps(p) for p in prompts],
-        "completion": completions,
+        "prompt": [_text(p) if isinstance(p, str) else json.dumps(p) for p in prompts],
+        "completion": [_text(completion) for completion in completions],
         "reward": batch["reward_B"].tolist(),
         **{
-            f"reward/{name}": [None if v != v else v for v in column.tolist()]
+            f"reward/{_text(name)}": [None if v != v else v for v in column.tolist()]
             for name, column in _components(batch, services)
         },
         "advantage": batch["advantage_B"].tolist(),
@@ -142,7 +144,7 @@ def rollout_table(step: int, batch: Batch, services: RunServices) -> pa.Table:
     }
     rollouts = batch["rollout_uid_B"].tolist()
     for name, values in services.log.logged.items():
-        free = name if name not in columns else f"extra/{name}"
+        free = _text(name) if _text(name) not in columns else f"extra/{_text(name)}"
         columns[free] = _arrow([values.get(rollout) for rollout in rollouts])
     return pa.table(columns)
 
@@ -156,10 +158,16 @@ def _components(batch: Batch, services: RunServices) -> list[tuple[str, Any]]:
 
 def _arrow(values: list[Any]) -> pa.Array:
     """What rewards logged as a column: plain values of one kind, all else as JSON text."""
+    values = [_text(v) if isinstance(v, str) else v for v in values]
     if all(v is None or isinstance(v, str | int | float) for v in values):
         with contextlib.suppress(pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
             return pa.array(values)
     return pa.array([None if v is None else json.dumps(v) for v in values])
+
+
+def _text(text: str) -> str:
+    """The text with half surrogate pairs, which UTF-8 cannot hold, as escapes."""
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def write_whole(path: Path, text: str) -> None:
@@ -173,22 +181,53 @@ def write_whole(path: Path, text: str) -> None:
 
 
 def read_metrics(folder: Path) -> list[dict[str, Any]]:
-    """All complete lines of a run's metrics. Raises UserError when the folder is not a run."""
+    """The lines of a run's metrics; a last one that is just being written is left out.
+
+    Raises UserError when the folder is not a run, and for a line that is none of metrics.
+    """
     path = folder / "metrics.jsonl"
     if not path.is_file():
         raise UserError(f"{folder} is not a run: it has no metrics.jsonl")
-    return _lines(path)
+    whole, _, rest = path.read_bytes().rpartition(b"\n")
+    lines = [*(whole.split(b"\n") if whole else ()), *([rest] if _parsed(rest) else ())]
+    return [_values(path, number, line) for number, line in enumerate(lines, 1)]
 
 
-def _lines(path: Path) -> list[dict[str, Any]]:
-    """The complete lines of a metrics file."""
-    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-    return [found for line in lines if (found := _parsed(line)) is not None]
+def _lines_until(path: Path, step: int) -> list[bytes]:
+    """The lines up to that of `step`; whatever stands behind it may be damaged.
+
+    Raises UserError for a damaged line before it, and when the file ends before it.
+    """
+    lines = path.read_bytes().split(b"\n") if path.exists() else []
+    if step == 0:  # perhaps a validation before training
+        return [line for line in lines[:1] if (_parsed(line) or {}).get("step") == 0]
+    for number, line in enumerate(lines, 1):
+        if number == len(lines) and not line:
+            break
+        if (found := _values(path, number, line)["step"]) >= step:
+            return lines[: number - (found > step)]
+    raise UserError(
+        f"{path} ends before step {step}, that of the checkpoint: put the whole file back, or go "
+        "on from an earlier checkpoint with --step"
+    )
 
 
-def _parsed(line: str) -> dict[str, Any] | None:
-    """The line's values; None for a line that a kill cut short."""
+def _values(path: Path, number: int, line: bytes) -> dict[str, Any]:
+    """What a line holds. Raises UserError, naming it."""
+    found = _parsed(line)
+    if found is None:
+        raise UserError(
+            f"{path}, line {number} is no line of metrics (an object with a whole `step`): mend "
+            "it, or remove it to go on without it"
+        )
+    return found
+
+
+def _parsed(line: bytes) -> dict[str, Any] | None:
+    """The line's values; None for what is no line of metrics."""
     try:
-        return json.loads(line)
-    except json.JSONDecodeError:
+        found = json.loads(line.decode())
+    except (ValueError, RecursionError):  # not UTF-8, not JSON
         return None
+    whole = isinstance(found, dict) and type(found.get("step")) is int
+    return found if whole else None
