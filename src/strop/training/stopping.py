@@ -1,6 +1,7 @@
 """What Ctrl-C, a preemption (SIGTERM) and a lost terminal (SIGHUP) do to a run."""
 
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -39,14 +40,14 @@ def asking_first(ask: Callable[[], None]) -> Iterator[None]:
 @contextmanager
 def _handled(handle: Callable[[int, Any], None]) -> Iterator[None]:
     """Inside, the three signals call `handle`; a hang-up under nohup stays ignored."""
+    handled: tuple[int, ...] = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    if threading.current_thread() is not threading.main_thread():
+        handled = ()  # only the main thread may: its owner decides what an interrupt means
     before: dict[int, Any] = {}
-    try:
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            ignored = signal.getsignal(number) is signal.SIG_IGN
-            if number == signal.SIGINT or not ignored:
-                before[number] = signal.signal(number, handle)
-    except ValueError:  # not the main thread: the caller decides what an interrupt means
-        pass
+    for number in handled:
+        ignored = signal.getsignal(number) is signal.SIG_IGN
+        if number == signal.SIGINT or not ignored:
+            before[number] = signal.signal(number, handle)
     try:
         yield
     finally:
