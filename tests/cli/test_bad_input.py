@@ -216,7 +216,9 @@ def test_resume_of_swapped_weights(strop, run, tmp_path):
     folder = tmp_path / "run"
     shutil.copytree(run, folder)
     other = save_model(tmp_path / "other", hidden=16)
-    shutil.copy(other / "config.json", folder / "checkpoints/step-000001/config.json")
+    place = folder / "checkpoints/step-000001"
+    shutil.copy(other / "config.json", place / "config.json")
+    (place / "files.json").unlink()  # as one that was written before there were sums
     said = strop("train", "--resume", folder, "training.steps=2")
     assert said.code == 2
     assert "hidden_size 16, the model has 32" in said.err
