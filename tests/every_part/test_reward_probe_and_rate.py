@@ -18,8 +18,10 @@ SIZES = (4, 3, 2)
 
 
 def written(place, batch, seed=0):
-    """What the part writes, by column."""
+    """What the part writes, by column; a rate gives one number, which no batch holds."""
     outcome = place.call(batch, seed=seed)
+    if parts.kind_of(place.use.part) == "rate":
+        return {"lr_scale": torch.as_tensor(outcome.value)}
     after = parts.write(batch, place.use, outcome)
     return {name: torch.as_tensor(after[name]) for name in parts.writes(place.use)}
 
