@@ -77,9 +77,16 @@ def test_an_interrupt_ends_the_step_saves_and_says_how_to_go_on(number, lab, unb
     assert "Traceback" not in said
     assert "failed" not in said  # the grader's process does not hear the interrupt
     assert [p.name for p in (folder / "checkpoints").iterdir()] == [f"step-{done:06d}"]
+    assert (folder / "report.html").stat().st_size > 100_000
     process = launch(["train", "--resume", folder], output)
     process.join()
     assert process.exitcode == 0, output.read_text()
+    assert without_times(folder) == unbroken
+    (folder / "report.html").unlink()  # as if it had been killed before the report
+    process = launch(["train", "--resume", folder], output)
+    process.join()
+    assert process.exitcode == 0, output.read_text()
+    assert (folder / "report.html").stat().st_size > 100_000
     assert without_times(folder) == unbroken
 
 

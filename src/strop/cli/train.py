@@ -184,6 +184,7 @@ def _begin_in(folder: Path, settings: Any, quiet: bool) -> None:
 
 def _go_on(folder: Path, changes: list[str], step: int, quiet: bool) -> None:
     """The rest of a run, perhaps with more steps than it was started with."""
+    from strop.report.page import write_report
     from strop.training import config, loop
 
     if not (folder / "config.toml").is_file():
@@ -200,7 +201,10 @@ def _go_on(folder: Path, changes: list[str], step: int, quiet: bool) -> None:
         settings = config.make(config.override(settings.model_dump(), changes))
     run = loop.resume(settings, folder, step)
     if run.finished:
-        run.close()
+        try:
+            write_report([folder], folder / "report.html")  # perhaps a kill came before it
+        finally:
+            run.close()
         print(
             f"{folder} is complete: {run.done} steps. More of them: "
             f"strop train --resume {folder} training.steps={2 * run.done}"
@@ -210,7 +214,10 @@ def _go_on(folder: Path, changes: list[str], step: int, quiet: bool) -> None:
 
 
 def _run(run: Any, quiet: bool) -> None:
-    """All remaining steps, with progress; then the report. Raises typer.Exit after Ctrl-C."""
+    """All remaining steps, with progress; then the report, after Ctrl-C too.
+
+    Raises typer.Exit then.
+    """
     from strop.cli.progress import Progress
     from strop.evaluation.validate import validator
     from strop.report.page import write_report
@@ -231,6 +238,8 @@ def _run(run: Any, quiet: bool) -> None:
         run.close()
     if not run.finished:
         watcher.note(f"stopped after step {run.done}. {again}")
+        if run.record.metrics_path.exists():
+            write_report([folder], folder / "report.html")
         raise typer.Exit(130)
     write_report([folder], folder / "report.html")
     watcher.finish(run)

@@ -125,9 +125,9 @@ def resume(config: RunConfig, folder: Path, step: int = 0) -> Run:
                 f"{folder} has done {run.done} steps, training.steps is {config.training.steps}: "
                 "give more"
             )
+        run.record.cut_after(run.done)  # first: it may refuse
         checkpoint.forget_after(run.checkpoints, run.done)
         checkpoint.prune(run.checkpoints, config.training.keep_checkpoints)
-        run.record.cut_after(run.done)
         run.record.write_config(config.to_toml())
     except BaseException:
         run.close()
