@@ -186,3 +186,26 @@ def test_a_damaged_checkpoint_is_named(cut, runner):
     place.write_bytes(place.read_bytes()[:100])
     with pytest.raises(UserError, match="step-000002 cannot be read"):
         runner.resume(cut)
+
+
+@pytest.mark.parametrize("change", ["order", "text", "column", "fewer"])
+def test_other_data_is_refused(change, lab, runner, tmp_path):
+    data, folder = tmp_path / "own.jsonl", tmp_path / "run"
+    data.write_text(lab.data.read_text())
+    raw = lab.raw(data={"files": [str(data)]})
+    runner.go(runner.start(raw, folder), lambda run: setattr(run, "stop_asked", True))
+    lines = data.read_text().splitlines()
+    other = {
+        "order": [lines[1], lines[0], *lines[2:]],
+        "text": [*lines[:-1], lines[-1].replace("1", "2")],
+        "column": [line.replace("answer", "reply") for line in lines],
+        "fewer": lines[:-1],
+    }[change]
+    data.write_text("\n".join(other))
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    with pytest.raises(UserError, match=r"data is not what .* was started with: \d+ rows now"):
+        runner.resume(folder)
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+    data.write_text("\n".join(lines) + "\n")
+    runner.go(runner.resume(folder))
+    assert [line["step"] for line in without_times(folder)] == [1, 2, 3]

@@ -13,6 +13,7 @@ from strop.errors import RunStopped, UserError
 from strop.step import Stepped, train_step
 from strop.training import checkpoint
 from strop.training.config import RunConfig
+from strop.training.fingerprint import check_same, fingerprint
 from strop.training.models import Loaded
 from strop.training.policy import check_finite
 from strop.training.record import Record, read_metrics
@@ -95,7 +96,7 @@ def start(config: RunConfig, folder: Path) -> Run:
     record.check_free()
     run = _prepare(config.complete(), record)
     try:
-        run.record.create(run.config.to_toml())
+        run.record.create(run.config.to_toml(), fingerprint(run.world.services.task))
     except BaseException:
         run.close()
         raise
@@ -106,7 +107,8 @@ def resume(config: RunConfig, folder: Path, step: int = 0) -> Run:
     """The run in `folder` at its newest checkpoint, or that of `step`; what is later is cut off.
 
     `config` is the run's own, or the same with more steps and other intervals, which is then
-    written down. Raises UserError for fewer steps than are done, and while another process runs it.
+    written down. Raises UserError for fewer steps than are done, for other data, and while another
+    process runs it.
     """
     record = Record(folder)
     record.lock.take()
@@ -116,6 +118,7 @@ def resume(config: RunConfig, folder: Path, step: int = 0) -> Run:
         record.lock.free()
         raise
     try:
+        check_same(folder, fingerprint(run.world.services.task))
         if step or checkpoint.complete(run.checkpoints):
             place = checkpoint.at(run.checkpoints, step)
             with checkpoint.naming_the_one_before(place):

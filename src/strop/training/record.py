@@ -17,6 +17,7 @@ import torch
 
 from strop.batch import Batch
 from strop.errors import RunStopped, UserError
+from strop.training.fingerprint import NAME as FINGERPRINT
 from strop.training.lock import Lock
 from strop.training.services.run import RunServices
 
@@ -30,8 +31,8 @@ class Record:
         self.rollouts = folder / "rollouts"
         self.lock = Lock(folder)
 
-    def create(self, config: str) -> None:
-        """A new folder with its configuration, locked.
+    def create(self, config: str, data: dict[str, Any]) -> None:
+        """A new folder with its configuration and the fingerprint of its data, locked.
 
         Raises UserError when a run is there already, or another process is about to begin one.
         """
@@ -43,6 +44,10 @@ class Record:
         try:
             self.check_free()
             self.write_config(config)
+            write_whole(self.folder / FINGERPRINT, json.dumps(data))
+        except OSError as error:
+            self.lock.free()
+            raise UserError(f"cannot write to {self.folder}: {error.strerror}") from error
         except BaseException:
             self.lock.free()
             raise
@@ -67,7 +72,7 @@ class Record:
 
     def discard(self) -> None:
         """Take away what `create` made and the first lines, of a run that never took a step."""
-        for name in ("config.toml", "metrics.jsonl"):
+        for name in ("config.toml", "metrics.jsonl", FINGERPRINT):
             (self.folder / name).unlink(missing_ok=True)
         for folder in (self.rollouts, self.folder):
             if folder.is_dir() and not any(folder.iterdir()):

@@ -1,0 +1,50 @@
+"""A run's data by number and sum of its rows, so that it does not go on over other data unseen."""
+
+import json
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from strop.errors import UserError
+from strop.tasks.task import Prompt, Task
+
+NAME = "data.json"
+
+
+def fingerprint(task: Task) -> dict[str, dict[str, int]]:
+    """Of each split that a run reads, in its order."""
+    splits = {"train": task.train, "validation": task.validation}
+    return {name: {"rows": len(rows), "crc32": _crc(rows)} for name, rows in splits.items()}
+
+
+def check_same(folder: Path, now: dict[str, dict[str, int]]) -> None:
+    """Raise UserError when the run in `folder` was started over other data."""
+    path = folder / NAME
+    if not path.exists():  # started before runs had it
+        return
+    try:
+        then = json.loads(path.read_text(encoding="utf-8"))
+        wrong = [name for name in now if then[name] != now[name]]
+        rows = {name: int(then[name]["rows"]) for name in now}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{path} cannot be read: put it back, or remove it to go on") from error
+    for name in wrong:
+        raise UserError(
+            f"the {name} data is not what {folder} was started with: {now[name]['rows']} rows now, "
+            f"{rows[name]} then, and their text or order differs; give the same data, or begin a "
+            "new run"
+        )
+
+
+def _crc(prompts: Sequence[Prompt]) -> int:
+    crc = 0
+    for prompt in prompts:
+        row = [prompt.uid, prompt.prompt, dict(prompt.columns)]
+        crc = zlib.crc32(json.dumps(row, default=_plain).encode(), crc)
+    return crc
+
+
+def _plain(value: Any) -> str:
+    """Other than JSON: bytes by their digits, all else by its kind."""
+    return value.hex() if isinstance(value, bytes) else type(value).__name__
