@@ -83,12 +83,10 @@ class TableEngine(Engine):
         row = self._row(id)
         if row.status == "ended":
             self.repeats.append(Event(id, (), (), self.version, ended=row.events[-1].ended))
-        elif row.status == "paused":
-            num_tokens = len(row.request.ids) + len(row.new)
-            row.request = resumed(id, row.request, num_tokens, changes)
-            row.status, row.since_pause = "running", 0
         else:
-            raise UserError(f"request {id} is not paused")
+            num_tokens = len(row.request.ids) + len(row.new)
+            row.request = resumed(id, row.status, row.request, num_tokens, changes)
+            row.status, row.since_pause = "running", 0
 
     def abort(self, id: int) -> Finished:
         row = self._row(id)

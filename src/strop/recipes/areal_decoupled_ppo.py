@@ -88,8 +88,7 @@ def areal_decoupled_ppo(
     algorithm = with_policy(algorithm, objective=Use(clip), ratio=Use(ratio), correction=Use(weigh))
     if action != "mask":
         return algorithm
-    drop = _drop(level, metric, agg, upper, lower)
-    return with_policy(algorithm, on=Use(drop, REJECTING))
+    return with_policy(algorithm, on=Use(_drop(level, metric, agg, upper, lower), REJECTING))
 
 
 def _check(**chosen: str) -> None:

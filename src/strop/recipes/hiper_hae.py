@@ -95,11 +95,14 @@ def hiper_hae(
             Use(SpreadOverSpans(normalize)),
         ),
         selection=(Use(KeepMarkedTokens()),),
-        terms=(
-            *(term for term in algorithm.terms if term.learner == "policy"),
-            *(_regress(level, clip_value, aggregation) for level in LEVELS),
-        ),
+        terms=_terms(algorithm, clip_value, aggregation),
     )
+
+
+def _terms(algorithm: Algorithm, clip_value: float, aggregation: str) -> tuple[Term, ...]:
+    """The policy's terms of gae, and one for each of the three heads in place of its critic's."""
+    policys = [term for term in algorithm.terms if term.learner == "policy"]
+    return (*policys, *(_regress(level, clip_value, aggregation) for level in LEVELS))
 
 
 def _credit(gamma: float, lam: float, lam_seg: float, bootstrap_truncated: bool) -> tuple[Use, Use]:

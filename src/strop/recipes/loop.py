@@ -81,12 +81,9 @@ def loop(
     scale = (Use(DivideByGroupStd(0.0, std, floor=std_floor)),) if normalize_std else ()
     centre = Use(SubtractGroupMean(singleton, leave_one_out=BASELINES[baseline]))
     clip = ClipBothSides(clip_low=1 - 1 / (1 + clip_eps), clip_high=clip_eps)
-    term = Term(
-        "policy",
-        objective=Use(clip if clipping else FollowAdvantage()),
-        ratio=Use(RATIOS[level]) if clipping else None,
-        average=Use(AveragePerSequence(num_rollouts=minibatch_size)),
-    )
+    objective = Use(clip if clipping else FollowAdvantage())
+    average = Use(AveragePerSequence(num_rollouts=minibatch_size))
+    term = Term("policy", objective, average, Use(RATIOS[level]) if clipping else None)
     return dataclasses.replace(
         rloo(**parent),
         advantage=(*scale, centre, Use(SpreadEvenly())),

@@ -66,8 +66,7 @@ def mars(
     Differs from the paper: 1. the variant "code" centres rewards, whitens them over tokens and the
     advantages again, and takes the mean over distinct values, without the 0 of padded rows; 2. one
     kind of game a run (there one mean a game); 3. sampled at temperature 1 (0.6, top_p 0.99, top_k
-    100 there); 4. no running means and no lopsided clip of rewards. The average is its code's:
-    what is called seq-mean-token-sum there is a mean over an answer's tokens.
+    100 there); 4. no running means, no lopsided clip. The average is its code's: a mean per answer.
     Try: variant ("code"), advantage_clip (4), rollout.temperature, num_prompts (192).
     """
     if variant not in VARIANTS:
@@ -77,9 +76,7 @@ def mars(
     whitens = _switch("whiten_advantages", whiten_advantages, variant)
     _check_norms(norm, advantage_norm)
     if white and variant == "paper":
-        raise UserError(
-            'recipe mars: whiten_rewards needs variant="code", whose rewards lie on tokens'
-        )
+        raise UserError('mars: whiten_rewards needs variant="code", whose rewards lie on tokens')
     first = [Use(CentreTurns("player", scale=NORMS[norm]), REWARD)] if norm != "none" else []
     credit = _of_tokens if variant == "code" else _of_turns
     last = [Use(WhitenOverBatchTokens())] if whitens else []

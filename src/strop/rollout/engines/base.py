@@ -204,8 +204,12 @@ def forked(
     return request.changed({"ids": ids, "max_tokens": left, **changes})
 
 
-def resumed(id: int, request: Request, num_tokens: int, changes: Mapping[str, Any]) -> Request:
+def resumed(
+    id: int, status: str, request: Request, num_tokens: int, changes: Mapping[str, Any]
+) -> Request:
     """What `Engine.resume` goes on with, of the paused request `id` of so many tokens by now."""
+    if status != "paused":
+        raise UserError(f"request {id} is not paused; wait for its event before resuming it")
     if "ids" in changes:
         raise UserError("resume keeps the tokens; leave `ids` out of changes, or fork")
     request = request.changed(changes)

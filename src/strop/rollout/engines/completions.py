@@ -142,9 +142,7 @@ class CompletionsEngine(Engine):
         if row.status == "ended":
             self.events.append(Event(id, (), (), self.version, ended=row.events[-1].ended))
             return
-        if row.status != "paused":
-            raise UserError(f"request {id} is not paused; wait for its event before resuming it")
-        request = resumed(id, row.request, len(row.tokens), changes)
+        request = resumed(id, row.status, row.request, len(row.tokens), changes)
         row.request, row.full = request, self._check(request)
         self._start(row)
 

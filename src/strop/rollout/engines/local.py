@@ -97,9 +97,7 @@ class LocalEngine(Engine):
         if row.status == "ended":
             self.events.append(Event(id, (), (), self.version, ended=row.events[-1].ended))
             return
-        if row.status != "paused":
-            raise UserError(f"request {id} is not paused; wait for its event before resuming it")
-        request = resumed(id, row.request, len(row.tokens), changes)
+        request = resumed(id, row.status, row.request, len(row.tokens), changes)
         self._check(request)
         row.request = request
         self._set_pause(row)
