@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -68,3 +69,33 @@ def tiny(
         torch.manual_seed(seed)
         model = AutoModelForCausalLM.from_config(config, attn_implementation=attention)
     return model.to(dtype).eval()
+
+
+def from_table(table: Sequence[Sequence[float]], context: int = 64) -> Any:
+    """A model with exactly these next-token probabilities, a row for each last token.
+
+    Attention and MLP add zeros, so the logits are a table's line whatever else is in a batch; the
+    cache is filled as in any other model.
+    """
+    number = len(table)
+    config = LlamaConfig(
+        vocab_size=number,
+        hidden_size=number,
+        intermediate_size=4,
+        num_hidden_layers=1,
+        num_attention_heads=1,
+        num_key_value_heads=1,
+        head_dim=2,
+        max_position_embeddings=context,
+        rms_norm_eps=0.0,
+        tie_word_embeddings=False,
+    )
+    model = AutoModelForCausalLM.from_config(config, attn_implementation="sdpa").double().eval()
+    log = torch.tensor(table, dtype=torch.float64).log().clamp(min=-1e30)  # 0 times it stays 0
+    with torch.no_grad():
+        for layer in model.model.layers:
+            layer.self_attn.o_proj.weight.zero_()
+            layer.mlp.down_proj.weight.zero_()
+        model.model.embed_tokens.weight.copy_(torch.eye(number))
+        model.lm_head.weight.copy_(log.T / number**0.5)  # the norm of a unit vector is so long
+    return model

@@ -88,6 +88,20 @@ def test_scores_of_a_checkpoint_are_of_its_weights_whatever_the_age(lab, runner,
         assert type(subject.engine) is LocalEngine
 
 
+def test_a_cache_with_less_room_gives_the_same_run(lab, runner, tmp_path):
+    """Eight answers to prompts of four tokens, ten tokens each at most; three of ten fit."""
+    runner.whole(with_engine(lab), tmp_path / "whole")
+    with pytest.raises(UserError, match=r"cache_tokens is 9, but .* come to (\d+) tokens: raise"):
+        runner.whole(with_engine(lab, cache_tokens=9), tmp_path / "none")
+    run = runner.whole(with_engine(lab, cache_tokens=30), tmp_path / "bounded")
+    cache = run.world.engine.slots.cache
+    assert cache.max_tokens == 30
+    assert 0 < cache.lines * cache.places <= 30
+    a, b = (without_times(tmp_path / name) for name in ("whole", "bounded"))
+    for one, other in zip(a, b, strict=True):
+        assert one == pytest.approx(other, rel=1e-4, abs=1e-6, nan_ok=True)
+
+
 @pytest.mark.parametrize(("before", "after"), [(1, 0), (0, 1)])
 def test_a_checkpoint_of_an_engine_with_other_weights_is_refused(
     before, after, lab, runner, tmp_path

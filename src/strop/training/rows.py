@@ -60,6 +60,19 @@ def longest_given(rollout: Any, prompts: Sequence[Prompt], loaded: Loaded) -> in
     )  # fmt: skip
 
 
+def longest_sampled(config: RunConfig, services: "RunServices", rollout: Any) -> int:
+    """Tokens of the longest prompt with its answer that the engine is asked for; 0 where none is.
+
+    What an environment says between actions is not counted: it is not known before.
+    """
+    task, evaluation, limits = services.task, config.evaluation, services.limits
+    validated = task.validation[: evaluation.max_prompts if evaluation.every else 0]
+    asked = (*(() if rollout.given else task.train), *validated)
+    prompts = (len(services.texts.prompt_ids(prompt.uid)) for prompt in asked)
+    longest = max(prompts, default=-limits.episode_tokens)
+    return min(longest + limits.episode_tokens, limits.context_tokens)
+
+
 def settle(config: RunConfig, services: "RunServices", rollout: Any) -> None:
     """Find a row that the run cannot take before step 1, or leave it out where that is asked for.
 

@@ -191,6 +191,7 @@ def make_world(config: RunConfig, algorithm: Algorithm, loaded: Loaded, task: Ta
     services = make_services(config, loaded, task, rollout, longest)
     try:
         rows.settle(config, services, rollout)
+        config.engine.check_longest(rows.longest_sampled(config, services, rollout))
         return _world(config, algorithm, loaded, services)
     except BaseException:
         services.close()

@@ -144,6 +144,14 @@ def test_the_cache_is_that_of_the_engine(tmp_path: Path, prompt: int, answer: in
     assert found["kv_cache"] == held[-1]
 
 
+def test_a_bound_on_the_cache_counts(lab: Lab) -> None:
+    _, count, found = estimated(config.make(lab.raw()), 6, 6)
+    assert count["slots"] * count["places"] == 8 * 64
+    for bound, expected in ((256, found["kv_cache"] // 2), (10_000, found["kv_cache"])):
+        bounded = config.make(lab.raw(engine={"cache_tokens": bound}))
+        assert estimated(bounded, 6, 6)[2]["kv_cache"] == expected
+
+
 @pytest.mark.parametrize("targets", [(), ("c_attn",)])
 def test_adapters_are_counted_where_peft_puts_them(targets: tuple[str, ...]) -> None:
     shape = {"vocab_size": 24, "n_embd": 16, "n_layer": 2, "n_head": 4, "n_positions": 64}

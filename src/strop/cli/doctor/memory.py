@@ -14,7 +14,8 @@ FORMULAS = {
     "held": "with engine.staleness trained * b for the engine's copy, (staleness + 1) times it in "
     "main memory; o in place of b with adapters",
     "gradients": "trained * o, and vocabulary * hidden * o once more; not that with adapters",
-    "kv_cache": "slots * places * layers * 2 * kv heads * head size * b",
+    "kv_cache": "slots * places * layers * 2 * kv heads * head size * b; with engine.cache_tokens "
+    "no more than these in place of slots * places",
     "drawing": "slots * vocabulary * (24 + b)",
     "head": "buffers * min(128 MiB, tokens * vocabulary * o)",
     "activations": "tokens * (layers * layer + 4 * o * hidden); with gradient checkpointing "
@@ -26,7 +27,7 @@ COUNTS = {
     "b": "bytes of a weight",
     "o": "bytes of a number in the optimiser and where rounding hurts",
     "slots": "min(training.num_slots, answers of a step or of a validation)",
-    "places": "prompt + max_tokens and room to grow, up to 1.5 times as many; at least 64",
+    "places": "prompt + max_tokens and room to grow, an eighth and up to 64 more",
     "tokens": "min(training.token_budget, answers of a step * (prompt + max_tokens))",
     "buffers": "1, and 1 more each for an entropy or distribution term, a soft cap, a reference's "
     "distribution",
@@ -148,7 +149,9 @@ def estimate(settings: Any, shape: Shape, count: dict[str, int], device: str) ->
         kept = count["layer"] + (shape.layers - 1) * b * shape.hidden
     head = count["buffers"] * min(128 * MIB, tokens * shape.vocabulary * o)
     activations = tokens * (kept + 4 * o * shape.hidden)
-    cache = slots * count["places"] * shape.layers * 2 * shape.kv_heads * b
+    cached = slots * count["places"]
+    cached = min(cached, getattr(settings.engine, "cache_tokens", 0) or cached)
+    cache = cached * shape.layers * 2 * shape.kv_heads * b
     beside, in_memory = settings.engine.copies()
     copies = beside + (in_memory if device == "cpu" else 0)
     reads_reference = {"logp_ref_T", "logq_ref_TV"} & algorithm.reads()
@@ -185,9 +188,11 @@ def peaks(parts: dict[str, int], device: str) -> tuple[int, int]:
 
 def _places(prompt_tokens: int, longest: int) -> int:
     """Places of a slot of the cache, which grows as `SlotCache.reserve` lets it."""
-    places = max(64, 3 * prompt_tokens // 2 + 1)
+    from strop.rollout.engines.cache import roomy
+
+    places = roomy(prompt_tokens)
     while places < longest:  # the last token is drawn and not read again
-        places = 3 * places // 2 + 1
+        places = roomy(places)
     return places
 
 

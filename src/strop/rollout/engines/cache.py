@@ -69,36 +69,60 @@ class SlotLayer(CacheLayerMixin):
         return -1
 
 
+BLOCK = 64  # places that a slot grows by, at least
+
+
+def roomy(length: int) -> int:
+    """Places of a slot that is made for `length` tokens: some more, so that growing stays rare."""
+    return -(-(length + 1 + length // 8) // BLOCK) * BLOCK
+
+
 class SlotCache(Cache):
     """Slots of a growing number of places; set `span` before each forward pass.
 
-    The last place is never read: padding of shorter rows is written there.
+    The last place is never read: padding of shorter rows is written there. max_tokens: most places
+    of all slots together; None: no bound.
     """
 
-    def __init__(self, num_layers: int, num_slots: int, device: torch.device) -> None:
+    def __init__(
+        self, num_layers: int, num_slots: int, device: torch.device, max_tokens: int | None = None
+    ) -> None:
         super().__init__(layers=[SlotLayer(self) for _ in range(num_layers)])
         self.num_slots = num_slots
+        self.max_tokens = max_tokens
         self.lines = 0  # slots that have memory
         self.places = 0
         self.line_numbers = torch.arange(num_slots, device=device)
         self.span = Span(slice(0, 0), self.line_numbers[:0], 0)
 
-    def reserve(self, length: int, lines: int = 0) -> None:
+    def reserve(self, length: int, lines: int) -> None:
         """Make room for `length` tokens (and the spare place) in the first `lines` slots.
 
-        Places grow by half as much again, slots to twice as many, so that growing stays rare.
+        length: at least of the longest row that is to stay; rows behind `lines` may lose theirs.
+        There must be room for so much within `max_tokens`.
         """
         if length < self.places and lines <= self.lines:
             return
-        if length >= self.places:
-            self.places = max(64, (3 * length) // 2 + 1)
+        longer = length >= self.places
+        places = roomy(length) if longer else self.places
+        wanted = lines if longer else max(lines, self.lines)
         if lines > self.lines:
-            self.lines = min(max(lines, 2 * self.lines), self.num_slots)
+            wanted = min(max(lines, self.lines + self.lines // 4), self.num_slots)
+        if self.max_tokens is not None:
+            wanted = lines if wanted * places > self.max_tokens else wanted
+            places = min(places, self.max_tokens // wanted)
+        assert places > length, "rows were let in for which there is no room"
+        self._move(wanted, places)
+
+    def _move(self, lines: int, places: int) -> None:
+        """Give every layer stores of this size, with what there was as far as it fits."""
+        kept_lines, kept_places = min(lines, self.lines), min(places, self.places)
+        self.lines, self.places = lines, places
         for layer in self.live_layers():
             for name in ("keys", "values"):
                 old = getattr(layer, name)
-                new = old.new_zeros(self.lines, old.shape[1], self.places, old.shape[3])
-                new[: old.shape[0], :, : old.shape[2]] = old
+                new = old.new_zeros(lines, old.shape[1], places, old.shape[3])
+                new[:kept_lines, :, :kept_places] = old[:kept_lines, :, :kept_places]
                 setattr(layer, name, new)
 
     def shrink(self, num_bytes: int) -> None:

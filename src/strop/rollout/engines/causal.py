@@ -27,11 +27,13 @@ class Part(NamedTuple):
 class CachedModel:
     """The module as it is (never copied), its attention masks and its cache in slots.
 
+    max_cached: most tokens in the cache; None: no bound. Who calls reserves room in `cache` first.
+
     Raises UserError when the model's architecture can't be cached in slots: a short decode is
     compared with a plain forward pass once, here.
     """
 
-    def __init__(self, model: Any, num_slots: int) -> None:
+    def __init__(self, model: Any, num_slots: int, max_cached: int | None = None) -> None:
         config = model.config.get_text_config()
         self.model = model
         self.vocab_size: int = config.vocab_size
@@ -41,7 +43,7 @@ class CachedModel:
         self.attention = Attention(model)
         with torch.no_grad(), self.evaluating():
             self._check_against_plain_forward()
-        self.cache = SlotCache(self.num_layers, num_slots, self.device)
+        self.cache = SlotCache(self.num_layers, num_slots, self.device, max_cached)
 
     def forward(self, ids: Tensor, positions: Tensor, span: Span) -> Tensor:
         """Logits [N, V] of each row's last column; ids and positions [N, Q]."""
@@ -60,7 +62,6 @@ class CachedModel:
     def decode(self, tokens: Tensor, lengths: Tensor) -> Tensor:
         """Logits [N, V] after the newest tokens [N] of the first N slots; lengths count them."""
         used = int(lengths.max())
-        self.cache.reserve(used, len(lengths))
         positions = (lengths - 1)[:, None].to(self.device)
         return self.forward(
             tokens[:, None], positions, Span(slice(0, len(tokens)), positions, used)
@@ -85,7 +86,6 @@ class CachedModel:
         for line, part in enumerate(parts):
             ids[line, : part.end - part.start] = torch.tensor(part.tokens[part.start : part.end])
         used = int(end.max())
-        self.cache.reserve(used, max(part.slot for part in parts) + 1)
         place = start + torch.arange(ids.shape[1])
         write = torch.where(place < end, place, self.cache.places - 1).to(self.device)
         rows = torch.tensor([part.slot for part in parts], device=self.device)
@@ -124,6 +124,7 @@ class CachedModel:
         tokens = [index % self.vocab_size for index in range(3, 3 + length)]
         lengths = [length, max(length // 2, 1)]
         self.cache = SlotCache(self.num_layers, 2, self.device)
+        self.cache.reserve(length, 2)
         name = self.model.config.model_type
         try:
             self.fill([Part(i, tokens, 0, n - 1) for i, n in enumerate(lengths) if n > 1], 64)

@@ -48,8 +48,12 @@ class LocalEngine(Engine):
     prefill, forks copy their parent's cache. The module is used as it is, so a trainer may change
     its weights in place and then call load_weights(None, version).
 
+    Where the cache is bounded, rows are let in as far as it has room. One that grows beyond it
+    takes the place of the shortest, which wait and go on where they were, with the same tokens.
+
     decode: token ids -> text, for stop strings only; by default the tokenizer's.
     max_prefill_tokens: most tokens, padding included, that one prefill pass takes.
+    max_cached_tokens: most tokens that the cache has room for: slots times the longest row.
     """
 
     def __init__(
@@ -61,6 +65,7 @@ class LocalEngine(Engine):
         num_slots: int = 256,
         context_length: int | None = None,
         max_prefill_tokens: int = 8192,
+        max_cached_tokens: int | None = None,
         version: int = 0,
     ) -> None:
         if num_slots < 1:
@@ -69,7 +74,7 @@ class LocalEngine(Engine):
         self.capabilities = CAPABILITIES
         self.version = version
         self.parked: list[Event] = []
-        self.model = CachedModel(model, num_slots)
+        self.model = CachedModel(model, num_slots, max_cached_tokens)
         self.decode = decode or (tokenizer.decode if tokenizer is not None else None)
         self.vocab_size = self.model.vocab_size
         self.context_length = min(context_length or UNBOUNDED, self.model.context_length)
@@ -137,15 +142,9 @@ class LocalEngine(Engine):
         state: parameters by name, tied ones may be left out; None: the module's own weights were
         changed in place. Raises UserError when names are missing or unknown.
         """
-        running = np.flatnonzero(self.slots.table["running"]).tolist()
-        unread = [s for s in running if len(self.slots.row(s).tokens) < self._length(s)]
-        self.events += self.slots.report(unread, [""] * len(unread), self.version)
-        for slot in np.flatnonzero(self.slots.table["taken"])[::-1].tolist():
-            row = self.slots.row(slot)
+        self._suspend(np.flatnonzero(self.slots.table["running"]).tolist())
+        for slot in np.flatnonzero(self.slots.table["taken"]).tolist():
             self.slots.free(slot)
-            if row.status == "running":
-                row.status = "waiting"
-                self.waiting.appendleft(row)
         if state is not None:
             self.model.load(state)
         self.version = version
@@ -157,7 +156,7 @@ class LocalEngine(Engine):
                 self._admit()
             number = self.slots.compact()
             if number:
-                self._decode(number)
+                self._decode(self._make_room(number))
         events, self.events = self.events, []
         return events
 
@@ -179,6 +178,12 @@ class LocalEngine(Engine):
                 f"the prompt has {len(request.ids)} tokens, the context {self.context_length}; "
                 "shorten the prompt, at least one new token must fit"
             )
+        bound, most = self.slots.cache.max_tokens, self._limit(request)
+        if bound is not None and most > bound:
+            raise UserError(
+                f"a request may come to {most} tokens, and engine.cache_tokens gives room for "
+                f"{bound}: raise it, or lower rollout.max_tokens"
+            )
         for name in ("ids", "stop_ids"):
             ids = getattr(request, name)
             if ids and not (min(ids) >= 0 and max(ids) < self.vocab_size):
@@ -188,6 +193,9 @@ class LocalEngine(Engine):
                 )
         if request.stop_strings and self.decode is None:
             raise UserError("stop_strings need text; give the engine a tokenizer or `decode`")
+
+    def _limit(self, request: Request) -> int:
+        return min(len(request.ids) + request.max_tokens, self.context_length)
 
     def _find(self, id: int) -> Row:
         if id not in self.known:
@@ -217,6 +225,33 @@ class LocalEngine(Engine):
         elif row.slot >= 0:
             self.slots.free(row.slot)
 
+    def _suspend(self, slots: Sequence[int]) -> None:
+        """Report what running rows have drawn and take their slots; they wait before all others."""
+        unread = [s for s in slots if len(self.slots.row(s).tokens) < self._length(s)]
+        self.events += self.slots.report(unread, [""] * len(unread), self.version)
+        for slot in reversed(slots):
+            row = self.slots.row(slot)
+            self.slots.free(slot)
+            row.status = "waiting"
+            self.waiting.appendleft(row)
+
+    def _let_in(self, waiting: list[Row]) -> list[Row]:
+        """The first of these that the bound on the cache lets in."""
+        if self.slots.cache.max_tokens is None:
+            return waiting
+        sizes = ((len(row.tokens), self._limit(row.request)) for row in waiting)
+        return waiting[: self.slots.fitting(sizes)]
+
+    def _make_room(self, number: int) -> int:
+        """Let the cache have room for the running rows' next token; how many still run."""
+        slots = self.slots
+        if int(slots.table["length"][:number].max()) >= slots.cache.places:
+            if surplus := slots.surplus(number):
+                self._suspend(surplus)
+                number = slots.compact()
+            slots.grow(number)
+        return number
+
     def _admit(self) -> None:
         """Move waiting rows into free slots, with their cache filled but for the last token."""
         waiting = [row for row in self.waiting if row.status == "waiting"]
@@ -224,12 +259,19 @@ class LocalEngine(Engine):
         if resumed:
             self.slots.place(resumed, [row.slot for row in resumed], self.context_length)
             waiting = [row for row in waiting if row.slot < 0]
-        heirs = self._heirs(waiting)
-        others = [row for row in waiting if row.id not in heirs]
+        let_in = self._let_in(waiting)
+        heirs = self._heirs(let_in)
+        others = [row for row in let_in if row.id not in heirs]
         chosen = self.slots.choose(len(others))
-        self.waiting = deque(others[len(chosen) :])
-        waiting = [row for row in waiting if row.id in heirs] + others[: len(chosen)]
+        self.waiting = deque(others[len(chosen) :] + waiting[len(let_in) :])
+        waiting = [row for row in let_in if row.id in heirs] + others[: len(chosen)]
         slots = [*heirs.values(), *chosen]
+        if not slots:
+            return
+        lines, length = self.slots.extent()
+        self.slots.cache.reserve(
+            max(length, *(len(row.tokens) for row in waiting)), max(lines, *(s + 1 for s in slots))
+        )
         table = self.slots.table
         taken = np.flatnonzero(table["taken"])
         by_prompt = dict(zip(table["prompt"][taken].tolist(), taken.tolist(), strict=True))
@@ -255,8 +297,7 @@ class LocalEngine(Engine):
         for row, slot in zip(waiting, slots, strict=True):
             if row.id in heirs:
                 self.slots.row(slot).slot = -1
-        if slots:
-            self.slots.place(waiting, slots, self.context_length)
+        self.slots.place(waiting, slots, self.context_length)
 
     def _heirs(self, waiting: Sequence[Row]) -> dict[int, int]:
         """Forks by id with the slot of their ended parent, in which they go on without a copy.
@@ -286,9 +327,6 @@ class LocalEngine(Engine):
         """Copy what other slots hold, compute the rest of each row but for its last token."""
         if not fills:
             return
-        self.slots.cache.reserve(
-            max(len(fill.row.tokens) for fill in fills), max(fill.slot for fill in fills) + 1
-        )
         copies = [fill for fill in fills if fill.shared and fill.source != fill.slot]
         if copies:
             source = torch.tensor([fill.source for fill in copies], device=self.model.device)

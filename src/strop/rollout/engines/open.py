@@ -48,6 +48,9 @@ class EngineSettings(BaseModel):
     def check(self, num_steps: int) -> None:
         """Raise UserError for settings that make no sense in a run of so many steps."""
 
+    def check_longest(self, num_tokens: int) -> None:
+        """Raise UserError where a prompt with its answer, of so many tokens, could not be had."""
+
     def newest(self) -> "EngineSettings":
         """The settings of an engine that samples with the newest weights, for scores of them."""
         return self

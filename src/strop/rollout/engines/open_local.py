@@ -19,6 +19,12 @@ class LocalSettings(EngineSettings):
     staleness: int = Field(
         default=0, ge=0, description="steps that the sampling weights are behind those trained"
     )
+    cache_tokens: int = Field(
+        default=0,
+        ge=0,
+        le=2**40,
+        description="tokens that the cache has room for: sequences times the longest; 0: no bound",
+    )
 
     def check(self, num_steps: int) -> None:
         """Raise UserError for an age that no step of the run would see."""
@@ -26,6 +32,14 @@ class LocalSettings(EngineSettings):
             raise UserError(
                 f"engine.staleness is {self.staleness}, but the run has only {num_steps} steps: "
                 "none would see rollouts so old; give training.steps more"
+            )
+
+    def check_longest(self, num_tokens: int) -> None:
+        """Raise UserError where the cache could not hold one such sequence."""
+        if 0 < self.cache_tokens < num_tokens:
+            raise UserError(
+                f"engine.cache_tokens is {self.cache_tokens}, but a prompt with its answer may "
+                f"come to {num_tokens} tokens: raise it, or lower rollout.max_tokens"
             )
 
     def newest(self) -> EngineSettings:
@@ -38,7 +52,11 @@ class LocalSettings(EngineSettings):
 
     def open(self, model: Any, tokenizer: Any, *, num_slots: int, context_length: int) -> Engine:
         """The engine. Raises UserError when main memory has no room for the weights it holds."""
-        options: dict[str, Any] = {"num_slots": num_slots, "context_length": context_length}
+        options: dict[str, Any] = {
+            "num_slots": num_slots,
+            "context_length": context_length,
+            "max_cached_tokens": self.cache_tokens or None,
+        }
         if not self.staleness:
             return LocalEngine(model, tokenizer, **options)
         trained = [p for p in model.parameters() if p.requires_grad]

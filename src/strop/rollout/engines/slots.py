@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from strop.rollout.engines.base import Ended, Event, Request
-from strop.rollout.engines.cache import SlotCache
+from strop.rollout.engines.cache import BLOCK, SlotCache
 from strop.rollout.engines.sampling import ENTROPY, LOGP, LOGP_MODEL, TOKEN, TOP
 
 NEVER = 1 << 62
@@ -64,12 +64,16 @@ class Slots:
     def choose(self, number: int) -> list[int]:
         """Up to `number` slots to fill: free ones, then those of kept, then of paused rows."""
         chosen = np.flatnonzero(~self.table["taken"])[:number].tolist()
-        held = np.flatnonzero(self.table["taken"] & ~self.table["running"]).tolist()
-        held.sort(key=lambda slot: self.row(slot).status != "ended")
-        for slot in held[: number - len(chosen)]:
+        for slot in self.held()[: number - len(chosen)]:
             self.free(slot)
             chosen.append(slot)
         return chosen
+
+    def held(self) -> list[int]:
+        """Slots of kept and of paused rows, in the order in which they are given up."""
+        held = np.flatnonzero(self.table["taken"] & ~self.table["running"]).tolist()
+        held.sort(key=lambda slot: self.row(slot).status != "ended")
+        return held
 
     def row(self, slot: int) -> Row:
         row = self.rows[slot]
@@ -121,6 +125,81 @@ class Slots:
             for slot in tail[~swap].tolist():
                 self.rows[slot] = None
         return number
+
+    def pack(self) -> None:
+        """Move running rows to the first slots and held ones to those behind them."""
+        self.compact()
+        taken = self.table["taken"]
+        number = int(taken.sum())
+        holes = np.flatnonzero(~taken[:number])
+        tail = number + np.flatnonzero(taken[number:])
+        if len(holes):
+            self._move(tail, holes)
+            taken[tail] = False
+            for slot in tail.tolist():
+                self.rows[slot] = None
+
+    def fitting(self, sizes: Iterable[tuple[int, int]]) -> int:
+        """How many of these waiting rows, (tokens, limit) each, the cache's bound lets in.
+
+        They and the running rows have room to grow, so that none has to leave again soon.
+        """
+        most, number, chosen = self.cache.max_tokens, self.compact(), 0
+        assert most is not None
+        running = self.table[:number]
+        places = int(np.minimum(running["length"] + BLOCK, running["limit"]).max(initial=1))
+        for length, limit in sizes:
+            wider = max(places, min(length + BLOCK, limit))
+            together = number + chosen + 1
+            if together > len(self.rows) or (together > 1 and together * wider > most):
+                break
+            places, chosen = wider, chosen + 1
+        if chosen:
+            self._give_up_held(number + chosen, places)
+        return chosen
+
+    def surplus(self, number: int) -> list[int]:
+        """Slots of those of `number` running rows that have to leave so that the longest can grow.
+
+        They are the shortest, the cheapest to compute again, and of these the youngest.
+        """
+        if self.cache.max_tokens is None:
+            return []
+        running = self.table[:number]
+        over = max(number - self.cache.max_tokens // self._places_ahead(number), 0)
+        age = [-self.row(slot).id for slot in range(number)]
+        return sorted(np.lexsort((age, running["length"]))[:over].tolist())
+
+    def grow(self, number: int) -> None:
+        """Let the cache have room for the next token of `number` running rows."""
+        if self.cache.max_tokens is not None:
+            self._give_up_held(number, self._places_ahead(number))
+        lines, length = self.extent()
+        self.cache.reserve(length, lines)
+
+    def _places_ahead(self, number: int) -> int:
+        """Places for the next token of the longest row and some more, so that growing is rare."""
+        running = self.table[:number]
+        return min(int(running["length"].max()) + BLOCK // 4, int(running["limit"].max()))
+
+    def _give_up_held(self, number: int, places: int) -> None:
+        """Free held rows until the rest fit the cache's bound beside `number` rows of `places`."""
+        most, held = self.cache.max_tokens, self.held()
+        assert most is not None
+        lengths = self.table["length"]
+        while held:
+            longest = max(places, 1 + int(lengths[held].max()))
+            if (number + len(held)) * longest <= most:
+                break
+            self.free(held.pop(0))
+        self.pack()
+
+    def extent(self) -> tuple[int, int]:
+        """Slots up to the last one that is taken, and tokens of the longest row in any."""
+        taken = np.flatnonzero(self.table["taken"])
+        if not len(taken):
+            return 0, 0
+        return int(taken[-1]) + 1, int(self.table["length"][taken].max())
 
     def _move(self, source: np.ndarray, target: np.ndarray) -> None:
         length = int(self.table["length"][source].max())
