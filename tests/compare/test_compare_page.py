@@ -6,16 +6,18 @@ import re
 from html import escape
 from pathlib import Path
 
+import numpy as np
 from compared import Made, compare, words_for
 from models import Lab
 
-from strop.compare.charts import differences
+from strop.compare.charts import curves, differences, wrapped
 from strop.compare.page import render
 from strop.compare.plan import Entry, Plan, Scoring, read_plan
 from strop.compare.response import responses
 from strop.compare.scores import Row
 from strop.compare.table import judged, markdown
 from strop.report.html import POLICY, plotly
+from strop.report.run_folder import Run
 
 EVIL = 'advantage="a | b" <script>alert(1)</script>'
 
@@ -83,6 +85,31 @@ def test_intervals_are_drawn_where_they_lie() -> None:
     assert abs(first["error_x"]["array"][0] - 0.0196324) < 1e-6
     assert last["y"][0].count("<br>") >= 2
     assert differences(the, judged(the, rows(("a",)))[4], "pass@1") is None
+
+
+def test_long_names_break_where_words_end() -> None:
+    name = "adaptive_entropy_coef(target=0.35)"
+    assert wrapped(name) == ["adaptive_entropy_coef(", "target=0.35)"]
+    assert wrapped("clip(low=0.2, high=0.5)") == ["clip(low=0.2, high=0.5)"]
+    page = render(plan(("f(x=1)",)), rows(("f(x=1)",)), {}, [])
+    assert '<th scope="row">f(<wbr>x=1)</th>' in page
+
+
+def test_bands_are_fainter_for_many_methods_and_none_stand_on_a_logarithmic_axis() -> None:
+    def run(seed: int) -> Run:
+        at = np.arange(1, 5)
+        numbers = {"reward": (at, at / 8 + seed), "grad_norm": (at, 10.0 ** (at + seed))}
+        return Run("run", numbers, 4, None, (), ())
+
+    for names, alpha in (("ab", "0.15"), ("abcde", "0.07")):
+        runs = {name: {0: run(0), 1: run(1)} for name in names}
+        charts = {chart.title: chart for chart in dict(curves(runs, list(names)))["steps"]}
+        filled = [t["fillcolor"] for t in charts["Reward"].data if "fill" in t]
+        assert len(filled) == len(names)
+        assert all(colour.endswith(f" {alpha})") for colour in filled)
+        steep = charts["Gradient norm"]
+        assert len(steep.data) == len(names)
+        assert steep.layout["yaxis"] == {"type": "log"}
 
 
 def test_a_response_has_a_point_a_value_and_a_line_a_second_value() -> None:

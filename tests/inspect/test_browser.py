@@ -7,6 +7,7 @@ import time
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from browser import act, needs_chromium
 from made_steps import lists
@@ -145,8 +146,10 @@ def test_trees_and_conversations_are_drawn(page):
         page(tokens=tokens),
         """
         found.trees = all("svg.tree").length; found.branches = all("svg.tree .branch").length;
-        const lines = all("svg.tree path").map((path) => path.getAttribute("d"));
-        found.paths = lines.map((line) => line.split("V").length - 1);
+        found.rises = all("svg.tree .rise").length;
+        found.pieces = all("svg.tree .branch").map((b) => b.querySelectorAll("path").length);
+        found.told = all("svg.tree .branch")[0].querySelector("title").textContent;
+        found.written = all("svg.tree .branch")[0].querySelector("g text").textContent;
         all("svg.tree .branch")[3].dispatchEvent(new MouseEvent("click", {bubbles: true}));
         found.gone = document.activeElement.dataset.rollout;
         const card = all("article")[0];
@@ -158,10 +161,67 @@ def test_trees_and_conversations_are_drawn(page):
     assert found["errors"] == []
     assert found["trees"] == 1
     assert found["branches"] == 4
-    assert found["paths"] == [0, 1, 1, 1]  # the order of the drawing: 0, 1, 2, 3
+    assert found["rises"] == 4  # of the prompt, and of each that left another
+    assert found["pieces"] == [3, 1, 2, 1]  # 0 is cut where 1 and 2 leave it, 2 where 3 does
+    assert found["told"] == "#0, tokens 1 to 2: mean advantage 1, reward 1"
+    assert found["written"] == "23"
     assert found["gone"] == "3"
-    assert found["said"] == ["turn 1 · reward 0", "turn 2 · reward 0.5 · not understood"]
+    assert found["said"] == [
+        "turn 1 · reward 0 · advantage 1", "turn 2 · reward 0.5 · not understood · advantage 1",
+    ]  # fmt: skip
     assert found["given"] == ["environment"]
+
+
+def test_edges_hang_below_the_text_that_is_their_context(page):
+    ids, mask = np.tile(np.arange(12, dtype=np.int32), 8), np.ones((8, 12), bool)
+    mask[:, :2] = False
+    mask[2, :8] = False  # after eight tokens of no one's: it hangs nowhere
+    short = {"id_T": lists(ids, 12), "mask_T": lists(mask.flatten(), 12)}
+    found = act(
+        page(tokens=short),
+        """
+        found.trees = all("svg.tree").length;
+        const shown = all("article")[2].querySelector(".tokens");
+        found.flow = [...shown.children].map((box) => [box.className, box.textContent.length]);
+        found.head = all("article")[2].querySelector(".head").textContent;
+        """,
+    )
+    assert found["errors"] == []
+    assert found["trees"] == 0
+    assert found["flow"] == [["flow given", 6], ["flow said", 4]]
+    assert "4 tokens" in found["head"]
+
+
+def test_edges_of_a_tree_are_drawn_as_one(make_step, tmp_path):
+    """Rollouts 4, 6, 8, 6 tokens long; the first two are given, then what is above each edge."""
+    sizes, own = [4, 6, 8, 6], [2, 4, 6, 4]
+    ends = np.cumsum([0, *sizes])
+    ids = np.concatenate([np.arange(n) for n in sizes]).astype(np.int32)
+    ids[ends[3] + 4 :] = 9  # another way on
+    mask = np.concatenate([np.arange(n) >= k for n, k in zip(sizes, own, strict=True)])
+    folder = make_step(num=4)
+    path = folder / "tokens/step-000003.parquet"
+    columns = pq.read_table(path).to_pydict()
+    flat = {name: np.concatenate(cells)[: ends[-1]] for name, cells in columns.items()
+            if isinstance(cells[0], list) and name not in ("id_T", "mask_T")}  # fmt: skip
+    for name, values in {**flat, "id_T": ids, "mask_T": mask}.items():
+        columns[name] = pa.ListArray.from_arrays(pa.array(ends, pa.int32()), pa.array(values))
+    pq.write_table(pa.table(columns), path)
+    write_page(folder, None, tmp_path / "page.html")
+    found = act(
+        tmp_path / "page.html",
+        """
+        found.branches = all("svg.tree .branch").map((b) => b.dataset.goto);
+        found.rises = all("svg.tree .rise").length;
+        found.heads = all("article .head .soft").map((s) => s.textContent.match(/from #.*? ·/));
+        """,
+    )
+    assert found["errors"] == []
+    assert found["branches"] == ["0", "1", "2", "3"]
+    assert found["rises"] == 4
+    assert found["heads"] == [
+        None, ["from #0 at token 3 ·"], ["from #1 at token 5 ·"], ["from #0 at token 3 ·"],
+    ]  # fmt: skip
 
 
 def test_a_thousand_rollouts_of_a_thousand_tokens(page):

@@ -19,6 +19,7 @@ from strop.report.seeds import mean_and_band
 
 Runs = Mapping[str, Mapping[int, Run]]
 MOST_LETTERS = 24  # of a line of a method's name beside a chart
+FEW = 4  # methods; the bands of more are fainter
 POINTS = 60  # of a curve: training numbers are means over a sixtieth of the way
 AXES = {
     "steps": "steps",
@@ -35,8 +36,9 @@ TRAINING = (
         "Groups without a difference",
         "A group baseline leaves them no signal.",
     ),
-    ("grad_norm", "Gradient norm", "Before clipping."),
+    ("grad_norm", "Gradient norm", "Before clipping, without bands, logarithmic."),
 )
+LOGARITHMIC = ("grad_norm",)  # losses of other shape have gradients of other sizes
 
 
 def curves(runs: Runs, labels: Sequence[str]) -> list[tuple[str, list[Chart]]]:
@@ -83,10 +85,17 @@ def marked(label: str) -> str:
     return label.replace("&", "&amp;").replace("<", "&lt;")
 
 
+def wrapped(label: str) -> list[str]:
+    """The lines of a label beside a chart, broken behind a bracket and between words."""
+    lines = textwrap.wrap(label.replace("(", "( "), MOST_LETTERS)
+    return [line.replace("( ", "(") for line in lines]
+
+
 def _curve(
     runs: Runs, labels: Sequence[str], by: str, key: str, title: str, caption: str
 ) -> Chart | None:
     data: list[dict[str, Any]] = []
+    alpha = 0.15 if len(labels) <= FEW else 0.07
     for index, label in enumerate(labels):
         drawn = [_points(run, by, key) for run in runs.get(label, {}).values()]
         drawn = [points for points in drawn if len(points[0])]
@@ -94,16 +103,17 @@ def _curve(
             continue
         x, low, mean, high = map(short, mean_and_band(drawn))
         line = line_of(index)
-        if len(drawn) > 1:
+        if len(drawn) > 1 and key not in LOGARITHMIC:
             edge = {"x": x, "mode": "lines", "line": {"width": 0}, "hoverinfo": "skip"}
-            fill = {"fill": "tonexty", "fillcolor": see_through(line["color"], 0.15)}
+            fill = {"fill": "tonexty", "fillcolor": see_through(line["color"], alpha)}
             data += [{**edge, "y": low}, {**edge, "y": high, **fill}]
         mode = "lines+markers" if len(x) <= 12 else "lines"
         data.append({"x": x, "y": mean, "name": marked(label), "mode": mode, "line": line})
     if not data:
         return None
     axis = {"title": {"text": AXES[by]}, "rangemode": "tozero"}
-    layout: dict[str, Any] = {"yaxis": {}, "xaxis": axis, "showlegend": False}
+    scale = {"type": "log"} if key in LOGARITHMIC else {}
+    layout: dict[str, Any] = {"yaxis": scale, "xaxis": axis, "showlegend": False}
     return Chart(title, caption, tuple(data), layout)
 
 
@@ -131,7 +141,7 @@ def differences(plan: Plan, compared: Sequence[Compared], metric: str) -> Chart 
     data, most = [], 1
     for row, (value, low, high, _) in reversed(rows):
         decided = row.verdict in ("higher", "lower")
-        lines = textwrap.wrap(row.label, MOST_LETTERS)
+        lines = wrapped(row.label)
         most = max(most, len(lines))
         data.append({
             "x": [value], "y": ["<br>".join(map(marked, lines))], "mode": "markers",

@@ -109,7 +109,7 @@ def _table(plan: Plan, compared: Sequence[Compared]) -> str:
         for number in numbers.values()
     )
     body = "".join(
-        f'<tr><th scope="row">{escape(label)}</th>'
+        f'<tr><th scope="row">{escape(label).replace("(", "(<wbr>")}</th>'
         + "".join(f"<td>{cells.get((metric, label), '–')}</td>" for metric in numbers)
         + "</tr>"
         for label in labels_of(plan)

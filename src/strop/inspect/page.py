@@ -13,7 +13,9 @@ from strop.report.html import POLICY
 from strop.training.files import write_whole, writing
 
 # One after another they are one script.
-SCRIPTS = ("store.js", "shades.js", "panel.js", "rollouts.js", "beside.js", "keys.js")
+SCRIPTS = (
+    "store.js", "shades.js", "panel.js", "rollouts.js", "tree.js", "beside.js", "keys.js",
+)  # fmt: skip
 
 
 def write_page(run: Path, number: int | None, out: Path) -> int:

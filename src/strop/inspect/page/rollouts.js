@@ -89,16 +89,16 @@ function clear(made) {
 }
 
 function cardHead(rollout) {
-  const told = [`mean advantage ${show(meanOf(columns.advantage_T, rollout.begin, rollout.end))}`, `${rollout.end - rollout.begin} tokens`];
+  const told = [`advantage ${show(meanOf(columns.advantage_T, rollout.begin, rollout.end))}`, `${count(rollout, columns.mask_T)} tokens`];
   if (rollout.truncated) told.push("cut off");
   if (!rollout.scored) told.push("not scored");
   if (!rollout.gradient) told.push("no gradient");
-  if (rollout.parent >= 0) told.push(`forked from ${rollouts[rollout.parent].row} at token ${rollout.fork + 1}`);
+  if (rollout.parent >= 0) told.push(`from #${rollouts[rollout.parent].row} at token ${rollout.fork + 1}`);
   for (const [name, value] of Object.entries(rollout.more)) {
     if (typeof value !== "object" && show(value).length < 80) told.push(`${name.replace(/^reward\//, "")} ${show(value)}`);
   }
   const button = el("button", { type: "button", class: "beside", "aria-pressed": beside.includes(rollout) }, "Side by side");
-  const head = el("div", { class: "head" }, dot(rollout), el("b", {}, `#${rollout.row} reward ${show(rollout.reward)}`));
+  const head = el("div", { class: "head card" }, dot(rollout), el("b", {}, `#${rollout.row} reward ${show(rollout.reward)}`));
   head.append(el("span", { class: "soft" }, told.join(" · ")), button);
   return head;
 }
@@ -118,22 +118,33 @@ function tokensOf(rollout, from, to) {
     const own = columns.mask_T[t] ? 1 : 0;
     const turn = columns.turn_T[t];
     if (!block || block.own !== own || block.turn !== turn) {
-      block = { own, turn, box: el("div", { class: own ? "said" : "given" }) };
-      if (rollout.turns.length > 1) block.box.append(turnHead(rollout, turn, own));
-      box.append(block.box);
+      const talk = rollout.turns.length > 1;
+      block = { own, turn, box: el("div") };
+      const whole = el("div", { class: `${talk ? "talk" : "flow"} ${own ? "said" : "given"}` });
+      if (talk) whole.append(turnHead(rollout, t, own));
+      whole.append(block.box);
+      box.append(whole);
     }
     block.box.append(token(t));
   }
   return box;
 }
 
-function turnHead(rollout, turn, own) {
+function turnHead(rollout, t, own) {
+  const turn = columns.turn_T[t];
   const facts = rollout.turns[turn] || {};
   const told = [own ? `turn ${turn + 1}` : "environment"];
   if (own && facts.reward !== undefined && facts.reward !== null) told.push(`reward ${show(facts.reward)}`);
   if (own && facts.role) told.push(`role ${facts.role}`);
   if (own && facts.valid === false) told.push("not understood");
+  if (own) told.push(`advantage ${show(meanOfTurn(rollout, t))}`);
   return el("small", { class: "soft" }, told.join(" · "));
+}
+
+function meanOfTurn(rollout, t) {
+  let end = t;
+  while (end < rollout.end && columns.turn_T[end] === columns.turn_T[t]) end++;
+  return meanOf(columns.advantage_T, t, end);
 }
 
 function token(t) {

@@ -24,12 +24,35 @@ async function load() {
   rollouts.forEach((rollout, index) => {
     Object.assign(rollout, { index, start, end: start + rollout.size });
     start = rollout.end;
-    rollout.begin = rollout.start; // the first token that the policy generated
-    while (rollout.begin < rollout.end && !columns.mask_T[rollout.begin]) rollout.begin++;
     groups[rollout.group].members.push(rollout);
   });
+  groups.forEach((group) => (findAnswers(group), findEdges(group)));
   derive();
   markTokens();
+}
+
+// An answer begins behind the prompt: what all of a group were given before the first own token.
+function findAnswers(group) {
+  for (const rollout of group.members) {
+    rollout.own = rollout.start; // the first token that the policy generated
+    while (rollout.own < rollout.end && !columns.mask_T[rollout.own]) rollout.own++;
+  }
+  const prompt = Math.min(...group.members.map((r) => r.own - r.start));
+  for (const rollout of group.members) rollout.begin = rollout.start + prompt;
+}
+
+// Rollouts that are edges of a tree, each with the text above it as its context: below which they hang.
+function findEdges(group) {
+  if (group.members.every((r) => r.own === r.begin)) return;
+  const ids = (rollout, to) => columns.id_T.subarray(rollout.begin, to).join();
+  const ends = new Map();
+  for (const rollout of group.members) if (!ends.has(ids(rollout, rollout.end))) ends.set(ids(rollout, rollout.end), rollout);
+  for (const rollout of group.members) {
+    if (rollout.own === rollout.begin || rollout.parent >= 0) continue;
+    const above = ends.get(ids(rollout, rollout.own));
+    rollout.fork = rollout.own - rollout.begin;
+    if (above && above !== rollout) rollout.parent = above.index;
+  }
 }
 
 const textOf = (t) => data.texts[columns.text_T[t]];
@@ -91,13 +114,19 @@ function sharedPrefix(one, other) {
   return n;
 }
 
+// Mean of a column over the policy's own tokens from one place to another.
+function meanOf(column, from, to) {
+  let [sum, n] = [0, 0];
+  for (let t = from; t < to; t++) if (columns.mask_T[t] && Number.isFinite(column[t])) [sum, n] = [sum + column[t], n + 1];
+  return n ? sum / n : 0;
+}
+
 function show(value, digits = 3) {
   if (value === null || value === undefined || Number.isNaN(value)) return "–";
   if (typeof value !== "number") return String(value);
-  if (Number.isInteger(value)) return String(value);
-  return Math.abs(value) >= 1e-3 && Math.abs(value) < 1e5
-    ? String(Number(value.toPrecision(digits)))
-    : value.toExponential(digits - 1);
+  const plain = Number.isInteger(value) || (Math.abs(value) >= 1e-3 && Math.abs(value) < 1e5);
+  const text = plain ? String(Number.isInteger(value) ? value : Number(value.toPrecision(digits))) : value.toExponential(digits - 1);
+  return text.replace(/^-/, "−");
 }
 
 // An element with attributes and children; text is never read as markup.
