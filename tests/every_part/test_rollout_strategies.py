@@ -35,7 +35,7 @@ def rolled(place, draws, state=None, seed=0, step=1, engine=None):
     engine = engine or engine_for(place.world)
     chains = place.chains(state, seed, step)
     strategy = chains.call("rollout", place.use, None, draws=draws).value
-    batch, new_state, thrown_away = roll_out(strategy, engine, place.world.services)
+    batch, new_state, thrown_away, _ = roll_out(strategy, engine, place.world.services)
     stated = "samples_again" in parts.facts(place.use)  # so that `costs` tells of it
     assert stated or thrown_away == 0, (
         "state the fact samples_again: not all that is drawn is taken"

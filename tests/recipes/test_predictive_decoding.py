@@ -42,7 +42,7 @@ def answers(batch, column="id_T"):
 def test_worked_example():
     """After 1: 2 3 0 has v = .4^(1/3) = .74, the best way over 1 is 1 2 3 with (.6 .4)^(1/3) = .62;
     of single tokens 1 is the likelier one."""
-    (batch, _, thrown_away), engine = rolled(looking(30, 1, 2, 0.0), FORK)
+    (batch, _, thrown_away, _), engine = rolled(looking(30, 1, 2, 0.0), FORK)
     assert answers(batch) == [[2, 3, 0]] * 7
     assert answers(batch, "logp_sampler_T")[0] == pytest.approx([math.log(0.4), 0, 0])
     assert batch["logp_behavior_T"].isnan().equal(batch["mask_T"])
@@ -50,7 +50,7 @@ def test_worked_example():
     # candidates of 3, then 2, then 1 tokens; 3 tokens of an answer are kept
     assert engine.num_tokens == 7 * 30 * (3 + 2 + 1)
     assert thrown_away == 7 * (30 * 6 - 3)
-    (batch, _, _), engine = rolled(looking(30, 1, 0, 0.0, max_tokens=5), FORK)
+    (batch, *_), engine = rolled(looking(30, 1, 0, 0.0, max_tokens=5), FORK)
     assert answers(batch) == [[1] * 5] * 7
     assert batch["truncated_B"].all()
     assert engine.num_tokens == 7 * 30 * 5
@@ -88,7 +88,7 @@ def slow_answers(part, context):
 @pytest.mark.parametrize("sizes", [(3, 2, 1), (4, 3, 0), (2, 5, 2)])
 def test_matches_a_slow_loop_with_ends_inside_chunks_and_limits(sizes, context):
     part = looking(*sizes)
-    (batch, _, thrown_away), engine = rolled(part, OPEN, context=context)
+    (batch, _, thrown_away, _), engine = rolled(part, OPEN, context=context)
     expected = slow_answers(part, context)
     assert answers(batch) == expected
     ended = [answer[-1] == 0 for answer in expected]

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from strop.batch import Batch
 
 Progress = Callable[[int, int], None]  # (requests ended, requests submitted) so far
+THROWN_AWAY = "rollout/tokens_thrown_away"
 NEEDS = {"rules": "rules", "num_top": "top", "pause_every": "pause"}  # field -> capability
 
 
@@ -53,19 +54,25 @@ class RolledOut(NamedTuple):
     batch: Batch
     state: Any
     num_thrown_away: int  # tokens that the engine drew for it and that are not in the batch
+    metrics: Mapping[str, float] = {}
 
 
 def roll_out(strategy: Strategy, engine: Engine, services: Services | None = None) -> RolledOut:
-    """Run a strategy that returns a batch and its part's state; see `drive`."""
+    """Run a strategy that returns a batch, its part's state and, if any, metrics; see `drive`.
+
+    A strategy whose tokens are of other steps too tells `rollout/tokens_thrown_away` itself.
+    """
     run = _Run(strategy, engine, services)
     (returned,) = _finish([run], engine)
-    if not isinstance(returned, tuple) or len(returned) != 2:
+    if not isinstance(returned, tuple) or len(returned) not in (2, 3):
         raise UserError(
             f"the strategy returned {type(returned).__name__}; it returns its batch and its state, "
             "which is None where it keeps none"
         )
-    batch, state = returned
-    return RolledOut(batch, state, max(run.num_drawn - _drawn_in(batch), 0))
+    batch, state, metrics = (*returned, {})[:3]
+    thrown_away = int(metrics.get(THROWN_AWAY, max(run.num_drawn - _drawn_in(batch), 0)))
+    told = {name: value for name, value in metrics.items() if name != THROWN_AWAY}
+    return RolledOut(batch, state, thrown_away, told)
 
 
 def _drawn_in(batch: Batch) -> int:

@@ -10,7 +10,7 @@ from strop.algorithm import Algorithm
 from strop.batch import Batch
 from strop.chains import Chains
 from strop.part import Curated, Draw
-from strop.rollout.drive import roll_out
+from strop.rollout.drive import THROWN_AWAY, roll_out
 from strop.training.metrics import reward_metrics
 
 
@@ -58,21 +58,22 @@ class Collector:
         chains, use = self.chains, algorithm.rollout
         with self.clock("rollout"):
             strategy = chains.call("rollout", use, None, turn, draws=draws).value
-            batch, new_state, thrown_away = roll_out(strategy, self.engine, chains.services)
-        if new_state is not None:
-            chains.state[f"rollout.{use.label}"] = new_state
-        if thrown_away:
-            name = "rollout/tokens_thrown_away"
-            chains.metrics[name] = chains.metrics.get(name, 0.0) + thrown_away
+            rolled = roll_out(strategy, self.engine, chains.services)
+        batch = rolled.batch
+        if rolled.state is not None:
+            chains.state[f"rollout.{use.label}"] = rolled.state
+        if rolled.num_thrown_away:
+            before = chains.metrics.get(THROWN_AWAY, 0.0)
+            chains.metrics[THROWN_AWAY] = before + rolled.num_thrown_away
         batch = batch.set(**self.run_columns, **_told(algorithm, draws, batch))
-        told: dict[str, float] = {}
+        told = dict(rolled.metrics)
         with self.clock("reward"):
             batch = chains.telling(told).write("reward", algorithm.reward, batch, turn)
         self._average(told, batch.size("B"))
         return batch
 
     def _average(self, told: dict[str, float], size: int) -> None:
-        """Rewards' metrics over all rounds of a step, each round by its number of rollouts."""
+        """Rollouts' and rewards' metrics over all rounds of a step, by each round's rollouts."""
         metrics = self.chains.metrics
         before = metrics.get("data/rollouts_sampled", 0.0)
         for name, value in told.items():
@@ -102,8 +103,11 @@ class Collector:
 
 
 def _told(algorithm: Algorithm, draws: tuple[Draw, ...], batch: Batch) -> dict[str, Any]:
-    """The columns [B] that samplers write: what a draw says of its rollouts, NaN where nothing."""
-    names = {name for use in algorithm.sampling for name in parts.writes(use)}
+    """The columns [B] that samplers write: what a draw says of its rollouts, NaN where nothing.
+
+    Of draws of earlier steps the strategy knows it, and has written it.
+    """
+    names = {name for use in algorithm.sampling for name in parts.writes(use)} - {*batch.columns}
     by_draw = {(draw.uid, draw.draw): draw.columns for draw in draws}
     groups = zip(batch["uid_P"].tolist(), batch["draw_P"].tolist(), strict=True)
     found = [by_draw.get(group, {}) for group in groups]

@@ -1,0 +1,58 @@
+"""Group relative policy optimisation that does not wait for the longest answers."""
+
+import dataclasses
+from typing import Any
+
+from strop.algorithm import Algorithm
+from strop.curation.drop_uniform_groups import DropUniformGroups
+from strop.errors import UserError
+from strop.part import Use
+from strop.recipes._inherit import inherits
+from strop.recipes.grpo import grpo
+from strop.rollout.leave_slow_groups_for_later import LeaveSlowGroupsForLater
+from strop.sampling.draw_spare_prompts import DrawSparePrompts
+
+
+@inherits(grpo, num_rollouts=8)
+def april_partial_rollout(
+    *,
+    # Prompts under way at once; num_prompts: none is put off.
+    chunk: int = 64,
+    # Steps after which an unfinished group is begun anew; 0: never.
+    max_age: int = 0,
+    # Whether groups of one outcome are replaced by others.
+    dynamic_sampling: bool = False,
+    num_prompts: int = 32,
+    **parent: Any,
+) -> Algorithm:
+    """APRIL: Active Partial Rollouts in RL to Tame Long-Tail Generation.
+
+    arXiv 2509.18521. Code: RLsys-Foundation/APRIL. Parent: grpo. Status: exact.
+
+    Family: staleness.
+    In short: slow answers end in later steps.
+    Choose it when: a few long answers hold up every step while the engine stands nearly idle, and
+    answers drawn by the weights of several steps are acceptable.
+    Equation: grpo's, over the first num_prompts groups of `chunk` under way that end; the others
+    go on in the next step from the tokens that they have.
+    Differs from the parent: a step ends with its num_prompts-th ended group; long answers are
+    trained on later and carry tokens of several policies.
+    Differs from the paper: 1. tokens are kept, so none is read from text again, and with each the
+    probability by which it was drawn; 2. groups beyond the last one that was waited for are kept,
+    there lost; 3. dynamic_sampling asks for more after the step's groups, there as they end;
+    4. temperature 1 (there 0.8). No limit on age unless max_age, as there.
+    Try: chunk, max_age (4), terms.policy.correction=weigh_by_engine_ratio.
+    """
+    if chunk < num_prompts:
+        raise UserError(
+            f"april_partial_rollout: chunk={chunk} prompts under way cannot end "
+            f"num_prompts={num_prompts} of them: raise chunk or lower num_prompts"
+        )
+    algorithm = grpo(num_prompts=num_prompts, **parent)
+    spare = (Use(DrawSparePrompts(chunk - num_prompts)),) if chunk > num_prompts else ()
+    return dataclasses.replace(
+        algorithm,
+        sampling=(*algorithm.sampling, *spare),
+        rollout=Use(LeaveSlowGroupsForLater(max_age=max_age)),
+        curation=(Use(DropUniformGroups()),) if dynamic_sampling else (),
+    )
