@@ -46,6 +46,13 @@ class Chains:
             return self.state.get(path)
         return use.part.init()
 
+    def tracked(self, sampling: Iterable[Use]) -> Any:
+        """What the sampler that keeps track of prompts knows of them; None where none does."""
+        for use in sampling:
+            if hasattr(use.part, "view"):
+                return use.part.view(self.state_of("sampling", use))
+        return None
+
     def call(self, stage: str, use: Use, batch: Any, number: int = 0, **handed: Any) -> Result:
         """Call a part of a stage; `number` sets its draws apart, `handed` is what `seams` says."""
         path = f"{stage}.{use.label}"

@@ -68,6 +68,7 @@ def check(algorithm: Algorithm, given: frozenset[str] = frozenset()) -> None:
     for term in algorithm.terms:
         _check_term(term)
     columns.of(placed)  # raises where two declare a name differently
+    _check_tracked(placed)
     _check_facts(placed)
     _check_knobs(algorithm)
     _check_reads(algorithm, placed, given)
@@ -143,8 +144,18 @@ def _check_reads(algorithm: Algorithm, placed: Sequence[Placed], given: frozense
         for column in place.needs:
             if column not in have:
                 raise UserError(_ends_without(place, column))
+        if place.name == "curation":
+            _check_observed(placed, have)
     for path, use in placed:
         for column in parts.update_reads(use):
+            if not _provided(column, have):
+                raise UserError(_missing(path, use, column))
+
+
+def _check_observed(placed: Sequence[Placed], have: set[str]) -> None:
+    """What a part observes of all that was sampled is there before curation."""
+    for path, use in placed:
+        for column in parts.update_reads(use, "observe"):
             if not _provided(column, have):
                 raise UserError(_missing(path, use, column))
 
@@ -190,7 +201,9 @@ def _is_read(column: str, later: Sequence[Placed]) -> bool:
             return True
         if column in _made(use) and not path.startswith("terms."):
             return False
-    return column in TAKEN or any(column in parts.update_reads(use) for _, use in later)
+    hooks = ("observe", "update")
+    read = {name for _, use in later for hook in hooks for name in parts.update_reads(use, hook)}
+    return column in TAKEN or column in read
 
 
 def _reader_before(made: set[str], earlier: Sequence[Placed]) -> str:
@@ -251,6 +264,18 @@ def _check_critic(term: Term, read: set[str]) -> None:
         raise UserError(
             f"term {term.name} trains the critic, but {term.objective.label} reads no value column"
         )
+
+
+def _check_tracked(placed: Sequence[Placed]) -> None:
+    """Where a sampler asks what is known of prompts, one keeps track of them."""
+    if any(hasattr(use.part, "view") for path, use in placed if place_at(path).name == "sampling"):
+        return
+    for path, use in placed:
+        if "tracked" in {parameter.name for parameter in parts.parameters(use.part)}:
+            raise UserError(
+                f"{where(path)}: {use.label} asks what is known of each prompt, and nothing keeps "
+                "track of it: put track_success after it"
+            )
 
 
 def _check_facts(placed: Sequence[Placed]) -> None:

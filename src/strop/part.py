@@ -52,12 +52,18 @@ class Draw(NamedTuple):
 
     draw: which draw of the prompt in this step; rollouts of equal (uid, draw) form one group. The
     trainer numbers a sampler's draws; a curation that asks for more of a group names its draw.
+    why: what made it so, in words for the files of rollouts; empty for draws in a fixed order.
     """
 
     uid: int
     num_rollouts: int
     columns: Mapping[str, Any] = {}
     draw: int = 0
+    why: str = ""
+
+    def because(self, why: str) -> "Draw":
+        """The draw with one more reason."""
+        return self._replace(why="; ".join(filter(None, (self.why, why))))
 
 
 class Selected(NamedTuple):
@@ -177,11 +183,12 @@ def _written(part: Any) -> tuple[str, ...]:
     return found
 
 
-def update_reads(use: Use) -> tuple[str, ...]:
-    """The columns that the part's own `update` reads at the end of a step."""
-    if not hasattr(use.part, "update"):
+def update_reads(use: Use, hook: str = "update") -> tuple[str, ...]:
+    """The columns that the part's own `update`, or `observe`, reads; none where it has none."""
+    if not hasattr(use.part, hook):
         return ()
-    return tuple(name for name in inspect.signature(use.part.update).parameters if name != "state")
+    named = inspect.signature(getattr(use.part, hook)).parameters
+    return tuple(name for name in named if name != "state")
 
 
 # Log-probabilities of the policy that drew the tokens.
@@ -309,6 +316,11 @@ def at_step(part: Any, step: int, num_steps: int) -> Any:
     return replace(part, **changes) if changes else part
 
 
-def update(use: Use, batch: Any, state: Any) -> Any:
-    """The part's state after the step, from its own `update` and the columns that it names."""
-    return use.part.update(**{name: batch[name] for name in update_reads(use)}, state=state)
+def update(use: Use, batch: Any, state: Any, hook: str = "update") -> Any:
+    """The part's state from its own `update`, or `observe`, and the columns that it names.
+
+    `update` comes at the end of a step, with what curation left of its rows and all columns;
+    `observe` before curation drops anything, with all that was sampled and scored.
+    """
+    given = {name: batch[name] for name in update_reads(use, hook)}
+    return getattr(use.part, hook)(**given, state=state)

@@ -17,9 +17,12 @@ from strop.services import NAMES as SERVICES
 #   num_wanted  prompts asked for (sampling)
 #   pool        uids of the training prompts (sampling)
 #   draws       what the samplers have chosen so far
+#   tracked     what the sampler that keeps track knows of each prompt (sampling)
 #   metrics     numbers of this step (control)
 # and the names of services.py.
-SPECIAL = SERVICES | {"batch", "state", "rng", "num_wanted", "pool", "draws", "metrics"}
+SPECIAL = SERVICES | {
+    "batch", "state", "rng", "num_wanted", "pool", "draws", "tracked", "metrics",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -64,7 +67,8 @@ _MASKS = ("gradient_T", "denominator_T")
 _TABLES = ("turn_T", "id_T", "mask_T", "rollout_K", "group_B", "uid_P", "draw_P")
 
 PLACES: tuple[Place, ...] = (
-    Place("sampling", handed=SERVICES | {"draws", "num_wanted", "pool", "rng", "state"},
+    Place("sampling",
+          handed=SERVICES | {"draws", "num_wanted", "pool", "rng", "state", "tracked"},
           needs=("draws",)),
     Place("rollout", many=False, handed=SERVICES | {"draws", "rng", "state"},
           needs=_TABLES),

@@ -15,8 +15,9 @@ KEEPING = [e for e in ENTRIES if hasattr(e.load(), "init")]
 def drawn(place, state=None, seed=0, num_wanted=None, step=1):
     """The outcome of the part after those before it in its method; the draws it was given."""
     given: tuple[Draw, ...] = ()
-    handed = {"pool": place.world.pool, "num_wanted": num_wanted}
     chains = place.chains(state, seed, step)
+    tracked = chains.tracked(place.algorithm.sampling)
+    handed = {"pool": place.world.pool, "num_wanted": num_wanted, "tracked": tracked}
     for use in place.before:
         given = chains.call("sampling", use, None, draws=given, **handed).value
     before = copied((given, state))
@@ -65,6 +66,7 @@ def test_a_state_that_was_saved_goes_on_as_it_would_have(entry, stages, tmp_path
         loaded, _ = drawn(place, restored(state, tmp_path), step=step)
         assert alike(loaded, whole)
         state = whole.state
-        if hasattr(place.part, "update"):
-            state = parts.update(place.use, place.batch(step), state)
+        for hook in ("observe", "update"):
+            if hasattr(place.part, hook):
+                state = parts.update(place.use, place.batch(step), state, hook)
     assert not alike(state, place.part.init())

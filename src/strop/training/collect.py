@@ -1,5 +1,7 @@
 """Stages 1 to 4, collecting: draws, rollouts, rewards and curation until nothing more is asked."""
 
+import functools
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -9,6 +11,7 @@ from strop import part as parts
 from strop.algorithm import Algorithm
 from strop.batch import Batch
 from strop.chains import Chains
+from strop.errors import UserError
 from strop.part import Curated, Draw
 from strop.rollout.drive import THROWN_AWAY, roll_out
 from strop.training.metrics import reward_metrics
@@ -24,6 +27,7 @@ class Collector:
     clock: Any
     run_columns: dict[str, Any]
     drawn: dict[int, int] = field(default_factory=dict)  # draws of each prompt in this step
+    first: dict[tuple[int, int], Draw] = field(default_factory=dict)  # of each group in this step
 
     def collect(self, algorithm: Algorithm) -> Batch:
         """One step's curated batch."""
@@ -39,20 +43,50 @@ class Collector:
                 metrics = self.chains.metrics
                 metrics.update(reward_metrics(batch, services.grading.reward_names))
                 metrics["data/rollouts_kept"] = float(curated.size("B"))
+                self._observe(algorithm, batch)
                 return curated
-            draws = ask if isinstance(ask, tuple) else self._draw(algorithm, ask, turn + 1)
+            draws = self._draw(algorithm, ask, turn + 1) if isinstance(ask, int) else ask
         raise RuntimeError("curation asked for rollouts ten thousand times in one step")
 
     def _draw(self, algorithm: Algorithm, num_wanted: int | None, turn: int) -> tuple[Draw, ...]:
         draws: tuple[Draw, ...] = ()
+        tracked = self.chains.tracked(algorithm.sampling)
         for use in algorithm.sampling:
-            handed = {"pool": self.pool, "num_wanted": num_wanted, "draws": draws}
-            draws = self.chains.call("sampling", use, None, turn, **handed).value
+            handed = {"pool": self.pool, "num_wanted": num_wanted, "tracked": tracked}
+            draws = self.chains.call("sampling", use, None, turn, draws=draws, **handed).value
+            self._check(use.label, draws)
         numbered = []
         for draw in draws:
             numbered.append(draw._replace(draw=self.drawn.get(draw.uid, 0)))
             self.drawn[draw.uid] = numbered[-1].draw + 1
         return tuple(numbered)
+
+    def _check(self, label: str, draws: tuple[Draw, ...]) -> None:
+        """Raise UserError for a draw of a prompt that there is not, or of no rollout."""
+        for draw in draws:
+            if draw.uid not in self.known:
+                raise UserError(
+                    f"sampling: {label} draws the prompt {draw.uid}, which is none of the "
+                    f"{len(self.pool)} training prompts: draw uids of the pool that it is handed"
+                )
+            if draw.num_rollouts < 1:
+                raise UserError(
+                    f"sampling: {label} gives the prompt {draw.uid} {draw.num_rollouts} rollouts: "
+                    "give each draw at least one, or leave it out"
+                )
+
+    @functools.cached_property
+    def known(self) -> frozenset[int]:
+        """The training prompts."""
+        return frozenset(self.pool)
+
+    def _observe(self, algorithm: Algorithm, batch: Batch) -> None:
+        """The states of the parts that look at all that was sampled, before curation."""
+        state = self.chains.state
+        for path, use in algorithm.uses():
+            if hasattr(use.part, "observe"):
+                before = self.chains.state_of(path.split(".")[0], use)
+                state[path] = parts.update(use, batch, before, "observe")
 
     def _roll_out(self, algorithm: Algorithm, draws: tuple[Draw, ...], turn: int) -> Batch:
         chains, use = self.chains, algorithm.rollout
@@ -65,7 +99,12 @@ class Collector:
         if rolled.num_thrown_away:
             before = chains.metrics.get(THROWN_AWAY, 0.0)
             chains.metrics[THROWN_AWAY] = before + rolled.num_thrown_away
-        batch = batch.set(**self.run_columns, **_told(algorithm, draws, batch))
+        names = sorted({name for use in algorithm.sampling for name in parts.writes(use)})
+        said = _said(draws, self.first, batch)
+        batch = batch.set(**self.run_columns, **_told(names, said, batch))
+        assert chains.services is not None, "a run has services"
+        for name, values in _logged(names, said, batch).items():
+            chains.services.log.log_rollouts(name, values)
         told = dict(rolled.metrics)
         with self.clock("reward"):
             batch = chains.telling(told).write("reward", algorithm.reward, batch, turn)
@@ -102,16 +141,40 @@ class Collector:
         return batch, ()
 
 
-def _told(algorithm: Algorithm, draws: tuple[Draw, ...], batch: Batch) -> dict[str, Any]:
+def _said(draws: tuple[Draw, ...], first: dict[tuple[int, int], Draw], batch: Batch) -> list[Draw]:
+    """What the draw of each group says of it, and the first draw of that group before it."""
+    found = {}
+    for draw in draws:
+        group = (draw.uid, draw.draw)
+        begun = first.setdefault(group, draw)
+        why = draw.why if begun is draw else begun.because(draw.why).why
+        found[group] = draw._replace(columns={**begun.columns, **draw.columns}, why=why)
+    groups = zip(batch["uid_P"].tolist(), batch["draw_P"].tolist(), strict=True)
+    return [found.get(group, Draw(group[0], 0)) for group in groups]
+
+
+def _told(names: Iterable[str], said: list[Draw], batch: Batch) -> dict[str, Any]:
     """The columns [B] that samplers write: what a draw says of its rollouts, NaN where nothing.
 
     Of draws of earlier steps the strategy knows it, and has written it.
     """
-    names = {name for use in algorithm.sampling for name in parts.writes(use)} - {*batch.columns}
-    by_draw = {(draw.uid, draw.draw): draw.columns for draw in draws}
-    groups = zip(batch["uid_P"].tolist(), batch["draw_P"].tolist(), strict=True)
-    found = [by_draw.get(group, {}) for group in groups]
+    nothing = float("nan")
     return {
-        name: torch.tensor([each.get(name, float("nan")) for each in found])[batch["group_B"]]
-        for name in sorted(names)
+        name: torch.tensor([d.columns.get(name, nothing) for d in said])[batch["group_B"]]
+        for name in names
+        if name not in batch.columns
     }
+
+
+def _logged(names: Iterable[str], said: list[Draw], batch: Batch) -> dict[str, dict[int, Any]]:
+    """The same and the draws' reasons for the files of rollouts: column -> rollout -> value."""
+    rollouts = batch["rollout_uid_B"].tolist()
+    found: dict[str, dict[int, Any]] = {}
+    for name in names:
+        values = [None if value != value else value for value in batch[name].tolist()]
+        shown = f"draw/{name.rpartition('_')[0]}"
+        found[shown] = dict(zip(rollouts, values, strict=True))
+    if any(draw.why for draw in said):
+        whys = [said[group].why for group in batch["group_B"].tolist()]
+        found["draw/why"] = dict(zip(rollouts, whys, strict=True))
+    return found

@@ -1,0 +1,47 @@
+"""What is known of prompts before a step: how their answers ended in earlier steps."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Tracked:
+    """Sums over each prompt's earlier answers, as they count at the beginning of a step.
+
+    All are [N] float64 of the prompts `uid_N`, sorted. right_N, wrong_N: answers, faded.
+    success_N: mean success so far, as the tracker takes it. answers_N: all answers ever scored.
+    """
+
+    uid_N: Tensor
+    right_N: Tensor
+    wrong_N: Tensor
+    success_N: Tensor
+    answers_N: Tensor
+
+    def of(self, uids: Sequence[int]) -> "Tracked":
+        """The same of the prompts `uids`, in their order; sums 0, success NaN of unseen ones."""
+        uid_N = torch.tensor(list(uids), dtype=torch.int64)
+        row_N, known_N = find(self.uid_N, uid_N)
+
+        def taken(column: Tensor, otherwise: float = 0.0) -> Tensor:
+            if not self.uid_N.numel():
+                return torch.full((len(uid_N),), otherwise, dtype=torch.float64)
+            return torch.where(known_N, column[row_N], otherwise)
+
+        return Tracked(
+            uid_N,
+            taken(self.right_N),
+            taken(self.wrong_N),
+            taken(self.success_N, float("nan")),
+            taken(self.answers_N),
+        )
+
+
+def find(uid_N: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
+    """Rows of `wanted` in the sorted `uid_N`, and whether each is there."""
+    row = torch.searchsorted(uid_N, wanted).clamp(max=max(uid_N.shape[0] - 1, 0))
+    known = uid_N[row] == wanted if uid_N.numel() else torch.zeros_like(wanted, dtype=torch.bool)
+    return row, known

@@ -1,0 +1,104 @@
+"""What the collector makes of draws: refusals, reasons, and who sees what was sampled."""
+
+import json
+
+import pyarrow.parquet as pq
+import pytest
+import torch
+from models import Lab
+from runs import Runner
+
+from strop.errors import UserError
+
+PARTS = """
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from strop.part import Curated, Draw, Result
+
+
+@dataclass(frozen=True)
+class DrawBadly:
+    kind: ClassVar[str] = "sampling"
+    uid: int = -1
+    size: int = 4
+
+    def __call__(self, pool: tuple[int, ...]):
+        return (Draw(pool[0] if self.uid < 0 else self.uid, self.size),)
+
+
+@dataclass(frozen=True)
+class SayWhy:
+    kind: ClassVar[str] = "sampling"
+
+    def __call__(self, draws: tuple[Draw, ...]):
+        return tuple(draw.because("drawn first").because("or not") for draw in draws)
+
+
+@dataclass(frozen=True)
+class AskOnce:
+    kind: ClassVar[str] = "curation"
+
+    def init(self):
+        return 0
+
+    def __call__(self, batch, state):
+        ask = () if state else (Draw(int(batch["uid_P"][0]), 2, draw=0, why="two more"),)
+        everything_B = torch.ones(batch.size("B"), dtype=torch.bool)
+        return Result(Curated(everything_B, "x", ask=ask), 1 - state)
+"""
+
+
+def start(tmp_path, sampling, curation="", num_rollouts=4):
+    lab = Lab.make(tmp_path)
+    (tmp_path / "own.py").write_text(PARTS)
+    raw = lab.raw("grpo", reward="even", data={"validation_size": 0})
+    raw["stages"] = {"sampling": sampling.format(file=tmp_path / "own.py")}
+    if curation:
+        raw["stages"]["curation"] = curation.format(file=tmp_path / "own.py")
+    raw["algorithm"]["sampling.num_rollouts"] = num_rollouts
+    if "draw_in" not in sampling:
+        del raw["algorithm"]["sampling.num_prompts"], raw["algorithm"]["sampling.num_rollouts"]
+    Runner().whole(raw, tmp_path / "run")
+    return tmp_path / "run"
+
+
+@pytest.mark.parametrize(
+    ("sampling", "said"),
+    [('"{file}:DrawBadly"(uid=77)', "draw_badly draws the prompt 77, which is none of the 12"),
+     ('"{file}:DrawBadly"(size=0)', "draw_badly gives the prompt .* 0 rollouts")],
+)  # fmt: skip
+def test_draws_of_unknown_prompts_or_of_nothing_stop_the_run_before_step_1(
+    tmp_path, sampling, said
+):
+    with pytest.raises(UserError, match=said):
+        start(tmp_path, sampling)
+    lines = tmp_path / "run" / "metrics.jsonl"
+    assert not lines.exists() or not lines.read_text()
+
+
+def test_what_is_asked_for_a_group_keeps_what_was_said_of_it(tmp_path):
+    sampling = 'draw_in_shuffled_order | "{file}:SayWhy" | track_success'
+    run = start(tmp_path, sampling, '"{file}:AskOnce"')
+    rows = pq.read_table(run / "rollouts" / "step-000003.parquet").to_pylist()
+    said = [row["draw/why"] for row in rows]
+    assert said.count("drawn first; or not") == 8
+    assert said.count("drawn first; or not; two more") == 2
+    by_uid = {}
+    for row in rows:
+        by_uid.setdefault(row["uid"], set()).add(row["draw/past_answers"])
+    assert all(len(each) == 1 for each in by_uid.values())
+
+
+def test_the_tracker_counts_what_curation_drops(tmp_path):
+    sampling = "draw_in_shuffled_order | track_success"
+    run = start(tmp_path, sampling, "drop_uniform_groups(max_rounds=3)", num_rollouts=2)
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    sampled = sum(line["data/rollouts_sampled"] for line in lines)
+    kept = sum(line["data/rollouts_kept"] for line in lines)
+    saved = torch.load(run / "checkpoints" / "step-000003" / "trainer.pt", weights_only=True)
+    state = saved["state"]["sampling.track_success"]
+    assert sampled > kept
+    assert float(state["answers"].sum()) == sampled
