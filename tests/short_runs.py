@@ -64,19 +64,20 @@ def make_lab(folder: Path) -> Lab:
 def settings_for(lab: Lab, recipe: str, **sections: Any) -> dict[str, Any]:
     """Plain settings of a run of `recipe`."""
     raw = lab.raw(recipe, reward="even", **sections)
-    algorithm = notation.recipe(recipe)
+    method = notation.recipe(recipe)
+    rollout = method.algorithms[0].rollout.part
     raw["algorithm"]["sampling.num_prompts"] = 3
-    for path in algorithm.paths():
+    for path in method.paths():
         if path.endswith(".warmup_steps"):  # two steps have no room for a warm-up
             raw["algorithm"][path] = 0
-    if given := algorithm.rollout.part.given:
+    if given := rollout.given:
         raw["algorithm"]["sampling.num_rollouts"] = len(given)
     if recipe in GAMES:
         config = {"style": "compact"}
         raw["data"] = {"task": GAMES[recipe], "task_config": config, "train_size": 12,
                        "validation_size": 2}  # fmt: skip
         raw["reward"] = {}
-    elif algorithm.rollout.part.needs_environment:
+    elif rollout.needs_environment:
         episodes = lab.data.parent / "episodes.py"
         episodes.write_text(EPISODES, encoding="utf-8")
         raw["data"] = {"task": f"{episodes}:Even", "train_size": 12, "validation_size": 2}

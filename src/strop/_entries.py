@@ -149,7 +149,7 @@ def read_recipes(path: Path) -> list[Entry]:
     for name, node in source.defined.items():
         if not isinstance(node, ast.FunctionDef) or name.startswith("_"):
             continue
-        if node.returns is None or ast.unparse(node.returns) != "Algorithm":
+        if node.returns is None or ast.unparse(node.returns) not in ("Algorithm", "Phases"):
             continue
         found.append(recipe_entry(source, node, name, module))
     return found

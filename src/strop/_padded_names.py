@@ -157,7 +157,7 @@ def compose(
     params = {words.parameters.get(k, k) if words else k: v for k, v in params.items()}
     parameters = inspect.signature(recipe).parameters
     own = {key: value for key, value in params.items() if key in parameters}
-    algorithm = notation.build_recipe(name, own)
+    algorithm = notation.build_recipe(name, own).algorithms[-1]  # what a method of phases comes to
     names = Names(algorithm, _known(algorithm), words.columns if words else {})
     numbers = {n for n, filled in names.fills.items() if not level_of(filled[0])}
     run_wide = {key: value for key, value in params.items() if key in numbers - own.keys()}

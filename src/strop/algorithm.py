@@ -4,7 +4,7 @@
 """
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -107,6 +107,34 @@ class Algorithm:
         """All facts that the parts state."""
         return frozenset(fact for _, use in self.uses() for fact in parts.facts(use))
 
+    # -- a method of one phase; `phases.py` has those of several --------------------------------
+
+    @property
+    def algorithms(self) -> tuple["Algorithm", ...]:
+        """The algorithm of every phase: this one."""
+        return (self,)
+
+    def in_phase(self, number: int) -> "Algorithm":
+        """The algorithm of a phase: this one."""
+        return self
+
+    def knobs_in(self, number: int, knobs: Mapping[str, Any]) -> dict[str, Any]:
+        """Those of the knobs that count in a phase: all."""
+        return dict(knobs)
+
+    def each(self, change: Callable[["Algorithm"], "Algorithm"]) -> "Algorithm":
+        """The algorithm changed."""
+        return change(self)
+
+    def check_steps(self, num_steps: int) -> None:
+        """One phase comes in any run."""
+
+    def next(
+        self, now: Mapping[str, int], step: int, num_steps: int, metrics: Mapping[str, float]
+    ) -> dict[str, int]:
+        """The phase of the step after `step`: the same."""
+        return dict(now)
+
     def check(self, given: frozenset[str] = frozenset()) -> None:
         """Raise UserError for a composition that cannot be meant; see `check.py`.
 
@@ -191,7 +219,7 @@ def _changed(use: Use, name: str, value: Any) -> Use:
 def usual_labels(chain: tuple[Use, ...]) -> tuple[str, ...]:
     """The label that each part would have of itself: its name, numbered where it is taken."""
     return tuple(
-        _free(parts.name_of(use.part), [other.label for other in chain[:index]])
+        free_label(parts.name_of(use.part), [other.label for other in chain[:index]])
         for index, use in enumerate(chain)
     )
 
@@ -200,12 +228,13 @@ def _distinct(chain: tuple[Use, ...]) -> tuple[Use, ...]:
     """Uses with labels made distinct: the second `whiten` is labelled `whiten_2`."""
     result: list[Use] = []
     for use in chain:
-        label = _free(use.label, [other.label for other in result])
+        label = free_label(use.label, [other.label for other in result])
         result.append(dataclasses.replace(use, label=label))
     return tuple(result)
 
 
-def _free(label: str, taken: list[str]) -> str:
+def free_label(label: str, taken: list[str]) -> str:
+    """The label, numbered where it is taken: `whiten_2`."""
     found, number = label, 1
     while found in taken:
         number += 1

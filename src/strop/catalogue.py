@@ -162,14 +162,15 @@ def load(kind: str, name: str) -> Any:
             raise UserError(f"{name}: its field {bare[0]} has no default; give every field one")
     if kind == "recipe":
         declared = getattr(thing, "__annotations__", {}).get("return")
-        if not inspect.isfunction(thing) or declared not in ("Algorithm", _algorithm()):
+        if not inspect.isfunction(thing) or declared not in ("Algorithm", "Phases", *_methods()):
             raise UserError(
                 f"{name} is no recipe: declare the function to return one, -> Algorithm"
             )
     return thing
 
 
-def _algorithm() -> type:
+def _methods() -> tuple[type, type]:
     from strop.algorithm import Algorithm  # which needs torch
+    from strop.phases import Phases
 
-    return Algorithm
+    return Algorithm, Phases

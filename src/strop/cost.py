@@ -3,6 +3,7 @@
 from strop import part as parts
 from strop.algorithm import Algorithm
 from strop.columns import REFRESHED, is_current
+from strop.phases import Method
 from strop.training.refresh import wanted_columns
 
 # Facts of probes that keep the engine or the policy busy once more.
@@ -16,22 +17,34 @@ ASKING = {
 NEEDS = ("critic", "reference", "environment")
 
 
-def needs_of(algorithm: Algorithm) -> frozenset[str]:
-    """Those of NEEDS that the method has, for the parameters that the algorithm has."""
+def needs_of(method: Method) -> frozenset[str]:
+    """Those of NEEDS that the method has, for the parameters that its algorithms have."""
     has = {
-        "critic": bool(algorithm.value_columns()),
-        "reference": bool({"logp_ref_T", "logq_ref_TV"} & algorithm.reads()),
-        "environment": algorithm.rollout.part.needs_environment,
+        "critic": bool(method.value_columns()),
+        "reference": bool({"logp_ref_T", "logq_ref_TV"} & method.reads()),
+        "environment": any(each.rollout.part.needs_environment for each in method.algorithms),
     }
     return frozenset(name for name in NEEDS if has[name])
 
 
-def costs(algorithm: Algorithm) -> tuple[str, ...]:
+def costs(method: Method) -> tuple[str, ...]:
     """The extra work of a step, one phrase each, in the order of a step; empty when there is none.
 
     It follows from the columns that the parts read and from what they state about themselves, for
-    the parameters that the algorithm has.
+    the parameters that the algorithm has. What only some phases cost says which.
     """
+    if isinstance(method, Algorithm):
+        return _costs(method)
+    by_phase = {phase.name: _costs(phase.algorithm) for phase in method.phases}
+    found = []
+    for text in dict.fromkeys(text for texts in by_phase.values() for text in texts):
+        names = [name for name, texts in by_phase.items() if text in texts]
+        found.append(text if len(names) == len(by_phase) else f"{text} ({', '.join(names)})")
+    return tuple(found)
+
+
+def _costs(algorithm: Algorithm) -> tuple[str, ...]:
+    """Of one algorithm."""
     found = []
     for path, use in algorithm.uses():
         if path.startswith("curation.") and getattr(use.part, "max_rounds", 1) != 1:

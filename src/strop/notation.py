@@ -2,6 +2,7 @@
 
     grpo
     entrocraft(h_low=linear(0.6, 0.4), h_high=linear(0.7, 0.5))
+    until(32, grpo(num_rollouts=8)) @ broad | grpo @ hard
     subtract_group_mean | divide_by_group_std(eps=1e-4) | spread_evenly
     "my_parts.py:SubtractBest"(power=2) | spread_evenly
     spread_turns[advantage_K: return_K, advantage_T: return_low_T] @ returns_low
@@ -24,6 +25,7 @@ from typing import Any
 
 from strop import catalogue, peers
 from strop._fitting import fitting
+from strop._notation_phases import is_phased, read_phases, shown
 from strop._notation_text import (
     Text,
     describe,
@@ -36,6 +38,7 @@ from strop._notation_values import WORDS, parse, value_of
 from strop.algorithm import Algorithm, Term
 from strop.errors import UserError, nearest
 from strop.part import Use, replace
+from strop.phases import Method
 from strop.schedule import Schedule
 from strop.seams import PLACE_OF, PLACES, SINGLE, SLOTS, STAGES
 
@@ -44,8 +47,10 @@ __all__ = [
     "chain",
     "compose",
     "describe",
+    "full_name",
     "is_stage",
     "lies_in",
+    "may_be",
     "named",
     "override",
     "part_text",
@@ -53,6 +58,7 @@ __all__ = [
     "replace_stage",
     "replace_stages",
     "resolve",
+    "shown",
     "terms",
     "use_text",
     "value",
@@ -63,10 +69,17 @@ __all__ = [
 STAGE_ALIASES = {"loss": "terms", "probe": "probes"}
 
 
-def recipe(text: str, **defaults: Any) -> Algorithm:
-    """The algorithm of a recipe written as `name` or `name(parameter=value, ...)`."""
-    name, arguments = named(text)
-    return build_recipe(name, arguments, **defaults)
+def recipe(text: str, **defaults: Any) -> Method:
+    """The method of a recipe written as `name` or `name(parameter=value, ...)`, or of several as
+    `until(step or condition, recipe) | recipe`.
+    """
+
+    def build(node: ast.expr) -> tuple[str, Method]:
+        name, arguments = _named_call(node, text)
+        return name, build_recipe(name, arguments, **defaults)
+
+    links = _links(text)
+    return read_phases(links, text, build) if is_phased(links) else build(links[0])[1]
 
 
 def named(text: str) -> tuple[str, dict[str, Any]]:
@@ -74,7 +87,7 @@ def named(text: str) -> tuple[str, dict[str, Any]]:
     return _named_call(parse(text), text)
 
 
-def build_recipe(name: str, arguments: Mapping[str, Any], **defaults: Any) -> Algorithm:
+def build_recipe(name: str, arguments: Mapping[str, Any], **defaults: Any) -> Method:
     """The recipe `name` with parameters. Raises UserError naming the right parameters."""
     function = catalogue.load("recipe", name)
     known = inspect.signature(function).parameters
@@ -90,14 +103,15 @@ def build_recipe(name: str, arguments: Mapping[str, Any], **defaults: Any) -> Al
         hint = None if hint is inspect.Parameter.empty else hint
         merged[argument] = fitting(f"recipe {name}: {argument}", hint, old, new)
     try:
-        algorithm = function(**merged)
+        algorithm: Method = function(**merged)
     except UserError:
         raise
     except (TypeError, ValueError) as error:
         raise UserError(f"recipe {name}: {_why(merged, error)}") from error
-    if not isinstance(algorithm, Algorithm):
+    if not isinstance(algorithm, Method):
         raise UserError(
-            f"recipe {name} returned {type(algorithm).__name__}, it must return an Algorithm"
+            f"recipe {name} returned {type(algorithm).__name__}, it must return an Algorithm, or "
+            "Phases of some"
         )
     return algorithm
 
@@ -150,7 +164,7 @@ def resolve(algorithm: Algorithm, path: str) -> str:
     head, *rest = path.split(".")
     head = STAGE_ALIASES.get(head, head)
     known = algorithm.paths()
-    fitting = [full for full in known if _fits(full, head, rest)]
+    fitting = _matching(algorithm, path)
     exact = [full for full in fitting if full == ".".join([head, *rest])]
     if len(exact or fitting) == 1:
         return (exact or fitting)[0]
@@ -165,8 +179,25 @@ def resolve(algorithm: Algorithm, path: str) -> str:
     raise UserError(f"no option {path}{peers.hint(path, short)}; {head} has {', '.join(short)}")
 
 
-def override(algorithm: Algorithm, path: str, new: Any) -> Algorithm:
-    """The algorithm with one option replaced; `path` as in `resolve`."""
+def override(method: Method, path: str, new: Any) -> Method:
+    """The method with one option replaced; `path` as in `resolve`.
+
+    An option of phases is replaced in all that have it, `phases.NAME.path` in that one.
+    """
+    if isinstance(method, Algorithm):
+        return _override(method, path, new)
+    if path.startswith("phases."):
+        _, name, inside = [*path.split(".", 2), ""][:3]
+        if inside == "until":
+            return method.with_knobs({path: new})
+        changed = _override(method.named(name).algorithm, inside, new)
+        return method.with_phase(name, algorithm=changed)
+    if not any(_matching(algorithm, path) for algorithm in method.algorithms):
+        resolve(method.algorithms[0], path)  # raises
+    return method.each(lambda each: _override(each, path, new) if _matching(each, path) else each)
+
+
+def _override(algorithm: Algorithm, path: str, new: Any) -> Algorithm:
     return algorithm.with_knobs({resolve(algorithm, path): new})
 
 
@@ -178,7 +209,7 @@ def replace_stage(algorithm: Algorithm, stage: str, text: Text) -> Algorithm:
     "loss" is the stage of all terms. An empty text, or "none", leaves the stage empty. Raises
     UserError for an unknown stage, or for several parts where there is room for one.
     """
-    name, text = _full_name(stage), _one_line(text)
+    name, text = full_name(stage), _one_line(text)
     if name in STAGES:
         return dataclasses.replace(algorithm, **{name: _content(name, text)})
     if name not in PLACE_OF:
@@ -199,10 +230,11 @@ def replace_stage(algorithm: Algorithm, stage: str, text: Text) -> Algorithm:
 
 def is_stage(name: str) -> bool:
     """Whether a stage, or a slot of the policy term, can be given under this name."""
-    return _full_name(name) in {*STAGES, *PLACE_OF}
+    return full_name(name) in {*STAGES, *PLACE_OF}
 
 
-def _full_name(stage: str) -> str:
+def full_name(stage: str) -> str:
+    """The stage's own name: "terms" for "loss"."""
     return STAGE_ALIASES.get(stage, stage)
 
 
@@ -211,8 +243,8 @@ def replace_stages(algorithm: Algorithm, stages: Mapping[str, Text]) -> Algorith
     goes into the terms that are given with it. Raises UserError for two names of one place.
     """
     given: dict[Any, str] = {}
-    for stage in sorted(stages, key=lambda name: _full_name(name) not in STAGES):
-        place = PLACE_OF.get(stage, _full_name(stage))
+    for stage in sorted(stages, key=lambda name: full_name(name) not in STAGES):
+        place = PLACE_OF.get(stage, full_name(stage))
         if place in given:
             raise UserError(f"{given[place]} and {stage} are two names of one place: give one")
         given[place] = stage
@@ -317,6 +349,17 @@ def _term(node: ast.expr, text: str) -> Term:
     if not isinstance(given.get("coef", 1.0), int | float | Schedule):
         raise UserError(f"{text!r}: coef must be a number or a schedule")
     return Term(node.func.id, **given)
+
+
+def _matching(algorithm: Algorithm, path: str) -> list[str]:
+    """The full paths that an option may be."""
+    return [full for full in algorithm.paths() if may_be(full, path)]
+
+
+def may_be(full: str, path: str) -> bool:
+    """Whether an option given by stage and field, or by more of its path, may be this one."""
+    head, *rest = path.split(".")
+    return _fits(full, full_name(head), rest)
 
 
 def _fits(full: str, head: str, rest: list[str]) -> bool:

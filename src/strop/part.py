@@ -148,11 +148,12 @@ def seam_of(part: Any) -> Seam | None:
 def parameters(part: Any) -> tuple[inspect.Parameter, ...]:
     """The parameters of the part's call, without self."""
     kind: Any = type(part)
-    return _parameters(kind)
+    return parameters_of(kind)
 
 
 @functools.cache
-def _parameters(kind: type) -> tuple[inspect.Parameter, ...]:
+def parameters_of(kind: type) -> tuple[inspect.Parameter, ...]:
+    """The parameters of the call of a class of parts, without self."""
     return tuple(inspect.signature(kind.__call__).parameters.values())[1:]
 
 

@@ -8,7 +8,7 @@
     6 advantage   baseline, scale, credit, weight
     7 selection   which tokens learn, which count in averages
     8 loss        the plan's updates
-    9 control     new knob values for the next step
+    9 control     new knob values and the phase of the next step
    10 observe     metrics and the batch, for the log
 
 Nothing here depends on how the rows are later split into micro-batches.
@@ -25,6 +25,7 @@ from strop.algorithm import LR, OUTSIDE, REFERENCE, Algorithm
 from strop.batch import Batch
 from strop.chains import Chains, learnable
 from strop.errors import UserError
+from strop.phases import Method, Phases, phase_at
 from strop.training.clock import Clock
 from strop.training.collect import Collector
 from strop.training.learn import Learner
@@ -46,7 +47,7 @@ class Stepped:
 
 def train_step(
     world: World,
-    algorithm: Algorithm,
+    method: Method,
     state: Mapping[str, Any],
     step: int,
     tokens: Tokens | None = None,
@@ -58,10 +59,12 @@ def train_step(
     clock = Clock()
     rng_of = generators(world.seed, step)
     torch.manual_seed(rng_of("global", 0).initial_seed())
-    knobs = state.get("knobs", {})
+    phase = phase_at(state)
+    algorithm, number = method.in_phase(phase["number"]), phase["number"]
+    knobs = method.knobs_in(number, state.get("knobs", {}))
     algorithm = algorithm.with_knobs({k: v for k, v in knobs.items() if k not in OUTSIDE})
     algorithm = algorithm.at_step(step, world.num_steps)
-    models = world.act(algorithm)
+    models = world.act(algorithm, number)
 
     # 1 to 4
     about = world.run_columns(algorithm, step)
@@ -92,6 +95,9 @@ def train_step(
     _end_of_step(algorithm, chains, batch)
     if chains.state["knobs"].get(REFERENCE, 0) != knobs.get(REFERENCE, 0):
         world.renew_reference()
+    if isinstance(method, Phases):
+        metrics["phase"] = float(number)
+        chains.state["phase"] = method.next(phase, step, world.num_steps, metrics)
 
     # 10
     metrics.update(clock.metrics(batch))

@@ -16,6 +16,7 @@ from strop.errors import UserError
 from strop.recipes.archer import archer
 from strop.recipes.grpo import grpo
 from strop.training import config
+from strop.training.method import plain
 
 NAMES = [entry.name for entry in catalogue.recipes()]
 every_recipe = pytest.mark.parametrize("recipe", NAMES)
@@ -72,7 +73,7 @@ def test_every_option_is_read_back_the_same(recipe, infinite):
     """Through the text of the file, one by one."""
     algorithm = notation.recipe(recipe)
     for path, other in accepted(algorithm, infinite).items():
-        file = tomllib.loads(config.RunConfig(algorithm={path: config.plain(other)}).to_toml())
+        file = tomllib.loads(config.RunConfig(algorithm={path: plain(other)}).to_toml())
         (value,) = file["algorithm"].values()
         value = notation.value(value) if isinstance(value, str) else value
         assert notation.override(algorithm, path, value).paths()[path] == other, path

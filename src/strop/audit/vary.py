@@ -11,6 +11,8 @@ from strop.algorithm import Algorithm
 from strop.audit.bench import Uncountable
 from strop.audit.estimate import Audit, Limits, audit
 from strop.audit.tree import Tree, random_policy, random_tree
+from strop.cost import needs_of
+from strop.phases import Method, Phases
 from strop.training.config import RunConfig
 
 
@@ -44,14 +46,14 @@ class Setting:
         )  # fmt: skip
 
 
-def one(settings: RunConfig, setting: Setting, limits: Limits) -> Audit:
-    """The audit of a run's method at a setting. Raises UserError."""
+def one(settings: RunConfig, setting: Setting, limits: Limits, phase: int = 1) -> Audit:
+    """The audit of a run's method, in a phase of it, at a setting. Raises UserError."""
     tree = setting.tree()
     theta = random_policy(tree, setting.success, setting.shape)
     behaviour = theta
     for _ in range(setting.staleness):  # against the true gradient, from the policy of now
         behaviour = behaviour - setting.step * tree.truth(behaviour).success_slope
-    algorithm = compose(settings, setting)
+    algorithm = compose(settings, setting, phase)
     return audit(
         algorithm,
         tree,
@@ -64,12 +66,22 @@ def one(settings: RunConfig, setting: Setting, limits: Limits) -> Audit:
     )
 
 
-def compose(settings: RunConfig, setting: Setting) -> Algorithm:
-    """The method with the setting's group and updates. Raises UserError."""
-    if settings.recipe and notation.recipe(settings.recipe).rollout.part.needs_environment:
+def phases_of(settings: RunConfig) -> tuple[str, ...]:
+    """The names of the method's phases; one empty name where it has none. Raises UserError."""
+    method = _built(settings)
+    return method.names if isinstance(method, Phases) else ("",)
+
+
+def _built(settings: RunConfig) -> Method:
+    if settings.recipe and "environment" in needs_of(notation.recipe(settings.recipe)):
         playing = settings.data.model_copy(update={"task": "corridor"})  # any: nothing is played
         settings = settings.model_copy(update={"data": playing})
-    algorithm = settings.build()
+    return settings.build()
+
+
+def compose(settings: RunConfig, setting: Setting, phase: int = 1) -> Algorithm:
+    """The method, in a phase of it, with the setting's group and updates. Raises UserError."""
+    algorithm = _built(settings).in_phase(phase)
     given, stated = _stated(settings, rollouts_of(algorithm))
     if not given:  # a method that draws more than its `num_rollouts` goes on doing so
         extra = rollouts_of(algorithm) - stated
@@ -81,8 +93,9 @@ def compose(settings: RunConfig, setting: Setting) -> Algorithm:
 
 def _stated(settings: RunConfig, drawn: int) -> tuple[bool, int]:
     """Whether the user gave a number of answers, and the one that the recipe states."""
-    given = any(path.endswith("num_rollouts") for path in settings.algorithm)
-    if not settings.recipe:
+    options = [*settings.algorithm, *(p for s in settings.phases.values() for p in s.algorithm)]
+    given = any(path.endswith("num_rollouts") for path in options)
+    if not settings.recipe or isinstance(_built(settings), Phases):
         return given, drawn
     name, arguments = notation.named(settings.recipe)
     parameter = inspect.signature(catalogue.load("recipe", name)).parameters.get("num_rollouts")

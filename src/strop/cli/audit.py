@@ -95,12 +95,26 @@ def _audited(
     recipe: str, options: list[str], base: Any, changes: dict[str, Any], limits: Any, as_json: bool
 ) -> list[dict[str, Any]]:
     """Every setting's numbers of one recipe, shown as they come."""
-    from strop.audit.vary import one, variations
+    from strop.audit.vary import phases_of
 
     settings = settings_of([recipe, *options], {}, None)
+    rows = []
+    for number, phase in enumerate(phases_of(settings), 1):
+        label = f"{recipe}: {phase}" if phase else recipe
+        rows += _audited_phase(label, settings, number, base, changes, limits, as_json)
+    return rows
+
+
+def _audited_phase(
+    recipe: str, settings: Any, phase: int, base: Any, changes: dict[str, Any], limits: Any,
+    as_json: bool,
+) -> list[dict[str, Any]]:  # fmt: skip
+    """Every setting's numbers of one phase of a recipe, shown as they come."""
+    from strop.audit.vary import one, variations
+
     rows, lines = [], []
     for name, setting in variations(base, **changes):
-        found = one(settings, setting, limits)
+        found = one(settings, setting, limits, phase)
         label = f"{SHORT.get(name, name)} {getattr(setting, name):g}" if name else "base"
         numbers = {key: getattr(found, key) for key in COLUMNS}
         row = {"recipe": recipe, **dataclasses.asdict(setting), "exact": found.exact}

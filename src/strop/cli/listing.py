@@ -80,12 +80,20 @@ def _file_of(name: str) -> str:
     import tomli_w
 
     from strop import notation
+    from strop.phases import Phases
 
-    stages = notation.written(notation.build_recipe(name, {}))
-    return (
-        f"# {name}, stage by stage: change any, then strop train --config FILE\n"
-        + tomli_w.dumps({"recipe": "", "stages": stages})
-    )
+    method = notation.build_recipe(name, {})
+    file: dict[str, Any] = {"recipe": ""}
+    if isinstance(method, Phases):
+        file["phases"] = {
+            phase.name: ({"until": phase.until.text} if phase.until else {})
+            | {"stages": notation.written(phase.algorithm)}
+            for phase in method.phases
+        }
+    else:
+        file["stages"] = notation.written(method)
+    head = f"# {name}, stage by stage: change any, then strop train --config FILE\n"
+    return head + tomli_w.dumps(file)
 
 
 def _matching(text: str, family: str | None, status: str | None) -> list[Entry]:
@@ -218,7 +226,7 @@ def _recipe_page(entry: Entry, name: str) -> dict[str, Any]:
     function = entry.load()
     algorithm = notation.build_recipe(name, {})
     meanings = _meanings(algorithm)
-    stages = {stage: texts for stage, texts in notation.describe(algorithm).items() if texts}
+    stages = {stage: texts for stage, texts in notation.shown(algorithm).items() if texts}
     defaults = {p.name: p.default for p in inspect.signature(function).parameters.values()}
     return {
         **_citation(entry),

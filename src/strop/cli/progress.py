@@ -37,6 +37,7 @@ class Progress:
         self.printed = 0.0
         self.shown: dict[str, float] = {}
         self.told = False
+        self.phases: tuple[str, ...] = ()  # their names
 
     def open(self) -> None:
         """Say that something happens, before the imports and checks that take seconds."""
@@ -53,11 +54,13 @@ class Progress:
             self._take(metrics)
         self.begun, self.first = time.perf_counter(), run.done
         self.steps = run.config.training.steps
+        self.phases = getattr(run.algorithm, "names", ())
         if self.quiet:
             return
         model = sum(p.numel() for p in run.loaded.model.parameters()) / 1e6
         task = run.world.services.task
         method = run.config.recipe or "a method of [stages]"
+        method += f" (phases {', '.join(self.phases)})" if self.phases else ""
         self.console.print(
             f"[bold]{escape(method)}[/] on {escape(task.name)}: {len(task.train)} "
             f"prompts, {escape(run.config.model.name)} ({model:.2f} M parameters, "
@@ -80,6 +83,7 @@ class Progress:
 
     def step(self, run: Any, metrics: dict[str, float]) -> None:
         """Take in a step's metrics and show them; step 0 is the validation before training."""
+        begins = metrics.get("phase") != self.shown.get("phase")
         self._take(metrics)
         self._complain(run)
         if self.live is not None:
@@ -88,7 +92,7 @@ class Progress:
             if scores := self._scored(metrics):
                 self.console.print(f"step {run.done}/{self.steps}  {scores}")
             now = time.perf_counter()
-            if run.done and (now - self.printed > 5 or run.done == self.steps):
+            if run.done and (now - self.printed > 5 or run.done == self.steps or begins):
                 self.printed = now
                 self.console.print(self._line(run.done))
         if run.done:
@@ -153,7 +157,7 @@ class Progress:
 
     def _line(self, step: int) -> str:
         shown = self.shown
-        pieces = [f"step {step}/{self.steps}"]
+        pieces = [f"step {step}/{self.steps}", *self._phase()]
         if "entropy" in shown:
             pieces.append(f"reward {shown.get('reward', 0):.3f}")
         else:  # given answers: nothing was sampled
@@ -167,6 +171,11 @@ class Progress:
         pieces.append(f"{shown.get('perf/tokens_per_s', 0):.0f} tokens/s")
         pieces.append(f"{self._left(step)} left")
         return "  ".join(pieces)
+
+    def _phase(self) -> list[str]:
+        """Which phase the step was of, of a method that has some."""
+        number = int(self.shown.get("phase", 0))
+        return [f"phase {number} ({self.phases[number - 1]})"] if number else []
 
     def _band(self) -> str:
         low = self.shown.get("entropy_control/low")
@@ -192,8 +201,9 @@ class Progress:
         for name, value in shown.items():
             table.add_row(name, value, Text(spark(self.history[name], room), style="cyan"))
         bar = ProgressBar(total=self.steps, completed=step, width=min(40, self.console.width))
+        at = "   ".join([f"step {step}/{self.steps}", *self._phase()])
         foot = Text(
-            f"step {step}/{self.steps}   {self.shown.get('perf/tokens_per_s', 0):.0f} tokens/s   "
+            f"{at}   {self.shown.get('perf/tokens_per_s', 0):.0f} tokens/s   "
             f"{self.shown.get('step_time', 0):.2f} s a step   {self._left(step)} left",
             style="dim",
         )

@@ -134,11 +134,12 @@ def settings_of(arguments: list[str], options: dict[str, Any], file: Path | None
                 merged[section] = values
     if recipes:
         theirs = raw.get("recipe", recipes[0])
-        if theirs != recipes[0] and (raw.get("algorithm") or raw.get("stages")):
+        if theirs != recipes[0] and any(map(raw.get, config.METHOD)):
             raise UserError(
                 f"the options of the method in {file} belong to "
                 f"{f'its recipe {theirs}' if theirs else 'its own [stages]'}, not to "
-                f"{recipes[0]}: leave the recipe out, or the file's [algorithm] and [stages]"
+                f"{recipes[0]}: leave the recipe out, or the file's [algorithm], [stages] and "
+                "[phases]"
             )
         merged["recipe"] = recipes[0]
     return config.make(config.override(merged, assignments))
@@ -146,7 +147,7 @@ def settings_of(arguments: list[str], options: dict[str, Any], file: Path | None
 
 def free_folder(recipe: str) -> Path:
     """runs/<recipe>-1, or the next number that is free; made here, so that it is nobody else's."""
-    name = re.match(r"\w*", recipe.strip('"'))
+    name = re.match(r"\w*", re.sub(r"^until\([^,]*,\s*", "", recipe).strip('"'))
     return numbered(Path("runs"), f"{(name.group() if name else '') or 'run'}-")
 
 

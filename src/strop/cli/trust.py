@@ -44,11 +44,16 @@ def names(settings: "RunConfig", given: Mapping[str, Any] = MappingProxyType({})
 
 def _named(settings: "RunConfig") -> Iterator[tuple[str, str]]:
     """The section, and what it names: files, modules, judges and servers."""
-    method: Any = settings.stages.get("rollout", settings.recipe)
+    written: list[Any] = [settings, *settings.phases.values()]
+    last = written[-1]
+    method: Any = last.stages.get("rollout", settings.recipe)
     for text in [method] if isinstance(method, str) else method:
         yield from (("method", name) for name in (own(text) if text else ()))
-    if "rollout" not in settings.stages:
-        yield from (("method", f"{stage} = {text}") for stage, text in settings.stages.items())
+    if "rollout" not in last.stages:
+        for each in written:
+            yield from (("method", f"{stage} = {text}") for stage, text in each.stages.items())
+        for phase in settings.phases.values():
+            yield from (("method", name) for name in (own(phase.recipe) if phase.recipe else ()))
     for reward in settings.reward.functions:
         source = reward_source.parse(reward)
         if source.kind in ("function", "judge") or source.options.get("without_isolation"):

@@ -10,7 +10,7 @@ from strop._notation_values import own
 from strop.errors import UserError
 from strop.training import config
 
-METHOD = ("stages", "algorithm")
+METHOD = ("stages", "algorithm", "phases")
 SHOWN = ("recipe", "model.name", "data.task", "data.files")  # facts of their own
 OPTION = re.compile(r"\w+=('[^']*'|[\d.+-][\w.+-]*|True|False|None|inf)(, )?")
 
@@ -24,6 +24,7 @@ def facts(text: str | None) -> list[tuple[str, str]]:
     task = ", ".join(_names(data.get("files"))) or str(data.get("task", ""))
     found = {
         "Recipe": raw.get("recipe") or "composed in [stages]",
+        "Phases": ", ".join(_section(raw, "phases")),
         "Model": model.get("name", ""),
         "Task": task,
         "Rewards": ", ".join(_names(reward.get("functions"))),
@@ -85,8 +86,13 @@ def flat(settings: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, A
 
 def _notation(given: config.RunConfig) -> list[str]:
     """The method as it is written, part by part."""
-    stages = ([text] if isinstance(text, str) else text for text in given.stages.values())
-    return [text for text in (given.recipe, *itertools.chain(*stages)) if text.strip()]
+    sections: list[Any] = [given, *given.phases.values()]
+    stages = (
+        [text] if isinstance(text, str) else text
+        for section in sections for text in section.stages.values()
+    )  # fmt: skip
+    recipes = (section.recipe for section in sections)
+    return [text for text in (*recipes, *itertools.chain(*stages)) if text.strip()]
 
 
 def _without(settings: dict[str, Any]) -> dict[str, Any]:
@@ -95,11 +101,20 @@ def _without(settings: dict[str, Any]) -> dict[str, Any]:
 
 def _method(given: dict[str, Any], plain: dict[str, Any]) -> list[tuple[str, str, str]]:
     """Stages with other parts, and options of the parts that stand in both."""
-    pairs = (flat(settings["stages"], "stages.") for settings in (given, plain))
-    options = _differing(flat(given["algorithm"]), flat(plain["algorithm"]))
+    pairs = (_of_phases(settings, "stages", "stages.") for settings in (given, plain))
+    options = _differing(_of_phases(given, "algorithm"), _of_phases(plain, "algorithm"))
     return [row for row in _differing(*pairs) if _parts(row[1]) != _parts(row[2])] + [
         row for row in options if "–" not in row[1:]
     ]
+
+
+def _of_phases(settings: dict[str, Any], key: str, head: str = "") -> list[tuple[str, Any]]:
+    """A section of the method with its paths, and that of every phase, which has its name."""
+    found = [*flat(settings[key], head)]
+    for name, phase in settings["phases"].items():
+        found += flat(phase[key], f"phases.{name}.{head}")
+        found += [(f"phases.{name}.until", phase["until"])] if key == "algorithm" else []
+    return found
 
 
 def _parts(stage: str) -> str:

@@ -4,9 +4,7 @@ Sections (settings.py) hold what is not the method: model, data, training, evalu
 a recipe in one-line notation and the values of its options by full path under [algorithm].
 """
 
-import dataclasses
 import math
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,16 +23,20 @@ from strop._files import toml_of
 from strop.algorithm import Algorithm
 from strop.errors import UserError, check_value
 from strop.part import Use
+from strop.phases import Method
 from strop.rollout.base import SamplingFields
 from strop.rollout.engines.open import ENGINES, EngineSettings, kinds_with, read, settings_of
 from strop.schedule import Schedule, number_at
 from strop.seams import PLACE_OF, STAGES
+from strop.training import phase_options
+from strop.training.method import complete, composed, playing_turns, with_options
 from strop.training.settings import (
     MOST,
     CriticSettings,
     DataSettings,
     EvaluationSettings,
     ModelSettings,
+    PhaseSettings,
     RewardSettings,
     Section,
     TrainingSettings,
@@ -61,6 +63,9 @@ class RunConfig(Section):
         default={}, description="parts of a stage in place of the recipe's"
     )
     algorithm: dict[str, Any] = Field(default={}, description="options of the method by full path")
+    phases: dict[str, PhaseSettings] = Field(
+        default={}, description="algorithms one after another, by name"
+    )
 
     @field_validator("engine", mode="wrap")
     @classmethod
@@ -79,35 +84,35 @@ class RunConfig(Section):
             self.data = self.data.model_copy(update={"task_config": options})
         return self
 
-    def build(self) -> Algorithm:
-        """The algorithm with all its options set, checked. Raises UserError."""
-        if self.recipe:
-            algorithm = notation.recipe(self.recipe)
-            algorithm = notation.replace_stages(algorithm, self.stages)
-        else:
-            algorithm = notation.compose(self.stages)
-        algorithm = _with_options(self._for_task(algorithm), self.algorithm)
-        algorithm.check()
-        for step in (1, self.training.steps):
-            algorithm.at_step(step, self.training.steps)
+    def build(self) -> Method:
+        """The method with all its options set, checked. Raises UserError."""
+        method = composed(self.recipe, self.stages, self.phases).each(self._for_task)
+        method = with_options(method, self.algorithm, self.phases)
+        method.check()
+        method.check_steps(self.training.steps)
+        for algorithm in method.algorithms:
+            for step in (1, self.training.steps):
+                algorithm.at_step(step, self.training.steps)
         self.engine.check(self.training.steps)
         for name, rate in (("training.lr", self.lr()), ("critic.lr", self.critic_lr())):
             for step in (1, self.training.steps):
                 _check_rate(name, _number(name, rate, step, self.training.steps))
         if self.evaluation.every:
             _ = self.evaluation.ks
-        return algorithm
+        return method
 
     def rollout(self) -> Use:
-        """How the method samples. A run's file has that stage written out: then nothing else of
-        the method is read, and no code of somebody's own that it names. Raises UserError.
+        """How the method samples, in its last phase. A run's file has that stage written out: then
+        nothing else of the method is read, and no code of somebody's own that it names. Raises
+        UserError.
         """
-        if "rollout" not in self.stages:
-            return self.build().rollout
-        plain = notation.recipe("grpo")
-        algorithm = notation.replace_stage(plain, "rollout", self.stages["rollout"])
-        theirs = {k: v for k, v in self.algorithm.items() if k.startswith("rollout.")}
-        return _with_options(self._for_task(algorithm), theirs).rollout
+        last = [*self.phases.values()][-1] if self.phases else self
+        if "rollout" not in last.stages:
+            return self.build().algorithms[-1].rollout
+        plain = notation.recipe("grpo").algorithms[-1]
+        algorithm = notation.replace_stage(plain, "rollout", last.stages["rollout"])
+        theirs = {k: v for k, v in last.algorithm.items() if k.startswith("rollout.")}
+        return with_options(self._for_task(algorithm), theirs).algorithms[-1].rollout
 
     def _for_task(self, algorithm: Algorithm) -> Algorithm:
         """The method with a rollout that fits the task. Raises UserError where it cannot."""
@@ -117,7 +122,7 @@ class RunConfig(Section):
                 "its class from strop.rollout.base.SamplingFields"
             )
         if self.data.environment() is not None:
-            return _playing_turns(algorithm, self.recipe)
+            return playing_turns(algorithm, self.recipe)
         if algorithm.rollout.part.needs_environment:
             raise UserError(
                 f"{algorithm.rollout.label} needs an environment, {self.data.task} is none: give "
@@ -135,22 +140,13 @@ class RunConfig(Section):
 
     def complete(self) -> "RunConfig":
         """The same run with every stage and every option of the method written out."""
-        algorithm = self.build()
-        shown = {path: plain(value) for path, value in algorithm.paths().items()}
-        stages = notation.written(algorithm)
-        return self.model_copy(update={"algorithm": shown, "stages": stages})
+        own = {name: phase.recipe for name, phase in self.phases.items()}
+        return self.model_copy(update=complete(self.build(), own))
 
     def to_toml(self) -> str:
         """The text of the configuration file."""
-        return tomli_w.dumps(_without_none(self.model_dump()))
-
-
-def _with_options(algorithm: Algorithm, options: Mapping[str, Any]) -> Algorithm:
-    """The method with options set by their paths."""
-    for path, text in options.items():
-        value = notation.value(text) if isinstance(text, str) else text
-        algorithm = notation.override(algorithm, path, value)
-    return algorithm
+        empty = {"phases"} if not self.phases else None
+        return tomli_w.dumps(_without_none(self.model_dump(exclude=empty)))
 
 
 def _rate(name: str, value: float | str) -> float | Schedule:
@@ -169,23 +165,6 @@ def _check_rate(name: str, rate: Any) -> None:
     fits = isinstance(rate, int | float) and not isinstance(rate, bool)
     if not fits or not 0 <= rate < math.inf:
         raise UserError(f"{name} must be a number >= 0 or a schedule of such, it is {rate!r}")
-
-
-def _playing_turns(algorithm: Algorithm, recipe: str) -> Algorithm:
-    """The method with episodes in place of single answers, sampled with the same options.
-
-    Raises UserError for a rollout that is neither plain sampling nor plays turns itself.
-    """
-    use = algorithm.rollout
-    if (playing := use.part.playing()) is None:
-        raise UserError(
-            f"{recipe or 'the method'} has the rollout {use.label}, which answers once and cannot "
-            "play turns: give a recipe that samples independently, such as grpo, or a task that is "
-            "no environment"
-        )
-    if playing is use.part:
-        return algorithm
-    return dataclasses.replace(algorithm, rollout=Use(playing))
 
 
 def load(path: Path) -> RunConfig:
@@ -220,17 +199,22 @@ def make(raw: dict[str, Any], where: str = "the options") -> RunConfig:
             hint = hint or peers.hint(key, settings())
             raise UserError(f"{where}: no option {key}{hint}") from error
         why = first["msg"].removeprefix("Value error, ")
-        if key.startswith("stages."):
+        if "stages" in key.split(".")[:3]:
             why = "a stage is text, part | part, or a list of texts"
         raise UserError(f"{where}: {key} = {first.get('input')!r}: {why}") from error
 
 
 def _key(place: tuple[int | str, ...]) -> str:
     """The setting's path. Of one that may be of several types, pydantic adds the type."""
+    if place[0] == "phases":  # phases.NAME.until, phases.NAME.stages.STAGE
+        return ".".join(map(str, place[: 4 if "stages" in place[2:3] else 3]))
     path = ".".join(map(str, place))
     setting = ".".join(map(str, place[:2]))
     of_a_type = setting in settings() or place[0] == "stages"
     return setting if len(place) > 2 and of_a_type and isinstance(place[2], str) else path
+
+
+METHOD = ("algorithm", "stages", "phases")  # sections of the method
 
 
 def settings() -> dict[str, str]:
@@ -240,7 +224,7 @@ def settings() -> dict[str, str]:
         for section in _sections(field.annotation):
             for inner, each in section.model_fields.items():
                 found[f"{name}.{inner}"] = each.description or ""
-        if name not in ("algorithm", "stages") and not _sections(field.annotation):
+        if name not in METHOD and not _sections(field.annotation):
             found[name] = field.description or ""
     return found
 
@@ -265,10 +249,12 @@ def override(raw: dict[str, Any], assignments: list[str]) -> dict[str, Any]:
         path, _, text = assignment.partition("=")
         path = path.strip()
         head, _, rest = path.partition(".")
+        if head == "phases" and rest:
+            phase_options.set_in_one(result, rest, text.strip())
+            continue
         stage = path.removeprefix("stages.")
         if path not in known and notation.is_stage(stage):
-            result["algorithm"] = _without_stage(result.get("algorithm", {}), stage, raw)
-            result["stages"] = {**result.get("stages", {}), stage: text.strip()}
+            phase_options.set_stage(result, stage, text.strip(), raw)
             continue
         value = _read(path, text.strip())
         if path in known and rest:
@@ -277,6 +263,7 @@ def override(raw: dict[str, Any], assignments: list[str]) -> dict[str, Any]:
             result[path] = value
         elif rest and head in (*STAGES, *notation.STAGE_ALIASES):
             result.setdefault("algorithm", {})[path] = value
+            phase_options.forget(result, path)
         else:
             options = [*known, *STAGES, *(f"{stage}.<option>" for stage in STAGES)]
             hint = peers.hint(path, [*known, *PLACE_OF]) or f"; there are {', '.join(options)}"
@@ -294,25 +281,6 @@ def _read(path: str, text: str) -> Any:
         return notation.value(text) if quoted else text
     value = notation.value(text)
     return text if isinstance(value, Schedule) else value
-
-
-def _without_stage(options: dict[str, Any], stage: str, raw: dict[str, Any]) -> dict[str, Any]:
-    """The options of the method but for those in `raw` that lie in a stage, or in a slot."""
-    old = raw.get("algorithm", {})
-    return {
-        path: value
-        for path, value in options.items()
-        if path not in old or not notation.lies_in(path, stage)
-    }
-
-
-def plain(value: Any) -> Any:
-    """An option's value as the configuration file holds it."""
-    if isinstance(value, Schedule):
-        return notation.value_text(value)
-    if value is None:
-        return "none"
-    return list(value) if isinstance(value, tuple) else value
 
 
 def _without_none(value: Any) -> Any:

@@ -10,6 +10,7 @@ import torch
 
 from strop.algorithm import REFERENCE, Algorithm
 from strop.errors import RunStopped, UserError
+from strop.phases import Method, phase_at
 from strop.step import Stepped, train_step
 from strop.training import checkpoint, environment
 from strop.training.config import RunConfig
@@ -40,7 +41,7 @@ class Run:
     """A run in progress."""
 
     config: RunConfig
-    algorithm: Algorithm
+    algorithm: Method
     loaded: Loaded
     world: World
     record: Record
@@ -173,7 +174,7 @@ def _prepare(config: RunConfig, record: Record) -> Run:
     if config.threads:
         torch.set_num_threads(config.threads)
     algorithm = config.build()
-    scored = not algorithm.rollout.part.given
+    scored = any(not each.rollout.part.given for each in algorithm.algorithms)
     task = load_prompts(config.data, config.reward, config.seed, needs_reward=scored, heldout=False)
     loaded = load_model(config)
     world = make_world(config, algorithm, loaded, task)
@@ -241,8 +242,9 @@ def _evaluated(run: Run, evaluator: Evaluator, metrics: dict[str, float]) -> dic
     prompts = task.validation[: run.config.evaluation.max_prompts]
     if not prompts:
         return metrics
-    now = run.algorithm.at_step(max(run.done, 1), run.config.training.steps)
-    run.world.act(now)
+    phase = phase_at(run.state)["number"]
+    now = run.algorithm.in_phase(phase).at_step(max(run.done, 1), run.config.training.steps)
+    run.world.act(now, phase)
     with run.world.engine.newest():
         found = evaluator(run.world, now, "validation", prompts)
     return {**metrics, **found, "timing_s/eval": time.perf_counter() - begun}

@@ -91,7 +91,6 @@ def settle(config: RunConfig, services: "RunServices", rollout: Any) -> None:
             left_out += more
         services.task = replace(task, train=train, validation=validation)
         services.notes += left_out
-    services.notes += _notes(config, services)
 
 
 def fitting(
@@ -136,18 +135,16 @@ def check_row(services: "RunServices", rollout: Any, prompt: Prompt) -> None:
             )
 
 
-def _notes(config: RunConfig, services: "RunServices") -> list[str]:
-    """What is easily overlooked, and spoils a run."""
-    notes = []
+def tell(config: RunConfig, services: "RunServices") -> None:
+    """Note what is easily overlooked, and spoils a run."""
     if config.data.files and "name" not in config.model.model_fields_set:
-        notes.append(
+        services.notes.append(
             "no --model was given: this trains tiny, the model that ships with strop. It knows "
             "digits and signs, and was made for Countdown puzzles"
         )
     texts = services.texts
     if told := plain_text(services.task.train, texts.tokenizer, texts.chat):
-        notes.append(told)
-    return notes
+        services.notes.append(told)
 
 
 def plain_text(prompts: Sequence[Prompt], tokenizer: Any, chat: Chat) -> str:

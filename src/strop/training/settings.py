@@ -169,6 +169,19 @@ class CriticSettings(Section):
     )  # fmt: skip
 
 
+class PhaseSettings(Section):
+    """One of several algorithms that a run goes through, in the order of the file."""
+
+    until: str | int | float = Field(
+        default="", description="its last step, a share of the run, or metric < level"
+    )
+    recipe: str = Field(default="", description="its own; empty: the run's recipe")
+    stages: dict[str, str | list[str]] = Field(
+        default={}, description="parts of a stage in place of the recipe's"
+    )
+    algorithm: dict[str, Any] = Field(default={}, description="options by full path")
+
+
 class EvaluationSettings(Section):
     """Scores on held-back prompts, never used in training."""
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import torch
 
-from strop.algorithm import Algorithm
 from strop.columns import slow_value
 from strop.errors import UserError
+from strop.phases import Method
 from strop.rollout.engines.base import Engine
 from strop.rollout.engines.needs import check as check_engine
 from strop.rollout.engines.needs import check_trainable, check_whole
@@ -21,7 +21,7 @@ from strop.training import adapters, models, rows, seeds
 from strop.training.adapters import Lora
 from strop.training.config import RunConfig
 from strop.training.critic import Critic, make_critic
-from strop.training.limits import resolve
+from strop.training.limits import Limits, resolve
 from strop.training.models import Loaded
 from strop.training.optimiser import MasterAdamW
 from strop.training.policy import Policy
@@ -182,23 +182,38 @@ def open_engine(config: RunConfig, settings: EngineSettings, loaded: Loaded) -> 
     return engine
 
 
-def make_world(config: RunConfig, algorithm: Algorithm, loaded: Loaded, task: Task) -> World:
+def make_world(config: RunConfig, method: Method, loaded: Loaded, task: Task) -> World:
     """Policy, reference, engine and services of a run. Raises UserError."""
     every = config.evaluation.every
     read = (*task.train, *task.validation[: config.evaluation.max_prompts if every else 0])
-    rollout = algorithm.rollout.part
-    longest = rows.longest_given(rollout, read, loaded)
-    services = make_services(config, loaded, task, rollout, longest)
+    rollouts = [algorithm.rollout.part for algorithm in method.algorithms]
+    longest = [rows.longest_given(rollout, read, loaded) for rollout in rollouts]
+    services = make_services(config, loaded, task, rollouts[0], longest[0])
     try:
-        rows.settle(config, services, rollout)
-        config.engine.check_longest(rows.longest_sampled(config, services, rollout))
-        return _world(config, algorithm, loaded, services)
+        most, asked = loaded.context, config.data.max_prompt_tokens
+        later = zip(rollouts[1:], longest[1:], strict=True)
+        limits = (
+            services.limits,
+            *(resolve(rollout, services.task, most, asked, given) for rollout, given in later),
+        )
+        for rollout, each in zip(rollouts, limits, strict=True):
+            services.limit_to(each)
+            rows.settle(config, services, rollout)
+            config.engine.check_longest(rows.longest_sampled(config, services, rollout))
+        rows.tell(config, services)
+        return _world(config, method, loaded, services, limits)
     except BaseException:
         services.close()
         raise
 
 
-def _world(config: RunConfig, algorithm: Algorithm, loaded: Loaded, services: RunServices) -> World:
+def _world(
+    config: RunConfig,
+    method: Method,
+    loaded: Loaded,
+    services: RunServices,
+    limits: tuple[Limits, ...],
+) -> World:
     training, task = config.training, services.task
     policy = Policy(
         loaded.model,
@@ -213,10 +228,10 @@ def _world(config: RunConfig, algorithm: Algorithm, loaded: Loaded, services: Ru
     engine = open_engine(config, config.engine, loaded)
     kind = config.engine.kind
     check_trainable(engine, kind)
-    check_engine(algorithm.uses(), engine, kind)
+    check_engine(method.uses(), engine, kind)
     services.attach(engine)
-    reference = _reference(algorithm, policy, loaded)
-    critic = _critic(config, algorithm, policy)
+    reference = _reference(method, policy, loaded)
+    critic = _critic(config, method, policy)
     world = World(
         policy,
         reference,
@@ -227,17 +242,18 @@ def _world(config: RunConfig, algorithm: Algorithm, loaded: Loaded, services: Ru
         training.steps,
         config.lr(),
         critic,
+        limits,
     )
-    world.act(algorithm.at_step(1, training.steps))
+    world.act(method.in_phase(1).at_step(1, training.steps))
     return world
 
 
-def _critic(config: RunConfig, algorithm: Algorithm, policy: Policy) -> Critic | None:
+def _critic(config: RunConfig, method: Method, policy: Policy) -> Critic | None:
     """A critic with the heads that the method's terms train; None when there are none."""
-    columns = algorithm.value_columns()
+    columns = method.value_columns()
     if not columns:
         return None
-    reads_slow = bool({slow_value(column) for column in columns} & algorithm.reads())
+    reads_slow = bool({slow_value(column) for column in columns} & method.reads())
     return make_critic(
         columns,
         policy,
@@ -250,13 +266,13 @@ def _critic(config: RunConfig, algorithm: Algorithm, policy: Policy) -> Critic |
     )
 
 
-def _reference(algorithm: Algorithm, policy: Policy, loaded: Loaded) -> Policy | None:
+def _reference(method: Method, policy: Policy, loaded: Loaded) -> Policy | None:
     """The policy of the starting weights, when something reads it: a frozen copy, or the same
     model with its adapters off. One that is to be renewed is always a copy.
 
     Raises UserError for one that is renewed and not read.
     """
-    reads, renews = algorithm.reads(), "renews_reference" in algorithm.facts()
+    reads, renews = method.reads(), "renews_reference" in method.facts()
     if not {"logp_ref_T", "logq_ref_TV"} & reads:
         if renews:
             raise UserError(

@@ -9,6 +9,7 @@ import torch
 from strop.algorithm import Algorithm
 from strop.errors import UserError
 from strop.training.critic import Critic
+from strop.training.limits import Limits
 from strop.training.policy import Policy
 from strop.training.services.run import RunServices
 from strop.training.step_models import StepModels
@@ -27,6 +28,7 @@ class World:
     num_steps: int
     lr: Any  # number or schedule
     critic: Critic | None = None
+    limits: tuple[Limits, ...] = ()  # of every phase of the method
 
     def lr_at(self, step: int) -> float:
         """The learning rate of a step, where no control has set it."""
@@ -64,8 +66,13 @@ class World:
         """Names of the policy's weights that are trained."""
         return tuple(n for n, p in self.policy.model.named_parameters() if p.requires_grad)
 
-    def act(self, algorithm: Algorithm) -> StepModels:
-        """The models at the temperature of the rollouts, for a step and what its parts ask for."""
+    def act(self, algorithm: Algorithm, phase: int = 1) -> StepModels:
+        """The models at the temperature of the rollouts, for a step and what its parts ask for.
+
+        phase: of the method, whose limits hold from now on.
+        """
+        if self.limits:
+            self.services.limit_to(self.limits[phase - 1])
         temperature = algorithm.rollout.part.temperature
         models = StepModels(self.policy, temperature, self.reference, self.critic)
         self.services.score_with(models)

@@ -32,7 +32,8 @@ def prompts_of(settings: Any, tokenizer: Any) -> tuple[str, Sequence[Any], int, 
     if tokenizer is not None:
         task = put(task, tokenizer, data.chat())
     rewards = tuple(RewardSpec(reward_name(s), s) for s in reward.functions) or task.rewards
-    _, longest = new_tokens(settings.build().rollout.part, task)
+    algorithms = settings.build().algorithms
+    longest = max(new_tokens(each.rollout.part, task)[1] for each in algorithms)
     return task.name, task.train, longest, rewards
 
 

@@ -123,10 +123,10 @@ def counts(settings: Any, shape: Shape, prompt_tokens: int, episode_tokens: int)
     """The numbers of a run that the formulas take, by `COUNTS`."""
     from strop.training.models import DTYPES
 
-    algorithm, training = settings.build(), settings.training
+    algorithms, training = settings.build().algorithms, settings.training
     b = DTYPES[settings.model.dtype].itemsize
     longest = prompt_tokens + episode_tokens
-    rollouts = _rollouts(algorithm)
+    rollouts = max(map(_rollouts, algorithms))
     answers = max(rollouts, _validated(settings)) or training.num_slots
     tokens = max(training.token_budget, longest)
     return {
@@ -135,7 +135,7 @@ def counts(settings: Any, shape: Shape, prompt_tokens: int, episode_tokens: int)
         "slots": min(training.num_slots, answers),
         "places": _places(prompt_tokens, longest),
         "tokens": min(tokens, rollouts * longest) if rollouts else tokens,
-        "buffers": _head_buffers(algorithm, shape),
+        "buffers": max(_head_buffers(each, shape) for each in algorithms),
         "layer": shape.layer(b, max(4, b)),
     }
 
@@ -143,7 +143,7 @@ def counts(settings: Any, shape: Shape, prompt_tokens: int, episode_tokens: int)
 def estimate(settings: Any, shape: Shape, count: dict[str, int], device: str) -> dict[str, int]:
     """Bytes of each piece on a device, by `FORMULAS`."""
     b, o, slots, tokens = (count[name] for name in ("b", "o", "slots", "tokens"))
-    algorithm, adapters, trained_o = settings.build(), shape.adapters, shape.trained * count["o"]
+    method, adapters, trained_o = settings.build(), shape.adapters, shape.trained * count["o"]
     kept = shape.layers * count["layer"]
     if settings.model.gradient_checkpointing:
         kept = count["layer"] + (shape.layers - 1) * b * shape.hidden
@@ -154,8 +154,8 @@ def estimate(settings: Any, shape: Shape, count: dict[str, int], device: str) ->
     cache = cached * shape.layers * 2 * shape.kv_heads * b
     beside, in_memory = settings.engine.copies()
     copies = beside + (in_memory if device == "cpu" else 0)
-    reads_reference = {"logp_ref_T", "logq_ref_TV"} & algorithm.reads()
-    copied = not adapters or "renews_reference" in algorithm.facts()
+    reads_reference = {"logp_ref_T", "logq_ref_TV"} & method.reads()
+    copied = not adapters or "renews_reference" in method.facts()
     return {
         "weights": shape.parameters * b + (trained_o if adapters else 0),
         "masters": shape.trained * 4 if b == 2 and not adapters else 0,

@@ -50,10 +50,12 @@ class RunFiles:
 
     def option(self, ending: str, default: float) -> float:
         """The first option of the method whose path ends so."""
-        options = self.settings.get("algorithm")
-        for path, value in options.items() if isinstance(options, dict) else ():
-            if path.endswith(ending) and isinstance(value, int | float):
-                return value
+        phases = self.settings.get("phases")
+        for section in (self.settings, *(phases.values() if isinstance(phases, dict) else ())):
+            options = section.get("algorithm") if isinstance(section, dict) else None
+            for path, value in options.items() if isinstance(options, dict) else ():
+                if path.endswith(ending) and isinstance(value, int | float):
+                    return value
         return default
 
 

@@ -35,6 +35,12 @@ class RunServices:
         """Score with these models from now on, and sample at their temperature."""
         self.scoring.models = models
 
+    def limit_to(self, limits: Limits) -> None:
+        """Keep to these limits from now on."""
+        if limits != self.limits:
+            self.limits = self.sampling.limits = self.scoring.limits = limits
+            self.texts.limit_to(limits)
+
     def attach(self, engine: Engine) -> None:
         """Sample with this engine, and ask it for what it can tell."""
         self.sampling.attach(engine)

@@ -84,6 +84,11 @@ class RunTexts:
         """The columns of a prompt's row in the data."""
         return self.prompt(uid).columns
 
+    def limit_to(self, limits: Limits) -> None:
+        """Keep to these limits from now on, with every prompt that is asked for."""
+        self.limits = limits
+        self._encoded.clear()
+
     def prompt_ids(self, uid: int) -> tuple[int, ...]:
         """Token ids of a prompt. Raises UserError when it is too long or cannot be encoded."""
         if uid not in self._encoded:

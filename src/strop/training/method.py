@@ -1,0 +1,119 @@
+"""The method of a run, put together from what its settings say of it."""
+
+import dataclasses
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+from strop import notation
+from strop._notation_text import Text
+from strop.algorithm import Algorithm
+from strop.errors import UserError
+from strop.part import Use
+from strop.phases import Method, Phase, Phases, read_until
+from strop.schedule import Schedule
+from strop.training.settings import PhaseSettings
+
+NONE: Mapping[str, PhaseSettings] = MappingProxyType({})
+
+
+def composed(
+    recipe: str, stages: Mapping[str, Text], phases: Mapping[str, PhaseSettings] = NONE
+) -> Method:
+    """The method with the parts that are given, before any option. Raises UserError."""
+    method = notation.recipe(recipe) if recipe else None
+    if isinstance(method, Phases):
+        method = method.each(lambda each: notation.replace_stages(each, stages))
+        for name, given in phases.items():
+            before = method.named(name)
+            phase = _phase(name, given, stages, before.algorithm)
+            until = phase.until or before.until
+            method = method.with_phase(name, algorithm=phase.algorithm, until=until)
+        return method
+    if phases:
+        return Phases(tuple(_phase(name, each, stages, method) for name, each in phases.items()))
+    return _with_stages(method, stages)
+
+
+def _phase(
+    name: str, given: PhaseSettings, stages: Mapping[str, Text], base: Algorithm | None
+) -> Phase:
+    """A phase of the settings; stages: of all phases; base: where it has no recipe of its own."""
+    algorithm = notation.recipe(given.recipe) if given.recipe else base
+    if isinstance(algorithm, Phases):
+        raise UserError(
+            f"phases.{name}: {given.recipe} has phases of its own: a phase is one algorithm"
+        )
+    until = None if given.until == "" else read_until(given.until)
+    return Phase(_with_stages(algorithm, {**stages, **given.stages}), until, name)
+
+
+def _with_stages(algorithm: Algorithm | None, stages: Mapping[str, Text]) -> Algorithm:
+    """The algorithm with stages replaced; without one, that of the stages alone."""
+    if algorithm is None:
+        return notation.compose(stages)
+    return notation.replace_stages(algorithm, stages)
+
+
+def with_options(
+    method: Method, options: Mapping[str, Any], phases: Mapping[str, PhaseSettings] = NONE
+) -> Method:
+    """The method with options set: those of the whole, then each phase's own. Raises UserError."""
+    own = {
+        f"phases.{name}.{path}": text
+        for name, phase in phases.items() for path, text in phase.algorithm.items()
+    }  # fmt: skip
+    for path, text in (dict(options) | own).items():
+        value = notation.value(text) if isinstance(text, str) else text
+        method = notation.override(method, path, value)
+    return method
+
+
+def complete(method: Method, recipes: Mapping[str, str]) -> dict[str, Any]:
+    """The settings `stages`, `algorithm` and `phases` with everything written out.
+
+    recipes: those that phases have of their own.
+    """
+    if isinstance(method, Algorithm):
+        return {**_written(method), "phases": {}}
+    phases = {
+        phase.name: PhaseSettings(
+            until=phase.until.text if phase.until else "",
+            recipe=recipes.get(phase.name, ""),
+            **_written(phase.algorithm),
+        )
+        for phase in method.phases
+    }
+    return {"algorithm": {}, "stages": {}, "phases": phases}
+
+
+def _written(algorithm: Algorithm) -> dict[str, Any]:
+    """Every stage and every option of an algorithm, as a file holds them."""
+    shown = {path: plain(value) for path, value in algorithm.paths().items()}
+    return {"algorithm": shown, "stages": notation.written(algorithm)}
+
+
+def plain(value: Any) -> Any:
+    """An option's value as the configuration file holds it."""
+    if isinstance(value, Schedule):
+        return notation.value_text(value)
+    if value is None:
+        return "none"
+    return list(value) if isinstance(value, tuple) else value
+
+
+def playing_turns(algorithm: Algorithm, recipe: str) -> Algorithm:
+    """The method with episodes in place of single answers, sampled with the same options.
+
+    Raises UserError for a rollout that is neither plain sampling nor plays turns itself.
+    """
+    use = algorithm.rollout
+    if (playing := use.part.playing()) is None:
+        raise UserError(
+            f"{recipe or 'the method'} has the rollout {use.label}, which answers once and cannot "
+            "play turns: give a recipe that samples independently, such as grpo, or a task that is "
+            "no environment"
+        )
+    if playing is use.part:
+        return algorithm
+    return dataclasses.replace(algorithm, rollout=Use(playing))
