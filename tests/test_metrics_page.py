@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from fakes.brittle import BrittleSettings
 from metrics_page import (
     PAGE,
     in_runs,
@@ -23,6 +24,7 @@ from strop.cost import ASKING
 from strop.evaluation.samples import Samples
 from strop.evaluation.summary import summarise
 from strop.part import Use, facts, name_of
+from strop.rollout.engines import open as engines
 
 TEXT = PAGE.read_text(encoding="utf-8")
 PARTS = {entry.name: metrics_of(entry) for entry in catalogue.parts()}
@@ -96,6 +98,9 @@ def logged(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
     for recipe, task in (("mrs", "corridor"), ("grpo", "hide_and_guess")):
         data = {"data": {"task": task}, "model": {"name": "tiny"}, "reward": {"functions": []}}
         found[task] = keys_of_run(lab, recipe, folder, task, **data)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(engines.ENGINES, "brittle", BrittleSettings)
+        found["failing"] = keys_of_run(lab, "grpo", folder, "failing", engine={"kind": "brittle"})
     return found
 
 

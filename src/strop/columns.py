@@ -169,6 +169,8 @@ STANDARD: tuple[Column, ...] = (
            "reward", door=("rewards",), presumed=True),
     Column("truncated_B", "bool", "cut off by a limit, not ended by the policy", "", "rollout",
            random="flag:0.3"),
+    Column("lost_B", "bool", "a request of it failed: it is not scored", "", "rollout", door=None,
+           random="flag:0"),
     Column("parent_B", "int", "rollout it was forked from; -1: none", "row of rollout", "rollout",
            random="-1"),
     Column("fork_at_B", "int", "position of the fork; -1: none", "token", "rollout",

@@ -118,7 +118,7 @@ class Sampling(Protocol):
     answer_tokens: most new tokens of an answer, of an action where episodes are played;
     episode_tokens: of an answer or an episode's actions together; context_tokens: of a sequence.
     wanted_statistics: what engines report of the tokens. can_fork: the engine goes on from a
-    request that has ended.
+    request that has ended. failures: why requests of this step failed.
     """
 
     @property
@@ -135,6 +135,8 @@ class Sampling(Protocol):
     def wanted_statistics(self) -> frozenset[str]: ...
     @property
     def can_fork(self) -> bool: ...
+    @property
+    def failures(self) -> list[str]: ...
 
     def request(self, ids: Sequence[int], max_tokens: int, seed: int, **changes: Any) -> Request:
         """A request to `sample` at the rollouts' temperature, with their ends; fields to change."""

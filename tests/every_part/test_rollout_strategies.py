@@ -170,3 +170,34 @@ def test_what_a_run_asks_of_it(entry, stages):
         assert playing.needs_environment
         assert playing.sampling() == part.sampling()
     assert parts.replace(part, max_tokens=7).new_tokens(9) == (7, 7)
+
+
+class Failing(TableEngine):
+    """Every third request fails, before its first token or behind two."""
+
+    def _draw(self, id, row):
+        if id % 3 == 1 and len(row.new) >= 2 * (id % 2):
+            return self._failed(id, row, "made to fail")
+        return super()._draw(id, row)
+
+
+@every_part
+def test_a_request_that_fails_does_not_take_the_others_with_it(entry, stages):
+    """Rollouts that it was for are marked; all are there, and nothing of others is marked."""
+    place = stages.of(entry)
+    if place.part.given:
+        return  # nothing is asked
+    draws = draws_of(place, 4, 3, 4)
+    engine = engine_for(place.world, Failing)
+    batch, _ = rolled(place, draws, engine=engine)
+    lost_B = batch["lost_B"]
+    assert batch.size("P") == 3
+    for group, draw in enumerate(draws):
+        assert int((batch["group_B"] == group).sum()) >= draw.num_rollouts
+    assert int(lost_B.sum()) < batch.size("B")
+    spared = "samples_again" in parts.facts(place.use)  # another candidate may take its place
+    assert spared or lost_B.any()
+    assert place.world.services.sampling.failures
+    place.world.services.sampling.failures.clear()
+    whole, _ = rolled(place, draws)
+    assert not whole["lost_B"].any()

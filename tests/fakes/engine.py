@@ -129,7 +129,8 @@ class TableEngine(Engine):
         plan = make_plan([request], probabilities.shape[1], torch.device("cpu"))
         token, record = draw(probabilities.log(), plan, torch.from_numpy(uniform))
         values = record[0].tolist()
-        assert math.isfinite(values[1]), "no token can be drawn"
+        if not math.isfinite(values[1]):
+            return self._failed(id, row, "no token could be drawn")
         row.new.append(int(token))
         row.since_pause += 1
         self.num_tokens += 1
@@ -144,6 +145,10 @@ class TableEngine(Engine):
             top=(top,) if request.num_top else (),
             ended=self._ended(row),
         )
+
+    def _failed(self, id: int, row: _Row, why: str) -> Event:
+        row.status = "ended"
+        return Event(id, (), (), self.version, ended="failed", why=why)
 
     def _ended(self, row: _Row) -> Ended:
         request = row.request

@@ -117,6 +117,7 @@ class FakeSampling:
     wanted_statistics: frozenset[str] = frozenset({"logp_model", "entropy"})
     can_fork: bool = True
     asked: list[Request] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
 
     def request(self, ids: Sequence[int], max_tokens: int, seed: int, **changes: Any) -> Request:
         plain = Request(tuple(ids), max_tokens, seed=seed, stop_ids=self.stop_ids)

@@ -1,8 +1,10 @@
 """Engines come from one table: a kind of engine is a class of settings, wherever one is opened."""
 
+import math
 from typing import ClassVar
 
 import pytest
+from fakes.brittle import BrittleSettings
 from models import without_times
 
 from strop.cli.evaluate import open_subject
@@ -109,6 +111,25 @@ def test_a_checkpoint_of_an_engine_with_other_weights_is_refused(
     runner.whole(with_engine(lab, staleness=before), tmp_path / "run")
     with pytest.raises(UserError, match=r"holds weights .*engine.staleness"):
         runner.resume(tmp_path / "run", engine={"staleness": after})
+
+
+@pytest.mark.parametrize("recipe", ["grpo", "gspo", "remax", "dapo", "spo_tree", "rose_tree"])
+def test_requests_that_fail_cost_their_rollouts_and_no_more(
+    recipe, lab, runner, tmp_path, monkeypatch
+):
+    monkeypatch.setitem(engines.ENGINES, "brittle", BrittleSettings)
+    raw = lab.raw(recipe, reward="even", engine={"kind": "brittle"})
+    runner.whole(raw, tmp_path / "run")
+    lines = without_times(tmp_path / "run")
+    assert len(lines) == 3
+    for line in lines:
+        assert line["rollout/requests_failed"] > 0
+        assert 0 <= line["rewards/frac_unscored"] < 1
+        assert all(math.isfinite(value) for value in line.values() if isinstance(value, float))
+    first = lines[0]
+    if recipe == "grpo":  # two prompts, four answers each
+        assert first["rollout/requests_failed"] == 2
+        assert first["rewards/frac_unscored"] == 2 / 8
 
 
 class RemoteSettings(EngineSettings):

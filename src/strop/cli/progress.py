@@ -130,7 +130,14 @@ class Progress:
         )
 
     def _complain(self, run: Any) -> None:
-        """Say once what the first failed verifier call was."""
+        """Say once what the first failed verifier call, or else request to the engine, was."""
+        lost = run.world.services.sampling.failures
+        if lost and not self.told:
+            self.told = True
+            self.console.print(
+                f"[yellow]a request to the engine failed[/]: {escape(lost[0])}; its rollouts are "
+                "left unscored, see rollout/requests_failed"
+            )
         failures = run.world.services.grading.failures
         if failures and not self.told:
             self.told = True

@@ -60,7 +60,7 @@ class Subject:
     def answer(self, prompt: str, num_samples: int, seed: int) -> list[Any]:
         """Answers to a prompt given as text: (text, mean log-probability, how it ended).
 
-        The mean is NaN where the engine does not tell it.
+        The mean is NaN where the engine does not tell it. One that failed says why.
         """
         from strop.rollout.drive import sample
         from strop.rollout.engines.base import Request
@@ -87,4 +87,6 @@ def _told(tokenizer: Any, events: Sequence[Any]) -> tuple[str, float, str]:
     ids = [token for event in events for token in event.ids]
     logp = [value for event in events for value in event.told("logp_model")]
     text = tokenizer.decode(ids, skip_special_tokens=True)
-    return text, sum(logp) / max(len(logp), 1), events[-1].ended
+    last = events[-1]
+    ended = f"{last.ended}: {last.why}" if last.why else last.ended
+    return text, sum(logp) / max(len(logp), 1), ended

@@ -54,6 +54,7 @@ def demonstration_rows(
         "group_B": row,
         "rollout_uid_B": -1 - batch["uid_P"][groups] - _apart(column),
         "truncated_B": torch.zeros(len(groups), dtype=torch.bool),
+        "lost_B": torch.zeros(len(groups), dtype=torch.bool),
         "parent_B": torch.full_like(row, -1),
         "fork_at_B": torch.full_like(row, -1),
     }

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, compress
 from typing import Any, ClassVar
 
 import torch
@@ -65,6 +65,9 @@ class ResampleActions:
                 for ids, seed in zip(contexts, seeds, strict=True)
             ]
         )
+        well = [not each.failed for each in found]
+        rows = rows.keep(torch.tensor(well, dtype=torch.bool))
+        contexts, seeds, found = (list(compress(all, well)) for all in (contexts, seeds, found))
         fresh = _acted(rows, contexts, [each.events for each in found], seeds)
         kept = Curated(~everyone_B, "replayed", add=old.join(fresh) if contexts else old)
         metrics = {"replay/actions_resampled": float(len(contexts))}
@@ -112,6 +115,7 @@ def _acted(
     ended_B = torch.tensor([bool(each) and each[-1].ended == "length" for each in heard])
     fresh = {
         "rollout_uid_B": torch.tensor(seeds, dtype=torch.int64), "truncated_B": ended_B,
+        "lost_B": torch.zeros(num, dtype=torch.bool),
         "reward_K": torch.zeros_like(batch["reward_K"]),
         "done_K": torch.ones_like(batch["done_K"]),
     }  # fmt: skip

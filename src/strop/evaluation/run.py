@@ -56,8 +56,12 @@ def evaluate(
     group_B = batch["group_B"].numpy()
     scored_P = np.bincount(group_B, scored_B, minlength=batch.size("P"))
     if scored_P.max(initial=0) < max(ks):
-        failures = services.grading.failures
-        why = f": {failures[-1].message}" if failures else ""
+        why = "".join(
+            f": {message}"
+            for message in [
+                *services.sampling.failures, *(each.message for each in services.grading.failures)
+            ][-1:]
+        )  # fmt: skip
         return Evaluated({}, batch, len(scored_P), f"too few answers could be scored{why}")
     samples = _samples(batch, services, graded, scored_B, engine.capabilities)
     estimates = summarise(samples, ks, seed=seed, leave_out=True)

@@ -93,6 +93,7 @@ class EstimateValuesByContinuing:
             answers.append((*ids[len(ids) - length :], *new_tokens(found)))
         uids = [distinct[group][0] for group in group_N.tolist()]
         outcome_N, scored_N = grade(texts, grading, uids, answers, group_N.tolist())
+        scored_N = scored_N & ~torch.tensor([found.failed for found in finished])
         cut_off_N = torch.tensor([found.events[-1].ended == "length" for found in finished])
         outcome_N = torch.where(cut_off_N, self.unfinished, outcome_N)
         mean_N = segments.mean(outcome_N, group_N, num, scored_N)

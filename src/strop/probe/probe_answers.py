@@ -95,8 +95,9 @@ class ProbeAnswers:
         finished = iter(sampling.sample(requests))
         potential_N = torch.full((seeds.shape[0],), torch.nan)
         for place, reference in zip(rows, references, strict=True):
-            tops = [_top(next(finished)) for _ in range(self.num_answers)]
-            potential_N[place] = potential(tops, reference)
+            found = [next(finished) for _ in range(self.num_answers)]
+            if not any(each.failed for each in found):
+                potential_N[place] = potential([_top(each) for each in found], reference)
         potential_T = torch.full(step_end_T.shape, torch.nan, device=step_end_T.device)
         potential_T[step_end_T] = potential_N.to(potential_T.device)
         return potential_T
@@ -113,7 +114,7 @@ class ProbeAnswers:
 
 
 def _top(finished: Any) -> Top:
-    assert new_tokens(finished), "a request draws at least one token"
+    assert new_tokens(finished), "a request that does not fail draws at least one token"
     return [place for event in finished.events for place in event.top]
 
 

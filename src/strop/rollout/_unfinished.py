@@ -24,7 +24,7 @@ class Answer:
 
     @property
     def ended(self) -> bool:
-        return bool(self.events) and self.events[-1].ended in ("stop", "length")
+        return bool(self.events) and self.events[-1].ended in ("stop", "length", "failed")
 
     @property
     def length(self) -> int:

@@ -15,8 +15,8 @@ from strop.rollout.engines.base import Event, Request
 COLUMNS = (
     "turn_T", "id_T", "mask_T", "origin_T", "version_T", "logp_behavior_T", "logp_sampler_T",
     "entropy_behavior_T",
-    "rollout_K", "index_K", "group_B", "rollout_uid_B", "truncated_B", "parent_B", "fork_at_B",
-    "uid_P", "draw_P",
+    "rollout_K", "index_K", "group_B", "rollout_uid_B", "truncated_B", "lost_B", "parent_B",
+    "fork_at_B", "uid_P", "draw_P",
 )  # fmt: skip
 # of an environment
 TURN_COLUMNS = ("reward_K", "done_K", "state_K", "action_K", "role_K", "valid_K", "match_K")
@@ -43,6 +43,7 @@ def assemble(
 ) -> Batch:
     """One single-turn rollout per request, in order; requests of a draw lie together.
 
+    A rollout with a request that failed is lost: it is not scored.
     What the requests did not ask for of "logp_model" and "entropy" is void (NaN). The prompt's
     tokens have mask 0 and log-probabilities 0.
     """
@@ -99,6 +100,13 @@ def assemble_turns(
             "group_B": group_B,
             "rollout_uid_B": torch.tensor(seeds),
             "truncated_B": torch.tensor(truncated),
+            "lost_B": torch.tensor(
+                [
+                    any(e.ended == "failed" for turn in each for e in turn.events)
+                    for each in rollouts
+                ],
+                dtype=torch.bool,
+            ),
             "parent_B": alone,
             "fork_at_B": alone.clone(),
             "uid_P": torch.tensor([draw.uid for draw in draws]),

@@ -42,7 +42,12 @@ class _Pool:
 
     def best_place(self) -> tuple[int, int]:
         """The answer and its token with the largest metric; of equal ones the first."""
-        best = [float(answer.metric.max()) for answer in self.answers]
+        best = [
+            float(answer.metric.max()) if len(answer.metric) else -torch.inf
+            for answer in self.answers
+        ]
+        if max(best) == -torch.inf:  # all failed before their first token
+            return -1, -1
         number = best.index(max(best))
         return number, int(self.answers[number].metric.argmax())
 
@@ -164,7 +169,7 @@ def branching_metric(events: Sequence[Event], table_VD: Tensor, measure: str) ->
         )
         for some in (tops[i : i + POSITIONS] for i in range(0, len(tops), POSITIONS))
     ]
-    return torch.cat(found)
+    return torch.cat(found) if found else torch.zeros(0, dtype=torch.float64)
 
 
 def _metric(id_LA: Tensor, p_LA: Tensor, table_VD: Tensor, measure: str) -> Tensor:

@@ -32,8 +32,9 @@ def drive(
     Nested use, as when a reward samples from the same engine, keeps the outer strategy's events.
 
     services: needed for Score and Reward, which its scoring and its grading answer.
-    Raises UserError for a command that the engine lacks the capability for or that names another
-    strategy's request, RuntimeError when a strategy waits and nothing runs.
+    A request that fails ends, and the strategy goes on with the others. Raises UserError when none
+    came to its end, for a command that the engine lacks the capability for or that names another
+    strategy's request; RuntimeError when a strategy waits and nothing runs.
     """
     return drive_all([strategy], engine, services, on_progress)[0]
 
@@ -96,6 +97,8 @@ def _finish(runs: Sequence[_Run], engine: Engine, on_progress: Progress | None =
             ended += _deliver(_next_events(runs, engine, owners), owners, engine)
             if on_progress is not None:
                 on_progress(ended, len(owners))
+        for run in runs:
+            run.check()
         return [run.value for run in runs]
     finally:
         for run in runs:
@@ -103,7 +106,10 @@ def _finish(runs: Sequence[_Run], engine: Engine, on_progress: Progress | None =
 
 
 def sample(engine: Engine, requests: Sequence[Request]) -> list[Finished]:
-    """Run requests to their ends, beside whatever else the engine runs; answers in their order."""
+    """Run requests to their ends, beside whatever else the engine runs; answers in their order.
+
+    The last event of one that failed says so. Raises UserError when all did.
+    """
     heard = drive(listen(requests), engine)
     return [
         Finished(request, tuple(events)) for request, events in zip(requests, heard, strict=True)
@@ -120,6 +126,8 @@ class _Run:
         self.ids: set[int] = set()
         self.commands: list[Command] = []
         self.inbox: list[Event] = []
+        self.num_well = 0  # requests that came to an end or a pause
+        self.failures: list[str] = []
         self.num_drawn = 0  # new tokens of all its requests, known once it is closed
         self.done = False
         self.value: Any = None
@@ -129,6 +137,24 @@ class _Run:
         answers = [self._answer(command) for command in self.commands]
         events, self.inbox = self.inbox, []
         self._receive((answers, events))
+
+    def hear(self, event: Event) -> None:
+        self.inbox.append(event)
+        if event.ended == "failed":
+            self.failures.append(event.why)
+            if self.services is not None:
+                self.services.sampling.failures.append(event.why)
+        else:
+            self.num_well += bool(event.ended)
+
+    def check(self) -> None:
+        """Raise UserError where requests failed and none did not."""
+        if self.failures and not self.num_well:
+            number = len(self.failures)
+            every = (
+                "a request failed" if number == 1 else f"all {number} requests failed, the first"
+            )
+            raise UserError(f"{every}: {self.failures[0]}")
 
     def close(self) -> None:
         self.strategy.close()
@@ -213,6 +239,6 @@ def _deliver(events: list[Event], owners: dict[int, _Run], engine: Engine) -> in
         if owner is None:
             engine.parked.append(event)
         elif not owner.done:
-            owner.inbox.append(event)
-            ended += event.ended in ("stop", "length")
+            owner.hear(event)
+            ended += event.ended in ("stop", "length", "failed")
     return ended

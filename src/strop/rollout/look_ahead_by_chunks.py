@@ -42,7 +42,7 @@ class _Answer:
         more = size > num_tokens
         self.events += first_tokens(found.events, num_tokens) if more else found.events
         self.length += min(size, num_tokens)
-        stopped = not more and found.events[-1].ended == "stop"
+        stopped = not more and found.events[-1].ended in ("stop", "failed")
         full = len(self.request.ids) + self.length >= context_tokens
         self.ended = stopped or full or self.length == self.request.max_tokens
 
@@ -112,9 +112,14 @@ class LookAheadByChunks(SamplingFields):
         return batch, None
 
     def _choose(self, found: Sequence[Heard], rng: torch.Generator) -> int:
-        """The place of the candidate that is kept."""
+        """The place of the candidate that is kept: of one that did not fail, where there is one."""
         logps = [[x for event in each.events for x in event.logp] for each in found]
-        value = torch.tensor([math.exp(sum(x) / len(x)) for x in logps], dtype=torch.float64)
+        value = torch.tensor(
+            [math.exp(sum(x) / len(x)) if x else 0.0 for x in logps], dtype=torch.float64
+        )
+        lost = torch.tensor([each.events[-1].ended == "failed" for each in found])
+        if not bool(lost.all()):
+            value = value.masked_fill(lost, -torch.inf)
         if self.select_temperature == 0:
             return int(value.argmax())
         share = (value / self.select_temperature).softmax(0)

@@ -53,6 +53,7 @@ def presample(
             "id_T": torch.tensor(list(everything), dtype=torch.int64),
             "mask_T": within_T >= prompt_B[rollout_T],
             "rollout_K": row,
+            "lost_B": torch.tensor([each.failed for each in finished], dtype=torch.bool),
             "group_B": torch.arange(len(uids)).repeat_interleave(num),
             "rollout_uid_B": -1 - row,
             "uid_P": torch.tensor(list(uids), dtype=torch.int64),

@@ -2,6 +2,8 @@
 
 import itertools
 import math
+import re
+from dataclasses import replace
 
 import pytest
 import torch
@@ -228,3 +230,50 @@ def test_growing_keeps_what_there_is():
         assert layer.keys[:3, 0, :10, 0].tolist() == [[1] * 10, [2] * 10, [3] * 10]
     with pytest.raises(AssertionError, match="no room"):
         cache.reserve(301, 2)
+
+
+def failing(model, token):
+    """The model, whose hidden states are void once this token has been read."""
+    with torch.no_grad():
+        model.get_input_embeddings().weight[token] = math.nan
+    return model
+
+
+def test_a_request_that_fails_leaves_no_trace():
+    """Its neighbours draw what they draw alone; so does the next row in its slot."""
+    e = engine(failing(tiny("qwen3", context=512), 7), num_slots=3)
+    wanted = [Request((3, 9 + i), 40, seed=i, rules=(BanTokens((7,)),)) for i in range(7)]
+    poisoned = [Request((3, 7, 4), 9, seed=9), Request((5, 6, 7, 8), 9, seed=9)]
+    asked = [*wanted[:2], *poisoned, *wanted[2:]]
+    found = {each.request: each for each in sample(e, asked)}
+    for request in wanted:
+        assert joined(found[request]) == joined(alone(REAL, request))
+        assert not found[request].failed
+    for request in poisoned:
+        (event,) = found[request].events
+        assert (event.ids, event.ended) == ((), "failed")
+        assert "logits are not finite" in event.why
+    # half way: what was drawn before is told
+    late = Request((3, 4), 60, seed=1)
+    free = joined(alone(REAL, late))
+    place = free.index(7)
+    (found,) = sample(e, [late, wanted[0]])[:1]
+    assert joined(found) == free[: place + 1]
+    assert found.failed
+    assert not e.slots.table["taken"].any()
+
+
+def test_rules_that_cannot_be_applied_fail_their_own_requests():
+    rules = {
+        (BanTokens(tuple(range(7))),): r"rules \(BanTokens.*leave none",
+        (BanTokens((99,)),): "BanTokens.ids has 99; the vocabulary has 7 tokens",
+    }
+    asked = [Request((1,), 5, seed=i, rules=each) for i, each in enumerate([(), *rules, ()])]
+    found = sample(engine(), asked)
+    assert [each.failed for each in found] == [False, True, True, False]
+    for each, why in zip(found[1:3], rules.values(), strict=True):
+        assert re.search(why, each.events[-1].why)
+    for each, request in ((found[0], asked[0]), (found[3], asked[3])):
+        assert joined(each) == joined(alone(MODEL, request))
+    with pytest.raises(UserError, match="all 2 requests failed, the first: no token"):
+        sample(engine(), [replace(asked[1], seed=seed) for seed in (1, 2)])

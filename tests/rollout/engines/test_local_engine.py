@@ -14,6 +14,7 @@ from strop.rollout.drive import sample
 from strop.rollout.engines.base import Event, Request
 from strop.rollout.engines.cache import Attention
 from strop.rollout.engines.local import LocalEngine
+from strop.rollout.engines.rules import TopK
 
 MODEL = tiny("qwen3")
 
@@ -356,9 +357,15 @@ def test_broken_logits_are_reported():
     e = engine(model=model)
     with torch.no_grad():
         model.lm_head.weight.fill_(math.nan)
-    e.submit(Request((3, 4), 2))
-    with pytest.raises(RuntimeError, match="not finite"):
-        finish(e)
+    ids = [e.submit(Request((3, 4), 2)), e.submit(Request((5,), 2, rules=(TopK(3),)))]
+    for id, events in finish(e).items():
+        (event,) = events
+        assert (event.ids, event.ended) == ((), "failed")
+        assert ("TopK(k=3)" in event.why) == (id == ids[1])
+        assert "logits are not finite" in event.why
+    assert not e.slots.table["taken"].any()
+    with pytest.raises(UserError, match=r"all 2 requests failed, the first: .*not finite"):
+        sample(e, [Request((3, 4), 2), Request((5,), 2)])
 
 
 def test_architectures_that_cannot_be_cached_are_refused():

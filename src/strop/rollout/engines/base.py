@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Rule = Callable[["Tensor"], "Tensor"]
-Ended = Literal["", "paused", "stop", "length", "aborted"]
+Ended = Literal["", "paused", "stop", "length", "aborted", "failed"]
 # What an engine can tell of the tokens that it draws, beside their log-probabilities.
 STATISTICS = frozenset({"entropy", "logp_model", "top"})
 # fork: it goes on from another request. rules: it applies those of a request. pause: it stops after
@@ -92,6 +92,7 @@ class Event(NamedTuple):
     entropy: tuple[float, ...] = ()  # of that same distribution, in nats
     top: tuple[Mapping[int, float], ...] = ()  # num_top log-probs before temperature and rules
     ended: Ended = ""
+    why: str = ""  # of a request that failed
 
     def told(self, statistic: str) -> tuple[float, ...]:
         """Of each new token "logp_model" or "entropy"; NaN where the engine does not tell it."""
@@ -103,6 +104,11 @@ class Finished(NamedTuple):
 
     request: Request
     events: tuple[Event, ...]
+
+    @property
+    def failed(self) -> bool:
+        """Whether it could not go on; it may have no token then."""
+        return self.events[-1].ended == "failed"
 
 
 class Engine(Protocol):
@@ -147,7 +153,11 @@ class Engine(Protocol):
         ...
 
     def step(self) -> list[Event]:
-        """Advance all running requests by one token or more; return what there is to report."""
+        """Advance all running requests by one token or more; return what there is to report.
+
+        A request that cannot go on ends as "failed" and says why; it may have no token. The others
+        go on. What is raised is of the engine as a whole.
+        """
         ...
 
     def load_weights(self, state: Any, version: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -133,6 +134,12 @@ class SlotCache(Cache):
             for layer in self.live_layers():
                 layer.keys, layer.values = layer.keys[:0].clone(), layer.values[:0].clone()
                 layer.is_initialized = False
+
+    def clear(self, slots: Sequence[int]) -> None:
+        """Zero what lies in these slots."""
+        for layer in self.live_layers():
+            for store in (layer.keys, layer.values):
+                store[slots] = 0
 
     def copy(self, source: Tensor, target: Tensor, length: int) -> None:
         """Copy the first `length` places of slots `source` to slots `target`, all at once."""

@@ -33,6 +33,7 @@ CUTS: dict[type, tuple[str, str]] = {
     MinP: ("min_p", "p"), TopK: ("top_k", "k"), TopP: ("top_p", "p")
 }  # fmt: skip
 # What log-probabilities are that are not the ones wanted, and how to get these.
+MOST_FAILURES = 16  # requests that fail with no answer between them; then the server is at fault
 OTHERS: dict[Told, str] = {
     "model": "those at temperature 1: sample there, or start vLLM with --logprobs-mode "
     "processed_logprobs",
@@ -106,7 +107,8 @@ class CompletionsEngine(Engine):
 
     An answer ends where the request says, whatever else the server takes for an end: what lies
     behind is cut off, what it broke off is gone on with. A call that fails for the moment is tried
-    again; what fails for good ends its request and is raised by `step`, the others can go on.
+    again; what fails for good ends its request as "failed", the others go on. Where MOST_FAILURES
+    do so one after another, `step` raises UserError.
 
     A log-probability of an event is NaN where the server's are of something else.
     """
@@ -121,6 +123,7 @@ class CompletionsEngine(Engine):
         self.client, self.decode = client, tokenizer.decode
         self.num_parallel, self.context_length = num_parallel, context_length
         self.rows: dict[int, Row] = {}
+        self.num_failed = 0  # since the last answer
         self.events: list[Event] = []  # not yet returned by step
         self.next_id = 0
         self.threads: list[threading.Thread] = []
@@ -169,7 +172,7 @@ class CompletionsEngine(Engine):
         return bool(self.events) or any(row.status == "running" for row in self.rows.values())
 
     def step(self) -> list[Event]:
-        """Wait for an answer; return what there is to report. UserError for one that failed."""
+        """Wait for an answer; return what there is to report. UserError for a broken server."""
         while not self.events and self.busy():
             self._take(*self.answers.get())
         while not self.answers.empty():
@@ -255,13 +258,9 @@ class CompletionsEngine(Engine):
         if row.status != "running":  # aborted meanwhile
             return
         if isinstance(answer, Exception):
-            self.abort(row.id)
-            if not isinstance(answer, Failed):
-                raise answer
-            size = len(row.tokens)
-            raise UserError(
-                f"the server at {self.client.url}: a request of {size} tokens failed: {answer}"
-            ) from answer
+            self._fail(row, answer)
+            return
+        self.num_failed = 0
         size, stopped = self._until_stop(row, answer.ids)
         row.tokens += answer.ids[:size]
         ended: Ended = "stop" if stopped else ""
@@ -280,6 +279,21 @@ class CompletionsEngine(Engine):
             row.status = "paused" if ended == "paused" else "ended"
         else:  # the server broke off, as at an end-of-text token that the request does not name
             self._ask(row)
+
+    def _fail(self, row: Row, error: Exception) -> None:
+        """End a request that has no answer. UserError where the server gives none to anybody."""
+        row.status = "ended"
+        if not isinstance(error, Failed):
+            raise error
+        why = (
+            f"the server at {self.client.url}: a request of {len(row.tokens)} tokens failed: "
+            f"{error}"
+        )
+        self.num_failed += 1
+        if self.num_failed >= MOST_FAILURES:
+            raise UserError(f"{why} (as did the {self.num_failed - 1} before)") from error
+        row.events.append(Event(row.id, (), (), self.version, ended="failed", why=why))
+        self.events.append(row.events[-1])
 
     def _until_stop(self, row: Row, new: Sequence[int]) -> tuple[int, bool]:
         """How many of the new tokens belong to the answer, and whether the last one ends it."""

@@ -23,7 +23,7 @@ from strop.rollout.engines.base import (
     resumed,
 )
 from strop.rollout.engines.causal import UNBOUNDED, CachedModel, Part, check_module
-from strop.rollout.engines.sampling import Plan, draw, make_plan, uniforms
+from strop.rollout.engines.sampling import LOGP, Plan, draw, make_plan, uniforms
 from strop.rollout.engines.slots import NEVER, Row, Slots
 
 
@@ -218,7 +218,9 @@ class LocalEngine(Engine):
         row.pause_at = len(row.tokens) + every if every else NEVER
 
     def _end(self, row: Row) -> None:
-        kept = row.request.keep and row.slot >= 0 and row.events[-1].ended != "aborted"
+        kept = (
+            row.request.keep and row.slot >= 0 and row.events[-1].ended not in ("aborted", "failed")
+        )
         row.status = "ended"
         if kept:
             self.slots.hold(row.slot)
@@ -347,12 +349,17 @@ class LocalEngine(Engine):
             slots.changed = False
         uniform = uniforms(table["seed"], table["length"].astype(np.uint64))
         token, record = draw(logits, self.plan, torch.from_numpy(uniform).to(self.model.device))
-        stopped = self.plan.stops[self.plan.stop_set, token].cpu().numpy()
+        failed_t = record[:, LOGP].isnan()
+        ends = torch.stack([self.plan.stops[self.plan.stop_set, token], failed_t])
+        stopped, failed = ends.cpu().numpy()
         slots.write(number, token, record)
-        for slot in np.flatnonzero(table["strings"] & ~stopped).tolist():
+        if failed.any():
+            self._fail(np.flatnonzero(failed).tolist())
+            stopped &= ~failed
+        for slot in np.flatnonzero(table["strings"] & ~stopped & ~failed).tolist():
             stopped[slot] = self._has_stop_string(slots.row(slot))
-        full = ~stopped & (table["length"] >= table["limit"])
-        paused = ~stopped & ~full & (table["length"] >= table["pause"])
+        full = ~stopped & ~failed & (table["length"] >= table["limit"])
+        paused = ~stopped & ~failed & ~full & (table["length"] >= table["pause"])
         reported = np.flatnonzero(stopped | full | paused).tolist()
         reasons: list[Ended] = [
             "stop" if stopped[slot] else "length" if full[slot] else "paused" for slot in reported
@@ -365,6 +372,19 @@ class LocalEngine(Engine):
                 slots.hold(row.slot)
             else:
                 self._end(row)
+
+    def _fail(self, slots: list[int]) -> None:
+        """End rows for which no token could be drawn; the others do not notice."""
+        assert self.plan is not None
+        rows = [self.slots.row(slot) for slot in slots]
+        usual = (
+            "no token could be drawn: the model's logits are not finite, or the rules {} leave none"
+        )
+        asked = [row.request.rules for row in rows]
+        why = [self.plan.refused.get(rules) or usual.format(rules) for rules in asked]
+        self.events += self.slots.fail(slots, why, self.version)
+        for row in rows:
+            self._end(row)
 
     def _has_stop_string(self, row: Row) -> bool:
         """True if the newest token completes a stop string in the text of the new tokens.

@@ -50,6 +50,7 @@ class Plan:
     num_top: int  # most that any row asks for
     stops: Tensor  # [sets, V] bool: tokens that end a request
     stop_set: Tensor  # [N] row of `stops`
+    refused: dict[tuple[Rule, ...], str]  # why rules could not be applied; filled by `draw`
 
     @property
     def width(self) -> int:
@@ -92,6 +93,7 @@ def make_plan(requests: Sequence[Request], vocab_size: int, device: torch.device
         num_top=max((request.num_top for request in requests), default=0),
         stops=stops.to(device),
         stop_set=torch.tensor(stop_set, device=device),
+        refused={},
     )
 
 
@@ -99,7 +101,8 @@ def draw(logits: Tensor, plan: Plan, uniform: Tensor) -> tuple[Tensor, Tensor]:
     """Draw by inverse CDF: token ids [N], records [N, plan.width] float64 (NaN: not wanted).
 
     logits [N, V] at temperature 1; uniform [N] float64. A row without any allowed token, or with
-    logits that are not finite, gets a NaN log-probability, which the engine reports.
+    logits that are not finite, gets a NaN log-probability, and so does one whose rules raise
+    UserError: the engine ends it.
     """
     logits = logits if logits.dtype == torch.float64 else logits.float()
     scaled = logits if plan.temperature is None else logits / plan.temperature.to(logits.dtype)
@@ -130,7 +133,11 @@ def _apply_rules(scaled: Tensor, plan: Plan) -> Tensor:
     for rows, rules in plan.rules:
         part = scaled[rows]
         for rule in rules:
-            after = rule(part)
+            try:
+                after = rule(part)
+            except UserError as error:
+                plan.refused[rules] = str(error)
+                after = torch.full_like(part, torch.nan)
             if after.shape != part.shape:
                 raise UserError(
                     f"rule {rule!r} returned shape {tuple(after.shape)} for logits of shape "

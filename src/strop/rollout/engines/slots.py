@@ -234,6 +234,19 @@ class Slots:
         grown[:, :old_length, :old_width] = self.records
         self.records = grown
 
+    def fail(self, slots: Sequence[int], why: Sequence[str], version: int) -> list[Event]:
+        """Take back the newest token of rows for which none could be drawn; their last events.
+
+        Their caches are cleared: a NaN there would reach the slot's next row, masked or not.
+        """
+        self.table["length"][slots] -= 1
+        for slot, reason in zip(slots, why, strict=True):
+            row = self.row(slot)
+            (event,) = self.report([slot], ["failed"], version)
+            row.events[-1] = event._replace(why=reason)
+        self.cache.clear(slots)
+        return [self.row(slot).events[-1] for slot in slots]
+
     def unread(self, slots: Sequence[int]) -> list[np.ndarray]:
         """Records [new tokens, width] since the last report of each slot's row."""
         if not slots:
@@ -257,11 +270,6 @@ class Slots:
 
 
 def _event(id: int, request: Request, record: np.ndarray, version: int, ended: Ended) -> Event:
-    if np.isnan(record[:, LOGP]).any():
-        raise RuntimeError(
-            f"request {id}: no token could be drawn; the model's logits are not finite, or the "
-            f"request's rules {request.rules} leave no token"
-        )
     top: tuple[dict[int, float], ...] = ()
     if request.num_top:
         pairs = record[:, TOP : TOP + 2 * request.num_top]

@@ -93,10 +93,9 @@ class RunGrading:
         Where episodes were played, their own rewards are the first component, with weight 1.
         """
         if self.task.environment is None:
-            return self._verified(batch)
-        return with_episodes(
-            batch, None if isinstance(self.grader, NoGrader) else self._verified(batch)
-        )
+            return _without_lost(self._verified(batch), batch)
+        verified = None if isinstance(self.grader, NoGrader) else self._verified(batch)
+        return _without_lost(with_episodes(batch, verified), batch)
 
     def grade_beside(self, batch: Batch, opponents: Sequence[str]) -> Graded:
         """As `grade`, with another answer's text beside each: the reward's column `opponent`.
@@ -105,7 +104,7 @@ class RunGrading:
         """
         if self.task.environment is not None or isinstance(self.grader, NoGrader):
             raise UserError("answers are compared by a reward function: give --reward and prompts")
-        return self._verified(batch, {"opponent": list(opponents)})
+        return _without_lost(self._verified(batch, {"opponent": list(opponents)}), batch)
 
     def _verified(
         self, batch: Batch, more: Mapping[str, list[Any]] = MappingProxyType({})
@@ -142,6 +141,19 @@ class RunGrading:
             dict(grades.metrics),
             failed_B,
         )
+
+
+def _without_lost(graded: Graded, batch: Batch) -> Graded:
+    """The grades without those of rollouts that a failed request has cut short."""
+    if "lost_B" not in batch or not bool(batch["lost_B"].any()):
+        return graded
+    lost_B = batch["lost_B"]
+    return graded._replace(
+        reward_BM=graded.reward_BM.masked_fill(lost_B[:, None], torch.nan),
+        outcome_B=graded.outcome_B.masked_fill(lost_B, 0.0),
+        scored_B=graded.scored_B & ~lost_B,
+        failed_B=graded.failed_B | lost_B,
+    )
 
 
 def _without_heads(batch: Batch) -> Batch:

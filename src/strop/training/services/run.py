@@ -50,14 +50,16 @@ class RunServices:
         self.grading.step = self.log.step = step
         self.sampling.spent = self.scoring.spent = 0
         self.grading.failures.clear()
+        self.sampling.failures.clear()
 
     def metrics(self) -> dict[str, float]:
-        """What this step's parts cost beside the rollouts; empty where they asked for nothing."""
-        spent = {
+        """What this step's parts cost beside the rollouts, and requests that failed; without 0."""
+        found = {
             "services/tokens_sampled": float(self.sampling.spent),
             "services/tokens_scored": float(self.scoring.spent),
+            "rollout/requests_failed": float(len(self.sampling.failures)),
         }
-        return {name: tokens for name, tokens in spent.items() if tokens}
+        return {name: number for name, number in found.items() if number}
 
     def close(self) -> None:
         """End the processes of the reward functions."""

@@ -1,7 +1,7 @@
 """More answers of the policy, for parts that ask for them beside the rollouts."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from strop.rollout import drive
@@ -22,6 +22,7 @@ class RunSampling:
     engine: Engine | None = None
     can_fork: bool = True
     spent: int = 0  # tokens that parts asked for in this step
+    failures: list[str] = field(default_factory=list)  # why requests of this step failed
 
     def attach(self, engine: Engine) -> None:
         """Sample with this engine, and ask it for what it can tell."""
@@ -53,8 +54,12 @@ class RunSampling:
         return replace(plain, **changes)
 
     def sample(self, requests: Sequence[Request]) -> list[Finished]:
-        """Run requests on the rollouts' engine, with its weights of now; answers in their order."""
+        """Run requests on the rollouts' engine, with its weights of now; answers in their order.
+
+        The last event of one that failed says so; UserError when all did.
+        """
         assert self.engine is not None
         finished = drive.sample(self.engine, requests)
         self.spent += sum(len(event.ids) for found in finished for event in found.events)
+        self.failures += [found.events[-1].why for found in finished if found.failed]
         return finished

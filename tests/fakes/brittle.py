@@ -1,0 +1,22 @@
+"""A local engine on which some requests fail."""
+
+from dataclasses import replace
+
+from strop.rollout.engines.local import LocalEngine
+from strop.rollout.engines.open import EngineSettings
+from strop.rollout.engines.rules import BanTokens
+
+
+class BrittleEngine(LocalEngine):
+    """Every fourth request fails: its rule knows another vocabulary."""
+
+    def _queue(self, request, source):
+        rules = (*request.rules, BanTokens((10**6,))) if self.next_id % 4 == 1 else request.rules
+        return super()._queue(replace(request, rules=rules), source)
+
+
+class BrittleSettings(EngineSettings):
+    """The engine `brittle`, where a test puts it into the table."""
+
+    def open(self, model, tokenizer, *, num_slots, context_length):
+        return BrittleEngine(model, tokenizer, num_slots=num_slots, context_length=context_length)
