@@ -167,7 +167,7 @@ class Slots:
             return []
         running = self.table[:number]
         over = max(number - self.cache.max_tokens // self._places_ahead(number), 0)
-        age = [-self.row(slot).id for slot in range(number)]
+        age = np.array([-self.row(slot).id for slot in range(number)])
         return sorted(np.lexsort((age, running["length"]))[:over].tolist())
 
     def grow(self, number: int) -> None:
