@@ -8,6 +8,10 @@
         --plain 'grpo(num_prompts=8, num_rollouts=8)' --out runs/partial rollout.temperature=1.5 \\
         rollout.max_tokens=48
 
+    # beginnings that fork, against plain answers of as many tokens
+    python benchmarks/strategy_beside_plain.py 'latr(r=(3, 5), eta=0.5, beta=0.0)' \\
+        --plain 'grpo(num_rollouts=8)' --out runs/fork
+
 Trains both methods with the same seeds and options, in turn, so that a busy machine troubles both
 alike. The first steps are left out of times. Then prints both, and the ratio of METHOD to plain:
 
