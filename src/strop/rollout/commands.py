@@ -60,6 +60,8 @@ class Reward:
     batch: Batch
 
 
+# The metric of tokens that were drawn for a strategy and are in no rollout.
+THROWN_AWAY = "rollout/tokens_thrown_away"
 Command: TypeAlias = Submit | Fork | Resume | Abort | Score | Reward
 # yields commands, is sent (their answers in order, events of its own requests), returns a value
 Strategy: TypeAlias = Generator[list[Command], tuple[list[Any], list[Event]], Any]

@@ -6,7 +6,17 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from strop.errors import UserError
-from strop.rollout.commands import Abort, Command, Fork, Resume, Reward, Score, Strategy, Submit
+from strop.rollout.commands import (
+    THROWN_AWAY,
+    Abort,
+    Command,
+    Fork,
+    Resume,
+    Reward,
+    Score,
+    Strategy,
+    Submit,
+)
 from strop.rollout.engines.base import Engine, Event, Finished, Request
 from strop.rollout.listen import listen
 from strop.services import Services
@@ -15,7 +25,6 @@ if TYPE_CHECKING:
     from strop.batch import Batch
 
 Progress = Callable[[int, int], None]  # (requests ended, requests submitted) so far
-THROWN_AWAY = "rollout/tokens_thrown_away"
 NEEDS = {"rules": "rules", "num_top": "top", "pause_every": "pause"}  # field -> capability
 
 

@@ -12,7 +12,7 @@ from strop.part import Draw, require
 from strop.rollout._lookahead import Answer, Forks, Similarity, Tree, as_no_sample
 from strop.rollout.assemble import COLUMNS, assemble
 from strop.rollout.base import SamplingFields
-from strop.rollout.commands import Abort, Command, Resume, Strategy, Submit
+from strop.rollout.commands import THROWN_AWAY, Abort, Command, Resume, Strategy, Submit
 from strop.rollout.engines.base import Ended, Event, Request
 from strop.services import Sampling, Texts
 
@@ -187,5 +187,5 @@ def _metrics(trees: Sequence[Tree], steps: int, answers: Sequence[Answer]) -> di
         "lookahead/pruned": float(sum(tree.num_pruned for tree in trees)),
         "lookahead/tokens": float(steps),
         "rollout/tokens_shared": float(sum(max(answer.fork_at, 0) for answer in answers)),
-        "rollout/tokens_thrown_away": float(sum(tree.num_lost for tree in trees)),
+        THROWN_AWAY: float(sum(tree.num_lost for tree in trees)),
     }

@@ -12,7 +12,7 @@ from strop.part import Draw, require
 from strop.rollout._unfinished import Answer, Group, Saved, opened, put_off
 from strop.rollout.assemble import COLUMNS, assemble
 from strop.rollout.base import SamplingFields
-from strop.rollout.commands import Abort, Strategy, Submit
+from strop.rollout.commands import THROWN_AWAY, Abort, Strategy, Submit
 from strop.rollout.engines.base import Request
 from strop.services import Sampling, Texts
 
@@ -87,7 +87,7 @@ class LeaveSlowGroupsForLater(SamplingFields):
         lost = sum(group.length for group in old)
         for group in old:
             group.answers = [Answer(answer.request) for answer in group.answers]
-        return {"partial/given_up": float(len(old)), "rollout/tokens_thrown_away": float(lost)}
+        return {"partial/given_up": float(len(old)), THROWN_AWAY: float(lost)}
 
 
 def _generate(groups: Sequence[Group], target: int) -> Strategy:

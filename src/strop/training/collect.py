@@ -13,7 +13,8 @@ from strop.batch import Batch
 from strop.chains import Chains
 from strop.errors import UserError
 from strop.part import Curated, Draw
-from strop.rollout.drive import THROWN_AWAY, roll_out
+from strop.rollout.commands import THROWN_AWAY
+from strop.rollout.drive import roll_out
 from strop.training.metrics import reward_metrics
 
 
