@@ -42,7 +42,7 @@ def ettrl_ear(
     Differs from the parent: labels are the votes of the rollouts; unsure rollouts count less.
     Differs from the paper: inferred from two summaries are the mean over the group and 1e-8 in the
     division. Above twice the mean entropy the factor is negative, as the equation has it, unless
-    keep_sign. Its tree rollouts (the second half of the paper) are not part of this recipe.
+    keep_sign. Its tree rollouts, the second half of the paper, are a recipe of their own.
     Try: keep_sign, form, num_rollouts (64: better labels). The given rewards are only logged.
     """
     if form not in FORMS:
