@@ -28,6 +28,11 @@ class Numbers(Mapping):
         return 1
 
 
+def numbers(value):
+    """Those of an option: one, or several."""
+    return value if isinstance(value, tuple) else (value,)
+
+
 def moved(place, state, step):
     return place.call(None, state, step=step, metrics=Numbers(step))
 
@@ -42,7 +47,7 @@ def test_knobs_are_options_of_the_method_and_numbers(entry, stages):
         outcome = moved(place, state, step)
         assert alike(state, before)
         assert set(outcome.value) <= set(place.part.moves) <= known
-        assert all(math.isfinite(value) for value in outcome.value.values())
+        assert all(math.isfinite(n) for value in outcome.value.values() for n in numbers(value))
         assert all(math.isfinite(value) for value in outcome.metrics.values())
         place.algorithm.with_knobs({k: v for k, v in outcome.value.items() if k not in OUTSIDE})
         seen |= set(outcome.value)
