@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strop.errors import UserError
-from strop.evaluation.seeds import over_seeds, paired_difference, paired_p, t_quantile
+from strop.evaluation.seeds import over_seeds, paired_difference, paired_p
+from strop.student import t_quantile
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from torch import Tensor
 from strop.algorithm import Algorithm
 from strop.audit.bench import Bench, Groups, Uncountable
 from strop.audit.tree import Tree, Truth
-from strop.evaluation.seeds import t_quantile
+from strop.student import t_quantile
 
 BLOCKS = 20  # of drawn groups, over which intervals are taken
 

@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from strop.evaluation.seeds import t_quantile
 from strop.report.about import flat, parsed
 from strop.report.recorded import Recorded
 from strop.report.run_folder import Band, Run, Series
+from strop.student import t_quantile
 
 Points = tuple[NDArray[Any], NDArray[np.float64]]
 COVERAGE = 0.95

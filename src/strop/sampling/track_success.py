@@ -41,7 +41,7 @@ class TrackSuccess:
     declares: ClassVar[tuple[Column, ...]] = (
         Column("past_success_B", "float", "success of the prompt's earlier answers; NaN: none",
                random="uniform"),
-        Column("past_answers_B", "float", "the prompt's earlier answers", random="key:9"),
+        Column("past_answers_B", "float", "the prompt's earlier answers", random="positive"),
     )  # fmt: skip
     # What is left of a prompt's sums when it is drawn again. Default: ours (all).
     keep: float = 1.0

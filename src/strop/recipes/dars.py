@@ -1,0 +1,53 @@
+"""A second round of rollouts for hard prompts."""
+
+import dataclasses
+from typing import Any
+
+from strop.algorithm import Algorithm
+from strop.curation.ask_by_hardness import AskByHardness
+from strop.curation.drop_uniform_groups import DropUniformGroups
+from strop.errors import UserError
+from strop.part import Use
+from strop.plan.split_into_minibatches import SplitIntoMinibatches
+from strop.recipes._inherit import inherits
+from strop.recipes.grpo import grpo
+
+SCHEDULES = ("ET", "HW")
+
+
+@inherits(grpo, num_rollouts=8)
+def dars(
+    *,
+    # "ET", equal treatment: hard prompts are brought up to half solved ones; "HW": beyond them.
+    schedule: str = "ET",
+    # Most rollouts of a prompt (HW: 64).
+    n_max: int = 32,
+    # Passes over a step's rollouts (DARS-B, with 3072 prompts a step: 2).
+    epochs: int = 1,
+    normalize_std: bool = False,
+    **parent: Any,
+) -> Algorithm:
+    """Depth-Breadth Synergy in RLVR: Unlocking LLM Reasoning Gains with Adaptive Exploration.
+
+    arXiv 2508.13755. Code: yangzhch6/DARS. Parent: grpo. Status: exact.
+
+    Family: draws.
+    In short: hard prompts get more rollouts.
+    Choose it when: pass@k matters and hard prompts, rarely solved in a few answers, hardly count in
+    the gradient; a second round may cost what it takes.
+    Equation: a: accuracy of the first N, S = 2 a (1 - a); rollouts more: min(ceil((target - N S) /
+    S), n_max - N) if a < 1/2; target = N / 2 (ET) or (1 - a) N (HW); A_i = R_i - mean over both.
+    Differs from the parent: a second round for prompts below one half, into the same group; no
+    deviation; groups of one outcome leave; 8 rollouts first.
+    Differs from the paper: 1. a group leaves where all outcomes are equal, there at a mean of 0 or
+    1; 2. breadth (DARS-B) is a choice of num_prompts and epochs. Each rollout weighs the same.
+    Try: schedule="HW" with n_max=64, num_prompts with epochs=2, normalize_std.
+    """
+    if schedule not in SCHEDULES:
+        raise UserError(f"recipe dars: schedule is ET or HW, not {schedule!r}")
+    ask = AskByHardness(n_max, schedule == "HW", normalize_std)
+    return dataclasses.replace(
+        grpo(normalize_std=normalize_std, **parent),
+        curation=(Use(ask), Use(DropUniformGroups(max_rounds=1))),
+        plan=Use(SplitIntoMinibatches(num_epochs=epochs)),
+    )
