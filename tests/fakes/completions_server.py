@@ -138,3 +138,16 @@ def told(served: Served, request: Request, event: Event) -> list[list[float]]:
     values = logits.log_softmax(-1).clamp(min=-9999.0).tolist()
     assert all(map(math.isfinite, values[0]))
     return values
+
+
+class Letters:
+    """A tokenizer: a letter for each token."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def __len__(self) -> int:
+        return self.number
+
+    def decode(self, ids) -> str:
+        return "".join(chr(97 + id) for id in ids)

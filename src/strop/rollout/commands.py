@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Submit:
-    """Queue a request. Answer: its id, int."""
+    """Queue a request, once the engine is not full. Answer: its id, int."""
 
     request: Request
 

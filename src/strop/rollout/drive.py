@@ -36,8 +36,9 @@ def drive(
 ) -> Any:
     """Run one strategy to its end and return the value that it returns.
 
-    A yield with commands is answered at once, with the events that have come until then; a yield
-    of an empty list waits until there is an event. All its requests are released at the end.
+    A yield with commands is answered, with the events that had come until then; a yield of an empty
+    list waits until there is an event. Requests wait to be submitted while the engine is full, and
+    it generates meanwhile. All requests of the strategy are released at the end.
     Nested use, as when a reward samples from the same engine, keeps the outer strategy's events.
 
     services: needed for Score and Reward, which its scoring and its grading answer.
@@ -98,14 +99,14 @@ def _finish(runs: Sequence[_Run], engine: Engine, on_progress: Progress | None =
     try:
         while any(not run.done for run in runs):
             ready = [run for run in runs if not run.done and (run.commands or run.inbox)]
+            moved = [run.advance() for run in ready]
             for run in ready:
-                run.advance()
                 owners.update(dict.fromkeys(run.ids, run))
-            if ready:
+            if any(moved):
                 continue
             ended += _deliver(_next_events(runs, engine, owners), owners, engine)
             if on_progress is not None:
-                on_progress(ended, len(owners))
+                on_progress(ended, len(owners) + sum(run.num_held_back() for run in runs))
         for run in runs:
             run.check()
         return [run.value for run in runs]
@@ -134,6 +135,8 @@ class _Run:
         self.services = services
         self.ids: set[int] = set()
         self.commands: list[Command] = []
+        self.answers: list[Any] = []  # to the first commands, while the engine is full
+        self.heard: list[Event] | None = None  # what had come when these commands were yielded
         self.inbox: list[Event] = []
         self.num_well = 0  # requests that came to an end or a pause
         self.failures: list[str] = []
@@ -142,10 +145,22 @@ class _Run:
         self.value: Any = None
         self._receive(None)
 
-    def advance(self) -> None:
-        answers = [self._answer(command) for command in self.commands]
-        events, self.inbox = self.inbox, []
-        self._receive((answers, events))
+    def advance(self) -> bool:
+        """Answer commands as far as the engine takes requests; whether that was any."""
+        if self.heard is None:
+            self.heard, self.inbox = self.inbox, []
+        before = len(self.answers)
+        for command in self.commands[before:]:
+            if isinstance(command, Submit | Fork) and self.engine.full():
+                return len(self.answers) > before
+            self.answers.append(self._answer(command))
+        self._receive((self.answers, self.heard))
+        return True
+
+    def num_held_back(self) -> int:
+        """Requests that are still to be submitted."""
+        left = self.commands[len(self.answers) :]
+        return sum(isinstance(command, Submit | Fork) for command in left)
 
     def hear(self, event: Event) -> None:
         self.inbox.append(event)
@@ -173,6 +188,7 @@ class _Run:
         self.ids = set()
 
     def _receive(self, message: tuple[list[Any], list[Event]] | None) -> None:
+        self.answers, self.heard = [], None
         try:
             self.commands = next(self.strategy) if message is None else self.strategy.send(message)
         except StopIteration as stop:
@@ -193,7 +209,7 @@ class _Run:
             return self.engine.resume(command.id, **command.changes)
         if isinstance(command, Abort):
             self._check_owner(command.id)
-            for unheard in (self.inbox, self.engine.parked):
+            for unheard in (self.heard or [], self.inbox, self.engine.parked):
                 unheard[:] = [event for event in unheard if event.request != command.id]
             return self.engine.abort(command.id)
         if not isinstance(command, Score | Reward):

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 import pytest
 import torch
-from fakes.completions_server import serve
+from fakes.completions_server import Letters, serve
 from fakes.engine import TableEngine, by_last_token
 from fakes.models import VOCAB, tiny
 
@@ -21,19 +21,6 @@ from strop.rollout.engines.rules import BanTokens, MinP, TopK, TopP
 
 WANT = frozenset({"logp_model"})
 CUTS = (MinP(0.01), TopK(9), TopP(0.9))
-
-
-class Letters:
-    """A tokenizer: a letter for each token."""
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-
-    def __len__(self) -> int:
-        return self.number
-
-    def decode(self, ids) -> str:
-        return "".join(chr(97 + id) for id in ids)
 
 
 # 0: a, 1: b, 2: c, 3: d. From a on: b, c, a, b, c, ... with 3 in 5, anything else sometimes.
@@ -245,6 +232,54 @@ def test_an_aborted_request_is_over_and_the_others_are_not(table):
         assert [event.request for event in engine.step()] == [other]
         assert not engine.busy()
         go_on.set()
+
+
+def test_an_aborted_request_lets_the_next_one_be_asked(table):
+    """One call at a time: that of the first is broken off, though the server never answers it."""
+    begun, go_on = threading.Event(), threading.Event()
+
+    def instead(body):
+        if body["prompt"] == [3]:
+            begun.set()
+            go_on.wait(20)
+
+    with serve(table, 4) as served, opened(served, num_parallel=1) as engine:
+        served.instead = instead
+        slow, other = engine.submit(Request((3,), 4)), engine.submit(Request((0,), 4))
+        assert begun.wait(20)
+        engine.abort(slow)
+        assert [event.request for event in engine.step()] == [other]
+        assert not go_on.is_set()
+        go_on.set()
+
+
+def test_a_server_that_answers_nobody_ends_it_soon(table):
+    with serve(table, 4) as served, opened(served, num_parallel=2) as engine:
+        served.instead = lambda body: (400, "no") if body["prompt"] == [3] else None
+        asked = [
+            Request((0,), 2, seed=n) if n == 9 else Request((3,), 2, seed=n) for n in range(20)
+        ]
+        found = sample(engine, asked)  # fewer than sixteen in a row
+        assert [each.failed for each in found] == [n != 9 for n in range(20)]
+        before = len(served.bodies)
+        with pytest.raises(UserError, match=r"failed: HTTP 400: no \(as did the 15 before\)"):
+            sample(engine, [Request((3,), 2, seed=n) for n in range(200)])
+        assert len(served.bodies) - before < 30
+
+
+def test_far_more_requests_than_are_asked_at_once_wait(table):
+    with serve(table, 4) as served, opened(served, num_parallel=2) as engine:
+        most = 0
+
+        def watched(request, submit=engine.submit):
+            nonlocal most
+            id = submit(request)
+            most = max(most, engine.asked.qsize())
+            return id
+
+        engine.submit = watched
+        assert len(sample(engine, [Request((0,), 2, seed=n) for n in range(60)])) == 60
+    assert most <= 8 * 2
 
 
 @pytest.mark.parametrize("status", [429, 500, 503])

@@ -277,3 +277,20 @@ def test_rules_that_cannot_be_applied_fail_their_own_requests():
         assert joined(each) == joined(alone(MODEL, request))
     with pytest.raises(UserError, match="all 2 requests failed, the first: no token"):
         sample(engine(), [replace(asked[1], seed=seed) for seed in (1, 2)])
+
+
+def test_far_more_requests_than_fit_wait():
+    """No more than eight for each slot are in the engine; the tokens are as ever."""
+    wanted = [Request((1 + n % 6,), 1 + n % 9, seed=n) for n in range(60)]
+    e, most = engine(num_slots=2), []
+
+    def watched(request, submit=e.submit):
+        id = submit(request)
+        most.append(sum(row.status == "waiting" for row in e.known.values()))
+        return id
+
+    e.submit = watched
+    for found in sample(e, wanted):
+        assert joined(found) == joined(alone(MODEL, found.request))
+    assert max(most) == 8 * 2
+    assert len(most) == 60

@@ -22,6 +22,7 @@ Ended = Literal["", "paused", "stop", "length", "aborted", "failed"]
 STATISTICS = frozenset({"entropy", "logp_model", "top"})
 # fork: it goes on from another request. rules: it applies those of a request. pause: it stops after
 # so many tokens. weights: it takes new ones.
+WAITING = 8  # requests that wait for each that can run; more are not taken before some of them do
 CAPABILITIES = frozenset({"fork", "rules", "pause", "weights"}) | STATISTICS
 
 
@@ -151,6 +152,10 @@ class Engine(Protocol):
     def busy(self) -> bool:
         """True while a step can bring something: running or waiting requests, unread events."""
         ...
+
+    def full(self) -> bool:
+        """True while so many requests wait that others had better not be submitted yet."""
+        return False
 
     def step(self) -> list[Event]:
         """Advance all running requests by one token or more; return what there is to report.

@@ -11,7 +11,6 @@ import math
 import os
 import queue
 import threading
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
@@ -20,8 +19,18 @@ from urllib.parse import urlsplit
 import numpy as np
 from pydantic import Field, field_validator
 
+from strop._http import Call
 from strop.errors import UserError
-from strop.rollout.engines.base import Ended, Engine, Event, Finished, Request, forked, resumed
+from strop.rollout.engines.base import (
+    WAITING,
+    Ended,
+    Engine,
+    Event,
+    Finished,
+    Request,
+    forked,
+    resumed,
+)
 from strop.rollout.engines.completions_client import NO_LOGPROBS, Answer, Client, Failed, Told
 from strop.rollout.engines.open import EngineSettings
 from strop.rollout.engines.rules import MinP, TopK, TopP
@@ -95,6 +104,7 @@ class Row:
     aim: int = 0  # number of tokens at which it is full or pauses
     status: Literal["running", "paused", "ended"] = "running"
     events: list[Event] = field(default_factory=list)
+    call: Call = field(default_factory=Call)  # the one that is under way
 
 
 class CompletionsEngine(Engine):
@@ -154,10 +164,11 @@ class CompletionsEngine(Engine):
         self._start(row)
 
     def abort(self, id: int) -> Finished:
-        """End a request now; what the server still makes of it is not looked at."""
+        """End a request now; its call is broken off, and another one may be asked."""
         row = self._find(id)
         if row.status != "ended":
             row.status = "ended"
+            row.call.cancel()
             row.events.append(Event(id, (), (), self.version, ended="aborted"))
         self.events = [event for event in self.events if event.request != id]
         return Finished(row.request, tuple(row.events))
@@ -170,6 +181,10 @@ class CompletionsEngine(Engine):
     def busy(self) -> bool:
         """True while a step can bring something: running requests, unread events."""
         return bool(self.events) or any(row.status == "running" for row in self.rows.values())
+
+    def full(self) -> bool:
+        """True while far more requests wait than are asked at once."""
+        return self.asked.qsize() >= WAITING * self.num_parallel and self.busy()
 
     def step(self) -> list[Event]:
         """Wait for an answer; return what there is to report. UserError for a broken server."""
@@ -243,14 +258,16 @@ class CompletionsEngine(Engine):
         options = _options(row.request)
         options["seed"] = int(mix(mix(seed) + np.uint64(len(tokens)))[0] >> np.uint64(1))
         for wait in (*WAITS, None):
+            row.call = Call()
             if row.status != "running":
                 break
+            room = row.aim - len(tokens)
             try:
-                return self.client.ask(tokens, max_tokens=row.aim - len(tokens), **options)
+                return self.client.ask(tokens, row.call, max_tokens=room, **options)
             except Failed as failed:
                 if wait is None or not failed.again:
                     raise
-                time.sleep(wait)
+                row.call.over.wait(wait)
         raise Failed("aborted")
 
     def _take(self, row: Row, answer: Answer | Exception) -> None:

@@ -72,10 +72,14 @@ class Client:
             raise UserError(f"the server at {self.url}: {failed}{why}") from failed
         return limit
 
-    def ask(self, prompt: Sequence[int], top: int = 0, **options: Any) -> Answer:
-        """Continue token ids. Raises Failed."""
+    def ask(
+        self, prompt: Sequence[int], call: _http.Call | None = None, top: int = 0, **options: Any
+    ) -> Answer:
+        """Continue token ids; `call` may be broken off by others. Raises Failed."""
         body = {**PLAIN, "model": self.model, "prompt": list(prompt), **options}
-        found = self._call("/v1/completions", body | ({"logprobs": top} if self.logprobs else {}))
+        found = self._call(
+            "/v1/completions", body | ({"logprobs": top} if self.logprobs else {}), call
+        )
         try:
             choice = found["choices"][0]
             ids, taken = choice.get("token_ids"), choice.get("prompt_token_ids")
@@ -102,13 +106,15 @@ class Client:
             raise Failed(f"not every token has a log-probability; {NO_LOGPROBS}")
         return Answer(tuple(ids), logp, best)
 
-    def _call(self, path: str, body: Mapping[str, Any] | None = None) -> Any:
+    def _call(
+        self, path: str, body: Mapping[str, Any] | None = None, call: _http.Call | None = None
+    ) -> Any:
         """What the server answers: to a GET, with a body to a POST. Raises Failed."""
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(self.url + path, data, self.headers)
         try:
             try:
-                with _http.urlopen(request, self.timeout_seconds) as response:
+                with _http.urlopen(request, self.timeout_seconds, call) as response:
                     return json.load(response)
             except urllib.error.HTTPError as error:
                 with error:

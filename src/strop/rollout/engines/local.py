@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from strop.errors import UserError
 from strop.rollout.engines.base import (
     CAPABILITIES,
+    WAITING,
     Ended,
     Engine,
     Event,
@@ -135,6 +136,10 @@ class LocalEngine(Engine):
         """True while a step can bring something: running or waiting requests, unread events."""
         waiting = any(row.status == "waiting" for row in self.waiting)
         return waiting or bool(self.events) or bool(self.slots.table["running"].any())
+
+    def full(self) -> bool:
+        """True while far more requests wait than have slots."""
+        return len(self.waiting) >= WAITING * len(self.slots.rows) and self.busy()
 
     def load_weights(self, state: Mapping[str, Tensor] | None, version: int) -> None:
         """Sample with other weights from the next token on; all caches are computed afresh.
@@ -262,7 +267,7 @@ class LocalEngine(Engine):
             self.slots.place(resumed, [row.slot for row in resumed], self.context_length)
             waiting = [row for row in waiting if row.slot < 0]
         let_in = self._let_in(waiting)
-        heirs = self._heirs(let_in)
+        heirs = self.slots.heirs(let_in)
         others = [row for row in let_in if row.id not in heirs]
         chosen = self.slots.choose(len(others))
         self.waiting = deque(others[len(chosen) :] + waiting[len(let_in) :])
@@ -300,26 +305,6 @@ class LocalEngine(Engine):
             if row.id in heirs:
                 self.slots.row(slot).slot = -1
         self.slots.place(waiting, slots, self.context_length)
-
-    def _heirs(self, waiting: Sequence[Row]) -> dict[int, int]:
-        """Forks by id with the slot of their ended parent, in which they go on without a copy.
-
-        Only where slots are short, so that the parent's cache would be taken away all the same.
-        """
-        table = self.slots.table
-        if len(waiting) <= int((~table["taken"]).sum()):
-            return {}
-        parents = [row.source[0] for row in waiting if row.source is not None]
-        forks = Counter(parent.id for parent in parents)
-        heirs = {}
-        for row in waiting:
-            parent = row.source[0] if row.source is not None else None
-            if parent is None or parent.status != "ended" or parent.slot < 0:
-                continue
-            if forks[parent.id] == 1:
-                heirs[row.id] = parent.slot
-                table["running"][parent.slot] = True  # nobody else may choose it
-        return heirs
 
     def _share(self, row: Row, slot: int, source: Row, at: int) -> Fill:
         shared = min(at, self._length(source.slot) - 1, len(row.tokens) - 1)

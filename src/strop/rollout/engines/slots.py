@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
@@ -74,6 +75,25 @@ class Slots:
         held = np.flatnonzero(self.table["taken"] & ~self.table["running"]).tolist()
         held.sort(key=lambda slot: self.row(slot).status != "ended")
         return held
+
+    def heirs(self, waiting: Sequence[Row]) -> dict[int, int]:
+        """Forks by id with the slot of their ended parent, in which they go on without a copy.
+
+        Only where slots are short, so that the parent's cache would be taken away all the same.
+        """
+        if len(waiting) <= int((~self.table["taken"]).sum()):
+            return {}
+        parents = [row.source[0] for row in waiting if row.source is not None]
+        forks = Counter(parent.id for parent in parents)
+        found = {}
+        for row in waiting:
+            parent = row.source[0] if row.source is not None else None
+            if parent is None or parent.status != "ended" or parent.slot < 0:
+                continue
+            if forks[parent.id] == 1:
+                found[row.id] = parent.slot
+                self.table["running"][parent.slot] = True  # nobody else may choose it
+        return found
 
     def row(self, slot: int) -> Row:
         row = self.rows[slot]
