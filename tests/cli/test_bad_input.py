@@ -68,6 +68,7 @@ def refused(strop, lab, tmp_path, monkeypatch):
         (["training.steps=0"], ["training.steps = 0", "greater than or equal to 1"]),
         (["training.steps=many"], ["training.steps = 'many'", "integer"]),
         (["sampling.num_rollouts=0"], ["num_rollouts must be at least 1"]),
+        (["sampling.num_prompts=1000000"], ["is 1000000 * 4: a step has at most 1048576"]),
         (["sampling.num_rollouts=2.5"], ["num_rollouts takes a whole number"]),
         (["rollout.temperature=0"], ["temperature must be at least 0.001"]),
         (["steps=3"], ["no option steps", "did you mean"]),

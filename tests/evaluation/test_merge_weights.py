@@ -1,9 +1,12 @@
 import pytest
 import torch
 from models import save_model
+from safetensors import SafetensorError
 
-from strop.errors import UserError
+from strop.errors import RunStopped, UserError
+from strop.evaluation import merge_weights
 from strop.evaluation.merge_weights import average, by_inverse_loss, greedy, read, write
+from strop.training import files
 from strop.training.models import load
 
 
@@ -48,3 +51,22 @@ def test_a_merged_checkpoint_loads(tmp_path):
         write({}, folders[0], place)
     with pytest.raises(UserError, match=r"no model\.safetensors"):
         read(tmp_path)
+
+
+def test_a_full_disk_leaves_no_half_of_a_model(tmp_path, monkeypatch):
+    folder = save_model(tmp_path / "one")
+    weights = average([read(folder)])
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "free_bytes", lambda _: 7)
+        with pytest.raises(RunStopped, match=r"the model merged could not .*: no room, 7 bytes"):
+            write(weights, folder, tmp_path / "merged")
+
+    def full(*_, **__):
+        raise SafetensorError("I/O error: No space left on device (os error 28)")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(merge_weights, "save_file", full)
+        with pytest.raises(RunStopped, match="the model merged could not be written"):
+            write(weights, folder, tmp_path / "merged")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["one"]
+    write(weights, folder, tmp_path / "merged")

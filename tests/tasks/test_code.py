@@ -120,6 +120,13 @@ def test_options_that_make_no_sense_are_refused():
         RunPython()(["x"], lambda *_: None)
 
 
+def test_parts_of_a_megabyte_count():
+    limits = RunTests(disk_mb=0.5, memory_mb=300.25).limits
+    assert (limits.disk_bytes, limits.memory_bytes) == (2**19, 300 * 2**20 + 2**18)
+    assert RunTests(disk_mb=1e-9).limits.disk_bytes == 4096  # 0 would be no limit at all
+    assert RunTests(processes=1.5).limits.processes == 2
+
+
 @pytest.mark.parametrize(
     "options",
     [{"seconds": float("inf")}, {"seconds": float("nan")}, {"answer_seconds": "x"},

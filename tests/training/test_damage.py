@@ -2,6 +2,7 @@
 
 import json
 import pickle
+import re
 import shutil
 
 import pytest
@@ -11,7 +12,7 @@ from models import save_model, without_times
 from safetensors.torch import load_file, save_file
 
 from strop.errors import UserError
-from strop.training import models
+from strop.training import checkpoint, models
 
 
 @pytest.fixture
@@ -101,6 +102,21 @@ def test_damage_shows_without_the_sums_too(damage, done, runner, tmp_path):
     damage(folder / "checkpoints/step-000003/model.safetensors")
     with pytest.raises(UserError, match=r"step-000003 cannot be loaded: .*; --step 2 takes"):
         runner.resume(folder)
+
+
+def test_a_checkpoint_without_sums_is_said_to_be_unchecked(done, runner, strop, tmp_path):
+    folder = tmp_path / "run"
+    shutil.copytree(done, folder)
+    place = folder / "checkpoints/step-000003"
+    assert checkpoint.unchecked(place) == []
+    (place / "files.json").unlink()
+    told = r"step-000003 has no files.json: whether its files are as they were written cannot be"
+    run = runner.resume(folder)
+    assert re.search(told, run.world.services.notes[-1])
+    run.close()
+    said = strop("sample", folder, "1+1:", "-n", "1", "--trust-files")
+    assert said.code == 0
+    assert re.search(rf"note: .*{told}", said.err)
 
 
 def edited(folder, change):

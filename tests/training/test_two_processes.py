@@ -1,13 +1,17 @@
 """Several processes at one folder, and several that look for a free one."""
 
+import errno
+import fcntl
 import os
 import re
 import time
 from multiprocessing import get_context
 
+import pytest
 from commands import launch
 from models import without_times
 
+from strop.errors import UserError
 from strop.training.lock import Lock
 
 SLOW = """
@@ -92,3 +96,12 @@ def test_a_lock_file_that_was_left_behind_holds_nobody_up(tmp_path):
     assert (tmp_path / ".lock").read_text().count("\n") == 1
     lock.free()
     assert not (tmp_path / ".lock").exists()
+
+
+def test_a_place_without_locks_is_not_said_to_be_in_use(tmp_path, monkeypatch):
+    def none(handle, how):
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "lockf", none)
+    with pytest.raises(UserError, match=r"the run could not be written to .*: No locks available"):
+        Lock(tmp_path).take()

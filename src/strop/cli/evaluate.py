@@ -177,8 +177,10 @@ def checkpoint_of(source: str, step: int, start: bool = False) -> tuple[Any, str
             raise UserError(f"--start and --step {step} name two models: leave one out")
         if start:
             return settings, settings.model.name
-        checkpoints = folder / "checkpoints"
-        return settings, str(checkpoint.at(checkpoints, step))
+        place = checkpoint.at(folder / "checkpoints", step)
+        for note in checkpoint.unchecked(place):
+            print(f"note: {note}", file=sys.stderr)
+        return settings, str(place)
     if folder.is_dir() and not any((folder / name).is_file() for name in MODELS):
         raise UserError(
             f"{folder} is neither a run (config.toml) nor a model (config.json) nor an adapter "

@@ -11,10 +11,13 @@ import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from strop.errors import UserError
+from strop.training.checkpoint import ROOM, SUMS
+from strop.training.files import check_room, writing
 
 Weights = dict[str, Tensor]
 
@@ -28,18 +31,35 @@ def read(folder: Path | str) -> Weights:
 
 
 def write(weights: Weights, like: Path | str, folder: Path | str) -> Path:
-    """A checkpoint with these weights and everything else as in the folder `like`."""
+    """A checkpoint with these weights and all else of the folder `like` that is of the model.
+
+    Raises RunStopped on a full disk and leaves no half of one.
+    """
     place = Path(folder)
     if place.exists():
         raise UserError(f"{place} is there already: give another folder")
-    place.mkdir(parents=True)
-    for file in Path(like).iterdir():
-        of_training = file.name == "trainer.pt" or "index" in file.name
-        if file.is_file() and file.suffix != ".safetensors" and not of_training:
-            shutil.copy(file, place / file.name)
-    contiguous = {name: tensor.contiguous() for name, tensor in weights.items()}
-    save_file(contiguous, place / "model.safetensors", metadata={"format": "pt"})
+    unfinished = place.with_name(f".{place.name}.unfinished")
+    shutil.rmtree(unfinished, ignore_errors=True)
+    needed = sum(tensor.numel() * tensor.element_size() for tensor in weights.values()) + ROOM
+    what = f"the model {place.name}"
+    check_room(place.parent, what, needed)
+    try:
+        with writing(place.parent, what, needed, (OSError, RuntimeError, SafetensorError)):
+            unfinished.mkdir(parents=True)
+            for file in Path(like).iterdir():
+                if file.is_file() and file.suffix != ".safetensors" and not _of_training(file):
+                    shutil.copy(file, unfinished / file.name)
+            contiguous = {name: tensor.contiguous() for name, tensor in weights.items()}
+            save_file(contiguous, unfinished / "model.safetensors", metadata={"format": "pt"})
+            unfinished.rename(place)
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
     return place
+
+
+def _of_training(file: Path) -> bool:
+    """Whether it is of the run, or of how the weights were spread over files, or their sums."""
+    return file.suffix == ".pt" or file.name == SUMS or "index" in file.name
 
 
 def average(models: Sequence[Weights], shares: Sequence[float] | None = None) -> Weights:

@@ -1,5 +1,6 @@
 """What the parts share that choose a step's prompts by a number of each."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -7,7 +8,22 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from strop.part import Draw, require
+from strop.errors import UserError
+from strop.part import Draw, name_of, require
+
+MOST = 2**20  # rollouts of a step; more is a slip, and would fill the memory before the first token
+
+
+def check_size(part: Any) -> None:
+    """Raise UserError unless num_prompts prompts of num_rollouts rollouts are a step."""
+    for name in ("num_prompts", "num_rollouts"):
+        require(part, name, low=1)
+    sizes = part.num_prompts, part.num_rollouts
+    if all(isinstance(size, int) for size in sizes) and math.prod(sizes) > MOST:
+        raise UserError(
+            f"{name_of(part)}.num_prompts * num_rollouts is {sizes[0]} * {sizes[1]}: a step has at "
+            f"most {MOST} rollouts"
+        )
 
 
 @dataclass(frozen=True)
@@ -23,8 +39,7 @@ class ChosenPrompts:
     num_rollouts: int = 16
 
     def __post_init__(self) -> None:
-        require(self, "num_prompts", low=1)
-        require(self, "num_rollouts", low=1)
+        check_size(self)
 
     def init(self) -> dict[str, Any]:
         """Nothing drawn yet."""

@@ -5,7 +5,8 @@ from typing import Any
 
 import torch
 
-from strop.part import Draw, Result, require
+from strop.part import Draw, Result
+from strop.sampling._chosen import check_size
 
 
 @dataclass(frozen=True)
@@ -28,8 +29,7 @@ class DrawInShuffledOrder:
     num_rollouts: int = 16
 
     def __post_init__(self) -> None:
-        require(self, "num_prompts", low=1)
-        require(self, "num_rollouts", low=1)
+        check_size(self)
 
     def init(self) -> dict[str, Any]:
         """No epoch begun."""

@@ -8,6 +8,7 @@ the whole completion. It has Python's standard library, and with `packages` what
 """
 
 import json
+import math
 import os
 import re
 import time
@@ -33,6 +34,11 @@ class Case(NamedTuple):
     output: str = ""
 
 
+def _bytes(mb: float) -> int:
+    """Bytes, a page at least: none at all would be no limit."""
+    return max(math.ceil(mb * 2**20), 4096)
+
+
 class _CodeReward:
     """Limits and isolation that both rewards share.
 
@@ -51,8 +57,8 @@ class _CodeReward:
         self,
         seconds: float = 5.0,
         answer_seconds: float = 10.0,
-        memory_mb: int = 512,
-        disk_mb: int = 16,
+        memory_mb: float = 512,
+        disk_mb: float = 16,
         processes: int = 16,
         parallel: int = 0,
         packages: bool = False,
@@ -73,9 +79,9 @@ class _CodeReward:
         self.limits = Limits(
             wall_seconds=float(seconds),
             cpu_seconds=max(1, round(seconds)),
-            memory_bytes=int(memory_mb) << 20,
-            disk_bytes=int(disk_mb) << 20,
-            processes=int(processes),
+            memory_bytes=_bytes(memory_mb),
+            disk_bytes=_bytes(disk_mb),
+            processes=math.ceil(processes),
         )
         self.answer_seconds = answer_seconds
         # The grader gives n rows 1 + (n - 1) / 32 times this; here n rows never take longer.

@@ -173,9 +173,16 @@ def step_of(place: Path) -> int:
     return int(place.name.removeprefix("step-"))
 
 
+def unchecked(place: Path) -> list[str]:
+    """What to say of a checkpoint without sums, as one that was written before there were any."""
+    if (place / SUMS).exists():
+        return []
+    return [f"{place} has no {SUMS}: whether its files are as they were written cannot be told"]
+
+
 def _check(place: Path) -> None:
     """Raise UserError for the first file that is not as it was written."""
-    if not (place / SUMS).exists():  # written before there were sums
+    if unchecked(place):
         return
     try:
         written = json_of((place / SUMS).read_bytes())

@@ -1,5 +1,6 @@
 """One process at a time writes a run: it holds a lock that ends with it, however it ends."""
 
+import errno
 import fcntl
 import os
 import socket
@@ -11,6 +12,7 @@ from strop.errors import UserError
 from strop.training.files import writing
 
 NAME = ".lock"
+HELD = (errno.EACCES, errno.EAGAIN)  # how the kernel says that another process has the lock
 
 
 class Lock:
@@ -41,6 +43,8 @@ class Lock:
             except OSError as error:
                 holder = os.read(handle, 200).decode(errors="replace").strip()
                 os.close(handle)
+                if error.errno not in HELD:  # a place that has no locks, say
+                    raise
                 raise UserError(
                     f"{self.path.parent} is in use by {holder or 'another process'}: wait until "
                     "that has ended, or end it"

@@ -127,6 +127,7 @@ def resume(config: RunConfig, folder: Path, step: int = 0) -> Run:
         starts = environment.read_environment(folder)
         if step or checkpoint.complete(run.checkpoints):
             place = checkpoint.at(run.checkpoints, step)
+            run.world.services.notes += checkpoint.unchecked(place)
             with checkpoint.naming_the_one_before(place):
                 _load(run, place)
         if run.done > config.training.steps:
