@@ -91,7 +91,7 @@ class Branch:
 
     def holds_end(self, size: int) -> bool:
         """Whether its end stands among its first `size` tokens."""
-        return len(self.events) < size or self.ended == "stop"
+        return len(self.ids) < size or self.ended == "stop"
 
     def comes_from(self, removed: "set[Branch]") -> bool:
         """Whether it or one that it grew from is among these."""
@@ -153,7 +153,7 @@ class Tree:
         """
         found = []
         for row, branch in enumerate(self.branches):
-            if len(branch.events) != step + 1:
+            if len(branch.ids) != step + 1:  # it has ended before, or failed
                 continue
             event = branch.events[step]
             found += [(rank, row, id, p) for rank, id, p in candidates(event, forks)]
@@ -185,7 +185,7 @@ class Tree:
         gone = [branch for branch in self.branches if branch.comes_from(removed)]
         self.branches = [branch for branch in self.branches if branch not in gone]
         self.num_pruned += len(gone)
-        self.num_lost += sum(len(branch.events) - branch.birth - 1 for branch in gone)
+        self.num_lost += sum(len(branch.ids) - branch.birth - 1 for branch in gone)
         return gone
 
     def rest(self, asked: Sequence[Request]) -> list[tuple[int, Command]]:

@@ -10,7 +10,7 @@ from strop.part import Draw, require
 from strop.rollout.assemble import COLUMNS, assemble
 from strop.rollout.base import SamplingFields
 from strop.rollout.commands import Fork, Strategy, Submit
-from strop.rollout.engines.base import Event
+from strop.rollout.engines.base import Event, Request
 from strop.rollout.listen import Heard, first_tokens, hear
 from strop.services import Sampling, Texts
 
@@ -72,7 +72,9 @@ class ForkAtEntropyPeaks(SamplingFields):
                 [Fork(trunks[row].number, len(asked[row].ids) + place, changes={"seed": seed})
                  for row, place, seed in pairs]
             )  # fmt: skip
-        requests, heard, parents, forks = [], [], [], []
+        requests: list[Request] = []
+        heard: list[tuple[Event, ...]] = []
+        parents, forks = [], []
         ends = iter(zip(seeds, branches, strict=True))
         for request, trunk, found in zip(asked, trunks, places, strict=True):
             own = len(requests)
