@@ -177,12 +177,15 @@ def _made(use: Use) -> set[str]:
 
 def _check_read_later(placed: Sequence[Placed]) -> None:
     """Of what a part puts in another's place, something is read before it is replaced in turn."""
+    hooks = [(use, hook) for _, use in placed for hook in ("observe", "update")]
+    at_the_end = {name for use, hook in hooks for name in parts.update_reads(use, hook)}
     for index, (path, use) in enumerate(placed):
         seam = parts.seam_of(use.part)
         if seam is None or not seam.anew:
             continue
         made = _made(use)
-        if not any(_is_read(column, placed[index + 1 :]) for column in made):
+        later = placed[index + 1 :]
+        if not any(_is_read(column, later, at_the_end) for column in made):
             shown = ", ".join(sorted(made))
             before = _reader_before(made, placed[:index])
             raise UserError(
@@ -191,7 +194,7 @@ def _check_read_later(placed: Sequence[Placed]) -> None:
             )
 
 
-def _is_read(column: str, later: Sequence[Placed]) -> bool:
+def _is_read(column: str, later: Sequence[Placed], at_the_end: set[str]) -> bool:
     """Whether something reads the column before another part writes it without having read it."""
     for path, use in later:
         reads = {read.column for read in parts.reads(use)}
@@ -201,9 +204,7 @@ def _is_read(column: str, later: Sequence[Placed]) -> bool:
             return True
         if column in _made(use) and not path.startswith("terms."):
             return False
-    hooks = ("observe", "update")
-    read = {name for _, use in later for hook in hooks for name in parts.update_reads(use, hook)}
-    return column in TAKEN or column in read
+    return column in TAKEN or column in at_the_end
 
 
 def _reader_before(made: set[str], earlier: Sequence[Placed]) -> str:

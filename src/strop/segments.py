@@ -281,3 +281,11 @@ def softmax(values_N: Tensor, key_N: Tensor, num: int, where_N: Tensor | None = 
     top = extreme(values_N.detach(), key_N, num, where_N)[key_N]
     weight = _clean(torch.exp(_clean(values_N - top, where_N)), where_N)
     return weight / total(weight, key_N, num)[key_N].clamp(min=torch.finfo(weight.dtype).tiny)
+
+
+def mean_cosine(one_NF: Tensor, other_NF: Tensor) -> Tensor:
+    """Mean [] of the cosines between every row of one and every row of the other; 0 without."""
+    unit = [torch.nn.functional.normalize(rows, dim=-1) for rows in (one_NF, other_NF)]
+    if not all(rows.shape[0] for rows in unit):
+        return one_NF.new_zeros(())
+    return unit[0].mean(0) @ unit[1].mean(0)

@@ -7,7 +7,6 @@ from models import Lab
 from runs import Runner
 from safetensors.torch import load_file
 
-from strop.control.renew_reference import RenewReference
 from strop.curation.keep_share_of_replayed import KeepShareOfReplayed
 from strop.errors import UserError
 from strop.loss.bound.clip_around_old_ratio import ClipAroundOldRatio
@@ -112,17 +111,3 @@ def test_a_reference_that_nothing_reads_is_not_renewed(tmp_path):
     raw["stages"] = {"control": "renew_reference"}
     with pytest.raises(UserError, match="nothing to renew"):
         Runner().start(raw, tmp_path / "run")
-
-
-def test_times_of_renewal():
-    def made(**fields):
-        part, found = RenewReference(**fields), []
-        state = part.init()
-        for _ in range(8):
-            result = part(state=state)
-            state = result.state
-            found.append(result.value["model.reference"])
-        return found
-
-    assert made(after=3) == [0, 0, 3, 3, 3, 3, 3, 3]
-    assert made(after=3, every=2) == [0, 0, 3, 3, 5, 5, 7, 7]

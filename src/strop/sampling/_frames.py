@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
-from strop.batch import Batch
 from strop.errors import UserError
+from strop.sampling._prompts import each_prompt, prompt_batch
 from strop.services import Scoring, Texts
 
 
@@ -33,17 +33,7 @@ def in_order(pool: tuple[int, ...], texts: Texts) -> tuple[list[int], Tensor, Te
 
 def features(uids: list[int], texts: Texts, scoring: Scoring) -> Tensor:
     """The policy's last hidden states [N, F] after each prompt."""
-    prompts = [texts.prompt_ids(uid) for uid in uids]
-    size_B = torch.tensor([len(ids) for ids in prompts])
-    row = torch.arange(len(uids))
-    rollout_T = torch.repeat_interleave(row, size_B)
+    batch = prompt_batch(uids, texts)
+    rollout_T = batch["rollout_T"]
     last_T = rollout_T.diff(append=rollout_T[-1:] + 1) != 0
-    batch = Batch({
-        "turn_T": rollout_T, "id_T": torch.tensor([id for ids in prompts for id in ids]),
-        "mask_T": last_T, "rollout_K": row, "group_B": row, "uid_P": torch.tensor(uids),
-        "draw_P": torch.zeros_like(row),
-    })  # fmt: skip
-    found: dict[int, Tensor] = {}
-    for rollouts, states in scoring.hidden(batch):
-        found.update(zip(rollouts, (state[-1] for state in states), strict=True))
-    return torch.stack([found[n] for n in range(len(uids))]).double().cpu()
+    return each_prompt(batch.set(mask_T=last_T), scoring, lambda _, state_TF: state_TF[-1])

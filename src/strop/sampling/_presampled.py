@@ -63,3 +63,26 @@ def presample(
     graded = grading.grade(batch)
     cut = [each.events[-1].ended == "length" for each in finished]
     return Presampled(batch, ids, graded.outcome_B.tolist(), graded.scored_B.tolist(), cut)
+
+
+def success_of(
+    texts: Texts,
+    grading: Grading,
+    sampling: Sampling,
+    uids: Sequence[int],
+    num: int,
+    success: float,
+    rng: torch.Generator,
+) -> dict[int, float]:
+    """The share of `num` answers to each prompt whose outcome is `success` or more.
+
+    Prompts without a scored answer are not in it.
+    """
+    found = presample(texts, grading, sampling, uids, num, rng)
+    rates = {}
+    for place, uid in enumerate(uids):
+        rows = range(place * num, (place + 1) * num)
+        right = [found.outcome[row] >= success for row in rows if found.scored[row]]
+        if right:
+            rates[uid] = sum(right) / len(right)
+    return rates

@@ -1,0 +1,48 @@
+"""Group relative policy optimisation on a curriculum of stages by difficulty."""
+
+import dataclasses
+from typing import Any
+
+from strop.algorithm import Algorithm
+from strop.part import Use
+from strop.recipes._inherit import inherits
+from strop.recipes.grpo import grpo
+from strop.sampling.draw_in_stages import DrawInStages
+from strop.schedule import Linear, Schedule
+
+
+@inherits(grpo)
+def craft_gui(
+    *,
+    # Column of the data with each task's difficulty, a number; empty: measured before step 1.
+    column: str = "",
+    # Parts of the tasks, from the easiest to the hardest.
+    stages: int = 3,
+    # How far the curriculum is, 0 to 1; as far as the run.
+    progress: float | Schedule = Linear(0.0, 1.0),  # noqa: B008 (frozen)
+    # Answers to each task where difficulty is measured.
+    num_answers: int = 4,
+    num_prompts: int = 32,
+    num_rollouts: int = 16,
+    **parent: Any,
+) -> Algorithm:
+    """CRAFT-GUI: Curriculum-Reinforced Agent for GUI Tasks.
+
+    arXiv 2508.11360. Code: none released. Parent: grpo. Status: abstract.
+
+    Family: draws.
+    In short: stages from easy to hard.
+    Choose it when: tasks have a known or measurable difficulty and the hard ones earn nothing
+    before the easy ones are learnt.
+    Equation: grpo's, over the tasks of stage floor(progress * stages) of a ranking by difficulty;
+    its reward is the weighted sum of the reward functions given (reward.weights).
+    Differs from the parent: which prompts are drawn.
+    Differs from the paper: it is known in words only; labels, when stages change, and the weights
+    of its rule checks and its judge (model:FOLDER or judge:FILE beside a rule) are yours to give.
+    Try: column, stages, progress="points(((0, 0), (0.2, 0.5), (1, 1)))".
+    """
+    draw = DrawInStages(num_prompts, num_rollouts, column, stages, progress, num_answers)
+    # Its fields num_prompts and num_rollouts keep the path that they have everywhere.
+    return dataclasses.replace(
+        grpo(**parent), sampling=(Use(draw, label="draw_in_shuffled_order"),)
+    )

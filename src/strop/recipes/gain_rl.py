@@ -1,0 +1,53 @@
+"""A curriculum along the angles between the hidden states of a prompt's tokens."""
+
+import dataclasses
+from typing import Any
+
+from strop.algorithm import Algorithm
+from strop.part import Use
+from strop.probe.measure_angles import MeasureAngles
+from strop.recipes._inherit import inherits
+from strop.recipes.grpo import grpo
+from strop.sampling.draw_along_ranking import DrawAlongRanking
+
+
+@inherits(grpo)
+def gain_rl(
+    *,
+    # Most ranks that either signal moves the centre by, in a step.
+    n: float = 500.0,
+    # Steepness of both signals; accuracy from which the first one moves it.
+    alpha: float = 2.0,
+    beta_acc: float = 0.5,
+    # Ranks within which most draws lie.
+    std: float = 1000.0,
+    # Weight of the cosines with what all prompts begin with (its code: 8).
+    inter_weight: float = 1.0,
+    num_prompts: int = 32,
+    num_rollouts: int = 16,
+    **parent: Any,
+) -> Algorithm:
+    """Angles Don't Lie: Unlocking Training-Efficient RL Through the Model's Own Signals.
+
+    arXiv 2506.02281. Code: wangqinsi1/GAINRL. Parent: grpo. Status: exact.
+
+    Family: draws.
+    In short: window along ranked prompts.
+    Choose it when: you want a curriculum without labels or answers: what the policy finds familiar
+    first, the rest as it gets better, each prompt read once beforehand.
+    Equation: ranks by falling mean cosine among a prompt's hidden states; P(j) ~ exp(-((j - mu) /
+    std)^2 / 2); mu += clip(n tanh(alpha (acc - beta_acc)) + n tanh(alpha C), 0, 1000), C: the mean
+    cosine in the step's sequences.
+    Differs from the parent: which prompts are drawn; a forward pass for C.
+    Differs from the paper: 1. hidden states are the last layer's output; 2. n, not n / 2, as its
+    code has it; 3. mu ends at the last rank; 4. of its code's slips none is copied (accuracy
+    halved, rows cut twice, cosines normalised over tokens).
+    Try: std and n as shares of your prompts (here 3700), inter_weight.
+    """
+    draw = DrawAlongRanking(num_prompts, num_rollouts, n, std, alpha, beta_acc, inter_weight)
+    # Its fields num_prompts and num_rollouts keep the path that they have everywhere.
+    return dataclasses.replace(
+        grpo(**parent),
+        sampling=(Use(draw, label="draw_in_shuffled_order"),),
+        probes=(Use(MeasureAngles()),),
+    )
