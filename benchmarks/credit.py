@@ -52,7 +52,7 @@ def make_batch(num_rollouts: int, mean_length: int, seed: int = 0) -> Batch:
 def advantages(name: str, batch: Batch) -> Tensor:
     """The recipe's advantage of every token; nothing derived is kept from an earlier call."""
     batch = Batch(batch.columns, _in_order=True)
-    for use in notation.recipe(name).advantage:
+    for use in notation.recipe(name).algorithms[-1].advantage:
         batch = parts.write(batch, use, parts.call(use, batch))
     return batch["advantage_T"]
 

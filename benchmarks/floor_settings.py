@@ -88,7 +88,7 @@ class Setting:
 
     def raw(self, steps: int, seed: int) -> dict[str, Any]:
         """Plain settings of the run."""
-        algorithm = notation.recipe(self.recipe)
+        algorithm = notation.recipe(self.recipe).algorithms[0]
         common: dict[str, Any] = {"sampling.num_prompts": PROMPTS, "sampling.num_rollouts": ANSWERS}
         if given := algorithm.rollout.part.given:
             common["sampling.num_rollouts"] = len(given)
@@ -169,7 +169,7 @@ def _wanted(corridor: Corridor) -> str:
 
 def setting_of(recipe: str, folder: Path) -> Setting:
     """The recipe's own setting, or that of its kind."""
-    part = notation.recipe(recipe).rollout.part
+    part = notation.recipe(recipe).algorithms[0].rollout.part
     kind = "corridor" if part.needs_environment else "countdown"
     setting = Setting(recipe, OF_RECIPES.get(recipe, kind), dict(OPTIONS.get(recipe, {})))
     if setting.task == "recordings":

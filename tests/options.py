@@ -1,5 +1,7 @@
 """Every option that a run can be given."""
 
+import re
+
 from strop import catalogue, notation
 from strop.seams import CHAINS, SINGLE, SLOTS
 from strop.training import config
@@ -11,7 +13,7 @@ def known_options() -> set[str]:
     found = set(config.settings()) | {f"stages.{name}" for name in stages}
     for entry in catalogue.recipes():
         for path in notation.recipe(entry.name).paths():
-            stage, *_, field = path.split(".")
+            stage, *_, field = re.sub(r"^phases\.\w+\.", "", path).split(".")
             short = "loss" if stage == "terms" else stage
             found |= {path, f"{stage}.{field}", f"{short}.{field}"}
     return found

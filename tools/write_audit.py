@@ -11,7 +11,7 @@ from pathlib import Path
 
 from strop import catalogue
 from strop.audit.estimate import Audit, Limits
-from strop.audit.vary import Setting, one
+from strop.audit.vary import Setting, one, phases_of
 from strop.errors import UserError
 from strop.training import config
 
@@ -62,26 +62,36 @@ REST = """
 """
 
 
-def row(recipe: str) -> str:
-    """The recipe's line of the table. Raises UserError where it cannot be enumerated."""
-    base = _audit(recipe)
-    easy, hard = (_audit(recipe, success=p).scale.value / base.scale.value for p in (0.7, 0.1))
+def row(recipe: str, number: int = 1, phase: str = "") -> str:
+    """The recipe's line of the table, of one phase of it where it has some. Raises UserError where
+    it cannot be enumerated.
+    """
+    base = _audit(recipe, number)
+    scales = (_audit(recipe, number, success=p).scale.value for p in (0.7, 0.1))
+    easy, hard = (scale / base.scale.value for scale in scales)
     price = base.entropy_change.value / base.success_change.value
     try:
-        four = _shown(*_audit(recipe, updates=4).bias)
+        four = _shown(*_audit(recipe, number, updates=4).bias)
     except UserError:
         four = ""
     cells = [
         _shown(*base.scale), _shown(easy), _shown(hard), _shown(*base.bias), _shown(*base.noise),
         _shown(price), _shown(*base.no_signal), _shown(*base.thrown_away),
-        _shown(*_audit(recipe, staleness=8).bias), four,
+        _shown(*_audit(recipe, number, staleness=8).bias), four,
     ]  # fmt: skip
-    return f"| `{recipe}` | {' | '.join(cells)} |"
+    return f"| {_name(recipe, phase)} | {' | '.join(cells)} |"
 
 
-def _audit(recipe: str, **changes: float) -> Audit:
-    settings = config.make({"recipe": recipe, "model": {"name": "tiny"}})
-    return one(settings, dataclasses.replace(BASE, **changes), LIMITS)
+def _name(recipe: str, phase: str) -> str:
+    return f"`{recipe}`: {phase}" if phase else f"`{recipe}`"
+
+
+def _settings(recipe: str) -> config.RunConfig:
+    return config.make({"recipe": recipe, "model": {"name": "tiny"}})
+
+
+def _audit(recipe: str, number: int = 1, **changes: float) -> Audit:
+    return one(_settings(recipe), dataclasses.replace(BASE, **changes), LIMITS, number)
 
 
 def _shown(value: float, within: float = 0.0) -> str:
@@ -96,10 +106,11 @@ def page() -> str:
     """The whole page."""
     rows, left = [], []
     for entry in catalogue.recipes():
-        try:
-            rows.append(row(entry.name))
-        except UserError as error:
-            left.append(f"| `{entry.name}` | {error} |")
+        for number, phase in enumerate(phases_of(_settings(entry.name)), 1):
+            try:
+                rows.append(row(entry.name, number, phase))
+            except UserError as error:
+                left.append(f"| {_name(entry.name, phase)} | {error} |")
         print(entry.name, flush=True)
     truth = _audit("rloo").truth
     slope = truth.success_slope

@@ -19,11 +19,11 @@ from typing import Any
 from strop import catalogue, columns, families, notation, peers
 from strop import part as parts
 from strop._entries import Entry
-from strop.algorithm import Algorithm
 from strop.batch import LEVELS, SIZES, level_of
 from strop.columns import Column
 from strop.cost import costs
 from strop.families import Family
+from strop.phases import Method
 from strop.rollout.engines import open as engines
 from strop.schedule import SCHEDULES
 from strop.seams import KINDS
@@ -133,7 +133,7 @@ def _index(groups: dict[Family, list[Entry]]) -> str:
 
 
 def _page(
-    family: Family, members: list[Entry], composed: dict[str, Algorithm], pages: dict[str, str]
+    family: Family, members: list[Entry], composed: dict[str, Method], pages: dict[str, str]
 ) -> str:
     """The text of a family's page: its members beside each other, then one by one."""
     rows = [
@@ -192,28 +192,35 @@ def _users(users: dict[str, list[str]], part: str, num_recipes: int) -> str:
     return ", ".join(sorted(names)) or "none"
 
 
-def _differing(
-    entry: Entry, composed: dict[str, Algorithm]
-) -> dict[str, tuple[Sequence[str], bool]]:
+def _differing(entry: Entry, composed: dict[str, Method]) -> dict[str, tuple[Sequence[str], bool]]:
     """The parts of each stage that has some, and whether the parent has others there."""
     parent = composed.get(entry.line("Parent"))
-    theirs = notation.describe(parent) if parent else {}
-    ours = notation.describe(composed[entry.name])
-    return {stage: (texts, theirs.get(stage) != texts) for stage, texts in ours.items()}
+    theirs = notation.shown(parent) if parent else {}
+    ours = notation.shown(composed[entry.name])
+    return {
+        stage: (texts, theirs.get(stage, theirs.get(_stage(stage))) != texts)
+        for stage, texts in ours.items()
+    }
 
 
-def _seam(entry: Entry, composed: dict[str, Algorithm]) -> str:
+def _stage(shown: str) -> str:
+    """The stage of a row that is of one phase: "selection (explore)"."""
+    return shown.partition(" (")[0]
+
+
+def _seam(entry: Entry, composed: dict[str, Method]) -> str:
     if entry.line("Parent") not in composed:
         return "all"
     found = _differing(entry, composed)
-    return ", ".join(stage for stage, (_, differs) in found.items() if differs) or "none"
+    stages = dict.fromkeys(_stage(stage) for stage, (_, differs) in found.items() if differs)
+    return ", ".join(stages) or "none"
 
 
-def _cost(algorithm: Algorithm) -> str:
+def _cost(algorithm: Method) -> str:
     return "; ".join(costs(algorithm)) or "none"
 
 
-def _section(entry: Entry, composed: dict[str, Algorithm], parent: str) -> str:
+def _section(entry: Entry, composed: dict[str, Method], parent: str) -> str:
     """One recipe: its equation, its parts and the columns that they read."""
     algorithm = composed[entry.name]
     rows = [

@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from strop import catalogue, notation
-from strop.algorithm import Algorithm
+from strop.cost import needs_of
 from strop.errors import UserError
+from strop.phases import Method
 from strop.recipes.archer import archer
 from strop.recipes.grpo import grpo
 from strop.training import config
@@ -27,30 +28,37 @@ def read_again(run: config.RunConfig) -> config.RunConfig:
 
 
 def run_of(recipe: str, **raw) -> config.RunConfig:
-    task = {"task": "corridor"} if notation.recipe(recipe).rollout.part.needs_environment else {}
+    plays = "environment" in needs_of(notation.recipe(recipe))
+    task = {"task": "corridor"} if plays else {}
     return config.make({"recipe": recipe, "data": task, **raw})
 
 
 @every_recipe
 def test_written_and_read_back_it_is_the_same(recipe):
-    algorithm = notation.recipe(recipe)
-    assert notation.compose(notation.written(algorithm)) == algorithm
+    for algorithm in notation.recipe(recipe).algorithms:
+        assert notation.compose(notation.written(algorithm)) == algorithm
 
 
 @every_recipe
 def test_the_whole_file_gives_the_same_algorithm_without_the_recipe(recipe):
     complete = run_of(recipe).complete()
-    alone = complete.model_copy(update={"recipe": "", "algorithm": {}})
+    bare = {k: p.model_copy(update={"algorithm": {}}) for k, p in complete.phases.items()}
+    alone = complete.model_copy(update={"recipe": "", "algorithm": {}, "phases": bare})
     assert read_again(alone).build() == complete.build() == run_of(recipe).build()
 
 
 def test_no_two_recipes_read_alike():
-    texts = {recipe: notation.written(notation.recipe(recipe)) for recipe in NAMES}
+    methods = {recipe: notation.recipe(recipe) for recipe in NAMES}
+    texts = {
+        recipe: [getattr(method, "phases", ()) and notation.shown(method)["phases"],
+                 *map(notation.written, method.algorithms)]
+        for recipe, method in methods.items()
+    }  # fmt: skip
     for one, other in itertools.combinations(NAMES, 2):
         assert texts[one] != texts[other], f"{one} and {other}"
 
 
-def accepted(algorithm: Algorithm, infinite: bool) -> dict[str, object]:
+def accepted(algorithm: Method, infinite: bool) -> dict[str, object]:
     """Another value for every option, infinite where asked for and where the part takes that."""
     found = {}
     for path, value in algorithm.paths().items():

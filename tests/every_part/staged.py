@@ -98,8 +98,9 @@ class Stages:
 
     def of(self, entry: Entry) -> Staged:
         """The part's place in the first method that uses it, else alone in `grpo`."""
-        for recipe in catalogue.recipes():
-            algorithm = notation.recipe(recipe.name).at_step(1, 10)
+        methods = (notation.recipe(recipe.name) for recipe in catalogue.recipes())
+        for algorithm in (each for method in methods for each in method.algorithms):
+            algorithm = algorithm.at_step(1, 10)
             plays = algorithm.rollout.part.needs_environment
             for stage in STAGES:
                 chain = getattr(algorithm, stage)

@@ -8,9 +8,9 @@ import pytest
 from changed import candidates
 
 from strop import catalogue, notation
-from strop.algorithm import Algorithm
 from strop.errors import UserError
 from strop.families import FAMILIES
+from strop.phases import Method
 
 ENTRIES = catalogue.recipes()
 every_recipe = pytest.mark.parametrize("entry", ENTRIES, ids=[e.name for e in ENTRIES])
@@ -26,13 +26,15 @@ def test_there_are_recipes_and_no_part_has_their_names():
 @every_recipe
 def test_composes_with_defaults_and_is_checked(entry):
     algorithm = entry.load()()
-    assert isinstance(algorithm, Algorithm)
+    assert isinstance(algorithm, Method)
     algorithm.check()
     assert algorithm == notation.recipe(entry.name)
     assert hash(algorithm) == hash(notation.recipe(f"{entry.name}()"))
-    for stage, texts in notation.describe(algorithm).items():
-        content = getattr(algorithm, stage)
-        assert len(texts) == (len(content) if isinstance(content, tuple) else content is not None)
+    for each in algorithm.algorithms:
+        for stage, texts in notation.describe(each).items():
+            content = getattr(each, stage)
+            found = len(content) if isinstance(content, tuple) else content is not None
+            assert len(texts) == found
 
 
 @every_recipe
@@ -134,5 +136,6 @@ def test_unknown_parameters_and_overrides_are_named(entry):
     with pytest.raises(UserError, match=f"recipe {entry.name} has no parameter num_rollout, did"):
         notation.recipe(f"{entry.name}(num_rollout=3)")
     algorithm = notation.override(entry.load()(), "sampling.num_prompts", 7)
-    assert algorithm.paths()["sampling.draw_in_shuffled_order.num_prompts"] == 7
+    paths = (each.paths() for each in algorithm.algorithms)
+    assert {each["sampling.draw_in_shuffled_order.num_prompts"] for each in paths} == {7}
     algorithm.check()

@@ -98,7 +98,7 @@ def test_permuting_rollouts_permutes_the_results(recipe, seed, data):
 def test_gradient_is_that_of_finite_differences(recipe, seed, params):
     """In every tensor that carries gradient, with stopped gradients held; seeds lie off kinks."""
     given = inputs_for(recipe, "policy_loss", seed, (3, 5), params)
-    algorithm = notation.build_recipe(recipe, params)
+    algorithm = notation.build_recipe(recipe, params).algorithms[-1]
     reads = algorithm.reads(("terms",)) | {"logp_T"}
     for term in algorithm.terms:
         reads -= getattr(term.objective.part, "detached", frozenset())

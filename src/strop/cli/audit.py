@@ -94,14 +94,23 @@ def audit(
 def _audited(
     recipe: str, options: list[str], base: Any, changes: dict[str, Any], limits: Any, as_json: bool
 ) -> list[dict[str, Any]]:
-    """Every setting's numbers of one recipe, shown as they come."""
+    """Every setting's numbers of one recipe, shown as they come, phase by phase.
+
+    Raises Uncountable where no phase can be enumerated; of several, those that can be are.
+    """
+    from strop.audit.bench import Uncountable
     from strop.audit.vary import phases_of
 
     settings = settings_of([recipe, *options], {}, None)
-    rows = []
-    for number, phase in enumerate(phases_of(settings), 1):
+    rows, phases = [], phases_of(settings)
+    for number, phase in enumerate(phases, 1):
         label = f"{recipe}: {phase}" if phase else recipe
-        rows += _audited_phase(label, settings, number, base, changes, limits, as_json)
+        try:
+            rows += _audited_phase(label, settings, number, base, changes, limits, as_json)
+        except Uncountable as error:
+            if number == len(phases) and not rows:
+                raise
+            print(f"{label} is left out: {error}", file=sys.stderr)
     return rows
 
 

@@ -2,13 +2,14 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from torch import Tensor
 
-from strop.algorithm import Algorithm
+from strop.phases import Method
 
-Recipe = Callable[..., Algorithm]
+Recipe = Callable[..., Method]
+One = TypeVar("One", bound=Recipe)
 Made = tuple[str, Callable[[Tensor], Tensor] | None]
 
 
@@ -39,7 +40,7 @@ def door(
     parameters: Mapping[str, str] | None = None,
     columns: Mapping[str, str] | None = None,
     tensors: Mapping[str, Made] | None = None,
-) -> Callable[[Recipe], Recipe]:
+) -> Callable[[One], One]:
     """Let `strop.functional` take a recipe by the words of its own paper or code.
 
         @door(also=("spo_loss",), columns={"v_low": "value_low_K"},
@@ -50,7 +51,7 @@ def door(
     A recipe that inherits has its parent's words too, but for its names.
     """
 
-    def decorate(recipe: Recipe) -> Recipe:
+    def decorate(recipe: One) -> One:
         words = Words(also, parameters or {}, columns or {}, tensors or {})
         recipe.door = words.beside(words_of(recipe))  # type: ignore[attr-defined]
         return recipe

@@ -4,15 +4,16 @@ import dataclasses
 import functools
 import inspect
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 from strop.algorithm import Algorithm
-from strop.recipes._door import Recipe, words_of
+from strop.phases import Method
+from strop.recipes._door import One, Recipe, words_of
 
 
 def inherits(
     parent: Recipe, *, without: Sequence[str] = (), **changed: Any
-) -> Callable[[Recipe], Recipe]:
+) -> Callable[[One], One]:
     """Give a recipe the parameters of `parent` that it does not name itself.
 
         @inherits(grpo, without=CLIP, num_rollouts=8)
@@ -26,17 +27,20 @@ def inherits(
     """
     theirs, words = inspect.signature(parent).parameters, words_of(parent)
 
-    def decorate(recipe: Recipe) -> Recipe:
-        own = [p for p in inspect.signature(recipe).parameters.values() if p.kind != p.VAR_KEYWORD]
+    def decorate(recipe: One) -> One:
+        told = inspect.signature(recipe)
+        own = [p for p in told.parameters.values() if p.kind != p.VAR_KEYWORD]
         left_out = {*without, *(p.name for p in own)}
         taken = [p for name, p in theirs.items() if name not in left_out]
         for name in {*without} - {*theirs} | {*changed} - {p.name for p in taken}:
             raise TypeError(f"{recipe.__name__} inherits no {name} from {parent.__name__}")
         taken = [p.replace(default=changed.get(p.name, p.default)) for p in taken]
-        signature = inspect.Signature([*own, *taken], return_annotation=Algorithm)
+        unsaid = told.return_annotation is told.empty
+        returned = Algorithm if unsaid else told.return_annotation
+        signature = inspect.Signature([*own, *taken], return_annotation=returned)
 
         @functools.wraps(recipe)
-        def complete(**given: Any) -> Algorithm:
+        def complete(**given: Any) -> Method:
             try:
                 bound = signature.bind(**given)
             except TypeError as error:
@@ -48,6 +52,6 @@ def inherits(
         kept = {k: v for k, v in words.parameters.items() if v in signature.parameters}
         own_words, taken_over = words_of(recipe), dataclasses.replace(words, parameters=kept)
         complete.door = own_words.beside(taken_over)  # type: ignore[attr-defined]
-        return complete
+        return cast(One, complete)
 
     return decorate
