@@ -101,3 +101,8 @@ def with_noise_outside(batch: Batch, value: float = float("nan")) -> Batch:
             if level_of(name) == "T" and column.is_floating_point() and column.dim() == 1
         }
     )
+
+
+def copies(batch: Batch, times: int) -> Batch:
+    """Every rollout so many times, in blocks."""
+    return batch.take(torch.arange(batch.size("B")).repeat(times))

@@ -2,7 +2,8 @@
 
     python tools/write_audit.py
 
-Takes two to four minutes on one core. A test compares some of the lines with the page.
+Takes two to four minutes on one core; draw docs/pictures/audit.png anew then
+(tools/draw_pictures.py). A test compares some of the lines with the page.
 """
 
 import dataclasses
@@ -17,13 +18,19 @@ from strop.training import config
 
 PAGE = Path(__file__).parents[1] / "docs" / "AUDIT.md"
 BASE = Setting()
-LIMITS = Limits(most=600, draws=400)
+LIMITS = Limits(most=1100, draws=400)
 HEADER = """# What each method does on average, by enumeration
 
 `strop audit RECIPE` runs a method's own step (reward, curation, advantage, selection, loss, update:
 the trainer's code) on a policy so small that every group of answers can be listed, and compares the
 mean of all steps with the true gradient of the expected reward. It says what a method aims at and
 how noisily; it says nothing about networks, whose tokens share weights, nor about long runs.
+
+![What some methods make of easy and of hard prompts, and bias and noise of all](pictures/audit.png)
+
+The picture is of the table below (`python tools/draw_pictures.py audit` draws it): on the left how
+a method weighs an easy and a hard prompt against one of success 0.3, on the right the bias and the
+noise of its step.
 
 The tree here: answers of up to three tokens out of two, of which the first ends an answer (four
 answers, two right), one free logit for each token at each place, one prompt, four answers a group,
@@ -46,8 +53,8 @@ With d the move of the logits over the rate, J the expected reward, H the entrop
 | four | bias with four updates on the same answers (empty: cannot be set) |
 
 On this tree the true gradient itself has a price of {price:.3f}. `±` marks numbers from {draws}
-drawn groups (95% interval) in place of all: the step has draws of its own, or depends on the order
-of answers. A bias at old answers is one towards the gradient that the present policy would have.
+drawn groups (95% interval) in place of all: the step was seen to draw something of its own. A bias
+at old answers is one towards the gradient that the present policy would have.
 
 Written by `python tools/write_audit.py`; change the code, not this file.
 

@@ -85,21 +85,26 @@ class KeepSign:
 
 
 def halves(tree: Tree, theta: Tensor, **options) -> list[Audit]:
-    whole = notation.recipe("dr_grpo(num_rollouts=4)")
-    found = [whole]
-    found += [dataclasses.replace(whole, selection=(Use(KeepSign(sign)),)) for sign in (1, -1)]
+    """What is learnt from right answers, and from wrong ones."""
+    whole = options.pop("whole", notation.recipe("dr_grpo(num_rollouts=4)"))
+    found = [dataclasses.replace(whole, selection=(Use(KeepSign(sign)),)) for sign in (1, -1)]
     return [audit(each, tree, theta, group_size=4, **options) for each in found]
+
+
+def price(found: Audit) -> float:
+    """Entropy for a unit of success, first order."""
+    return found.entropy_change.value / found.success_change.value
 
 
 def test_right_and_wrong_answers_have_one_expected_gradient_on_policy() -> None:
     """So no rule by sign steers entropy, first order: what a unit of success costs is the same."""
     tree = random_tree(2, 3, share=0.3, seed=2)
     theta = random_policy(tree, 0.35, seed=2)
-    whole, right, wrong = halves(tree, theta)
+    whole = audit(notation.recipe("dr_grpo(num_rollouts=4)"), tree, theta, group_size=4)
+    right, wrong = halves(tree, theta)
     for half in (right, wrong):
         assert half.cosine.value == pytest.approx(1, abs=1e-6)
-        price = half.entropy_change.value / half.success_change.value
-        assert price == pytest.approx(whole.entropy_change.value / whole.success_change.value)
+        assert price(half) == pytest.approx(price(whole))
     share = right.scale.value / whole.scale.value
     assert share == pytest.approx(1 - 0.35, abs=1e-5)  # the rarer sign is the louder one
 
@@ -108,10 +113,31 @@ def test_off_policy_the_halves_part() -> None:
     tree = random_tree(2, 3, share=0.3, seed=2)
     theta = random_policy(tree, 0.35, seed=2)
     behaviour = random_policy(tree, 0.35, seed=7)
-    _, right, wrong = halves(tree, theta, behaviour=behaviour)
-    prices = [half.entropy_change.value / half.success_change.value for half in (right, wrong)]
-    assert abs(prices[0] - prices[1]) > 0.1
+    right, wrong = halves(tree, theta, behaviour=behaviour)
+    assert abs(price(right) - price(wrong)) > 0.1
     assert min(right.cosine.value, wrong.cosine.value) < 0.99
+
+
+def test_with_several_updates_the_halves_part_by_the_step_and_more_by_the_clip() -> None:
+    """From the second update on the policy is not the one that drew. Signs then steer entropy in
+    proportion to the step; a clip, which holds each sign on one side, adds as much again.
+    """
+    tree = random_tree(3, 2, ragged=True, seed=2)
+    theta = random_policy(tree, 0.35, seed=2)
+
+    def gap(clip: float, updates: int, step: float) -> float:
+        knobs = {f"terms.policy.objective.clip_{side}": clip for side in ("low", "high")}
+        knobs["plan.split_into_minibatches.num_epochs"] = updates
+        whole = notation.recipe("dr_grpo(num_rollouts=4)").with_knobs(knobs)
+        right, wrong = halves(tree, theta, whole=whole, step=step)
+        return abs(price(right) - price(wrong))
+
+    free = 0.999999  # no ratio of these steps leaves it
+    assert gap(0.2, 1, 1.0) < 1e-6
+    small, ten_times = gap(free, 4, 0.01), gap(free, 4, 0.1)
+    assert small > 1e-5
+    assert ten_times == pytest.approx(10 * small, rel=0.05)
+    assert gap(0.2, 4, 1.0) > 2 * gap(free, 4, 1.0) > 0.01
 
 
 def test_refilled_groups_count_as_the_mixed_ones_alone() -> None:

@@ -5,7 +5,7 @@ import itertools
 
 import pytest
 import torch
-from ragged import NUM_STEPS, ragged_batch, with_noise_outside
+from ragged import NUM_STEPS, copies, ragged_batch, with_noise_outside
 from torch import Tensor
 
 from strop import catalogue, kernel
@@ -88,6 +88,24 @@ def test_permuting_rollouts_permutes_the_result(entry, seed):
     moved = batch.set(**{f"found:{name}": value for name, value in found.items()}).take(order)
     expected = {name: moved[f"found:{name}"] for name in found}
     assert same(run(part, batch.take(order)), expected)
+
+
+@every_part
+def test_equal_rollouts_are_treated_alike_or_the_part_states_that_order_breaks_ties(entry):
+    part, same = part_of(entry), []
+    if draws(part):  # a draw follows the row order
+        return
+    for seed, times in itertools.product(range(6), (2, 3)):
+        batch = copies(batch_for(seed), times)
+        batch = batch.set(rollout_uid_B=torch.arange(batch.size("B")))
+        if seed % 2:
+            right_B = (batch["reward_B"] > 0).double()
+            batch = batch.set(reward_B=right_B, outcome_B=right_B, advantage_B=right_B)
+        for name, value in run(part, batch).items():
+            blocks = value.double().chunk(times) if level_of(name) in ("B", "K", "T") else ()
+            same += [torch.allclose(one, other) for one, other in itertools.pairwise(blocks)]
+    states = "order_breaks_ties" in parts.facts(Use(part))
+    assert all(same) != states, f"it states order_breaks_ties: {states}"
 
 
 @every_part

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from ragged import with_noise_outside
+from ragged import copies, with_noise_outside
 from staged import alike, copied, entries, kept, restored
 
 from strop import part as parts
@@ -78,6 +78,18 @@ def test_permuting_rollouts_permutes_the_result(entry, stages):
     assert alike(*asked)
     sizes = [each.add.size("B") if each.add is not None else 0 for each in (one, other)]
     assert sizes[0] == sizes[1]
+
+
+@every_still_part
+def test_equal_rollouts_stay_or_go_together_or_the_part_states_that_order_breaks_ties(
+    entry, stages
+):
+    place, same = stages.of(entry), []
+    for seed in range(4):
+        keep_B = curated(place, copies(place.batch(seed, SIZES), 2))[0].keep_B
+        same.append(torch.equal(*keep_B.chunk(2)))
+    states = "order_breaks_ties" in parts.facts(place.use)
+    assert all(same) != states, f"it states order_breaks_ties: {states}"
 
 
 @every_part

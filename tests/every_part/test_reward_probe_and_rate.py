@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from ragged import with_noise_outside
+from ragged import copies, with_noise_outside
 from staged import alike, entries, kept
 
 from strop import part as parts
@@ -94,6 +94,18 @@ def test_permuting_rollouts_permutes_the_result(entry, stages):
         same.append(alike(written(place, batch.take(order)), expected))
     states = "order_matters" in parts.facts(place.use)
     assert all(same) != states, f"it states order_matters: {states}"
+
+
+@every_still_part
+def test_equal_rollouts_are_treated_alike_or_the_part_states_that_order_breaks_ties(entry, stages):
+    place, same = stages.of(entry), []
+    for seed in range(4):
+        for name, value in written(place, copies(place.batch(seed, SIZES), 2)).items():
+            if level_of(name) in ("B", "K", "T"):
+                one, other = value.double().chunk(2)
+                same.append(torch.allclose(one, other, rtol=1e-4, atol=1e-6, equal_nan=True))
+    states = parts.facts(place.use) & {"order_breaks_ties", "order_matters"}
+    assert all(same) or states, "a rollout and its copy differ: state order_breaks_ties"
 
 
 @every_part

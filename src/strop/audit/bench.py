@@ -3,7 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -35,6 +35,28 @@ NUM_STEPS = 1000  # of the run that the audited step is the first of
 
 class Uncountable(UserError):
     """A method whose step does not follow from the answers that were drawn."""
+
+
+@dataclass
+class Watched:
+    """The trainer's generators, and whether anything was drawn from one, or from torch's own."""
+
+    seed: int
+    made: list[tuple[torch.Generator, Tensor]] = field(default_factory=list)
+    before: Tensor = field(default_factory=torch.get_rng_state)
+
+    def __call__(self, label: str, update: int = 0) -> torch.Generator:
+        """A fresh generator."""
+        rng = generators(self.seed, 1)(label, update)
+        self.made.append((rng, rng.get_state()))
+        return rng
+
+    @property
+    def drawn(self) -> bool:
+        """Whether one of them is another than it was."""
+        states = [(rng.get_state(), before) for rng, before in self.made]
+        states.append((torch.get_rng_state(), self.before))
+        return any(not torch.equal(*pair) for pair in states)
 
 
 class TreeServices:
@@ -93,7 +115,8 @@ class Bench:
     moved.
 
     theta: the policy's logits; behaviour: those that the answers were drawn with. step: the
-    learning rate of plain gradient descent, which an update takes.
+    learning rate of plain gradient descent, which an update takes. drew: whether the last step drew
+    anything of its own, so that another seed might have moved the logits elsewhere.
     """
 
     algorithm: Algorithm
@@ -120,6 +143,7 @@ class Bench:
         self.logp_AN = self.behaviour.log_softmax(0)
         self.entropy_N = -(self.logp_AN.exp() * self.logp_AN).sum(0)
         self.episodes = self.algorithm.rollout.part.needs_environment
+        self.drew = False
 
     def moved(self, groups: Groups, seed: int = 0) -> Tensor | None:
         """How far an update moved the logits [A, N], over the step size; None where curation threw
@@ -127,8 +151,13 @@ class Bench:
 
         Several updates count by their mean. `seed` is of the parts' own draws.
         """
-        batch = self._rollouts(groups)
-        chains = Chains(generators(seed, 1), self.services, {})
+        rng_of = Watched(seed)
+        moved = self._step(self._rollouts(groups), rng_of)
+        self.drew = rng_of.drawn
+        return moved
+
+    def _step(self, batch: Batch, rng_of: Watched) -> Tensor | None:
+        chains = Chains(rng_of, self.services, {})
         batch = chains.write("reward", self.algorithm.reward, batch)
         curated = self._curated(chains, batch)
         if curated is None:
@@ -137,7 +166,7 @@ class Bench:
         batch = chains.write("probes", self.algorithm.probes, batch)
         batch = chains.credit(self.algorithm.advantage, batch)
         batch = chains.select(self.algorithm.selection, learnable(batch))
-        learned = Learner(self.models, self.step, generators(seed, 1)).learn(self.algorithm, batch)
+        learned = Learner(self.models, self.step, rng_of).learn(self.algorithm, batch)
         with torch.no_grad():
             moved = (self.model.theta - self.theta) / (self.step * max(learned.num_updates, 1))
             self.model.theta.copy_(self.theta)

@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -15,6 +15,7 @@ from strop.audit.tree import Tree, Truth
 from strop.student import t_quantile
 
 BLOCKS = 20  # of drawn groups, over which intervals are taken
+BY_ORDER = frozenset({"order_matters", "order_breaks_ties"})  # facts of parts
 
 
 class Number(NamedTuple):
@@ -74,18 +75,19 @@ def audit(
         no_signal = P(d = 0); thrown_away = P(curation asks for other groups); the rest given not
 
     One group of `group_size` answers a prompt. Where the groups are few enough, all are
-    enumerated (multisets with multinomial weights), once forty of them have shown that neither the
-    order of answers nor draws of the step's own matter; else groups are drawn, and every number
-    has a Student-t interval over blocks. Raises Uncountable for a method whose step needs more than
-    answers and rewards.
+    enumerated: multisets with multinomial weights, or every order of them where a part states that
+    it may follow the order of answers. Where they are too many, or a step on one of them draws
+    anything of its own, groups are drawn, and every number has a Student-t interval over blocks.
+    Raises Uncountable for a method whose step needs more than answers and rewards.
     """
     bench = Bench(algorithm, tree, theta, theta if behaviour is None else behaviour, step)
     logp_PL = tree.logp_PL(bench.behaviour)
-    num_ways = math.comb(len(tree.paths) + group_size - 1, group_size) ** tree.num_prompts
-    exact = num_ways <= limits.most and _follows_from_answers(bench, group_size, seed)
-    if exact:
-        blocks = [_collect(bench, list(_all_groups(logp_PL, group_size)), seed)]
-    else:
+    ordered = bool(algorithm.facts() & BY_ORDER)
+    blocks = []
+    if _num_groups(tree, group_size, ordered) <= limits.most:
+        blocks = _enumerated(bench, _all_groups(logp_PL, group_size, ordered), seed)
+    exact = bool(blocks)
+    if not exact:
         drawn = _drawn_groups(logp_PL, group_size, limits.draws, seed)
         per = max(1, len(drawn) // BLOCKS)
         blocks = [_collect(bench, drawn[i : i + per], seed + i) for i in range(0, len(drawn), per)]
@@ -123,6 +125,16 @@ def _collect(bench: Bench, groups: list[tuple[Groups, float]], seed: int) -> _Su
         square += p * size
         silent += p * (size == 0)
     return _Sums(len(groups), weight, thrown, move, square, silent)
+
+
+def _enumerated(bench: Bench, groups: Iterator[tuple[Groups, float]], seed: int) -> list[_Sums]:
+    """One block of all groups; none where a step on one of them draws anything of its own."""
+    found = []
+    for group in groups:
+        found.append(_collect(bench, [group], seed))
+        if bench.drew:
+            return []
+    return [_joined(found)]
 
 
 def _joined(blocks: list[_Sums]) -> _Sums:
@@ -168,14 +180,24 @@ def _within(blocks: list[_Sums], truth: Truth) -> dict[str, float]:
     return found
 
 
-def _all_groups(logp_PL: Tensor, size: int) -> Iterator[tuple[Groups, float]]:
-    """Every choice of a multiset of answers for each prompt, with its probability."""
+def _num_groups(tree: Tree, size: int, ordered: bool) -> int:
+    num = len(tree.paths)
+    return int((num**size if ordered else math.comb(num + size - 1, size)) ** tree.num_prompts)
+
+
+def _all_groups(
+    logp_PL: Tensor, size: int, ordered: bool = False
+) -> Iterator[tuple[Groups, float]]:
+    """Every choice of answers for each prompt, in order or as a multiset, with its probability."""
     ways = []
     for logp_L in logp_PL.tolist():
-        found = []
-        for group in itertools.combinations_with_replacement(range(len(logp_L)), size):
-            logp = math.lgamma(size + 1) + sum(logp_L[number] for number in group)
-            logp -= sum(math.lgamma(group.count(number) + 1) for number in set(group))
+        numbers, found = range(len(logp_L)), []
+        groups: Iterable[tuple[int, ...]] = itertools.combinations_with_replacement(numbers, size)
+        for group in itertools.product(numbers, repeat=size) if ordered else groups:
+            logp = sum(logp_L[number] for number in group)
+            if not ordered:
+                logp += math.lgamma(size + 1)
+                logp -= sum(math.lgamma(group.count(number) + 1) for number in set(group))
             found.append((group, math.exp(logp)))
         ways.append(found)
     for chosen in itertools.product(*ways):
@@ -189,22 +211,3 @@ def _drawn_groups(logp_PL: Tensor, size: int, count: int, seed: int) -> list[tup
         [torch.multinomial(logp_PL.exp(), size, True, generator=rng) for _ in range(count)]
     )
     return [(groups, 1.0) for groups in drawn_CPG.tolist()]
-
-
-def _follows_from_answers(bench: Bench, size: int, seed: int, tries: int = 40) -> bool:
-    """Whether a step is the same for shuffled answers and with other draws of its own, on some
-    groups.
-    """
-    drawn = _drawn_groups(bench.tree.logp_PL(bench.behaviour), size, tries, seed)
-    rng = torch.Generator().manual_seed(seed)
-    for groups, _ in drawn:
-        shuffled = [
-            [group[i] for i in torch.randperm(size, generator=rng).tolist()] for group in groups
-        ]
-        one, other = bench.moved(groups, seed), bench.moved(shuffled, seed + 1)
-        if one is None or other is None:
-            if one is not other:
-                return False
-        elif not torch.allclose(one, other, rtol=1e-5, atol=1e-8):
-            return False
-    return True

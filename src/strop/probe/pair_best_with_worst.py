@@ -26,6 +26,7 @@ class PairBestWithWorst:
     """
 
     writes: ClassVar[tuple[str, ...]] = ("preferred_B",)
+    facts: ClassVar[frozenset[str]] = frozenset({"order_breaks_ties"})
     # Whether a group of equal rewards has a best one too. Default: ours (no, there is no pair).
     ties_count: bool = False
 

@@ -1,6 +1,7 @@
 """Do not train on the rollout that served as the baseline."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -22,6 +23,8 @@ class DropMedianRollout:
     Nearest part: none.
     Edges: group of one -> nothing of it is left; a group without scored rollouts loses none here.
     """
+
+    facts: ClassVar[frozenset[str]] = frozenset({"order_breaks_ties"})
 
     def __call__(
         self,

@@ -1,6 +1,7 @@
 """Learn from given answers only where the policy is wrong about them and sure of itself."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -27,6 +28,7 @@ class KeepConfidentErrors:
     Edges: no token with gradient -> empty masks; any of equal ones.
     """
 
+    facts: ClassVar[frozenset[str]] = frozenset({"order_breaks_ties"})
     # Share of the tokens that is kept. Default: released code (command: 0.8; its code 0.2).
     share: float = 0.8
     # How much entropy excuses an error. Default: released code (command: 0.8; its code 1).

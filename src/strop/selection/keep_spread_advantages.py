@@ -1,6 +1,7 @@
 """Train on the rollouts whose advantages differ most from each other."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -29,6 +30,7 @@ class KeepSpreadAdvantages:
     Edges: unscored rollouts go; advantages of 0 stay only when n is larger than the others' number.
     """
 
+    facts: ClassVar[frozenset[str]] = frozenset({"order_breaks_ties"})
     # Share of the rollouts that is kept; may change over the run. Default: ours (half; the paper's
     # numbers were not found).
     share: float | Schedule = 0.5

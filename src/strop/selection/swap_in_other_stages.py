@@ -1,6 +1,7 @@
 """Train on some good rollouts of another phase in place of as many plain ones."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -27,6 +28,7 @@ class SwapInOtherStages:
     Edges: no other stage -> keeps everything; fewer plain ones than s -> all of them go.
     """
 
+    facts: ClassVar[frozenset[str]] = frozenset({"order_breaks_ties"})
     # Most rollouts that are swapped in. Default: released code (60 of 2,560).
     most: int = 60
 

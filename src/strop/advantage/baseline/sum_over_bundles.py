@@ -32,6 +32,7 @@ class SumOverBundles:
     the rollout's reward.
     """
 
+    facts: ClassVar[frozenset[str]] = frozenset({"order_breaks_ties"})
     writes: ClassVar[tuple[str, ...]] = ("advantage_B", "bundle_score_B", "slot_B", "bundle_B")
     declares: ClassVar[tuple[Column, ...]] = (
         Column("bundle_score_B", "float", "sum of rewards of the bundle's slot", "reward"),

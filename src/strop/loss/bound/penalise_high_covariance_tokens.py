@@ -29,6 +29,7 @@ class PenaliseHighCovarianceTokens:
     Edges: no token with gradient -> none penalised; of equal covariances any.
     """
 
+    facts: ClassVar[frozenset[str]] = frozenset({"order_breaks_ties"})
     scope: ClassVar[str] = "update"
     # Share of the update's tokens that is penalised. Default: paper (32B; 2e-3 for 7B).
     share: float = 2e-4
