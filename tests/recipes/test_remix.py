@@ -1,5 +1,3 @@
-import math
-
 import pytest
 import torch
 from builders import flat_batch, pushed, ragged_batch, run, stages
@@ -9,24 +7,9 @@ from safetensors.torch import load_file
 
 from strop.curation.keep_share_of_replayed import KeepShareOfReplayed
 from strop.errors import UserError
-from strop.loss.bound.clip_around_old_ratio import ClipAroundOldRatio
 from strop.recipes.grpo import grpo
 from strop.recipes.remix import remix
 from strop.training import loop
-
-
-def test_worked_example_of_the_clip():
-    # pi .3, behaviour .2, old .25: rho 1.5, centre 1.25, range 1.05 to 1.45
-    logs = {"logp_old_T": [math.log(0.25)] * 3, "logp_behavior_T": [math.log(0.2)] * 3}
-    ratio = [math.log(1.5), math.log(1.4), math.log(1.5)]
-    batch = flat_batch((3,), log_ratio_T=ratio, advantage_T=[1.0, 1.0, -1.0], **logs)
-    found = run(ClipAroundOldRatio(), batch)
-    assert found.value.tolist() == pytest.approx([1.45, 1.4, -1.5])
-    assert found.metrics["clip_ratio/high_mean"].tolist() == [1.0, 0.0, 0.0]
-    low = batch.set(log_ratio_T=torch.full((3,), math.log(1.0)).double())
-    assert run(ClipAroundOldRatio(), low).value.tolist() == pytest.approx([1.0, 1.0, -1.05])
-    void = batch.set(logp_behavior_T=torch.full((3,), math.nan).double())
-    assert run(ClipAroundOldRatio(), void).value.tolist() == pytest.approx([1.2, 1.2, -1.5])
 
 
 def test_for_rollouts_of_the_steps_own_policy_it_is_grpo():

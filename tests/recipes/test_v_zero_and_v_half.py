@@ -37,6 +37,7 @@ def test_greedy_allocation():
     draws = tuple(Draw(uid, 8, {"prior_B": p}) for uid, p in enumerate((0.05, 0.5, 0.95)))
     result = AllocateByFailures()(draws)
     assert [draw.num_rollouts for draw in result.value] == [2, 20, 2]
+    assert result.value[1].why == "20 rollouts at an expected success of 0.50"
     assert result.metrics == {"budget/least": 2.0, "budget/most": 20.0}
     single = tuple(Draw(uid, 1, {"prior_B": 0.5}) for uid in range(3))
     assert [d.num_rollouts for d in AllocateByFailures()(single).value] == [1, 1, 1]

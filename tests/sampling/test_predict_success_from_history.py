@@ -22,7 +22,7 @@ def test_prior_follows_like_prompts():
     assert [draw.columns["prior_B"] for draw in first.value] == [0.5, 0.5]
     batch = flat_batch((1,) * 5, (0, 0, 1, 1, 2), outcome_B=[1.0, 1.0, 0.0, 0.0, 1.0])
     batch = batch.set(uid_P=torch.tensor([1, 2, 7]))  # 7 was not drawn here: a stored one
-    state = parts.update(Use(part), batch, first.state)
+    state = parts.update(Use(part), batch, first.state, "observe")
     assert state["success_N"].tolist() == [1.0, 0.0]
     assert state["drawn"] == {}
     second = part((Draw(3, 2), Draw(4, 2), Draw(1, 2)), texts, state)
@@ -32,4 +32,4 @@ def test_prior_follows_like_prompts():
     # the very prompt: kernel 1, another one about 0: (.5 + 1) / (1 + 1)
     assert known == pytest.approx(0.75, abs=0.02)
     short = PredictSuccessFromHistory(context=1)
-    assert parts.update(Use(short), batch, first.state)["success_N"].tolist() == [0.0]
+    assert parts.update(Use(short), batch, first.state, "observe")["success_N"].tolist() == [0.0]

@@ -92,7 +92,7 @@ def simulate(
         drawn = torch.multinomial(p_V.detach(), num, replacement=True, generator=rng)
         centred = reward_V[drawn] - reward_V[drawn].mean()
         optimiser.zero_grad()
-        (-(centred * p_V[drawn]).mean()).backward()  # type: ignore[no-untyped-call]
+        (-(centred * p_V[drawn]).mean()).backward()
         optimiser.step()
         masses.append(float(logits_V.detach().softmax(0)[:num_right].sum()))
     change_V = (logits_V.detach().softmax(0) - start_V)[:num_right]

@@ -45,25 +45,23 @@ class ChosenPrompts:
         """Nothing drawn yet."""
         return {"drawn": ()}
 
-    def wanted(self, num_wanted: int | None) -> int:
-        """Prompts to draw now."""
-        return self.num_prompts if num_wanted is None else num_wanted
-
     def chosen(
         self,
         ranked: Sequence[int],
         state: dict[str, Any],
         num_wanted: int | None,
         why: Callable[[int], str],
+        usual: int = 0,
     ) -> tuple[tuple[Draw, ...], dict[str, Any]]:
         """Draws of the first prompts of `ranked`, from its beginning again where it is too short.
 
-        A refill passes over what this step has drawn, unless that is all there is.
+        A refill passes over what this step has drawn, unless that is all there is. usual: prompts
+        where no number is asked for; 0: num_prompts.
         """
         drawn: tuple[int, ...] = () if num_wanted is None else state["drawn"]
         before = set(drawn)
         open_uids = [uid for uid in ranked if uid not in before] or list(ranked)
-        wanted = self.wanted(num_wanted)
+        wanted = (usual or self.num_prompts) if num_wanted is None else num_wanted
         taken = [open_uids[n % len(open_uids)] for n in range(wanted)]
         draws = tuple(Draw(uid, self.num_rollouts, why=why(uid)) for uid in taken)
         return draws, {**state, "drawn": (*drawn, *taken)}

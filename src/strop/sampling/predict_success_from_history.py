@@ -28,7 +28,7 @@ class PredictSuccessFromHistory:
     Metric: prior/mean.
 
     Reads: draws; texts; state; uid_P [P], group_B [B] int, outcome_B [B] float, scored_B
-    [B] bool after a step (update).   Writes: the draws, with prior_B [B] float.
+    [B] bool of all that was sampled (observe).   Writes: the draws, with prior_B [B] float.
     Source: arXiv 2602.03584 (success from the policy's history, in context).
     Differs from the source: a kernel over pieces of text where it has a frozen embedder, a trained
     adapter and a tabular classifier; labels are means, there thresholds.
@@ -74,7 +74,7 @@ class PredictSuccessFromHistory:
         total = self.weight * mean + float((kernel_N * success_N).sum())
         return total / (self.weight + float(kernel_N.sum()))
 
-    def update(
+    def observe(
         self,
         uid_P: Tensor,
         group_B: Tensor,

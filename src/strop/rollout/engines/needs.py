@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterable, Iterator
 
 from strop import part as parts
@@ -57,8 +56,8 @@ def needs(use: Use) -> Iterator[tuple[str, str]]:
     for capability in sorted(getattr(use.part, "needs", ())):
         yield capability, f"needs {capability!r}"
     columns = [read.column for read in parts.reads(use)]
-    if hasattr(use.part, "update"):
-        columns += inspect.signature(use.part.update).parameters
+    for hook in ("observe", "update"):
+        columns += parts.update_reads(use, hook)
     for column in columns:
         if column in TOLD:
             yield TOLD[column], f"reads {column}"

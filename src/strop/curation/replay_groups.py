@@ -1,0 +1,100 @@
+"""Fill a step up with whole groups of earlier steps."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from strop import segments
+from strop.batch import Batch
+from strop.curation._store import as_rows, columns_of, dated, joined, opened
+from strop.part import Curated, Result, require
+
+
+@dataclass(frozen=True)
+class ReplayGroups:
+    """A step learns from stored groups beside its fresh ones, each compared within itself.
+
+        N fresh groups; from step `after` + 1 on round((1 - share) / share N) stored ones beside
+        them, drawn evenly without replacement from: the newest group of every prompt, whose mean
+        outcome is neither 0 nor 1
+        store <- its newest capacity - N groups, then the fresh ones (0: capacity round(N / share))
+
+    Policy tokens of earlier steps get origin 4 (replay); logp_behavior_T, logp_sampler_T and
+    version_T stay those of the policy that drew them. Metrics: replay/stored, /drawn (rollouts),
+    /age_mean (steps, of those drawn), /share (replayed groups / groups).
+
+    Reads: batch, scored_B [B] bool; rng, state.   Writes: rows to add.
+    Source: arXiv 2506.05316; code ASTRAL-Group/data-efficient-llm-rl.
+    Differs from the source: no; its code stores the fresh groups twice, which changes nothing.
+    Nearest part: replay_rollouts, which draws single rollouts, the fresh ones among them.
+    Edges: too few stored groups -> all of them; unscored rollouts are not stored; the store is in
+    the checkpoint.
+    """
+
+    # Share of a step's groups that are fresh; 1: all, nothing is stored. Default: released code.
+    share: float = 0.5
+    # Groups that fit into the store; 0: as many as a step has. Default: released code (512 of 512).
+    capacity: int = 0
+    # Steps that only fill the store. Default: released code (2, its first selection).
+    after: int = 2
+
+    def __post_init__(self) -> None:
+        require(self, "share", low=1e-4, high=1.0)
+        require(self, "capacity", low=0)
+        require(self, "after", low=0)
+
+    def init(self) -> dict[str, Any]:
+        """An empty store."""
+        return {"columns": {}, "steps": 0}
+
+    def __call__(
+        self, batch: Batch, scored_B: Tensor, state: dict[str, Any], rng: torch.Generator
+    ) -> Result:
+        step, fresh, filling = int(batch["step"]), batch.size("P"), state["steps"] < self.after
+        stored, add, age = state["columns"], None, 0.0
+        wanted = 0 if filling else round((1 - self.share) / self.share * fresh)
+        if stored and wanted:
+            drawn = self._drawn(opened(stored, batch), wanted, rng)
+            if drawn.size("B"):
+                age = float((step - drawn["made_at_B"]).double().mean())
+                add = as_rows(drawn, batch, step)
+        columns = stored
+        if self.share < 1:
+            room = self.capacity or (fresh if filling else round(fresh / self.share))
+            columns = self._stored(stored, dated(batch.keep(scored_B), step), room)
+        replayed = add.size("P") if add is not None else 0
+        metrics = {
+            "replay/stored": float(columns["group_B"].shape[0]) if columns else 0.0,
+            "replay/drawn": float(add.size("B") if add is not None else 0),
+            "replay/age_mean": age,
+            "replay/share": replayed / max(fresh + replayed, 1),
+        }
+        curated = Curated(torch.ones_like(scored_B), "replayed", add=add)
+        return Result(curated, {"columns": columns, "steps": state["steps"] + 1}, metrics)
+
+    def _drawn(self, store: Batch, wanted: int, rng: torch.Generator) -> Batch:
+        """Stored groups at random: of each prompt the newest, unless all or nobody was right."""
+        num, uid_P = store.size("P"), store["uid_P"]
+        key_P, keys = segments.key_of(uid_P)
+        last_N = segments.extreme(torch.arange(num).double(), key_P, keys, largest=True)
+        newest_P = last_N[key_P] == torch.arange(num)
+        mean_P = segments.mean(store["outcome_B"].double(), store["group_B"], num)
+        rows = (newest_P & (mean_P != 0) & (mean_P != 1)).nonzero().squeeze(1)
+        rows = rows[torch.randperm(len(rows), generator=rng)[:wanted]]
+        return store.keep(torch.isin(store["group_B"], rows))
+
+    def _stored(self, stored: dict[str, Tensor], new: Batch, room: int) -> dict[str, Tensor]:
+        """The columns of the store after the step."""
+        if not new.size("B"):
+            return stored
+        kept = max(room - new.size("P"), 0)
+        if stored:
+            old = opened(stored, new)
+            first = old.size("P") - kept
+            old = old.keep(old["group_B"] >= first)
+            new = joined(columns_of(old), new) if old.size("B") else new
+        if new.size("P") > room:
+            new = new.keep(new["group_B"] >= new.size("P") - room)
+        return columns_of(new)

@@ -1,0 +1,65 @@
+"""Prompts near a success of one half, as a few of them predict, and groups of earlier steps."""
+
+import dataclasses
+from typing import Any
+
+from strop.algorithm import Algorithm
+from strop.curation.replay_groups import ReplayGroups
+from strop.loss.bound.clip_around_old_ratio import ClipAroundOldRatio
+from strop.loss.ratio.ratio_per_token import RatioPerToken
+from strop.part import Use
+from strop.recipes._base import CLIP, with_policy
+from strop.recipes._inherit import inherits
+from strop.recipes.grpo import grpo
+from strop.sampling.draw_near_target_success import DrawNearTargetSuccess
+
+
+@inherits(grpo, without=CLIP, aggregation="token-mean", num_rollouts=8)
+def dots_rr(
+    *,
+    # Steps between two predictions; these first steps only fill the store.
+    m: int = 2,
+    # Prompts that are tried out for a prediction; 0: half of num_prompts (paper: 256 of 512).
+    K: int = 0,
+    # Success that is wanted, and the distance at which a prompt is e times less likely.
+    alpha: float = 0.5,
+    tau: float = 1e-3,
+    # Share of a step's groups that are fresh; 1: no replay.
+    s: float = 0.5,
+    # Groups in the store; 0: num_prompts (paper: 512 of 512).
+    buffer: int = 0,
+    # Width of the clip, a share of its centre.
+    clip: float = 0.2,
+    num_prompts: int = 32,
+    **parent: Any,
+) -> Algorithm:
+    """Improving Data Efficiency for LLM RL Fine-tuning: Difficulty-targeted Selection and Replay.
+
+    arXiv 2506.05316. Code: ASTRAL-Group/data-efficient-llm-rl. Parent: grpo. Status: partial.
+
+    Family: draws.
+    In short: half solved prompts, and replay.
+    Choose it when: rollouts are dear: most prompts are too easy or too hard now, a sample tells
+    which, and groups of the last steps may be used again.
+    Equation: d = line through sum_j softmax_j(z . z_j / sqrt(F)) d_j; P ~ exp(-|d - alpha| / tau);
+    rho over the policy that drew the token, c = pi_old / that policy; loss = -mean min(rho A,
+    clip(rho, c (1 - clip), c (1 + clip)) A), A within each group, fresh or stored.
+    Differs from the parent: which prompts are drawn; (1 - s) num_prompts stored groups a step; the
+    clip's centre; tokens weigh the same; 8 rollouts.
+    Differs from the paper: prompts are compared by the policy's own hidden states, with a trained
+    adapter and calibration there. K and buffer keep the paper's shares of num_prompts.
+    Try: s, m, tau (0.1: less sharp), K.
+    """
+    rollouts = parent["num_rollouts"]
+    draw = DrawNearTargetSuccess(num_prompts, rollouts, m, K, alpha, tau, s)
+    algorithm = with_policy(
+        grpo(**parent),
+        objective=Use(ClipAroundOldRatio(clip, clip, relative=True)),
+        ratio=Use(RatioPerToken(), (("logp_old_T", "logp_behavior_T"),)),
+    )
+    # Its fields num_prompts and num_rollouts keep the path that they have everywhere.
+    return dataclasses.replace(
+        algorithm,
+        sampling=(Use(draw, label="draw_in_shuffled_order"),),
+        curation=(Use(ReplayGroups(s, buffer, m)),) if s < 1 else (),
+    )
