@@ -94,7 +94,15 @@ def logged(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
     own.write_text(FULL_KL + TWO_HEADS, encoding="utf-8")
     pairwise = "self_improving_pretraining(wins=True)"  # off by default
     removing = "latr(eta=1, tau_abs=0, tau_rel=1, r=(2,), tau_ed=2)"  # so that tokens are lost
-    extra = [f'"{own}:full_kl"', f'"{own}:two_heads"', pairwise, "until(1, grpo) | dapo", removing]
+    stopping = "arrol(L_detect=2)"
+    extra = [
+        stopping,
+        f'"{own}:full_kl"',
+        f'"{own}:two_heads"',
+        pairwise,
+        "until(1, grpo) | dapo",
+        removing,
+    ]
     found = {name: keys_of_run(lab, name, folder) for name in [*recipes_that_measure(), *extra]}
     for recipe, task in (("mrs", "corridor"), ("grpo", "hide_and_guess")):
         data = {"data": {"task": task}, "model": {"name": "tiny"}, "reward": {"functions": []}}

@@ -13,10 +13,10 @@ from strop.rollout._lookahead import Answer, Forks, Similarity, Tree, as_no_samp
 from strop.rollout.assemble import COLUMNS, assemble
 from strop.rollout.base import SamplingFields
 from strop.rollout.commands import THROWN_AWAY, Abort, Command, Resume, Strategy, Submit
-from strop.rollout.engines.base import Ended, Event, Request
+from strop.rollout.engines.base import Ended, Request
+from strop.rollout.listen import Inbox, tell, wait
 from strop.services import Sampling, Texts
 
-Inbox = dict[int, list[Event]]
 FULL, EASED = 0.98, 0.05  # share of the width at which the tree ends: at first, and less at the end
 
 
@@ -89,15 +89,15 @@ class ForkAtCloseCalls(SamplingFields):
         grown = {row for tree in trees for row in tree.rows}
         plain = [row for row in range(len(asked)) if row not in grown]
         inbox: Inbox = {}
-        numbers = yield from _tell([Submit(asked[row]) for row in plain], inbox)
+        numbers = yield from tell([Submit(asked[row]) for row in plain], inbox)
         answers = {row: Answer(number) for row, number in zip(plain, numbers, strict=True)}
         steps = yield from self._grow(trees, texts, sampling.context_tokens, inbox)
         commands = [(row, command) for tree in trees for row, command in tree.rest(asked)]
-        numbers = yield from _tell([command for _, command in commands], inbox)
+        numbers = yield from tell([command for _, command in commands], inbox)
         new = {row: number for (row, _), number in zip(commands, numbers, strict=True)}
         for tree in trees:
             answers |= tree.answers(new)
-        yield from _wait([answer.number for answer in answers.values()], inbox)
+        yield from wait([a.number for a in answers.values() if a.number >= 0], inbox)
         told = [answers[row] for row in range(len(asked))]
         heard = [[*answer.events, *inbox.get(answer.number, ())] for answer in told]
         batch = assemble(draws, asked, heard).set(
@@ -112,11 +112,11 @@ class ForkAtCloseCalls(SamplingFields):
         commands: list[Command] = [Submit(self._greedy(tree.request)) for tree in trees]
         steps = 0
         while begun or any(tree.going() for tree in trees):
-            numbers = yield from _tell(commands, inbox)
+            numbers = yield from tell(commands, inbox)
             for branch, number in zip(begun, numbers, strict=False):
                 branch.number = number
             going = [branch for tree in trees for branch in tree.going()]
-            yield from _wait([branch.number for branch in going], inbox)
+            yield from wait([branch.number for branch in going], inbox)
             for branch in going:
                 (event,) = inbox.pop(branch.number)
                 branch.events.append(as_no_sample(event, self.temperature))
@@ -124,7 +124,7 @@ class ForkAtCloseCalls(SamplingFields):
             for tree in trees:
                 tree.fork(Forks(*self.forks), steps, partial(self._end, tree, texts, context))
                 gone += tree.prune(self.windows, Similarity(*self.similarity), steps)
-            yield from _tell([Abort(each.number) for each in gone if each.number >= 0], inbox)
+            yield from tell([Abort(each.number) for each in gone if each.number >= 0], inbox)
             steps += 1
             if self._is_grown(trees, steps - 1):
                 break
@@ -158,25 +158,6 @@ class ForkAtCloseCalls(SamplingFields):
         youngest = max((b.birth for tree in trees for b in tree.branches), default=0)
         settled = youngest + max(self.windows, default=0) < step
         return step + 1 >= self.tree_tokens or (width >= wanted and settled)
-
-
-def _tell(commands: Sequence[Command], inbox: Inbox) -> Strategy:
-    """Give commands, keep the events that have come; returns the answers."""
-    if not commands:
-        return []
-    answers, events = yield [*commands]
-    for event in events:
-        inbox.setdefault(event.request, []).append(event)
-    return answers
-
-
-def _wait(numbers: Sequence[int], inbox: Inbox) -> Strategy:
-    """Until these requests have paused or ended since their events were last taken."""
-    waiting = [number for number in numbers if number >= 0]
-    while any(not inbox.get(n) or not inbox[n][-1].ended for n in waiting):
-        _, events = yield []
-        for event in events:
-            inbox.setdefault(event.request, []).append(event)
 
 
 def _metrics(trees: Sequence[Tree], steps: int, answers: Sequence[Answer]) -> dict[str, float]:

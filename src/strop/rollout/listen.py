@@ -62,6 +62,27 @@ def listen(requests: Sequence[Request]) -> Strategy:
     return [each.events for each in heard]
 
 
+Inbox = dict[int, list[Event]]
+
+
+def tell(commands: Sequence[Command], inbox: Inbox) -> Strategy:
+    """Give commands, and keep the events that have come by request; returns the answers."""
+    if not commands:
+        return []
+    answers, events = yield [*commands]
+    for event in events:
+        inbox.setdefault(event.request, []).append(event)
+    return answers
+
+
+def wait(numbers: Sequence[int], inbox: Inbox) -> Strategy:
+    """Keep events until these requests have paused or ended since theirs were last taken out."""
+    while any(not inbox.get(n) or not inbox[n][-1].ended for n in numbers):
+        _, events = yield []
+        for event in events:
+            inbox.setdefault(event.request, []).append(event)
+
+
 def first_tokens(events: Sequence[Event], number: int) -> tuple[Event, ...]:
     """The events of the first tokens only, none of them an end."""
     kept = []

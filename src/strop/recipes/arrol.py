@@ -1,0 +1,48 @@
+"""Group relative policy optimisation over the answers that were worth finishing."""
+
+import dataclasses
+from typing import Any
+
+from strop.algorithm import Algorithm
+from strop.part import Use
+from strop.recipes._inherit import inherits
+from strop.recipes.grpo import grpo
+from strop.rollout.stop_sure_answers import StopSureAnswers
+
+
+@inherits(grpo)
+def arrol(
+    *,
+    # Tokens at which an answer is examined.
+    L_detect: int = 512,
+    # Share of the examined answers that go on.
+    K: float = 0.5,
+    # Share of right answers wanted among them.
+    rho: float = 0.5,
+    # Bins of the head's scores.
+    num_bins: int = 10,
+    # Learning rate of the head.
+    head_lr: float = 1e-3,
+    **parent: Any,
+) -> Algorithm:
+    """Prune as You Generate: Online Rollout Pruning for Faster and Better RLVR.
+
+    arXiv 2603.24840. Code: Hsu1023/ARRoL (not readable). Parent: grpo. Status: partial.
+
+    Family: draws.
+    In short: half the answers end half-way.
+    Choose it when: answers are long, their beginnings tell how they will end, and the time of a
+    step is spent on drawing and training on more answers than it needs.
+    Equation: q_i from a head's score of the state at token L_detect; of n answers ceil(K n) go on,
+    with mean q near rho; A_i = grpo's among them.
+    Differs from the parent: groups are the answers that were let go on, a chosen sample of all: the
+    mean of a group is no estimate of the prompt's success.
+    Differs from the paper: ours, as the paper's are not known, are the rule of survival (greedy
+    swaps), the head (one layer of 64 on the last state, Adam), bins and prior. Votes weighted by
+    the head's score at test time are left out.
+    Try: L_detect (a third of the usual answer), K (0.75), num_rollouts.
+    """
+    rollout = StopSureAnswers(
+        detect_at=L_detect, keep=K, target=rho, num_bins=num_bins, head_lr=head_lr
+    )
+    return dataclasses.replace(grpo(**parent), rollout=Use(rollout))
