@@ -81,8 +81,14 @@ def evaluate(
     )  # fmt: skip
     with subject:
         evaluated = _evaluate(subject, split, max_prompts, num_samples, ks, seed)
+        failures = subject.services.sampling.failures
     if not evaluated.estimates:
         raise UserError(evaluated.why_empty)
+    if failures:
+        print(
+            f"note: requests failed ({len(failures)}), their answers are left unscored; the first: "
+            f"{failures[0]}", file=sys.stderr,
+        )  # fmt: skip
     if as_json:
         print(json.dumps(flat(evaluated.estimates), indent=2))
         return
