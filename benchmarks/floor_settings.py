@@ -31,7 +31,15 @@ TASKS = {
     # One action in the corridor, where the expert's is right; a third of the given ones is not.
     "moves": TaskOf(),
 }
-MEASURED = ("fapo", "profiling_reward", "prs", "arena_rl", "parl_bilevel", "suffix_rewriter")
+MEASURED = (
+    "fapo",
+    "profiling_reward",
+    "prs",
+    "arena_rl",
+    "parl_bilevel",
+    "suffix_rewriter",
+    "scope_recycle",
+)
 OF_RECIPES = {
     "igpo": "calculator",  # its rows have the answer
     "matchtir": "calculator",  # and the calls that get it
@@ -65,6 +73,7 @@ def measured(prompts, completions, numbers, target, log_extra, **columns):
     log_extra("speedup", [4 / max(len(text), 1) + 0.5 for text in completions])
     log_extra("profiled", [0.8] * len(right))
     log_extra("preference", right)
+    log_extra("first_false_step", [int(r) - 1 for r in right])  # one step
     log_extra("decoy", [False] * len(right))
     log_extra("flaw", [text.find("(") for text in completions])
     return right

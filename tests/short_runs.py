@@ -17,6 +17,7 @@ def even(completions, log_extra, **columns):
     log_extra("profiled", [min(0.2 + n / 4, 1.0) for n in digits])
     log_extra("preference", [n % 3 for n in digits])
     log_extra("flaw", [n if n % 4 == 0 else -1 for n in digits])
+    log_extra("first_false_step", [n % 3 if n % 2 else -1 for n in digits])
     log_extra("decoy", [n == 5 for n in digits])
     return [float(n % 2 == 0) for n in digits]
 """
