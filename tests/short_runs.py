@@ -47,6 +47,8 @@ class Even(Environment):
     def calls(self, action):
         return [Call("count", {})] if any(c.isdigit() for c in action) else []
 """
+# Recipes of more phases than a run of two steps has room for, with fewer.
+PHASED = {"drive": "drive(sizes=(4,), lasts=(0.5,), later=4, num_answers=2)"}
 # Recipes for several players, and the games that they train in.
 GAMES = {"mars": "open_spiel", "advevo_public_baseline": "hide_and_guess"}
 
@@ -64,6 +66,7 @@ def make_lab(folder: Path) -> Lab:
 
 def settings_for(lab: Lab, recipe: str, **sections: Any) -> dict[str, Any]:
     """Plain settings of a run of `recipe`."""
+    recipe = PHASED.get(recipe, recipe)
     raw = lab.raw(recipe, reward="even", **sections)
     method = notation.recipe(recipe)
     rollout = method.algorithms[0].rollout.part

@@ -1,10 +1,12 @@
 """A broad phase, then large groups on ever fewer of the hardest prompts."""
 
 import dataclasses
+from itertools import accumulate
 from typing import Any
 
-from strop.algorithm import Algorithm
+from strop.errors import UserError
 from strop.part import Use
+from strop.phases import Phase, Phases, Until
 from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
 from strop.sampling.draw_hardest_prompts import DrawHardestPrompts
@@ -13,9 +15,10 @@ from strop.sampling.draw_hardest_prompts import DrawHardestPrompts
 @inherits(grpo)
 def drive(
     *,
-    # Prompts of each phase after the first; steps of each phase but the last.
+    # Prompts of each phase after the first.
     sizes: tuple[int, ...] = (72, 50, 25),
-    lasts: tuple[int, ...] = (32, 64, 32),
+    # Steps of each phase but the last, or below 1 shares of the run.
+    lasts: tuple[float, ...] = (0.2, 0.4, 0.2),
     # Rollouts of a prompt in the first phase, and in those after it.
     num_rollouts: int = 8,
     later: int = 64,
@@ -23,7 +26,7 @@ def drive(
     num_answers: int = 8,
     num_prompts: int = 32,
     **parent: Any,
-) -> Algorithm:
+) -> Phases:
     """DRIVE: Data Curation Best Practices for RLVR in Competitive Code Generation.
 
     arXiv 2511.06307. Code: weights only. Parent: grpo. Status: exact.
@@ -37,12 +40,26 @@ def drive(
     Differs from the parent: the prompts of a phase are the hardest of the one before, measured as
     it begins; 8 rollouts first, 64 then.
     Differs from the paper: 1. its supervised stage before, and the shorter answers of the first
-    phase, are left to the run (strop train sft; rollout.max_tokens); 2. how many answers measure
-    success was not found; 3. its second stage begins with 175 problems of the pool, here with all.
-    Try: sizes as shares of your prompts, lasts, later (16).
+    phase, are left to the run (strop train sft; phases.broad.rollout.max_tokens); 2. how many
+    answers measure success was not found; 3. its second stage begins with 175 problems, here with
+    all; 4. phases last as shares of the run, as there (lasts=(32, 64, 32) of 160 steps).
+    Try: sizes as shares of your prompts, lasts, later (16), phases.hard_1.until.
     """
-    draw = DrawHardestPrompts(num_prompts, num_rollouts, sizes, lasts, later, num_answers)
-    # Its fields num_prompts and num_rollouts keep the path that they have everywhere.
-    return dataclasses.replace(
-        grpo(**parent), sampling=(Use(draw, label="draw_in_shuffled_order"),)
-    )
+    if not sizes or len(sizes) != len(lasts) or min((*sizes, *lasts)) <= 0 or min(sizes) < 1:
+        raise UserError(
+            "give as many `sizes` as `lasts`, prompts of each phase after the first and steps of "
+            f"each but the last, all above 0: {sizes}, {lasts}"
+        )
+    if len({last < 1 for last in lasts}) > 1:
+        raise UserError(f"`lasts` are all steps or all shares of the run: {lasts}")
+    common = grpo(**parent)
+    phases = []
+    untils = [Until(round(step, 9)) for step in accumulate(lasts)]
+    for number, (keep, until) in enumerate(zip((0, *sizes), (*untils, None), strict=True)):
+        answers = later if number else num_rollouts
+        draw = DrawHardestPrompts(num_prompts, answers, keep, num_answers)
+        # Its fields num_prompts and num_rollouts keep the path that they have everywhere.
+        use = Use(draw, label="draw_in_shuffled_order")
+        algorithm = dataclasses.replace(common, sampling=(use,))
+        phases.append(Phase(algorithm, until, f"hard_{number}" if number else "broad"))
+    return Phases(tuple(phases))
