@@ -22,7 +22,7 @@ from datasets import Dataset
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl import DPOConfig, DPOTrainer, SFTConfig, SFTTrainer
 
-from strop.assets import tiny_model_path
+from strop.assets import model_folder
 from strop.tasks import countdown
 
 RECIPES = ("sft", "dpo", 'dpo(loss_type="hinge")', 'dpo(loss_type="ipo")')
@@ -41,7 +41,7 @@ def rows() -> list[dict[str, str]]:
 
 def theirs(recipe: str, steps: int, folder: Path) -> list[tuple[float, float]]:
     """(loss, gradient norm) of every step of TRL's trainer."""
-    path = str(tiny_model_path())
+    path = str(model_folder("tiny"))
     model = AutoModelForCausalLM.from_pretrained(path, dtype="float32")
     options: dict[str, Any] = {
         "output_dir": str(folder), "per_device_train_batch_size": 8, "max_steps": steps,

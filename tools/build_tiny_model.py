@@ -18,7 +18,7 @@ import argparse
 import hashlib
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,7 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from strop.assets import tiny_model_path
+from strop.assets import model_folder
 from strop.tasks.countdown import MAX_TOKENS, expressions, puzzles
 
 SEED = 0
@@ -50,7 +50,7 @@ CHARACTERS = "0123456789+-*/(),:= \n"
 IGNORED = -100  # label of a token that is not learnt
 
 
-def build_tokenizer() -> PreTrainedTokenizerFast:
+def build_tokenizer(max_positions: int = MAX_POSITIONS) -> PreTrainedTokenizerFast:
     """One token per character; every other character becomes the unknown token."""
     vocabulary = {token: i for i, token in enumerate([PAD, EOS, UNKNOWN, *CHARACTERS])}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=UNKNOWN))
@@ -63,7 +63,7 @@ def build_tokenizer() -> PreTrainedTokenizerFast:
         unk_token=UNKNOWN,
         padding_side="left",
         clean_up_tokenization_spaces=False,
-        model_max_length=MAX_POSITIONS,
+        model_max_length=max_positions,
     )
 
 
@@ -102,10 +102,18 @@ def draw_batch(
     rng: random.Random,
 ) -> tuple[Tensor, Tensor]:
     """Right-padded ids and labels [BATCH_SIZE, length]; only answers and their ends are learnt."""
+    drawn = rng.choices(rows, k=BATCH_SIZE)
+    return encode([(row["prompt"], draw_answer(row, share_right, rng)) for row in drawn], tokenizer)
+
+
+def encode(
+    rows: Sequence[tuple[str, str]], tokenizer: PreTrainedTokenizerFast
+) -> tuple[Tensor, Tensor]:
+    """Prompts and answers as right-padded ids and labels; answers and their ends are learnt."""
     ids, labels = [], []
-    for row in rng.choices(rows, k=BATCH_SIZE):
-        prompt = tokenizer.convert_tokens_to_ids(list(row["prompt"]))
-        answer = tokenizer.convert_tokens_to_ids([*draw_answer(row, share_right, rng), EOS])
+    for text, completion in rows:
+        prompt = tokenizer.convert_tokens_to_ids(list(text))
+        answer = tokenizer.convert_tokens_to_ids([*completion, EOS])
         ids.append(torch.tensor(prompt + answer))
         labels.append(torch.tensor([IGNORED] * len(prompt) + answer))
     pad = torch.nn.utils.rnn.pad_sequence
@@ -115,18 +123,29 @@ def draw_batch(
     )
 
 
-def train(model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, num_steps: int) -> None:
-    """Supervised training in place; prints the loss now and then."""
-    rng, rows, start = random.Random(SEED), puzzles("train"), time.perf_counter()
-    optimizer = torch.optim.AdamW(
-        model.parameters(), lr=LEARNING_RATE, betas=(0.9, 0.98), weight_decay=WEIGHT_DECAY
-    )
+def batches(tokenizer: PreTrainedTokenizerFast, num_steps: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """The batches of all steps: right answers, and wrong ones in the last steps."""
+    rng, rows = random.Random(SEED), puzzles("train")
     for step in range(num_steps):
-        lr = LEARNING_RATE * min(1, (step + 1) / WARMUP_STEPS) * (1 - step / num_steps)
+        share_right = 1.0 if step < num_steps * (1 - SHARE_MIXED) else SHARE_RIGHT
+        yield draw_batch(rows, tokenizer, share_right, rng)
+
+
+def train(
+    model: Qwen3ForCausalLM,
+    batches: Iterable[tuple[Tensor, Tensor]],
+    num_steps: int,
+    learning_rate: float = LEARNING_RATE,
+) -> None:
+    """Supervised training in place, a batch a step; prints the loss now and then."""
+    start = time.perf_counter()
+    optimizer = torch.optim.AdamW(
+        model.parameters(), lr=learning_rate, betas=(0.9, 0.98), weight_decay=WEIGHT_DECAY
+    )
+    for step, (ids, labels) in zip(range(num_steps), batches, strict=False):
+        lr = learning_rate * min(1, (step + 1) / WARMUP_STEPS) * (1 - step / num_steps)
         for group in optimizer.param_groups:
             group["lr"] = lr
-        share_right = 1.0 if step < num_steps * (1 - SHARE_MIXED) else SHARE_RIGHT
-        ids, labels = draw_batch(rows, tokenizer, share_right, rng)
         logits = model(input_ids=ids[:, :-1]).logits
         loss = F.cross_entropy(logits.flatten(0, 1), labels[:, 1:].flatten(), ignore_index=IGNORED)
         optimizer.zero_grad()
@@ -140,13 +159,18 @@ def train(model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, num_steps
             )
 
 
-def save(model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
+def save(
+    model: Qwen3ForCausalLM,
+    tokenizer: PreTrainedTokenizerFast,
+    folder: Path,
+    max_new_tokens: int = MAX_TOKENS,
+) -> None:
     """Write weights (bfloat16), configuration and tokenizer in Hugging Face layout."""
     model = model.to(torch.bfloat16)
     model.generation_config = GenerationConfig(
         do_sample=True,
         temperature=1.0,
-        max_new_tokens=MAX_TOKENS,
+        max_new_tokens=max_new_tokens,
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,
     )
@@ -168,14 +192,14 @@ def build(num_steps: int) -> tuple[Qwen3ForCausalLM, PreTrainedTokenizerFast]:
     torch.set_num_threads(1)
     tokenizer = build_tokenizer()
     model = build_model(tokenizer)
-    train(model, tokenizer, num_steps)
+    train(model, batches(tokenizer, num_steps), num_steps)
     return model, tokenizer
 
 
 def main() -> None:
     """Build and save."""
     parser = argparse.ArgumentParser(description="Build the tiny Countdown model.")
-    parser.add_argument("--out", type=Path, default=tiny_model_path(), help="folder to write")
+    parser.add_argument("--out", type=Path, default=model_folder("tiny"), help="folder to write")
     parser.add_argument("--steps", type=int, default=NUM_STEPS, help="training steps")
     arguments = parser.parse_args()
     model, tokenizer = build(arguments.steps)

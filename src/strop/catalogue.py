@@ -12,6 +12,7 @@ import importlib
 import importlib.metadata
 import importlib.util
 import inspect
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -128,6 +129,13 @@ def find(kind: str, name: str) -> Entry:
 def recipe_called(name: str) -> str:
     """The name of the recipe that `strop.functional` also takes by this one; else the name."""
     return next((entry.name for entry in recipes() if name in entry.also), name)
+
+
+def model_of(text: str) -> str:
+    """The shipped model that a recipe in one line says it needs (`Model: tiny-worked`), or ""."""
+    found = re.match(r"\w*", text)
+    name = found.group() if found else ""
+    return next((entry.line("Model") for entry in recipes() if entry.name == name), "")
 
 
 def declarer(column: str) -> Entry | None:

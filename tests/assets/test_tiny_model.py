@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from strop.assets import tiny_model_path
+from strop.assets import model_folder
 from strop.tasks.countdown import MAX_TOKENS, correct, is_well_formed, puzzles
 
-TOKENIZER = AutoTokenizer.from_pretrained(tiny_model_path())
+TOKENIZER = AutoTokenizer.from_pretrained(model_folder("tiny"))
 CHARACTERS = "0123456789+-*/(),:= \n"
 NUM_ROLLOUTS = 16
 
@@ -36,7 +36,7 @@ def tool() -> ModuleType:
 def sampled() -> tuple[list[str], list[dict]]:
     """Sixteen completions at temperature 1 for each of the first 128 held-out puzzles."""
     rows = [row for row in puzzles("held_out")[:128] for _ in range(NUM_ROLLOUTS)]
-    model = AutoModelForCausalLM.from_pretrained(tiny_model_path(), dtype=torch.float32)
+    model = AutoModelForCausalLM.from_pretrained(model_folder("tiny"), dtype=torch.float32)
     inputs = TOKENIZER([row["prompt"] for row in rows], return_tensors="pt", padding=True)
     torch.manual_seed(0)
     ids = model.generate(**inputs, do_sample=True, temperature=1.0, top_k=0, max_new_tokens=12)
@@ -45,7 +45,7 @@ def sampled() -> tuple[list[str], list[dict]]:
 
 
 def test_folder_is_small_and_weights_are_bfloat16():
-    files = [path for path in tiny_model_path().iterdir() if path.is_file()]
+    files = [path for path in model_folder("tiny").iterdir() if path.is_file()]
     assert {path.name for path in files} == {
         "config.json",
         "generation_config.json",
@@ -54,12 +54,12 @@ def test_folder_is_small_and_weights_are_bfloat16():
         "tokenizer_config.json",
     }
     assert sum(path.stat().st_size for path in files) <= 2 * 2**20
-    weights = load_file(tiny_model_path() / "model.safetensors")
+    weights = load_file(model_folder("tiny") / "model.safetensors")
     assert {weight.dtype for weight in weights.values()} == {torch.bfloat16}
 
 
 def test_configuration_names_qwen3_and_the_tokens():
-    config = json.loads((tiny_model_path() / "config.json").read_text())
+    config = json.loads((model_folder("tiny") / "config.json").read_text())
     assert config["architectures"] == ["Qwen3ForCausalLM"]
     assert config["vocab_size"] == len(TOKENIZER)
     assert config["eos_token_id"] == TOKENIZER.eos_token_id
@@ -103,7 +103,7 @@ def test_build_is_deterministic(tool, monkeypatch):
 def test_tokenizer_of_the_build_is_the_shipped_one(tool, tmp_path):
     tool.build_tokenizer().save_pretrained(tmp_path)
     for name in ("tokenizer.json", "tokenizer_config.json"):
-        shipped = json.loads((tiny_model_path() / name).read_text())
+        shipped = json.loads((model_folder("tiny") / name).read_text())
         assert json.loads((tmp_path / name).read_text()) == shipped
 
 

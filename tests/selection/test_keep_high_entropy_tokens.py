@@ -45,6 +45,16 @@ def test_topk_keeps_an_exact_number():
     assert _kept(KeepHighEntropyTokens(0.5, "topk"), batch) == [5, 6, 7, 8, 9]
 
 
+@given(seed=st.integers(0, 1000), share=st.sampled_from([0.0, 0.2, 0.5, 1.0]))
+def test_others_is_the_complement_among_tokens_with_gradient(seed, share):
+    batch = ragged_batch(seed)
+    kept = run(KeepHighEntropyTokens(share), batch).value
+    rest = run(KeepHighEntropyTokens(share, others=True), batch).value
+    assert not (kept.gradient_T & rest.gradient_T).any()
+    assert (kept.gradient_T | rest.gradient_T).equal(batch["gradient_T"])
+    assert rest.denominator_T.equal(rest.gradient_T)
+
+
 def test_edges():
     batch = flat_batch((4, 6), entropy_old_T=ENTROPIES)
     assert _kept(KeepHighEntropyTokens(1.0), batch) == list(range(10))

@@ -1,9 +1,20 @@
-"""The tiny model that ships in the package, and where it lies."""
+"""The models that ship in the package, and where they lie."""
 
 from importlib.resources import files
 from pathlib import Path
 
+# name of the model -> (folder here, task that it was made for)
+SHIPPED = {
+    "tiny": ("tiny_countdown", "countdown"),
+    "tiny-worked": ("tiny_worked_countdown", "worked_countdown"),
+}
 
-def tiny_model_path() -> Path:
-    """Folder of the tiny Countdown model: weights, configuration and tokenizer."""
-    return Path(str(files("strop.assets") / "tiny_countdown"))
+
+def model_folder(name: str) -> Path:
+    """Folder of a shipped model: weights, configuration and tokenizer."""
+    return Path(str(files("strop.assets") / SHIPPED[name][0]))
+
+
+def task_of(name: str) -> str:
+    """The task that a model is trained on where nothing else is said: its own, or Countdown."""
+    return SHIPPED.get(name, SHIPPED["tiny"])[1]

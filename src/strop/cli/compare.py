@@ -73,9 +73,19 @@ def compare(
         return
     asked = Asked(
         seeds, steps, at, k, samples, prompts, score_on, baseline, by, target, band, mean, start,
-        sections(model, task, data, validation, reward),
+        sections(model or _needed(arguments or []), task, data, validation, reward),
     )  # fmt: skip
     begin(asked.plan(methods_of(arguments or [])), out, jobs)
+
+
+def _needed(arguments: Sequence[str]) -> str:
+    """The shipped model that one of the recipes needs: then all of them are compared on it."""
+    from strop.catalogue import model_of
+
+    methods = [text for text in arguments if not OVERRIDE.match(text)]
+    if any(text.endswith(".toml") for text in methods):  # files name their models themselves
+        return ""
+    return next(filter(None, map(model_of, methods)), "")
 
 
 def methods_of(arguments: Sequence[str]) -> list[tuple[str, list[str], Any]]:

@@ -81,14 +81,8 @@ def evaluate(
     )  # fmt: skip
     with subject:
         evaluated = _evaluate(subject, split, max_prompts, num_samples, ks, seed)
-        failures = subject.services.sampling.failures
     if not evaluated.estimates:
         raise UserError(evaluated.why_empty)
-    if failures:
-        print(
-            f"note: requests failed ({len(failures)}), their answers are left unscored; the first: "
-            f"{failures[0]}", file=sys.stderr,
-        )  # fmt: skip
     if as_json:
         print(json.dumps(flat(evaluated.estimates), indent=2))
         return
@@ -151,7 +145,7 @@ def open_subject(
         own = {"validation_files": (), "validation_size": 0, "heldout_size": 0, "train_size": 0}
         kept = settings.data.task_config if task == settings.data.task else {}
         options["data"] = {
-            **own, "task_config": kept, "task": task or "countdown", "files": tuple(data or ())
+            **own, "task_config": kept, "task": task, "files": tuple(data or ())
         }  # fmt: skip
     if reward or not scored:
         options["reward"] = {"functions": tuple(reward or ()), "weights": ()}

@@ -23,12 +23,14 @@ RecipeAndOptions = Annotated[
     ),
 ]
 Model = Annotated[
-    str, typer.Option(help="Model folder, name or GGUF file; `tiny` ships with strop.")
+    str,
+    typer.Option(help="Model folder, name or GGUF file; `tiny` and `tiny-worked` ship with strop."),
 ]
 Task = Annotated[
     str,
     typer.Option(
-        help="`countdown`, `reasoning_gym:NAME`, or an environment: `corridor`, `file.py:Class`."
+        help="`countdown`, `worked_countdown`, `reasoning_gym:NAME`, or an environment: "
+        "`corridor`, `file.py:Class`."
     ),
 ]
 Data = Annotated[
@@ -117,6 +119,7 @@ def train(
 
 def settings_of(arguments: list[str], options: dict[str, Any], file: Path | None) -> Any:
     """The run's configuration from file, options and `name=value` arguments. Raises UserError."""
+    from strop.catalogue import model_of
     from strop.training import config
 
     assignments = [text for text in arguments if OVERRIDE.match(text)]
@@ -124,8 +127,11 @@ def settings_of(arguments: list[str], options: dict[str, Any], file: Path | None
     if len(recipes) > 1:
         raise UserError(f"one recipe at a time, got {' and '.join(recipes)}")
     raw = config.load(file).model_dump(exclude_unset=True) if file else {}
-    model = options.get("model", {}).get("name") or raw.get("model", {}).get("name", "tiny")
-    merged = config.defaults(model)
+    given = options.get("model", {}).get("name") or raw.get("model", {}).get("name", "")
+    needed = "" if given else model_of(recipes[0] if recipes else raw.get("recipe", ""))
+    merged = config.defaults(given or needed or "tiny")
+    if needed:
+        merged["model"] = {"name": needed}
     for source in (raw, options):
         for section, values in source.items():
             if isinstance(values, dict):

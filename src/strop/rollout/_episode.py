@@ -140,6 +140,16 @@ class Episode:
         for seat in self.seats.values():
             seat.turns[-1].done = bool(observation.done)
 
+    def lost(self, events: Sequence[Event]) -> bool:
+        """Whether the request of an action failed; that is the end of the episode."""
+        if events[-1].ended != "failed":
+            return False
+        self.seat.action_ids(events)
+        self.seat.turns[-1].valid = False
+        self.seat.said[-1] |= {"action": "", "reward": 0.0, "valid": False}
+        self.cut()
+        return True
+
     def cut(self) -> None:
         """A limit ends the episode for all."""
         self.seats = {player: seat for player, seat in self.seats.items() if seat.turns}

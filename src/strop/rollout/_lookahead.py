@@ -235,6 +235,8 @@ def as_no_sample(event: Event, temperature: float) -> Event:
 
 def candidates(event: Event, forks: Forks) -> list[tuple[int, int, float]]:
     """Rank, token and log-probability of the other likely tokens at the place of an event."""
+    if event.ended == "failed":
+        return []
     (best,) = event.ids
     top = event.top[0]
     most = max(top.values())  # that of `best`; of equal tokens the top may name others

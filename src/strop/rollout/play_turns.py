@@ -104,7 +104,7 @@ class PlayTurns(SamplingFields):
                 seat.show(observation, given, role, world.rewrites)
 
             def go_on(ended: Mapping[int, Heard]) -> Mapping[int, Start]:
-                acted = {n: h for n, h in ended.items() if not _lost(games[n], h)}
+                acted = {n: h for n, h in ended.items() if not games[n].lost(h.events)}
                 playing = [games[number] for number in acted]
                 answers = _act(playing, list(acted.values()), episodes, world)
                 commands = [
@@ -151,17 +151,6 @@ class PlayTurns(SamplingFields):
     def _submit(self, sampling: Sampling, seat: Seat, room: int, alone: bool) -> Submit:
         keep = sampling.can_fork and not alone
         return Submit(self.request(sampling, seat.ids, seat.seed, room, keep=keep))
-
-
-def _lost(game: Episode, heard: Heard) -> bool:
-    """Whether the request of an action failed; that is the end of its episode."""
-    if heard.events[-1].ended != "failed":
-        return False
-    game.seat.action_ids(heard.events)
-    game.seat.turns[-1].valid = False
-    game.seat.said[-1] |= {"action": "", "reward": 0.0, "valid": False}
-    game.cut()
-    return True
 
 
 def _act(

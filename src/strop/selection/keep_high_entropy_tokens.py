@@ -17,6 +17,7 @@ class KeepHighEntropyTokens:
         quantile: kept if entropy_old_t >= the (1 - share)-quantile (linear between neighbours)
         topk: kept are the max(int(share * N), 1) tokens of highest entropy
         by_advantage: |advantage_t| * entropy_old_t stands in place of the entropy
+        others: those that would lose their gradient keep it, the others lose it
 
     Over the N tokens that still have a gradient: of the step as a selection, of the update on a
     term. `normaliser` says whether averages count the kept tokens only or all ("full").
@@ -29,7 +30,7 @@ class KeepHighEntropyTokens:
     code only: CarlanLark/Lp-Reg-dev; by_advantage arXiv 2509.22115.
     Differs from the source: entropy is that at the start of the step, the released codes' that of
     the current forward pass (equal at one update a step); never of a micro-batch.
-    Nearest part: none; keeps everything when share is 1.
+    Nearest part: none; keeps everything when share is 1 (nothing with others).
     Edges: no token with gradient -> empty masks; topk takes any of equal ones.
     """
 
@@ -41,6 +42,8 @@ class KeepHighEntropyTokens:
     normaliser: str = "kept"
     # Whether tokens of small advantage go first too. Default: paper (they do not).
     by_advantage: bool = False
+    # Whether the rest is kept instead, to see what it teaches. Default: ours (its control).
+    others: bool = False
 
     def __post_init__(self) -> None:
         require(self, "share", low=0.0, high=1.0)
@@ -69,9 +72,12 @@ class KeepHighEntropyTokens:
             number = int((entropy_N >= self._threshold(entropy_N)).sum()) if num else 0
         kept_T = torch.zeros_like(gradient_T)
         kept_T[row[order_N[:number]]] = True
+        if self.others:
+            kept_T = gradient_T & ~kept_T
         counts_T = kept_T if self.normaliser == "kept" else denominator_T
+        lost = "high_entropy_token" if self.others else "low_entropy_token"
         metrics = {"entropy_control/threshold": float(entropy_N[number - 1]) if number else 0.0}
-        return Result(Selected(kept_T, counts_T, "low_entropy_token"), metrics=metrics)
+        return Result(Selected(kept_T, counts_T, lost), metrics=metrics)
 
     def _threshold(self, descending_N: Tensor) -> Tensor:
         """The (1 - share)-quantile [] of values in descending order, at least one."""

@@ -136,14 +136,19 @@ def _joined(
 ) -> Iterator[tuple[str, Fraction, str]]:
     """Both expressions joined by each operation; brackets only where they change the value."""
     (a_text, a, a_symbol), (b_text, b, b_symbol) = left, right
-    a_factor = f"({a_text})" if a_symbol in _SUMS else a_text
-    b_factor = f"({b_text})" if b_symbol in _SUMS else b_text
-    yield f"{a_text}+{b_text}", a + b, "+"
-    yield f"{a_text}-{b_factor}", a - b, "-"
-    yield f"{a_factor}*{b_factor}", a * b, "*"
-    if b != 0:
-        divisor = f"({b_text})" if b_symbol else b_text
-        yield f"{a_factor}/{divisor}", a / b, "/"
+    values = {"+": a + b, "-": a - b, "*": a * b, **({"/": a / b} if b != 0 else {})}
+    for symbol, value in values.items():
+        yield joined((a_text, a_symbol), symbol, (b_text, b_symbol)), value, symbol
+
+
+def joined(left: tuple[str, str], symbol: str, right: tuple[str, str]) -> str:
+    """Two expressions (text, outermost operation) joined; brackets only where they are needed."""
+    (a, a_symbol), (b, b_symbol) = left, right
+    if symbol in "*/" and a_symbol in _SUMS:
+        a = f"({a})"
+    if b_symbol and symbol != "+" and (symbol == "/" or b_symbol in _SUMS):
+        b = f"({b})"
+    return f"{a}{symbol}{b}"
 
 
 def _parse(completion: str) -> ast.expr | None:

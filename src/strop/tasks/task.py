@@ -11,6 +11,7 @@ from strop.tasks.names import did_you_mean
 if TYPE_CHECKING:
     from strop.tasks.environment import EnvironmentSource, Episodes
 
+OWN = ("countdown", "worked_countdown")  # puzzles that come with strop, each with its model
 MAX_SPLIT_ROWS = 1_000_000_000  # a split's uids start at a multiple of this
 
 
@@ -86,10 +87,10 @@ def load_task(
     num_heldout: int | None = None,
     config: Mapping[str, Any] | None = None,
 ) -> Task:
-    """Build a task by name: `countdown`, `reasoning_gym:DATASET`, or an environment's name.
+    """Build a task by name: one of OWN, `reasoning_gym:DATASET`, or an environment's name.
 
     Sizes left out are the task's own (all puzzles; 1000, 100 and 100 generated rows or episodes).
-    `seed` belongs to generated tasks, `config` also to environments; the splits of Countdown and of
+    `seed` belongs to generated tasks, `config` also to environments; the splits of puzzles and of
     environments are the same for every seed. Files are read by `strop.tasks.data_files.load_data`.
 
     Raises UserError for an unknown task or dataset, a size that the task cannot fill, and a
@@ -109,7 +110,7 @@ def load_task(
     if builder is None:
         hint = did_you_mean(family, (*_FAMILIES, *built_in()))
         raise UserError(
-            f"unknown task {name!r}{hint}; tasks are countdown, reasoning_gym:DATASET, the "
+            f"unknown task {name!r}{hint}; tasks are {', '.join(OWN)}, reasoning_gym:DATASET, the "
             f"environments {', '.join(built_in())} and file.py:Class, and data files are given as "
             "data"
         )
@@ -132,25 +133,34 @@ Sizes = Mapping[str, int | None]
 def _countdown(member: str, sizes: Sizes, seed: int, config: Mapping[str, Any]) -> Task:
     from strop.tasks import countdown
 
+    return _puzzles("countdown", countdown, member, sizes, config)
+
+
+def _worked_countdown(member: str, sizes: Sizes, seed: int, config: Mapping[str, Any]) -> Task:
+    from strop.tasks import worked_countdown
+
+    return _puzzles("worked_countdown", worked_countdown, member, sizes, config)
+
+
+def _puzzles(name: str, module: Any, member: str, sizes: Sizes, config: Mapping[str, Any]) -> Task:
+    """A task that comes with strop: a module with splits of puzzles and what judges an answer."""
     if member or config:
-        raise UserError(f"task countdown takes no dataset and no configuration, got {member!r}")
+        raise UserError(f"task {name} takes no dataset and no configuration, got {member!r}")
     splits = {}
-    for position, (split, theirs) in enumerate(zip(sizes, countdown.SPLITS, strict=True)):
-        rows = countdown.puzzles(theirs)
+    for position, (split, theirs) in enumerate(zip(sizes, module.SPLITS, strict=True)):
+        rows = module.puzzles(theirs)
         size = len(rows) if sizes[split] is None else sizes[split]
         assert size is not None
         if size > len(rows):
             raise UserError(
-                f"task countdown has {len(rows)} {split} puzzles, {size} were asked for: ask fewer"
+                f"task {name} has {len(rows)} {split} puzzles, {size} were asked for: ask fewer"
             )
         splits[split] = number_rows(rows[:size], position)
     return Task(
-        name="countdown",
-        rewards=(
-            RewardSpec("correct", "strop.tasks.countdown:correct", rows_are_independent=True),
-        ),
-        answer="strop.tasks.countdown:extract_answer",
-        max_tokens=countdown.MAX_TOKENS,
+        name=name,
+        rewards=(RewardSpec("correct", f"{module.__name__}:correct", rows_are_independent=True),),
+        answer=f"{module.__name__}:extract_answer",
+        max_tokens=module.MAX_TOKENS,
         reward_range=(0.0, 1.0),
         reward_values=(0.0, 1.0),
         train=splits["train"],
@@ -209,5 +219,6 @@ def _first_row(episodes: "Episodes", seed: int) -> dict[str, Any]:
 
 _FAMILIES: dict[str, Callable[[str, Sizes, int, Mapping[str, Any]], Task]] = {
     "countdown": _countdown,
+    "worked_countdown": _worked_countdown,
     "reasoning_gym": _reasoning_gym,
 }

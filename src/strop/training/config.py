@@ -21,6 +21,7 @@ from pydantic import (
 from strop import notation, peers
 from strop._files import toml_of
 from strop.algorithm import Algorithm
+from strop.assets import SHIPPED, task_of
 from strop.errors import UserError, check_value
 from strop.part import Use
 from strop.phases import Method
@@ -73,13 +74,20 @@ class RunConfig(Section):
         return read(value)
 
     @model_validator(mode="after")
+    def _task_is_written_down(self) -> "RunConfig":
+        """Where neither files nor a task are given, a model gets the task that it was made for."""
+        if not self.data.files and not self.data.task:
+            self.data = self.data.model_copy(update={"task": task_of(self.model.name)})
+        return self
+
+    @model_validator(mode="after")
     def _style_is_written_down(self) -> "RunConfig":
-        """A built-in environment speaks to the shipped model in the few characters that it knows,
+        """A built-in environment speaks to a shipped model in the few characters that it knows,
         to all others in words; the choice stands in the file like one that was given.
         """
         source = self.data.environment()
         if source is not None and source.is_built_in and "style" not in source.options:
-            style = "compact" if self.model.name == "tiny" else "plain"
+            style = "compact" if self.model.name in SHIPPED else "plain"
             options = {**self.data.task_config, "style": style}
             self.data = self.data.model_copy(update={"task_config": options})
         return self
@@ -172,8 +180,8 @@ def load(path: Path) -> RunConfig:
     return make(toml_of(path, "the configuration"), str(path))
 
 
-# What differs for the shipped model: it is small, so it learns fast and needs few tokens.
-TINY: dict[str, Any] = {
+# What differs for the shipped models: they are small, so they learn fast and need few tokens.
+SMALL: dict[str, Any] = {
     "training": {"lr": "linear(5e-4, 0)", "steps": 200},
     "critic": {"lr": 3e-3},
     "evaluation": {"every": 50},
@@ -182,7 +190,7 @@ TINY: dict[str, Any] = {
 
 def defaults(model: str) -> dict[str, Any]:
     """The settings to begin with for a model."""
-    return {k: dict(v) for k, v in TINY.items()} if model == "tiny" else {}
+    return {k: dict(v) for k, v in SMALL.items()} if model in SHIPPED else {}
 
 
 def make(raw: dict[str, Any], where: str = "the options") -> RunConfig:

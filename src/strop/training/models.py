@@ -15,6 +15,7 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from strop._files import json_of, text_of
+from strop.assets import SHIPPED, model_folder
 from strop.errors import UserError
 from strop.loss.head import Head, columns
 from strop.training import adapters
@@ -22,7 +23,6 @@ from strop.training.adapters import Lora
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16,
           "float64": torch.float64}  # fmt: skip
-TINY = "tiny"
 # What transformers, safetensors and torch raise for files that are damaged or of another kind.
 UNREADABLE = (OSError, ValueError, KeyError, RuntimeError, EOFError, SafetensorError,
               pickle.UnpicklingError)  # fmt: skip
@@ -121,12 +121,8 @@ def _turn_ends(tokenizer: Any) -> list[int]:
 
 
 def model_path(name: str) -> str:
-    """The folder of the shipped model for "tiny", else the name itself."""
-    if name == TINY:
-        from strop.assets import tiny_model_path
-
-        return str(tiny_model_path())
-    return name
+    """The folder of a model that ships with strop (`tiny`), else the name itself."""
+    return str(model_folder(name)) if name in SHIPPED else name
 
 
 def load(

@@ -31,7 +31,8 @@ class ModelSettings(Section):
     """Which model is trained and how it is held in memory."""
 
     name: str = Field(
-        default="tiny", description="folder, Hugging Face name, GGUF file, or tiny (shipped)"
+        default="tiny",
+        description="folder, Hugging Face name, GGUF file, or shipped: tiny, tiny-worked",
     )
     dtype: str = Field(default="float32", description="float32, bfloat16, float16 or float64")
     device: str = Field(default="auto", description="auto, cpu, cuda, cuda:1")
@@ -58,8 +59,9 @@ class DataSettings(Section):
     """What is trained on."""
 
     task: str = Field(
-        default="countdown",
-        description="countdown, reasoning_gym:NAME or an environment; not with files",
+        default="",
+        description="countdown, worked_countdown, reasoning_gym:NAME or an environment; not with "
+        "files; empty: what the shipped model was made for",
     )
     files: tuple[str, ...] = Field(
         default=(), description="JSON Lines, Parquet or CSV with a prompt column"

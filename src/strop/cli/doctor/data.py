@@ -220,5 +220,5 @@ def lines(found: dict[str, Any], table: Sequence[dict[str, Any]]) -> list[str]:
 
 def check_given(settings: Any) -> None:
     """Raise UserError when data is given twice."""
-    if settings.data.files and settings.data.task != "countdown":
+    if settings.data.files and settings.data.task not in ("", "countdown"):
         raise UserError("give data files or a task, not both")

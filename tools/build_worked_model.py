@@ -1,0 +1,177 @@
+"""Build the model `tiny-worked`, which ships in `strop.assets`, from nothing.
+
+    python tools/build_worked_model.py [--out DIR] [--steps N]
+
+A character-level Qwen3 model is trained on worked answers to Countdown puzzles whose numbers occur
+in no split of the task `worked_countdown`. Answers are search traces: tries that lead nowhere and
+are given up early or at their end, then one that reaches the target. For the last steps they are of
+MIXED QUALITY ON PURPOSE: false steps that are noticed and mended, answers that do not reach the
+target, last steps that claim to. A model without that phase would leave a few minutes of
+reinforcement learning little to find; this one knows all that it takes, and does not prefer it.
+
+One thread and one seed: the same machine and library versions give the same bytes. Another
+processor may round differently, so there the weights differ slightly.
+"""
+
+import argparse
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+from build_tiny_model import build_tokenizer, encode, save, train, weights_hash
+from torch import Tensor
+from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+
+from strop.assets import model_folder
+from strop.tasks.worked_countdown import (
+    AGAIN,
+    ANSWER,
+    MAX_TOKENS,
+    MAX_VALUE,
+    STEP,
+    Expressions,
+    Step,
+    moves,
+    prompt_text,
+    supervised_puzzles,
+    ways,
+)
+
+SEED = 0
+NUM_STEPS = 2200
+BATCH_SIZE = 64
+LEARNING_RATE = 3e-3  # warmed up, then linear to 0
+MAX_POSITIONS = 192
+SORTED_BATCHES = 16  # batches drawn at a time and sorted by length, so that little is padding
+SHARE_FOUR = 0.6  # share of the puzzles with four numbers
+
+SHARE_DEAD_END = (0.35, 0.5)  # chance of a try that leads nowhere, and of another one behind it
+SHARE_MIXED = 0.15  # share of the steps with answers of mixed quality, at the end; in those:
+SHARE_SLIP = 0.12  # share of the tries that lead nowhere that end in a false step
+SHARE_EARLY = (0.3, 0.3)  # share given up after one step, and with two numbers at hand
+MOST_BEFORE_ANSWER = 90  # characters behind which no try begins that leads nowhere
+SHARE_RIGHT = 0.7  # share of the last tries that reach the target
+SHARE_CLAIMED = 0.25  # share of the others whose last step claims to reach it
+SLIPS = (-10, -2, -1, 1, 2, 10)  # how far a false step is off
+
+
+def take_steps(numbers: tuple[int, ...], rng: random.Random, target: int = 0) -> list[Step]:
+    """Steps down to one number, drawn evenly; with a target only those that can still reach it."""
+    steps: list[Step] = []
+    at_hand = numbers
+    while len(at_hand) > 1:
+        ahead = [s for s in moves(at_hand) if not target or target in ways(s.after)]
+        if not ahead:
+            break
+        steps.append(rng.choice(ahead))
+        at_hand = steps[-1].after
+    return steps
+
+
+def miss(numbers: tuple[int, ...], target: int, rng: random.Random) -> list[Step]:
+    """Steps down to one number that is not the target."""
+    while True:
+        steps = take_steps(numbers, rng)
+        if len(steps) == len(numbers) - 1 and steps[-1].value != target:
+            return steps
+
+
+def dead_end(numbers: tuple[int, ...], target: int, mixed: bool, rng: random.Random) -> list[str]:
+    """Lines of a try that is given up: after a false step, early, or at its end."""
+    steps = miss(numbers, target, rng)
+    if mixed and rng.random() < SHARE_SLIP:
+        steps = steps[: rng.randint(1, len(steps))]
+        false = steps[-1].value + rng.choice(SLIPS)
+        steps[-1] = steps[-1]._replace(value=false if 0 < false <= MAX_VALUE else 1)
+    else:
+        early = rng.choices(
+            (1, max(1, len(steps) - 1), len(steps)), (*SHARE_EARLY, 1 - sum(SHARE_EARLY))
+        )
+        steps = steps[: early[0]]
+    return [*(step.text for step in steps), AGAIN]
+
+
+def last_try(numbers: tuple[int, ...], target: int, mixed: bool, rng: random.Random) -> list[str]:
+    """Lines of the try behind which the answer is given, right or wrong."""
+    wrong = mixed and rng.random() >= SHARE_RIGHT
+    steps = miss(numbers, target, rng) if wrong else take_steps(numbers, rng, target)
+    expressions = Expressions(numbers)
+    for step in steps:
+        expressions.take(step)
+    if wrong and rng.random() < SHARE_CLAIMED:
+        steps[-1] = steps[-1]._replace(value=target)
+    return [*(step.text for step in steps), ANSWER + expressions.text]
+
+
+def draw_answer(numbers: tuple[int, ...], target: int, mixed: bool, rng: random.Random) -> str:
+    """A worked answer: right, or of mixed quality."""
+    lines: list[str] = []
+    while rng.random() < SHARE_DEAD_END[mixed] and len(STEP.join(lines)) < MOST_BEFORE_ANSWER:
+        lines += dead_end(numbers, target, mixed, rng)
+    return STEP.join(lines + last_try(numbers, target, mixed, rng))
+
+
+def draw_batches(
+    tokenizer: PreTrainedTokenizerFast, num_steps: int
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Ids and labels of all steps, drawn some steps at a time and sorted by length."""
+    rng = random.Random(SEED)
+    by_size = {n: [p for p in supervised_puzzles() if len(p[0]) == n] for n in (3, 4)}
+    for first in range(0, num_steps, SORTED_BATCHES):
+        mixed = first >= num_steps * (1 - SHARE_MIXED)
+        rows = []
+        for _ in range(BATCH_SIZE * SORTED_BATCHES):
+            numbers, target = rng.choice(by_size[4 if rng.random() < SHARE_FOUR else 3])
+            rows.append((prompt_text(numbers, target), draw_answer(numbers, target, mixed, rng)))
+        rows.sort(key=lambda row: len(row[0]) + len(row[1]))
+        batches = [rows[i : i + BATCH_SIZE] for i in range(0, len(rows), BATCH_SIZE)]
+        rng.shuffle(batches)
+        for batch in batches:
+            yield encode(batch, tokenizer)
+
+
+def build_model(tokenizer: PreTrainedTokenizerFast) -> Qwen3ForCausalLM:
+    """A Qwen3 model of 1.07 million random weights."""
+    torch.manual_seed(SEED)
+    config = Qwen3Config(
+        vocab_size=len(tokenizer),
+        hidden_size=128,
+        intermediate_size=384,
+        num_hidden_layers=5,
+        num_attention_heads=4,
+        num_key_value_heads=4,
+        head_dim=32,
+        max_position_embeddings=MAX_POSITIONS,
+        tie_word_embeddings=True,
+        initializer_range=0.05,
+        bos_token_id=None,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    return Qwen3ForCausalLM(config)
+
+
+def build(num_steps: int) -> tuple[Qwen3ForCausalLM, PreTrainedTokenizerFast]:
+    """Tokenizer and trained model, the same on every call."""
+    torch.set_num_threads(1)
+    tokenizer = build_tokenizer(MAX_POSITIONS)
+    model = build_model(tokenizer)
+    train(model, draw_batches(tokenizer, num_steps), num_steps, LEARNING_RATE)
+    return model, tokenizer
+
+
+def main() -> None:
+    """Build and save."""
+    parser = argparse.ArgumentParser(description="Build the model tiny-worked.")
+    folder = model_folder("tiny-worked")
+    parser.add_argument("--out", type=Path, default=folder, help="folder to write")
+    parser.add_argument("--steps", type=int, default=NUM_STEPS, help="training steps")
+    arguments = parser.parse_args()
+    model, tokenizer = build(arguments.steps)
+    save(model, tokenizer, arguments.out, MAX_TOKENS)
+    print(f"wrote {arguments.out}  weights {weights_hash(model)[:16]}")
+
+
+if __name__ == "__main__":
+    main()
