@@ -147,8 +147,11 @@ def test_links_and_named_files_exist(page: str) -> None:
     for target, anchor in re.findall(r"\]\(([^)#]*)(?:#([^)]*))?\)", text):
         if not target.startswith("https://"):
             assert (folder / target).exists(), target
-            there = (folder / target).read_text(encoding="utf-8") if target else text
-            assert not anchor or anchor in anchors(there), f"{target}#{anchor}"
+            if anchor:
+                there = (folder / target).read_text(encoding="utf-8") if target else text
+                assert anchor in anchors(there), f"{target}#{anchor}"
+    for target in re.findall(r'<img src="([^"]*)"', text):
+        assert (folder / target).is_file(), target
     for name in re.findall(r"`((?:src|tests|tools|docs)/[\w./]+)`", text):
         assert (ROOT / name).exists(), name
     assert "TO BE FILLED" not in text

@@ -1,0 +1,209 @@
+"""Draw docs/pictures: strop's pages on real runs, as a browser shows them.
+
+    python tools/draw_pictures.py                        # all but the comparison
+    python tools/draw_pictures.py audit                  # one of them
+    python tools/draw_pictures.py compare --comparison FOLDER
+
+Needs chromium (on PATH, or named by CHROMIUM) and Pillow. The runs of the inspector's pictures are
+made here, in a minute; a comparison's page is one that `strop compare` has written (docs/COMPARE.md
+has the command). The audit's picture is of the table in docs/AUDIT.md.
+"""
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+
+from PIL import Image
+
+from strop.report.charts import COLOURS, GREY, Chart
+from strop.report.html import charts_grid, document
+
+ROOT = Path(__file__).parents[1]
+FOLDER = ROOT / "docs" / "pictures"
+WIDTH = 1200
+MOST_BYTES = 150_000
+COMMON = ("evaluation.every=0", "--quiet")
+
+
+class Shot(NamedTuple):
+    """A run, and what is done on the page of one of its steps before the picture is taken."""
+
+    train: tuple[str, ...]
+    step: int
+    script: str
+    height: int
+
+
+SHOTS = {
+    "inspect_tree": Shot(
+        ("spo_tree(branching=(3,3,2), segment_tokens=2)", "sampling.num_prompts=16",
+         "training.steps=12", "training.rollouts_every=12"),
+        12,
+        """while (all("#list > *")[0].id !== "group-1") all("#list > *")[0].remove();
+           await wait(200);
+           all("article")[4].querySelectorAll(".said .t")[0].click(); await wait(200);
+           scrollTo(0, 0);""",
+        920,
+    ),
+    "inspect_turns": Shot(
+        ("gigpo", "data.task=corridor", "training.steps=5", "training.rollouts_every=5"),
+        5,
+        """document.querySelector("#shade").value = "advantage_T";
+           document.querySelector("#shade").dispatchEvent(new Event("change")); await wait(200);
+           all("article")[0].querySelectorAll(".said .t")[3].click(); await wait(200);
+           scrollTo(0, 0);""",
+        920,
+    ),
+}  # fmt: skip
+# What stands in the audit's left picture: each its own way to weigh prompts.
+WEIGHING = (
+    "rloo", "cispo", "grpo", "entropic", "dapo", "gpg", "reinforce_plus_plus", "mapo",
+    "entrocraft", "gspo_n", "riskpo", "grpo_passk", "optimal_token_baseline", "capo",
+)  # fmt: skip
+
+
+def main() -> None:
+    """Draw what was asked for."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("names", nargs="*", help="of pictures; default: all but compare")
+    parser.add_argument("--comparison", type=Path, help="folder that strop compare has written")
+    given = parser.parse_args()
+    FOLDER.mkdir(exist_ok=True)
+    for name in given.names or (*SHOTS, "audit"):
+        with tempfile.TemporaryDirectory() as folder:
+            made = Path(folder)
+            if name == "compare":
+                page, script, height = given.comparison / "compare.html", "", 1370
+            elif name == "audit":
+                page, script, height = audit_page(made), "", 560
+            else:
+                page, script, height = run_page(SHOTS[name], made)
+            draw(page, script, height, FOLDER / f"{name}.png", made)
+
+
+def run_page(shot: Shot, folder: Path) -> tuple[Path, str, int]:
+    """The inspector's page of a run, which is made first."""
+    strop = [sys.executable, "-m", "strop"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    run, page = folder / shot.train[0].partition("(")[0], folder / "page.html"
+    subprocess.run([*strop, "train", *shot.train, *COMMON, "--out", str(run)],
+                   check=True, env=environment)  # fmt: skip
+    step = ["--step", str(shot.step), "--out", str(page)]
+    subprocess.run([*strop, "inspect", str(run), *step], check=True)
+    return page, shot.script, shot.height
+
+
+def draw(page: Path, script: str, height: int, out: Path, folder: Path) -> None:
+    """The top of a page, after a script has acted on it, in a palette that keeps the file small."""
+    chromium = os.environ.get("CHROMIUM") or shutil.which("chromium")
+    if not chromium:
+        sys.exit("no chromium on PATH or in CHROMIUM")
+    acting = (
+        "<script>const wait = (ms) => new Promise((done) => setTimeout(done, ms));"
+        "const all = (query) => [...document.querySelectorAll(query)];"
+        f"(async () => {{ await wait(1500); {script} }})();</script>"
+    )
+    acted = folder / "acted.html"
+    text = page.read_text(encoding="utf-8")
+    acted.write_text(text.replace("</body>", acting + "</body>"), encoding="utf-8")
+    shot = folder / "shot.png"
+    command = [
+        chromium, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars",
+        f"--user-data-dir={folder / 'browser'}", "--virtual-time-budget=6000",
+        f"--window-size={WIDTH},{height}", f"--screenshot={shot}", f"file://{acted}",
+    ]  # fmt: skip
+    subprocess.run(command, check=True, capture_output=True)
+    with Image.open(shot) as image:
+        image.convert("RGB").quantize(256).save(out, optimize=True)
+    size = out.stat().st_size
+    if size > MOST_BYTES:
+        sys.exit(f"{out} has {size:,} bytes, more than {MOST_BYTES:,}: make it lower")
+    print(f"{out.relative_to(ROOT)}: {size:,} bytes")
+
+
+def audit_page(folder: Path) -> Path:
+    """A page with two charts of docs/AUDIT.md."""
+    table = read_table((ROOT / "docs" / "AUDIT.md").read_text(encoding="utf-8"))
+    page = folder / "audit.html"
+    charts = charts_grid((weighing(table), spread(table)), "audit")
+    body = f"<main style='padding-top: 20px'>{charts}</main>"
+    page.write_text(document("strop audit", body), encoding="utf-8")
+    return page
+
+
+def read_table(text: str) -> dict[str, dict[str, float]]:
+    """The numbers of each recipe by their column; without the intervals."""
+    lines = [line for line in text.splitlines() if line.startswith("|")]
+    at = next(i for i, line in enumerate(lines) if line.startswith("| recipe | scale"))
+    head = [cell.strip() for cell in lines[at].strip("|").split("|")]
+    found = {}
+    for line in lines[at + 2 :]:
+        if line.startswith("| recipe"):
+            break
+        name, *cells = (cell.strip() for cell in line.strip("|").split("|"))
+        values = [re.sub("±.*", "", cell) for cell in cells]
+        found[name.strip("`")] = {
+            key: float(value)
+            for key, value in zip(head[1:], values, strict=True)
+            if value not in ("", "-")
+        }
+    return found
+
+
+def weighing(table: dict[str, dict[str, float]]) -> Chart:
+    """What a method makes of an easy and of a hard prompt, a line a method."""
+    names = [name for name in WEIGHING if name in table][::-1]
+    data = []
+    for key, colour, said in (("easy", COLOURS[2], "easy, success 0.7"),
+                              ("hard", COLOURS[1], "hard, success 0.1")):  # fmt: skip
+        x = [table[name][key] for name in names]
+        marker = {"size": 10, "color": colour}
+        data.append({"x": x, "y": names, "mode": "markers", "name": said, "marker": marker})
+    ends = [(table[name]["easy"], table[name]["hard"]) for name in names]
+    lines = {"x": [v for pair in ends for v in (*pair, None)],
+             "y": [v for name in names for v in (name, name, None)]}  # fmt: skip
+    line = {"color": GREY, "width": 1.5}
+    data.insert(0, {**lines, "mode": "lines", "line": line, "showlegend": False})
+    ticks = [0.1, 0.25, 0.5, 1, 2, 4]
+    axis = {"type": "log", "title": {"text": "weight over that of a prompt of success 0.3"},
+            "tickvals": ticks, "ticktext": list(map(str, ticks)), "showgrid": True}  # fmt: skip
+    layout = {"xaxis": axis, "yaxis": {"tickfont": {"size": 11}}, "showlegend": True}
+    return Chart("Which prompts count", "True gradient: 1 for all.", tuple(data), layout, 430)
+
+
+def spread(table: dict[str, dict[str, float]]) -> Chart:
+    """Bias and noise of every recipe; those that lie apart have names."""
+    points = {name: (row["bias"], row["noise"]) for name, row in table.items()}
+    inside = {name: at for name, at in points.items() if at[0] < 0.5}
+    named = {at: name for name, at in reversed(inside.items())}
+    apart = {
+        name
+        for at, name in named.items()
+        if all(
+            x < at[0] or x > at[0] + 0.11 or abs(at[1] - y) > 0.03 for x, y in named if (x, y) != at
+        )
+    }
+    under = {"grpo", "rloo"}  # in the thick of others
+    data = {
+        "x": [at[0] for at in inside.values()], "y": [at[1] for at in inside.values()],
+        "mode": "markers+text", "textfont": {"size": 10},
+        "textposition": ["bottom center" if n in under else "middle right" for n in inside],
+        "marker": {"size": 8, "color": COLOURS[0], "opacity": 0.6},
+        "text": [f" {name}" if name in apart | under else "" for name in inside],
+    }  # fmt: skip
+    left = ", ".join(sorted(set(points) - set(inside)))
+    text = f"Of the mean step, and around it. Beyond the right edge: {left}."
+    layout = {"xaxis": {"title": {"text": "bias"}, "range": [-0.01, 0.5], "dtick": 0.1},
+              "yaxis": {"title": {"text": "noise"}, "rangemode": "tozero"},
+              "showlegend": False}  # fmt: skip
+    return Chart("Bias and noise", text, (data,), layout, 430)
+
+
+if __name__ == "__main__":
+    main()
