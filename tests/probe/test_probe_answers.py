@@ -32,6 +32,19 @@ def test_potential_by_hand():
     assert found == pytest.approx(1.5 * acc * conf + 0.5 * acc - conf)
 
 
+def test_each_answer_agrees_with_one_of_several_references():
+    # answers 7 and 8: the first is that reference with 0.9, the second this one with 0.8
+    seven, eight = {7: math.log(0.9), 8: math.log(0.1)}, {7: math.log(0.2), 8: math.log(0.8)}
+    conf = sum(math.exp(p * math.log(p) + (1 - p) * math.log(1 - p)) for p in (0.9, 0.8)) / 2
+    acc = (0.9 + 0.8) / 2
+    found = potential([[seven], [eight]], [7], [8])
+    assert found == pytest.approx(1.5 * acc * conf + 0.5 * acc - conf)
+    alone = (0.9 + 0.2) / 2
+    assert potential([[seven], [eight]], [7]) == pytest.approx(
+        1.5 * alone * conf + 0.5 * alone - conf
+    )
+
+
 def probed(part, ends, columns, context=100, seed=0):
     # prompt token 3; two answers of which the steps end at the given rows
     batch = flat_batch(
@@ -62,14 +75,19 @@ def test_answers_are_forced_after_each_step():
     seven, eight = (1.5 * acc * conf + 0.5 * acc - conf for acc in (0.6, 0.4))
     assert found[[1, 2, 5]].tolist() == pytest.approx([seven, seven, eight], abs=1e-5)
     assert found.isnan().tolist() == [True, False, False, True, True, False, True]
+    listed = {5: {"answer": ["7"]}, 6: {"answer": ["", None, 8]}}
+    assert probed(PART, [1, 2, 5], listed)[0][[1, 2, 5]].equal(found[[1, 2, 5]])
+    either, _ = probed(PART, [1], {5: {"answer": ["8", "7"]}, 6: {}})
+    assert either[1] == found[1]  # at one place the likelier one counts
 
 
 def test_what_cannot_be_probed_has_no_potential():
-    columns = {5: {"answer": None}, 6: {"answer": "8"}}
-    found, services = probed(PART, [1, 5], columns)
-    assert found[1].isnan()
-    assert not found[5].isnan()
-    assert len(services.sampling.asked) == 4
+    for nothing in (None, "", [], [None]):
+        columns = {5: {"answer": nothing}, 6: {"answer": "8"}}
+        found, services = probed(PART, [1, 5], columns)
+        assert found[1].isnan()
+        assert not found[5].isnan()
+        assert len(services.sampling.asked) == 4
     columns = {5: {"answer": "7"}, 6: {"answer": "8"}}
     found, _ = probed(PART, [1, 2], columns, context=4)
     assert found.isnan().tolist() == [True, False, *[True] * 5]

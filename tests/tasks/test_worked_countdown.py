@@ -48,6 +48,9 @@ def test_a_row_says_how_hard_it_is_and_holds_a_right_answer(split):
         assert is_right(row["completion"], numbers, target)
         assert first_false_step(row["completion"], numbers, target) == -1
         assert len(row["completion"]) < MAX_TOKENS
+        assert row["completion"].endswith(f"\n={row['answers'][0]}")
+        assert len(set(row["answers"])) == len(row["answers"]) <= row["num_solutions"]
+        assert all(is_right(f"={text}", numbers, target) for text in row["answers"])
 
 
 def test_an_unknown_split_is_named():

@@ -25,7 +25,8 @@ class ProbeAnswers:
 
         potential_t = 1.5 acc conf + 0.5 acc - conf    in [-1, 1], at step ends; NaN elsewhere
         conf = mean over answers of exp(-mean over their tokens of H)
-        acc = mean over answers and over the reference's tokens m of p(reference_m at place m)
+        acc = mean over answers and over the reference's tokens m of p(reference_m at place m);
+              of several references, the largest mean over tokens counts for each answer
 
     H and p are of the 20 likeliest tokens, before the temperature; places that an answer does not
     have, and tokens that are not among the 20, count as p = 0.
@@ -33,7 +34,8 @@ class ProbeAnswers:
     Reads: batch (the tokens), step_end_T [T] bool; texts (with the prompts' rows),
     sampling.   Writes: potential_T [T] float.
     Source: arXiv 2601.03823; code only: cii030/SPAE-RL (a probe example).
-    Differs from the source: the example takes log p = -10 for a token that is not among the 20.
+    Differs from the source: the example takes log p = -10 for a token that is not among the 20, and
+    has one reference.
     Nearest part: estimate_values_by_continuing, which finishes answers and grades them.
     Edges: no room for an answer within the context, or a row without a reference -> NaN; prompts
     without the reference's column -> UserError.
@@ -52,7 +54,8 @@ class ProbeAnswers:
     needs: ClassVar[frozenset[str]] = frozenset({"top"})  # of the engine
     # Text that asks for the answer. Default: paper (heading and start of a box).
     opening: str = "\n\n**Final Answer**\n\\boxed{"
-    # Column of the prompt's row with the right answer. Default: ours (the usual name).
+    # Column of the prompt's row with the right answer, or with a list of right ones. Default: ours
+    # (the usual name).
     reference: str = "answer"
     # Answers after each step. Default: paper (5).
     num_answers: int = 5
@@ -79,12 +82,12 @@ class ProbeAnswers:
         rows, requests, references = [], [], []
         seeds = torch.randint(2**62, (int(step_end_T.sum()), self.num_answers), generator=rng)
         for place, (uid, _, ids) in enumerate(prefixes(batch, step_end_T, after=True)):
-            reference = self._reference(texts, uid)
+            right = self._references(texts, uid)
             asked = (*ids, *opening)
-            if not reference or len(asked) >= sampling.context_tokens:
+            if not right or len(asked) >= sampling.context_tokens:
                 continue
             rows.append(place)
-            references.append(reference)
+            references.append(right)
             requests += [
                 sampling.request(
                     asked, self.max_tokens, seed, temperature=self.temperature, num_top=num_top,
@@ -94,23 +97,25 @@ class ProbeAnswers:
             ]  # fmt: skip
         finished = iter(sampling.sample(requests))
         potential_N = torch.full((seeds.shape[0],), torch.nan)
-        for place, reference in zip(rows, references, strict=True):
+        for place, right in zip(rows, references, strict=True):
             found = [next(finished) for _ in range(self.num_answers)]
             if not any(each.failed for each in found):
-                potential_N[place] = potential([_top(each) for each in found], reference)
+                potential_N[place] = potential([_top(each) for each in found], *right)
         potential_T = torch.full(step_end_T.shape, torch.nan, device=step_end_T.device)
         potential_T[step_end_T] = potential_N.to(potential_T.device)
         return potential_T
 
-    def _reference(self, texts: Texts, uid: int) -> tuple[int, ...]:
+    def _references(self, texts: Texts, uid: int) -> list[tuple[int, ...]]:
         row = texts.row(uid)
         if self.reference not in row:
             raise UserError(
                 f"probe_answers reads the column {self.reference}, which the prompts do not have: "
                 f"set probes.reference to one of {', '.join(row) or 'none'}"
             )
-        text = row[self.reference]
-        return () if text is None else texts.encode(str(text))
+        given = row[self.reference]
+        several = given if isinstance(given, list | tuple) else [given]
+        found = [texts.encode(str(text)) for text in several if text is not None]
+        return [ids for ids in found if ids]
 
 
 def _top(finished: Any) -> Top:
@@ -118,13 +123,17 @@ def _top(finished: Any) -> Top:
     return [place for event in finished.events for place in event.top]
 
 
-def potential(answers: Sequence[Top], reference: Sequence[int]) -> float:
+def potential(answers: Sequence[Top], *references: Sequence[int]) -> float:
     """The potential of answers given by the log-probabilities of each place's likeliest tokens."""
     sure = right = 0.0
     for tops in answers:
         entropy = [-sum(math.exp(x) * x for x in top.values() if x > -math.inf) for top in tops]
         sure += math.exp(-sum(entropy) / len(entropy)) / len(answers)
-        places = zip(tops, reference, strict=False)
-        found = [math.exp(top.get(token, -math.inf)) for top, token in places]
-        right += sum(found) / len(reference) / len(answers)
+        right += max(_agreement(tops, reference) for reference in references) / len(answers)
     return 1.5 * right * sure + 0.5 * right - sure
+
+
+def _agreement(tops: Top, reference: Sequence[int]) -> float:
+    """Mean over the reference's tokens of their probability at the answer's places."""
+    places = zip(tops, reference, strict=False)
+    return sum(math.exp(top.get(token, -math.inf)) for top, token in places) / len(reference)

@@ -31,7 +31,7 @@ def spae(
     marker: str = ".\n\n",
     # Text that asks for the answer.
     opening: str = "\n\n**Final Answer**\n\\boxed{",
-    # Column of the prompts with the right answer.
+    # Column of the prompts with the right answer, or a list of right ones.
     reference: str = "answer",
     **parent: Any,
 ) -> Algorithm:

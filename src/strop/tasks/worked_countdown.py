@@ -20,7 +20,7 @@ taken blindly reaches the target of a puzzle with four numbers about once in thi
 import random
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import combinations_with_replacement
 from typing import Any, NamedTuple
@@ -57,7 +57,8 @@ class Step(NamedTuple):
 
 def puzzles(split: str) -> list[dict[str, Any]]:
     """Rows of a split: `prompt`, `numbers` (rising), `target`, `num_numbers`, `num_solutions`
-    (ways to the target, in steps) and `completion` (one of them, worked out).
+    (ways to the target, in steps), `completion` (one of them, worked out) and `answers` (the
+    expressions that ways lead to, that of the completion first).
 
     Raises ValueError for an unknown split.
     """
@@ -194,18 +195,28 @@ def worked_out(numbers: tuple[int, ...], steps: Sequence[Step]) -> str:
 
 
 def _row(numbers: tuple[int, ...], target: int) -> dict[str, Any]:
-    steps, at_hand = [], numbers
-    while len(at_hand) > 1:
-        steps.append(next(step for step in moves(at_hand) if target in ways(step.after)))
-        at_hand = steps[-1].after
+    worked = [worked_out(numbers, steps) for steps in _ways_to(numbers, target)]
+    expressions = dict.fromkeys(text.rpartition(STEP + ANSWER)[2] for text in worked)
     return {
         "prompt": prompt_text(numbers, target),
         "numbers": list(numbers),
         "target": target,
         "num_numbers": len(numbers),
-        "num_solutions": ways(numbers)[target],
-        "completion": worked_out(numbers, steps),
+        "num_solutions": len(worked),
+        "completion": worked[0],
+        "answers": list(expressions),
     }
+
+
+def _ways_to(at_hand: tuple[int, ...], target: int) -> Iterator[list[Step]]:
+    """The steps of every way to a target that can be reached."""
+    if len(at_hand) == 1:
+        yield []
+        return
+    for step in moves(at_hand):
+        if target in ways(step.after):
+            for rest in _ways_to(step.after, target):
+                yield [step, *rest]
 
 
 @cache
