@@ -182,7 +182,7 @@ def test_settings_in_commands_exist(page: str) -> None:
 def test_configuration_files_in_the_notation_page_can_be_read(tmp_path: Path) -> None:
     text = (ROOT / "docs/NOTATION.md").read_text(encoding="utf-8")
     found = re.findall(r"(?:^ {4}(?:\[|\w+ = |\"[\w.]+\" = ).*\n(?:^ *\n(?= {4}))?)+", text, re.M)
-    assert len(found) == 3
+    assert len(found) == 4
     for number, block in enumerate(found):
         path = tmp_path / f"{number}.toml"
         path.write_text(re.sub(r"^ {4}", "", block, flags=re.M), encoding="utf-8")

@@ -1,0 +1,74 @@
+"""Methods in phases as a user types them, on the shipped model."""
+
+import json
+
+import pytest
+
+from strop.training import config
+
+SHORT = ("sampling.num_prompts=2", "sampling.num_rollouts=4", "evaluation.every=0",
+         "evaluation.num_samples=2", "training.save_every=1")  # fmt: skip
+
+
+def phases_of(folder):
+    lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    return [json.loads(line).get("phase") for line in lines if json.loads(line)["step"]]
+
+
+def test_train_resume_and_what_is_made_of_the_run(strop, tmp_path):
+    folder = tmp_path / "run"
+    said = strop("train", "until(1, cure(min_letters=1)) | dapo", *SHORT, "training.steps=2")
+    assert said.code == 2
+    assert "cure has phases of its own" in said.err
+    words = ("cure(min_letters=1)", *SHORT, "phases.explore.until=1", "training.steps=2")
+    said = strop("train", *words, "--out", folder)
+    assert said.code == 0, said.err
+    assert "cure(min_letters=1) (phases explore, sharpen) on countdown" in said.out
+    assert "step 1/2  phase 1 (explore)" in said.out
+    assert "step 2/2  phase 2 (sharpen)" in said.out
+    assert phases_of(folder) == [1, 2]
+    again = strop("train", "--resume", folder, "training.steps=3")
+    assert again.code == 0, again.err
+    assert phases_of(folder) == [1, 2, 2]  # of three steps the first is a third
+    page = (folder / "report.html").read_text(encoding="utf-8")
+    assert "phases.explore.until" in page
+    assert "explore, sharpen" in page
+    said = strop("sample", folder, "3,5,7:22=")
+    assert said.code == 0, said.err
+    said = strop("doctor", folder)
+    assert said.code == 0, said.err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["cure(until=300)"], "phase sharpen would begin after step 300, and the run has 200"),
+        (["until(entropy < 0, grpo) | dapo"], "until entropy < 0.0: that never is"),
+        (["until(9, grpo) | until(3, dapo) | rloo"], "the steps must rise"),
+        (["cure", "phases.explor.until=3"], "no phase 'explor', did you mean explore"),
+        (
+            ["cure", "phases.explore.untill=3"],
+            "no option phases.explore.untill, did you mean until",
+        ),
+        (["grpo", "phases.explore.until=3"], "phases: there must be two at least"),
+        (["cure(until='later')"], "'later' is no step and no condition"),
+    ],
+)
+def test_a_phase_that_never_comes_is_one_line_before_step_1(strop, tmp_path, words, message):
+    folder = tmp_path / "run"
+    said = strop("train", *words, "--out", folder)
+    assert said.code == 2
+    assert message in " ".join(said.err.split())
+    assert said.err.count("\n") == 1
+    assert not folder.exists()
+
+
+def test_the_page_of_a_recipe_and_its_file(strop, tmp_path):
+    said = strop("recipes", "cure")
+    assert said.code == 0
+    assert "explore until 0.5" in said.out
+    assert "rollout (explore)" in said.out
+    file = tmp_path / "cure.toml"
+    file.write_text(strop("recipes", "cure", "--toml").out, encoding="utf-8")
+    made = config.load(file).build()
+    assert made == config.make({"recipe": "cure"}).build()
