@@ -95,6 +95,16 @@ def test_a_window_forgets_what_is_older():
     assert float(whole.view(after(whole, *steps)).of([7]).success_N) == pytest.approx(4 / 8)
 
 
+@pytest.mark.parametrize(("window", "expected"), [(1, 0.5), (3, 0.5), (0, 5 / 8)])
+def test_a_window_may_change_when_a_run_goes_on(window, expected):
+    state = after(TrackSuccess(window=2), {7: [1, 1]}, {7: [1, 0]}, {7: [1, 0]})
+    part = TrackSuccess(window=window)
+    assert float(part.view(state).of([7]).success_N) == pytest.approx(0.5 if window else 4 / 6)
+    state = parts.update(Use(part), batch_of({7: [0, 1]}), state, "observe")
+    assert float(part.view(state).of([7]).success_N) == pytest.approx(expected)
+    assert state["entries"].shape == (1, window)
+
+
 def test_draws_are_told_and_unknown_prompts_are_nan():
     part = TrackSuccess()
     state = after(part, {4: [1, 0, 0, 0]}, {5: [None]})

@@ -73,7 +73,7 @@ class TrackSuccess:
         right_N, wrong_N = state["right"] * left_N, state["wrong"] * left_N
         success_N = right_N / (right_N + wrong_N)
         if self.window:
-            success_N = state["entries"].nanmean(dim=1)
+            success_N = self._fitted(state["entries"]).nanmean(dim=1)
         return Tracked(state["uid"], right_N, wrong_N, success_N, state["answers"])
 
     def __call__(self, draws: tuple[Draw, ...], state: dict[str, Any]) -> Result:
@@ -120,9 +120,15 @@ class TrackSuccess:
         found = {name: grown(state[name]) for name in COUNTS}
         sums = {n: found[n].index_copy(0, at_new, told[n] * found[n][at_new] + adds[n])
                 for n in COUNTS}  # fmt: skip
-        entries = grown(state["entries"], float("nan"))
+        entries = self._fitted(grown(state["entries"], float("nan")))
         entry_N = (c_N > 0).double() if self.entry == "any" else c_N / count_N
         recent = torch.cat([entries[at_new], entry_N[:, None]], dim=1)[:, 1:]
         entries = entries.index_copy(0, at_new, recent)
         last_N = grown(state["step"]).index_fill(0, at_new, step + 1)
         return {"steps": step + 1, "uid": uid_N, "step": last_N, **sums, "entries": entries}
+
+    def _fitted(self, entries: Tensor) -> Tensor:
+        """The newest entries that the window holds, where it was another one before."""
+        missing = max(self.window - entries.shape[1], 0)
+        empty = entries.new_full((entries.shape[0], missing), float("nan"))
+        return torch.cat([empty, entries], dim=1)[:, entries.shape[1] + missing - self.window :]
