@@ -95,8 +95,10 @@ def logged(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
     pairwise = "self_improving_pretraining(wins=True)"  # off by default
     removing = "latr(eta=1, tau_abs=0, tau_rel=1, r=(2,), tau_ed=2)"  # so that tokens are lost
     stopping = "arrol(L_detect=2)"
+    exploring = "sol_rl_explore_then_train(K=2)"
     extra = [
         stopping,
+        exploring,
         f'"{own}:full_kl"',
         f'"{own}:two_heads"',
         pairwise,

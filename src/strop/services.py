@@ -146,6 +146,10 @@ class Sampling(Protocol):
         """Answers by the engine's weights of now, in the order of the requests."""
         ...
 
+    def sample_newest(self, requests: Sequence[Request]) -> list[Finished]:
+        """The same by the newest weights; they are rollouts' and not counted beside these."""
+        ...
+
 
 class Scoring(Protocol):
     """What the run's policies make of given tokens: "current", and "ref" or "critic" if any."""

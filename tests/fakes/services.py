@@ -123,6 +123,10 @@ class FakeSampling:
         plain = Request(tuple(ids), max_tokens, seed=seed, stop_ids=self.stop_ids)
         return replace(plain, **changes)
 
+    def sample_newest(self, requests: Sequence[Request]) -> list[Finished]:
+        with self.engine.newest():
+            return self.sample(requests)
+
     def sample(self, requests: Sequence[Request]) -> list[Finished]:
         self.asked += requests
         return drive.sample(self.engine, requests)

@@ -39,7 +39,8 @@ class SpliceAtFirstError(SamplingFields):
     Differs from the source: a verifier of steps in place of a process reward model.
     Nearest part: sample_with_hints; sample_independently where num_repaired is 0.
     Edges: rollouts and ends are graded twice; an end that does not fit max_tokens, an answer of
-    fewer steps than its false one, a prompt without a demonstration: not tried; a reward that does not log the column -> UserError.
+    fewer steps than its false one, a prompt without a demonstration: not tried; a reward that
+    does not log the column -> UserError.
     """
 
     writes: ClassVar[tuple[str, ...]] = COLUMNS

@@ -58,8 +58,21 @@ class RunSampling:
 
         The last event of one that failed says so; UserError when all did.
         """
+        finished = self._sampled(requests)
+        self.spent += sum(len(event.ids) for found in finished for event in found.events)
+        return finished
+
+    def sample_newest(self, requests: Sequence[Request]) -> list[Finished]:
+        """The same by the newest weights, where the engine samples with older ones.
+
+        Its tokens are the rollouts', and so not counted as sampled beside them.
+        """
+        assert self.engine is not None
+        with self.engine.newest():
+            return self._sampled(requests)
+
+    def _sampled(self, requests: Sequence[Request]) -> list[Finished]:
         assert self.engine is not None
         finished = drive.sample(self.engine, requests)
-        self.spent += sum(len(event.ids) for found in finished for event in found.events)
         self.failures += [found.events[-1].why for found in finished if found.failed]
         return finished

@@ -1,0 +1,55 @@
+"""Group relative policy optimisation on the seeds that an older policy found far apart."""
+
+import dataclasses
+from typing import Any
+
+from strop.advantage.baseline.subtract_group_mean import SubtractGroupMean
+from strop.advantage.credit.spread_evenly import SpreadEvenly
+from strop.advantage.scale.divide_by_reward_std import DivideByRewardStd
+from strop.algorithm import Algorithm
+from strop.errors import UserError
+from strop.part import Use
+from strop.recipes._base import ESTIMATOR
+from strop.recipes._inherit import inherits
+from strop.recipes.grpo import grpo
+from strop.rollout.explore_then_regenerate import ExploreThenRegenerate
+
+
+@inherits(grpo, without=(*ESTIMATOR, "num_rollouts"))
+def sol_rl_explore_then_train(
+    *,
+    # Answers of a prompt that are tried.
+    N: int = 96,
+    # Of these the best and worst, that are regenerated and trained on.
+    K: int = 24,
+    # Added to the deviation of all rewards.
+    eps: float = 1e-4,
+    **parent: Any,
+) -> Algorithm:
+    """FP4 Explore, BF16 Train: Diffusion Reinforcement Learning via Efficient Rollout Scaling.
+
+    arXiv 2604.06916. Code: NVlabs/Sana (sol_rl). Parent: grpo. Status: partial.
+
+    Family: draws.
+    In short: old weights find far-apart seeds.
+    Choose it when: most answers of a prompt earn alike, trying many is cheap beside training on
+    them, and what an older policy finds still holds for the newest.
+    Equation: of N answers the K/2 best and K/2 worst seeds are answered again by the newest policy;
+    A_i = (R_i - mean_g) / (std of all R + eps) over these answers; grpo's loss.
+    Differs from the parent: most answers are only tried; groups are chosen for their extremes, so
+    their mean is none of the prompt's.
+    Differs from the paper: it trains diffusion models. 1. the cheap policy is an older one
+    (engine.staleness, 0: the same), there quantised with fewer steps; 2. a seed repeats an answer
+    only as far as the policies agree; 3. grpo's clipped loss, there DiffusionNFT's of velocities;
+    4. no moving average of the weights.
+    Try: engine.staleness (1), N with K.
+    """
+    if K > N:
+        raise UserError(
+            f"sol_rl_explore_then_train: K={K} answers cannot be chosen of N={N}: lower K"
+        )
+    return dataclasses.replace(
+        grpo(num_rollouts=N, **parent),
+        rollout=Use(ExploreThenRegenerate(keep=K)),
+        advantage=(Use(SubtractGroupMean()), Use(DivideByRewardStd(eps)), Use(SpreadEvenly())),
+    )

@@ -1,0 +1,138 @@
+from contextlib import contextmanager
+
+import pytest
+import torch
+from builders import flat_batch, run, stages
+from commands import Strop
+from fakes.engine import TableEngine, by_last_token
+from fakes.services import over_table, strategy_of
+from models import Lab, without_times
+
+from strop.advantage.scale.divide_by_reward_std import DivideByRewardStd
+from strop.errors import UserError
+from strop.part import Draw
+from strop.recipes.sol_rl_explore_then_train import sol_rl_explore_then_train
+from strop.rollout.drive import roll_out
+from strop.rollout.explore_then_regenerate import ExploreThenRegenerate, best_and_worst
+from strop.rollout.sample_independently import SampleIndependently
+
+PROMPTS = {5: (1,), 9: (2, 1)}
+DRAWS = (Draw(5, 8), Draw(9, 6))
+OLD = {1: (0.2, 0.5, 0.3), 2: (0.3, 0.4, 0.3)}
+NEW = {1: (0.2, 0.3, 0.5), 2: (0.3, 0.3, 0.4)}
+
+
+class TwoPolicies(TableEngine):
+    """Samples with old weights; inside `newest` with new ones."""
+
+    newer = OLD
+
+    @contextmanager
+    def newest(self):
+        older = self.probabilities
+        self.load_weights(by_last_token(self.newer), 1)
+        yield
+        self.load_weights(older, 0)
+
+
+def score(ids):
+    """Share of twos in an answer."""
+    return sum(id == 2 for id in ids) / max(len(ids), 1)
+
+
+def rolled(part, newer=OLD, draws=DRAWS):
+    engine = TwoPolicies(by_last_token(OLD))
+    engine.newer = newer
+    services = over_table(engine, PROMPTS, score, answer_tokens=6)
+    strategy = strategy_of(part, draws, services, torch.Generator().manual_seed(3))
+    found = roll_out(strategy, engine, services)
+    assert engine.rows == {}
+    return found, engine, services
+
+
+def answers(batch):
+    ids = torch.split(batch["id_T"][batch["mask_T"]], batch["length_B"].tolist())
+    return dict(zip(batch["rollout_uid_B"].tolist(), [a.tolist() for a in ids], strict=True))
+
+
+def test_worked_example_of_the_choice():
+    assert best_and_worst([0.9, 0.1, 0.5, 0.7, 0.3, 0.6], 4) == ([0, 3], [1, 4])
+    assert best_and_worst([1.0, 1.0, 1.0, 1.0], 4) == ([0, 1], [2, 3])
+    assert best_and_worst([0.0, 1.0, 0.5], 3) == ([1, 2], [0])
+
+
+def test_worked_example_of_the_advantage():
+    """Exact rewards .8 .75 .2 .25: mean .5, deviation .276134."""
+    rewards = torch.tensor([0.8, 0.75, 0.2, 0.25], dtype=torch.float64)
+    batch = flat_batch((1,) * 4, reward_B=rewards.tolist(), advantage_B=rewards.tolist())
+    found = stages(sol_rl_explore_then_train(eps=0.0), batch)["advantage_B"]
+    assert found.tolist() == pytest.approx([1.0864, 0.9054, -1.0864, -0.9054], abs=5e-5)
+
+
+def test_deviation_is_that_of_all_scored_rewards():
+    batch = flat_batch((1,) * 4, groups=(0, 0, 1, 1), reward_B=[1.0, 0, 3, 9],
+                       advantage_B=[0.5, -0.5, 1.0, 7.0])  # fmt: skip
+    batch = batch.set(scored_B=torch.tensor([True, True, True, False]))
+    found = run(DivideByRewardStd(0.0), batch).value
+    std = (14 / 9) ** 0.5  # of 1, 0, 3 about 4/3
+    assert found[:3].tolist() == pytest.approx([0.5 / std, -0.5 / std, 1 / std])
+
+
+@pytest.mark.parametrize("newer", [OLD, NEW])
+def test_the_newest_policy_answers_the_seeds_of_the_best_and_worst(newer):
+    found, _, services = rolled(ExploreThenRegenerate(keep=4), newer)
+    tried = rolled(SampleIndependently())[0].batch
+    texts, group = answers(tried), tried["group_B"].tolist()
+    again = TwoPolicies(by_last_token(newer))
+    exact = over_table(again, PROMPTS, score, answer_tokens=6)
+    strategy = strategy_of(SampleIndependently(), DRAWS, exact, torch.Generator().manual_seed(3))
+    regenerated = answers(roll_out(strategy, again).batch)
+    expected, spread = [], []
+    for number in (0, 1):
+        own = [uid for uid, g in zip(texts, group, strict=True) if g == number]
+        high, low = best_and_worst([score(texts[uid]) for uid in own], 4)
+        expected += [own[place] for place in sorted((*high, *low))]
+        spread += [sum(score(texts[own[p]]) for p in places) / 2 for places in (high, low)]
+    assert found.batch["rollout_uid_B"].tolist() == expected
+    assert answers(found.batch) == {uid: regenerated[uid] for uid in expected}
+    assert found.batch["group_B"].tolist() == [0] * 4 + [1] * 4
+    repeated = sum(regenerated[uid] == texts[uid] for uid in expected) / 8
+    assert found.metrics["exploring/repeated"] == repeated
+    assert repeated == 1 if newer is OLD else 0 < repeated < 1
+    mean = (spread[0] + spread[2]) / 2 - (spread[1] + spread[3]) / 2
+    assert found.metrics["exploring/spread"] == pytest.approx(mean)
+    assert found.num_thrown_away == sum(map(len, texts.values()))
+    versions = found.batch["version_T"][found.batch["mask_T"]]
+    assert set(versions.tolist()) == {1}
+    assert services.grading.graded == list(texts.values())
+
+
+def test_equals_plain_samples_when_all_are_kept():
+    ours, theirs = rolled(ExploreThenRegenerate(keep=8))[0], rolled(SampleIndependently())[0]
+    for name, column in theirs.batch.columns.items():
+        assert ours.batch[name].equal(column), name
+
+
+def test_composes_and_mistakes_are_refused():
+    algorithm = sol_rl_explore_then_train()
+    algorithm.check()
+    assert algorithm.sampling[0].part.num_rollouts == 96
+    assert algorithm.rollout.part.keep == 24
+    with pytest.raises(UserError, match="K=5 answers cannot be chosen of N=4"):
+        sol_rl_explore_then_train(N=4, K=5)
+    with pytest.raises(UserError, match="keep"):
+        sol_rl_explore_then_train(K=1)
+
+
+@pytest.mark.parametrize("staleness", [0, 2])
+def test_steps_from_the_command_line(staleness, tmp_path, monkeypatch, capsys):
+    words = Lab.make(tmp_path).arguments("training.steps=10", "--out", tmp_path / "run", "--quiet")
+    method = "sol_rl_explore_then_train(K=2)"
+    said = Strop(monkeypatch, capsys)("train", method, *words, f"engine.staleness={staleness}")
+    assert said.code == 0, said.err
+    lines = [line for line in without_times(tmp_path / "run") if line["step"]]
+    assert {line["num_rollouts"] for line in lines} == {4}
+    assert {line["sampling/age_steps"] for line in lines} == {0}
+    repeated = [line["exploring/repeated"] for line in lines]
+    assert repeated == [1.0] * 10 if not staleness else min(repeated) < 1
+    assert all(line["rollout/tokens_thrown_away"] > 0 for line in lines)
