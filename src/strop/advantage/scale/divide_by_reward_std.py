@@ -20,7 +20,7 @@ class DivideByRewardStd:
     Source: arXiv 2604.06916 (global_std); code NVlabs/Sana.
     Differs from the source: the std is taken to be biased, which its code was not read for.
     Nearest part: divide_by_group_std; equal to its biased form with one group.
-    Edges: all rewards equal -> divided by eps; unscored rollouts do not count.
+    Edges: all rewards equal -> divided by eps; unscored rollouts do not count -> 0.
     """
 
     # Added to the deviation. Default: released code (1e-4).
@@ -32,4 +32,4 @@ class DivideByRewardStd:
     def __call__(self, advantage_B: Tensor, reward_B: Tensor, scored_B: Tensor) -> Tensor:
         one_B = torch.zeros_like(scored_B, dtype=torch.int64)
         std = segments.std(reward_B, one_B, 1, scored_B, ddof=0)
-        return advantage_B / (std[one_B] + self.eps)
+        return torch.where(scored_B, advantage_B / (std[one_B] + self.eps), 0)
