@@ -157,5 +157,12 @@ def test_links_and_named_files_exist(page: str) -> None:
     assert "TO BE FILLED" not in text
 
 
+def test_pictures_are_small_and_shown() -> None:
+    shown = "".join(read(page) for page in PAGES)
+    for path in (DOCS / "pictures").iterdir():
+        assert path.stat().st_size < 150_000, path.name
+        assert f"pictures/{path.name}" in shown
+
+
 def test_readme_is_short() -> None:
     assert len(read("README.md").splitlines()) < 250
