@@ -5,7 +5,7 @@
     python tools/draw_pictures.py compare --comparison FOLDER
 
 Needs chromium (on PATH, or named by CHROMIUM) and Pillow. The runs of the inspector's pictures are
-made here, in a minute; a comparison's page is one that `strop compare` has written (docs/COMPARE.md
+made here, in two minutes; a comparison's page is one that `strop compare` has written (docs/COMPARE.md
 has the command). The audit's picture is of the table in docs/AUDIT.md.
 """
 
@@ -52,7 +52,7 @@ SHOTS = {
         920,
     ),
     "inspect_turns": Shot(
-        ("gigpo", "data.task=corridor", "training.steps=5", "training.rollouts_every=5"),
+        ("gigpo", "data.task=corridor", "training.steps=20", "training.rollouts_every=5"),
         5,
         """document.querySelector("#shade").value = "advantage_T";
            document.querySelector("#shade").dispatchEvent(new Event("change")); await wait(200);
