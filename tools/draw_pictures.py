@@ -5,7 +5,7 @@
     python tools/draw_pictures.py compare --comparison FOLDER
 
 Needs chromium (on PATH, or named by CHROMIUM) and Pillow. The runs of the inspector's pictures are
-made here, in two minutes; a comparison's page is one that `strop compare` has written (docs/COMPARE.md
+made here, in two minutes; a comparison is one that `strop compare` has written (docs/COMPARE.md
 has the command). The audit's picture is of the table in docs/AUDIT.md.
 """
 
