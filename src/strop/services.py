@@ -64,6 +64,10 @@ class Texts(Protocol):
         """A prompt as the model sees it."""
         ...
 
+    def question(self, uid: int) -> str:
+        """A prompt's own text, or that of its last message."""
+        ...
+
     def reworded_ids(self, uid: int, words: str, answer: Sequence[int]) -> tuple[int, ...]:
         """Token ids of a prompt reworded with an answer to it; empty where it has no room."""
         ...

@@ -59,6 +59,9 @@ class FakeTexts:
     def prompt_text(self, uid: int) -> str:
         return self.decode(self.prompt_ids(uid))
 
+    def question(self, uid: int) -> str:
+        return self.prompt_text(uid)
+
     def reworded_ids(self, uid: int, words: str, answer: Sequence[int]) -> tuple[int, ...]:
         return (*self.prompt_ids(uid), *self.encode(words), *answer)
 

@@ -106,6 +106,11 @@ class RunTexts:
         prompt = self.prompt(uid).prompt
         return prompt if isinstance(prompt, str) else self.decode(self.prompt_ids(uid))
 
+    def question(self, uid: int) -> str:
+        """A prompt's own text, or that of its last message."""
+        prompt = self.prompt(uid).prompt
+        return prompt if isinstance(prompt, str) else str(prompt[-1]["content"])
+
     def reworded_ids(self, uid: int, words: str, answer: Sequence[int]) -> tuple[int, ...]:
         """Token ids of a prompt reworded with an answer to it; empty where it has no room."""
         said = self.decode(answer, special=False)
