@@ -12,6 +12,9 @@
     python benchmarks/strategy_beside_plain.py 'latr(r=(3, 5), eta=0.5, beta=0.0)' \\
         --plain 'grpo(num_rollouts=8)' --out runs/fork
 
+    # half of the answers stopped on their way: tokens until the same pass@1
+    python benchmarks/strategy_beside_plain.py 'arrol(L_detect=4)' --out runs/prune --every 5
+
 Trains both methods with the same seeds and options, in turn, so that a busy machine troubles both
 alike. The first steps are left out of times. Then prints both, and the ratio of METHOD to plain:
 
@@ -23,6 +26,7 @@ alike. The first steps are left out of times. Then prints both, and the ratio of
     distinct         different answers of a group
     at equal tokens  the same in as many answers as the thriftier method's tokens pay for
     pass@1           of the validation rows at the end
+    tokens to equal  drawn until pass@1 is as high as both methods get in that seed; give --every
 """
 
 import argparse
@@ -37,9 +41,10 @@ from pathlib import Path
 import pyarrow.parquet as pq
 
 WARM = 2  # steps
+SCORE = "eval/validation/pass@1"
 HEAD = (
     "drawn tokens", "rollout", "step", "tokens/s", "groups/s", "longest / mean", "distinct",
-    "at equal tokens", "pass@1",
+    "at equal tokens", "pass@1", "tokens to equal",
 )  # fmt: skip
 
 
@@ -49,8 +54,8 @@ def train(method: str, folder: Path, seed: int, options: argparse.Namespace) -> 
         return
     words = [
         "train", method, "--out", str(folder), "--quiet", f"training.steps={options.steps}",
-        f"seed={seed}", f"evaluation.every={options.steps}", "training.rollouts_every=1",
-        "training.save_every=0", "training.inspect=0", *options.words,
+        f"seed={seed}", f"evaluation.every={options.every or options.steps}",
+        "training.rollouts_every=1", "training.save_every=0", "training.inspect=0", *options.words,
     ]  # fmt: skip
     subprocess.run([sys.executable, "-m", "strop", *words], check=True)
 
@@ -95,8 +100,25 @@ def drawn(line: dict[str, float]) -> float:
     return kept - shared + line.get("rollout/tokens_thrown_away", 0.0)
 
 
-def numbers(folder: Path, tokens: dict[str, float], method: str) -> dict[str, float]:
-    """The columns of a run; tokens: drawn tokens of a group, by method."""
+def best_of(folder: Path) -> float:
+    """The highest pass@1 of a run."""
+    return max((line[SCORE] for line in lines_of(folder) if SCORE in line), default=math.nan)
+
+
+def tokens_to(folder: Path, score: float) -> float:
+    """Tokens drawn until the first validation with that pass@1."""
+    spent = 0.0
+    for line in lines_of(folder):
+        spent += drawn(line) if line["step"] else 0.0
+        if line.get(SCORE, -1.0) >= score:
+            return spent
+    return math.nan
+
+
+def numbers(
+    folder: Path, tokens: dict[str, float], method: str, reached: float
+) -> dict[str, float]:
+    """The columns of a run; tokens: of a group, by method; reached: pass@1 that both come to."""
     lines = lines_of(folder)
     steps = [line for line in lines if line["step"] > WARM]
     groups = groups_of(folder)
@@ -117,7 +139,8 @@ def numbers(folder: Path, tokens: dict[str, float], method: str) -> dict[str, fl
         "at equal tokens": statistics.mean(
             distinct_among(group, share * len(group)) for group in groups
         ),
-        "pass@1": lines[-1].get("eval/validation/pass@1", math.nan),
+        "pass@1": lines[-1].get(SCORE, math.nan),
+        "tokens to equal": tokens_to(folder, reached),
     }
 
 
@@ -140,6 +163,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=40)
+    parser.add_argument("--every", type=int, default=0, help="steps between validations")
     options, options.words = parser.parse_known_args()
     methods = {"plain": options.plain, "method": options.method}
     folders = {
@@ -149,7 +173,15 @@ def main() -> None:
         for name in sorted(methods, reverse=seed % 2 == 1):
             train(methods[name], folders[name][seed], seed, options)
     tokens = {name: tokens_of_a_group(folders[name]) for name in methods}
-    found = {name: [numbers(folder, tokens, name) for folder in folders[name]] for name in methods}
+    pairs = zip(*folders.values(), strict=True)
+    reached = [min(map(best_of, pair)) for pair in pairs]
+    found = {
+        name: [
+            numbers(folder, tokens, name, score)
+            for folder, score in zip(folders[name], reached, strict=True)
+        ]
+        for name in methods
+    }
     print(f"plain: {options.plain}; method: {options.method}; {' '.join(options.words)}")
     print(f"{options.seeds} seeds, {options.steps} steps; means, and the ratio of each seed")
     for column in HEAD:
