@@ -148,7 +148,7 @@ def read_table(text: str) -> dict[str, dict[str, float]]:
             break
         name, *cells = (cell.strip() for cell in line.strip("|").split("|"))
         values = [re.sub("±.*", "", cell) for cell in cells]
-        found[name.strip("`")] = {
+        found[name.replace("`", "")] = {
             key: float(value)
             for key, value in zip(head[1:], values, strict=True)
             if value not in ("", "-")
