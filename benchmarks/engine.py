@@ -26,7 +26,7 @@ import argparse
 import functools
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -140,7 +140,7 @@ def seconds(run: Callable[[], Any]) -> float:
     return time.process_time() - begun
 
 
-def taking_turns(variants: dict[str, Callable[[], Any]], repeats: int) -> dict[str, float]:
+def taking_turns(variants: Mapping[str, Callable[[], Any]], repeats: int) -> dict[str, float]:
     """Median processor seconds of each; every one is run once before."""
     found: dict[str, list[float]] = {name: [] for name in variants}
     for turn in range(repeats + 1):

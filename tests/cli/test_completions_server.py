@@ -45,6 +45,34 @@ def test_sample_prints_answers_of_the_server(strop: Strop, served):
     assert expected.count("\n") == 2
 
 
+def test_requests_that_fail_are_told_and_cost_no_other(strop: Strop, served):
+    """Of six prompts with two answers each the first one asked for fails."""
+    first = []
+
+    def instead(body):
+        seed = body.get("seed")  # what finds out about the server has none
+        if seed is not None and not first:
+            first.append(seed)
+        return (400, '{"error": "no such luck"}') if seed in first else None
+
+    served.instead = instead
+    engine = f"completions(url='{served.url}', num_parallel=1)"
+    words = ["eval", "tiny", "--prompts", "6", "--samples", "2", "--k", "1,2", "--json"]
+    found = strop(*words, "--engine", engine)
+    assert found.code == 0
+    assert (
+        "note: requests failed (1), their answers are left unscored; the first: the server at"
+        in found.err
+    )
+    assert "HTTP 400: no such luck" in found.err
+    assert json.loads(found.out)["num_unscored_prompts"] == 0
+    first.clear()
+    said = strop("sample", "tiny", "3,5,7:22=", "-n", "2", "--engine", engine)
+    assert said.code == 0
+    assert said.out.count("(failed: the server at") == 1
+    assert said.out.count("\n") == 2
+
+
 def test_training_is_refused_before_the_run_begins(lab: Lab, strop: Strop, served, tmp_path):
     words = lab.arguments("engine.kind=completions", f"engine.url={served.url}")
     found = strop("train", *words, "--out", tmp_path / "run")

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -83,10 +84,20 @@ def evaluate(
         evaluated = _evaluate(subject, split, max_prompts, num_samples, ks, seed)
     if not evaluated.estimates:
         raise UserError(evaluated.why_empty)
+    _tell_failures(subject.services.sampling.failures)
     if as_json:
         print(json.dumps(flat(evaluated.estimates), indent=2))
         return
     _show(evaluated, f"{source} on {subject.services.task.name} {split}", num_samples)
+
+
+def _tell_failures(failures: Sequence[str]) -> None:
+    if failures:
+        print(
+            f"note: requests failed ({len(failures)}), their answers are left unscored; the first: "
+            f"{failures[0]}",
+            file=sys.stderr,
+        )
 
 
 def _evaluate(

@@ -49,8 +49,8 @@ def sample(
         prompts = [prompt] if prompt is not None else iter(lambda: _ask(console), None)
         for text in prompts:
             for answer, logp, ended in subject.answer(text or "", num_samples, seed):
-                cut = "" if ended == "stop" else "  (cut off)"
-                console.print(f"{logp:8.3f}  {answer}{cut}", markup=False)
+                told = {"stop": "", "length": "  (cut off)"}.get(ended, f"  ({ended})")
+                console.print(f"{logp:8.3f}  {answer}{told}", markup=False)
 
 
 def _ask(console: Console) -> str | None:
