@@ -164,7 +164,7 @@ def test_page_of_a_recipe(name):
     page = json.loads(say("recipes", name, "--json"))
     assert page["equation"]
     assert page["differs_from_parent"]
-    assert page["stages"]["sampling"] != []
+    assert any(parts for stage, parts in page["stages"].items() if stage.startswith("sampling"))
     text = whole("recipes", name)
     assert f"Family: {page['family']}. In short: {page['in_short']}." in text
     assert page["choose_it_when"] in " ".join(text.split())
