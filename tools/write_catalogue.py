@@ -229,11 +229,14 @@ def _section(entry: Entry, composed: dict[str, Method], parent: str) -> str:
         if texts
     ]
     reads = ", ".join(f"`{name}`" for name in sorted(algorithm.reads() - SIZES.keys()))
+    needed = entry.line("Model")
+    status = f"Status: {entry.line('Status')}."
+    model = f" Trained on `{needed}` where no model is given." if needed else ""
     return "\n".join(
         [
             f"## {entry.name}\n",
             f"{entry.summary} arXiv [{entry.arxiv}](https://arxiv.org/abs/{entry.arxiv}). "
-            f"Code: {entry.line('Code')}. Parent: {parent}. Status: {entry.line('Status')}.\n",
+            f"Code: {entry.line('Code')}. Parent: {parent}. {status}{model}\n",
             f"- Choose it when {entry.line('Choose it when')}.",
             f"- Equation: `{entry.line('Equation')}`",
             f"- Differs from the parent: {entry.line('Differs from the parent')}.",

@@ -21,6 +21,7 @@ RECIPE_LINES = {
     "equation": "Equation",
     "differs_from_parent": "Differs from the parent",
     "differs_from_paper": "Differs from the paper",
+    "model": "Model",
     "try": "Try",
 }
 STATUSES = ("exact", "partial", "abstract")

@@ -63,7 +63,7 @@ def recipe(page: dict[str, Any]) -> None:
     console.print(f"{page['name']}: {page['title']}", style="bold")
     if page["arxiv"]:
         console.print(f"arXiv {page['arxiv']}{where} (https://arxiv.org/abs/{page['arxiv']})")
-    for keys in (("code", "parent", "status"), ("family", "in_short")):
+    for keys in (("code", "parent", "status"), ("family", "in_short", "model")):
         said = [f"{key.replace('_', ' ').capitalize()}: {page[key]}." for key in keys if page[key]]
         if said:
             console.print(" ".join(said))

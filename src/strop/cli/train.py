@@ -127,7 +127,7 @@ def settings_of(arguments: list[str], options: dict[str, Any], file: Path | None
     if len(recipes) > 1:
         raise UserError(f"one recipe at a time, got {' and '.join(recipes)}")
     raw = config.load(file).model_dump(exclude_unset=True) if file else {}
-    given = options.get("model", {}).get("name") or raw.get("model", {}).get("name", "")
+    given = _model_given(assignments, options, raw)
     needed = "" if given else model_of(recipes[0] if recipes else raw.get("recipe", ""))
     merged = config.defaults(given or needed or "tiny")
     if needed:
@@ -149,6 +149,15 @@ def settings_of(arguments: list[str], options: dict[str, Any], file: Path | None
             )
         merged["recipe"] = recipes[0]
     return config.make(config.override(merged, assignments))
+
+
+def _model_given(assignments: list[str], *sources: dict[str, Any]) -> str:
+    """The model that is asked for: its settings to begin with are those of no other."""
+    for text in reversed(assignments):
+        if (found := re.match(r"model\.name\s*=\s*(.+)", text)) is not None:
+            return found.group(1).strip("\"'")
+    names = [source.get("model", {}).get("name", "") for source in sources]
+    return next(filter(None, names), "")
 
 
 def free_folder(recipe: str) -> Path:

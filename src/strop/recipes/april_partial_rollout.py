@@ -29,7 +29,7 @@ def april_partial_rollout(
 
     arXiv 2509.18521. Code: RLsys-Foundation/APRIL. Parent: grpo. Status: exact.
 
-    Family: staleness.
+    Family: staleness. Model: tiny-worked.
     In short: slow answers end in later steps.
     Choose it when: a few long answers hold up every step while the engine stands nearly idle, and
     answers drawn by the weights of several steps are acceptable.

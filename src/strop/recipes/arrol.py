@@ -29,7 +29,7 @@ def arrol(
 
     arXiv 2603.24840. Code: Hsu1023/ARRoL (not readable). Parent: grpo. Status: partial.
 
-    Family: draws.
+    Family: draws. Model: tiny-worked.
     In short: half the answers end half-way.
     Choose it when: answers are long, their beginnings tell how they will end, and the time of a
     step is spent on drawing and training on more answers than it needs.

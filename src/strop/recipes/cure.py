@@ -25,7 +25,7 @@ def cure(
 
     arXiv 2508.11016. Code: bytedance/CURE. Parent: dapo. Status: exact.
 
-    Family: draws.
+    Family: draws. Model: tiny-worked.
     In short: branches at critical tokens first.
     Choose it when: entropy falls early and answers of a group are too alike; you can afford a
     forward pass of the first answers, and go on with plain ones when entropy has been saved.

@@ -29,7 +29,7 @@ def ettrl_etmr(
     arXiv 2508.11356 (entropy-fork tree majority rollout). Code: none found. Parent: grpo.
     Status: partial.
 
-    Family: rewards.
+    Family: rewards. Model: tiny-worked.
     In short: a forked tree's answers vote.
     Choose it when: there are prompts without labels, many votes are wanted, and answers are long
     enough that sharing their beginnings saves much of the sampling.

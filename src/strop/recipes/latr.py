@@ -44,7 +44,7 @@ def latr(
 
     arXiv 2510.24302. Code: starreeze/latr. Parent: grpo. Status: exact.
 
-    Family: draws.
+    Family: draws. Model: tiny-worked.
     In short: answers fork at close calls.
     Choose it when: sampled answers of a prompt hardly differ, so that groups have one outcome, and
     early training can do with answers that are not quite the policy's.

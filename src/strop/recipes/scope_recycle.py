@@ -32,7 +32,7 @@ def scope_recycle(
 
     arXiv 2602.24110. Code: none. Parent: grpo. Status: abstract.
 
-    Family: demonstrations.
+    Family: demonstrations. Model: tiny-worked.
     In short: a failed answer's right beginning.
     Choose it when: most groups fail as a whole, answers have steps that can be checked one by one,
     and a wrong answer is usually right for a while.
