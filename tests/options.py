@@ -13,7 +13,11 @@ def known_options() -> set[str]:
     found = set(config.settings()) | {f"stages.{name}" for name in stages}
     for entry in catalogue.recipes():
         for path in notation.recipe(entry.name).paths():
-            stage, *_, field = re.sub(r"^phases\.\w+\.", "", path).split(".")
+            inside = re.sub(r"^phases\.\w+\.", "", path)
+            found.add(path)
+            if "." not in inside:  # when a phase is over
+                continue
+            stage, *_, field = inside.split(".")
             short = "loss" if stage == "terms" else stage
-            found |= {path, f"{stage}.{field}", f"{short}.{field}"}
+            found |= {f"{stage}.{field}", f"{short}.{field}"}
     return found

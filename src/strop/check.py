@@ -6,6 +6,7 @@ reads, a stage that ends without what the next one needs, and facts that contrad
 Each in one line: the stage, the part, and what to do.
 """
 
+import math
 from collections.abc import Sequence
 
 from strop import catalogue, columns
@@ -49,6 +50,9 @@ CONTRADICTIONS = (
     ),
 )
 
+# More rollouts in a step are a slip, and would fill the memory before the first token.
+MOST_ROLLOUTS = 2**20
+
 
 def check(algorithm: Algorithm, given: frozenset[str] = frozenset()) -> None:
     """Raise UserError for the first thing about the algorithm that cannot be meant.
@@ -70,6 +74,7 @@ def check(algorithm: Algorithm, given: frozenset[str] = frozenset()) -> None:
     columns.of(placed)  # raises where two declare a name differently
     _check_tracked(placed)
     _check_facts(placed)
+    _check_size(algorithm)
     _check_knobs(algorithm)
     _check_reads(algorithm, placed, given)
     _check_read_later(placed)
@@ -287,6 +292,17 @@ def _check_facts(placed: Sequence[Placed]) -> None:
     for one, other, why in CONTRADICTIONS:
         if one in stated and other in stated:
             raise UserError(f"{stated[one]} and {stated[other]} do not go together: {why}")
+
+
+def _check_size(algorithm: Algorithm) -> None:
+    """Of all options together: one after another they may pass through sizes that nobody meant."""
+    for use in algorithm.sampling:
+        sizes = [getattr(use.part, name, 1) for name in ("num_prompts", "num_rollouts")]
+        if all(isinstance(size, int) for size in sizes) and math.prod(sizes) > MOST_ROLLOUTS:
+            raise UserError(
+                f"{use.label}.num_prompts * num_rollouts is {sizes[0]} * {sizes[1]}: a step has at "
+                f"most {MOST_ROLLOUTS} rollouts"
+            )
 
 
 def _check_knobs(algorithm: Algorithm) -> None:

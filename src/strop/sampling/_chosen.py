@@ -1,6 +1,5 @@
 """What the parts share that choose a step's prompts by a number of each."""
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -8,22 +7,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from strop.errors import UserError
-from strop.part import Draw, name_of, require
-
-MOST = 2**20  # rollouts of a step; more is a slip, and would fill the memory before the first token
+from strop.part import Draw, require
 
 
 def check_size(part: Any) -> None:
-    """Raise UserError unless num_prompts prompts of num_rollouts rollouts are a step."""
+    """Raise UserError unless there are prompts and rollouts."""
     for name in ("num_prompts", "num_rollouts"):
         require(part, name, low=1)
-    sizes = part.num_prompts, part.num_rollouts
-    if all(isinstance(size, int) for size in sizes) and math.prod(sizes) > MOST:
-        raise UserError(
-            f"{name_of(part)}.num_prompts * num_rollouts is {sizes[0]} * {sizes[1]}: a step has at "
-            f"most {MOST} rollouts"
-        )
 
 
 @dataclass(frozen=True)
