@@ -20,7 +20,14 @@ def test_train_resume_and_what_is_made_of_the_run(strop, tmp_path):
     said = strop("train", "until(1, cure(min_letters=1)) | dapo", *SHORT, "training.steps=2")
     assert said.code == 2
     assert "cure has phases of its own" in said.err
-    words = ("cure(min_letters=1)", *SHORT, "phases.explore.until=1", "training.steps=2")
+    words = (
+        "cure(min_letters=1)",
+        "--model",
+        "tiny",
+        *SHORT,
+        "phases.explore.until=1",
+        "training.steps=2",
+    )
     said = strop("train", *words, "--out", folder)
     assert said.code == 0, said.err
     assert "cure(min_letters=1) (phases explore, sharpen) on countdown" in said.out
