@@ -32,7 +32,7 @@ class PreferredPairs:
     ) -> "PreferredPairs":  # fmt: skip
         """The pairs of rollouts that are scored and have a preference."""
         feature_BM, preference_B = feature_BM.double().cpu(), preference_B.double().cpu()
-        group_B, known_B = group_B.cpu(), (scored_B & ~preference_B.isnan()).cpu()
+        group_B, known_B = group_B.cpu(), scored_B.cpu() & ~preference_B.isnan()
         worth_B, liked_B = feature_BM @ weights.cpu(), preference_B.nan_to_num()
         both = known_B[:, None] & known_B[None] & (group_B[:, None] == group_B[None])
         both = both & ~torch.eye(len(group_B), dtype=torch.bool)

@@ -217,7 +217,7 @@ def _world(
     training, task = config.training, services.task
     policy = Policy(
         loaded.model,
-        token_budget=training.token_budget,
+        token_budget=training.tokens_on(loaded.model.device.type),
         max_grad_norm=training.max_grad_norm,
     )
     if loaded.model.dtype == torch.float16:

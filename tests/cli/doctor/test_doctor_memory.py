@@ -85,7 +85,7 @@ def estimated(
 ) -> tuple[Shape, dict[str, int], dict[str, int]]:
     """Shape, counts and pieces of a run."""
     shape = Shape.of(settings, *model_shape(settings))
-    count = memory.counts(settings, shape, prompt, answer)
+    count = memory.counts(settings, shape, prompt, answer, "cpu")
     return shape, count, memory.estimate(settings, shape, count, "cpu")
 
 

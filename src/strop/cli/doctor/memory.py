@@ -119,7 +119,9 @@ def trained(settings: Any, model: Any) -> int:
     )
 
 
-def counts(settings: Any, shape: Shape, prompt_tokens: int, episode_tokens: int) -> dict[str, int]:
+def counts(
+    settings: Any, shape: Shape, prompt_tokens: int, episode_tokens: int, device: str
+) -> dict[str, int]:
     """The numbers of a run that the formulas take, by `COUNTS`."""
     from strop.training.models import DTYPES
 
@@ -128,7 +130,7 @@ def counts(settings: Any, shape: Shape, prompt_tokens: int, episode_tokens: int)
     longest = prompt_tokens + episode_tokens
     rollouts = max(map(_rollouts, algorithms))
     answers = max(rollouts, _validated(settings)) or training.num_slots
-    tokens = max(training.token_budget, longest)
+    tokens = max(training.tokens_on(device), longest)
     return {
         "b": b,
         "o": max(4, b),

@@ -37,8 +37,8 @@ def examine(
 
     model, config = shape(settings)
     sizes = memory.Shape.of(settings, model, config)
-    count = memory.counts(settings, sizes, prompt_tokens, episode_tokens)
     device = setup.device_of(settings.model.device)
+    count = memory.counts(settings, sizes, prompt_tokens, episode_tokens, device)
     parts = memory.estimate(settings, sizes, count, device)
     generating, updating = memory.peaks(parts, device)
     room, peak = memory_gib(device), max(generating, updating) / GIB
