@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from fakes.services import FakeServices
 from torch import Tensor
 
 from strop import kernel
@@ -148,6 +149,7 @@ def flat_batch(
 
 def run(part: Any, batch: Batch, **special: Any) -> Result:
     """The part called with the batch's columns."""
+    special.setdefault("services", FakeServices())
     return parts.call(Use(part), batch, **special)
 
 

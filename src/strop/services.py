@@ -18,7 +18,10 @@ if TYPE_CHECKING:
     from strop.tasks.tool_calls import Call
 
 # Parameters of a part's call that a service is given for.
-NAMES = frozenset({"texts", "grading", "sampling", "scoring", "log", "episodes"})
+NAMES = frozenset({"texts", "grading", "sampling", "scoring", "log", "episodes", "stores"})
+
+# The column [B] int, of what a part's state keeps under "columns", with the numbers of its files.
+FILE = "stored_file_B"
 
 
 class Graded(NamedTuple):
@@ -230,6 +233,22 @@ class Episodes(Protocol):
         ...
 
 
+class Stores(Protocol):
+    """Columns of tokens that are kept over steps, on the disk where the run has a folder.
+
+    A file stays as long as a part's state, of now or of a checkpoint that is kept, has its number
+    in the column `FILE`.
+    """
+
+    def put(self, step: int, columns: Mapping[str, Tensor]) -> int:
+        """Write a file; its number."""
+        ...
+
+    def get(self, number: int) -> Mapping[str, Tensor]:
+        """The columns of a file. Raises UserError where it is not as it was written."""
+        ...
+
+
 class Services(Protocol):
     """All of them, under the names by which parts ask for them."""
 
@@ -245,3 +264,5 @@ class Services(Protocol):
     def log(self) -> Log: ...
     @property
     def episodes(self) -> Episodes: ...
+    @property
+    def stores(self) -> Stores: ...

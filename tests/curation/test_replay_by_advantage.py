@@ -3,11 +3,11 @@ import io
 import pytest
 import torch
 from builders import flat_batch, run
+from fakes.services import SHELF
 from ragged import ragged_batch
 
 from strop.curation.replay_by_advantage import ReplayByAdvantage
 from strop.errors import UserError
-from strop.part import Use, call
 
 
 def batch_of(step, advantages, scored=None):
@@ -159,8 +159,9 @@ def test_bad_options_and_changed_columns_are_refused():
     for name in ("share", "capacity", "exponent", "floor"):
         with pytest.raises(UserError, match=name):
             ReplayByAdvantage(**{name: -1})
-    part = ReplayByAdvantage()
+    part = ReplayByAdvantage(share=4.0, capacity=20)
     _, state = steps(part, [ragged(1)])
-    state["columns"].pop("entropy_T")
+    (number,) = state["columns"]["stored_file_B"].unique().tolist()
+    SHELF.files[number].pop("entropy_T")
     with pytest.raises(UserError, match="differ in entropy_T"):
-        call(Use(part), ragged(2), state=state, rng=torch.Generator())
+        run(part, ragged(2), state=state, rng=torch.Generator())

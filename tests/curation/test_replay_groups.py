@@ -1,6 +1,7 @@
 import pytest
 import torch
 from builders import flat_batch, run
+from fakes.services import SHELF
 
 from strop.curation.replay_groups import ReplayGroups
 from strop.errors import UserError
@@ -82,6 +83,7 @@ def test_unscored_rollouts_are_not_stored():
     part = ReplayGroups(after=0)
     batch = batch_of(1, {1: [1, 0, 0]}).set(scored_B=torch.tensor([True, True, False]))
     state = run(part, batch, rng=torch.Generator(), state=part.init()).state
-    assert state["columns"]["id_T"].tolist() == [100, 101]
+    (number,) = state["columns"]["stored_file_B"].unique().tolist()
+    assert SHELF.files[number]["id_T"].tolist() == [100, 101]
     nobody = batch.set(scored_B=torch.zeros(3, dtype=torch.bool))
     assert run(part, nobody, rng=torch.Generator(), state=state).state["columns"] is not None

@@ -3,11 +3,12 @@ from collections import Counter
 
 import pytest
 import torch
+from builders import run
+from fakes.services import SHELF
 from ragged import ragged_batch
 
 from strop.curation.replay_rollouts import ReplayRollouts
 from strop.errors import UserError
-from strop.part import Use, call
 
 
 def steps(part, num, seed=0, state=None, first=1):
@@ -22,7 +23,7 @@ def steps(part, num, seed=0, state=None, first=1):
             version_T=torch.full_like(batch["turn_T"], step - 1),
         )  # fmt: skip
         rng = torch.Generator().manual_seed(step)
-        result = call(Use(part), batch, state=state, rng=rng)
+        result = run(part, batch, state=state, rng=rng)
         assert not result.value.keep_B.any()
         state = result.state
         drawn = batch.keep(result.value.keep_B).join(result.value.add)
@@ -96,7 +97,7 @@ def test_unscored_rollouts_are_not_stored():
     scored_B = torch.tensor([True, False, True, False])
     part = ReplayRollouts()
     rng = torch.Generator().manual_seed(0)
-    result = call(Use(part), batch.set(scored_B=scored_B), state=part.init(), rng=rng)
+    result = run(part, batch.set(scored_B=scored_B), state=part.init(), rng=rng)
     assert uids(result.value.add) == [0, 2]
 
 
@@ -117,8 +118,13 @@ def test_goes_on_from_a_saved_store():
 def test_columns_must_stay_the_same():
     part = ReplayRollouts()
     _, state = steps(part, 1)
-    state["columns"].pop("entropy_T")
+    stored = state["columns"]
+    (number,) = stored["stored_file_B"].unique().tolist()
+    SHELF.files[number].pop("entropy_T")
     with pytest.raises(UserError, match="differ in entropy_T"):
+        steps(part, 1, state=state, first=2)
+    stored.pop("truncated_B")
+    with pytest.raises(UserError, match="differ in truncated_B"):
         steps(part, 1, state=state, first=2)
 
 
@@ -126,6 +132,6 @@ def test_nothing_to_store_and_nothing_to_draw():
     batch = ragged_batch(2)
     part = ReplayRollouts()
     nobody = batch.keep(batch["index_B"] < 0)
-    result = call(Use(part), nobody, state=part.init(), rng=torch.Generator())
+    result = run(part, nobody, state=part.init(), rng=torch.Generator())
     assert result.value.add.size("B") == 0
     assert result.metrics["replay/age_mean"] == 0

@@ -217,6 +217,25 @@ class FakeEpisodes:
         return [read_call(each) for each in given]
 
 
+class FakeStores:
+    """Files in memory, for as long as the object lives."""
+
+    def __init__(self) -> None:
+        self.files: dict[int, dict[str, Tensor]] = {}
+
+    def put(self, step: int, columns: Mapping[str, Tensor]) -> int:
+        number = (step << 32) | (len(self.files) + 1)
+        self.files[number] = {name: column.clone() for name, column in columns.items()}
+        return number
+
+    def get(self, number: int) -> dict[str, Tensor]:
+        return self.files[number]
+
+
+# What parts put away in one call of a test, another one of the same process finds.
+SHELF = FakeStores()
+
+
 @dataclass
 class FakeServices:
     """All of them, each as empty as it may be."""
@@ -227,6 +246,7 @@ class FakeServices:
     scoring: Any = field(default_factory=FakeScoring)
     log: Any = field(default_factory=FakeLog)
     episodes: Any = field(default_factory=FakeEpisodes)
+    stores: Any = SHELF
 
 
 def strategy_of(

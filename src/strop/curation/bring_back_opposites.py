@@ -8,10 +8,10 @@ from torch import Tensor
 
 from strop import segments
 from strop.batch import Batch
-from strop.curation._store import as_rows, columns_of, dated, in_groups, joined, opened
+from strop.curation._store import as_rows, columns_of, fetched, in_groups, joined, opened, put_away
 from strop.errors import UserError
 from strop.part import Curated, Draw, Result, require
-from strop.services import Texts
+from strop.services import Stores, Texts
 
 RETRY = 1 << 19  # added to the draw's number: the group was shown a wrong answer
 
@@ -30,7 +30,7 @@ class BringBackOpposites:
     replay/stored, /drawn, /age_mean; retry/groups, /too_long (no room for the words).
 
     Reads: batch, outcome_B [B] float, group_B [B] int, scored_B [B] bool; texts,
-    rng, state.   Writes: rows to add, draws to roll out first.
+    stores, rng, state.   Writes: rows to add, draws to roll out first.
     Source: arXiv 2601.19620, algorithm 1.
     Differs from the source: every number and the words are ours, they are not stated there.
     Nearest part: replay_rollouts, whose store it shares; there what comes back is a group apart.
@@ -61,7 +61,7 @@ class BringBackOpposites:
 
     def __call__(
         self, batch: Batch, outcome_B: Tensor, group_B: Tensor, scored_B: Tensor, texts: Texts,
-        rng: torch.Generator, state: dict[str, Any],
+        stores: Stores, rng: torch.Generator, state: dict[str, Any],
     ) -> Result:  # fmt: skip
         if self.retry_below > 0 and "valid_K" in batch:
             raise UserError(
@@ -71,14 +71,15 @@ class BringBackOpposites:
         everything_B, stored = torch.ones_like(scored_B), state["columns"]
         store = opened(stored, batch) if stored else None
         if store is not None and not state["asked"]:
-            draws, too_long = self._retries(batch, store, texts, rng)
+            draws, too_long = self._retries(batch, store, texts, stores, rng)
             state = {**state, "asked": True, "too_long": too_long}
             if draws:
                 return Result(Curated(everything_B, "uniform_group", ask=draws), state)
         plain_P = batch["draw_P"] < RETRY
-        found = None if store is None else self._opposites(batch, store, plain_P, rng)
+        found = None if store is None else self._opposites(batch, store, plain_P, stores, rng)
         add, age_B = found or (None, torch.zeros(1))
-        new = dated(batch.keep(scored_B & plain_P[group_B]), int(batch["step"]))
+        step = int(batch["step"])
+        new = put_away(batch.keep(scored_B & plain_P[group_B]), step, stores)
         kept = self._newest(joined(stored, new))
         metrics = {
             "replay/stored": float(kept.size("B")),
@@ -87,11 +88,11 @@ class BringBackOpposites:
             "retry/groups": float((~plain_P).sum()),
             "retry/too_long": float(state["too_long"]),
         }
-        state = {"columns": columns_of(kept), "asked": False, "too_long": 0}
+        state = {"columns": columns_of(kept, step, stores), "asked": False, "too_long": 0}
         return Result(Curated(everything_B, "uniform_group", add=add), state, metrics)
 
     def _opposites(
-        self, batch: Batch, store: Batch, plain_P: Tensor, rng: torch.Generator
+        self, batch: Batch, store: Batch, plain_P: Tensor, stores: Stores, rng: torch.Generator
     ) -> tuple[Batch, Tensor] | None:
         """Stored rollouts for the uniform groups, as members of these, and their ages [N]."""
         num, group_B, scored_B = batch.size("P"), batch["group_B"], batch["scored_B"]
@@ -109,16 +110,17 @@ class BringBackOpposites:
         if not rows:
             return None
         drawn = store.take(torch.tensor(rows))
-        age_B = (int(batch["step"]) - drawn["made_at_B"]).double()
-        return in_groups(as_rows(drawn, batch, int(batch["step"])), batch, groups), age_B
+        step = int(batch["step"])
+        age_B = (step - drawn["made_at_B"]).double()
+        return in_groups(as_rows(drawn, batch, step, stores), batch, groups), age_B
 
     def _retries(
-        self, batch: Batch, store: Batch, texts: Texts, rng: torch.Generator
+        self, batch: Batch, store: Batch, texts: Texts, stores: Stores, rng: torch.Generator
     ) -> tuple[tuple[Draw, ...], int]:
         """One more draw of each prompt whose history is bad, and how many had no room for it."""
         size_P = segments.count(batch["group_B"], batch.size("P")).tolist()
         uid_B, wrong_B = _uids(store), store["outcome_B"] < self.success
-        answers, draws, too_long = texts.completion_ids(store), [], 0
+        draws, too_long = [], 0
         numbers = (batch["uid_P"].tolist(), batch["draw_P"].tolist(), size_P)
         for uid, draw, size in zip(*numbers, strict=True):
             own_B = uid_B == uid
@@ -126,8 +128,9 @@ class BringBackOpposites:
             history = store["outcome_B"][own_B].double().mean() if len(wrong) else self.retry_below
             if not history < self.retry_below:
                 continue
-            row = int(wrong[torch.randint(len(wrong), (), generator=rng)])
-            ids = texts.reworded_ids(uid, self.words, answers[row])
+            row = wrong[torch.randint(len(wrong), (1,), generator=rng)]
+            (answer,) = texts.completion_ids(fetched(store.take(row), stores))
+            ids = texts.reworded_ids(uid, self.words, answer)
             too_long += not ids
             draws += [Draw(uid, size, {"prompt_ids": ids}, draw + RETRY)] if ids else []
         return tuple(draws), too_long

@@ -7,8 +7,9 @@ import torch
 from torch import Tensor
 
 from strop.batch import Batch
-from strop.curation._store import as_rows, columns_of, dated, joined
+from strop.curation._store import as_rows, columns_of, joined, put_away
 from strop.part import Curated, Result, require
+from strop.services import Stores
 
 
 @dataclass(frozen=True)
@@ -25,8 +26,8 @@ class ReplayByAdvantage:
     logp_sampler_T. Metrics: replay/stored, /drawn (from the store), /age_mean, /effective
     (effective / scored rollouts of this step).
 
-    Reads: batch, made_advantage_B [B] float (A), scored_B [B] bool; rng.   Writes: rows to add in
-    place of all.
+    Reads: batch, made_advantage_B [B] float (A), scored_B [B] bool; stores, rng.   Writes: rows to
+    add in place of all.
     Source: code only: TIGER-AI-Lab/VL-Rethinker (replay_buffer.py), which arXiv 2504.16656 cites.
     Differs from the source: draws from all effective rows; there from a random `wanted` of them.
     Nearest part: replay_rollouts, which draws at random and keeps all new ones.
@@ -53,12 +54,12 @@ class ReplayByAdvantage:
         return {"columns": {}}
 
     def __call__(
-        self, batch: Batch, made_advantage_B: Tensor, scored_B: Tensor, state: dict[str, Any],
-        rng: torch.Generator,
+        self, batch: Batch, made_advantage_B: Tensor, scored_B: Tensor, stores: Stores,
+        state: dict[str, Any], rng: torch.Generator,
     ) -> Result:  # fmt: skip
         step, num_scored = int(batch["step"]), int(scored_B.sum())
         wanted = int(self.share * num_scored + 1e-9)
-        new = dated(batch.keep(scored_B & (made_advantage_B != 0)), step)
+        new = put_away(batch.keep(scored_B & (made_advantage_B != 0)), step, stores)
         store = joined(state["columns"], new)
         first = max(0, store.size("B") - (self.capacity or wanted))
         store = store.take(torch.arange(first, store.size("B")))
@@ -71,9 +72,9 @@ class ReplayByAdvantage:
             "replay/age_mean": float(age_B.sum() / max(again.size("B"), 1)),
             "replay/effective": new.size("B") / max(num_scored, 1),
         }
-        rows = as_rows(now.join(again), batch, step)
+        rows = as_rows(now.join(again), batch, step, stores)
         nobody = Curated(torch.zeros_like(scored_B), "drawn_by_advantage", add=rows)
-        return Result(nobody, {"columns": columns_of(store)}, metrics)
+        return Result(nobody, {"columns": columns_of(store, step, stores)}, metrics)
 
     def _refill(self, store: Batch, missing: int, rng: torch.Generator) -> Tensor:
         """Rows of the store that fill up an update: all of them, again and again, then a draw."""

@@ -8,8 +8,9 @@ from torch import Tensor
 
 from strop import segments
 from strop.batch import Batch
-from strop.curation._store import as_rows, columns_of, dated, joined, opened
+from strop.curation._store import as_rows, columns_of, joined, opened, put_away
 from strop.part import Curated, Result, require
+from strop.services import Stores
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,7 @@ class ReplayGroups:
     version_T stay those of the policy that drew them. Metrics: replay/stored, /drawn (rollouts),
     /age_mean (steps, of those drawn), /share (replayed groups / groups).
 
-    Reads: batch, scored_B [B] bool; rng, state.   Writes: rows to add.
+    Reads: batch, scored_B [B] bool; stores, rng, state.   Writes: rows to add.
     Source: arXiv 2506.05316; code ASTRAL-Group/data-efficient-llm-rl.
     Differs from the source: no; its code stores the fresh groups twice, which changes nothing.
     Nearest part: replay_rollouts, which draws single rollouts, the fresh ones among them.
@@ -50,8 +51,9 @@ class ReplayGroups:
         return {"columns": {}, "steps": 0}
 
     def __call__(
-        self, batch: Batch, scored_B: Tensor, state: dict[str, Any], rng: torch.Generator
-    ) -> Result:
+        self, batch: Batch, scored_B: Tensor, stores: Stores, state: dict[str, Any],
+        rng: torch.Generator,
+    ) -> Result:  # fmt: skip
         step, fresh, filling = int(batch["step"]), batch.size("P"), state["steps"] < self.after
         stored, add, age = state["columns"], None, 0.0
         wanted = 0 if filling else round((1 - self.share) / self.share * fresh)
@@ -59,11 +61,13 @@ class ReplayGroups:
             drawn = self._drawn(opened(stored, batch), wanted, rng)
             if drawn.size("B"):
                 age = float((step - drawn["made_at_B"]).double().mean())
-                add = as_rows(drawn, batch, step)
+                add = as_rows(drawn, batch, step, stores)
         columns = stored
         if self.share < 1:
             room = self.capacity or (fresh if filling else round(fresh / self.share))
-            columns = self._stored(stored, dated(batch.keep(scored_B), step), room)
+            new = put_away(batch.keep(scored_B), step, stores)
+            left = self._stored(stored, new, room)
+            columns = columns_of(left, step, stores) if left is not None else stored
         replayed = add.size("P") if add is not None else 0
         metrics = {
             "replay/stored": float(columns["group_B"].shape[0]) if columns else 0.0,
@@ -85,16 +89,13 @@ class ReplayGroups:
         rows = rows[torch.randperm(len(rows), generator=rng)[:wanted]]
         return store.keep(torch.isin(store["group_B"], rows))
 
-    def _stored(self, stored: dict[str, Tensor], new: Batch, room: int) -> dict[str, Tensor]:
-        """The columns of the store after the step."""
+    def _stored(self, stored: dict[str, Tensor], new: Batch, room: int) -> Batch | None:
+        """The store after the step; None: as it was."""
         if not new.size("B"):
-            return stored
+            return None
         kept = max(room - new.size("P"), 0)
         if stored:
             old = opened(stored, new)
-            first = old.size("P") - kept
-            old = old.keep(old["group_B"] >= first)
-            new = joined(columns_of(old), new) if old.size("B") else new
-        if new.size("P") > room:
-            new = new.keep(new["group_B"] >= new.size("P") - room)
-        return columns_of(new)
+            old = old.keep(old["group_B"] >= old.size("P") - kept)
+            new = joined(old.columns, new) if old.size("B") else new
+        return new.keep(new["group_B"] >= new.size("P") - room)

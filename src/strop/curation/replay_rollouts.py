@@ -8,8 +8,9 @@ from torch import Tensor
 
 from strop import segments
 from strop.batch import Batch
-from strop.curation._store import as_rows, columns_of, dated, joined
+from strop.curation._store import as_rows, columns_of, joined, put_away
 from strop.part import Curated, Result, require
+from strop.services import Stores
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,7 @@ class ReplayRollouts:
     version_T stay those of the policy that drew them. Metrics: replay/stored (rollouts in the store
     after the step), /drawn, /aged_out, /age_mean (steps, of those drawn).
 
-    Reads: batch, scored_B [B] bool; rng.   Writes: rows to add in place of all.
+    Reads: batch, scored_B [B] bool; stores, rng.   Writes: rows to add in place of all.
     Source: arXiv 2402.19446 (all stay); arXiv 2505.23564, code only: AIFrameResearch/SPO
     (keep_drawn off, per_prompt, max_age).
     Differs from the source: 2402.19446 draws with replacement.
@@ -52,10 +53,12 @@ class ReplayRollouts:
         return {"columns": {}}
 
     def __call__(
-        self, batch: Batch, scored_B: Tensor, state: dict[str, Any], rng: torch.Generator
-    ) -> Result:
+        self, batch: Batch, scored_B: Tensor, stores: Stores, state: dict[str, Any],
+        rng: torch.Generator,
+    ) -> Result:  # fmt: skip
         step, nobody_B = int(batch["step"]), torch.zeros_like(scored_B)
-        store = joined(state["columns"], dated(batch.keep(scored_B), step))
+        new = put_away(batch.keep(scored_B), step, stores)
+        store = joined(state["columns"], new)
         young_B = store["made_at_B"] > step - self.max_age
         aged_out = int((~young_B).sum()) if self.max_age else 0
         store = store.keep(young_B) if aged_out else store
@@ -72,10 +75,9 @@ class ReplayRollouts:
             "replay/aged_out": float(aged_out),
             "replay/age_mean": float(age_B.sum() / max(drawn.size("B"), 1)),
         }
-        rows = as_rows(drawn, batch, step)
-        return Result(
-            Curated(nobody_B, "into_store", add=rows), {"columns": columns_of(left)}, metrics
-        )
+        rows = as_rows(drawn, batch, step, stores)
+        kept = {"columns": columns_of(left, step, stores)}
+        return Result(Curated(nobody_B, "into_store", add=rows), kept, metrics)
 
     def _newest(self, store: Batch) -> Batch:
         """The newest rollouts that fit."""

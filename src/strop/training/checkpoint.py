@@ -5,6 +5,7 @@
                                     critic.pt   (heads and optimiser; only with a critic)
                                     reference.pt (a renewed reference's weights)
                                     engine.pt   (what the engine holds; only with engine.staleness)
+                                    stores.pt   (files of the run's stores that it refers to)
                                     files.json  (size and CRC-32 of all of them)
 
 A checkpoint is written beside its place under a name with a leading dot and renamed when it is
@@ -17,7 +18,7 @@ import os
 import re
 import shutil
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
@@ -43,12 +44,14 @@ def save(
     critic: Any = None,
     held: Mapping[str, Any] = MappingProxyType({}),
     reference: Mapping[str, Any] = MappingProxyType({}),
+    stored: Collection[int] = (),
 ) -> Path:
     """Write the checkpoint of `step` and return its place. Raises RunStopped on a full disk,
     before anything is written where too little is free.
 
     held: what the engine needs to go on beside the newest weights, if anything. reference: the
-    weights of one that is no longer the run's start.
+    weights of one that is no longer the run's start. stored: the files of stores that
+    the state refers to.
     """
     place = folder / f"step-{step:06d}"
     unfinished = folder / f".step-{step:06d}"
@@ -58,6 +61,7 @@ def save(
         "critic.pt": critic.state_dict() if critic is not None else {},
         "engine.pt": dict(held),
         "reference.pt": dict(reference),
+        "stores.pt": {"files": sorted(stored)} if stored else {},
     }
     what, needed = f"the checkpoint of step {step}", _needed(folder, loaded, contents)
     check_room(folder, what, needed)
@@ -119,6 +123,12 @@ def newest(folder: Path) -> Path:
     if not found:
         raise UserError(f"{folder} holds no complete checkpoint")
     return found[-1]
+
+
+def stored_in(folder: Path) -> set[int]:
+    """The files of stores that some complete checkpoint refers to."""
+    places = [place for place in complete(folder) if (place / "stores.pt").exists()]
+    return {number for place in places for number in read(place, "stores.pt")["files"]}
 
 
 def forget_after(folder: Path, step: int) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 from strop._files import json_of
 from strop.errors import UserError
 from strop.tasks.task import Prompt, Task
+from strop.training.config import RunConfig
 
 NAME = "data.json"
 
@@ -36,6 +37,15 @@ def check_same(folder: Path, now: dict[str, dict[str, int]]) -> None:
             f"{rows[name]} then, and their text or order differs; give the same data, or begin a "
             "new run"
         )
+
+
+def owner_of(config: RunConfig, task: Task, tokenizer: Any) -> dict[str, int]:
+    """Whose a store is: sums of what a run never changes, and of the tokenizer's words."""
+    settled = config.model_dump(exclude={"training", "evaluation", "threads"}, mode="json")
+    words = sorted(tokenizer.get_vocab().items())
+    rows = fingerprint(task)["train"]["crc32"]
+    texts = {"run": f"{rows} {json.dumps(settled, sort_keys=True)}", "tokenizer": json.dumps(words)}
+    return {name: zlib.crc32(text.encode()) for name, text in texts.items()}
 
 
 def _crc(prompts: Sequence[Prompt]) -> int:

@@ -14,11 +14,12 @@ from strop.phases import Method, phase_at
 from strop.step import Stepped, train_step
 from strop.training import checkpoint, environment
 from strop.training.config import RunConfig
-from strop.training.fingerprint import check_same, fingerprint
+from strop.training.fingerprint import check_same, fingerprint, owner_of
 from strop.training.metrics_file import read_metrics
 from strop.training.models import Loaded
 from strop.training.policy import check_finite
 from strop.training.record import Record
+from strop.training.services.stores import files_in
 from strop.training.setup import load_model, load_prompts, make_world
 from strop.training.stopping import asking_first
 from strop.training.tokens import Tokens
@@ -83,9 +84,17 @@ class Run:
             world.critic,
             world.engine.state_dict(),
             world.reference_weights() if _renewed(self.state) else {},
+            files_in(self.state),
         )
         self.saved = self.done
         checkpoint.prune(self.checkpoints, self.config.training.keep_checkpoints)
+        self.sweep()
+
+    def sweep(self) -> None:
+        """Delete the files of stores that no checkpoint and no part refers to any more."""
+        stores = self.world.services.stores
+        stores.kept = checkpoint.stored_in(self.checkpoints)
+        stores.sweep(files_in(self.state))
 
     def close(self) -> None:
         """End the grader's processes, let the engine and the folder go."""
@@ -102,6 +111,7 @@ def start(config: RunConfig, folder: Path) -> Run:
     try:
         made_with = environment.now(run.world.policy.device, step=0)
         run.record.create(run.config.to_toml(), fingerprint(run.world.services.task), made_with)
+        _open_stores(run)
     except BaseException:
         run.close()
         raise
@@ -124,6 +134,7 @@ def resume(config: RunConfig, folder: Path, step: int = 0) -> Run:
         raise
     try:
         check_same(folder, fingerprint(run.world.services.task))
+        _open_stores(run)
         starts = environment.read_environment(folder)
         if step or checkpoint.complete(run.checkpoints):
             place = checkpoint.at(run.checkpoints, step)
@@ -138,6 +149,7 @@ def resume(config: RunConfig, folder: Path, step: int = 0) -> Run:
         run.record.cut_after(run.done)  # first: it may refuse
         checkpoint.forget_after(run.checkpoints, run.done)
         checkpoint.prune(run.checkpoints, config.training.keep_checkpoints)
+        run.sweep()
         run.record.write_config(config.to_toml())
         if not run.finished:
             starts.append(environment.now(run.world.policy.device, run.done))
@@ -160,10 +172,18 @@ def _load(run: Run, place: Path) -> None:
         critic = checkpoint.read(place, "critic.pt")
         with checkpoint.naming_the_file(place, "critic.pt"):
             run.world.critic.load_state_dict(critic)
+    run.world.services.stores.check(files_in(run.state))
     held = checkpoint.read(place, "engine.pt") if (place / "engine.pt").exists() else {}
     run.world.engine.load_state_dict(held, run.done)
     if _renewed(run.state):
         run.world.load_reference(checkpoint.read(place, "reference.pt"))
+
+
+def _open_stores(run: Run) -> None:
+    """Let parts keep rollouts in the run's folder. Raises UserError for another run's store."""
+    services = run.world.services
+    owner = owner_of(run.config, services.task, services.texts.tokenizer)
+    services.stores.open(run.record.folder / "stores", owner)
 
 
 def _renewed(state: Mapping[str, Any]) -> bool:
@@ -234,6 +254,7 @@ def _one_step(run: Run, tokens: Tokens | None) -> Stepped:
         raise RunStopped(f"step {step}: {error}") from error
     stepped.metrics.update(run.world.services.metrics())
     run.done, run.state = step, stepped.state
+    run.world.services.stores.sweep(files_in(run.state))
     return stepped
 
 

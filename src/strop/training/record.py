@@ -7,6 +7,7 @@ once.
 import contextlib
 import json
 import math
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +77,7 @@ class Record:
         """Take away what `create` made and the first lines, of a run that never took a step."""
         for name in ("config.toml", "metrics.jsonl", FINGERPRINT, ENVIRONMENT):
             (self.folder / name).unlink(missing_ok=True)
+        shutil.rmtree(self.folder / "stores", ignore_errors=True)
         for folder in (self.rollouts, self.folder):
             if folder.is_dir() and not any(folder.iterdir()):
                 folder.rmdir()

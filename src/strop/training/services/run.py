@@ -13,6 +13,7 @@ from strop.training.services.grading import NoGrader, RunGrading
 from strop.training.services.log import RunLog
 from strop.training.services.sampling import RunSampling
 from strop.training.services.scoring import RunScoring
+from strop.training.services.stores import RunStores
 from strop.training.services.texts import RunTexts
 from strop.training.step_models import StepModels
 
@@ -29,6 +30,7 @@ class RunServices:
     scoring: RunScoring
     log: RunLog
     episodes: RunEpisodes
+    stores: RunStores
     notes: list[str] = field(default_factory=list)  # what a person is to know before step 1
 
     def score_with(self, models: StepModels) -> None:
@@ -93,4 +95,5 @@ def serve(
         scoring,
         log,
         RunEpisodes(task.environment, texts),
+        RunStores(),
     )
