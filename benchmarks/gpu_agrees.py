@@ -1,0 +1,108 @@
+"""Every recipe on a GPU beside the CPU: two steps of each, and the largest difference of a metric.
+
+    python benchmarks/gpu_agrees.py --out agrees.csv [--recipes grpo,hpt] [--part 0/1]
+        [--device cuda]
+
+Trains each recipe of the catalogue in its setting of `floor_settings.py` on both devices with the
+same seed, in float32. The engine draws by numbers that hang on seed and place alone, so both
+devices have to sample the same tokens; all else may differ by rounding, and by what a recipe picks
+out (the largest of values that are nearly equal). Compared are all metrics but times: |a - b| over
+the larger of the two, or over 0.001 where both are smaller. --part i/n takes every n-th recipe.
+It exits with 1 where a recipe fails on the device, or a step has other tokens.
+"""
+
+import argparse
+import csv
+import math
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+from floor import trained
+from floor_settings import files, setting_of
+
+from strop import catalogue
+from strop.errors import UserError
+
+STEPS, STEPS_OF = 2, {"drive": 8}  # its phases need some
+TIMES = ("perf/", "timing_s/", "step_time")
+HEAD = ("recipe", "step", "tokens", "same_tokens", "difference", "metric", "here", "there", "why")
+
+
+def run(recipe: str, device: str) -> list[dict[str, float]]:
+    """The log of a short run on a device."""
+    folder = Path(tempfile.mkdtemp())
+    try:
+        files(folder)
+        setting = setting_of(recipe, folder)
+        raw = setting.raw(STEPS_OF.get(recipe, STEPS), 0)
+        raw["model"] = {"device": device}
+        raw["evaluation"]["every"] = 0
+        return trained(raw, folder / "run")
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def farthest(here: dict[str, float], there: dict[str, float]) -> tuple[float, str]:
+    """The largest difference, and its metric."""
+    worst = (0.0, "")
+    for name in sorted(here.keys() | there.keys()):
+        if name.startswith(TIMES):
+            continue
+        a, b = here.get(name, math.nan), there.get(name, math.nan)
+        if math.isnan(a) and math.isnan(b):
+            continue
+        difference = abs(a - b) / max(abs(a), abs(b), 1e-3)
+        if not difference <= worst[0]:
+            worst = (difference, name)
+    return worst
+
+
+def rows_of(recipe: str, device: str) -> list[dict[str, object]]:
+    """A line a step; one with the reason where the recipe cannot be run."""
+    try:
+        here, there = run(recipe, "cpu"), run(recipe, device)
+    except (UserError, RuntimeError) as error:
+        return [{"recipe": recipe, "why": f"{type(error).__name__}: {error}".splitlines()[0]}]
+    rows: list[dict[str, object]] = []
+    for step, (a, b) in enumerate(zip(here, there, strict=True)):
+        difference, metric = farthest(a, b)
+        rows.append({
+            "recipe": recipe, "step": step, "tokens": a["num_tokens"],
+            "same_tokens": a["num_tokens"] == b["num_tokens"], "difference": f"{difference:.1e}",
+            "metric": metric, "here": a.get(metric, ""), "there": b.get(metric, ""),
+        })  # fmt: skip
+    return rows
+
+
+def main() -> None:
+    """Write a line a recipe and step."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--recipes", default="", help="these alone, with commas")
+    parser.add_argument("--part", default="0/1")
+    parser.add_argument("--device", default="cuda")
+    options = parser.parse_args()
+    first, every = map(int, options.part.split("/"))
+    names = [entry.name for entry in catalogue.recipes()]
+    if options.recipes:
+        names = options.recipes.split(",")
+    bad = []
+    with options.out.open("w", encoding="utf-8", newline="") as stream:
+        table = csv.DictWriter(stream, HEAD, lineterminator="\n")
+        table.writeheader()
+        for name in names[first::every]:
+            rows = rows_of(name, options.device)
+            table.writerows(rows)
+            stream.flush()
+            if any("why" in row or not row["same_tokens"] for row in rows):
+                bad.append(name)
+    print(
+        f"{len(names[first::every])} recipes; failed or with other tokens: {', '.join(bad) or 'none'}"
+    )
+    sys.exit(1 if bad else 0)
+
+
+if __name__ == "__main__":
+    main()

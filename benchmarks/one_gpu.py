@@ -1,0 +1,81 @@
+"""`strop train` on one GPU: seconds, tokens a second and memory of a step, beside the estimate.
+
+    python benchmarks/one_gpu.py [--settings full,lora,checkpointing,long] [--steps 4]
+
+A random Qwen3 with 0.6 billion weights (28 layers, 1,024 wide, a vocabulary of 151,936) in bfloat16
+answers 8 prompts of 8 tokens 16 times a step, 256 tokens each; `long` has 2 prompts and 1,024
+tokens. Printed are, for each setting, the median step after the first with its shares, tokens a
+second, the most memory that torch took on the GPU, and what `strop doctor` expects of it.
+"""
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from doctor_memory import Shape, build, estimated
+
+GIB = 2**30
+SHAPE = Shape(hidden=1024, layers=28, heads=16, kv_heads=8, head_size=128, intermediate=3072,
+              vocabulary=151_936)  # fmt: skip
+COMMON = (
+    "model.device=cuda", "model.dtype=bfloat16", "training.lr=1e-6", "training.save_every=0",
+    "evaluation.every=0",
+)  # fmt: skip
+SHORT = ("rollout.max_tokens=256", "sampling.num_prompts=8", "sampling.num_rollouts=16")
+SETTINGS = {
+    "full": SHORT,
+    "lora": (*SHORT, "model.lora_rank=16", "training.lr=1e-5"),
+    "checkpointing": (*SHORT, "model.gradient_checkpointing=true"),
+    "long": ("rollout.max_tokens=1024", "sampling.num_prompts=2", "sampling.num_rollouts=16"),
+}
+SHARES = ("timing_s/rollout", "timing_s/update", "timing_s/reward")
+
+
+def steps_of(words: list[str], folder: Path) -> list[dict[str, Any]]:
+    """Metrics of a run's steps."""
+    command = [sys.executable, "-m", "strop", "train", *words, "--out", str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"{' '.join(words)} failed:\n{done.stderr[-3000:]}")
+    lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def line_of(name: str, words: list[str], folder: Path) -> str:
+    """One setting, measured and estimated."""
+    steps = steps_of(words, folder / name)
+    later = steps[1:]
+    parts = {key: statistics.median(step[key] for step in later) for key in SHARES}
+    seconds = statistics.median(step["step_time"] for step in later)
+    speed = statistics.median(step["perf/tokens_per_s"] for step in later)
+    peak = max(step["perf/peak_mem_gb"] for step in steps)
+    expected = estimated([word for word in words if not word.startswith("training.steps")])[0] / GIB
+    shares = ", ".join(f"{key.partition('/')[2]} {value:.2f}" for key, value in parts.items())
+    return (f"{name}: {seconds:.2f} s a step ({shares}), {speed:.0f} tokens/s, "
+            f"peak {peak:.1f} GiB, estimate {expected:.1f} GiB, ratio {expected / peak:.2f}"
+    )  # fmt: skip
+
+
+def main() -> None:
+    """Print a line a setting."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--settings", default=",".join(SETTINGS))
+    parser.add_argument("--steps", type=int, default=4)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        build(SHAPE, folder / "model")
+        files = ["--data", str(folder / "model/prompts.jsonl"),
+                 "--reward", f"{folder}/model/rewards.py:even"]  # fmt: skip
+        for name in options.settings.split(","):
+            words = ["--model", str(folder / "model"), *files, *COMMON, *SETTINGS[name]]
+            print(line_of(name, [*words, f"training.steps={options.steps}"], folder), flush=True)
+
+
+if __name__ == "__main__":
+    main()
