@@ -283,12 +283,21 @@ def outputs(part) -> dict[str, Tensor]:
             max_length=torch.tensor(8 + 3 * seed),
             scored_B=torch.ones_like(batch["scored_B"]),
             origin_T=torch.where(hint_T, 3, batch["origin_T"]),
+            parent_B=_of_the_row_before(batch, torch.arange(-1, batch.size("B") - 1)),
+            fork_at_B=_of_the_row_before(batch, torch.ones_like(batch["group_B"])),
         )
         for name, value in run(part, batch).items():
             # Only what the kernel would use of it.
             kept = batch["gradient_T"] if level_of(name) == "T" else slice(None)
             found.setdefault(name, []).append(value[kept].double())
     return {name: torch.cat(values) for name, values in found.items()}
+
+
+def _of_the_row_before(batch, value_B: Tensor) -> Tensor:
+    """The value where a rollout has one of its group before it, else -1."""
+    group_B = batch["group_B"]
+    before_B = torch.cat([group_B.new_full((1,), -1), group_B[:-1]])
+    return torch.where(before_B == group_B, value_B, -1)
 
 
 def proportional(one: Tensor, other: Tensor) -> bool:

@@ -40,8 +40,8 @@ def aepo_agentic_loss(
     Differs from the parent: advantages grow with entropy; open choices keep a gradient above the
     clip; a dual clip; all tokens weigh the same.
     Differs from the paper: inferred are a (from a port), and that u is for Z > 0 alone, as its
-    abstract says (variant "all": every token). Its rollouts are another part's; here they are
-    plain. Mean and deviation are over the update.
+    abstract says (variant "all": every token). Its rollouts are
+    aepo_agentic_rollout's; here they are plain. Mean and deviation are over the update.
     Try: a (0 with variant "none": the parent's clip), variant, clip_high.
     """
     if variant not in KEPT:

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from strop.rollout.assemble import Turn
@@ -149,6 +149,30 @@ class Episode:
         self.seat.said[-1] |= {"action": "", "reward": 0.0, "valid": False}
         self.cut()
         return True
+
+    def branched(self, number: int, seed: int, turn: int) -> "Episode":
+        """An episode of one player that has come as far as this one had when a turn began; its
+        draws are its own from there on. number: its own; turn: from 0.
+        """
+        seat = self.seat
+        kept = [replace(each) for each in seat.turns[:turn]]
+        opened = replace(seat.turns[turn], events=[], reward=0.0, done=False)
+        used = sum(len(event.ids) for each in kept for event in each.events)
+        size = used + sum(len(each.given) for each in (*kept, opened))
+        said = [dict(one) for one in seat.said[:turn]]
+        said.append({"observation": seat.said[turn]["observation"]})
+        own = replace(
+            seat, seed=seed, turns=[*kept, opened], ids=seat.ids[:size], used=used,
+            truncated=False, said=said,
+        )  # fmt: skip
+        return Episode(number, self.uid, (seed,), self.roles, {self.acting: own}, self.acting)
+
+    def repeated(self, world: Any, turn: int) -> int:
+        """A further episode of the environment that stands where a turn of this one began."""
+        said = self.seat.said[: turn + 1]
+        actions = [each["action"] for each in said[:turn]]
+        number: int = world.repeat(self.number, actions, [each["observation"] for each in said])
+        return number
 
     def cut(self) -> None:
         """A limit ends the episode for all."""

@@ -193,14 +193,7 @@ class Episodes:
 
     def reset(self) -> list[Observation]:
         """Begin all episodes."""
-        found = []
-        for number, (each, seed) in enumerate(zip(self.environments, self.seeds, strict=True)):
-            try:
-                answer = each.reset(seed)
-            except Exception as error:
-                raise self._stopped([number], None, error) from error
-            found.append(self._checked(answer, number, None))
-        return found
+        return [self._reset(number) for number in range(len(self.environments))]
 
     def step(self, numbers: Sequence[int], actions: Sequence[str]) -> list[Observation]:
         """One step of the episodes `numbers`, in their order."""
@@ -226,6 +219,28 @@ class Episodes:
         self._close(over)
         return checked
 
+    def repeat(self, number: int, actions: Sequence[str], seen: Sequence[str]) -> int:
+        """A further episode of the seed of `number` that has come through these actions; its
+        number. `seen`: what the first one showed, before the actions and after each.
+
+        Raises RunStopped where it shows something else.
+        """
+        again = len(self.environments)
+        self.seeds = (*self.seeds, self.seeds[number])
+        self._make(again)
+        shown = self._reset(again)
+        for place, text in enumerate(seen):
+            if place:
+                (shown,) = self.step([again], [actions[place - 1]])
+            if shown.text != text or shown.done or shown.truncated:
+                after = f"the first {place} actions" if place else "its reset"
+                raise RunStopped(
+                    f"environment {self.source.name} does not repeat: in the episode of the seed "
+                    f"{self.seeds[number]} it showed {text[:SHOWN]!r} after {after}, and then "
+                    f"{shown.text[:SHOWN]!r}. Equal seeds and actions must give equal episodes"
+                )
+        return again
+
     def close(self) -> None:
         """Close the environments of the episodes that are not over."""
         self._close(sorted(self._open))
@@ -238,6 +253,13 @@ class Episodes:
                     self.environments[number].close()
                 except Exception as error:
                     raise self._stopped([number], None, error, "close after") from error
+
+    def _reset(self, number: int) -> Observation:
+        try:
+            answer = self.environments[number].reset(self.seeds[number])
+        except Exception as error:
+            raise self._stopped([number], None, error) from error
+        return self._checked(answer, number, None)
 
     def _step(self, number: int, environment: Environment, action: str) -> Any:
         try:
