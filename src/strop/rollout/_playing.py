@@ -30,7 +30,6 @@ PLAYED = (*COLUMNS, *TURN_COLUMNS, "player_B", "role_B", "episode_B")
 class PlayingFields(SamplingFields):
     """Limits of an episode, and how a strategy goes on after an action; see `SamplingFields`."""
 
-    writes: ClassVar[tuple[str, ...]] = PLAYED
     needs_environment: ClassVar[bool] = True
 
     # Most actions of a player; 0: the environment's. Default: ours (environments know).

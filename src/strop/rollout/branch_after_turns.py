@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
 
@@ -11,7 +12,7 @@ from strop.batch import Batch
 from strop.errors import UserError
 from strop.part import Draw, require
 from strop.rollout._episode import SeatLimits
-from strop.rollout._playing import PlayingAlone, written
+from strop.rollout._playing import PLAYED, PlayingAlone, written
 from strop.rollout._turn_trees import LOOKED_AT, Branch, Grove, TurnTree, turn_entropy
 from strop.rollout.commands import Strategy, Submit
 from strop.rollout.listen import hear
@@ -43,6 +44,7 @@ class BranchAfterTurns(PlayingAlone):
     Edges: an environment's episode is brought to the branch by its actions. Stateless.
     """
 
+    writes: ClassVar[tuple[str, ...]] = PLAYED
     # Rollouts of a prompt that begin at once. Default: released code (8 of 16).
     initial: int = 8
     # (beam, weight, level) of a branch. Default: released code (2, 0.2, 0.5).

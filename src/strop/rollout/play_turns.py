@@ -3,14 +3,14 @@
 from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
 from strop.errors import UserError
 from strop.part import Draw, require
 from strop.rollout._episode import Episode, SeatLimits
-from strop.rollout._playing import PlayingFields, act, written
+from strop.rollout._playing import PLAYED, PlayingFields, act, written
 from strop.rollout.commands import Strategy
 from strop.rollout.listen import Heard, Start, converse
 from strop.services import Episodes, Log, Sampling, Texts
@@ -39,6 +39,7 @@ class PlayTurns(PlayingFields):
     (arXiv 2510.16786). draw_P is draw * roles + role.
     """
 
+    writes: ClassVar[tuple[str, ...]] = PLAYED
     # Turns granted, once, to an episode that is not over at max_turns. Default: ours (none).
     extension: int = 0
     # Text after each observation; {left} in it is the turns left. Default: ours (none).
