@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
@@ -62,6 +63,18 @@ def save_data(folder: Path, num_rows: int = 12) -> tuple[Path, Path]:
     data.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     rewards.write_text(REWARDS, encoding="utf-8")
     return data, rewards
+
+
+def exact_norms(patch: pytest.MonkeyPatch) -> None:
+    """Let a float64 model be float64 throughout.
+
+    Norms round to float32 on their own; then no two orders of summing agree to 1e-8.
+    """
+    real = torch.Tensor.to
+    patch.setattr(torch.Tensor, "float", lambda tensor: tensor)
+    patch.setattr(
+        torch.Tensor, "to", lambda t, *a, **k: t if a == (torch.float32,) else real(t, *a, **k)
+    )
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 from families import FAMILIES, build, save
+from models import exact_norms
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from strop.training import checkpoint
@@ -50,12 +51,7 @@ def batch():
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_trainers_gradient_is_that_of_autograd_on_the_whole_model(family, batch, monkeypatch):
-    # Norms round to float32 on their own; then no two orders of summing agree to 1e-8.
-    real = torch.Tensor.to
-    monkeypatch.setattr(torch.Tensor, "float", lambda tensor: tensor)
-    monkeypatch.setattr(
-        torch.Tensor, "to", lambda t, *a, **k: t if a == (torch.float32,) else real(t, *a, **k)
-    )
+    exact_norms(monkeypatch)
     model = build(family, torch.float64)
     rng = torch.Generator().manual_seed(2)
     num = int(batch["mask_T"].sum())

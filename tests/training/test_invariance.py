@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 import torch
-from models import Lab
+from models import Lab, exact_norms
 
 from strop import notation
 from strop.algorithm import Term
@@ -94,6 +94,13 @@ def same(one, other, tolerance=1e-9):
     assert largest > 1e-4
     for name, value in one.items():
         assert torch.allclose(value, other[name], rtol=0, atol=tolerance * largest), name
+
+
+@pytest.fixture(scope="module", autouse=True)
+def exact():
+    with pytest.MonkeyPatch.context() as patch:
+        exact_norms(patch)
+        yield
 
 
 @pytest.fixture(scope="module")

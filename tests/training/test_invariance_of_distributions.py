@@ -3,7 +3,7 @@ are split, and the same as plain autograd through the model and the loss as it w
 
 import pytest
 import torch
-from models import Lab
+from models import Lab, exact_norms
 from test_invariance import clipped, gradient, log_softmaxes, make, padded, same, taken
 
 from strop import notation
@@ -17,6 +17,13 @@ CASES = {
     "lp_reg_full": "lp_reg(kappa=0.4, rho_pct=0.6, beta=2.0, divergence='full')",
     "lp_reg_code": "lp_reg(kappa=0.4, rho_pct=0.6, beta=2.0, variant='code')",
 }
+
+
+@pytest.fixture(scope="module", autouse=True)
+def exact():
+    with pytest.MonkeyPatch.context() as patch:
+        exact_norms(patch)
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -12,6 +12,8 @@ from strop import segments
 from strop.batch import Batch
 from strop.errors import RunStopped
 from strop.loss import head
+from strop.training import sharing
+from strop.training.forest_attention import Layout, attending, states_of
 from strop.training.models import head_of, trunk_of
 from strop.training.pack import position_of, to_padded
 
@@ -24,12 +26,15 @@ AdjointsOf = Callable[[slice, dict[str, Tensor]], Mapping[str, Tensor]]
 class Policy:
     """A causal model that is trained, or a frozen one that is only scored.
 
-    token_budget: padded tokens of one forward pass. switch: what holds during a forward pass, such
-    as adapters being off. Columns are of the logits divided by a temperature, that of the rollouts.
+    token_budget: tokens of one forward pass, padding included. share: when a prefix that several
+    contexts begin with is computed once; the model must be able to (`sharing.why_not`). switch:
+    what holds during a forward pass, such as adapters being off. Columns are of the logits divided
+    by a temperature, that of the rollouts.
     """
 
     model: Any
     token_budget: int = 16384
+    share: sharing.When = "off"
     optimiser: torch.optim.Optimizer | None = None
     max_grad_norm: float = 1.0
     switch: Callable[[], AbstractContextManager[Any]] = nullcontext
@@ -43,7 +48,10 @@ class Policy:
 
     def micro_batches(self, batch: Batch) -> list[Tensor]:
         """Rollout indices of the forward passes over `batch`."""
-        return batch.split(self.token_budget)
+        forest = sharing.worthwhile(batch, self.share)
+        if forest is None:
+            return batch.split(self.token_budget)
+        return sharing.split(batch, forest, self.token_budget)
 
     @torch.no_grad()
     def columns(self, batch: Batch, names: Sequence[str], temperature: float) -> dict[str, Tensor]:
@@ -80,42 +88,56 @@ class Policy:
         whole: `adjoints_of` must see all rows at once (its scope is wider than a token), so the
         columns are measured first over the same hidden states.
         """
-        hidden, ids = self.hidden(micro)
-        own, chosen = self.head(temperature), adjoints_of
-        if whole:
-            with torch.no_grad():
-                values = head.columns(own, hidden.detach(), ids, tuple(names))
-            known = adjoints_of(slice(None), values)
+        layout = self._layout(micro)
+        with attending(self.model, layout):  # backward too: checkpointed layers run again in it
+            states, before_T, _ = self._trunk(micro, layout)
+            hidden, ids = states.index_select(0, before_T), micro["id_T"][micro["mask_T"]]
+            own, chosen = self.head(temperature), adjoints_of
+            if whole:
+                with torch.no_grad():
+                    values = head.columns(own, hidden.detach(), ids, tuple(names))
+                known = adjoints_of(slice(None), values)
 
-            def chosen(rows: slice, _: dict[str, Tensor]) -> Mapping[str, Tensor]:
-                return {name: adjoint[rows] for name, adjoint in known.items()}
+                def chosen(rows: slice, _: dict[str, Tensor]) -> Mapping[str, Tensor]:
+                    return {name: adjoint[rows] for name, adjoint in known.items()}
 
-        loss, values = head.push_loss(
-            own, hidden, ids, chosen, tuple(names),
-            distributions=distributions or {}, others=others or {},
-        )  # fmt: skip
-        loss.backward()
+            loss, values = head.push_loss(
+                own, hidden, ids, chosen, tuple(names),
+                distributions=distributions or {}, others=others or {},
+            )  # fmt: skip
+            loss.backward()
         return values
 
     def hidden(self, micro: Batch) -> tuple[Tensor, Tensor]:
         """Hidden states before, and ids of, the policy tokens of `micro`, in token order."""
-        states, row_T, position_T = self._trunk(micro)
-        return states[row_T, position_T - 1], micro["id_T"][micro["mask_T"]]
+        states, before_T, _ = self._trunk(micro, self._layout(micro))
+        return states.index_select(0, before_T), micro["id_T"][micro["mask_T"]]
 
     def around(self, micro: Batch) -> tuple[Tensor, Tensor]:
         """Hidden states before and after the policy tokens of `micro`, in token order."""
-        states, row_T, position_T = self._trunk(micro)
-        return states[row_T, position_T - 1], states[row_T, position_T]
+        states, before_T, after_T = self._trunk(micro, self._layout(micro))
+        return states.index_select(0, before_T), states.index_select(0, after_T)
 
-    def _trunk(self, micro: Batch) -> tuple[Tensor, Tensor, Tensor]:
-        """Hidden states [contexts, L, width]; row and position in them of every policy token."""
+    def _layout(self, micro: Batch) -> Layout | None:
+        """The prefixes of `micro`, each once, where they are worth it or need it to fit."""
+        return sharing.layout(micro, self.share, self.token_budget)
+
+    def _trunk(self, micro: Batch, layout: Layout | None) -> tuple[Tensor, Tensor, Tensor]:
+        """Hidden states [M, width]; their rows before and after every policy token."""
         context_T, num = micro.contexts()
+        mask_T = micro["mask_T"]
+        row_T, position_T = context_T[mask_T], position_of(context_T, num)[mask_T]
+        if layout is not None:
+            with self.switch():
+                states = states_of(self.model, layout)
+            node_CL = layout.forest.node_CL
+            return states, node_CL[row_T, position_T - 1], node_CL[row_T, position_T]
         ids_NL = to_padded(micro["id_T"], context_T, num)
         # Right padding under a causal mask: no token sees the padding, so no mask is needed.
         with self.switch():
             states = trunk_of(self.model)(input_ids=ids_NL, use_cache=False).last_hidden_state
-        mask_T = micro["mask_T"]
-        return states, context_T[mask_T], position_of(context_T, num)[mask_T]
+        place_T = row_T * ids_NL.shape[1] + position_T
+        return states.flatten(0, 1), place_T - 1, place_T
 
     def head(self, temperature: float) -> head.Head:
         """The model's head at a temperature."""

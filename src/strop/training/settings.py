@@ -138,8 +138,13 @@ class TrainingSettings(Section):
     )
     token_budget: int = Field(
         default=0, ge=0,
-        description="padded tokens of one forward pass; 0: 2048 on a CPU, 16384 on a GPU",
+        description="tokens of a forward pass, padding included; 0: 2048 on a CPU, 16384 on a GPU",
     )  # fmt: skip
+    share_prefixes: Literal["auto", "on", "off"] = Field(
+        default="auto",
+        description="compute what several rollouts begin with once; auto: where it saves a fifth "
+        "of the tokens, and the model can",
+    )
     num_slots: int = Field(
         default=512, ge=1, le=2**20, description="sequences that the engine generates at once"
     )

@@ -17,7 +17,7 @@ from strop.tasks.data_files import load_data
 from strop.tasks.grader import Grader
 from strop.tasks.reward_source import reward_name
 from strop.tasks.task import RewardSpec, Task, load_task
-from strop.training import adapters, models, rows, seeds
+from strop.training import adapters, models, rows, seeds, sharing
 from strop.training.adapters import Lora
 from strop.training.config import RunConfig
 from strop.training.critic import Critic, make_critic
@@ -218,6 +218,7 @@ def _world(
     policy = Policy(
         loaded.model,
         token_budget=training.tokens_on(loaded.model.device.type),
+        share=_share(training.share_prefixes, loaded.model, services),
         max_grad_norm=training.max_grad_norm,
     )
     if loaded.model.dtype == torch.float16:
@@ -246,6 +247,25 @@ def _world(
     )
     world.act(method.in_phase(1).at_step(1, training.steps))
     return world
+
+
+def _share(when: sharing.When, model: Any, services: RunServices) -> sharing.When:
+    """When prefixes are shared: as asked for where the model can, else never, with a note.
+
+    Raises UserError for a model that is told to and cannot.
+    """
+    reason = sharing.why_not(model) if when != "off" else ""
+    if not reason:
+        return when
+    if when == "on":
+        raise UserError(
+            f"training.share_prefixes=on: {type(model).__name__} cannot, {reason}; leave it out"
+        )
+    services.notes.append(
+        f"what rollouts begin with alike is computed for each: {type(model).__name__} cannot "
+        f"share it, {reason}"
+    )
+    return "off"
 
 
 def _critic(config: RunConfig, method: Method, policy: Policy) -> Critic | None:
@@ -282,6 +302,6 @@ def _reference(method: Method, policy: Policy, loaded: Loaded) -> Policy | None:
         return None
     if loaded.adapter is not None and not renews:
         model, switch = loaded.model, loaded.without_adapter
-        return Policy(model, policy.token_budget, switch=switch)
+        return Policy(model, policy.token_budget, policy.share, switch=switch)
     frozen: Any = freeze(copy.deepcopy(policy.model))
-    return Policy(frozen, policy.token_budget)
+    return Policy(frozen, policy.token_budget, policy.share)

@@ -1,0 +1,128 @@
+"""The layout of contexts as a forest, against sets of prefixes in Python."""
+
+import pytest
+import torch
+
+from strop.training.forest import plant
+from strop.training.forest_attention import lay_out
+from strop.training.pack import from_padded
+from strop.training.sharing import layout, split, worthwhile
+
+# "ab" begins four contexts, two go on with "c"; one is part of another, one stands twice.
+WORDS = ("abcd", "x", "abce", "ab", "abf", "abcd", "yab")
+
+
+def forest_of(words):
+    id_T = torch.tensor([ord(letter) for word in words for letter in word])
+    context_T = torch.repeat_interleave(
+        torch.arange(len(words)), torch.tensor([len(word) for word in words])
+    )
+    return plant(id_T, context_T, len(words))
+
+
+def random_words(seed, num=40, longest=12):
+    rng = torch.Generator().manual_seed(seed)
+    sizes = torch.randint(1, longest + 1, (num,), generator=rng).tolist()
+    return ["".join("ab"[int(i)] for i in torch.randint(2, (n,), generator=rng)) for n in sizes]
+
+
+def prefixes(words):
+    return {word[: end + 1] for word in words for end in range(len(word))}
+
+
+@pytest.mark.parametrize("words", [WORDS, ("a",), *map(random_words, range(5))])
+def test_every_prefix_is_one_node_and_sees_its_own_prefixes(words):
+    forest = forest_of(words)
+    text_of = {}
+    for word, nodes in zip(words, forest.node_CL.tolist(), strict=True):
+        for end, node in enumerate(nodes[: len(word)]):
+            assert text_of.setdefault(node, word[: end + 1]) == word[: end + 1]
+            assert words[forest.context_N[node]].startswith(word[: end + 1])
+    assert sorted(text_of) == list(range(forest.size))
+    assert len(set(text_of.values())) == forest.size == len(prefixes(words))
+    for node, text in text_of.items():
+        assert chr(forest.id_N[node]) == text[-1]
+        assert forest.depth_N[node] == len(text) - 1
+        seen = [key for key in range(node + 1) if node < forest.end_N[key]]
+        assert [text_of[key] for key in seen] == [text[: end + 1] for end in range(len(text))]
+
+
+def test_worked_example():
+    # a ab abc abcd abce abf | x | y ya yab: ten prefixes of 4 + 1 + 4 + 2 + 3 + 4 + 3 tokens
+    forest = forest_of(WORDS)
+    assert forest.size == 10
+    assert "".join(map(chr, forest.id_N)) == "abcdefxyab"
+    assert forest.depth_N.tolist() == [0, 1, 2, 3, 3, 2, 0, 0, 1, 2]
+    assert forest.end_N.tolist() == [6, 6, 5, 4, 5, 6, 7, 10, 10, 10]
+    assert forest.node_CL[[0, 2, 4]].tolist()[0] == [0, 1, 2, 3]
+    assert forest.node_CL[2].tolist() == [0, 1, 2, 4]
+    assert forest.node_CL[4, :3].tolist() == [0, 1, 5]
+
+
+@pytest.mark.parametrize("block", [1, 2, 3, 32])
+@pytest.mark.parametrize("window", [None, 3])
+def test_blocks_see_what_the_nodes_see(block, window, monkeypatch):
+    monkeypatch.setattr("strop.training.forest_attention.best_block", lambda forest: block)
+    forest = forest_of(random_words(1))
+    laid_out = lay_out(forest)
+    masks = laid_out.masks(window, torch.float32)
+    found = {}
+    for part, mask in zip(laid_out.parts, masks, strict=True):
+        assert part.key_MK.shape[1] <= block + int(forest.depth_N.max())
+        for number, keys, rows in zip(part.number_M, part.key_MK, mask[:, 0] == 0, strict=True):
+            for query in range(block):
+                found[int(number) * block + query] = keys[rows[query]].tolist()
+    for query in range(forest.size):
+        depth = forest.depth_N[query]
+        expected = [
+            key
+            for key in range(query + 1)
+            if query < forest.end_N[key]
+            and (window is None or depth - forest.depth_N[key] < window)
+        ]
+        assert found[query] == expected
+    assert all(found.pop(query) for query in list(found))  # no softmax over nothing
+
+
+def batch_of(words):
+    ids_BL = torch.zeros(len(words), max(map(len, words)), dtype=torch.long)
+    mask_BL = torch.zeros_like(ids_BL, dtype=torch.bool)
+    for row, word in enumerate(words):
+        ids_BL[row, : len(word)] = torch.tensor(list(map(ord, word)))
+        mask_BL[row, len(word) - 1] = True
+    return from_padded({"id_T": ids_BL}, mask_BL)
+
+
+@pytest.mark.parametrize("words", [WORDS, *map(random_words, range(3))])
+@pytest.mark.parametrize("budget", [1, 4, 9, 50, 1000])
+def test_a_micro_batch_counts_each_prefix_once(words, budget):
+    batch = batch_of(words)
+    forest = worthwhile(batch, "on")
+    micros = [micro.tolist() for micro in split(batch, forest, budget)]
+    assert sorted(row for micro in micros for row in micro) == list(range(len(words)))
+    for micro, following in zip(micros, [*micros[1:], None], strict=True):
+        size = len(prefixes([words[row] for row in micro]))
+        assert size <= budget or len(micro) == 1
+        if following is not None:  # nor is it cut before it is full
+            assert len(prefixes([words[row] for row in (*micro, following[0])])) > budget
+        shared = layout(batch.take(torch.tensor(micro)), "on", budget)
+        assert shared.forest.size == size
+
+
+def test_alike_contexts_go_together():
+    # 5 prompts of 6 tokens with 3 answers of 1: nine prefixes a prompt, two prompts a pass
+    words = [f"{prompt}.....{answer}" for answer in "xyz" for prompt in "abcde"]
+    micros = split(batch_of(words), worthwhile(batch_of(words), "on"), 18)
+    assert [sorted({words[row][0] for row in micro}) for micro in micros] == [
+        ["a", "b"], ["c", "d"], ["e"]
+    ]  # fmt: skip
+
+
+def test_auto_shares_where_a_fifth_is_saved():
+    alike, apart = batch_of(["abcx", "abcy"]), batch_of(["abcx", "bcdy", "aefz"])
+    assert worthwhile(alike, "auto").size == 5  # of 8
+    assert worthwhile(apart, "auto") is None  # 11 of 12
+    assert worthwhile(apart, "on").size == 11
+    assert worthwhile(alike, "off") is None
+    assert layout(apart, "auto", 12) is None
+    assert layout(apart, "auto", 11).forest.size == 11  # shared, for it does not fit otherwise
