@@ -232,6 +232,38 @@ def test_growing_keeps_what_there_is():
         cache.reserve(301, 2)
 
 
+def test_stores_that_move_into_each_others_memory_keep_what_they_have():
+    """Smaller, larger within the memory there is, and beyond it; what is new is zero."""
+    cache = SlotCache(3, 8, torch.device("cpu"))
+    cache.reserve(100, 2)
+    for n, layer in enumerate(cache.layers):
+        layer.lazy_initialization(*[torch.zeros(1, 2, 1, 3)] * 2)
+        layer.keys[:, :, :20] = 10 + n
+        layer.values[:, :, :20] = 20 + n
+    before = cache.num_bytes()
+    for length, lines, grows in ((20, 4, False), (70, 2, False), (70, 5, True), (200, 6, True)):
+        cache.reserve(length, lines)
+        assert (cache.num_bytes() > before) == grows
+        assert {layer.keys.shape[2] for layer in cache.layers} == {cache.places}
+        for n, layer in enumerate(cache.layers):
+            for store, value in ((layer.keys, 10 + n), (layer.values, 20 + n)):
+                assert store[:2, :, :20].unique().tolist() == [value]
+                assert not store[:2, :, 20:].any()
+                assert not store[2:].any()
+    memory = {m.data_ptr() for layer in cache.layers for m in layer.memory.values()}
+    assert len(memory) == 6
+    cache.shrink(0)
+    assert cache.num_bytes() == 0
+
+
+def test_after_long_rows_short_ones_take_no_more_than_they_need():
+    e = engine(REAL, num_slots=64)
+    sample(e, [Request((3, 4), 300, seed=1)])
+    e.most = 0
+    sample(e, [Request((3, 4), 40, seed=n) for n in range(24)])
+    assert e.most == 24 * 64
+
+
 def failing(model, token):
     """The model, whose hidden states are void once this token has been read."""
     with torch.no_grad():

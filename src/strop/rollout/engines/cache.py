@@ -30,7 +30,7 @@ class Span:
 
 
 class SlotLayer(CacheLayerMixin):
-    """Keys and values of one layer: [num_slots, heads, places, head size]."""
+    """Keys and values of one layer: [lines, heads, places, head size], at the start of `memory`."""
 
     is_sliding = False
 
@@ -39,10 +39,11 @@ class SlotLayer(CacheLayerMixin):
         self.cache = cache
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        self.keys, self.values = (
-            new.new_zeros(self.cache.lines, new.shape[1], self.cache.places, new.shape[3])
-            for new in (key_states, value_states)
-        )
+        self.memory: dict[str, Tensor] = {}
+        for name, new in (("keys", key_states), ("values", value_states)):
+            store = new.new_zeros(self.cache.lines, new.shape[1], self.cache.places, new.shape[3])
+            self.memory[name] = store.view(-1)
+            setattr(self, name, store)
         self.is_initialized = True
 
     def update(
@@ -51,10 +52,10 @@ class SlotLayer(CacheLayerMixin):
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         span = self.cache.span
-        lines = self.cache.line_numbers[span.rows] if isinstance(span.rows, slice) else span.rows
+        written = self.cache.written(key_states.shape[1])
         for store, new in ((self.keys, key_states), (self.values, value_states)):
-            # indices on both sides of a slice put the indexed axes first: [N, Q, heads, size]
-            store[lines[:, None], :, span.write] = new.transpose(1, 2)
+            size = store.shape[3]
+            store.view(-1, size).index_copy_(0, written, new.transpose(1, 2).reshape(-1, size))
         keys, values = (store[:, :, : span.used] for store in (self.keys, self.values))
         if isinstance(span.rows, slice):
             return keys[span.rows], values[span.rows]
@@ -79,7 +80,7 @@ def roomy(length: int) -> int:
 
 
 class SlotCache(Cache):
-    """Slots of a growing number of places; set `span` before each forward pass.
+    """Slots of a growing number of places; `begin` comes before each forward pass.
 
     The last place is never read: padding of shorter rows is written there. max_tokens: most places
     of all slots together; None: no bound.
@@ -94,7 +95,23 @@ class SlotCache(Cache):
         self.lines = 0  # slots that have memory
         self.places = 0
         self.line_numbers = torch.arange(num_slots, device=device)
-        self.span = Span(slice(0, 0), self.line_numbers[:0], 0)
+        self.begin(Span(slice(0, 0), self.line_numbers[:0], 0))
+
+    def begin(self, span: Span) -> None:
+        """Make ready for a forward pass that writes and reads what `span` says."""
+        self.span = span
+        self._written: dict[int, Tensor] = {}
+
+    def written(self, heads: int) -> Tensor:
+        """[N * Q * heads] vectors of a store that this pass writes; one index for all layers."""
+        if heads not in self._written:
+            span = self.span
+            lines = self.line_numbers[span.rows] if isinstance(span.rows, slice) else span.rows
+            places = self.places * torch.arange(heads, device=span.write.device)
+            begin = lines * (heads * self.places)
+            index = begin[:, None, None] + span.write[:, :, None] + places
+            self._written[heads] = index.flatten()
+        return self._written[heads]
 
     def reserve(self, length: int, lines: int) -> None:
         """Make room for `length` tokens (and the spare place) in the first `lines` slots.
@@ -104,9 +121,8 @@ class SlotCache(Cache):
         """
         if length < self.places and lines <= self.lines:
             return
-        longer = length >= self.places
-        places = roomy(length) if longer else self.places
-        wanted = lines if longer else max(lines, self.lines)
+        places = roomy(length)
+        wanted = lines if length >= self.places else max(lines, self.lines)
         if lines > self.lines:
             wanted = min(max(lines, self.lines + self.lines // 4), self.num_slots)
         if self.max_tokens is not None:
@@ -116,24 +132,41 @@ class SlotCache(Cache):
         self._move(wanted, places)
 
     def _move(self, lines: int, places: int) -> None:
-        """Give every layer stores of this size, with what there was as far as it fits."""
+        """Give every layer stores of this size, with what there was as far as it fits.
+
+        Each store moves into the memory that the one before it has left, so that only the first
+        takes new memory, unless all have to grow.
+        """
         kept_lines, kept_places = min(lines, self.lines), min(places, self.places)
         self.lines, self.places = lines, places
+        left: Tensor | None = None
         for layer in self.live_layers():
-            for name in ("keys", "values"):
+            for name, own in layer.memory.items():
                 old = getattr(layer, name)
-                new = old.new_zeros(lines, old.shape[1], places, old.shape[3])
+                number = lines * old.shape[1] * places * old.shape[3]
+                if left is None or left.numel() < number or left.dtype != own.dtype:
+                    left = own.new_empty(max(number, own.numel()))
+                new = left[:number].view(lines, old.shape[1], places, old.shape[3])
                 new[:kept_lines, :, :kept_places] = old[:kept_lines, :, :kept_places]
+                new[:kept_lines, :, kept_places:] = 0
+                new[kept_lines:] = 0
                 setattr(layer, name, new)
+                layer.memory[name], left = left, own
 
     def shrink(self, num_bytes: int) -> None:
         """Give the memory back if it is more than `num_bytes`; nothing may be in the slots."""
-        stores = [s for layer in self.live_layers() for s in (layer.keys, layer.values)]
-        if sum(store.numel() * store.element_size() for store in stores) > num_bytes:
+        if self.num_bytes() > num_bytes:
             self.lines = self.places = 0
             for layer in self.live_layers():
-                layer.keys, layer.values = layer.keys[:0].clone(), layer.values[:0].clone()
+                for name in layer.memory:
+                    setattr(layer, name, getattr(layer, name)[:0].clone())
+                layer.memory = {}
                 layer.is_initialized = False
+
+    def num_bytes(self) -> int:
+        """Memory that all stores have, used or not."""
+        memory = (m for layer in self.live_layers() for m in layer.memory.values())
+        return sum(each.numel() * each.element_size() for each in memory)
 
     def clear(self, slots: Sequence[int]) -> None:
         """Zero what lies in these slots."""
@@ -182,7 +215,8 @@ class Attention:
 
     def masks(self, positions: Tensor, used: int) -> Tensor | dict[str, Tensor]:
         """Masks [N, 1, Q, used] for queries at `positions` [N, Q], as the model takes them."""
-        places = torch.arange(used, device=positions.device)
+        # CUDA kernels take a mask as it is only where its lines begin at multiples of 16
+        places = torch.arange(-(-used // 16) * 16, device=positions.device)
         distance = positions[:, None, :, None] - places
         causal = distance >= 0
         masks = {}
@@ -191,11 +225,12 @@ class Attention:
             if kind == "sliding_attention":
                 assert self.window is not None
                 seen = causal & (distance < self.window)
-            masks[kind] = seen if self.implementation == "sdpa" else self._additive(seen)
+            masks[kind] = self._additive(seen)[..., :used]
         return masks if len(masks) > 1 else masks[self.kinds[0]]
 
     def _additive(self, seen: Tensor) -> Tensor:
-        least = torch.finfo(self.dtype).min
-        return torch.zeros(seen.shape, dtype=self.dtype, device=seen.device).masked_fill(
+        """What is added to the scores, made once for all layers."""
+        least = -torch.inf if self.implementation == "sdpa" else torch.finfo(self.dtype).min
+        return torch.zeros(seen.shape, dtype=self.dtype, device=seen.device).masked_fill_(
             ~seen, least
         )

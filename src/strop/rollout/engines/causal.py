@@ -47,7 +47,7 @@ class CachedModel:
 
     def forward(self, ids: Tensor, positions: Tensor, span: Span) -> Tensor:
         """Logits [N, V] of each row's last column; ids and positions [N, Q]."""
-        self.cache.span = span
+        self.cache.begin(span)
         positions = positions.to(self.device)
         output = self.model(
             input_ids=ids.to(self.device),
@@ -59,13 +59,13 @@ class CachedModel:
         )
         return output.logits[:, -1]
 
-    def decode(self, tokens: Tensor, lengths: Tensor) -> Tensor:
-        """Logits [N, V] after the newest tokens [N] of the first N slots; lengths count them."""
-        used = int(lengths.max())
-        positions = (lengths - 1)[:, None].to(self.device)
-        return self.forward(
-            tokens[:, None], positions, Span(slice(0, len(tokens)), positions, used)
-        )
+    def decode(self, tokens: Tensor, positions: Tensor, used: int) -> Tensor:
+        """Logits [N, V] after the newest tokens [N] of the first N slots, at `positions` [N].
+
+        used: tokens of the longest row.
+        """
+        span = Span(slice(0, len(tokens)), positions[:, None], used)
+        return self.forward(tokens[:, None], positions[:, None], span)
 
     def fill(self, parts: Sequence[Part], max_tokens: int) -> None:
         """Compute the cache of these parts, shortest first, in passes of at most max_tokens."""
@@ -129,7 +129,8 @@ class CachedModel:
         try:
             self.fill([Part(i, tokens, 0, n - 1) for i, n in enumerate(lengths) if n > 1], 64)
             newest = torch.tensor([tokens[n - 1] for n in lengths], device=self.device)
-            logits = self.decode(newest, torch.tensor(lengths)).double()
+            positions = torch.tensor(lengths, device=self.device) - 1
+            logits = self.decode(newest, positions, length).double()
         except (TypeError, ValueError, RuntimeError, AttributeError, IndexError, KeyError) as error:
             raise UserError(
                 f"the local engine can't drive a {name!r} model ({error}); use another engine"

@@ -24,7 +24,7 @@ from strop.rollout.engines.base import (
     resumed,
 )
 from strop.rollout.engines.causal import UNBOUNDED, CachedModel, Part, check_module
-from strop.rollout.engines.sampling import LOGP, Plan, draw, make_plan, uniforms
+from strop.rollout.engines.sampling import LOGP, Plan, draw, make_plan
 from strop.rollout.engines.slots import NEVER, Row, Slots
 
 
@@ -327,17 +327,17 @@ class LocalEngine(Engine):
 
     def _decode(self, number: int) -> None:
         slots, table = self.slots, self.slots.table[:number]
-        logits = self.model.decode(slots.last[:number], torch.from_numpy(table["length"].copy()))
+        positions, place, bits = slots.numbers(number)
+        logits = self.model.decode(slots.last[:number], positions, int(table["length"].max()))
         if self.plan is None or slots.changed:
-            requests = [slots.row(slot).request for slot in range(number)]
-            self.plan = make_plan(requests, self.vocab_size, self.model.device)
+            requests, like = slots.ways(number)
+            self.plan = make_plan(requests, self.vocab_size, self.model.device, like)
             slots.changed = False
-        uniform = uniforms(table["seed"], table["length"].astype(np.uint64))
-        token, record = draw(logits, self.plan, torch.from_numpy(uniform).to(self.model.device))
+        token, record = draw(logits, self.plan, bits.view(torch.float64))
         failed_t = record[:, LOGP].isnan()
         ends = torch.stack([self.plan.stops[self.plan.stop_set, token], failed_t])
         stopped, failed = ends.cpu().numpy()
-        slots.write(number, token, record)
+        slots.write(place, token, record)
         if failed.any():
             self._fail(np.flatnonzero(failed).tolist())
             stopped &= ~failed

@@ -6,9 +6,9 @@ A draw is inverse-CDF sampling from one uniform number per row, and that number 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 import torch
@@ -36,6 +36,7 @@ def uniforms(seeds: np.ndarray, positions: np.ndarray) -> np.ndarray:
 
 
 Rows: TypeAlias = slice | Tensor
+Asked = TypeVar("Asked", bound=Hashable)
 
 
 @dataclass(frozen=True)
@@ -60,41 +61,53 @@ class Plan:
         return LOGP + 1 if self.model is None else TOP
 
 
-def make_plan(requests: Sequence[Request], vocab_size: int, device: torch.device) -> Plan:
-    """Sort the rows of a batch by what they ask for."""
+def make_plan(
+    requests: Sequence[Request],
+    vocab_size: int,
+    device: torch.device,
+    like: np.ndarray | None = None,
+) -> Plan:
+    """Sort the rows of a batch by what they ask for.
 
-    def pick(chosen: Sequence[int]) -> Rows:
-        every = len(chosen) == len(requests)
-        return slice(None) if every else torch.tensor(chosen, device=device)
+    like [N]: which of the requests each row is drawn like; None: a row for each request.
+    """
+    like = np.arange(len(requests)) if like is None else like
 
-    temperatures = [request.temperature for request in requests]
-    greedy = [temperature == 0 for temperature in temperatures]
-    scale = [temperature or 1.0 for temperature in temperatures]
-    shared: dict[tuple[Rule, ...], list[int]] = {}
-    stop_sets: dict[tuple[int, ...], int] = {}
-    stop_set = []
-    for index, request in enumerate(requests):
-        stop_set.append(stop_sets.setdefault(request.stop_ids, len(stop_sets)))
-        if request.rules:
-            shared.setdefault(request.rules, []).append(index)
+    def rows(asked: Sequence[bool] | np.ndarray) -> Rows | None:
+        chosen = np.asarray(asked)[like]
+        if chosen.all():
+            return slice(None)
+        return torch.from_numpy(np.flatnonzero(chosen)).to(device) if chosen.any() else None
+
+    def column(values: Sequence[float] | np.ndarray) -> Tensor:
+        return torch.from_numpy(np.asarray(values)[like]).to(device)
+
+    greedy = [request.temperature == 0 for request in requests]
+    scale = [float(request.temperature or 1.0) for request in requests]
+    rules, rules_of = _numbered([request.rules for request in requests])
+    ruled = [(rows(rules_of == number), each) for number, each in enumerate(rules) if each]
+    stop_sets, stop_set_of = _numbered([request.stop_ids for request in requests])
     stops = torch.zeros(len(stop_sets), vocab_size, dtype=torch.bool)
-    for ids, line in stop_sets.items():
+    for line, ids in enumerate(stop_sets):
         stops[line, list(ids)] = True
-    model = [i for i, r in enumerate(requests) if "logp_model" in r.want or "entropy" in r.want]
-    top = [i for i, r in enumerate(requests) if r.num_top]
-    uneven = any(value != 1.0 for value in scale)
-    scale_t = torch.tensor(scale, dtype=torch.float64, device=device)[:, None]
     return Plan(
-        temperature=scale_t if uneven else None,
-        greedy=torch.tensor(greedy, device=device)[:, None] if any(greedy) else None,
-        rules=tuple((pick(chosen), rules) for rules, chosen in shared.items()),
-        model=pick(model) if model else None,
-        top=pick(top) if top else None,
+        temperature=column(scale)[:, None] if any(value != 1.0 for value in scale) else None,
+        greedy=column(greedy)[:, None] if any(greedy) else None,
+        rules=tuple((chosen, each) for chosen, each in ruled if chosen is not None),
+        model=rows([bool({"logp_model", "entropy"} & request.want) for request in requests]),
+        top=rows([bool(request.num_top) for request in requests]),
         num_top=max((request.num_top for request in requests), default=0),
         stops=stops.to(device),
-        stop_set=torch.tensor(stop_set, device=device),
+        stop_set=column(stop_set_of),
         refused={},
     )
+
+
+def _numbered(values: Sequence[Asked]) -> tuple[list[Asked], np.ndarray]:
+    """The values that differ, and the number of each one's own among them."""
+    numbers: dict[Asked, int] = {}
+    of = [numbers.setdefault(value, len(numbers)) for value in values]
+    return list(numbers), np.array(of)
 
 
 def draw(logits: Tensor, plan: Plan, uniform: Tensor) -> tuple[Tensor, Tensor]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from strop.rollout.engines.base import Ended, Event, Request
 from strop.rollout.engines.cache import BLOCK, SlotCache
-from strop.rollout.engines.sampling import ENTROPY, LOGP, LOGP_MODEL, TOKEN, TOP
+from strop.rollout.engines.sampling import ENTROPY, LOGP, LOGP_MODEL, TOKEN, TOP, uniforms
 
 NEVER = 1 << 62
 FIELDS = np.dtype(
@@ -24,6 +24,7 @@ FIELDS = np.dtype(
         ("pause", np.int64),  # pauses at this many tokens
         ("seed", np.uint64),
         ("prompt", np.int64),  # hash of the prompt, to find rows that share it
+        ("like", np.int64),  # the request of `Slots.kinds` that is drawn in the same way
         ("strings", np.bool_),  # has stop strings
         ("running", np.bool_),
         ("taken", np.bool_),  # holds a cache that is still of use: running, paused or kept
@@ -61,6 +62,7 @@ class Slots:
         self.last = torch.zeros(num_slots, dtype=torch.long, device=device)  # newest token
         self.records = torch.zeros(num_slots, 0, 2, dtype=torch.float64, device=device)
         self.changed = True  # the set of running rows differs from the last plan's
+        self.kinds: dict[tuple[Any, ...], tuple[int, Request]] = {}  # one of each way to draw
 
     def choose(self, number: int) -> list[int]:
         """Up to `number` slots to fill: free ones, then those of kept, then of paused rows."""
@@ -102,6 +104,8 @@ class Slots:
 
     def place(self, rows: Sequence[Row], slots: Sequence[int], context_length: int) -> None:
         """Let rows run in slots whose cache holds all their tokens but the last."""
+        if not self.table["running"].any():
+            self.kinds.clear()
         for row, slot in zip(rows, slots, strict=True):
             request, length = row.request, len(row.tokens)
             limit = min(len(request.ids) + request.max_tokens, context_length)
@@ -109,13 +113,23 @@ class Slots:
             strings = bool(request.stop_strings)
             self.table[slot] = (
                 *(length, length, limit, row.pause_at),
-                *(seed, row.prompt_hash, strings, True, True),
+                *(seed, row.prompt_hash, self._kind(request), strings, True, True),
             )
             self.rows[slot] = row
             row.slot, row.status, row.source = slot, "running", None
         index = torch.tensor(slots, device=self.last.device)
         self.last[index] = torch.tensor([row.tokens[-1] for row in rows], device=self.last.device)
         self.changed = True
+
+    def _kind(self, request: Request) -> int:
+        asked = (request.temperature, request.rules, request.num_top, request.stop_ids)
+        return self.kinds.setdefault((*asked, request.want), (len(self.kinds), request))[0]
+
+    def ways(self, number: int) -> tuple[list[Request], np.ndarray]:
+        """Requests that are drawn differently, and which of them each of the first rows is like."""
+        numbers, like = np.unique(self.table["like"][:number], return_inverse=True)
+        kinds = [request for _, request in self.kinds.values()]
+        return [kinds[kind] for kind in numbers.tolist()], like
 
     def free(self, slot: int) -> None:
         """Take the row's cache away."""
@@ -234,15 +248,24 @@ class Slots:
         self.last[target_t] = self.last[source_t]
         self.records[target_t, :unread] = self.records[source_t, :unread]
 
-    def write(self, number: int, token: Tensor, record: Tensor) -> None:
-        """Append one token to each of the first `number` rows."""
+    def numbers(self, number: int) -> Tensor:
+        """[3, number] on the device: position and unread tokens of each row, and its random bits.
+
+        They go there together: a transfer costs the same whatever its size.
+        """
         table = self.table[:number]
-        place = table["length"] - table["base"]
-        self._reserve_records(int(place.max()) + 1, record.shape[1])
-        lines = self.cache.line_numbers[:number]
-        index = torch.from_numpy(place).to(record.device)
-        self.records[lines, index, : record.shape[1]] = record
-        self.last[:number] = token
+        uniform = uniforms(table["seed"], table["length"].astype(np.uint64))
+        found = (table["length"] - 1, table["length"] - table["base"], uniform.view(np.int64))
+        return torch.from_numpy(np.stack(found)).to(self.last.device)
+
+    def write(self, place: Tensor, token: Tensor, record: Tensor) -> None:
+        """Append one token to each of the first rows, as number `place` of its unread ones."""
+        table = self.table[: len(token)]
+        longest = int((table["length"] - table["base"]).max())
+        self._reserve_records(longest + 1, record.shape[1])
+        lines = self.cache.line_numbers[: len(token)]
+        self.records[lines, place, : record.shape[1]] = record
+        self.last[: len(token)] = token
         table["length"] += 1
 
     def _reserve_records(self, length: int, width: int) -> None:
