@@ -52,13 +52,15 @@ class Linear(Schedule):
 
 @dataclass(frozen=True)
 class Cosine(Schedule):
-    """start + (end - start) * (1 - cos(pi * step / num_steps)) / 2."""
+    """start + (end - start) * (1 - cos(pi * step / steps)) / 2, then end; steps 0: num_steps."""
 
     start: float = 0.0
     end: float = 0.0
+    steps: int = 0
 
     def __call__(self, step: int, num_steps: int) -> float:
-        share = (1 - math.cos(math.pi * step / max(num_steps, 1))) / 2
+        last = self.steps or max(num_steps, 1)
+        share = (1 - math.cos(math.pi * min(step, last) / last)) / 2
         return _between(self.start, self.end, share)
 
 

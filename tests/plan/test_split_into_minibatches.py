@@ -24,6 +24,18 @@ def test_one_update_over_everything_by_default():
     assert SplitIntoMinibatches().num_updates == 1
 
 
+def test_replayed_groups_have_the_last_update_for_themselves():
+    batch = ragged_batch(2, groups=(2, 1, 3, 2))
+    origin_T = torch.where(torch.isin(batch["group_T"], torch.tensor([1, 3])), 4, 0)
+    replayed = batch.set(origin_T=torch.where(batch["mask_T"], origin_T, 1))
+    assert groups_of(SplitIntoMinibatches(replayed_last=True), replayed) == [[0, 2], [1, 3]]
+    twice = groups_of(SplitIntoMinibatches(2, 2, replayed_last=True), replayed)
+    assert sorted(twice[:2]) == sorted(twice[2:4]) == [[0], [2]]
+    assert twice[4:] == [[1, 3]]
+    assert SplitIntoMinibatches(2, 2, replayed_last=True).num_updates == 5
+    assert groups_of(SplitIntoMinibatches(replayed_last=True), batch) == [[0, 1, 2, 3]]
+
+
 def test_every_epoch_passes_over_all_groups_once_in_an_order_of_its_own():
     batch = ragged_batch(2, groups=(2, 1, 3, 2, 1, 2, 4))
     part = SplitIntoMinibatches(num_epochs=3, num_minibatches=3)

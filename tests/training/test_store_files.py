@@ -152,10 +152,14 @@ def test_an_empty_step_writes_nothing(tmp_path):
 # -- through the command line ------------------------------------------------------------------
 
 
-def words_of(lab, folder, seed=0):
+# What a recipe's run is given, so that something comes back within six steps.
+RECIPES = {"remix": (), "spear": ("sampling.num_prompts=4", "curation.size=2")}
+
+
+def words_of(lab, folder, recipe="remix", seed=0):
     return [
-        "train", "remix", *lab.arguments(), f"seed={seed}", "training.steps=6",
-        "training.save_every=2", "evaluation.every=0", "--out", folder,
+        "train", recipe, *lab.arguments(), f"seed={seed}", "training.steps=6",
+        "training.save_every=2", "rollout.temperature=2.0", *RECIPES[recipe], "--out", folder,
     ]  # fmt: skip
 
 
@@ -165,10 +169,11 @@ def went(words, output):
     return process.exitcode, output.read_text()
 
 
-def test_a_killed_run_goes_on_with_its_files(lab, tmp_path):
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_a_killed_run_goes_on_with_its_files(recipe, lab, tmp_path):
     output = tmp_path / "output"
-    assert went(words_of(lab, tmp_path / "whole"), output)[0] == 0
-    killed = launch(words_of(lab, tmp_path / "killed"), output)
+    assert went(words_of(lab, tmp_path / "whole", recipe), output)[0] == 0, output.read_text()
+    killed = launch(words_of(lab, tmp_path / "killed", recipe), output)
     path = tmp_path / "killed/metrics.jsonl"
     while killed.is_alive() and not (path.exists() and path.read_text().count("\n") >= 5):
         killed.join(0.005)

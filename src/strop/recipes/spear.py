@@ -1,0 +1,102 @@
+"""Tool use that is paid for at first, and later imitation of one's own successes."""
+
+import dataclasses
+from typing import Any
+
+from strop.advantage.baseline.keep_made_advantage import KeepMadeAdvantage
+from strop.algorithm import Algorithm, Term
+from strop.curation.replay_successes import ReplaySuccesses
+from strop.loss.bound.drop_high_covariance_tokens import DropHighCovarianceTokens
+from strop.loss.ratio.ratio_per_token import RatioPerToken
+from strop.part import Use
+from strop.plan.split_into_minibatches import SplitIntoMinibatches
+from strop.recipes._base import average, with_policy
+from strop.recipes._inherit import inherits
+from strop.recipes.dr_grpo import dr_grpo
+from strop.reward.note_reward import NoteReward
+from strop.reward.reward_answered_turns import RewardAnsweredTurns
+from strop.schedule import Cosine
+from strop.selection.drop_truncated_rollouts import DropTruncatedRollouts
+from strop.selection.keep_origins import KeepOrigins
+
+FRESH, REPLAY = 0, 4  # origin_T
+
+
+@inherits(dr_grpo)
+def spear(
+    *,
+    # Steps in which turns are paid for, ever less; 0: never.
+    T_tool: int = 200,
+    # Steps in which imitation grows to its weight, and that weight; coef 0: no imitation.
+    T_sil: int = 200,
+    coef: float = 1.0,
+    # Rollouts that come back at once, at most; 1.5 times as many good ones must be stored.
+    size: int = 2048,
+    # Groups whose median reward is the baseline of what comes back.
+    hist: int = 10240,
+    # Steps after which a stored rollout leaves.
+    tol: int = 10,
+    # Factor of advantages that are not taken anew; 0: they are.
+    decay: float = 0.0,
+    # Whether advantages taken anew are divided by the usual deviation.
+    divide_by_std: bool = False,
+    # Share of the imitated tokens that are dropped, from those of covariance between lb and ub.
+    ratio: float = 0.02,
+    lb: float = 1.0,
+    ub: float = 40.0,
+    clip_low: float = 0.2,
+    clip_high: float = 0.28,
+    aggregation: str = "seq-mean-token-sum-norm",
+    length: int = 0,
+    **parent: Any,
+) -> Algorithm:
+    """Learn the Ropes, Then Trust the Wins: Self-imitation with Progressive Exploration (SPEAR).
+
+    arXiv 2509.22601. Code: TencentYoutuResearch/SPEAR. Parent: dr_grpo. Status: exact.
+
+    Family: draws.
+    In short: own successes once more, later.
+    Choose it when: success is rare and needs tools first: what succeeded should be learnt from more
+    than once, as long as it is better than what is usual by now.
+    Equation: R_i + min(1, 0.1 turns_i) (cos(pi step / T_tool) + 1) / 2; when more than 1.5 size
+    stored rollouts of A > 0 have R > P50, the median of group means: A' = R - P50 >= 0 for a power
+    of two of them, loss = -w mean min(rho A', clip(rho) A') in an update of its own, w = coef (1 -
+    cos(pi step / T_sil)) / 2, without a few tokens of high covariance between A' and logp.
+    Differs from the parent: that bonus and that update; clip_high 0.28; truncated rollouts do not
+    learn.
+    Differs from the paper: no (the bonus counts turns that the environment answered).
+    Try: size (rollouts of a step; it comes to nothing where fewer than 1.5 size are good in tol
+    steps), hist (groups of some steps), T_sil, T_tool (0 for one turn).
+    """
+    summed = {"aggregation": aggregation, "length": length}
+    algorithm = dr_grpo(clip_low=clip_low, clip_high=clip_high, **summed, **parent)
+    paid = (Use(RewardAnsweredTurns(weight=Cosine(1.0, 0.0, T_tool))),) if T_tool else ()
+    filtered, paying = (Use(DropTruncatedRollouts()),), (*algorithm.reward, *paid)
+    algorithm = dataclasses.replace(algorithm, reward=paying, selection=filtered)
+    if not coef:
+        return algorithm
+    part = DropHighCovarianceTokens(clip_low, clip_high, ratio, lb, ub)
+    imitate = _imitate(part, average(**summed), Cosine(0.0, coef, T_sil) if T_sil else coef)
+    return _replaying(algorithm, ReplaySuccesses(size, hist, tol, divide_by_std, decay), imitate)
+
+
+def _imitate(part: DropHighCovarianceTokens, average: Use, coef: float | Cosine) -> Term:
+    """The term of what came back, with the probabilities of its drawing."""
+    ratio = Use(RatioPerToken(), (("logp_old_T", "logp_sampler_T"),))
+    on = Use(KeepOrigins((REPLAY,)))
+    return Term("imitate", Use(part), average, ratio=ratio, on=on, coef=coef)
+
+
+def _replaying(algorithm: Algorithm, replay: ReplaySuccesses, imitate: Term) -> Algorithm:
+    """The algorithm with a store whose rollouts have a term and an update of their own."""
+    *compared, spread = algorithm.advantage
+    made = (Use(use.part, (("advantage_B", "made_advantage_B"),)) for use in compared)
+    algorithm = with_policy(algorithm, on=Use(KeepOrigins((FRESH,))))
+    return dataclasses.replace(
+        algorithm,
+        reward=(*algorithm.reward, Use(NoteReward()), *made),
+        curation=(Use(replay),),
+        advantage=(*compared, Use(KeepMadeAdvantage()), spread),
+        terms=(*algorithm.terms, imitate),
+        plan=Use(SplitIntoMinibatches(replayed_last=True)),
+    )
