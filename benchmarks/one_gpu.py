@@ -56,9 +56,10 @@ def line_of(name: str, words: list[str], folder: Path) -> str:
     peak = max(step["perf/peak_mem_gb"] for step in steps)
     expected = estimated([word for word in words if not word.startswith("training.steps")])[0] / GIB
     shares = ", ".join(f"{key.partition('/')[2]} {value:.2f}" for key, value in parts.items())
-    return (f"{name}: {seconds:.2f} s a step ({shares}), {speed:.0f} tokens/s, "
-            f"peak {peak:.1f} GiB, estimate {expected:.1f} GiB, ratio {expected / peak:.2f}"
-    )  # fmt: skip
+    return (
+        f"{name}: {seconds:.2f} s a step ({shares}), {speed:.0f} tokens/s, peak {peak:.1f} GiB, "
+        f"estimate {expected:.1f} GiB, ratio {expected / peak:.2f}"
+    )
 
 
 def main() -> None:
