@@ -98,9 +98,8 @@ def main() -> None:
             stream.flush()
             if any("why" in row or not row["same_tokens"] for row in rows):
                 bad.append(name)
-    print(
-        f"{len(names[first::every])} recipes; failed or with other tokens: {', '.join(bad) or 'none'}"
-    )
+    number, listed = len(names[first::every]), ", ".join(bad) or "none"
+    print(f"{number} recipes; failed or with other tokens: {listed}")
     sys.exit(1 if bad else 0)
 
 
