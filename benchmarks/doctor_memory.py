@@ -82,7 +82,7 @@ COMMON = (
 NUM_PROMPTS, PROMPT_TOKENS = 32, 8
 
 
-def build(shape: Shape, folder: Path) -> None:
+def build(shape: Shape, folder: Path, prompt_tokens: int = PROMPT_TOKENS) -> None:
     """Write a random model, its tokenizer of one token a word, prompts and a reward."""
     import torch
     from tokenizers import Tokenizer, models, pre_tokenizers
@@ -106,7 +106,7 @@ def build(shape: Shape, folder: Path) -> None:
     )  # fmt: skip
     Qwen3ForCausalLM(config).save_pretrained(folder)
     rng = random.Random(0)
-    rows = [" ".join(rng.choices(words[2:], k=PROMPT_TOKENS)) for _ in range(NUM_PROMPTS)]
+    rows = [" ".join(rng.choices(words[2:], k=prompt_tokens)) for _ in range(NUM_PROMPTS)]
     lines = "".join(json.dumps({"prompt": row}) + "\n" for row in rows)
     (folder / "prompts.jsonl").write_text(lines, encoding="utf-8")
     (folder / "rewards.py").write_text(REWARD, encoding="utf-8")

@@ -1,11 +1,13 @@
 """`strop train` on one GPU: seconds, tokens a second and memory of a step, beside the estimate.
 
-    python benchmarks/one_gpu.py [--settings full,lora,checkpointing,long] [--steps 4]
+    python benchmarks/one_gpu.py [--settings full,lora,checkpointing,long,shared,apart] [--steps 4]
 
 A random Qwen3 with 0.6 billion weights (28 layers, 1,024 wide, a vocabulary of 151,936) in bfloat16
 answers 8 prompts of 8 tokens 16 times a step, 256 tokens each; `long` has 2 prompts and 1,024
-tokens. Printed are, for each setting, the median step after the first with its shares, tokens a
-second, the most memory that torch took on the GPU, and what `strop doctor` expects of it.
+tokens. `shared` and `apart` have prompts of 512 tokens and answers of 64, computed once for all
+answers of a prompt, and once for each. Printed are, for each setting, the median step after the
+first with its shares, tokens a second, the most memory that torch took on the GPU, and what
+`strop doctor` expects of it.
 """
 
 import argparse
@@ -27,10 +29,13 @@ COMMON = (
     "evaluation.every=0",
 )  # fmt: skip
 SHORT = ("rollout.max_tokens=256", "sampling.num_prompts=8", "sampling.num_rollouts=16")
+LONG_PROMPTS = ("rollout.max_tokens=64", "sampling.num_prompts=8", "sampling.num_rollouts=16")
 SETTINGS = {
     "full": SHORT,
     "lora": (*SHORT, "model.lora_rank=16", "training.lr=1e-5"),
     "checkpointing": (*SHORT, "model.gradient_checkpointing=true"),
+    "shared": (*LONG_PROMPTS, "training.share_prefixes=on"),
+    "apart": (*LONG_PROMPTS, "training.share_prefixes=off"),
     "long": ("rollout.max_tokens=1024", "sampling.num_prompts=2", "sampling.num_rollouts=16"),
 }
 SHARES = ("timing_s/rollout", "timing_s/update", "timing_s/reward")
@@ -70,11 +75,12 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
-        build(SHAPE, folder / "model")
-        files = ["--data", str(folder / "model/prompts.jsonl"),
-                 "--reward", f"{folder}/model/rewards.py:even"]  # fmt: skip
+        for tokens in (8, 512):
+            build(SHAPE, folder / f"model{tokens}", tokens)
         for name in options.settings.split(","):
-            words = ["--model", str(folder / "model"), *files, *COMMON, *SETTINGS[name]]
+            model = folder / f"model{512 if name in ('shared', 'apart') else 8}"
+            files = ["--data", f"{model}/prompts.jsonl", "--reward", f"{model}/rewards.py:even"]
+            words = ["--model", str(model), *files, *COMMON, *SETTINGS[name]]
             print(line_of(name, [*words, f"training.steps={options.steps}"], folder), flush=True)
 
 
