@@ -15,7 +15,6 @@ from builders import (
 
 from strop import functional
 from strop.errors import UserError
-from strop.loss.average.average_per_turn import AveragePerTurn
 from strop.loss.penalty.reward_entropy import RewardEntropy
 from strop.recipes.entropy_bonus import entropy_bonus
 from strop.recipes.epo import epo
@@ -51,18 +50,6 @@ def test_worked_example_through_the_padded_call():
     bonus = ((0.3 + 1.0) / 2 + 0.5) / 2
     beta = 1 + math.exp(-3 * 30 / 60)
     assert float(loss) == pytest.approx(-(bonus - beta * smooth))
-
-
-def test_shares_of_turns():
-    batch = ragged_batch(3)
-    share_T = run(AveragePerTurn(), batch).value
-    rows = learning(batch)
-    for i, tokens in rows:
-        turns = {int(batch["turn_T"][t]) for t in tokens}
-        for t in tokens:
-            same = [s for s in tokens if batch["turn_T"][s] == batch["turn_T"][t]]
-            assert float(share_T[t]) == pytest.approx(1 / (len(same) * len(turns) * len(rows))), i
-    assert float(share_T.sum()) == pytest.approx(1.0)
 
 
 def test_the_mean_of_the_earlier_steps_moves_the_corridor():

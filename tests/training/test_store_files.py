@@ -153,7 +153,11 @@ def test_an_empty_step_writes_nothing(tmp_path):
 
 
 # What a recipe's run is given, so that something comes back within six steps.
-RECIPES = {"remix": (), "spear": ("sampling.num_prompts=4", "curation.size=2")}
+RECIPES = {
+    "remix": (),
+    "spear": ("sampling.num_prompts=4", "curation.size=2"),
+    "dart": ("data.train_size=3", "sampling.num_prompts=3"),
+}
 
 
 def words_of(lab, folder, recipe="remix", seed=0):

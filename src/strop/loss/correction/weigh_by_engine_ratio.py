@@ -10,6 +10,7 @@ from strop.errors import UserError
 from strop.part import Result, require, require_one_of
 
 CLAMP_NATS = 20.0
+ROUNDING = 1e-4  # of a weight that is truncated to nearly itself, which no metric counts
 UNITS = ("token", "turn", "turn-mean", "sequence", "sequence-mean")
 
 
@@ -80,10 +81,15 @@ class WeighByEngineRatio:
             mean = _mean(weight_N, known_N)
             weight_N = torch.where(known_N & (mean > 1e-8), weight_N / mean, weight_N)
         weight_T = torch.where(mask_T, weight_N[key_T], 1)
+        near_N = (
+            (bounded_N - raw_N).abs() <= ROUNDING * raw_N
+            if self.outside == "truncate"
+            else inside_N
+        )
         squares = _mean(raw_N.double().square(), known_N)
         metrics = {
             "correction/mean": weight_T,
-            "correction/outside_mean": (~inside_N[key_T]).float(),
+            "correction/outside_mean": (~(inside_N | near_N)[key_T]).float(),
             "correction/ess": _mean(raw_N.double(), known_N).square() / squares.clamp(min=1e-300),
         }
         return Result(weight_T, metrics=metrics)

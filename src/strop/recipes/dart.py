@@ -1,0 +1,81 @@
+"""Turns of high entropy, of prompts that are neither solved nor hopeless; a pool of successes."""
+
+import dataclasses
+from typing import Any
+
+from strop.advantage.baseline.normalise_over_group_turns import NormaliseOverGroupTurns
+from strop.advantage.credit.spread_evenly import SpreadEvenly
+from strop.algorithm import Algorithm
+from strop.curation.complete_from_pool import CompleteFromPool
+from strop.loss.average.average_per_turn import AveragePerTurn
+from strop.loss.bound.clip_both_sides import ClipBothSides
+from strop.loss.correction.weigh_by_engine_ratio import WeighByEngineRatio
+from strop.part import Use
+from strop.recipes._base import ESTIMATOR, with_policy, with_term
+from strop.recipes._inherit import inherits
+from strop.recipes.grpo import grpo
+from strop.sampling.draw_in_shuffled_order import DrawInShuffledOrder
+from strop.sampling.spare_solved_prompts import SpareSolvedPrompts
+from strop.sampling.track_success import TrackSuccess
+from strop.selection.keep_high_entropy_turns import KeepHighEntropyTurns
+
+
+@inherits(grpo, without=(*ESTIMATOR, "aggregation"), beta=0.1)
+def dart(
+    *,
+    # Fewest rollouts of a prompt; num_rollouts is the most.
+    N_min: int = 2,
+    # Success from which a prompt gets fewer; 0: none does.
+    threshold: float = 0.6,
+    # Share of a prompt's turns, those of least entropy, that do not learn.
+    quantile: float = 0.2,
+    # Most that a token weighs for being likelier now than when it was drawn; 0: no weight.
+    C: float = 1.0,
+    # Whether prompts are completed from a pool; without it every group is trained on as it is.
+    pool: bool = True,
+    # Steps for which rollouts may wait for their prompt.
+    versions: int = 2,
+    clip_low: float = 0.1,
+    clip_high: float = 0.28,
+    dual_clip_c: float = 10.0,
+    eps: float = 1e-6,
+    num_prompts: int = 32,
+    num_rollouts: int = 8,
+    **parent: Any,
+) -> Algorithm:
+    """DART: Efficient Multi-turn RL for GUI Agents via Decoupled Training and Data Curation.
+
+    arXiv 2509.23866. Code: Computer-use-agents/dart-gui. Parent: grpo. Status: partial.
+
+    Family: turns.
+    In short: pool of successes, open turns.
+    Choose it when: episodes are long and success is rare: what a prompt solved once should serve it
+    again, and routine turns should not fill the update.
+    Equation: A = (R - mean) / (std + eps) over all turns of the prompt; turns with H >= the
+    quantile; loss = -mean over turns of mean_t w min(rho A, clip(rho) A) + beta KL, w =
+    min(exp(logp_old - logp_behavior), C); N(s) = num_rollouts below threshold, else max(N_min,
+    int(9 / s - 7)); no success: the oldest rollout gives way to the prompt's newest success.
+    Differs from the parent: how many rollouts, which groups and turns learn, turns as samples, the
+    weight w, clip 0.1 and 0.28 with a dual clip, beta 0.1.
+    Differs from the paper: 1. a prompt with N(s) < num_rollouts is ready with these (there all
+    need 8); 2. episodes have one limit of turns, not that of the prompt's longest success; 3.
+    rollouts and training take turns (`engine.staleness` for old weights).
+    Try: versions, quantile (0), ratio=ratio_per_sequence (the released script), N_min.
+    """
+    draw = DrawInShuffledOrder(num_prompts, num_rollouts)
+    spare = (Use(SpareSolvedPrompts(N_min, threshold)), Use(TrackSuccess())) if threshold else ()
+    algorithm = grpo(num_prompts=num_prompts, num_rollouts=num_rollouts, **parent)
+    turns = Use(AveragePerTurn(per_rollout=False))
+    algorithm = with_policy(
+        with_term(algorithm, "kl", average=turns),
+        objective=Use(ClipBothSides(clip_low, clip_high, dual_clip_c)),
+        correction=Use(WeighByEngineRatio("token", high=C)) if C else None,
+        average=turns,
+    )
+    return dataclasses.replace(
+        algorithm,
+        sampling=(Use(draw), *spare),
+        curation=(Use(CompleteFromPool(num_rollouts, versions)),) if pool else (),
+        advantage=(Use(NormaliseOverGroupTurns(eps)), Use(SpreadEvenly())),
+        selection=(Use(KeepHighEntropyTurns(quantile)),) if quantile else (),
+    )
