@@ -43,6 +43,7 @@ MEASURED = (
 OF_RECIPES = {
     "igpo": "calculator",  # its rows have the answer
     "matchtir": "calculator",  # and the calls that get it
+    "r3l": "calculator",
     "dr_kernel": "kernel_timing",
     "ui_s1_semi_online": "recordings",
     "chi0_stage_advantage": "moves",
@@ -51,7 +52,9 @@ OF_RECIPES = {
     "archer": "kernel_timing",
 }
 OPTIONS: dict[str, dict[str, Any]] = {
+    "aepo_agentic_rollout": {"rollout.initial": 4},  # the other half branches
     "archer": {"plan.num_critic_updates": 10, "plan.warmup_steps": 5},
+    "arpo": {"rollout.initial": 4},
     "chi0_stage_advantage": {
         "rollout.words": "{label}:{prompt}", "rollout.labels": ["8", "9"], "rollout.max_tokens": 2,
         "sampling.horizon": 1, "sampling.percent": 50.0,
@@ -61,6 +64,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "igpo": {"sampling.num_prompts": 32, "sampling.num_rollouts": 16},
     "matchtir": {"sampling.num_prompts": 32, "sampling.num_rollouts": 16},
     "ps_grpo": {"sampling.num_prompts": 8},  # of two wordings each
+    "r3l": {"sampling.num_prompts": 32},
 }  # fmt: skip
 PROMPTS, ANSWERS = 16, 8
 REWARDS = '''

@@ -63,6 +63,8 @@ class FakeTexts:
         return self.prompt_text(uid)
 
     def reworded_ids(self, uid: int, words: str, answer: Sequence[int]) -> tuple[int, ...]:
+        if "{prompt}" in words:
+            return (*self.encode(words.replace("{prompt}", self.prompt_text(uid))), *answer)
         return (*self.prompt_ids(uid), *self.encode(words), *answer)
 
     def answer_ids(self, uid: int, column: str = "completion", end: bool = True) -> tuple[int, ...]:

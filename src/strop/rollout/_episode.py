@@ -48,6 +48,16 @@ class Seat:
     truncated: bool = False
     said: list[dict[str, Any]] = field(default_factory=list)
 
+    @property
+    def lost(self) -> bool:
+        """Whether a request of its actions failed."""
+        return any(event.ended == "failed" for turn in self.turns for event in turn.events)
+
+    @property
+    def earned(self) -> float:
+        """Rewards of all turns so far."""
+        return sum(turn.reward for turn in self.turns)
+
     def given(self, episodes: Episodes, text: str, opens: bool) -> tuple[int, ...]:
         """Tokens of an observation where it stands: after an action, first, or a whole context."""
         if opens:

@@ -19,9 +19,9 @@ from strop.rollout.assemble import (
     with_turns,
 )
 from strop.rollout.base import SamplingFields
-from strop.rollout.commands import Fork, Submit
-from strop.rollout.listen import Heard, Start
-from strop.services import Episodes, Log, Sampling
+from strop.rollout.commands import Fork, Strategy, Submit
+from strop.rollout.listen import Heard, Start, converse
+from strop.services import Episodes, Log, Sampling, Texts
 
 PLAYED = (*COLUMNS, *TURN_COLUMNS, "player_B", "role_B", "episode_B")
 
@@ -93,6 +93,39 @@ class PlayingFields(SamplingFields):
         if sampling.can_fork and seat.request >= 0 and not opens:
             return Fork(seat.request, before, tuple(given), {"max_tokens": room})
         return self.submit(sampling, seat, room, opens, **asked)
+
+    def play(
+        self, games: Mapping[int, Episode], starts: Mapping[int, Start], sampling: Sampling,
+        episodes: Episodes, world: Any, limits: SeatLimits,
+    ) -> Strategy:  # fmt: skip
+        """Play episodes to their ends, each from its next action on."""
+
+        def follow(ended: Mapping[int, Heard]) -> Mapping[int, Start]:
+            acted = {n: h for n, h in ended.items() if not games[n].lost(h.events)}
+            playing = [games[number] for number in acted]
+            answers = act(playing, list(acted.values()), episodes, world)
+            commands = [
+                self.go_on(game, answer, sampling, episodes, limits, world.rewrites)
+                for game, answer in zip(playing, answers, strict=True)
+            ]
+            return {n: c for n, c in zip(acted, commands, strict=True) if c is not None}
+
+        yield from converse(starts, follow)
+
+    def play_all(
+        self, uids: Sequence[int], seeds: Sequence[Sequence[int]], texts: Texts,
+        sampling: Sampling, episodes: Episodes, world: Any, limits: SeatLimits,
+    ) -> Strategy:  # fmt: skip
+        """Play all of the world's episodes from their beginnings; returns them."""
+        games = [Episode(n, uids[n], own, world.roles) for n, own in enumerate(seeds)]
+        for game, observation in zip(games, world.reset(), strict=True):
+            given = texts.prompt_ids(game.uid)
+            seat, role = game.turn_to(observation), game.role_of(observation)
+            seat.show(observation, given, role, world.rewrites)
+        room, alone = min(limits.answer_tokens, limits.episode_tokens), world.rewrites
+        starts = {game.number: self.submit(sampling, game.seat, room, alone) for game in games}
+        yield from self.play(dict(enumerate(games)), starts, sampling, episodes, world, limits)
+        return games
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,5 @@
 """Play every drawn episode several times, turn by turn, all episodes at once."""
 
-from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
@@ -9,10 +8,9 @@ import torch
 
 from strop.errors import UserError
 from strop.part import Draw, require
-from strop.rollout._episode import Episode, SeatLimits
-from strop.rollout._playing import PLAYED, PlayingFields, act, written
+from strop.rollout._episode import SeatLimits
+from strop.rollout._playing import PLAYED, PlayingFields, written
 from strop.rollout.commands import Strategy
-from strop.rollout.listen import Heard, Start, converse
 from strop.services import Episodes, Log, Sampling, Texts
 
 
@@ -81,24 +79,5 @@ class PlayTurns(PlayingFields):
             shape = (len(uids), max(len(world.roles), 1))
             seeds = torch.randint(2**62, shape, generator=rng).tolist()
             limits = SeatLimits.of(sampling, self.turns(world.max_turns), self.extension)
-            games = [Episode(n, uids[n], own, world.roles) for n, own in enumerate(seeds)]
-            for game, observation in zip(games, world.reset(), strict=True):
-                given = texts.prompt_ids(game.uid)
-                seat, role = game.turn_to(observation), game.role_of(observation)
-                seat.show(observation, given, role, world.rewrites)
-
-            def go_on(ended: Mapping[int, Heard]) -> Mapping[int, Start]:
-                acted = {n: h for n, h in ended.items() if not games[n].lost(h.events)}
-                playing = [games[number] for number in acted]
-                answers = act(playing, list(acted.values()), episodes, world)
-                commands = [
-                    self.go_on(game, answer, sampling, episodes, limits, world.rewrites)
-                    for game, answer in zip(playing, answers, strict=True)
-                ]
-                return {n: c for n, c in zip(acted, commands, strict=True) if c is not None}
-
-            room = min(limits.answer_tokens, limits.episode_tokens)
-            alone = world.rewrites
-            starts = {game.number: self.submit(sampling, game.seat, room, alone) for game in games}
-            yield from converse(starts, go_on)
+            games = yield from self.play_all(uids, seeds, texts, sampling, episodes, world, limits)
         return written(draws, games, world, log), None

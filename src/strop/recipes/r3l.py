@@ -1,0 +1,70 @@
+"""Reflect on an episode, retry from where it went wrong, and learn the retry without the hint."""
+
+import dataclasses
+from typing import Any
+
+from strop.advantage.baseline.subtract_group_mean import SubtractGroupMean
+from strop.advantage.credit.spread_evenly import SpreadEvenly
+from strop.advantage.scale.fix_praise_of_successes import FixPraiseOfSuccesses
+from strop.advantage.scale.weigh_signs import WeighSigns
+from strop.algorithm import Algorithm, Term
+from strop.loss.bound.follow_advantage import FollowAdvantage
+from strop.loss.penalty.penalise_kl_to_reference import PenaliseKlToReference
+from strop.part import Use
+from strop.recipes._base import CLIP, ESTIMATOR, average
+from strop.recipes._inherit import inherits
+from strop.recipes.grpo import grpo
+from strop.rollout.retry_from_reflection import RetryFromReflection
+from strop.selection.drop_reused_prefixes import DropReusedPrefixes
+
+
+@inherits(grpo, without=(*ESTIMATOR, *CLIP, "beta"), num_rollouts=4)
+def r3l(
+    *,
+    # Factor on advantages above 0 of what is no success.
+    alpha: float = 3.0,
+    # Advantage of a success.
+    praise: float = 1.0,
+    # The loss is divided by 1 + tau.
+    tau: float = 1.0,
+    # Weight of the squared distance from the reference, halved (released code: 0.001).
+    beta: float = 0.0,
+    # Whether what comes before the turn that a retry begins with is left unlearnt in both.
+    pivotal: bool = True,
+    # How a reflection says its turn: "number", or "json" as in the paper.
+    form: str = "number",
+    aggregation: str = "token-mean",
+    **parent: Any,
+) -> Algorithm:
+    """R^3L: Reflect-then-Retry Reinforcement Learning with Language-Guided Exploration, Pivotal
+    Credit, and Positive Amplification.
+
+    arXiv 2601.03715. Code: shiweijiezero/R3L. Parent: grpo. Status: exact.
+
+    Family: turns.
+    In short: retries that a diagnosis guides.
+    Choose it when: episodes can be brought back to a turn, most fail at one step, and the policy
+    can say which and why better than it can avoid it.
+    Equation: A_i = 1 if R_i >= 1, else 3 max(R_i - mean_g, 0) + min(R_i - mean_g, 0), over a
+    prompt's episodes and retries; loss = -mean_t m_t A logp_t / (1 + tau); m = 0 before the
+    retry's turn; good reflections and their guided retries learn with A = 1.
+    Differs from the parent: each episode may bring a retry, so that a group has up to twice
+    num_rollouts; no deviation, ratio or clip; praise counts
+    more than blame; shared beginnings are not learnt.
+    Differs from the paper: 1. advantages as its code has them (there praise and alpha are one
+    number); 2. a reflection names a turn alone unless form says "json"; 3. no replay: while every
+    step brings new rollouts, its queue takes those first; 4. no penalty unless beta > 0.
+    Try: form ("json"), rollout.ask and rollout.guide, alpha (1) with praise, pivotal (false).
+    """
+    rollout = RetryFromReflection(form=form)
+    weigh, fix = WeighSigns(alpha, 1.0), FixPraiseOfSuccesses(praise=praise)
+    chain = (SubtractGroupMean("raw"), weigh, fix, SpreadEvenly())
+    follow = Term("policy", Use(FollowAdvantage()), average(aggregation), coef=1 / (1 + tau))
+    kl = Term("kl", Use(PenaliseKlToReference("k2")), average(aggregation), coef=beta)
+    return dataclasses.replace(
+        grpo(aggregation=aggregation, **parent),
+        rollout=Use(rollout),
+        advantage=tuple(map(Use, chain)),
+        selection=(Use(DropReusedPrefixes(in_both=True)),) if pivotal else (),
+        terms=(follow, kl) if beta else (follow,),
+    )
