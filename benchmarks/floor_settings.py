@@ -43,7 +43,7 @@ MEASURED = (
 OF_RECIPES = {
     "igpo": "calculator",  # its rows have the answer
     "matchtir": "calculator",  # and the calls that get it
-    "r3l": "calculator",
+    "r3l": "kernel_timing",
     "dr_kernel": "kernel_timing",
     "ui_s1_semi_online": "recordings",
     "chi0_stage_advantage": "moves",
@@ -64,7 +64,6 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "igpo": {"sampling.num_prompts": 32, "sampling.num_rollouts": 16},
     "matchtir": {"sampling.num_prompts": 32, "sampling.num_rollouts": 16},
     "ps_grpo": {"sampling.num_prompts": 8},  # of two wordings each
-    "r3l": {"sampling.num_prompts": 32},
 }  # fmt: skip
 PROMPTS, ANSWERS = 16, 8
 REWARDS = '''
