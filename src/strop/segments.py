@@ -6,11 +6,14 @@ values elsewhere may be anything, NaN included. Sums are taken in float64 and re
 values' dtype, so a float32 batch of millions of tokens loses nothing.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+
+from strop._scan import sums_to_end
 
 
 def _clean(values_N: Tensor, where_N: Tensor | None) -> Tensor:
@@ -133,8 +136,54 @@ def _by_key_and_value(values_N: Tensor, key_N: Tensor, where_N: Tensor | None) -
     row_N = torch.arange(values_N.shape[0], device=key_N.device)
     if where_N is not None:
         row_N = row_N[where_N]
+    if _is_narrow(values_N):
+        packed_N = _packed(values_N[row_N], key_N[row_N])
+        return row_N[torch.argsort(packed_N, stable=True)]
     row_N = row_N[torch.argsort(values_N[row_N], stable=True)]
     return row_N[torch.argsort(key_N[row_N], stable=True)]
+
+
+def _sorted(values_N: Tensor, key_N: Tensor, where_N: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Values and keys of the members, by key, then by value; without gradient."""
+    if not _is_narrow(values_N):
+        row_N = _by_key_and_value(values_N, key_N, where_N)
+        return values_N.detach()[row_N], key_N[row_N]
+    if where_N is not None:
+        values_N, key_N = values_N[where_N], key_N[where_N]
+    packed_N = _packed(values_N.detach(), key_N)
+    if packed_N.device.type == "cpu":  # several times as fast as torch's, which keeps the rows
+        packed_N = torch.from_numpy(np.sort(packed_N.numpy()))
+    else:
+        packed_N = packed_N.sort().values
+    key_N = (packed_N + (1 << 31)) >> 32
+    bits_N = packed_N - (key_N << 32)
+    bits_N = bits_N ^ ((bits_N >> 63) & 0x7FFFFFFF)
+    return bits_N.to(torch.int32).view(torch.float32).to(values_N.dtype), key_N
+
+
+def _is_narrow(values_N: Tensor) -> bool:
+    """Whether a value and a key fit into one int64."""
+    return values_N.is_floating_point() and values_N.dtype != torch.float64
+
+
+def _packed(values_N: Tensor, key_N: Tensor) -> Tensor:
+    """One int64 a row, in the order of keys and, in a key, of values: one sort in place of two.
+
+    A float's bits, those of a negative one turned over, are in the order of the floats; -0 is 0.
+    """
+    bits_N = (values_N.float() + 0.0).view(torch.int32).long()
+    return (key_N << 32) + (bits_N ^ ((bits_N >> 63) & 0x7FFFFFFF))
+
+
+def distinct(values_N: Tensor, key_N: Tensor) -> tuple[Tensor, Tensor]:
+    """The different values [V] of every key, by size, and their keys [V].
+
+    Values that agree in single precision are one.
+    """
+    value_N, key_N = _sorted(values_N.float(), key_N, None)
+    new_N = torch.ones_like(key_N, dtype=torch.bool)
+    new_N[1:] = (value_N[1:] != value_N[:-1]) | (key_N[1:] != key_N[:-1])
+    return value_N[new_N], key_N[new_N]
 
 
 def rank(values_N: Tensor, key_N: Tensor, num: int, where_N: Tensor | None = None) -> Tensor:
@@ -143,10 +192,8 @@ def rank(values_N: Tensor, key_N: Tensor, num: int, where_N: Tensor | None = Non
     Equal values rank in row order.
     """
     row_N = _by_key_and_value(values_N, key_N, where_N)
-    size = count(key_N, num, where_N)
-    start = torch.cumsum(size, 0) - size
     place_N = torch.full_like(key_N, key_N.shape[0])
-    place_N[row_N] = torch.arange(row_N.shape[0], device=key_N.device) - start[key_N[row_N]]
+    place_N[row_N] = place_in_run(key_N[row_N], num)
     return place_N
 
 
@@ -155,43 +202,54 @@ def mean_of_lowest(
 ) -> Tensor:
     """Mean per key of the `share` of its members with the smallest values, of one at least.
 
-    Of n members floor(share n) count; 0 for a key without members.
+    Of n members floor(share n) count; 0 for a key without members. Without gradient.
     """
-    size = count(key_N, num, where_N)
-    kept = (share * size.double() + 1e-9).floor().clamp(min=1)
-    lowest_N = rank(values_N, key_N, num, where_N) < kept[key_N]
-    return mean(values_N, key_N, num, lowest_N)
+    kept = (share * count(key_N, num, where_N).double() + 1e-9).floor().clamp(min=1)
+    value_N, key_N = _sorted(values_N, key_N, where_N)
+    return mean(value_N, key_N, num, place_in_run(key_N, num) < kept[key_N])
 
 
 def quantile(
     values_N: Tensor, key_N: Tensor, num: int, level: float, where_N: Tensor | None = None
 ) -> Tensor:
-    """Quantile per key, linear between neighbours; 0 for a key without members."""
-    row_N = _by_key_and_value(values_N, key_N, where_N)
+    """Quantile per key, linear between neighbours; 0 for a key without members, no gradient."""
+    return quantiles(values_N, key_N, num, (level,), where_N)[0]
+
+
+def quantiles(
+    values_N: Tensor,
+    key_N: Tensor,
+    num: int,
+    levels: Sequence[float],
+    where_N: Tensor | None = None,
+) -> list[Tensor]:
+    """`quantile` at several levels, after one sort."""
     size = count(key_N, num, where_N)
-    if row_N.shape[0] == 0:
-        return values_N.new_zeros(num)
-    place = level * (size - 1).clamp(min=0).double()
-    below = (place + 1e-9).floor()
-    start = torch.cumsum(size, 0) - size
-    low = (start + below.long()).clamp(max=row_N.shape[0] - 1)
-    high = torch.minimum(low + 1, start + size - 1).clamp(min=0)
-    sorted_N = values_N[row_N]
-    share = (place - below).clamp(min=0).to(values_N.dtype)
-    return torch.where(size > 0, torch.lerp(sorted_N[low], sorted_N[high], share), 0)
+    sorted_N, _ = _sorted(values_N, key_N, where_N)
+    if sorted_N.shape[0] == 0:
+        return [values_N.new_zeros(num) for _ in levels]
+    start, found = torch.cumsum(size, 0) - size, []
+    for level in levels:
+        place = level * (size - 1).clamp(min=0).double()
+        below = (place + 1e-9).floor()
+        low = (start + below.long()).clamp(max=sorted_N.shape[0] - 1)
+        high = torch.minimum(low + 1, start + size - 1).clamp(min=0)
+        share = (place - below).clamp(min=0).to(values_N.dtype)
+        found.append(torch.where(size > 0, torch.lerp(sorted_N[low], sorted_N[high], share), 0))
+    return found
 
 
 def nearest_rank(
     values_N: Tensor, key_N: Tensor, num: int, level: float, where_N: Tensor | None = None
 ) -> Tensor:
     """Member per key at rank round(level * (n - 1)), from 0; half to even; 0 without members."""
-    row_N = _by_key_and_value(values_N, key_N, where_N)
     size = count(key_N, num, where_N)
-    if row_N.shape[0] == 0:
+    sorted_N, _ = _sorted(values_N, key_N, where_N)
+    if sorted_N.shape[0] == 0:
         return values_N.new_zeros(num)
     place = (level * (size - 1).clamp(min=0).double()).round().long()
-    start = (torch.cumsum(size, 0) - size).clamp(max=row_N.shape[0] - 1)
-    return torch.where(size > 0, values_N[row_N[(start + place).clamp(max=len(row_N) - 1)]], 0)
+    start = (torch.cumsum(size, 0) - size).clamp(max=sorted_N.shape[0] - 1)
+    return torch.where(size > 0, sorted_N[(start + place).clamp(max=len(sorted_N) - 1)], 0)
 
 
 def first(key_N: Tensor, num: int) -> Tensor:
@@ -211,6 +269,18 @@ def order_within(key_N: Tensor, num: int) -> Tensor:
     return position
 
 
+def place_in_run(key_N: Tensor, num: int) -> Tensor:
+    """`order_within` [N] where the rows of a key lie together: nothing is sorted."""
+    return torch.arange(key_N.shape[0], device=key_N.device) - first(key_N, num)[key_N]
+
+
+def among(key_N: Tensor, wanted: Tensor, num: int) -> Tensor:
+    """Whether a row's key is one of `wanted` [N] bool."""
+    is_wanted = torch.zeros(num, dtype=torch.bool, device=key_N.device)
+    is_wanted[wanted] = True
+    return is_wanted[key_N]
+
+
 def rows_of(key_N: Tensor, wanted: Tensor, num: int) -> Tensor:
     """Rows whose key is in `wanted`, in the order of `wanted`, each key's rows in row order.
 
@@ -224,10 +294,48 @@ def rows_of(key_N: Tensor, wanted: Tensor, num: int) -> Tensor:
     return offset + torch.arange(offset.shape[0], device=key_N.device)
 
 
+def pairs(key_N: Tensor, num: int) -> tuple[Tensor, Tensor]:
+    """Every row with every row of its key, itself included: the first [M] and the other one [M].
+
+    A row's pairs lie together, in the order of rows both.
+    """
+    size = count(key_N, num)
+    size_N = size[key_N]
+    one_M = torch.repeat_interleave(torch.arange(key_N.shape[0], device=key_N.device), size_N)
+    place_M = torch.arange(one_M.shape[0], device=key_N.device)
+    place_M = place_M - (size_N.cumsum(0) - size_N)[one_M]
+    by_key = torch.argsort(key_N, stable=True)
+    return one_M, by_key[(size.cumsum(0) - size)[key_N[one_M]] + place_M]
+
+
 def key_of(*columns_N: Tensor) -> tuple[Tensor, int]:
-    """One key [N] for equal rows of several int columns, and how many different ones there are."""
-    unique, key_N = torch.unique(torch.stack(columns_N, dim=1), dim=0, return_inverse=True)
-    return key_N, unique.shape[0]
+    """One key [N] for equal rows of several int columns, and how many different ones there are.
+
+    Keys are in the order of the rows, the first column's before the second's. The columns become
+    one number, whose place among the numbers that there are is counted or, where these are few
+    among very many, found by a sort.
+    """
+    key_N, span = torch.zeros_like(columns_N[0], dtype=torch.int64), 1
+    if not key_N.numel():
+        return key_N, 0
+    for column_N in columns_N:
+        low, high = (int(bound) for bound in torch.aminmax(column_N))
+        place_N, width = column_N - low, high - low + 1
+        if span * width >= 1 << 62:
+            (key_N, span), (place_N, width) = _counted(key_N, span), _counted(place_N, width)
+        key_N, span = key_N * width + place_N, span * width
+    return _counted(key_N, span)
+
+
+def _counted(key_N: Tensor, span: int) -> tuple[Tensor, int]:
+    """The place [N] of every number below `span` among those that there are, and their number."""
+    if span > 4 * key_N.shape[0] + 1024:
+        unique, place_N = torch.unique(key_N, return_inverse=True)
+        return place_N, unique.shape[0]
+    is_there = torch.zeros(span, dtype=torch.int64, device=key_N.device)
+    is_there[key_N] = 1
+    until = is_there.cumsum(0)
+    return (until - 1)[key_N], int(until[-1])
 
 
 def count_of(key_N: Tensor) -> int:
@@ -243,22 +351,14 @@ def reward_to_go(values_N: Tensor, key_N: Tensor, discount: float | Tensor = 1.0
     """sum_{m >= n, same key} discount^(m - n) values_m [N]; the rows of a key lie together.
 
     `discount` [N]: that from a row to the next one; then the factor is their product from n to
-    m - 1. By doubling: after step s every row holds the sum of its next 2^s values.
+    m - 1. Without gradient; equal keys have equal sums, to the last bit, wherever they lie.
     """
-    total_N, reach = values_N.double(), 1
-    factor: Any = discount.double() if isinstance(discount, Tensor) else discount
-    while reach < key_N.shape[0]:
-        same_N = key_N[reach:] == key_N[:-reach]
-        if not bool(same_N.any()):
-            break
-        ahead_N = torch.where(same_N, total_N[reach:], 0)
-        total_N = total_N + factor * torch.nn.functional.pad(ahead_N, (0, reach))
-        if isinstance(factor, Tensor):
-            factor = factor * torch.nn.functional.pad(factor[reach:], (0, reach))
-        else:
-            factor = factor * factor
-        reach *= 2
-    return total_N.to(values_N.dtype)
+    if not key_N.numel():
+        return values_N
+    end_S = torch.cat([key_N.diff() != 0, key_N.new_ones(1, dtype=torch.bool)]).nonzero()[:, 0]
+    size_S = torch.diff(end_S, prepend=end_S.new_full((1,), -1))
+    factor: Any = discount.detach().double() if isinstance(discount, Tensor) else float(discount)
+    return sums_to_end(values_N.detach().double(), size_S, factor).to(values_N.dtype)
 
 
 def spread(values_B: Tensor, size_B: Tensor, where_N: Tensor | None = None) -> Tensor:

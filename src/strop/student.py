@@ -1,8 +1,10 @@
 """Student's t distribution with a whole number of degrees of freedom."""
 
+import functools
 import math
 
 
+@functools.lru_cache(maxsize=4096)
 def t_quantile(p: float, df: int) -> float:
     """The x with P(T <= x) = p for Student's t with a whole number of degrees of freedom.
 

@@ -2,6 +2,8 @@ import pytest
 import torch
 from builders import flat_batch, run
 from fakes.services import FakeServices, FakeTexts
+from hypothesis import given
+from hypothesis import strategies as st
 
 from strop.errors import UserError
 from strop.probe.mark_step_ends import MarkStepEnds
@@ -30,6 +32,24 @@ def test_answers_are_looked_at_each_on_its_own_and_prompts_not_at_all():
     batch = flat_batch((4,), id_T=[3, 1, 2, 2], mask_T=[False, False, True, True])
     found = run(MarkStepEnds(), batch, services=FakeServices(FakeTexts(pieces=PIECES))).value
     assert not found.any()
+
+
+@given(
+    st.lists(st.lists(st.sampled_from(list(PIECES)), min_size=1, max_size=12), max_size=4),
+    st.sampled_from([".\n\n", "a", "a.", "</think>"]),
+    st.sampled_from(["</think>", "", "aa", "\n\n"]),
+)
+def test_as_one_reads_an_answer_token_by_token(answers, marker, until):
+    expected = []
+    for answer in answers:
+        said, found = "", []
+        for place, id in enumerate(answer):
+            said += PIECES[id]
+            over = bool(until) and until in said
+            if PIECES[id] and said.endswith(marker) and not over:
+                found.append(place)
+        expected.append(found)
+    assert not answers or ends(answers, marker=marker, until=until) == expected
 
 
 def test_nothing_ends_after_the_thinking():

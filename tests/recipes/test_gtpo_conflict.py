@@ -13,6 +13,9 @@ from builders import (
     stages,
     tokens_of,
 )
+from hypothesis import example as example_of
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from strop import functional
 from strop.advantage.scale.charge_entropy import ChargeEntropy
@@ -63,9 +66,12 @@ def test_one_run_through_everything():
     assert factors(same)[:2] == [[4] * 4, [0] * 4]
 
 
-def test_matches_slow_loop():
-    batch = ragged_batch(1, groups=(5, 4), num_turns=(1, 3))
-    batch = batch.set(id_T=batch["id_T"] % 2)  # many shared tokens
+@settings(max_examples=20)
+@given(seed=st.integers(0, 10**6), num_ids=st.integers(1, 3))
+@example_of(seed=1, num_ids=2)
+def test_matches_slow_loop(seed, num_ids):
+    batch = ragged_batch(seed, groups=(5, 4), num_turns=(1, 3))
+    batch = batch.set(id_T=batch["id_T"] % num_ids)  # many shared tokens
     found = run(ProtectSharedTokens(), batch.set(advantage_T=torch.ones_like(batch["logp_T"])))
     seen = set()
     for group in range(2):
@@ -88,7 +94,7 @@ def test_matches_slow_loop():
                     expected[place] *= 2 if sign[i] > 0 else 0
             assert found.value[tokens_of(batch, i)].tolist() == expected
             seen |= set(expected)
-    assert {0.0, 1.0, 2.0} <= seen
+    assert (seed, num_ids) != (1, 2) or {0.0, 1.0, 2.0} <= seen
 
 
 def test_edges():

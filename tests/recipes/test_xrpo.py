@@ -36,6 +36,25 @@ def test_a_large_bonus_evens_the_sizes_out(sizes, budget):
     assert not grown or max(grown) <= min(final) + 1
 
 
+@given(
+    prompts=st.lists(st.tuples(st.sampled_from([0.0, 0.25, 0.4, 0.5]), st.integers(2, 6)),
+                     max_size=6),
+    budget=st.integers(0, 20),
+    bonus=st.sampled_from([0.0, 0.05, 0.3]),
+)  # fmt: skip
+def test_rollouts_go_one_by_one_to_the_highest_priority(prompts, budget, bonus):
+    deviations, sizes = [s for s, _ in prompts], [n for _, n in prompts]
+    expected = [0] * len(prompts)
+    for _ in range(budget if prompts else 0):
+        total = sum(sizes) + sum(expected)
+        ranks = [
+            priority(s, n + more, total, 0.05, bonus)
+            for s, n, more in zip(deviations, sizes, expected, strict=True)
+        ]
+        expected[ranks.index(max(ranks))] += 1
+    assert shared_out(deviations, sizes, budget, 0.05, bonus) == expected
+
+
 def test_rounds_of_a_step():
     batch = flat_batch([1] * 12, [0] * 4 + [1] * 4 + [2] * 4,
                        outcome_B=[1.0, 0, 1, 0, 1, 0, 0, 0, 0, 0, 0, 0])  # fmt: skip

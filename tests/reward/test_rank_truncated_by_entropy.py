@@ -1,6 +1,9 @@
 import pytest
 import torch
 from builders import flat_batch, ragged_batch, run
+from hypothesis import given as over
+from hypothesis import settings
+from hypothesis import strategies as st
 
 from strop import segments
 from strop.reward.rank_truncated_by_entropy import RankTruncatedByEntropy
@@ -57,9 +60,11 @@ def test_who_is_ranked():
     assert run(part, empty).value.shape == (0,)
 
 
-def test_matches_a_slow_loop_over_a_ragged_batch():
+@settings(max_examples=20)
+@over(seed=st.integers(0, 10**6))
+def test_matches_a_slow_loop_over_a_ragged_batch(seed):
     part = RankTruncatedByEntropy(0.3, 2.0)
-    batch = ragged_batch(3, groups=(5, 4, 6), unscored=(2,))
+    batch = ragged_batch(seed, groups=(5, 4, 6), unscored=(2,))
     batch = batch.set(
         outcome_B=(batch["group_B"] == 1).double(), truncated_B=torch.arange(15) % 5 < 4
     )

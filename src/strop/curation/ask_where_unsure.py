@@ -1,5 +1,6 @@
 """Give the rollouts of later rounds to the prompts whose mean they make surer."""
 
+import heapq
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -30,14 +31,29 @@ def shared_out(
     deviations: list[float], sizes: list[int], budget: int, level: float, bonus: float
 ) -> list[int]:
     """Rollouts more of each prompt: one by one to the highest priority, deviations as they are."""
-    given = [0] * len(sizes)
-    for _ in range(budget if sizes else 0):
-        total = sum(sizes) + sum(given)
-        ranks = [
-            priority(s, n + more, total, level, bonus)
-            for s, n, more in zip(deviations, sizes, given, strict=True)
-        ]
-        given[max(range(len(ranks)), key=ranks.__getitem__)] += 1
+    given, total = [0] * len(sizes), sum(sizes)
+    # By the number of rollouts, prompts with the largest gain first: the bonus of these is the
+    # same, so the best of each number are all that can be the best.
+    waiting: dict[int, list[tuple[float, int]]] = {}
+
+    def enqueue(prompt: int) -> None:
+        num = sizes[prompt] + given[prompt]
+        gain = priority(deviations[prompt], num, 0, level, 0.0)
+        heapq.heappush(waiting.setdefault(num, []), (-gain, prompt))
+
+    for prompt in range(len(sizes)):
+        enqueue(prompt)
+    for more in range(budget if sizes else 0):
+        seen = math.log(1 + total + more)
+        *_, num = max(
+            (bonus * math.sqrt(seen / max(num, 1)) - heap[0][0], -heap[0][1], num)
+            for num, heap in waiting.items()
+        )
+        _, prompt = heapq.heappop(waiting[num])
+        if not waiting[num]:
+            del waiting[num]
+        given[prompt] += 1
+        enqueue(prompt)
     return given
 
 

@@ -58,6 +58,6 @@ class SplitIntoMinibatches:
             order = torch.randperm(len(row), generator=rng).to(row.device)
             for part in row[order].tensor_split(self.num_minibatches):
                 if part.numel():
-                    yield Update(torch.isin(group_T, part) & mask_T)
+                    yield Update(segments.among(group_T, part, len(last_P)) & mask_T)
         if last_P.any():
             yield Update(last_P[group_T] & mask_T)

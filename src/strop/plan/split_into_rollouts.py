@@ -49,16 +49,17 @@ class SplitIntoRollouts:
         for _ in range(self.num_epochs):
             order = torch.randperm(row_N.shape[0], generator=rng).to(row_N.device)
             for part in row_N[order].split(self.size):
-                chosen_T = torch.isin(rollout_T, part) & batch["mask_T"]
+                chosen_T = segments.among(rollout_T, part, batch.size("B")) & batch["mask_T"]
                 answer = yield Update(chosen_T, after=after)
                 measured = answer[1] if answer is not None else {}
                 if measured and self._too_far(batch, chosen_T, logp_old_T, measured["logp_T"]):
                     return
 
     def _too_far(self, batch: Batch, chosen_T: Tensor, logp_old_T: Tensor, logp_T: Tensor) -> bool:
-        num = batch.size("B")
-        change_T = logp_old_T - logp_T.to(logp_old_T.device)
-        sum_B = segments.total(change_T, batch["rollout_T"], num, chosen_T)
-        inside_B = segments.count(batch["rollout_T"], num, chosen_T) > 0
+        num, row_N = batch.size("B"), chosen_T.nonzero().squeeze(1)
+        rollout_N = batch["rollout_T"][row_N]
+        change_N = logp_old_T[row_N] - logp_T.to(logp_old_T.device)[row_N]
+        sum_B = segments.total(change_N, rollout_N, num)
+        inside_B = segments.count(rollout_N, num) > 0
         one_B = torch.zeros_like(batch["index_B"])
         return float(segments.mean(sum_B, one_B, 1, inside_B).abs()) > self.max_kl

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from strop import segments
 from strop.batch import Batch
 from strop.part import Update, require
 
@@ -41,16 +42,18 @@ class UpdateCriticFirst:
 
     def __call__(self, batch: Batch, rng: torch.Generator) -> Generator[Update, Any, None]:
         rollout_T, mask_T, anew = batch["rollout_T"], batch["mask_T"], ("advantage_T",)
+        num = batch.size("B")
         order = torch.randperm(batch.size("B"), generator=rng).to(rollout_T.device)
         for part in order.tensor_split(self.num_critic_updates):
             if part.numel():
-                yield Update(torch.isin(rollout_T, part) & mask_T, before=anew, terms=("critic",))
+                chosen_T = segments.among(rollout_T, part, num) & mask_T
+                yield Update(chosen_T, before=anew, terms=("critic",))
         if int(batch["step"]) <= self.warmup_steps:
             return
         gradient_T = batch["gradient_T"]
-        row_N = torch.unique(rollout_T[gradient_T])
+        row_N = segments.count(rollout_T, num, gradient_T).nonzero().squeeze(1)
         order = torch.randperm(row_N.shape[0], generator=rng).to(row_N.device)
         for part in row_N[order].tensor_split(self.num_policy_updates):
             if part.numel():
-                chosen_T = torch.isin(rollout_T, part) & gradient_T
+                chosen_T = segments.among(rollout_T, part, num) & gradient_T
                 yield Update(chosen_T, before=anew, terms=("policy",))

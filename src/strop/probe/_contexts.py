@@ -56,20 +56,27 @@ def turns_of(batch: Batch) -> list[list[tuple[tuple[int, ...], tuple[int, ...]]]
 
     The action begins at a turn's first policy token; a turn without one has an empty action.
     """
+    ids = batch["id_T"].tolist()
+    found: list[list[tuple[tuple[int, ...], tuple[int, ...]]]] = [
+        [] for _ in range(batch.size("B"))
+    ]
+    rows = zip(batch["rollout_K"].tolist(), *bounds_of(batch), strict=True)
+    for rollout, start, cut, end in rows:
+        found[rollout].append((tuple(ids[start:cut]), tuple(ids[cut:end])))
+    return found
+
+
+def bounds_of(batch: Batch) -> tuple[list[int], list[int], list[int]]:
+    """For each turn its first row, that of its action, and the row after its last one."""
     if batch.contexts()[1] > batch.size("B"):
         raise UserError(
             "this method takes a turn's context from the turns before it, and the environment "
             "writes it anew: give an environment that does not (Replay: rewrites=False)"
         )
-    ids, mask = batch["id_T"].tolist(), batch["mask_T"].tolist()
-    size_K = segments.count(batch["turn_T"], batch.size("K")).tolist()
-    found: list[list[tuple[tuple[int, ...], tuple[int, ...]]]] = [
-        [] for _ in range(batch.size("B"))
-    ]
-    start = 0
-    for rollout, size in zip(batch["rollout_K"].tolist(), size_K, strict=True):
-        end = start + size
-        cut = next((t for t in range(start, end) if mask[t]), end)
-        found[rollout].append((tuple(ids[start:cut]), tuple(ids[cut:end])))
-        start = end
-    return found
+    turn_T, mask_T, num = batch["turn_T"], batch["mask_T"], batch.size("K")
+    size_K = segments.count(turn_T, num)
+    end_K = size_K.cumsum(0)
+    row_T = torch.arange(turn_T.shape[0], device=turn_T.device)
+    first_K = segments.extreme(row_T, turn_T, num, mask_T, largest=False)
+    cut_K = torch.where(segments.count(turn_T, num, mask_T) > 0, first_K, end_K)
+    return (end_K - size_K).tolist(), cut_K.tolist(), end_K.tolist()

@@ -44,5 +44,5 @@ class CutAtUnlikelyTokens:
     ) -> Tensor:
         cut_T = mask_T & (logp_behavior_T < math.log(self.p0))
         rollout_N = rollout_T[cut_T]
-        kept_N = segments.order_within(rollout_N, num_rollouts) % self.interval == 0
+        kept_N = segments.place_in_run(rollout_N, num_rollouts) % self.interval == 0
         return cut_T.masked_scatter(cut_T, kept_N)

@@ -53,7 +53,7 @@ class MeasurePromptConfidence:
         before_T = answered_T - shown["mask_T"].long()
         start_B = segments.extreme(before_T, rollout_T, num, largest=False)
         shown = shown.narrow(answered_T == start_B[rollout_T])
-        scored_T = segments.order_within(shown["rollout_T"], num) > 0
+        scored_T = segments.place_in_run(shown["rollout_T"], num) > 0
         shown = shown.set(mask_T=scored_T)
         logp_T = scoring.score(shown, "current", ("logp_T",))["logp_T"]
         lowest_P = segments.mean_of_lowest(

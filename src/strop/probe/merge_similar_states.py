@@ -9,7 +9,7 @@ from torch import Tensor
 
 from strop.batch import Batch
 from strop.part import require
-from strop.probe._contexts import turns_of
+from strop.probe._contexts import bounds_of
 
 
 @dataclass(frozen=True)
@@ -38,12 +38,15 @@ class MergeSimilarStates:
         require(self, "threshold", low=0.0, high=1.0)
 
     def __call__(self, batch: Batch, state_K: Tensor, group_K: Tensor) -> Tensor:
-        shown = [given for turns in turns_of(batch) for given, _ in turns]
+        starts, cuts, _ = bounds_of(batch)
+        ids_T = batch["id_T"].cpu()
         clusters: dict[int, list[tuple[int, tuple[int, ...]]]] = {}
         merged: dict[tuple[int, int], int] = {}
         found = []
-        for group, state, tokens in zip(group_K.tolist(), state_K.tolist(), shown, strict=True):
+        rows = zip(group_K.tolist(), state_K.tolist(), starts, cuts, strict=True)
+        for group, state, start, cut in rows:
             if (group, state) not in merged:
+                tokens = tuple(ids_T[start:cut].tolist())
                 known = clusters.setdefault(group, [])
                 same = next((s for s, other in known if self._alike(other, tokens)), None)
                 if same is None:

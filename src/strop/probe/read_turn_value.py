@@ -90,7 +90,7 @@ class ReadTurnValue:
 
 def _after_blocks(span_N: Tensor, key_N: Tensor, num: int) -> Tensor:
     """Policy tokens [K] of a turn up to the end of its subgoal block, or of its switch block."""
-    place_N = segments.order_within(key_N, num) + 1
+    place_N = segments.place_in_run(key_N, num) + 1
     end_K = segments.extreme(place_N, key_N, num, (span_N & 2) > 0)
     switch_K = segments.extreme(place_N, key_N, num, (span_N & 1) > 0)
     return torch.where(end_K > 0, end_K, switch_K)

@@ -47,19 +47,21 @@ class RankTruncatedByEntropy:
     ) -> Tensor:  # fmt: skip
         num = reward_B.shape[0]
         right_P = segments.count(group_B, num_groups, scored_B & (outcome_B >= self.success)) > 0
-        row_N = (scored_B & truncated_B & ~right_P[group_B]).nonzero().squeeze(1)
-        tokens = (rollout_T, num)
+        ranked_B = scored_B & truncated_B & ~right_P[group_B]
+        row_N = ranked_B.nonzero().squeeze(1)
+        tokens, where_T = (rollout_T, num), mask_T & ranked_B[rollout_T]
         share = self.peak_share
-        peak_N = -segments.mean_of_lowest(-entropy_behavior_T, *tokens, share, mask_T)[row_N]
-        all_N = segments.mean(entropy_behavior_T, *tokens, mask_T)[row_N]
-        group_N = group_B[row_N]
-        peers_NN = group_N[:, None] == group_N
-        beats_NN = peers_NN & (peak_N[:, None] > peak_N) & (all_N[:, None] < all_N)
-        beaten_N = beats_NN.sum(1)
-        more_N = (peers_NN & (beaten_N > beaten_N[:, None])).sum(1)
-        equal_N = (peers_NN & (beaten_N == beaten_N[:, None])).sum(1)
+        peak_N = -segments.mean_of_lowest(-entropy_behavior_T, *tokens, share, where_T)[row_N]
+        all_N = segments.mean(entropy_behavior_T, *tokens, where_T)[row_N]
+        one, other = segments.pairs(group_B[row_N], num_groups)
+        beats = (peak_N[one] > peak_N[other]) & (all_N[one] < all_N[other])
+        beaten_N = segments.count(one, row_N.shape[0], beats)
+        more_N, equal_N, peers_N = (
+            segments.count(one, row_N.shape[0], where)
+            for where in (beaten_N[other] > beaten_N[one], beaten_N[other] == beaten_N[one], None)
+        )
         rank_N = more_N + (equal_N - 1) / 2
-        given_N = self.best * (1 - rank_N / (peers_NN.sum(1) - 1).clamp(min=1))
+        given_N = self.best * (1 - rank_N / (peers_N - 1).clamp(min=1))
         result_B = reward_B.clone()
         result_B[row_N] = given_N.to(reward_B.dtype)
         return result_B

@@ -97,7 +97,7 @@ def with_hints(batch: Batch, hint_B: Tensor) -> Batch:
     rollout_T, mask_T = batch["rollout_T"], batch["mask_T"]
     answer_T = segments.count(rollout_T, batch.size("B"), mask_T)[rollout_T]
     size_T = batch["size_B"][rollout_T]
-    place_T = segments.order_within(rollout_T, batch.size("B"))
+    place_T = segments.place_in_run(rollout_T, batch.size("B"))
     begin_T = size_T - answer_T
     hint_T = (place_T < begin_T) & (place_T >= begin_T - hint_B[rollout_T])
     void = {

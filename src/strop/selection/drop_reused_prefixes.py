@@ -38,7 +38,7 @@ class DropReusedPrefixes:
             child = (parent_B >= 0).nonzero().squeeze(1)
             fork_at_B = fork_at_B.scatter_reduce(0, parent_B[child], fork_at_B[child], "amax")
         row = mask_T.nonzero().squeeze(1)
-        place_N = segments.order_within(rollout_T[row], fork_at_B.shape[0])
+        place_N = segments.place_in_run(rollout_T[row], fork_at_B.shape[0])
         keep_T = mask_T.clone()
         keep_T[row] = place_N >= fork_at_B[rollout_T[row]]
         return Selected(keep_T, keep_T, "reused_prefix")

@@ -1,6 +1,8 @@
 import pytest
 import torch
 from builders import run
+from hypothesis import given
+from hypothesis import strategies as st
 from ragged import ragged_batch
 
 from strop.advantage.weight.centre_distinct_values import CentreDistinctValues
@@ -36,6 +38,21 @@ def test_players_have_values_of_their_own():
     # Player 7 has 0, 4 and 9, player 2 has 1 and 2.
     assert found == pytest.approx([-13 / 3, -1 / 3, -0.5, 0.5, 14 / 3])
     assert of([0.0, 3, 3], [0, 1, 1], players=(0, 1, 1)) == [0, 0, 0]  # one value each
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 2), st.sampled_from([-1.5, -0.0, 0.0, 0.1, 1 / 3, 2.0])),
+             min_size=1, max_size=12)
+)  # fmt: skip
+def test_as_the_mean_of_a_set(tokens):
+    tokens = sorted(tokens, key=lambda token: token[0])
+    rollouts, values = [row for row, _ in tokens], [value for _, value in tokens]
+    players = (4, 9, 4)
+    said = {p: {torch.tensor(v).float().item() for r, v in tokens if players[r] == p}
+            for p in players}  # fmt: skip
+    means = {p: sum(own) / max(len(own), 1) for p, own in said.items()}
+    expected = [v - means[players[r]] if len(said[players[r]]) > 1 else 0.0 for r, v in tokens]
+    assert of(values, rollouts, players) == pytest.approx(expected, abs=1e-12)
 
 
 def test_rounding_does_not_make_a_value_of_its_own():

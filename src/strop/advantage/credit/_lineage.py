@@ -31,16 +31,11 @@ def pairs_of(
     Rollouts without a common ancestor share nothing, be their tokens equal or not. Raises
     ValueError when a parent lies in another group or is its own descendant.
     """
-    num, row_B = group_B.shape[0], torch.arange(group_B.shape[0], device=group_B.device)
+    one_N, other_N = segments.pairs(group_B, num_groups)
     size_P = segments.count(group_B, num_groups)
-    size_B = size_P[group_B]
-    one_N = torch.repeat_interleave(row_B, size_B)
-    place_N = torch.arange(one_N.shape[0], device=group_B.device)
-    place_N = place_N - (size_B.cumsum(0) - size_B)[one_N]
-    by_group = torch.argsort(group_B, stable=True)
-    other_N = by_group[(size_P.cumsum(0) - size_P)[group_B[one_N]] + place_N]
     from_BG = _taken_from(group_B, parent_B, fork_at_B, length_B, size_P)
-    common_N = torch.minimum(from_BG[one_N], from_BG[other_N]).amax(1) if num else place_N
+    rows = one_N.shape[0]
+    common_N = torch.minimum(from_BG[one_N], from_BG[other_N]).amax(1) if rows else one_N
     return Pairs(one_N, other_N, common_N)
 
 
@@ -92,5 +87,11 @@ def node_values(pairs: Pairs, reward_B: Tensor) -> Tensor:
 
 def position_of(rollout_T: Tensor, mask_T: Tensor, num: int) -> Tensor:
     """Number of policy tokens before each token in its rollout [T]; rollouts lie in order."""
-    before_T = mask_T.to(torch.int64).cumsum(0) - mask_T.to(torch.int64)
-    return before_T - segments.extreme(before_T, rollout_T, num, largest=False)[rollout_T]
+    before_T, start_B = policy_tokens_before(rollout_T, mask_T, num)
+    return before_T - start_B[rollout_T]
+
+
+def policy_tokens_before(rollout_T: Tensor, mask_T: Tensor, num: int) -> tuple[Tensor, Tensor]:
+    """Number of policy tokens of the step before each token [T] and before each rollout [B]."""
+    size_B = segments.count(rollout_T, num, mask_T)
+    return mask_T.cumsum(0) - mask_T.to(torch.int64), size_B.cumsum(0) - size_B

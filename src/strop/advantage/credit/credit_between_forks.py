@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from strop.advantage.credit._lineage import node_values, pairs_of, position_of
+from strop.advantage.credit._lineage import node_values, pairs_of, policy_tokens_before
 from strop.part import Result
 
 
@@ -44,7 +44,8 @@ class CreditBetweenForks:
         num = reward_B.shape[0]
         pairs = pairs_of(group_B, num_groups, parent_B, fork_at_B, length_B)
         pairs = pairs.where(scored_B[pairs.one_N] & scored_B[pairs.other_N])
-        position_T = position_of(rollout_T, mask_T, num)
+        before_T, start_B = policy_tokens_before(rollout_T, mask_T, num)
+        position_T = before_T - start_B[rollout_T]
         learns_T = mask_T & scored_B[rollout_T]
         if not bool(learns_T.any()):
             return Result(reward_B.new_zeros(mask_T.shape), metrics={"tree/frac_tokens_shared": 0})
@@ -52,11 +53,14 @@ class CreditBetweenForks:
         key_N, order_N = torch.sort(pairs.one_N * width + pairs.common_N)
         value_N = node_values(pairs, reward_B)[order_N]
         # A rollout's places lie between first and last; its own end is the last of them.
-        first_T = torch.searchsorted(key_N, rollout_T * width)
-        last_T = torch.searchsorted(key_N, (rollout_T + 1) * width) - 1
-        end_T = torch.searchsorted(key_N, rollout_T * width + position_T, right=True)
-        end_T = torch.where(learns_T, torch.minimum(end_T, last_T), 0)
-        begin_T = torch.where(learns_T, torch.maximum(end_T - 1, first_T), 0)
+        row_B = torch.arange(num, device=key_N.device)
+        first_B = torch.searchsorted(key_N, row_B * width)
+        last_B = torch.searchsorted(key_N, (row_B + 1) * width) - 1
+        # Places at or before each policy token of the step, those of earlier rollouts included.
+        at_N = start_B[pairs.one_N] + pairs.common_N
+        passed = torch.bincount(at_N, minlength=mask_T.shape[0] + 1).cumsum(0)
+        end_T = torch.where(learns_T, torch.minimum(passed[before_T], last_B[rollout_T]), 0)
+        begin_T = torch.where(learns_T, torch.maximum(end_T - 1, first_B[rollout_T]), 0)
         advantage_T = torch.where(learns_T, value_N[end_T] - value_N[begin_T], 0)
         shared_T = mask_T & (parent_B >= 0)[rollout_T] & (position_T < fork_at_B[rollout_T])
         share = float(shared_T.sum() / mask_T.sum())

@@ -53,8 +53,8 @@ class CentreDistinctValues:
         if self.with_zero:
             player_N = torch.cat([player_N, player_N.unique()])
             value_N = torch.cat([value_N, value_N.new_zeros(player_N.shape[0] - value_N.shape[0])])
-        distinct = torch.stack([player_N.double(), value_N.double() + 0.0], dim=1).unique(dim=0)
-        owner_V, value_V = distinct[:, 0].long(), distinct[:, 1]
+        value_V, owner_V = segments.distinct(value_N, player_N)
+        value_V = value_V.double()
         centred_T = advantage_T - segments.mean(value_V, owner_V, num)[key_T]
         if self.scale != "none":
             centred_T = centred_T / (segments.std(value_V, owner_V, num)[key_T] + self.eps)

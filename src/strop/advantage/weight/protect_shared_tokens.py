@@ -58,11 +58,10 @@ class ProtectSharedTokens:
         # The same rows from the last to the first one.
         backward_N = _in_conflict(num, *(x.flip(0) for x in rows))
         backward_N = backward_N.flip(0)
-        times_N = forward_N.long() + backward_N.long()
         base_N = torch.where(good_N, self.weight, 0.0).to(advantage_T.dtype)
-        factor_N = torch.where(times_N > 0, base_N**times_N, 1)
+        factor_N = torch.where(forward_N, base_N, 1) * torch.where(backward_N, base_N, 1)
         if self.share_out:
-            count_B = segments.count(own_N, num, times_N > 0)
+            count_B = segments.count(own_N, num, forward_N | backward_N)
             factor_N = factor_N / count_B.clamp(min=1)[own_N]
         factor_T = torch.ones_like(advantage_T).index_put((row,), factor_N)
         return torch.where(mask_T & scored_B[rollout_T], advantage_T * factor_T, 0)
@@ -73,7 +72,7 @@ def _in_conflict(num: int, own_N: Tensor, group_N: Tensor, id_N: Tensor, good_N:
 
     The rows of a rollout lie together, in the order in which places are counted.
     """
-    place_N = segments.order_within(own_N, num)
+    place_N = segments.place_in_run(own_N, num)
     key_N, num_keys = segments.key_of(group_N, place_N, id_N)
     good = segments.count(key_N, num_keys, good_N) > 0
     bad = segments.count(key_N, num_keys, ~good_N) > 0

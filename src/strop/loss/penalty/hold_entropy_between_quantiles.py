@@ -44,10 +44,8 @@ class HoldEntropyBetweenQuantiles:
         self, entropy_T: Tensor, gradient_T: Tensor, rollout_T: Tensor, num_rollouts: int
     ) -> Result:
         fixed_T = entropy_T.detach()
-        low_T, high_T = (
-            segments.quantile(fixed_T, rollout_T, num_rollouts, level, gradient_T)[rollout_T]
-            for level in self.levels
-        )
+        bounds = segments.quantiles(fixed_T, rollout_T, num_rollouts, self.levels, gradient_T)
+        low_T, high_T = (bound_B[rollout_T] for bound_B in bounds)
         above_T, below_T = gradient_T & (fixed_T > high_T), gradient_T & (fixed_T < low_T)
         excess_T = torch.where(above_T, entropy_T - high_T, 0)
         excess_T = excess_T + torch.where(below_T, low_T - entropy_T, 0)

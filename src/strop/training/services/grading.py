@@ -162,7 +162,7 @@ def _without_heads(batch: Batch) -> Batch:
         return batch
     mask_T, rollout_T = batch["mask_T"], batch["rollout_T"]
     row_N = mask_T.nonzero().squeeze(1)
-    place_N = segments.order_within(rollout_T[row_N], batch.size("B"))
+    place_N = segments.place_in_run(rollout_T[row_N], batch.size("B"))
     shown_T = mask_T.clone()
     shown_T[row_N] = place_N >= batch["head_B"][rollout_T[row_N]]
     return batch.set(mask_T=shown_T)

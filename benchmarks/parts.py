@@ -1,0 +1,352 @@
+"""Every part of a step on a large batch: seconds, beside a clone of what it returns, and growth.
+
+    python benchmarks/parts.py [--tokens 8000000 --rollouts 65536 --smaller 4 --threads 2
+                                --repeats 3 --only NAME,... --show 40 --device cpu]
+
+The batch is made up: groups of 16 rollouts of one to three turns, every second one forked from
+another of its group, lengths with a long tail, every column random as its record says, float32
+(distributions over 4 tokens). A part runs as its defaults have it and as each recipe sets it; shown
+is the slowest of these. Parts that answer from outside the batch (an engine, a model, rewards) are
+named at the end and not measured; texts are made of one letter a token, two prompts a set. What a
+part does at the end of a step, `update` or `observe`, is a line of its own.
+
+    seconds   the shortest of the repeats, after one that does not count; elapsed or, where the
+              machine is busy, of the processor on all threads, whichever is shorter
+    clone     the same of copying all tensors of the result, its state included
+    times     seconds / clone
+    growth    seconds / seconds on a batch with a quarter of the rollouts and tokens, each part
+              directly after the other; 4 is linear
+
+A part is slow when it takes more than 0.2 s and more than 100 clones; then the exit status is 1.
+"""
+
+import argparse
+import dataclasses
+import functools
+import sys
+import time
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from strop import catalogue, notation, segments
+from strop import part as parts
+from strop.batch import DERIVED, SIZES, Batch, level_of
+from strop.kernel import View
+from strop.part import Update, Use
+from strop.seams import STAGES
+from strop.services import NAMES as SERVICES
+
+GROUP, VOCABULARY, NUM_STEPS = 16, 4, 1000
+MOST_CLONES, MOST_SECONDS = 100, 0.2
+OFFERED = SERVICES - {"texts", "log"}
+# Kinds that begin before there is a batch, or see numbers alone.
+WITHOUT_BATCH = ("sampling", "rollout", "control")
+# Of two columns that say the same, the one that costs less is left out.
+INSTEAD = {"centre_tokens_by_position": {"reward_T"}}
+LETTERS = "0123456789 .,\nabcdefghijklmnopqrs"
+
+
+class Row(NamedTuple):
+    """One line of the table."""
+
+    name: str
+    seconds: float
+    clone: float
+    growth: float
+
+    @property
+    def is_slow(self) -> bool:
+        return self.seconds > max(MOST_SECONDS, MOST_CLONES * self.clone)
+
+
+class Letters:
+    """Texts whose tokens are letters; prompts and rows of the data are empty."""
+
+    num_tokens, special_ids = len(LETTERS), frozenset[int]()
+
+    def encode(self, text: str) -> tuple[int, ...]:
+        return tuple(LETTERS.find(letter) % len(LETTERS) for letter in text)
+
+    def decode(self, ids: Any, special: bool = True) -> str:
+        return "".join([LETTERS[id] for id in ids])
+
+    def row(self, uid: int) -> Mapping[str, Any]:
+        return {"prompt": "", "answer": "1", "completion": "1", "set": uid // 2, "safe": uid % 2}
+
+    def prompt_ids(self, uid: int) -> tuple[int, ...]:
+        return (1, 2, 3)
+
+    def prompt_text(self, uid: int) -> str:
+        return self.decode(self.prompt_ids(uid))
+
+    question = prompt_text
+
+    def reworded_ids(self, uid: int, words: str, answer: Any) -> tuple[int, ...]:
+        return (1, 2, 3, *answer)
+
+    def answer_ids(self, uid: int, column: str = "completion", end: bool = True) -> tuple[int, ...]:
+        return (1, 2, 3)
+
+    def decoded(self, batch: Batch) -> tuple[list[Any], list[str]]:
+        answers = [self.decode(ids) for ids in self.completion_ids(batch)]
+        return [""] * len(answers), answers
+
+    def completion_ids(self, batch: Batch) -> list[list[int]]:
+        ids, ends = batch["id_T"][batch["mask_T"]].tolist(), batch["length_B"].cumsum(0).tolist()
+        return [ids[a:b] for a, b in zip([0, *ends], ends, strict=False)]
+
+
+class Offered:
+    """What a part may ask for beside columns and is measured with."""
+
+    class Log:
+        logged: Mapping[str, Any] = {}
+
+    texts, log = Letters(), Log()
+
+
+def drawn(name: str) -> torch.Generator:
+    """The same draws for a name in every run."""
+    return torch.Generator().manual_seed(zlib.crc32(name.encode()))
+
+
+def tables(rollouts: int, tokens: int) -> dict[str, Tensor]:
+    """The tables that all columns hang on."""
+    rng = drawn("tables")
+    group_B = torch.arange(rollouts) // GROUP
+    turns_B = torch.randint(1, 4, (rollouts,), generator=rng)
+    rollout_K = torch.repeat_interleave(torch.arange(rollouts), turns_B)
+    wide_K = torch.rand(rollout_K.shape, generator=rng).clamp(min=1e-3).log().neg() + 0.2
+    size_K = (wide_K * (tokens / wide_K.sum())).long().clamp(min=2)
+    turn_T = torch.repeat_interleave(torch.arange(len(size_K)), size_K)
+    start_K = size_K.cumsum(0) - size_K
+    within_T = torch.arange(len(turn_T)) - start_K[turn_T]
+    mask_T = within_T >= (size_K // 4).clamp(min=1)[turn_T]  # a quarter is prompt or observation
+    length_B = segments.count(rollout_K[turn_T], rollouts, mask_T)
+    row_B = torch.arange(rollouts)
+    forked_B = row_B % 2 == 1
+    fork_B = torch.rand(rollouts, generator=rng) * torch.minimum(length_B, length_B.roll(1))
+    num = len(group_B.unique())
+    return {
+        "turn_T": turn_T, "mask_T": mask_T, "rollout_K": rollout_K, "group_B": group_B,
+        "uid_P": torch.randperm(num, generator=rng), "draw_P": torch.zeros(num, dtype=torch.int64),
+        "index_K": segments.order_within(rollout_K, rollouts),
+        "parent_B": torch.where(forked_B, row_B - 1, -1),
+        "fork_at_B": torch.where(forked_B, fork_B.long(), -1),
+        "rollout_uid_B": torch.randperm(rollouts, generator=rng),
+        "max_length": length_B.max(), "step": torch.tensor(3), "num_steps": torch.tensor(NUM_STEPS),
+        "scored_B": torch.rand(rollouts, generator=rng) > 0.02, "origin_T": (~mask_T).long(),
+        "id_T": torch.randint(len(LETTERS), turn_T.shape, generator=rng),
+        "reward_B": (torch.rand(rollouts, generator=rng) < 0.5).float(),
+        "preferred_B": 1 - 2 * (row_B % 2),
+        "gradient_T": mask_T, "denominator_T": mask_T,
+    }  # fmt: skip
+
+
+def made(name: str, shape: tuple[int, ...]) -> Tensor:
+    """A random column, as its record says."""
+    column, rng = catalogue.columns()[name], drawn(name)
+    kind, *numbers = column.random.split(":")
+    if kind == "flag":
+        return torch.rand(shape, generator=rng) < float(numbers[0])
+    if kind == "key":
+        low, high = (0, *map(int, numbers))[-2:]
+        return torch.randint(low, high, shape, generator=rng)
+    if kind == "distinct":
+        return torch.randperm(shape[0], generator=rng)
+    if kind == "normal":
+        return torch.randn(shape, generator=rng)
+    if kind in ("uniform", "positive", "logp"):
+        start, width = {"uniform": (0.0, 1.0), "positive": (0.1, 1.0), "logp": (-0.1, -3.0)}[kind]
+        return start + width * torch.rand(shape, generator=rng)
+    whole = column.dtype == "int"
+    number = float(column.random)
+    return torch.full(shape, int(number) if whole else number, dtype=None if whole else torch.float)
+
+
+class Made:
+    """A batch of a size, and batches with the columns that a part reads."""
+
+    def __init__(self, rollouts: int, tokens: int, device: str) -> None:
+        self.device = device
+        self.base = Batch(tables(rollouts, tokens)).to(device)
+        self.whole: Batch | None = None
+        for name in DERIVED:
+            _ = self.base[name]
+
+    def column(self, name: str) -> Tensor:
+        level = level_of(name)
+        shape = (self.base.size(level),) if level else ()
+        shape += {"BM": (2,), "TV": (VOCABULARY,)}.get(name.rpartition("_")[2], ())
+        value = made(name, shape).to(self.device)
+        return value.log_softmax(-1) if name.endswith("_TV") else value
+
+    def batch(self, names: set[str]) -> Batch:
+        return self.base.set(
+            **{name: self.column(name) for name in sorted(names) if name not in self.base}
+        )
+
+
+def configurations() -> dict[str, list[Any]]:
+    """Every part that acts on a batch, as its defaults have it and as recipes set it, by name."""
+    found: dict[str, list[Any]] = {}
+    for entry in catalogue.parts():
+        part = parts.at_step(entry.load()(), 3, NUM_STEPS)
+        if entry.folder not in WITHOUT_BATCH or hasattr(part, "update"):
+            found[entry.name] = [part]
+    for recipe in catalogue.recipes():
+        for algorithm in notation.recipe(recipe.name).algorithms:
+            for path, use in algorithm.at_step(3, NUM_STEPS).uses():
+                known = found.get(parts.name_of(use.part))
+                if known is not None and path.split(".")[0] in STAGES and use.part not in known:
+                    known.append(use.part)
+    return found
+
+
+def asks_outside(part: Any) -> set[str]:
+    return {p.name for p in parts.parameters(part)} & OFFERED
+
+
+def job(part: Any, made_up: Made) -> Callable[[], Any]:
+    """A call of the part on a batch of that size."""
+    use, name = Use(part), parts.name_of(part)
+    wanted = {read.column for read in parts.reads(use)} - INSTEAD.get(name, set())
+    wanted -= set(SIZES)
+    if "batch" in {p.name for p in parts.parameters(part)}:
+        wanted |= {"outcome_B", "reward_BM", "advantage_T", "logp_T", "logp_old_T"}
+    batch = made_up.batch(wanted)
+    if "rewards_from_0_to_1" in parts.facts(use):
+        batch = batch.set(reward_B=batch["reward_B"].clamp(0, 1))
+    shown: Any = View(batch) if parts.kind_of(part).startswith("loss") else batch
+    state = part.init() if hasattr(part, "init") else None
+
+    def run() -> Any:
+        rng = torch.Generator().manual_seed(0)
+        found = parts.call(use, shown, services=Offered(), rng=rng, state=state)
+        is_plan = parts.kind_of(part) == "plan"
+        return list(updates(found.value, batch)) if is_plan else (found.value, found.state)
+
+    return run
+
+
+def updates(plan: Any, batch: Batch) -> Iterator[Update]:
+    """All updates of a plan; what it has computed before or after them stays as it is."""
+    answer = None
+    while True:
+        try:
+            update = plan.send(answer)
+        except StopIteration:
+            return
+        yield update
+        names = (*update.before, *update.after)
+        answer = (batch, {name: batch[name] for name in names})
+
+
+def hooks(part: Any, made_up: Made) -> Iterator[tuple[str, Callable[[], Any]]]:
+    """What the part does at the end of a step."""
+    for hook in ("update", "observe"):
+        if hasattr(part, hook):
+            use = Use(part)
+            batch = made_up.batch(set(parts.update_reads(use, hook)) - set(SIZES))
+            yield hook, functools.partial(parts.update, use, batch, part.init(), hook)
+
+
+def tensors(value: Any) -> Iterator[Tensor]:
+    """All tensors in a result."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, Batch):
+        yield from tensors(dict(value.columns))
+    elif isinstance(value, Mapping):
+        for each in value.values():
+            yield from tensors(each)
+    elif isinstance(value, list | tuple):
+        for each in value:
+            yield from tensors(each)
+    elif dataclasses.is_dataclass(value):
+        yield from tensors([getattr(value, f.name) for f in dataclasses.fields(value)])
+
+
+def seconds(run: Callable[[], Any], repeats: int, device: str) -> float:
+    """The shortest of some runs."""
+    shortest = float("inf")
+    for _ in range(repeats):
+        begun, worked = time.perf_counter(), time.process_time()
+        run()
+        if device != "cpu":
+            torch.cuda.synchronize()
+        shortest = min(shortest, time.perf_counter() - begun)
+        if device == "cpu":
+            shortest = min(shortest, time.process_time() - worked)
+    return shortest
+
+
+def measured(name: str, runs: list[Callable[[], Any]], repeats: int, device: str) -> Row:
+    """A line, from the part on the smaller batch and on the larger one."""
+    taken = []
+    for run in runs:
+        result = list(tensors(run()))  # the first call, which does not count
+        taken.append(seconds(run, repeats, device))
+    clone = seconds(lambda: [tensor.clone() for tensor in result], repeats, device)
+    return Row(name, taken[-1], clone, taken[-1] / taken[0])
+
+
+def rows_of(name: str, part: Any, sizes: list[Made], repeats: int) -> Iterator[Row]:
+    """The lines of one part: its call, and what it does at the end of a step."""
+    device = sizes[0].device
+    if parts.kind_of(part) not in WITHOUT_BATCH:
+        yield measured(name, [job(part, size) for size in sizes], repeats, device)
+    for each in zip(*(hooks(part, size) for size in sizes), strict=True):
+        yield measured(f"{name}.{each[0][0]}", [run for _, run in each], repeats, device)
+
+
+def table(rows: list[Row], show: int) -> str:
+    """The slowest as a table of Markdown."""
+    lines = [
+        "| part | seconds | clone | times | growth | |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
+    for row in sorted(rows, key=lambda row: -row.seconds)[:show]:
+        times = row.seconds / max(row.clone, 1e-9)
+        lines.append(
+            f"| `{row.name}` | {row.seconds:.3f} | {row.clone:.4f} | {times:.0f} | "
+            f"{row.growth:.1f} | {'slow' if row.is_slow else ''} |"
+        )
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    for name, default in (("tokens", 8_000_000), ("rollouts", 65_536), ("smaller", 4),
+                          ("threads", 2), ("repeats", 3), ("show", 40)):  # fmt: skip
+        parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--only", default="")
+    parser.add_argument("--device", default="cpu")
+    given = parser.parse_args()
+    torch.set_num_threads(given.threads)
+    sizes = [Made(given.rollouts // n, given.tokens // n, given.device) for n in (given.smaller, 1)]
+    slowest: dict[str, Row] = {}
+    wanted = set(filter(None, given.only.split(",")))
+    outside = []
+    for name, settings in configurations().items():
+        if wanted and name not in wanted:
+            continue
+        if asks_outside(settings[0]):
+            outside.append(name)
+            continue
+        for part in settings:
+            for row in rows_of(name, part, sizes, given.repeats):
+                if row.name not in slowest or row.seconds > slowest[row.name].seconds:
+                    slowest[row.name] = row
+    print(f"{sizes[1].base.size('T')} tokens, {given.rollouts} rollouts, {len(slowest)} measured")
+    print(table(list(slowest.values()), given.show))
+    print("not measured, they ask others:", ", ".join(sorted(outside)))
+    sys.exit(any(row.is_slow for row in slowest.values()))
+
+
+if __name__ == "__main__":
+    main()
