@@ -32,6 +32,7 @@ TREE = {"rollout.branching": [2, 2], "rollout.segment_tokens": 2, "curation.per_
 OF = {
     "archer": {"plan.warmup_steps": 1, "plan.num_critic_updates": 3, "curation.num_drawn": 5},
     "hiper_hae(switch_tags=('(', ')'), subgoal_tags=('+', '-'), action_tags=('*', '/'))": {},
+    "digirl": {"plan.num_critic_updates": 2, "plan.num_policy_updates": 2},
     "spo_tree(p0=1.0)": {**TREE, "curation.max_age": 3},
     "skywork_ssb": {"curation.share": 2.0, "curation.capacity": 40},
 }
@@ -94,9 +95,10 @@ def test_goes_on_bit_for_bit(recipe, lab, runner, tmp_path):
         assert store["rollout_K"].numel() > 0
 
 
-def test_a_killed_run_goes_on_exactly(lab, tmp_path):
-    raw_of(lab, "archer")  # writes the environment
-    words = ["train", "archer", "--model", lab.model,
+@pytest.mark.parametrize("recipe", ["archer", "digirl"])
+def test_a_killed_run_goes_on_exactly(recipe, lab, tmp_path):
+    raw_of(lab, recipe)  # writes the environment
+    words = ["train", recipe, "--model", lab.model,
              f"data.task={lab.data.parent / 'even.py'}:Even", "data.train_size=12",
              "training.steps=4", "training.save_every=1",
              "sampling.num_prompts=3", "plan.warmup_steps=1", "plan.num_critic_updates=2",

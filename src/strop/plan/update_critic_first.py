@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from strop import segments
 from strop.batch import Batch
@@ -19,9 +20,10 @@ class UpdateCriticFirst:
         then, after warmup_steps, the rollouts with gradient, shuffled, in num_policy_updates: one
         update of the policy each
         before every update values, targets and advantages are taken anew
+        whole: every update is of all these rollouts
 
     Reads: batch; rng.   Writes: updates (tokens_T and terms each).
-    Source: arXiv 2402.19446, algorithm 1; code YifeiZhou02/ArCHer.
+    Source: arXiv 2402.19446, algorithm 1; code YifeiZhou02/ArCHer; whole arXiv 2406.11896.
     Differs from the source: a step's rollouts are drawn once, not anew for each update.
     Nearest part: split_into_minibatches, which updates both at once.
     Edges: fewer rollouts than updates -> an update each; no rollout with gradient -> the policy
@@ -34,6 +36,8 @@ class UpdateCriticFirst:
     warmup_steps: int = 20
     # Updates of the policy in a step. Default: released code (actor epochs: 3).
     num_policy_updates: int = 3
+    # Whether an update is of all rollouts, else of its share of them. Default: ours (its share).
+    whole: bool = False
 
     def __post_init__(self) -> None:
         require(self, "num_critic_updates", low=1)
@@ -44,7 +48,7 @@ class UpdateCriticFirst:
         rollout_T, mask_T, anew = batch["rollout_T"], batch["mask_T"], ("advantage_T",)
         num = batch.size("B")
         order = torch.randperm(batch.size("B"), generator=rng).to(rollout_T.device)
-        for part in order.tensor_split(self.num_critic_updates):
+        for part in self._parts(order, self.num_critic_updates):
             if part.numel():
                 chosen_T = segments.among(rollout_T, part, num) & mask_T
                 yield Update(chosen_T, before=anew, terms=("critic",))
@@ -53,7 +57,11 @@ class UpdateCriticFirst:
         gradient_T = batch["gradient_T"]
         row_N = segments.count(rollout_T, num, gradient_T).nonzero().squeeze(1)
         order = torch.randperm(row_N.shape[0], generator=rng).to(row_N.device)
-        for part in row_N[order].tensor_split(self.num_policy_updates):
+        for part in self._parts(row_N[order], self.num_policy_updates):
             if part.numel():
                 chosen_T = segments.among(rollout_T, part, num) & gradient_T
                 yield Update(chosen_T, before=anew, terms=("policy",))
+
+    def _parts(self, rows_N: Tensor, num: int) -> tuple[Tensor, ...]:
+        """The rollouts of each of `num` updates."""
+        return (rows_N,) * num if self.whole else rows_N.tensor_split(num)

@@ -11,7 +11,7 @@ from strop.columns import Column
 from strop.errors import UserError
 from strop.part import Result, require_one_of
 
-PLACES = ("first", "last", "action", "segment", "next")
+PLACES = ("first", "last", "action", "segment", "next", "begin")
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class ReadTurnValue:
     block, without one that after the switch block, else the first (the last where the turn ends
     with the block); "segment": the first, marked only where the turn begins a segment (the first
     of its rollout, or a switch); "next": the first of the turn after it in its rollout, 0 after
-    the last.
+    the last; "begin": the first of its rollout's first turn, marked in that turn alone.
 
     Reads: value_T [T] float, mask_T [T] bool, turn_T [T] int, rollout_K [K] int; span_T [T] int for
     "action", switch_K [K] bool for "segment", origin_T [T] int where `origins` are given.
@@ -77,6 +77,11 @@ class ReadTurnValue:
             assert switch_K is not None, 'read_turn_value of "segment" needs switch_K'
             first_K = rollout_K.diff(prepend=rollout_K[:1] - 1) != 0
             marked_T &= (switch_K | first_K)[turn_T]
+        elif self.place == "begin":
+            first_K = rollout_K.diff(prepend=rollout_K[:1] - 1) != 0
+            row_K = torch.arange(num, device=rollout_K.device)
+            value_K = value_K[torch.where(first_K, row_K, 0).cummax(0).values]
+            marked_T &= first_K[turn_T]
         elif self.place == "next":
             goes_on_K = rollout_K == torch.cat([rollout_K[1:], rollout_K.new_full((1,), -1)])[:num]
             value_K = torch.where(goes_on_K, value_K.roll(-1), 0)
