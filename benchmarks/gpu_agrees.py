@@ -23,7 +23,6 @@ from floor import trained
 from floor_settings import files, setting_of
 
 from strop import catalogue
-from strop.errors import UserError
 
 STEPS, STEPS_OF = 2, {"drive": 8}  # its phases need some
 TIMES = ("perf/", "timing_s/", "step_time")
@@ -63,7 +62,7 @@ def rows_of(recipe: str, device: str) -> list[dict[str, object]]:
     """A line a step; one with the reason where the recipe cannot be run."""
     try:
         here, there = run(recipe, "cpu"), run(recipe, device)
-    except (UserError, RuntimeError) as error:
+    except Exception as error:  # whatever it is, it is told, and the next recipe has its turn
         return [{"recipe": recipe, "why": f"{type(error).__name__}: {error}".splitlines()[0]}]
     rows: list[dict[str, object]] = []
     for step, (a, b) in enumerate(zip(here, there, strict=True)):

@@ -127,17 +127,19 @@ class Policy:
         context_T, num = micro.contexts()
         mask_T = micro["mask_T"]
         row_T, position_T = context_T[mask_T], position_of(context_T, num)[mask_T]
+        # Nothing lies before a first token: those of prompts that are only read have no use for it.
+        before_T = (position_T - 1).clamp(min=0)
         if layout is not None:
             with self.switch():
                 states = states_of(self.model, layout)
             node_CL = layout.forest.node_CL
-            return states, node_CL[row_T, position_T - 1], node_CL[row_T, position_T]
+            return states, node_CL[row_T, before_T], node_CL[row_T, position_T]
         ids_NL = to_padded(micro["id_T"], context_T, num)
         # Right padding under a causal mask: no token sees the padding, so no mask is needed.
         with self.switch():
             states = trunk_of(self.model)(input_ids=ids_NL, use_cache=False).last_hidden_state
-        place_T = row_T * ids_NL.shape[1] + position_T
-        return states.flatten(0, 1), place_T - 1, place_T
+        first_T = row_T * ids_NL.shape[1]
+        return states.flatten(0, 1), first_T + before_T, first_T + position_T
 
     def head(self, temperature: float) -> head.Head:
         """The model's head at a temperature."""
