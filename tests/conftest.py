@@ -1,4 +1,4 @@
-"""Whole-suite settings: one thread per worker, no network, repeatable property tests."""
+"""Whole-suite settings: one thread per worker, no network or disk, repeatable property tests."""
 
 import os
 
@@ -10,6 +10,9 @@ import torch
 from hypothesis import HealthCheck, settings
 
 torch.set_num_threads(1)
+# No test cuts the power, and waiting for the disk is a tenth of the suite. Tests of a disk that
+# fails put their own in its place.
+os.fsync = lambda _: None
 settings.register_profile(
     "strop", deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow]
 )

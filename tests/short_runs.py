@@ -74,6 +74,8 @@ def settings_for(lab: Lab, recipe: str, **sections: Any) -> dict[str, Any]:
     for path in method.paths():
         if path.endswith(".warmup_steps"):  # two steps have no room for a warm-up
             raw["algorithm"][path] = 0
+        if path.endswith(".num_critic_updates"):  # an update a rollout, by default
+            raw["algorithm"][path] = 4
     if given := rollout.given:
         raw["algorithm"]["sampling.num_rollouts"] = len(given)
     if recipe in GAMES:
@@ -89,8 +91,13 @@ def settings_for(lab: Lab, recipe: str, **sections: Any) -> dict[str, Any]:
     return raw
 
 
-def run_of(raw: dict[str, Any], folder: Path) -> list[dict[str, Any]]:
-    """The lines of a run's log."""
-    Runner().whole(raw, folder)
+def run_of(raw: dict[str, Any], folder: Path, steps: int = 0) -> list[dict[str, Any]]:
+    """The lines of a run's log, which ends after so many of its steps (0: after all)."""
+
+    def leave(run: Any) -> None:
+        run.stop_asked = run.done == steps
+
+    runner = Runner()
+    runner.go(runner.start(raw, folder), leave)
     text = (folder / "metrics.jsonl").read_text(encoding="utf-8")
     return [json.loads(line) for line in text.splitlines()]

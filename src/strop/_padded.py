@@ -53,7 +53,7 @@ def open_door(
     check_call(name, params, seed)
     names, given = compose(name, params, {k: v for k, v in given.items() if v is not None})
     if call == "policy_loss" and "values" not in given:
-        names = names.without_critic()
+        names = names.without_critic
     names.refuse(call, name, given)
     given = {key: of_dtype(key, value, names.dtype(key)) for key, value in given.items()}
     layout, given = layout_of(mask_of("mask", mask_BT), given)

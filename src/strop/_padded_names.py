@@ -77,9 +77,16 @@ class Names:
         read = sorted(column for column in named if column in reads) or [*named]
         return (usual,) if usual in read else (read[0],)
 
-    def reads(self, call: str) -> dict[str, bool]:
+    def reads(self, call: str) -> Mapping[str, bool]:
         """The columns that the call's stage reads from outside, and whether each must be given."""
-        stage, inside = CALLS[call][0], set[str]()
+        return self._reads[call]
+
+    @functools.cached_property
+    def _reads(self) -> dict[str, dict[str, bool]]:
+        return {call: self._reads_of(stage) for call, (stage, _) in CALLS.items()}
+
+    def _reads_of(self, stage: str) -> dict[str, bool]:
+        inside: set[str] = set()
         found: dict[str, bool] = {}
         for path, use in self.algorithm.uses():
             if path.split(".")[0] == stage:
@@ -103,7 +110,7 @@ class Names:
         found |= {name: name in ALWAYS for name in CALLS[call][1]}
         filled = {self.fills[name] for name in found if name in self.fills}
         found = {name: False for name, columns in self.fills.items() if columns in filled} | found
-        reads, always = self.reads(call), self.without_critic().reads(call)
+        reads, always = self.reads(call), self.without_critic.reads(call)
         for column, must in reads.items():
             for name in self.of(column):
                 found[name] = found.get(name, False) or (must and column in always)
@@ -117,6 +124,7 @@ class Names:
             found["rewards"] = found.get("rewards", False) and "reward_K" not in reads
         return found
 
+    @functools.cached_property
     def without_critic(self) -> "Names":
         """Of the algorithm with the policy's terms alone: what a loss without values is."""
         terms = tuple(term for term in self.algorithm.terms if term.learner == "policy")
@@ -157,13 +165,33 @@ def compose(
     params = {words.parameters.get(k, k) if words else k: v for k, v in params.items()}
     parameters = inspect.signature(recipe).parameters
     own = {key: value for key, value in params.items() if key in parameters}
-    algorithm = notation.build_recipe(name, own).algorithms[-1]  # what a method of phases comes to
-    names = Names(algorithm, _known(algorithm), words.columns if words else {})
+    names = _names(name, recipe, own)
     numbers = {n for n, filled in names.fills.items() if not level_of(filled[0])}
     run_wide = {key: value for key, value in params.items() if key in numbers - own.keys()}
     if len(run_wide) + len(own) < len(params):
         notation.build_recipe(name, {k: v for k, v in params.items() if k not in run_wide})
     return names, {**_usual(names, words.tensors if words else {}, given), **run_wide}
+
+
+_PLAIN = (bool, int, float, str, type(None))
+
+
+def _names(name: str, recipe: Any, own: Mapping[str, Any]) -> Names:
+    """The names of a recipe with parameters; those of plain values are kept for the next call."""
+    if all(isinstance(value, _PLAIN) for value in own.values()):
+        return _kept(name, recipe, tuple((key, type(own[key]), own[key]) for key in own))
+    return _made(name, recipe, own)
+
+
+@functools.lru_cache(maxsize=256)
+def _kept(name: str, recipe: Any, own: tuple[tuple[str, type, Any], ...]) -> Names:
+    return _made(name, recipe, {key: value for key, _, value in own})
+
+
+def _made(name: str, recipe: Any, own: Mapping[str, Any]) -> Names:
+    words = getattr(recipe, "door", None)
+    algorithm = notation.build_recipe(name, own).algorithms[-1]  # what a method of phases comes to
+    return Names(algorithm, _known(algorithm), words.columns if words else {})
 
 
 def _known(algorithm: Algorithm) -> dict[str, Column]:

@@ -12,7 +12,6 @@ A form is told by its parameters' names. Those of verl and the singular ones of 
 called once a row, so a row that raises is unscored alone.
 """
 
-import asyncio
 import inspect
 import json
 import sys
@@ -239,7 +238,7 @@ class Caller:
                 results.append(_failed(error))
         waiting = [i for i, result in enumerate(results) if inspect.isawaitable(result)]
         if waiting:
-            values = asyncio.run(_gathered([results[i] for i in waiting]))
+            values = _awaited(_gathered([results[i] for i in waiting]))
             for i, value in zip(waiting, values, strict=True):
                 results[i] = _failed(value) if isinstance(value, Exception) else value
         return results
@@ -282,13 +281,19 @@ def _groups(rollouts: Rollouts) -> list[list[int]]:
 
 
 def _awaited(result: Any) -> Any:
+    if not inspect.isawaitable(result):
+        return result
+    import asyncio  # slow to import, and seldom needed
+
     async def one() -> Any:
         return await result
 
-    return asyncio.run(one()) if inspect.isawaitable(result) else result
+    return asyncio.run(one())
 
 
 async def _gathered(waiting: Sequence[Any]) -> list[Any]:
+    import asyncio
+
     return await asyncio.gather(*waiting, return_exceptions=True)
 
 

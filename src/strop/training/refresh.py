@@ -1,6 +1,9 @@
 """Stage 5, refreshing: computes a column just before its first reader, on the rows that remain."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -10,8 +13,10 @@ from strop.batch import Batch
 from strop.columns import OF_POLICY, REFRESHED, is_value, old_value, slow_value
 from strop.errors import UserError
 from strop.seams import STAGES
-from strop.training.critic import Critic
-from strop.training.step_models import StepModels
+
+if TYPE_CHECKING:  # which import transformers; `strop recipes` has no use for it
+    from strop.training.critic import Critic
+    from strop.training.step_models import StepModels
 
 
 def wanted_columns(algorithm: Algorithm) -> frozenset[str]:
