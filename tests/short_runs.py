@@ -49,6 +49,8 @@ class Even(Environment):
 """
 # Recipes of more phases than a run of two steps has room for, with fewer.
 PHASED = {"drive": "drive(sizes=(4,), lasts=(0.5,), later=4, num_answers=2)"}
+# Recipes whose answers hold what the lab's never do, with something that they may hold.
+HOLDING = {"sage_skill_chain": "sage_skill_chain(skill='(?P<name>[0-9])', call='{name}')"}
 # Recipes for several players, and the games that they train in.
 GAMES = {"mars": "open_spiel", "advevo_public_baseline": "hide_and_guess"}
 
@@ -66,7 +68,7 @@ def make_lab(folder: Path) -> Lab:
 
 def settings_for(lab: Lab, recipe: str, **sections: Any) -> dict[str, Any]:
     """Plain settings of a run of `recipe`."""
-    recipe = PHASED.get(recipe, recipe)
+    recipe = (PHASED | HOLDING).get(recipe, recipe)
     raw = lab.raw(recipe, reward="even", **sections)
     method = notation.recipe(recipe)
     rollout = method.algorithms[0].rollout.part
