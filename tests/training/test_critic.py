@@ -76,7 +76,9 @@ def world(tmp_path_factory):
     """A float64 world with two heads that are off 0, and the batch of one step."""
     lab = Lab.make(tmp_path_factory.mktemp("lab"))
     algorithm = small(two_heads())
-    raw = lab.raw(reward="even", critic={"lr": 0.1, "hidden_size": 8})
+    raw = lab.raw(
+        reward="even", critic={"lr": 0.1, "hidden_size": 8}, training={"share_prefixes": "on"}
+    )
     raw["model"] = {"name": str(lab.model), "dtype": "float64"}
     made = config.make(raw)
     task = load_prompts(made.data, made.reward, made.seed)

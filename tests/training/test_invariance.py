@@ -47,7 +47,7 @@ def algorithm_of(case):
 
 def make(lab, algorithm, num_slots=512):
     """A world on a float64 model whose steps leave the weights as they are."""
-    raw = lab.raw(training={"num_slots": num_slots})
+    raw = lab.raw(training={"num_slots": num_slots, "share_prefixes": "on"})
     raw["model"] = {"name": str(lab.model), "dtype": "float64"}
     raw["algorithm"] = {"rollout.max_tokens": 6}
     made = config.make(raw)

@@ -4,23 +4,23 @@ A block is a run of nodes in preorder. What its nodes see are the ancestors of i
 the block itself: an ancestor of a later node that lies before the block is one of the first, too.
 """
 
-import math
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import pad
+from torch.autograd.graph import saved_tensors_hooks
+from torch.nn.functional import pad, scaled_dot_product_attention
 from transformers import AttentionInterface
-from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from strop.training.forest import Forest
-from strop.training.models import trunk_of
+from strop.training.models import checkpoints, trunk_of
 
 NAME = "strop_forest"  # among the attention functions of transformers
 BLOCKS = (32, 64, 128, 256, 512, 1024)
+MOST_COPIES = 2  # of the nodes, in keys and values that are gathered at once
 
 
 class Blocks(NamedTuple):
@@ -33,11 +33,16 @@ class Blocks(NamedTuple):
 
 @dataclass(frozen=True)
 class Layout:
-    """A forest cut into blocks of `block` nodes; the last one is filled up by the attention."""
+    """A forest cut into blocks of `block` nodes; the last one is filled up by the attention.
+
+    sparing: what blocks see is gathered a second time in backward, in place of being kept. Not for
+    layers with checkpoints, which keep nothing anyway.
+    """
 
     forest: Forest
     block: int
     parts: tuple[Blocks, ...]
+    sparing: bool = True
     _masks: dict[Any, list[Tensor]] = field(default_factory=dict)
 
     @property
@@ -68,25 +73,53 @@ def lay_out(forest: Forest) -> Layout:
     block = best_block(forest)
     size, device = forest.size, forest.id_N.device
     start_M = torch.arange(0, size, block, device=device)
-    depth_M = forest.depth_N[start_M]
-    bits = [int(above / block).bit_length() for above in depth_M.tolist()]
-    group_M = torch.tensor(bits, device=device)
-    parts = [_part(forest, block, start_M, depth_M, group_M == g) for g in sorted(set(bits))]
+    depth_M = forest.depth_N[::block]
+    parts = [
+        _part(forest, block, start_M[chosen], depth_M[chosen], chosen)
+        for chosen in _parts(depth_M, block, size)
+    ]
     return Layout(forest, block, tuple(parts))
+
+
+def compared(forest: Forest) -> int:
+    """Pairs of a node and one that is compared with it, masked ones included."""
+    block = best_block(forest)
+    depth_M = forest.depth_N[::block]
+    return block * (int(depth_M.sum()) + block * depth_M.shape[0])
+
+
+def _parts(depth_M: Tensor, block: int, size: int) -> list[Tensor]:
+    """Blocks that are attended together: of like depth, and with few copies of what they see."""
+    depths = depth_M.tolist()
+    reach = [(depth // block).bit_length() for depth in depths]
+    order = sorted(range(len(depths)), key=reach.__getitem__)
+    found: list[list[int]] = []
+    widest = 0
+    for number in order:
+        widest = max(widest, depths[number] + block)
+        if (
+            not found
+            or reach[found[-1][0]] != reach[number]
+            or (len(found[-1]) + 1) * widest > MOST_COPIES * size
+        ):
+            found.append([])
+            widest = depths[number] + block
+        found[-1].append(number)
+    return [torch.tensor(part, device=depth_M.device) for part in found]
 
 
 def best_block(forest: Forest) -> int:
     """Nodes of a block: long prefixes want long blocks, for each copies the prefix that it sees."""
     depth = float(forest.depth_N.double().mean())
-    return next((block for block in BLOCKS if 4 * block >= depth), BLOCKS[-1])
+    return next((block for block in BLOCKS if 2 * block >= depth), BLOCKS[-1])
 
 
-def _part(forest: Forest, block: int, start_M: Tensor, depth_M: Tensor, chosen_M: Tensor) -> Blocks:
-    number_M = chosen_M.nonzero().squeeze(1)
-    start_M, depth_M = start_M[chosen_M], depth_M[chosen_M]
-    above_A = torch.arange(int(depth_M.max()), device=start_M.device)
+def _part(forest: Forest, block: int, start_M: Tensor, depth_M: Tensor, number_M: Tensor) -> Blocks:
+    width = -(-int(depth_M.max()) // 8) * 8  # masks in eights need no copy on a GPU
+    above_A = torch.arange(width, device=start_M.device)
     known_MA = above_A < depth_M[:, None]
-    path_MA = forest.node_CL[forest.context_N[start_M], : above_A.shape[0]]
+    path_MA = forest.node_CL[forest.context_N[start_M]]
+    path_MA = path_MA[:, above_A.clamp(max=path_MA.shape[1] - 1)]
     query_MQ = _queries(number_M, block)
     key_MK = torch.cat([torch.where(known_MA, path_MA, 0), query_MQ], dim=1)
     known_MK = torch.cat([known_MA, torch.ones_like(query_MQ, dtype=torch.bool)], dim=1)
@@ -115,32 +148,66 @@ def attend(
 ) -> tuple[Tensor, None]:
     """Attention [1, nodes, heads, size] of queries, keys and values [1, heads, nodes, size]."""
     layout, size = strop_layout, query.shape[2]
-    filled = math.ceil(size / layout.block) * layout.block
+    masks = layout.masks(sliding_window, query.dtype)
+    more = -size % layout.block
     query_NHD, key_NHD, value_NHD = (
-        pad(states[0].transpose(0, 1), (0, 0, 0, 0, 0, filled - size))
-        for states in (query, key, value)
+        pad(states[0].transpose(0, 1), (0, 0, 0, 0, 0, more)) for states in (query, key, value)
     )
     query_MQHD = query_NHD.view(-1, layout.block, *query_NHD.shape[1:])
-    found, numbers = [], []
-    masks = layout.masks(sliding_window, query.dtype)
+    found = []
     for part, mask in zip(layout.parts, masks, strict=True):
-        whole = len(layout.parts) == 1
-        query_MQHD_ = query_MQHD if whole else query_MQHD.index_select(0, part.number_M)
-        keys, values = (
-            states.index_select(0, part.key_MK.flatten()).view(
-                *part.key_MK.shape, *states.shape[1:]
-            ).transpose(1, 2)
-            for states in (key_NHD, value_NHD)
-        )  # fmt: skip
-        out, _ = sdpa_attention_forward(
-            module, query_MQHD_.transpose(1, 2), keys, values, mask, **options
-        )
-        found.append(out)
-        numbers.append(part.number_M)
-    out_MQHD = found[0] if len(found) == 1 else torch.cat(found)
+        own = query_MQHD if len(masks) == 1 else query_MQHD.index_select(0, part.number_M)
+        found.append(_attended(own, key_NHD, value_NHD, part, mask, layout.sparing, options))
+    out_MQHD = found[0]
     if len(found) > 1:
-        out_MQHD = out_MQHD.index_select(0, torch.argsort(torch.cat(numbers)))
+        number_M = torch.cat([part.number_M for part in layout.parts])
+        out_MQHD = torch.cat(found).index_select(0, torch.argsort(number_M))
     return out_MQHD.flatten(0, 1)[None, :size], None
+
+
+def _attended(
+    query_MQHD: Tensor,
+    key_NHD: Tensor,
+    value_NHD: Tensor,
+    part: Blocks,
+    mask: Tensor,
+    sparing: bool,
+    options: Mapping[str, Any],
+) -> Tensor:
+    """Attention [M, Q, heads, size] of some blocks.
+
+    sparing: what blocks see is not kept for backward, but gathered again there.
+    """
+    if options.get("softcap") is not None:
+        raise ValueError("scores are capped")
+    groups = query_MQHD.shape[2] // key_NHD.shape[1]
+    keys, values = (_seen(states, part.key_MK, groups) for states in (key_NHD, value_NHD))
+    sources = {keys.data_ptr(): key_NHD.detach(), values.data_ptr(): value_NHD.detach()}
+
+    def kept(tensor: Tensor) -> Tensor | Callable[[], Tensor]:
+        source = sources.get(tensor.data_ptr())
+        if source is None or tensor.shape != keys.shape:
+            return tensor
+        return lambda: _seen(source, part.key_MK, groups)
+
+    def again(held: Tensor | Callable[[], Tensor]) -> Tensor:
+        return held if isinstance(held, Tensor) else held()
+
+    with saved_tensors_hooks(kept, again) if sparing else nullcontext():
+        out = scaled_dot_product_attention(
+            query_MQHD.transpose(1, 2), keys, values, attn_mask=mask,
+            dropout_p=options.get("dropout", 0.0), scale=options.get("scaling"),
+        )  # fmt: skip
+    return out.transpose(1, 2)
+
+
+def _seen(states_NHD: Tensor, key_MK: Tensor, groups: int) -> Tensor:
+    """States [M, heads, K, size] of the nodes that blocks see, once for each query head."""
+    found = states_NHD.index_select(0, key_MK.flatten()).view(*key_MK.shape, *states_NHD.shape[1:])
+    found = found.transpose(1, 2)
+    if groups == 1:
+        return found
+    return found[:, :, None].expand(-1, -1, groups, -1, -1).flatten(1, 2)
 
 
 AttentionInterface.register(NAME, attend)
@@ -163,6 +230,8 @@ def attending(model: Any, layout: Layout | None) -> Iterator[None]:
 
 def states_of(model: Any, layout: Layout) -> Tensor:
     """Last hidden states [nodes, width] of the forest."""
+    if model.training and checkpoints(model):
+        layout = replace(layout, sparing=False)
     with attending(model, layout):
         output = trunk_of(model)(
             input_ids=layout.forest.id_N[None],

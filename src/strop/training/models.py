@@ -313,6 +313,12 @@ def trunk_of(model: Any) -> nn.Module:
     return decoder if decoder is not None else model.base_model
 
 
+def checkpoints(model: Any) -> bool:
+    """Whether the model's layers keep only their inputs for backward, and run again in it."""
+    newer = getattr(model, "is_activation_checkpointing", None)
+    return bool(model.is_gradient_checkpointing if newer is None else newer)
+
+
 def head_of(model: Any, temperature: float = 1.0, chunk_tokens: int | None = None) -> Head:
     """The model's head at a sampling temperature, with its logit scaling and soft cap."""
     config = text_config(model)

@@ -14,7 +14,7 @@ from strop.errors import RunStopped
 from strop.loss import head
 from strop.training import sharing
 from strop.training.forest_attention import Layout, attending, states_of
-from strop.training.models import head_of, trunk_of
+from strop.training.models import head_of, text_config, trunk_of
 from strop.training.pack import position_of, to_padded
 
 LARGEST_RATE = 1e30  # beyond it a step leaves the range of float32
@@ -46,9 +46,16 @@ class Policy:
         """Where the weights lie."""
         return next(self.model.parameters()).device
 
+    @property
+    def width(self) -> int:
+        """Of the hidden states."""
+        return int(text_config(self.model).hidden_size)
+
     def micro_batches(self, batch: Batch) -> list[Tensor]:
         """Rollout indices of the forward passes over `batch`."""
-        forest = sharing.worthwhile(batch, self.share)
+        forest = None
+        if self.share != "off":
+            forest = sharing.worthwhile(batch, self.share, self.width)
         if forest is None:
             return batch.split(self.token_budget)
         return sharing.split(batch, forest, self.token_budget)
@@ -120,7 +127,9 @@ class Policy:
 
     def _layout(self, micro: Batch) -> Layout | None:
         """The prefixes of `micro`, each once, where they are worth it or need it to fit."""
-        return sharing.layout(micro, self.share, self.token_budget)
+        if self.share == "off":
+            return None
+        return sharing.layout(micro, self.share, self.width, self.token_budget)
 
     def _trunk(self, micro: Batch, layout: Layout | None) -> tuple[Tensor, Tensor, Tensor]:
         """Hidden states [M, width]; their rows before and after every policy token."""

@@ -147,7 +147,7 @@ class TrainingSettings(Section):
     share_prefixes: Literal["auto", "on", "off"] = Field(
         default="auto",
         description="compute what several rollouts begin with once; auto: where it saves a fifth "
-        "of the tokens, and the model can",
+        "of the work, and the model can",
     )
     num_slots: int = Field(
         default=512, ge=1, le=2**20, description="sequences that the engine generates at once"

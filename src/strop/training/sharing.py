@@ -8,26 +8,36 @@ from torch import Tensor
 from strop import segments
 from strop.batch import Batch
 from strop.training.forest import Forest, plant
-from strop.training.forest_attention import Layout, lay_out, states_of
+from strop.training.forest_attention import Layout, compared, lay_out, states_of
 from strop.training.models import text_config, trunk_of
 
 When = Literal["auto", "on", "off"]
-LEAST_SAVED = 0.2  # share of the tokens, for "auto"
+LEAST_SAVED = 0.2  # share of the work, for "auto"
 KINDS = {"full_attention", "sliding_attention"}
 # What models raise for arguments that they do not take.
 REFUSED = (TypeError, ValueError, RuntimeError, AttributeError, IndexError, KeyError)
 
 
-def worthwhile(batch: Batch, when: When) -> Forest | None:
-    """The forest of the batch's contexts where it is to be computed, None where each is its own."""
+def worthwhile(batch: Batch, when: When, width: int) -> Forest | None:
+    """The forest of the batch's contexts where it is to be computed, None where each is its own.
+
+    width: of the model's hidden states. A token costs its layers about 24 * width^2 operations,
+    and attention 4 * width for each token that is compared with it: there a forest, whose blocks
+    have masks, does more than causal attention needs.
+    """
     if when == "off" or batch.size("T") == 0:
         return None
-    forest = plant(batch["id_T"], *batch.contexts())
-    most = (1 - LEAST_SAVED) * batch.size("T")
-    return forest if when == "on" or forest.size <= most else None
+    context_T, num = batch.contexts()
+    forest = plant(batch["id_T"], context_T, num)
+    if when == "on":
+        return forest
+    size_C = segments.count(context_T, num).double()
+    plain = 6 * width * float(size_C.sum()) + float((size_C * size_C).sum()) / 2
+    shared = 6 * width * forest.size + compared(forest)
+    return forest if shared <= (1 - LEAST_SAVED) * plain else None
 
 
-def layout(micro: Batch, when: When, token_budget: int) -> Layout | None:
+def layout(micro: Batch, when: When, width: int, token_budget: int) -> Layout | None:
     """The forest of a micro-batch, laid out for attention; None where each context is its own.
 
     One that `split` has cut from a worthwhile batch, and which is too large without sharing, is
@@ -35,7 +45,7 @@ def layout(micro: Batch, when: When, token_budget: int) -> Layout | None:
     """
     if when == "auto" and len(micro.split(token_budget)) > 1:
         when = "on"
-    forest = worthwhile(micro, when)
+    forest = worthwhile(micro, when, width)
     return None if forest is None else lay_out(forest)
 
 
