@@ -59,6 +59,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "rollout.words": "{label}:{prompt}", "rollout.labels": ["8", "9"], "rollout.max_tokens": 2,
         "sampling.horizon": 1, "sampling.percent": 50.0,
     },
+    "cleaner_saar": {"rollout.marker": ""},  # moves are no tool calls
     "ettrl_ear": {"sampling.num_prompts": 8, "sampling.num_rollouts": 32},  # more votes
     # The defaults of strop train: fewer episodes teach one answer to all (0.09) and no more.
     "igpo": {"sampling.num_prompts": 32, "sampling.num_rollouts": 16},

@@ -94,6 +94,17 @@ class PlayingFields(SamplingFields):
             return Fork(seat.request, before, tuple(given), {"max_tokens": room})
         return self.submit(sampling, seat, room, opens, **asked)
 
+    def begin(
+        self, uids: Sequence[int], seeds: Sequence[Sequence[int]], texts: Texts, world: Any
+    ) -> list[Episode]:
+        """All of the world's episodes, at their first turns."""
+        games = [Episode(n, uids[n], own, world.roles) for n, own in enumerate(seeds)]
+        for game, observation in zip(games, world.reset(), strict=True):
+            given = texts.prompt_ids(game.uid)
+            seat, role = game.turn_to(observation), game.role_of(observation)
+            seat.show(observation, given, role, world.rewrites)
+        return games
+
     def play(
         self, games: Mapping[int, Episode], starts: Mapping[int, Start], sampling: Sampling,
         episodes: Episodes, world: Any, limits: SeatLimits,
@@ -117,11 +128,7 @@ class PlayingFields(SamplingFields):
         sampling: Sampling, episodes: Episodes, world: Any, limits: SeatLimits,
     ) -> Strategy:  # fmt: skip
         """Play all of the world's episodes from their beginnings; returns them."""
-        games = [Episode(n, uids[n], own, world.roles) for n, own in enumerate(seeds)]
-        for game, observation in zip(games, world.reset(), strict=True):
-            given = texts.prompt_ids(game.uid)
-            seat, role = game.turn_to(observation), game.role_of(observation)
-            seat.show(observation, given, role, world.rewrites)
+        games = self.begin(uids, seeds, texts, world)
         room, alone = min(limits.answer_tokens, limits.episode_tokens), world.rewrites
         starts = {game.number: self.submit(sampling, game.seat, room, alone) for game in games}
         yield from self.play(dict(enumerate(games)), starts, sampling, episodes, world, limits)

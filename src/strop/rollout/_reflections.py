@@ -1,7 +1,6 @@
 """What a policy says of its own episode: how it is asked, what is read in it, what it leads to."""
 
 import json
-import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -12,6 +11,7 @@ from strop.part import Draw
 from strop.rollout._episode import Episode, Seat
 from strop.rollout.assemble import Turn
 from strop.rollout.engines.base import Event
+from strop.rollout.listen import void
 
 # form -> (what is asked behind an episode, what a retry is told with the turn's own text)
 WORDS: Mapping[str, tuple[str, str]] = MappingProxyType(
@@ -125,7 +125,7 @@ class Attempt:
         seat = game.seat
         (opened, *later), fork_at = theirs.turns[turn:], seat.used
         first = replace(opened, given=seat.turns[-1].given)
-        seat.turns[turn:] = [replace(t, events=_void(t.events)) for t in (first, *later)]
+        seat.turns[turn:] = [replace(t, events=void(t.events)) for t in (first, *later)]
         seat.said[turn:] = [{**theirs.said[turn], **seat.said[turn]}, *theirs.said[turn + 1 :]]
         seat.used, seat.truncated = theirs.used, theirs.truncated
         return Row(game, RETRY, parent, fork_at)
@@ -175,11 +175,6 @@ def rows_of(draws: Sequence[Draw], tries: Sequence[Attempt]) -> tuple[list[Draw]
 
 def _alone(of: Episode, seat: Seat) -> Episode:
     return Episode(of.number, of.uid, (seat.seed,), of.roles, {of.acting: seat}, of.acting)
-
-
-def _void(events: Sequence[Event]) -> list[Event]:
-    void = math.nan
-    return [e._replace(logp=(void,) * len(e.ids), logp_model=(), entropy=()) for e in events]
 
 
 def _ids(events: Sequence[Event]) -> list[int]:

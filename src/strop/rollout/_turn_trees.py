@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -10,9 +10,9 @@ import torch
 from strop.part import Draw
 from strop.rollout._episode import Episode, SeatLimits
 from strop.rollout._playing import PlayingAlone, act
-from strop.rollout.commands import Fork, Strategy
+from strop.rollout.commands import Strategy
 from strop.rollout.engines.base import Event
-from strop.rollout.listen import Heard, Start, converse
+from strop.rollout.listen import Heard, Start, converse, seeded
 from strop.services import Episodes, Sampling, Texts
 
 LOOKED_AT = 20  # first tokens of a turn
@@ -168,6 +168,4 @@ class Grove:
         turn = len(origin.seat.turns) - 1
         episode = origin.branched(origin.repeated(self.world, turn), seed, turn)
         place = tree.add(Branch(episode, parent, episode.seat.used))
-        if isinstance(start, Fork):
-            return place, replace(start, changes={**start.changes, "seed": seed})
-        return place, replace(start, request=replace(start.request, seed=seed))
+        return place, seeded(start, seed)

@@ -1,6 +1,8 @@
 """Conversations with an engine: begin requests, hear each to its end, begin what follows."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from strop.rollout.commands import Command, Fork, Resume, Strategy, Submit
@@ -62,6 +64,13 @@ def listen(requests: Sequence[Request]) -> Strategy:
     return [each.events for each in heard]
 
 
+def seeded(start: Start, seed: int) -> Start:
+    """The same request with draws of its own."""
+    if isinstance(start, Fork):
+        return replace(start, changes={**start.changes, "seed": seed})
+    return replace(start, request=replace(start.request, seed=seed))
+
+
 Inbox = dict[int, list[Event]]
 
 
@@ -100,3 +109,29 @@ def first_tokens(events: Sequence[Event], number: int) -> tuple[Event, ...]:
             )
             kept.append(cut)
     return tuple(kept)
+
+
+def without_first(events: Sequence[Event], number: int) -> tuple[Event, ...]:
+    """The events without their first tokens; the last one stays, with its end."""
+    kept = []
+    for place, event in enumerate(events):
+        left = min(number, len(event.ids))
+        number -= left
+        if left < len(event.ids) or place == len(events) - 1:
+            cut = event._replace(
+                ids=event.ids[left:],
+                logp=event.logp[left:],
+                logp_model=event.logp_model[left:],
+                entropy=event.entropy[left:],
+                top=event.top[left:],
+            )
+            kept.append(cut)
+    return tuple(kept)
+
+
+def void(events: Sequence[Event]) -> list[Event]:
+    """The events where another context stands before them: nothing is known of their draws."""
+    none = math.nan
+    return [
+        e._replace(logp=(none,) * len(e.ids), logp_model=(), entropy=(), top=()) for e in events
+    ]
