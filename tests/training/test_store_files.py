@@ -153,17 +153,22 @@ def test_an_empty_step_writes_nothing(tmp_path):
 
 
 # What a recipe's run is given, so that something comes back within six steps.
-RECIPES = {
+REPLAYING = {
     "remix": (),
     "spear": ("sampling.num_prompts=4", "curation.size=2"),
     "dart": ("data.train_size=3", "sampling.num_prompts=3"),
+}
+CHAINED = {
+    "sage_skill_chain": ("rollout.skill=(?P<name>[0-9])", "rollout.call={name}"),
+    "cory": ("critic.lr=1e-2",),
 }
 
 
 def words_of(lab, folder, recipe="remix", seed=0):
     return [
         "train", recipe, *lab.arguments(), f"seed={seed}", "training.steps=6",
-        "training.save_every=2", "rollout.temperature=2.0", *RECIPES[recipe], "--out", folder,
+        "training.save_every=2", "rollout.temperature=2.0", *(REPLAYING | CHAINED)[recipe],
+        "--out", folder,
     ]  # fmt: skip
 
 
@@ -173,8 +178,8 @@ def went(words, output):
     return process.exitcode, output.read_text()
 
 
-@pytest.mark.parametrize("recipe", RECIPES)
-def test_a_killed_run_goes_on_with_its_files(recipe, lab, tmp_path):
+def killed_and_whole(recipe, lab, tmp_path):
+    """Two runs, one of which was killed behind its fourth step and went on; their lines."""
     output = tmp_path / "output"
     assert went(words_of(lab, tmp_path / "whole", recipe), output)[0] == 0, output.read_text()
     killed = launch(words_of(lab, tmp_path / "killed", recipe), output)
@@ -184,12 +189,25 @@ def test_a_killed_run_goes_on_with_its_files(recipe, lab, tmp_path):
     killed.kill()
     killed.join()
     assert went(["train", "--resume", tmp_path / "killed"], output)[0] == 0
-    assert without_times(tmp_path / "killed") == without_times(tmp_path / "whole")
+    whole = without_times(tmp_path / "whole")
+    assert without_times(tmp_path / "killed") == whole
+    return whole
+
+
+@pytest.mark.parametrize("recipe", REPLAYING)
+def test_a_killed_run_goes_on_with_its_files(recipe, lab, tmp_path):
+    lines = killed_and_whole(recipe, lab, tmp_path)
     names = [{f.name for f in (tmp_path / run / "stores").iterdir()} for run in ("whole", "killed")]
     assert names[0] == names[1]
-    assert any(line["replay/drawn"] > 0 for line in without_times(tmp_path / "whole"))
+    assert any(line["replay/drawn"] > 0 for line in lines)
     kept = checkpoint.stored_in(tmp_path / "whole/checkpoints")
     assert len(names[0]) == len(kept) + 1  # and about.json
+
+
+@pytest.mark.parametrize("recipe", CHAINED)
+def test_a_killed_run_of_several_answers_goes_on(recipe, lab, tmp_path):
+    lines = killed_and_whole(recipe, lab, tmp_path)
+    assert len({line["reward"] for line in lines}) > 1
 
 
 def test_a_strange_or_damaged_store_is_refused_before_a_step(lab, tmp_path):
