@@ -44,6 +44,7 @@ OF_RECIPES = {
     "igpo": "calculator",  # its rows have the answer
     "matchtir": "calculator",  # and the calls that get it
     "r3l": "kernel_timing",
+    "cleaner_saar": "calculator",  # where most groups are not refilled ten times over
     "dr_kernel": "kernel_timing",
     "ui_s1_semi_online": "recordings",
     "chi0_stage_advantage": "moves",
@@ -59,7 +60,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "rollout.words": "{label}:{prompt}", "rollout.labels": ["8", "9"], "rollout.max_tokens": 2,
         "sampling.horizon": 1, "sampling.percent": 50.0,
     },
-    "cleaner_saar": {"rollout.marker": ""},  # moves are no tool calls
+    "cleaner_saar": {"rollout.marker": ""},  # what is no call is repaired too
     "ettrl_ear": {"sampling.num_prompts": 8, "sampling.num_rollouts": 32},  # more votes
     # The defaults of strop train: fewer episodes teach one answer to all (0.09) and no more.
     "igpo": {"sampling.num_prompts": 32, "sampling.num_rollouts": 16},
