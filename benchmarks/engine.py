@@ -2,29 +2,41 @@
 
     OMP_NUM_THREADS=1 python benchmarks/engine.py [--models small,tiny --rows 32 --repeats 3]
 
-Models: `tiny`, the one that ships, and `small`, a random Qwen3 of 5.8 million weights. Prompts have
-24 tokens, answers are drawn at temperature 1 from the whole vocabulary, their ends are set:
+Models: `tiny`, the one that ships, `small`, a random Qwen3 of 5.8 million weights, `large`, one of
+40 million with a vocabulary of 16,384, and `tiny-worked`. Prompts have 24 tokens, answers are drawn
+at temperature 1 from the whole vocabulary, their ends are set:
 
-    equal   2 * rows answers of 96 tokens
-    long    64 answers with a long tail: 8 + exponential of mean 24 tokens, at most 192
+    equal   2 * rows answers of 96 tokens (not of `large`)
+    long    64 answers with a long tail: 8 + exponential of mean 24 tokens, at most 192;
+            of `large` 16 + exponential of mean 64, at most 512
+
+`tiny-worked` answers its own puzzles instead, 32 of them 16 times, and ends when it ends: the step
+of `strop train --model tiny-worked`, with as many slots as that has, 512.
 
 `generate` and the loop take `rows` prompts at a time, the engine has `rows` slots. The loop is the
-least that samples with a cache: a forward pass, softmax, multinomial, for answers of equal length.
-No prompt is given twice, so none has its first pass saved.
+least that samples with a cache: a forward pass, softmax, multinomial, until the last of its rows
+has ended; what a row draws after its end is not counted.
+But for `tiny-worked` no prompt is given twice, so that none has its first pass saved.
 
 Forks: 16 kept requests of 24 + 232 tokens (as many as the context of `tiny` has room for) are gone
 on from, once or four times each, for 8 tokens; a resubmission gives the same tokens afresh.
 
-Memory: the most places (rows times the longest) that the engine's cache ever has, beside those of a
-loop over `rows` prompts at its last step. A place costs both the same.
+Memory: the most that the engine's cache ever has, in places (rows times the longest), beside that
+of a loop over `rows` prompts at its last step. A place costs both the same. --peak prints the peak
+memory of a process that does nothing but one run of each, less what it had before.
 
 Variants take turns, so that a busy machine slows all of them. Printed are medians over the repeats
 of the processor time of this process, which hardly depends on what else runs, and their ratios.
+--onednn: models multiply as with model.onednn=auto, all variants alike.
 """
 
 import argparse
 import functools
+import random
+import resource
 import statistics
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -37,25 +49,31 @@ from strop.rollout.drive import sample
 from strop.rollout.engines.base import Request
 from strop.rollout.engines.local import LocalEngine
 from strop.training import models
+from strop.training.linear import use_faster_products
 
 PROMPT, EQUAL, PARENT, CHILD = 24, 96, 232, 8
-CONTEXT = 512
+CONTEXT = 1024
+SIZES = {  # vocabulary, width, width of the MLP, layers, heads of queries and of keys
+    "small": (4096, 256, 768, 6, 4, 2),
+    "large": (16384, 512, 1536, 10, 8, 4),
+}
 
 
-def small() -> Any:
-    """A random Qwen3 with a vocabulary of 4096."""
+def random_model(vocabulary: int, width: int, wide: int, layers: int, heads: int, keys: int) -> Any:
     torch.manual_seed(0)
     config = Qwen3Config(
-        vocab_size=4096, hidden_size=256, intermediate_size=768, num_hidden_layers=6,
-        num_attention_heads=4, num_key_value_heads=2, head_dim=64, max_position_embeddings=CONTEXT,
-        tie_word_embeddings=True,
+        vocab_size=vocabulary, hidden_size=width, intermediate_size=wide, num_hidden_layers=layers,
+        num_attention_heads=heads, num_key_value_heads=keys, head_dim=64,
+        max_position_embeddings=CONTEXT, tie_word_embeddings=True,
     )  # fmt: skip
     return Qwen3ForCausalLM(config).eval()
 
 
-def loaded(name: str) -> Any:
-    model = small() if name == "small" else models.load("tiny").model.eval()
+def loaded(name: str, onednn: bool = False) -> Any:
+    model = random_model(*SIZES[name]) if name in SIZES else models.load(name).model.eval()
     model.generation_config.eos_token_id = None  # `generate` would fill it in
+    if onednn:
+        use_faster_products(model)
     return model
 
 
@@ -68,12 +86,13 @@ def prompts(model: Any, number: int) -> list[tuple[int, ...]]:
     ]
 
 
-def lengths(kind: str, rows: int, room: int) -> list[int]:
+def lengths(name: str, kind: str, rows: int, room: int) -> list[int]:
     if kind == "equal":
         return [min(EQUAL, room)] * (2 * rows)
+    least, mean, most = (16, 64, 512) if name == "large" else (8, 24, 192)
     generator = torch.Generator().manual_seed(2)
-    drawn = torch.empty(64).exponential_(1 / 24, generator=generator)
-    return [min(8 + int(x), 192, room) for x in drawn.tolist()]
+    drawn = torch.empty(64).exponential_(1 / mean, generator=generator)
+    return [min(least + int(x), most, room) for x in drawn.tolist()]
 
 
 class EndsAt(StoppingCriteria):
@@ -121,17 +140,44 @@ def by_generate(model: Any, rows: int) -> Callable[[Any, Sequence[int]], int]:
 
 def by_loop(model: Any, rows: int) -> Callable[[Any, Sequence[int]], int]:
     def run(asked: Sequence[tuple[int, ...]], ends: Sequence[int]) -> int:
-        made = 0
         with torch.no_grad():
             for first in range(0, len(asked), rows):
                 ids, cache = torch.tensor(asked[first : first + rows]), DynamicCache()
-                for _ in range(ends[first]):
+                for _ in range(max(ends[first : first + rows])):
                     said = model(ids, past_key_values=cache, use_cache=True, logits_to_keep=1)
                     ids = torch.multinomial(said.logits[:, -1].float().softmax(-1), 1)
-                    made += len(ids)
-        return made
+        return sum(ends)
 
     return run
+
+
+def worked(repeats: int, onednn: bool) -> None:
+    """A step's answers of `tiny-worked`, by the engine and by the loop with padded prompts."""
+    found = models.load("tiny-worked", onednn=onednn)
+    drawn = random.Random(0)
+    asked = []
+    for _ in range(32):
+        numbers = [str(drawn.randint(1, 10)) for _ in range(drawn.choice([3, 4, 4]))]
+        text = f"{','.join(numbers)}:{drawn.randint(5, 50)}\n"
+        asked.append(tuple(found.tokenizer.encode(text)))
+    engine = LocalEngine(found.model, num_slots=512)
+    requests = [
+        Request(ids, 160, seed=n, stop_ids=found.stop_ids) for n, ids in enumerate(asked * 16)
+    ]
+
+    def by_the_engine() -> list[int]:
+        return [sum(len(e.ids) for e in each.events) for each in sample(engine, requests)]
+
+    ends = by_the_engine()
+    wide = max(map(len, asked))
+    padded = [(0,) * (wide - len(ids)) + ids for ids in asked * 16]
+    loop = functools.partial(by_loop(found.model, 512), padded, ends)
+    spent = taking_turns({"engine": by_the_engine, "loop": loop}, repeats)
+    print(
+        f"tiny-worked: {len(ends)} answers, mean {statistics.mean(ends):.0f}, longest {max(ends)};"
+        f" tokens/s engine {sum(ends) / spent['engine']:.0f}  loop {sum(ends) / spent['loop']:.0f};"
+        f"  engine / loop {spent['loop'] / spent['engine']:.2f}; engine {spent['engine']:.2f} s"
+    )
 
 
 def seconds(run: Callable[[], Any]) -> float:
@@ -151,13 +197,17 @@ def taking_turns(variants: Mapping[str, Callable[[], Any]], repeats: int) -> dic
     return {name: statistics.median(spent) for name, spent in found.items()}
 
 
+def kinds_of(name: str) -> tuple[str, ...]:
+    return ("long",) if name == "large" else ("equal", "long")
+
+
 def speed(name: str, model: Any, rows: int, repeats: int) -> None:
     room = model.config.max_position_embeddings - PROMPT
-    for kind in ("equal", "long"):
-        ends = lengths(kind, rows, room)
+    for kind in kinds_of(name):
+        ends = lengths(name, kind, rows, room)
         asked = prompts(model, len(ends))
-        makers = {"engine": by_engine, "generate": by_generate}
-        makers |= {"loop": by_loop} if kind == "equal" else {}
+        makers = {"engine": by_engine, "loop": by_loop}
+        makers |= {"generate": by_generate} if name != "large" else {}
         runs = {key: make(model, rows) for key, make in makers.items()}
         variants = {key: functools.partial(run, asked, ends) for key, run in runs.items()}
         spent = taking_turns(variants, repeats)
@@ -172,31 +222,64 @@ def speed(name: str, model: Any, rows: int, repeats: int) -> None:
 
 
 class Measured(LocalEngine):
-    """Counts its steps, and knows the most places that its cache has had."""
+    """Counts its steps, and knows the most memory that its cache has had."""
 
     most = steps = 0
 
     def step(self) -> Any:
         found = super().step()
-        cache = self.slots.cache
         self.steps += 1
-        self.most = max(self.most, cache.lines * cache.places)
+        self.most = max(self.most, self.slots.cache.num_bytes())
         return found
 
 
 def memory(name: str, model: Any, rows: int) -> None:
-    room = model.config.max_position_embeddings - PROMPT
+    config = model.config
+    room = config.max_position_embeddings - PROMPT
+    place = 8 * config.num_hidden_layers * config.num_key_value_heads * config.head_dim  # bytes
     for kind, bound in (("equal", None), ("long", None), ("long", rows * 48)):
-        ends = lengths(kind, rows, room)
+        if kind not in kinds_of(name):
+            continue
+        ends = lengths(name, kind, rows, room)
+        bound = max(bound, 2 * (PROMPT + max(ends))) if bound else None
         engine = Measured(model, num_slots=rows, max_cached_tokens=bound)
         pairs = zip(prompts(model, len(ends)), ends, strict=True)
         sample(engine, [Request(ids, end, seed=1) for ids, end in pairs])
         whole = rows * (PROMPT + max(ends) - 1)
         limit = "" if bound is None else f", engine.cache_tokens={bound}"
+        most = engine.most // place
         print(
-            f"{name} {kind}{limit}: {engine.most} places, rows * longest {whole}, ratio "
-            f"{engine.most / whole:.2f}; {engine.steps} steps"
+            f"{name} {kind}{limit}: {most} places, rows * longest {whole}, ratio "
+            f"{most / whole:.2f}; {engine.steps} steps",
+            flush=True,
         )
+
+
+def peaks(name: str, rows: int) -> None:
+    """Peak memory of the engine's and of the loop's process beyond what loading took."""
+    found = {}
+    for way in ("engine", "loop"):
+        command = [sys.executable, __file__, "--rows", str(rows), "--alone", f"{name}:{way}"]
+        done = subprocess.run(command, check=True, capture_output=True, text=True)
+        found[way] = float(done.stdout)
+    ratio = found["engine"] / found["loop"]
+    print(
+        f"{name} {kinds_of(name)[-1]}: peak memory beyond the model's, engine "
+        f"{found['engine']:.0f} MB, loop {found['loop']:.0f} MB, ratio {ratio:.2f}",
+        flush=True,
+    )
+
+
+def alone(name: str, way: str, rows: int) -> None:
+    model = loaded(name)
+    ends = lengths(name, "long", rows, model.config.max_position_embeddings - PROMPT)
+    run = {"engine": by_engine, "loop": by_loop}[way](model, rows)
+    asked = prompts(model, len(ends))
+    with torch.no_grad():
+        model(torch.tensor(asked[:1]))
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    run(asked, ends)
+    print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)
 
 
 def forks(name: str, model: Any, repeats: int) -> None:
@@ -245,13 +328,25 @@ def main() -> None:
     parser.add_argument("--models", default="small,tiny")
     parser.add_argument("--rows", type=int, default=32)
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--onednn", action="store_true")
+    parser.add_argument("--peak", action="store_true")
+    parser.add_argument("--alone", help=argparse.SUPPRESS)
     options = parser.parse_args()
     torch.set_num_threads(1)
+    if options.alone:
+        alone(*options.alone.split(":"), options.rows)
+        return
     for name in options.models.split(","):
-        model = loaded(name)
-        speed(name, model, options.rows, options.repeats)
-        forks(name, model, options.repeats)
-        memory(name, model, options.rows)
+        if options.peak:
+            peaks(name, options.rows)
+        elif name == "tiny-worked":
+            worked(options.repeats, options.onednn)
+        else:
+            model = loaded(name, options.onednn)
+            speed(name, model, options.rows, options.repeats)
+            if name != "large":
+                forks(name, model, options.repeats)
+            memory(name, model, options.rows)
 
 
 if __name__ == "__main__":

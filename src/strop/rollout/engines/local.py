@@ -157,7 +157,7 @@ class LocalEngine(Engine):
     def step(self) -> list[Event]:
         """Give every running row one token; return what there is to report."""
         with torch.no_grad(), self.model.evaluating():
-            if self.waiting:
+            if self.waiting and not self.slots.table["running"].all():
                 self._admit()
             number = self.slots.compact()
             if number:

@@ -121,20 +121,18 @@ def draw(logits: Tensor, plan: Plan, uniform: Tensor) -> tuple[Tensor, Tensor]:
     scaled = logits if plan.temperature is None else logits / plan.temperature.to(logits.dtype)
     ruled = _apply_rules(scaled, plan)
     log_norm = ruled.logsumexp(-1, keepdim=True)
-    cdf = (ruled - log_norm).exp().cumsum(-1, dtype=torch.float64)
+    cdf = (ruled - log_norm).exp_().cumsum(-1, dtype=torch.float64)
     token = torch.searchsorted(cdf, uniform[:, None] * cdf[:, -1:], right=True)
     token = token.clamp_(max=logits.shape[-1] - 1)  # only reached by NaN, reported by the engine
     if plan.greedy is not None:
         token = torch.where(plan.greedy, ruled.argmax(-1, keepdim=True), token)
     logp = ruled.gather(-1, token) - log_norm
-    record = torch.full(
-        (len(logits), plan.width), torch.nan, dtype=torch.float64, device=logits.device
-    )
-    record[:, TOKEN] = token[:, 0]
-    # 0 * log_norm: 0, but NaN where there was nothing to choose from
-    record[:, LOGP] = (
-        logp if plan.greedy is None else torch.where(plan.greedy, 0 * log_norm, logp)
-    )[:, 0]
+    if plan.greedy is not None:
+        # 0 * log_norm: 0, but NaN where there was nothing to choose from
+        logp = torch.where(plan.greedy, 0 * log_norm, logp)
+    record = torch.cat([token.double(), logp.double()], dim=-1)
+    if plan.width > LOGP + 1:
+        record = torch.nn.functional.pad(record, (0, plan.width - LOGP - 1), value=torch.nan)
     _add_statistics(record, token, logits, scaled, plan)
     return token[:, 0], record
 
