@@ -2,4 +2,5 @@
 
 from strop.cli.main import main
 
-main()
+if __name__ == "__main__":  # and not where a comparison's run begins with what this process has
+    main()

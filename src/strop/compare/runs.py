@@ -7,14 +7,16 @@ any other. A worker that is interrupted lets its run finish the step and save.
 import json
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import suppress
 from dataclasses import dataclass, field
+from importlib import import_module
+from multiprocessing import get_context
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from strop.compare.plan import Entry, Plan, Scoring
@@ -65,7 +67,7 @@ class Job:
 class Children:
     """The processes that run now; `stop` ends them so that their runs are saved."""
 
-    running: set["subprocess.Popen[str]"] = field(default_factory=set)
+    running: set[Any] = field(default_factory=set)
     stopping: bool = False
     lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -73,32 +75,52 @@ class Children:
         """`strop` with arguments; what it printed. Raises RunStopped when it failed, or when all
         were told to stop.
         """
-        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-        with self.lock:
-            if self.stopping:
-                raise RunStopped("stopped")
-            child = subprocess.Popen(
-                [sys.executable, "-m", "strop.cli.child", str(os.getpid()), *arguments],
-                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                text=True, errors="replace", env=environment, start_new_session=True,
-            )  # fmt: skip
-            self.running.add(child)
-        try:
-            out, error = child.communicate()
-        finally:
+        with TemporaryDirectory(prefix="strop-") as folder:
+            out, error = Path(folder) / "out", Path(folder) / "error"
             with self.lock:
-                self.running.discard(child)
-        if child.returncode:
-            said = error.strip().splitlines() or [f"exit code {child.returncode}"]
-            raise RunStopped(said[-1].removeprefix("error: ").removeprefix("stopped: "))
-        return out
+                if self.stopping:
+                    raise RunStopped("stopped")
+                child = _begin(arguments, out, error)
+                self.running.add(child)
+            try:
+                child.join()
+            finally:
+                with self.lock:
+                    self.running.discard(child)
+            said, wrong = _text(out), _text(error)
+        if child.exitcode:
+            lines = wrong.strip().splitlines() or [f"exit code {child.exitcode}"]
+            raise RunStopped(lines[-1].removeprefix("error: ").removeprefix("stopped: "))
+        return said
 
     def stop(self, number: int = signal.SIGTERM) -> None:
         """Tell all to end; no other one begins."""
         with self.lock:
             self.stopping = True
             for child in self.running:
-                child.send_signal(number)
+                with suppress(ProcessLookupError):
+                    os.kill(child.pid, number)
+
+
+def _begin(arguments: Sequence[str], out: Path, error: Path) -> Any:
+    """A process of one thread that runs `strop`, copied from one that has imported it."""
+    forked = import_module("strop.cli.forked")
+    context: Any = get_context("forkserver")
+    context.set_forkserver_preload(list(forked.PRELOADED))
+    threads = os.environ.get("OMP_NUM_THREADS")
+    os.environ["OMP_NUM_THREADS"] = "1"
+    try:
+        process = context.Process(target=forked.run, args=([*map(str, arguments)], out, error))
+        process.start()
+    finally:
+        del os.environ["OMP_NUM_THREADS"]
+        if threads is not None:
+            os.environ["OMP_NUM_THREADS"] = threads
+    return process
+
+
+def _text(path: Path) -> str:
+    return path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
 
 
 def work(
