@@ -36,7 +36,7 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 from strop.batch import Batch
 from strop.step import train_step
 from strop.training import config, sharing
-from strop.training.forest import plant
+from strop.training.forest import rows_of
 from strop.training.models import DTYPES
 from strop.training.pack import from_padded
 from strop.training.policy import Policy
@@ -180,7 +180,7 @@ def differences(policy: Policy, batch: Batch) -> dict[str, float]:
         "columns": float((columns[1] - columns[0]).abs().max()),
         "gradients": apart / largest,
         "tokens": batch.size("T"),
-        "nodes": plant(batch["id_T"], *batch.contexts()).size,
+        "nodes": rows_of(batch["id_T"], *batch.contexts()).num_nodes,
         "rows": batch.size("B"),
         "shares": float(sharing.worthwhile(batch, "auto", policy.width) is not None),
     }

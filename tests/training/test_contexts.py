@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from models import Lab
+from models import Lab, exact_norms
 
 from strop import segments
 from strop.batch import Batch
@@ -11,7 +11,7 @@ from strop.errors import UserError
 from strop.probe._answers import prefixes
 from strop.probe._contexts import turns_of
 from strop.step import train_step
-from strop.training import config
+from strop.training import config, sharing
 from strop.training.rollout_gradients import gradient_norms
 from strop.training.setup import load_model, load_prompts, make_world
 
@@ -60,9 +60,11 @@ def world_of(lab, raw):
     return make_world(made, algorithm, load_model(made), task), algorithm
 
 
+@pytest.mark.parametrize("share", ["off", "on"])
 @pytest.mark.parametrize("budget", [1, 24, 1000])
-def test_a_token_sees_its_own_context_alone(policy, budget):
-    policy.token_budget = budget
+def test_a_token_sees_its_own_context_alone(policy, budget, share, monkeypatch):
+    exact_norms(monkeypatch)
+    policy.token_budget, policy.share = budget, share
     grown, rewritten = batch_of(rewritten=False), batch_of(rewritten=True)
     expected = policy.columns(grown, ("logp_T", "entropy_T"), 1.0)
     found = policy.columns(rewritten, ("logp_T", "entropy_T"), 1.0)
@@ -90,6 +92,16 @@ def test_passes_stay_within_the_budget():
     assert [part.tolist() for part in batch.split(43)] == [[1], [0]]  # 4 * 11 is more
     assert [part.tolist() for part in batch.split(44)] == [[1, 0]]
     assert [part.tolist() for part in batch_of(rewritten=False).split(22)] == [[1, 0]]
+
+
+def test_shared_passes_count_what_contexts_have_in_common_once():
+    # contexts of 5, 8 and 11 tokens, each the beginning of the next, and one of 5
+    batch = batch_of(rewritten=True)
+    rows = sharing.worthwhile(batch, "on", 8)
+    assert rows.num_nodes == 11 + 5
+    assert [part.tolist() for part in sharing.split(batch, rows, 16)] == [[0, 1]]
+    assert [part.tolist() for part in sharing.split(batch, rows, 15)] == [[0], [1]]
+    assert sharing.layout(batch, "on", 8, 16).forest.size == 16
 
 
 def test_rows_of_turns_and_prefixes_end_where_the_context_begins():

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from strop.training.forest import plant
+from strop.training.forest import plant, rows_of
 from strop.training.forest_attention import compared, lay_out
 from strop.training.pack import from_padded
 from strop.training.sharing import layout, split, worthwhile
@@ -12,12 +12,16 @@ from strop.training.sharing import layout, split, worthwhile
 WORDS = ("abcd", "x", "abce", "ab", "abf", "abcd", "yab")
 
 
-def forest_of(words):
+def rows(words):
     id_T = torch.tensor([ord(letter) for word in words for letter in word])
     context_T = torch.repeat_interleave(
         torch.arange(len(words)), torch.tensor([len(word) for word in words])
     )
-    return plant(id_T, context_T, len(words))
+    return rows_of(id_T, context_T, len(words))
+
+
+def forest_of(words):
+    return plant(rows(words))
 
 
 def random_words(seed, num=40, longest=12):
@@ -33,6 +37,8 @@ def prefixes(words):
 @pytest.mark.parametrize("words", [WORDS, ("a",), *map(random_words, range(5))])
 def test_every_prefix_is_one_node_and_sees_its_own_prefixes(words):
     forest = forest_of(words)
+    assert rows(words).num_nodes == forest.size
+    assert rows(words).depth_of(torch.arange(forest.size)).equal(forest.depth_N)
     text_of = {}
     for word, nodes in zip(words, forest.node_CL.tolist(), strict=True):
         for end, node in enumerate(nodes[: len(word)]):
@@ -62,7 +68,7 @@ def test_worked_example():
 @pytest.mark.parametrize("block", [1, 2, 3, 32])
 @pytest.mark.parametrize("window", [None, 3])
 def test_blocks_see_what_the_nodes_see(block, window, monkeypatch):
-    monkeypatch.setattr("strop.training.forest_attention.best_block", lambda forest: block)
+    monkeypatch.setattr("strop.training.forest_attention.best_block", lambda depth_N: block)
     forest = forest_of(random_words(1))
     laid_out = lay_out(forest)
     masks = laid_out.masks(window, torch.float32)
@@ -97,8 +103,7 @@ def batch_of(words):
 @pytest.mark.parametrize("budget", [1, 4, 9, 50, 1000])
 def test_a_micro_batch_counts_each_prefix_once(words, budget):
     batch = batch_of(words)
-    forest = worthwhile(batch, "on", 8)
-    micros = [micro.tolist() for micro in split(batch, forest, budget)]
+    micros = [micro.tolist() for micro in split(batch, worthwhile(batch, "on", 8), budget)]
     assert sorted(row for micro in micros for row in micro) == list(range(len(words)))
     for micro, following in zip(micros, [*micros[1:], None], strict=True):
         size = len(prefixes([words[row] for row in micro]))
@@ -121,14 +126,14 @@ def test_alike_contexts_go_together():
 def test_auto_shares_where_a_fifth_of_the_work_is_saved():
     alike, apart = batch_of(["abcx", "abcy"]), batch_of(["abcx", "bcdy", "aefz"])
     # 5 of 8 tokens, 11 of 12; a block compares 32 nodes with 32, plain attention 4 * 4 / 2 a word
-    assert compared(forest_of(["abcx", "abcy"])) == 32 * 32
+    assert compared(rows(["abcx", "abcy"])) == 32 * 32
     wide, narrow = 1000, 57
     assert 5 * 6 * wide + 1024 < 0.8 * (8 * 6 * wide + 16)
-    assert worthwhile(alike, "auto", wide).size == 5
+    assert worthwhile(alike, "auto", wide).num_nodes == 5
     assert 5 * 6 * narrow + 1024 > 0.8 * (8 * 6 * narrow + 16)
     assert worthwhile(alike, "auto", narrow) is None
     assert worthwhile(apart, "auto", wide) is None
-    assert worthwhile(apart, "on", wide).size == 11
+    assert worthwhile(apart, "on", wide).num_nodes == 11
     assert worthwhile(alike, "off", wide) is None
     assert layout(apart, "auto", wide, 12) is None
     shared = layout(apart, "auto", wide, 11)  # for it does not fit otherwise

@@ -15,7 +15,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.nn.functional import pad, scaled_dot_product_attention
 from transformers import AttentionInterface
 
-from strop.training.forest import Forest
+from strop.training.forest import Forest, Rows
 from strop.training.models import checkpoints, trunk_of
 
 NAME = "strop_forest"  # among the attention functions of transformers
@@ -70,7 +70,7 @@ class Layout:
 
 def lay_out(forest: Forest) -> Layout:
     """The forest in blocks of a size that its depth suits."""
-    block = best_block(forest)
+    block = best_block(forest.depth_N)
     size, device = forest.size, forest.id_N.device
     start_M = torch.arange(0, size, block, device=device)
     depth_M = forest.depth_N[::block]
@@ -81,11 +81,12 @@ def lay_out(forest: Forest) -> Layout:
     return Layout(forest, block, tuple(parts))
 
 
-def compared(forest: Forest) -> int:
-    """Pairs of a node and one that is compared with it, masked ones included."""
-    block = best_block(forest)
-    depth_M = forest.depth_N[::block]
-    return block * (int(depth_M.sum()) + block * depth_M.shape[0])
+def compared(rows: Rows) -> int:
+    """Pairs of nodes that attention over the rows' forest compares, masked ones included."""
+    size = rows.num_nodes
+    depth_N = rows.depth_of(torch.arange(size, device=rows.id_CL.device))
+    block = best_block(depth_N)
+    return block * (int(depth_N[::block].sum()) + block * -(-size // block))
 
 
 def _parts(depth_M: Tensor, block: int, size: int) -> list[Tensor]:
@@ -108,9 +109,9 @@ def _parts(depth_M: Tensor, block: int, size: int) -> list[Tensor]:
     return [torch.tensor(part, device=depth_M.device) for part in found]
 
 
-def best_block(forest: Forest) -> int:
+def best_block(depth_N: Tensor) -> int:
     """Nodes of a block: long prefixes want long blocks, for each copies the prefix that it sees."""
-    depth = float(forest.depth_N.double().mean())
+    depth = float(depth_N.double().mean())
     return next((block for block in BLOCKS if 2 * block >= depth), BLOCKS[-1])
 
 

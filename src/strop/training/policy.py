@@ -53,12 +53,12 @@ class Policy:
 
     def micro_batches(self, batch: Batch) -> list[Tensor]:
         """Rollout indices of the forward passes over `batch`."""
-        forest = None
+        rows = None
         if self.share != "off":
-            forest = sharing.worthwhile(batch, self.share, self.width)
-        if forest is None:
+            rows = sharing.worthwhile(batch, self.share, self.width)
+        if rows is None:
             return batch.split(self.token_budget)
-        return sharing.split(batch, forest, self.token_budget)
+        return sharing.split(batch, rows, self.token_budget)
 
     @torch.no_grad()
     def columns(self, batch: Batch, names: Sequence[str], temperature: float) -> dict[str, Tensor]:

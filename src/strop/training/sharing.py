@@ -7,7 +7,7 @@ from torch import Tensor
 
 from strop import segments
 from strop.batch import Batch
-from strop.training.forest import Forest, plant
+from strop.training.forest import Rows, begun_alike, plant, rows_of
 from strop.training.forest_attention import Layout, compared, lay_out, states_of
 from strop.training.models import text_config, trunk_of
 
@@ -18,8 +18,8 @@ KINDS = {"full_attention", "sliding_attention"}
 REFUSED = (TypeError, ValueError, RuntimeError, AttributeError, IndexError, KeyError)
 
 
-def worthwhile(batch: Batch, when: When, width: int) -> Forest | None:
-    """The forest of the batch's contexts where it is to be computed, None where each is its own.
+def worthwhile(batch: Batch, when: When, width: int) -> Rows | None:
+    """The batch's contexts where what they begin with alike is to be computed once, else None.
 
     width: of the model's hidden states. A token costs its layers about 24 * width^2 operations,
     and attention 4 * width for each token that is compared with it: there a forest, whose blocks
@@ -28,13 +28,13 @@ def worthwhile(batch: Batch, when: When, width: int) -> Forest | None:
     if when == "off" or batch.size("T") == 0:
         return None
     context_T, num = batch.contexts()
-    forest = plant(batch["id_T"], context_T, num)
+    rows = rows_of(batch["id_T"], context_T, num)
     if when == "on":
-        return forest
+        return rows
     size_C = segments.count(context_T, num).double()
     plain = 6 * width * float(size_C.sum()) + float((size_C * size_C).sum()) / 2
-    shared = 6 * width * forest.size + compared(forest)
-    return forest if shared <= (1 - LEAST_SAVED) * plain else None
+    shared = 6 * width * rows.num_nodes + compared(rows)
+    return rows if shared <= (1 - LEAST_SAVED) * plain else None
 
 
 def layout(micro: Batch, when: When, width: int, token_budget: int) -> Layout | None:
@@ -45,33 +45,29 @@ def layout(micro: Batch, when: When, width: int, token_budget: int) -> Layout | 
     """
     if when == "auto" and len(micro.split(token_budget)) > 1:
         when = "on"
-    forest = worthwhile(micro, when, width)
-    return None if forest is None else lay_out(forest)
+    rows = worthwhile(micro, when, width)
+    return None if rows is None else lay_out(plant(rows))
 
 
-def split(batch: Batch, forest: Forest, token_budget: int) -> list[Tensor]:
+def split(batch: Batch, rows: Rows, token_budget: int) -> list[Tensor]:
     """Rollout indices of micro-batches with at most `token_budget` nodes, like ones together.
 
     A rollout of more gets a micro-batch of its own.
     """
+    place_C = torch.empty_like(rows.order_C)
+    place_C[rows.order_C] = torch.arange(rows.order_C.shape[0], device=place_C.device)
     context_T, num = batch.contexts()
-    size_C = segments.count(context_T, num)
-    first_C = segments.first(context_T, num)
-    rollout_C = batch["rollout_T"][first_C]
-    contexts = torch.arange(num, device=size_C.device)
-    last_C = forest.node_CL[contexts, size_C - 1]
-    # In the order of the nodes where its first context ends.
-    begun_B = segments.first(rollout_C, batch.size("B"))
-    order_B = torch.argsort(last_C[begun_B], stable=True)
-    row_C = segments.rows_of(rollout_C, order_B, batch.size("B"))
-    shared_C = _in_common(forest, row_C, size_C)
-    new_C = size_C[row_C] - shared_C
-    opens_C = begun_B[rollout_C[row_C]] == row_C
-    place_B = torch.empty_like(order_B)
-    place_B[order_B] = torch.arange(order_B.shape[0], device=order_B.device)
-    place_C = place_B[rollout_C[row_C]]
-    added = segments.total(new_C, place_C, batch.size("B")).tolist()
-    saved = segments.total(torch.where(opens_C, shared_C, 0), place_C, batch.size("B")).tolist()
+    rollout_C = batch["rollout_T"][segments.first(context_T, num)]
+    # Rollouts in the order of their first contexts, each with all of its own.
+    first_B = segments.first(rollout_C, batch.size("B"))
+    order_B = torch.argsort(place_C[first_B])
+    own_C = segments.rows_of(rollout_C, order_B, batch.size("B"))
+    opens_C = first_B[rollout_C[own_C]] == own_C
+    alike_C = begun_alike(rows.id_CL[place_C[own_C]])
+    added_C = rows.size_C[place_C[own_C]] - alike_C
+    turn_C = opens_C.cumsum(0) - 1
+    added = segments.total(added_C, turn_C, batch.size("B")).tolist()
+    saved = alike_C[opens_C].tolist()
     cuts, start, held = [], 0, 0
     for place, more in enumerate(added):
         held += more
@@ -79,15 +75,6 @@ def split(batch: Batch, forest: Forest, token_budget: int) -> list[Tensor]:
             cuts.append(place - start)
             start, held = place, more + saved[place]
     return list(torch.split(order_B, [*cuts, len(added) - start]))
-
-
-def _in_common(forest: Forest, row_C: Tensor, size_C: Tensor) -> Tensor:
-    """Tokens [C] that each of the contexts `row_C` begins with like the one before it."""
-    node_CL, size_C = forest.node_CL[row_C], size_C[row_C]
-    position_L = torch.arange(node_CL.shape[1], device=node_CL.device)
-    known_CL = position_L < torch.minimum(size_C[1:], size_C[:-1])[:, None]
-    same = ((node_CL[1:] == node_CL[:-1]) & known_CL).sum(1)
-    return torch.cat([same.new_zeros(1), same])
 
 
 @torch.no_grad()
@@ -106,7 +93,7 @@ def why_not(model: Any) -> str:
     ids_CL = ids_CL.to(device)
     num, width = ids_CL.shape
     context_T = torch.repeat_interleave(torch.arange(num, device=device), width)
-    laid_out = lay_out(plant(ids_CL.flatten(), context_T, num))
+    laid_out = lay_out(plant(rows_of(ids_CL.flatten(), context_T, num)))
     plain = trunk_of(model)(input_ids=ids_CL, use_cache=False).last_hidden_state
     try:
         found = states_of(model, laid_out)
