@@ -68,15 +68,17 @@ def spear(
     Try: size (rollouts of a step; it comes to nothing where fewer than 1.5 size are good in tol
     steps), hist (groups of some steps), T_sil, T_tool (0 for one turn).
     """
-    summed = {"aggregation": aggregation, "length": length}
-    algorithm = dr_grpo(clip_low=clip_low, clip_high=clip_high, **summed, **parent)
+    algorithm = dr_grpo(
+        clip_low=clip_low, clip_high=clip_high, aggregation=aggregation, length=length, **parent
+    )
     paid = (Use(RewardAnsweredTurns(weight=Cosine(1.0, 0.0, T_tool))),) if T_tool else ()
     filtered, paying = (Use(DropTruncatedRollouts()),), (*algorithm.reward, *paid)
     algorithm = dataclasses.replace(algorithm, reward=paying, selection=filtered)
     if not coef:
         return algorithm
     part = DropHighCovarianceTokens(clip_low, clip_high, ratio, lb, ub)
-    imitate = _imitate(part, average(**summed), Cosine(0.0, coef, T_sil) if T_sil else coef)
+    grown = Cosine(0.0, coef, T_sil) if T_sil else coef
+    imitate = _imitate(part, average(aggregation, length), grown)
     return _replaying(algorithm, ReplaySuccesses(size, hist, tol, divide_by_std, decay), imitate)
 
 

@@ -39,6 +39,7 @@ class RewardAnsweredTurns:
     def __call__(
         self, reward_B: Tensor, scored_B: Tensor, rollout_K: Tensor, num_rollouts: int
     ) -> Result:
+        assert not isinstance(self.weight, Schedule)  # a part is called with its number of the step
         answered_B = segments.count(rollout_K, num_rollouts) - 1
         bonus_B = self.weight * (self.rate * answered_B).clamp(0, 1).to(reward_B.dtype)
         bonus_B = torch.where(scored_B, bonus_B, 0)

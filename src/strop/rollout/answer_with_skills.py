@@ -131,7 +131,7 @@ class AnswerWithSkills(SamplingFields):
 
     def _request(self, chain: Chain, stage: int, texts: Texts, sampling: Sampling) -> Request:
         """The next prompt of a chain with its library."""
-        uid, ids = _uids(chain.draw)[stage], ()
+        uid, ids = _uids(chain.draw)[stage], tuple[int, ...]()
         if chain.skills:
             library = texts.encode("\n".join(code.rstrip() for code, _ in chain.skills.values()))
             ids = texts.reworded_ids(uid, self.words.replace("{library}", "{answer}"), library)
