@@ -51,11 +51,23 @@ OF_RECIPES = {
     # In the corridor one success in a thousand is lost among the step's, or the critic's, failures.
     "mars": "kernel_timing",
     "archer": "kernel_timing",
+    "digirl": "kernel_timing",
+    "dart": "corridor",
 }
 OPTIONS: dict[str, dict[str, Any]] = {
     "aepo_agentic_rollout": {"rollout.initial": 4},  # the other half branches
     "archer": {"plan.num_critic_updates": 10, "plan.warmup_steps": 5},
     "arpo": {"rollout.initial": 4},
+    # The price of the paper's own task would hold the policy at its start.
+    "cory": {"advantage.coef": 0.05},
+    "digirl": {"plan.num_policy_updates": 3, "curation.capacity": 800},
+    # Puzzles of the same numbers, whose expressions share terms such as 3*5.
+    "sage_skill_chain": {
+        "sampling.column": "numbers", "rollout.skill": r"(?P<name>\d+[-+*/]\d+)",
+        "rollout.call": "{name}",
+    },
+    # A store for the rollouts of 60 steps.
+    "spear": {"curation.size": 64, "curation.history": 64},
     "chi0_stage_advantage": {
         "rollout.words": "{label}:{prompt}", "rollout.labels": ["8", "9"], "rollout.max_tokens": 2,
         "sampling.horizon": 1, "sampling.percent": 50.0,

@@ -40,12 +40,14 @@ class SayWhy:
 @dataclass(frozen=True)
 class AskOnce:
     kind: ClassVar[str] = "curation"
+    uid: int = -1
 
     def init(self):
         return 0
 
     def __call__(self, batch, state):
-        ask = () if state else (Draw(int(batch["uid_P"][0]), 2, draw=0, why="two more"),)
+        uid = int(batch["uid_P"][0]) if self.uid < 0 else self.uid
+        ask = () if state else (Draw(uid, 2, draw=0, why="two more"),)
         everything_B = torch.ones(batch.size("B"), dtype=torch.bool)
         return Result(Curated(everything_B, "x", ask=ask), 1 - state)
 """
@@ -63,6 +65,11 @@ def start(tmp_path, sampling, curation="", num_rollouts=4):
         del raw["algorithm"]["sampling.num_prompts"], raw["algorithm"]["sampling.num_rollouts"]
     Runner().whole(raw, tmp_path / "run")
     return tmp_path / "run"
+
+
+def test_what_is_asked_of_unknown_prompts_stops_the_run_before_step_1(tmp_path):
+    with pytest.raises(UserError, match="curation: ask_once draws the prompt 77, which is none"):
+        start(tmp_path, "draw_in_shuffled_order", '"{file}:AskOnce"(uid=77)')
 
 
 @pytest.mark.parametrize(

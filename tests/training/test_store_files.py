@@ -200,7 +200,9 @@ def test_a_killed_run_goes_on_with_its_files(recipe, lab, tmp_path):
     names = [{f.name for f in (tmp_path / run / "stores").iterdir()} for run in ("whole", "killed")]
     assert names[0] == names[1]
     assert any(line["replay/drawn"] > 0 for line in lines)
-    kept = checkpoint.stored_in(tmp_path / "whole/checkpoints")
+    places = checkpoint.complete(tmp_path / "whole/checkpoints")
+    assert len(places) == 3
+    kept = set().union(*map(checkpoint.stored_in, places))
     assert len(names[0]) == len(kept) + 1  # and about.json
 
 
@@ -229,4 +231,9 @@ def test_a_strange_or_damaged_store_is_refused_before_a_step(lab, tmp_path):
     assert f"{newest.name} is damaged" in said.replace("\n", " ")
     assert (run / "metrics.jsonl").read_text() == before
     shutil.copy(tmp_path / "own" / newest.name, newest)
+    torch.save({"names": []}, checkpoint.complete(run / "checkpoints")[0] / "stores.pt")
+    code, said = went(["train", "--resume", run, "training.steps=8"], output)
+    assert code == 2
+    assert "stores.pt does not fit" in said.replace("\n", " ")
+    shutil.rmtree(checkpoint.complete(run / "checkpoints")[0])
     assert went(["train", "--resume", run, "training.steps=8"], output)[0] == 0

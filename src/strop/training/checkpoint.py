@@ -125,10 +125,15 @@ def newest(folder: Path) -> Path:
     return found[-1]
 
 
-def stored_in(folder: Path) -> set[int]:
-    """The files of stores that some complete checkpoint refers to."""
-    places = [place for place in complete(folder) if (place / "stores.pt").exists()]
-    return {number for place in places for number in read(place, "stores.pt")["files"]}
+def stored_in(place: Path) -> set[int]:
+    """The files of stores that a complete checkpoint refers to. Raises UserError where it is
+    damaged.
+    """
+    if not (place / "stores.pt").exists():
+        return set()
+    held = read(place, "stores.pt")
+    with naming_the_file(place, "stores.pt"):
+        return {int(number) for number in held["files"]}
 
 
 def forget_after(folder: Path, step: int) -> None:

@@ -55,24 +55,24 @@ class Collector:
         for use in algorithm.sampling:
             handed = {"pool": self.pool, "num_wanted": num_wanted, "tracked": tracked}
             draws = self.chains.call("sampling", use, None, turn, draws=draws, **handed).value
-            self._check(use.label, draws)
+            self._check(f"sampling: {use.label}", draws)
         numbered = []
         for draw in draws:
             numbered.append(draw._replace(draw=self.drawn.get(draw.uid, 0)))
             self.drawn[draw.uid] = numbered[-1].draw + 1
         return tuple(numbered)
 
-    def _check(self, label: str, draws: tuple[Draw, ...]) -> None:
+    def _check(self, who: str, draws: tuple[Draw, ...]) -> None:
         """Raise UserError for a draw of a prompt that there is not, or of no rollout."""
         for draw in draws:
             if draw.uid not in self.known:
                 raise UserError(
-                    f"sampling: {label} draws the prompt {draw.uid}, which is none of the "
+                    f"{who} draws the prompt {draw.uid}, which is none of the "
                     f"{len(self.pool)} training prompts: draw uids of the pool that it is handed"
                 )
             if draw.num_rollouts < 1:
                 raise UserError(
-                    f"sampling: {label} gives the prompt {draw.uid} {draw.num_rollouts} rollouts: "
+                    f"{who} gives the prompt {draw.uid} {draw.num_rollouts} rollouts: "
                     "give each draw at least one, or leave it out"
                 )
 
@@ -128,6 +128,8 @@ class Collector:
         chains = self.chains.telling(told)
         for use in algorithm.curation:
             outcome: Curated = chains.call("curation", use, batch, turn).value
+            if isinstance(outcome.ask, tuple):
+                self._check(f"curation: {use.label}", outcome.ask)
             if outcome.ask:  # earlier parts will see the joined batch anew: undo what they did
                 asking = f"curation.{use.label}"
                 kept_state = {**before, **({asking: state[asking]} if asking in state else {})}

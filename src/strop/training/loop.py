@@ -49,6 +49,7 @@ class Run:
     state: dict[str, Any] = field(default_factory=dict)
     done: int = 0  # steps
     saved: int = -1  # step of the newest checkpoint
+    stored: dict[str, set[int]] = field(default_factory=dict)  # by checkpoint: files of stores
     stop_asked: bool = False
 
     @property
@@ -92,8 +93,11 @@ class Run:
 
     def sweep(self) -> None:
         """Delete the files of stores that no checkpoint and no part refers to any more."""
-        stores = self.world.services.stores
-        stores.kept = checkpoint.stored_in(self.checkpoints)
+        stores, places = self.world.services.stores, checkpoint.complete(self.checkpoints)
+        for place in places:
+            if place.name not in self.stored:
+                self.stored[place.name] = checkpoint.stored_in(place)
+        stores.kept = set().union(*(self.stored[place.name] for place in places))
         stores.sweep(files_in(self.state))
 
     def close(self) -> None:
