@@ -49,6 +49,18 @@ def test_places_in_order(data, level):
     assert all(p == len(keys) for p, w in zip(place, where.tolist(), strict=True) if not w)
 
 
+@given(grouped(), st.booleans(), st.booleans())
+def test_extremes_of_members(data, largest, whole):
+    values, keys, where = data
+    if whole:
+        values = values.nan_to_num(7, 9, -9).round().long()
+    found = segments.extreme(values, keys, NUM, where, largest)
+    assert found.dtype == values.dtype
+    for key, own in enumerate(rows_by_value(values, keys, where)):
+        wanted = float(values[own[-1 if largest else 0]]) if own else 0.0
+        assert float(found[key]) == wanted
+
+
 @given(grouped(), st.lists(st.sampled_from([0.0, 0.3, 0.5, 0.95, 1.0]), min_size=1, max_size=3))
 def test_quantiles(data, levels):
     values, keys, where = data
@@ -60,8 +72,8 @@ def test_quantiles(data, levels):
         for key, own in enumerate(rows_by_value(values, keys, where)):
             sure = values[torch.tensor(own, dtype=torch.int64)].double()
             wanted = float(sure.quantile(level)) if own else 0.0
-            close = 1e-2 if values.dtype == torch.bfloat16 else 1e-6
-            assert float(quantile[key]) == pytest.approx(wanted, rel=close, abs=1e-38)
+            close = 0.2 if values.dtype == torch.bfloat16 else 1e-5  # of values up to 10
+            assert float(quantile[key]) == pytest.approx(wanted, abs=close)
 
 
 @given(grouped())

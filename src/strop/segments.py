@@ -101,11 +101,17 @@ def extreme(
     largest: bool = True,
 ) -> Tensor:
     """Largest (or smallest) member per key; 0 for a key without members."""
-    if where_N is not None:
-        values_N, key_N = values_N[where_N], key_N[where_N]
-    result = values_N.new_zeros(num)
-    mode = "amax" if largest else "amin"
-    return result.scatter_reduce(0, key_N, values_N, mode, include_self=False)
+    result, mode = values_N.new_zeros(num), "amax" if largest else "amin"
+    if where_N is None:
+        return result.scatter_reduce(0, key_N, values_N, mode, include_self=False)
+    least: float = -torch.inf
+    most: float = torch.inf
+    if not values_N.is_floating_point():
+        least, most = torch.iinfo(values_N.dtype).min, torch.iinfo(values_N.dtype).max
+    # Cheaper than leaving them out, which would copy values and keys.
+    others_N = torch.where(where_N, values_N, least if largest else most)
+    found = result.scatter_reduce(0, key_N, others_N, mode, include_self=False)
+    return torch.where(count(key_N, num, where_N) > 0, found, 0)
 
 
 def lower_median(
