@@ -97,7 +97,7 @@ def run_of(raw: dict[str, Any], folder: Path, steps: int = 0) -> list[dict[str, 
     """The lines of a run's log, which ends after so many of its steps (0: after all)."""
 
     def leave(run: Any) -> None:
-        run.stop_asked = run.done == steps
+        run.stop_asked = bool(steps) and run.done == steps
 
     runner = Runner()
     runner.go(runner.start(raw, folder), leave)

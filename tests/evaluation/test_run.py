@@ -9,6 +9,7 @@ from strop import catalogue
 from strop.cli.subject import Subject
 from strop.evaluation.run import evaluate
 from strop.evaluation.validate import validator
+from strop.rollout.play_turns import PlayTurns
 from strop.rollout.sample_independently import SampleIndependently
 from strop.training import config
 
@@ -144,5 +145,5 @@ def test_what_a_strategy_adds_is_not_scored(entry):
     if entry.name in ("sample_independently", "play_turns"):
         return
     plain = part.plain()
-    assert isinstance(plain, SampleIndependently)
+    assert isinstance(plain, PlayTurns if part.needs_environment else SampleIndependently)
     assert (plain.max_tokens, plain.temperature) == (part.max_tokens, part.temperature)

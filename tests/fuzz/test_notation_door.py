@@ -66,9 +66,10 @@ def call_of(rng):
 def run_through(algorithm):
     """What a run does with an algorithm before anything happens."""
     algorithm.check()
-    for step in (1, 5, 100):
-        algorithm.at_step(step, 100)
-    notation.compose(notation.written(algorithm))
+    for each in getattr(algorithm, "algorithms", (algorithm,)):  # those of its phases
+        for step in (1, 5, 100):
+            each.at_step(step, 100)
+        notation.compose(notation.written(each))
 
 
 def test_notation():

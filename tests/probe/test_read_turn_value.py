@@ -40,12 +40,16 @@ def test_matches_slow_loop(place, seed):
         same = [k + 1 < len(owner) and owner[k] == owner[k + 1] for k in range(len(owner))]
         rows = [row if goes_on else None for row, goes_on in zip(after, same, strict=True)]
         assert not at_T.any()
+    if place == "begin":
+        rows = [rows[owner.index(k)] for k in owner]
     expected = [0.0 if row is None else float(batch["value_T"][row]) for row in rows]
     assert value_K.tolist() == expected
     if place == "segment":
         begins = [k == 0 or owner[k] != owner[k - 1] or bool(batch["switch_K"][k])
                   for k in range(len(owner))]  # fmt: skip
         rows = [row if begin else None for row, begin in zip(rows, begins, strict=True)]
+    elif place == "begin":
+        rows = [row if owner.index(owner[k]) == k else None for k, row in enumerate(rows)]
     if place != "next":
         assert at_T.nonzero().squeeze(1).tolist() == sorted(r for r in rows if r is not None)
 

@@ -3,6 +3,7 @@ import math
 import pytest
 import torch
 from builders import assert_same_push, clipped, pushed, rows_learning, stages
+from fakes.services import FakeServices
 from trees import follow, tree_batch, value
 
 from strop import part as parts
@@ -45,7 +46,7 @@ def learnt(algorithm, trees, seed=0, sure=0.3):
         batch = parts.write(batch, use, parts.call(use, batch))
     for use in algorithm.curation:
         first = {"state": use.part.init()} if hasattr(use.part, "init") else {}
-        curated = parts.call(use, batch, rng=rng, **first).value
+        curated = parts.call(use, batch, rng=rng, services=FakeServices(), **first).value
         batch = batch.keep(curated.keep_B).join(curated.add)
     return stages(algorithm, batch), paths
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from strop import segments
 from strop.advantage.credit._lineage import node_values, pairs_of, policy_tokens_before
 from strop.part import Result
 
@@ -57,7 +58,9 @@ class CreditBetweenForks:
         first_B = torch.searchsorted(key_N, row_B * width)
         last_B = torch.searchsorted(key_N, (row_B + 1) * width) - 1
         # Places at or before each policy token of the step, those of earlier rollouts included.
-        at_N = start_B[pairs.one_N] + pairs.common_N
+        # One behind a rollout's policy tokens is passed with the first of the next.
+        tokens_B = segments.count(rollout_T, num, mask_T)
+        at_N = start_B[pairs.one_N] + torch.minimum(pairs.common_N, tokens_B[pairs.one_N])
         passed = torch.bincount(at_N, minlength=mask_T.shape[0] + 1).cumsum(0)
         end_T = torch.where(learns_T, torch.minimum(passed[before_T], last_B[rollout_T]), 0)
         begin_T = torch.where(learns_T, torch.maximum(end_T - 1, first_B[rollout_T]), 0)
