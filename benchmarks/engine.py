@@ -27,7 +27,6 @@ memory of a process that does nothing but one run of each, less what it had befo
 
 Variants take turns, so that a busy machine slows all of them. Printed are medians over the repeats
 of the processor time of this process, which hardly depends on what else runs, and their ratios.
---onednn: models multiply as with model.onednn=auto, all variants alike.
 """
 
 import argparse
@@ -49,7 +48,6 @@ from strop.rollout.drive import sample
 from strop.rollout.engines.base import Request
 from strop.rollout.engines.local import LocalEngine
 from strop.training import models
-from strop.training.linear import use_faster_products
 
 PROMPT, EQUAL, PARENT, CHILD = 24, 96, 232, 8
 CONTEXT = 1024
@@ -69,11 +67,9 @@ def random_model(vocabulary: int, width: int, wide: int, layers: int, heads: int
     return Qwen3ForCausalLM(config).eval()
 
 
-def loaded(name: str, onednn: bool = False) -> Any:
+def loaded(name: str) -> Any:
     model = random_model(*SIZES[name]) if name in SIZES else models.load(name).model.eval()
     model.generation_config.eos_token_id = None  # `generate` would fill it in
-    if onednn:
-        use_faster_products(model)
     return model
 
 
@@ -151,9 +147,9 @@ def by_loop(model: Any, rows: int) -> Callable[[Any, Sequence[int]], int]:
     return run
 
 
-def worked(repeats: int, onednn: bool) -> None:
+def worked(repeats: int) -> None:
     """A step's answers of `tiny-worked`, by the engine and by the loop with padded prompts."""
-    found = models.load("tiny-worked", onednn=onednn)
+    found = models.load("tiny-worked")
     drawn = random.Random(0)
     asked = []
     for _ in range(32):
@@ -328,7 +324,6 @@ def main() -> None:
     parser.add_argument("--models", default="small,tiny")
     parser.add_argument("--rows", type=int, default=32)
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--onednn", action="store_true")
     parser.add_argument("--peak", action="store_true")
     parser.add_argument("--alone", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -340,9 +335,9 @@ def main() -> None:
         if options.peak:
             peaks(name, options.rows)
         elif name == "tiny-worked":
-            worked(options.repeats, options.onednn)
+            worked(options.repeats)
         else:
-            model = loaded(name, options.onednn)
+            model = loaded(name)
             speed(name, model, options.rows, options.repeats)
             if name != "large":
                 forks(name, model, options.repeats)

@@ -20,7 +20,6 @@ from strop.errors import UserError
 from strop.loss.head import Head, columns
 from strop.training import adapters
 from strop.training.adapters import Lora
-from strop.training.linear import use_faster_products
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16,
           "float64": torch.float64}  # fmt: skip
@@ -133,7 +132,6 @@ def load(
     device: str = "cpu",
     gradient_checkpointing: bool = False,
     attention: str = "sdpa",
-    onednn: bool = False,
     chat_template: str = "",
     lora: Lora | None = None,
     adapter: str = "",
@@ -141,8 +139,7 @@ def load(
 ) -> Loaded:
     """A causal model and its tokenizer from a folder, a GGUF file or a name on the hub.
 
-    onednn: let it multiply by oneDNN where that is faster (training/linear.py). lora: adapters to
-    begin with, their start drawn from `seed`; adapter: a folder of saved ones.
+    lora: adapters to begin with, their start drawn from `seed`; adapter: a folder of saved ones.
     Dropout is switched off: sampler and trainer must agree on every log-probability. Raises
     UserError when the model or tokenizer cannot be loaded or the dtype is unknown.
     """
@@ -159,8 +156,6 @@ def load(
             module.p = 0.0
         if isinstance(getattr(module, "attention_dropout", None), float):
             module.attention_dropout = 0.0
-    if onednn:
-        use_faster_products(model)
     wrapped = None
     if adapter:
         wrapped = adapters.read(model, Path(adapter))

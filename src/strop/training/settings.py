@@ -38,10 +38,6 @@ class ModelSettings(Section):
     device: str = Field(default="auto", description="auto, cpu, cuda, cuda:1")
     gradient_checkpointing: bool = Field(default=False, description="less memory, more time")
     attention: str = Field(default="sdpa", description="attention implementation of transformers")
-    onednn: Literal["auto", "off"] = Field(
-        default="off",
-        description="auto: float32 products by oneDNN on CPUs that are faster so; off: as in torch",
-    )
     chat_template: str = Field(
         default="", description="file with a chat template for the tokenizer"
     )

@@ -66,7 +66,6 @@ def load_model(config: RunConfig, source: str = "", weights: bool = True) -> Loa
         device=device_of(settings.device),
         gradient_checkpointing=settings.gradient_checkpointing,
         attention=settings.attention,
-        onednn=settings.onednn == "auto",
         chat_template=settings.chat_template,
         lora=lora,
         adapter=adapter,
