@@ -70,7 +70,8 @@ def train_step(
     about = world.run_columns(algorithm, step)
     after = None if tokens is None else tokens.after
     chains = Chains(rng_of, world.services, dict(state), after=after)
-    batch = Collector(chains, world.engine, world.pool, clock, about).collect(algorithm)
+    collector = Collector(chains, world.engine, world.pool, world.known, clock, about)
+    batch = collector.collect(algorithm)
     batch, metrics = batch.to(world.policy.device), chains.metrics
 
     # 5

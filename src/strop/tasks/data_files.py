@@ -1,18 +1,23 @@
 """A task from the user's own rows: JSON Lines, Parquet, CSV or a saved `datasets` folder."""
 
+import itertools
 import random
+from array import array
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from strop.errors import UserError
 from strop.tasks.names import did_you_mean
+from strop.tasks.prompt_rows import Pack, PromptRows, those
 from strop.tasks.read_rows import Row, read_rows
 from strop.tasks.row_layouts import Reader, from_question, reader_of
-from strop.tasks.task import MAX_SPLIT_ROWS, Prompt, RewardSpec, Task
+from strop.tasks.task import Prompt, RewardSpec, Task
 
 # What a reward receives beside the columns, so a column may not take the name.
-RESERVED = ("prompts", "completions", "completion_ids", "trainer_state", "log_extra", "log_metric")
+RESERVED = frozenset(
+    ("prompts", "completions", "completion_ids", "trainer_state", "log_extra", "log_metric")
+)
 
 Split = str | Path | int | float | Sequence[str | Path]
 
@@ -41,19 +46,20 @@ def load_data(
     """
     load = _Loader(prompt_column, reader)
     first = load(files, 0)
-    rest = list(range(len(first)))
-    splits: dict[str, list[Prompt]] = {}
+    rest: Sequence[int] = range(len(first))
+    splits: dict[str, Sequence[Prompt]] = {}
     for number, (split, given) in enumerate((("validation", validation), ("heldout", heldout)), 1):
         if isinstance(given, (int, float)):
             taken = _carve(rest, len(first), given, split, random.Random(f"{seed}/{split}"))
-            rest = [i for i in rest if i not in taken]
-            splits[split] = [first[i] for i in sorted(taken)]
+            if taken:
+                rest = array("q", (row for row in rest if row not in taken))
+            splits[split] = those(first, sorted(taken))
         else:
             splits[split] = load(given, number)
     names = [Path(path).stem for path in _paths(files)]
     return Task(
         name="+".join(names),
-        train=[first[i] for i in rest],
+        train=those(first, rest),
         validation=splits["validation"],
         heldout=splits["heldout"],
         rewards=tuple(rewards),
@@ -69,58 +75,45 @@ class _Loader:
         self.prompt_column = prompt_column
         self.reader = reader
 
-    def __call__(self, files: str | Path | Sequence[str | Path], split: int) -> list[Prompt]:
+    def __call__(self, files: str | Path | Sequence[str | Path], split: int) -> PromptRows:
         """The prompts of split 0, 1 or 2."""
-        read = [each for path in _paths(files) for each in self._one(path)]
-        names = dict.fromkeys(name for row, _, _ in read for name in row)
-        return [
-            Prompt(uid, row["prompt"], {name: row.get(name) for name in names if name != "prompt"},
-                   place, column)
-            for uid, (row, place, column) in enumerate(read, split * MAX_SPLIT_ROWS)
-        ]  # fmt: skip
+        pack = Pack(split)
+        for path in _paths(files):
+            self._read(path, pack)
+        return PromptRows(pack)
 
-    def _one(self, path: Path) -> list[tuple[Row, str, str]]:
-        """The rows of a file with their places and the columns that their prompts stood in."""
-        rows = [_well_formed(row) for row in read_rows(path)]
-        if not rows:
+    def _read(self, path: Path, pack: Pack) -> None:
+        """The rows of a file, into the pack."""
+        rows = read_rows(path)
+        first = next(rows, None)
+        if first is None:
             raise UserError(f"{path} has no rows: give a file with at least one")
-        reader = reader_of(self.reader, rows, self.prompt_column)
-        column = "question" if reader is from_question else self.prompt_column
-        found = []
-        for number, row in enumerate(rows, 1):
+        reader = reader_of(self.reader, first, self.prompt_column)
+        pack.begin(str(path), "question" if reader is from_question else self.prompt_column)
+        for number, row in enumerate(itertools.chain((first,), rows), 1):
             place = f"{path} row {number}"
             plain = row if reader is None else _translated(reader, row, place)
-            found.append((self._checked(plain, place), place, column))
-        return found
+            prompt = self._checked(plain, place)
+            columns = {k: v for k, v in plain.items() if k != self.prompt_column}
+            pack.add(prompt, columns, place)
 
-    def _checked(self, row: Row, where: str) -> Row:
+    def _checked(self, row: Row, where: str) -> str | list[dict[str, Any]]:
+        """The row's prompt. Raises UserError for a row without one, or with names that clash."""
         column = self.prompt_column
         if column not in row:
             raise UserError(
                 f"{where} has no column {column!r}{did_you_mean(column, row)}; its columns are "
                 f"{', '.join(row) or 'none'}: rename one or set data.prompt_column"
             )
-        clash = [name for name in RESERVED if name in row]
-        if clash:
+        if not RESERVED.isdisjoint(row):
+            clash = next(name for name in row if name in RESERVED)
             raise UserError(
-                f"{where} has a column {clash[0]!r}, a name that rewards receive otherwise: "
+                f"{where} has a column {clash!r}, a name that rewards receive otherwise: "
                 "rename the column"
             )
         if column != "prompt" and "prompt" in row:
             raise UserError(f"{where} has both {column!r} and 'prompt': rename or remove 'prompt'")
-        prompt = checked_prompt(row[column], where)
-        return {"prompt": prompt, **{k: v for k, v in row.items() if k != column}}
-
-
-def _well_formed(value: Any) -> Any:
-    """The value with its texts' half surrogate pairs, which no tokenizer takes, as escapes."""
-    if isinstance(value, str):
-        return value.encode("utf-8", "backslashreplace").decode()
-    if isinstance(value, list):
-        return [_well_formed(each) for each in value]
-    if isinstance(value, dict):
-        return {_well_formed(key): _well_formed(each) for key, each in value.items()}
-    return value
+        return checked_prompt(row[column], where)
 
 
 def _translated(reader: Reader, row: Row, where: str) -> Row:
@@ -165,7 +158,7 @@ def _checked_message(message: Any, where: str) -> dict[str, Any]:
 
 
 def _carve(
-    rest: list[int], num_rows: int, given: int | float, split: str, rng: random.Random
+    rest: Sequence[int], num_rows: int, given: int | float, split: str, rng: random.Random
 ) -> set[int]:
     if isinstance(given, bool) or given < 0 or (isinstance(given, float) and given >= 1):
         raise UserError(

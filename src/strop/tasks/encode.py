@@ -24,7 +24,7 @@ def encode_prompt(
     template: what the template is given beside the messages. Raises UserError for messages that the
     template does not take, for letters that the tokenizer does not know, and a prompt of no tokens.
     """
-    ids = _ids(prompt, tokenizer, template)
+    ids = ids_of(prompt, tokenizer, template)
     if not ids:
         raise UserError(f"{prompt.name} has no tokens: give it some text or remove its row")
     if tokenizer.unk_token_id in ids:
@@ -63,9 +63,9 @@ def encode_reworded(
 
     told = prompt.prompt
     if isinstance(told, str):
-        return _ids(replace(prompt, prompt=filled(told)), tokenizer, template)
+        return ids_of(replace(prompt, prompt=filled(told)), tokenizer, template)
     last = {**told[-1], "content": filled(str(told[-1]["content"]))}
-    return _ids(replace(prompt, prompt=[*told[:-1], last]), tokenizer, template)
+    return ids_of(replace(prompt, prompt=[*told[:-1], last]), tokenizer, template)
 
 
 def completion_form(prompt: str | list[dict[str, Any]], text: str) -> str | list[dict[str, Any]]:
@@ -73,7 +73,8 @@ def completion_form(prompt: str | list[dict[str, Any]], text: str) -> str | list
     return text if isinstance(prompt, str) else [{"role": "assistant", "content": text}]
 
 
-def _ids(prompt: Prompt, tokenizer: Any, template: Mapping[str, Any]) -> list[int]:
+def ids_of(prompt: Prompt, tokenizer: Any, template: Mapping[str, Any]) -> list[int]:
+    """Token ids of a prompt, whatever they are. Raises UserError where the template refuses it."""
     if isinstance(prompt.prompt, str):
         return list(tokenizer(prompt.prompt)["input_ids"])
     if not getattr(tokenizer, "chat_template", None):

@@ -12,10 +12,11 @@ from strop.errors import UserError
 from strop.tasks.names import did_you_mean
 
 Row = dict[str, Any]
+ROWS_AT_ONCE = 4096  # of a Parquet file
 
 
-def read_rows(path: Path) -> list[Row]:
-    """All rows of a .jsonl, .parquet or .csv file or of a folder written by `datasets`.
+def read_rows(path: Path) -> Iterator[Row]:
+    """The rows of a .jsonl, .parquet or .csv file or of a folder written by `datasets`, one by one.
 
     CSV values are text. Raises UserError for a missing file, an unknown extension, and content
     that cannot be read.
@@ -34,8 +35,7 @@ def read_rows(path: Path) -> list[Row]:
     return reader(path)
 
 
-def _read_jsonl(path: Path) -> list[Row]:
-    rows: list[Row] = []
+def _read_jsonl(path: Path) -> Iterator[Row]:
     blank = 0  # number of the first empty line that nothing has followed yet
     for number, line in enumerate(_lines(path), 1):
         if not line.strip():
@@ -57,13 +57,22 @@ def _read_jsonl(path: Path) -> list[Row]:
                 f"{path} line {number} is a JSON {type(row).__name__}, not an object: write "
                 '{"prompt": ...}'
             )
-        rows.append(row)
-    return rows
+        yield _well_formed(row) if "\\u" in line else row
 
 
-def _read_csv(path: Path) -> list[Row]:
+def _well_formed(value: Any) -> Any:
+    """The value with its texts' half surrogate pairs, which no tokenizer takes, as escapes."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode()
+    if isinstance(value, list):
+        return [_well_formed(each) for each in value]
+    if isinstance(value, dict):
+        return {_well_formed(key): _well_formed(each) for key, each in value.items()}
+    return value
+
+
+def _read_csv(path: Path) -> Iterator[Row]:
     reader = csv.reader(_lines(path), strict=True)
-    rows: list[Row] = []
     blank = 0
     try:
         header = next(reader, [])
@@ -80,24 +89,26 @@ def _read_csv(path: Path) -> list[Row]:
                     f"{path} line {reader.line_num} has {len(fields)} fields, the header has "
                     f"{len(header)}: quote fields that hold commas or line breaks"
                 )
-            rows.append(dict(zip(header, fields, strict=True)))
+            yield dict(zip(header, fields, strict=True))
     except csv.Error as error:
         raise UserError(f"{path} line {reader.line_num} is not valid CSV: {error}") from error
-    return rows
 
 
-def _read_parquet(path: Path) -> list[Row]:
+def _read_parquet(path: Path) -> Iterator[Row]:
     import pyarrow
-    import pyarrow.parquet
+    from pyarrow import dataset
 
+    folders = dataset.HivePartitioning.discover(infer_dictionary=True)
     try:
-        return pyarrow.parquet.read_table(path).to_pylist()
+        table = dataset.dataset(path, format="parquet", partitioning=folders)
+        for batch in table.to_batches(batch_size=ROWS_AT_ONCE, use_threads=False):
+            yield from batch.to_pylist()
     except (pyarrow.ArrowException, OSError, ValueError, OverflowError) as error:  # or a far date
         detail = str(error).splitlines()[0]
         raise UserError(f"{path} is not a readable Parquet file: {detail}") from error
 
 
-def _read_folder(path: Path) -> list[Row]:
+def _read_folder(path: Path) -> Iterator[Row]:
     if not (path / "dataset_info.json").exists() and not (path / "dataset_dict.json").exists():
         raise UserError(
             f"{path} is a folder that datasets did not save: give the data files themselves"
@@ -113,7 +124,7 @@ def _read_folder(path: Path) -> list[Row]:
     if isinstance(loaded, dict):
         splits = ", ".join(str(path / name) for name in loaded)
         raise UserError(f"{path} holds several splits: give one of {splits}")
-    return list(loaded)
+    return iter(loaded)
 
 
 def _lines(path: Path) -> Iterator[str]:
@@ -130,7 +141,7 @@ def _siblings(path: Path) -> list[str]:
     return [other.name for other in folder.iterdir()] if folder.is_dir() else []
 
 
-_READERS: dict[str, Callable[[Path], list[Row]]] = {
+_READERS: dict[str, Callable[[Path], Iterator[Row]]] = {
     ".jsonl": _read_jsonl,
     ".parquet": _read_parquet,
     ".csv": _read_csv,

@@ -8,7 +8,7 @@ A layout adds the column `ground_truth`, which rewards compare with first, and k
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from strop._files import json_of
@@ -23,7 +23,7 @@ _HOLDERS = ("reward_model", "reward_spec")
 _NUMBER = re.compile(r"[-+]?\$?[\d,]+(?:\.\d+)?")
 
 
-def reader_of(layout: str | Reader, rows: Sequence[Row], prompt_column: str) -> Reader | None:
+def reader_of(layout: str | Reader, first: Row, prompt_column: str) -> Reader | None:
     """The reader of a layout by name; "auto" goes by the columns of the first row.
 
     None: the rows have their prompts already. Raises UserError for an unknown layout.
@@ -39,7 +39,6 @@ def reader_of(layout: str | Reader, rows: Sequence[Row], prompt_column: str) -> 
         return LAYOUTS[layout]
     if prompt_column != "prompt":
         return None
-    first = rows[0]
     if "prompt" in first:
         holds = any("ground_truth" in _mapping(first.get(name)) for name in _HOLDERS)
         return from_verl if holds else None

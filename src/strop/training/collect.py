@@ -1,6 +1,5 @@
 """Stages 1 to 4, collecting: draws, rollouts, rewards and curation until nothing more is asked."""
 
-import functools
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -25,6 +24,7 @@ class Collector:
     chains: Chains
     engine: Any
     pool: tuple[int, ...]
+    known: frozenset[int]  # the same prompts, to look one up
     clock: Any
     run_columns: dict[str, Any]
     drawn: dict[int, int] = field(default_factory=dict)  # draws of each prompt in this step
@@ -75,11 +75,6 @@ class Collector:
                     f"{who} gives the prompt {draw.uid} {draw.num_rollouts} rollouts: "
                     "give each draw at least one, or leave it out"
                 )
-
-    @functools.cached_property
-    def known(self) -> frozenset[int]:
-        """The training prompts."""
-        return frozenset(self.pool)
 
     def _observe(self, algorithm: Algorithm, batch: Batch) -> None:
         """The states of the parts that look at all that was sampled, before curation."""

@@ -39,20 +39,25 @@ def check_same(folder: Path, now: dict[str, dict[str, int]]) -> None:
         )
 
 
-def owner_of(config: RunConfig, task: Task, tokenizer: Any) -> dict[str, int]:
-    """Whose a store is: sums of what a run never changes, and of the tokenizer's words."""
+def owner_of(config: RunConfig, crc32: int, tokenizer: Any) -> dict[str, int]:
+    """Whose a store is: sums of what a run never changes, and of the tokenizer's words.
+
+    crc32: the training rows' in their fingerprint.
+    """
     settled = config.model_dump(exclude={"training", "evaluation", "threads"}, mode="json")
     words = sorted(tokenizer.get_vocab().items())
-    rows = fingerprint(task)["train"]["crc32"]
-    texts = {"run": f"{rows} {json.dumps(settled, sort_keys=True)}", "tokenizer": json.dumps(words)}
+    texts = {
+        "run": f"{crc32} {json.dumps(settled, sort_keys=True)}",
+        "tokenizer": json.dumps(words),
+    }
     return {name: zlib.crc32(text.encode()) for name, text in texts.items()}
 
 
 def _crc(prompts: Sequence[Prompt]) -> int:
-    crc = 0
+    crc, text_of = 0, json.JSONEncoder(default=_plain).encode
     for prompt in prompts:
         row = [prompt.uid, prompt.prompt, dict(prompt.columns)]
-        crc = zlib.crc32(json.dumps(row, default=_plain).encode(), crc)
+        crc = zlib.crc32(text_of(row).encode(), crc)
     return crc
 
 

@@ -114,8 +114,9 @@ def start(config: RunConfig, folder: Path) -> Run:
     run = _prepare(config.complete(), record)
     try:
         made_with = environment.now(run.world.policy.device, step=0)
-        run.record.create(run.config.to_toml(), fingerprint(run.world.services.task), made_with)
-        _open_stores(run)
+        data = fingerprint(run.world.services.task)
+        run.record.create(run.config.to_toml(), data, made_with)
+        _open_stores(run, data)
     except BaseException:
         run.close()
         raise
@@ -137,8 +138,9 @@ def resume(config: RunConfig, folder: Path, step: int = 0) -> Run:
         record.lock.free()
         raise
     try:
-        check_same(folder, fingerprint(run.world.services.task))
-        _open_stores(run)
+        data = fingerprint(run.world.services.task)
+        check_same(folder, data)
+        _open_stores(run, data)
         starts = environment.read_environment(folder)
         if step or checkpoint.complete(run.checkpoints):
             place = checkpoint.at(run.checkpoints, step)
@@ -183,10 +185,13 @@ def _load(run: Run, place: Path) -> None:
         run.world.load_reference(checkpoint.read(place, "reference.pt"))
 
 
-def _open_stores(run: Run) -> None:
-    """Let parts keep rollouts in the run's folder. Raises UserError for another run's store."""
+def _open_stores(run: Run, data: dict[str, dict[str, int]]) -> None:
+    """Let parts keep rollouts in the run's folder. Raises UserError for another run's store.
+
+    data: the fingerprint of the run's rows.
+    """
     services = run.world.services
-    owner = owner_of(run.config, services.task, services.texts.tokenizer)
+    owner = owner_of(run.config, data["train"]["crc32"], services.texts.tokenizer)
     services.stores.open(run.record.folder / "stores", owner)
 
 

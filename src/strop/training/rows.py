@@ -1,6 +1,8 @@
 """The rows of a run as its model takes them: in which form, which fit, and what to say of them."""
 
-from collections.abc import Sequence
+import itertools
+from array import array
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -8,10 +10,12 @@ from strop.errors import UserError
 from strop.rollout._observation_tokens import known_ids
 from strop.tasks.chat import Chat
 from strop.tasks.encode import encode_answer
+from strop.tasks.prompt_rows import each, those
 from strop.tasks.task import Prompt, Task
 from strop.training.config import RunConfig
 from strop.training.limits import TooLong
 from strop.training.models import Loaded
+from strop.training.services.bounds import Bounds
 
 if TYPE_CHECKING:
     from strop.training.services.run import RunServices
@@ -21,16 +25,18 @@ def put(task: Task, tokenizer: Any, chat: Chat) -> Task:
     """The task with its prompts as the model is to see them. Raises UserError."""
     chat.check(tokenizer)
 
-    def each(prompts: Sequence[Prompt]) -> list[Prompt]:
+    def as_seen(prompt: Prompt) -> Prompt:
         if task.environment is None:
-            return [chat.put(prompt, tokenizer) for prompt in prompts]
-        return [opening(prompt, tokenizer, chat) for prompt in prompts]
+            return chat.put(prompt, tokenizer)
+        return opening(prompt, tokenizer, chat)
 
+    if task.environment is None and not chat.speaks(tokenizer):
+        return task
     return replace(
         task,
-        train=each(task.train),
-        validation=each(task.validation),
-        heldout=each(task.heldout),
+        train=each(task.train, as_seen),
+        validation=each(task.validation, as_seen),
+        heldout=each(task.heldout, as_seen),
     )
 
 
@@ -47,30 +53,44 @@ def opening(prompt: Prompt, tokenizer: Any, chat: Chat) -> Prompt:
     return chat.put(replace(prompt, prompt=said), tokenizer)
 
 
-def longest_given(rollout: Any, prompts: Sequence[Prompt], loaded: Loaded) -> int | None:
+def validated(config: RunConfig, task: Task) -> Sequence[Prompt]:
+    """The prompts that the run is validated on."""
+    return task.validation[: config.evaluation.max_prompts if config.evaluation.every else 0]
+
+
+def longest_given(rollout: Any, prompts: Iterable[Prompt], loaded: Loaded) -> int | None:
     """Tokens of the longest answer that the data give; None where answers are sampled."""
     columns = rollout.given
     if not columns:
         return None
     if rollout.max_tokens:
         return 0
-    return max(
-        (len(encode_answer(prompt, column, loaded.tokenizer)) + len(loaded.end_ids)
-         for prompt in prompts for column in columns), default=1,
-    )  # fmt: skip
+    longest, bounds = 0, Bounds(loaded.tokenizer)
+    for prompt in prompts:
+        for column in columns:
+            most = bounds.answer(prompt, column)
+            if most is None or most > longest:
+                longest = max(longest, len(encode_answer(prompt, column, loaded.tokenizer)))
+    return longest + len(loaded.end_ids)
 
 
-def longest_sampled(config: RunConfig, services: "RunServices", rollout: Any) -> int:
-    """Tokens of the longest prompt with its answer that the engine is asked for; 0 where none is.
+def check_longest(config: RunConfig, services: "RunServices", rollout: Any) -> None:
+    """Raise UserError where a prompt with its answer has no room in the engine.
 
     What an environment says between actions is not counted: it is not known before.
     """
-    task, evaluation, limits = services.task, config.evaluation, services.limits
-    validated = task.validation[: evaluation.max_prompts if evaluation.every else 0]
-    asked = (*(() if rollout.given else task.train), *validated)
-    prompts = (len(services.texts.prompt_ids(prompt.uid)) for prompt in asked)
-    longest = max(prompts, default=-limits.episode_tokens)
-    return min(longest + limits.episode_tokens, limits.context_tokens)
+    room, limits, texts = config.engine.most_tokens, services.limits, services.texts
+    if not room:
+        return
+    longest = 0
+    trained = () if rollout.given else services.task.train
+    for prompt in itertools.chain(trained, validated(config, services.task)):
+        most = texts.bounds.prompt(prompt)
+        if most is None or most > max(longest, room - limits.episode_tokens):
+            longest = max(longest, len(texts.first_ids(prompt)))
+    if longest:
+        total = min(longest + limits.episode_tokens, limits.context_tokens)
+        config.engine.check_longest(total)
 
 
 def settle(config: RunConfig, services: "RunServices", rollout: Any) -> None:
@@ -80,8 +100,7 @@ def settle(config: RunConfig, services: "RunServices", rollout: Any) -> None:
     """
     task, evaluation = services.task, config.evaluation
     if config.data.overlong == "refuse":
-        checked = task.validation[: evaluation.max_prompts if evaluation.every else 0]
-        for prompt in (*task.train, *checked):
+        for prompt in itertools.chain(task.train, validated(config, task)):
             check_row(services, rollout, prompt)
     else:
         train, left_out = fitting(services, rollout, task.train, "train")
@@ -95,16 +114,16 @@ def settle(config: RunConfig, services: "RunServices", rollout: Any) -> None:
 
 def fitting(
     services: "RunServices", rollout: Any, prompts: Sequence[Prompt], split: str
-) -> tuple[list[Prompt], list[str]]:
+) -> tuple[Sequence[Prompt], list[str]]:
     """The prompts whose rows are not too long, and how many others there were, in words.
 
     Raises UserError where none is left, and for a row that is wrong otherwise.
     """
-    kept = []
-    for prompt in prompts:
+    kept = array("q")
+    for place, prompt in enumerate(prompts):
         try:
             check_row(services, rollout, prompt)
-            kept.append(prompt)
+            kept.append(place)
         except TooLong:
             continue
     left_out = len(prompts) - len(kept)
@@ -115,12 +134,14 @@ def fitting(
             "data.max_prompt_tokens, or lower rollout.max_tokens"
         )
     told = f"{left_out} of {len(prompts)} rows of the split {split} are too long and left out"
-    return kept, [told] if left_out else []
+    return (those(prompts, kept), [told]) if left_out else (prompts, [])
 
 
 def check_row(services: "RunServices", rollout: Any, prompt: Prompt) -> None:
     """Raise TooLong for a row that does not fit, and UserError for one that cannot be read."""
-    room = services.limits.context_tokens - len(services.texts.prompt_ids(prompt.uid))
+    if surely_fits(services, rollout, prompt):
+        return
+    room = services.limits.context_tokens - len(services.texts.first_ids(prompt))
     for column in rollout.given:
         size = len(services.texts.answer_ids(prompt.uid, column))
         if size == 0:
@@ -133,6 +154,20 @@ def check_row(services: "RunServices", rollout: Any, prompt: Prompt) -> None:
                 f"prompt the model's context has room for {room}: shorten or remove the row, or "
                 "leave out all such rows with data.overlong=drop"
             )
+
+
+def surely_fits(services: "RunServices", rollout: Any, prompt: Prompt) -> bool:
+    """Whether a row is known to be right without its tokens; else they have to be seen."""
+    limits, bounds = services.limits, services.texts.bounds
+    most = bounds.prompt(prompt)
+    if most is None or most > limits.prompt_tokens:
+        return False
+    end = len(services.texts.end_ids)
+    for column in rollout.given:
+        answer = bounds.answer(prompt, column)
+        if answer is None or answer + end > min(limits.answer_tokens, limits.context_tokens - most):
+            return False
+    return True
 
 
 def tell(config: RunConfig, services: "RunServices") -> None:
@@ -149,8 +184,10 @@ def tell(config: RunConfig, services: "RunServices") -> None:
 
 def plain_text(prompts: Sequence[Prompt], tokenizer: Any, chat: Chat) -> str:
     """A warning where prompts pass a chat template by and nobody has said so; else empty."""
+    if not chat.speaks(tokenizer):
+        return ""
     raw = sum(isinstance(prompt.prompt, str) for prompt in prompts)
-    if not raw or not chat.speaks(tokenizer):
+    if not raw:
         return ""
     return (
         f"{raw} of {len(prompts)} prompts are plain text, and go to the model without its chat "

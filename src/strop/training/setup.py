@@ -1,6 +1,7 @@
 """Builds everything that a run needs from its configuration; every check comes before step 1."""
 
 import copy
+import itertools
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +16,7 @@ from strop.rollout.engines.needs import check_trainable, check_whole
 from strop.rollout.engines.open import EngineSettings
 from strop.tasks.data_files import load_data
 from strop.tasks.grader import Grader
+from strop.tasks.prompt_rows import uids_of
 from strop.tasks.reward_source import reward_name
 from strop.tasks.task import RewardSpec, Task, load_task
 from strop.training import adapters, models, rows, seeds, sharing
@@ -184,10 +186,13 @@ def open_engine(config: RunConfig, settings: EngineSettings, loaded: Loaded) -> 
 
 def make_world(config: RunConfig, method: Method, loaded: Loaded, task: Task) -> World:
     """Policy, reference, engine and services of a run. Raises UserError."""
-    every = config.evaluation.every
-    read = (*task.train, *task.validation[: config.evaluation.max_prompts if every else 0])
     rollouts = [algorithm.rollout.part for algorithm in method.algorithms]
-    longest = [rows.longest_given(rollout, read, loaded) for rollout in rollouts]
+    longest = [
+        rows.longest_given(
+            rollout, itertools.chain(task.train, rows.validated(config, task)), loaded
+        )
+        for rollout in rollouts
+    ]
     services = make_services(config, loaded, task, rollouts[0], longest[0])
     try:
         most, asked = loaded.context, config.data.max_prompt_tokens
@@ -199,7 +204,7 @@ def make_world(config: RunConfig, method: Method, loaded: Loaded, task: Task) ->
         for rollout, each in zip(rollouts, limits, strict=True):
             services.limit_to(each)
             rows.settle(config, services, rollout)
-            config.engine.check_longest(rows.longest_sampled(config, services, rollout))
+            rows.check_longest(config, services, rollout)
         rows.tell(config, services)
         return _world(config, method, loaded, services, limits)
     except BaseException:
@@ -238,7 +243,7 @@ def _world(
         reference,
         engine,
         services,
-        tuple(prompt.uid for prompt in task.train),
+        tuple(uids_of(task.train)),
         config.seed,
         training.steps,
         config.lr(),

@@ -1,5 +1,6 @@
 """What a training step acts on."""
 
+import functools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -29,6 +30,11 @@ class World:
     lr: Any  # number or schedule
     critic: Critic | None = None
     limits: tuple[Limits, ...] = ()  # of every phase of the method
+
+    @functools.cached_property
+    def known(self) -> frozenset[int]:
+        """The prompts of the pool, to look one up."""
+        return frozenset(self.pool)
 
     def lr_at(self, step: int) -> float:
         """The learning rate of a step, where no control has set it."""

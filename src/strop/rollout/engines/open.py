@@ -48,6 +48,11 @@ class EngineSettings(BaseModel):
     def check(self, num_steps: int) -> None:
         """Raise UserError for settings that make no sense in a run of so many steps."""
 
+    @property
+    def most_tokens(self) -> int:
+        """Tokens of a prompt with its answer from which they need a check; 0: none is too long."""
+        return 0
+
     def check_longest(self, num_tokens: int) -> None:
         """Raise UserError where a prompt with its answer, of so many tokens, could not be had."""
 

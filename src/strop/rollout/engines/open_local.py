@@ -34,6 +34,11 @@ class LocalSettings(EngineSettings):
                 "none would see rollouts so old; give training.steps more"
             )
 
+    @property
+    def most_tokens(self) -> int:
+        """What the cache holds, where it is limited."""
+        return self.cache_tokens
+
     def check_longest(self, num_tokens: int) -> None:
         """Raise UserError where the cache could not hold one such sequence."""
         if 0 < self.cache_tokens < num_tokens:

@@ -1,7 +1,7 @@
 """Episodes of the task's environment, in tokens and in texts."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from strop.rollout._observation_tokens import observation_ids
@@ -10,7 +10,8 @@ from strop.tasks.environment import EnvironmentSource, Episodes
 from strop.tasks.task import Prompt
 from strop.tasks.tool_calls import Call, read_call
 from strop.training.rows import opening
-from strop.training.services.texts import RunTexts
+from strop.training.services.lately import Lately
+from strop.training.services.texts import MOST_TOKENS, RunTexts
 
 OPENING = -2  # in place of a last token: the text opens a sequence
 
@@ -21,7 +22,9 @@ class RunEpisodes:
 
     environment: EnvironmentSource | None
     texts: RunTexts
-    _observed: dict[tuple[str, int], tuple[int, ...]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._observed = Lately[tuple[str, int], tuple[int, ...]](MOST_TOKENS)
 
     def begin_episodes(self, uids: Sequence[int]) -> Episodes:
         """One episode of the task's environment per uid."""
@@ -31,13 +34,12 @@ class RunEpisodes:
     def observation_ids(self, text: str, last: int) -> tuple[int, ...]:
         """Tokens that show an observation after an action whose last token is `last`."""
         is_chat = self.texts.is_chat
-        key = (text, last if is_chat else -1)
-        if key not in self._observed:
-            template = self.texts.chat.template
-            self._observed[key] = observation_ids(
-                self.texts.tokenizer, text, is_chat, last, template
-            )
-        return self._observed[key]
+        tokenizer, template = self.texts.tokenizer, self.texts.chat.template
+
+        def made() -> tuple[int, ...]:
+            return observation_ids(tokenizer, text, is_chat, last, template)
+
+        return self._observed.get((text, last if is_chat else -1), made, len)
 
     def context_ids(self, text: str) -> tuple[int, ...]:
         """Tokens of a text that is a whole context, however long.
@@ -52,10 +54,10 @@ class RunEpisodes:
 
         Raises UserError when it is too long or cannot be encoded.
         """
-        key = (text, OPENING)
-        if key not in self._observed:
-            self._observed[key] = self.texts.first_ids(self._opening(text))
-        return self._observed[key]
+        texts = self.texts
+        return self._observed.get(
+            (text, OPENING), lambda: texts.first_ids(self._opening(text)), len
+        )
 
     def _opening(self, text: str) -> Prompt:
         return opening(Prompt(-1, text, {}), self.texts.tokenizer, self.texts.chat)

@@ -1,22 +1,30 @@
 """Prompts and answers of a run: rows, texts and tokens."""
 
-import itertools
+from array import array
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 
 from strop.batch import Batch
 from strop.tasks.chat import PLAIN, Chat
 from strop.tasks.encode import encode_answer, encode_prompt, encode_reworded
+from strop.tasks.prompt_rows import uids_of
 from strop.tasks.task import Prompt, Task
 from strop.training.limits import Limits, TooLong
+from strop.training.services.bounds import Bounds
+from strop.training.services.lately import Lately
+
+MOST_PROMPTS = 2**16  # of those drawn, that are kept as rows
+MOST_TOKENS = 2**21  # of prompts, that are kept as tokens
 
 
 @dataclass
 class RunTexts:
-    """The task's prompts under a tokenizer.
+    """The task's prompts under a tokenizer. A prompt becomes tokens when it is asked for.
 
     end_ids: what a given answer is made to end with. chat: how the tokenizer's template is used.
     """
@@ -26,12 +34,15 @@ class RunTexts:
     limits: Limits
     end_ids: tuple[int, ...] = ()
     chat: Chat = PLAIN
-    _prompts: dict[int, Prompt] = field(default_factory=dict)
-    _encoded: dict[int, tuple[int, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        splits = (self.task.train, self.task.validation, self.task.heldout)
-        self._prompts = {prompt.uid: prompt for prompt in itertools.chain(*splits)}
+        self.bounds = Bounds(self.tokenizer, self.chat.template)
+        self._splits = (self.task.train, self.task.validation, self.task.heldout)
+        uids = np.concatenate([np.array(uids_of(split), np.int64) for split in self._splits])
+        order = uids.argsort(kind="stable")
+        self._uids, self._rows = array("q", uids[order].tobytes()), array("q", order.tobytes())
+        self._prompts = Lately[int, Prompt](MOST_PROMPTS)
+        self._encoded = Lately[int, tuple[int, ...]](MOST_TOKENS)
 
     @property
     def num_tokens(self) -> int:
@@ -77,8 +88,19 @@ class RunTexts:
         return found
 
     def prompt(self, uid: int) -> Prompt:
-        """The prompt of a uid."""
-        return self._prompts[uid]
+        """The prompt of a uid. Raises KeyError where there is none."""
+        return self._prompts.get(uid, lambda: self._found(uid), lambda prompt: 1)
+
+    def _found(self, uid: int) -> Prompt:
+        at = bisect_left(self._uids, uid)
+        if at == len(self._uids) or self._uids[at] != uid:
+            raise KeyError(uid)
+        row = self._rows[at]
+        for split in self._splits:
+            if row < len(split):
+                return split[row]
+            row -= len(split)
+        raise KeyError(uid)
 
     def row(self, uid: int) -> Mapping[str, Any]:
         """The columns of a prompt's row in the data."""
@@ -91,9 +113,7 @@ class RunTexts:
 
     def prompt_ids(self, uid: int) -> tuple[int, ...]:
         """Token ids of a prompt. Raises UserError when it is too long or cannot be encoded."""
-        if uid not in self._encoded:
-            self._encoded[uid] = self.first_ids(self.prompt(uid))
-        return self._encoded[uid]
+        return self._encoded.get(uid, lambda: self.first_ids(self.prompt(uid)), len)
 
     def first_ids(self, prompt: Prompt) -> tuple[int, ...]:
         """Token ids of what a sequence opens with. Raises UserError as `prompt_ids`."""

@@ -1,0 +1,125 @@
+"""Very many prompts: kept packed, each made anew whenever it is asked for."""
+
+import pickle
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, overload
+
+from strop.errors import UserError
+from strop.tasks.task import MAX_SPLIT_ROWS, Prompt
+
+Change = Callable[[Prompt], Prompt]
+
+
+@dataclass
+class Pack:
+    """The rows of one or several files, a few bytes each; they are added once and never changed.
+
+    A million Python objects of a row each would take a gigabyte, and seconds of every collection
+    of garbage.
+    """
+
+    split: int  # 0, 1 or 2
+    names: dict[str, int] = field(default_factory=dict)  # columns in order of first appearance
+    content: bytearray = field(default_factory=bytearray)
+    ends: "array[int]" = field(default_factory=lambda: array("q", [0]))  # of rows within `content`
+    files: list[tuple[int, str, str]] = field(default_factory=list)  # first row, path, column
+
+    def begin(self, path: str, column: str) -> None:
+        """The rows from here on are of this file, their prompts stood in this column."""
+        self.files.append((len(self), path, column))
+
+    def add(self, prompt: Any, columns: Mapping[str, Any], place: str) -> None:
+        """One more row. Raises UserError, beginning with `place`, for values of no plain kind."""
+        for name in columns:
+            if name not in self.names:
+                self.names[name] = len(self.names)
+        values = (prompt, *map(columns.get, self.names))
+        try:
+            self.content += pickle.dumps(values, pickle.HIGHEST_PROTOCOL)
+        except (pickle.PicklingError, TypeError, AttributeError, RecursionError) as error:
+            raise UserError(
+                f"{place} has a value that no reward could be sent ({error}): make it text, a "
+                "number, a list or an object of these"
+            ) from error
+        self.ends.append(len(self.content))
+
+    def __len__(self) -> int:
+        return len(self.ends) - 1
+
+    def prompt(self, row: int) -> Prompt:
+        """The prompt of a row, counted from 0; columns that the row lacks are None."""
+        said, *values = pickle.loads(self.content[self.ends[row] : self.ends[row + 1]])
+        columns = dict.fromkeys(self.names)
+        columns.update(zip(self.names, values, strict=False))  # names of later rows have no value
+        first, path, column = next(file for file in reversed(self.files) if file[0] <= row)
+        place = f"{path} row {row - first + 1}"
+        return Prompt(self.split * MAX_SPLIT_ROWS + row, said, columns, place, column)
+
+
+class PromptRows(Sequence[Prompt]):
+    """Some rows of a pack as prompts, each perhaps changed by `change`; equal to a list of them."""
+
+    def __init__(
+        self, pack: Pack, rows: Sequence[int] | None = None, change: Change | None = None
+    ) -> None:
+        self.pack, self.change = pack, change
+        self.rows: Sequence[int] = range(len(pack)) if rows is None else rows
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @overload
+    def __getitem__(self, at: int) -> Prompt: ...
+    @overload
+    def __getitem__(self, at: slice) -> "PromptRows": ...
+    def __getitem__(self, at: int | slice) -> "Prompt | PromptRows":
+        if isinstance(at, slice):
+            return PromptRows(self.pack, self.rows[at], self.change)
+        return self._made(self.rows[at])
+
+    def __iter__(self) -> Iterator[Prompt]:
+        return map(self._made, self.rows)
+
+    def _made(self, row: int) -> Prompt:
+        prompt = self.pack.prompt(row)
+        return prompt if self.change is None else self.change(prompt)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Sequence) or len(self) != len(other):
+            return False
+        return all(mine == theirs for mine, theirs in zip(self, other, strict=True))
+
+    __hash__ = None  # type: ignore[assignment]
+
+    @property
+    def uids(self) -> Iterator[int]:
+        """The prompts' uids, without making prompts."""
+        first = self.pack.split * MAX_SPLIT_ROWS
+        return (first + row for row in self.rows)
+
+    def changed(self, change: Change) -> "PromptRows":
+        """The same prompts, each changed when it is asked for."""
+        assert self.change is None, "prompts are put to the model once"
+        return PromptRows(self.pack, self.rows, change)
+
+
+def uids_of(prompts: Sequence[Prompt]) -> "array[int]":
+    """The uids of prompts in their order."""
+    if isinstance(prompts, PromptRows):
+        return array("q", prompts.uids)
+    return array("q", (prompt.uid for prompt in prompts))
+
+
+def those(prompts: Sequence[Prompt], places: Iterable[int]) -> Sequence[Prompt]:
+    """The prompts at these places."""
+    if isinstance(prompts, PromptRows):
+        rows = array("q", (prompts.rows[place] for place in places))
+        return PromptRows(prompts.pack, rows, prompts.change)
+    return [prompts[place] for place in places]
+
+
+def each(prompts: Sequence[Prompt], change: Change) -> Sequence[Prompt]:
+    """The prompts with this change, which is made at once or when one of many is asked for."""
+    return prompts.changed(change) if isinstance(prompts, PromptRows) else [*map(change, prompts)]

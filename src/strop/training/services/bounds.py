@@ -1,0 +1,91 @@
+"""How many tokens a text has at most, told from its letters, without the tokenizer's work.
+
+Before step 1 every row has to fit. Tokenising a million rows takes minutes, looking at letters
+seconds, and nearly all rows are far from any limit. Whatever slips through (a template that says a
+message three times, a word that is unknown though its letters are not) is refused in the same words
+when it is drawn.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from strop.tasks.encode import answer_text, ids_of
+from strop.tasks.task import Prompt
+
+BY_LETTERS = ("BPE", "Unigram")  # kinds of tokenizer that can write a word if its letters
+MOST_A_BYTE = 11  # what a byte of UTF-8 can become under Unicode's normal forms
+SAID_TWICE = 2  # how often a chat template may say what a message holds
+
+
+@dataclass
+class Bounds:
+    """Most tokens of prompts and answers under a tokenizer; None where only it can tell.
+
+    template: what the chat template is given beside the messages.
+    """
+
+    tokenizer: Any
+    template: Mapping[str, Any] = field(default_factory=dict)
+    _plain: set[str] = field(default_factory=set)  # letters that are tokens, or several
+    _other: set[str] = field(default_factory=set)  # those that are not known, or nothing
+    _frames: dict[tuple[str, ...], int] = field(default_factory=dict)  # by roles: around messages
+
+    def __post_init__(self) -> None:
+        self.of_use = _goes_by_letters(self.tokenizer)
+        self.added = len(self.tokenizer("")["input_ids"]) + 1  # and a blank that some put in front
+
+    def text(self, text: str) -> int | None:
+        """Most tokens of a text, nothing added."""
+        if not self.of_use or not text:
+            return None
+        if not self._plain.issuperset(text):
+            for letter in set(text) - self._plain - self._other:
+                (self._plain if self._is_plain(letter) else self._other).add(letter)
+            if not self._plain.issuperset(text):
+                return None
+        return len(text) if text.isascii() else MOST_A_BYTE * len(text.encode())
+
+    def _is_plain(self, letter: str) -> bool:
+        ids = self.tokenizer(letter, add_special_tokens=False)["input_ids"]
+        return bool(ids) and self.tokenizer.unk_token_id not in ids
+
+    def prompt(self, prompt: Prompt) -> int | None:
+        """Most tokens of a prompt. Raises UserError for messages that the template refuses.
+
+        Of messages only the first of each order of roles go through the template.
+        """
+        said = prompt.prompt
+        if isinstance(said, str):
+            most = self.text(said)
+            return None if most is None else most + self.added
+        total = 0
+        for message in said:
+            most = self.text(message["content"] or "") if len(message) == 2 else None
+            if most is None:
+                return None
+            total += most
+        roles = tuple(message["role"] for message in said)
+        if roles in self._frames:
+            return self._frames[roles] + SAID_TWICE * total
+        bare = replace(prompt, prompt=[{**message, "content": "x"} for message in said])
+        self._frames[roles] = len(ids_of(bare, self.tokenizer, self.template))
+        return None
+
+    def answer(self, prompt: Prompt, column: str) -> int | None:
+        """Most tokens of a given answer; None also where there is none."""
+        most = self.text(answer_text(prompt.columns.get(column)))
+        return None if most is None else most + 1
+
+
+def _goes_by_letters(tokenizer: Any) -> bool:
+    """Whether a tokenizer knows every text whose letters it knows."""
+    if not tokenizer.is_fast:
+        return False
+    if type(tokenizer.backend_tokenizer.model).__name__ in BY_LETTERS:
+        return True
+    letters = set(tokenizer.get_vocab()) - set(tokenizer.all_special_tokens)
+    if not letters or any(len(letter) > 1 for letter in letters):
+        return False
+    whole = tokenizer("".join(letters), add_special_tokens=False)["input_ids"]
+    return len(whole) == len(letters) and tokenizer.unk_token_id not in whole
