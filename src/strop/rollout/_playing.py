@@ -1,9 +1,10 @@
 """What strategies that play episodes share: limits, one turn after another, the batch of them."""
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 
@@ -24,6 +25,23 @@ from strop.rollout.listen import Heard, Start, converse
 from strop.services import Episodes, Log, Sampling, Texts
 
 PLAYED = (*COLUMNS, *TURN_COLUMNS, "player_B", "role_B", "episode_B")
+
+
+class Scene(NamedTuple):
+    """Episodes that are played together: the world that they are in, and what they are played with.
+
+    room: most tokens of a first action.
+    """
+
+    texts: Texts
+    sampling: Sampling
+    episodes: Episodes
+    world: Any
+    limits: SeatLimits
+
+    @property
+    def room(self) -> int:
+        return min(self.limits.answer_tokens, self.limits.episode_tokens)
 
 
 @dataclass(frozen=True)
@@ -61,6 +79,16 @@ class PlayingFields(SamplingFields):
         """Most actions of a player in an environment that has max_turns."""
         return self.max_turns or max_turns
 
+    @contextmanager
+    def opened(
+        self, uids: Sequence[int], texts: Texts, sampling: Sampling, episodes: Episodes,
+        extension: int = 0,
+    ) -> Iterator[Scene]:  # fmt: skip
+        """An episode for each of the uids, closed at the end. extension: see SeatLimits."""
+        with closing(episodes.begin_episodes(uids)) as world:
+            limits = SeatLimits.of(sampling, self.turns(world.max_turns), extension)
+            yield Scene(texts, sampling, episodes, world, limits)
+
     def shown(self, observation: Any, played: int, limits: SeatLimits) -> Any:
         """An observation after `played` turns of a seat, as the policy sees it."""
         return observation
@@ -75,48 +103,47 @@ class PlayingFields(SamplingFields):
         return Submit(self.request(sampling, seat.ids, seat.seed, room, keep=keep, **asked))
 
     def go_on(
-        self, episode: Episode, observation: Any, sampling: Sampling, episodes: Episodes,
-        limits: SeatLimits, opens: bool = False, **asked: Any,
-    ) -> Start | None:  # fmt: skip
+        self, episode: Episode, observation: Any, scene: Scene, opens: bool = False, **asked: Any
+    ) -> Start | None:
         """The next turn of an episode whose last action is done; None: it is over."""
         if observation.done:
             return None
         seat = episode.turn_to(observation)
         before = len(seat.ids)
-        observation = self.shown(observation, len(seat.turns), limits)
-        given = seat.given(episodes, observation.text, opens)
-        room = seat.room(limits, len(given), opens)
+        observation = self.shown(observation, len(seat.turns), scene.limits)
+        given = seat.given(scene.episodes, observation.text, opens)
+        room = seat.room(scene.limits, len(given), opens)
         if observation.truncated or room == 0:
             episode.cut()
             return None
         seat.show(observation, given, episode.role_of(observation), opens)
-        if sampling.can_fork and seat.request >= 0 and not opens:
+        if scene.sampling.can_fork and seat.request >= 0 and not opens:
             return Fork(seat.request, before, tuple(given), {"max_tokens": room})
-        return self.submit(sampling, seat, room, opens, **asked)
+        return self.submit(scene.sampling, seat, room, opens, **asked)
 
     def begin(
-        self, uids: Sequence[int], seeds: Sequence[Sequence[int]], texts: Texts, world: Any
+        self, uids: Sequence[int], seeds: Sequence[Sequence[int]], scene: Scene
     ) -> list[Episode]:
         """All of the world's episodes, at their first turns."""
+        world = scene.world
         games = [Episode(n, uids[n], own, world.roles) for n, own in enumerate(seeds)]
         for game, observation in zip(games, world.reset(), strict=True):
-            given = texts.prompt_ids(game.uid)
+            given = scene.texts.prompt_ids(game.uid)
             seat, role = game.turn_to(observation), game.role_of(observation)
             seat.show(observation, given, role, world.rewrites)
         return games
 
     def play(
-        self, games: Mapping[int, Episode], starts: Mapping[int, Start], sampling: Sampling,
-        episodes: Episodes, world: Any, limits: SeatLimits,
-    ) -> Strategy:  # fmt: skip
+        self, games: Mapping[int, Episode], starts: Mapping[int, Start], scene: Scene
+    ) -> Strategy:
         """Play episodes to their ends, each from its next action on."""
 
         def follow(ended: Mapping[int, Heard]) -> Mapping[int, Start]:
             acted = {n: h for n, h in ended.items() if not games[n].lost(h.events)}
             playing = [games[number] for number in acted]
-            answers = act(playing, list(acted.values()), episodes, world)
+            answers = act(playing, list(acted.values()), scene)
             commands = [
-                self.go_on(game, answer, sampling, episodes, limits, world.rewrites)
+                self.go_on(game, answer, scene, scene.world.rewrites)
                 for game, answer in zip(playing, answers, strict=True)
             ]
             return {n: c for n, c in zip(acted, commands, strict=True) if c is not None}
@@ -124,14 +151,13 @@ class PlayingFields(SamplingFields):
         yield from converse(starts, follow)
 
     def play_all(
-        self, uids: Sequence[int], seeds: Sequence[Sequence[int]], texts: Texts,
-        sampling: Sampling, episodes: Episodes, world: Any, limits: SeatLimits,
-    ) -> Strategy:  # fmt: skip
+        self, uids: Sequence[int], seeds: Sequence[Sequence[int]], scene: Scene
+    ) -> Strategy:
         """Play all of the world's episodes from their beginnings; returns them."""
-        games = self.begin(uids, seeds, texts, world)
-        room, alone = min(limits.answer_tokens, limits.episode_tokens), world.rewrites
-        starts = {game.number: self.submit(sampling, game.seat, room, alone) for game in games}
-        yield from self.play(dict(enumerate(games)), starts, sampling, episodes, world, limits)
+        games = self.begin(uids, seeds, scene)
+        room, alone = scene.room, scene.world.rewrites
+        starts = {g.number: self.submit(scene.sampling, g.seat, room, alone) for g in games}
+        yield from self.play(dict(enumerate(games)), starts, scene)
         return games
 
 
@@ -152,9 +178,7 @@ class PlayingAlone(PlayingFields):
         return super().new_tokens(usual, environment)
 
 
-def act(
-    games: Sequence[Episode], heard: Sequence[Heard], episodes: Episodes, world: Any
-) -> list[Any]:
+def act(games: Sequence[Episode], heard: Sequence[Heard], scene: Scene) -> list[Any]:
     """Give the actions that have ended to the environments, all in one step; their answers."""
     if not games:
         return []
@@ -162,8 +186,8 @@ def act(
     for game, (number, events) in zip(games, heard, strict=True):
         game.seat.request = number
         ids.append(game.seat.action_ids(events))
-    actions = episodes.action_texts(ids)
-    answers: list[Any] = world.step([game.number for game in games], actions)
+    actions = scene.episodes.action_texts(ids)
+    answers: list[Any] = scene.world.step([game.number for game in games], actions)
     for game, action, answer in zip(games, actions, answers, strict=True):
         game.judge(action, answer)
     return answers

@@ -8,12 +8,11 @@ from typing import Any
 import torch
 
 from strop.part import Draw
-from strop.rollout._episode import Episode, SeatLimits
-from strop.rollout._playing import PlayingAlone, act
+from strop.rollout._episode import Episode
+from strop.rollout._playing import PlayingAlone, Scene, act
 from strop.rollout.commands import Strategy
 from strop.rollout.engines.base import Event
 from strop.rollout.listen import Heard, Start, converse, seeded
-from strop.services import Episodes, Sampling, Texts
 
 LOOKED_AT = 20  # first tokens of a turn
 Key = tuple[int, int]  # a tree, and a branch of it
@@ -86,11 +85,7 @@ class Grove:
     forks: Callable[[TurnTree, Branch], bool]
     trees: Sequence[TurnTree]
     shown: Sequence[Any]
-    texts: Texts
-    sampling: Sampling
-    episodes: Episodes
-    world: Any
-    limits: SeatLimits
+    scene: Scene
     asked: Mapping[str, Any]
 
     def grow(self) -> Strategy:
@@ -119,13 +114,14 @@ class Grove:
     def _begin(self, number: int, tree: TurnTree) -> tuple[int, Start]:
         """A rollout that begins at the prompt: its place and its first turn."""
         shown = self.shown[number]
-        at = self.world.repeat(tree.home, [], [shown.text]) if tree.home_taken else tree.home
+        world, texts = self.scene.world, self.scene.texts
+        at = world.repeat(tree.home, [], [shown.text]) if tree.home_taken else tree.home
         tree.home_taken = True
-        episode = Episode(at, tree.draw.uid, (next(tree.seeds),), self.world.roles)
+        episode = Episode(at, tree.draw.uid, (next(tree.seeds),), world.roles)
         seat = episode.turn_to(shown)
-        seat.show(shown, self.texts.prompt_ids(tree.draw.uid), episode.role_of(shown))
-        room = min(self.limits.answer_tokens, self.limits.episode_tokens)
-        return tree.add(Branch(episode)), self.part.submit(self.sampling, seat, room, **self.asked)
+        seat.show(shown, texts.prompt_ids(tree.draw.uid), episode.role_of(shown))
+        start = self.part.submit(self.scene.sampling, seat, self.scene.room, **self.asked)
+        return tree.add(Branch(episode)), start
 
     def _act(self, ended: Mapping[Key, Heard]) -> None:
         """Give actions to the environment, and keep what follows for the next round."""
@@ -136,15 +132,13 @@ class Grove:
             tree.acting.discard(place)
             branch = tree.branches[place]
             if not branch.episode.lost(events):
-                branch.entropy.append(turn_entropy(events, self.texts.num_tokens))
+                branch.entropy.append(turn_entropy(events, self.scene.texts.num_tokens))
                 playing[number, place] = branch
                 heard.append(Heard(request, [event._replace(top=()) for event in events]))
         games = [branch.episode for branch in playing.values()]
-        answers = act(games, heard, self.episodes, self.world)
+        answers = act(games, heard, self.scene)
         for (number, place), game, answer in zip(playing, games, answers, strict=True):
-            start = self.part.go_on(
-                game, answer, self.sampling, self.episodes, self.limits, **self.asked
-            )
+            start = self.part.go_on(game, answer, self.scene, **self.asked)
             if start is not None:
                 self.trees[number].ready[place] = start
 
@@ -166,6 +160,6 @@ class Grove:
         """A rollout that goes on from where another one is: its place and its next turn."""
         seed, origin = next(tree.seeds), tree.branches[parent].episode
         turn = len(origin.seat.turns) - 1
-        episode = origin.branched(origin.repeated(self.world, turn), seed, turn)
+        episode = origin.branched(origin.repeated(self.scene.world, turn), seed, turn)
         place = tree.add(Branch(episode, parent, episode.seat.used))
         return place, seeded(start, seed)

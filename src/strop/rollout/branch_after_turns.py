@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -11,7 +10,6 @@ import torch
 from strop.batch import Batch
 from strop.errors import UserError
 from strop.part import Draw, require
-from strop.rollout._episode import SeatLimits
 from strop.rollout._playing import PLAYED, PlayingAlone, written
 from strop.rollout._turn_trees import LOOKED_AT, Branch, Grove, TurnTree, turn_entropy
 from strop.rollout.commands import Strategy, Submit
@@ -79,9 +77,8 @@ class BranchAfterTurns(PlayingAlone):
         self, draws: tuple[Draw, ...], texts: Texts, sampling: Sampling, episodes: Episodes,
         log: Log, rng: torch.Generator,
     ) -> Strategy:  # fmt: skip
-        world = episodes.begin_episodes([draw.uid for draw in draws])
-        with closing(world):
-            shown = world.reset()
+        with self.opened([draw.uid for draw in draws], texts, sampling, episodes) as scene:
+            shown = scene.world.reset()
             total = sum(draw.num_rollouts for draw in draws)
             seeds = iter(torch.randint(SEEDS, (total, 1), generator=rng).flatten().tolist())
             own = torch.randint(SEEDS, (len(draws), 3), generator=rng).tolist()
@@ -97,16 +94,12 @@ class BranchAfterTurns(PlayingAlone):
                 "num_top": min(NUM_TOP, texts.num_tokens),
                 "want": sampling.wanted_statistics | {"top"},
             }
-            limits = SeatLimits.of(sampling, self.turns(world.max_turns))
-            grove = Grove(
-                self, self.branching[0] - 1, self.forks, trees, shown, texts, sampling, episodes,
-                world, limits, asked,
-            )  # fmt: skip
+            grove = Grove(self, self.branching[0] - 1, self.forks, trees, shown, scene, asked)
             if self.monitor:
                 yield from self._divide(grove, [mine[1:] for mine in own])
             yield from grove.grow()
         games = [branch.episode for tree in trees for branch in tree.branches]
-        batch = _with_parents(written(draws, games, world, log), trees)
+        batch = _with_parents(written(draws, games, scene.world, log), trees)
         told = {
             "rollout/begun": int((batch["parent_B"] < 0).sum()) / max(len(trees), 1),
             "rollout/tokens_shared": float(batch["fork_at_B"].clamp(min=0).sum()),
@@ -122,8 +115,8 @@ class BranchAfterTurns(PlayingAlone):
 
     def _divide(self, grove: Grove, seeds: Sequence[Sequence[int]]) -> Strategy:
         """Say how many rollouts of each tree begin at once, by a look at how unsure they are."""
-        sampling, texts = grove.sampling, grove.texts
-        room = min(LOOKED_AT, grove.limits.answer_tokens, grove.limits.episode_tokens)
+        texts, sampling = grove.scene.texts, grove.scene.sampling
+        room = min(LOOKED_AT, grove.scene.room)
         probes = yield from hear(
             [
                 Submit(

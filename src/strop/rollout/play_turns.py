@@ -1,6 +1,5 @@
 """Play every drawn episode several times, turn by turn, all episodes at once."""
 
-from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -74,10 +73,8 @@ class PlayTurns(PlayingFields):
         log: Log, rng: torch.Generator,
     ) -> Strategy:  # fmt: skip
         uids = [draw.uid for draw in draws for _ in range(draw.num_rollouts)]
-        world = episodes.begin_episodes(uids)
-        with closing(world):
-            shape = (len(uids), max(len(world.roles), 1))
+        with self.opened(uids, texts, sampling, episodes, self.extension) as scene:
+            shape = (len(uids), max(len(scene.world.roles), 1))
             seeds = torch.randint(2**62, shape, generator=rng).tolist()
-            limits = SeatLimits.of(sampling, self.turns(world.max_turns), self.extension)
-            games = yield from self.play_all(uids, seeds, texts, sampling, episodes, world, limits)
-        return written(draws, games, world, log), None
+            games = yield from self.play_all(uids, seeds, scene)
+        return written(draws, games, scene.world, log), None

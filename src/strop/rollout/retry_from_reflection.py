@@ -1,15 +1,14 @@
 """Play every episode, let the policy say where it went wrong, and play it again from there."""
 
 from collections.abc import Sequence
-from contextlib import closing
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 
 from strop.part import Draw, require, require_one_of
-from strop.rollout._episode import Episode, Seat, SeatLimits
-from strop.rollout._playing import PLAYED, PlayingAlone, written
+from strop.rollout._episode import Episode, Seat
+from strop.rollout._playing import PLAYED, PlayingAlone, Scene, written
 from strop.rollout._reflections import WORDS, Attempt, Report, read_report, rows_of
 from strop.rollout.commands import THROWN_AWAY, Fork, Strategy, Submit
 from strop.rollout.listen import Start, hear
@@ -58,18 +57,15 @@ class RetryFromReflection(PlayingAlone):
         log: Log, rng: torch.Generator,
     ) -> Strategy:  # fmt: skip
         uids = [draw.uid for draw in draws for _ in range(draw.num_rollouts)]
-        world = episodes.begin_episodes(uids)
-        with closing(world):
+        with self.opened(uids, texts, sampling, episodes) as scene:
             seeds = torch.randint(2**62, (len(uids), 1), generator=rng).tolist()
             more = torch.randint(2**62, (len(uids), 3), generator=rng).tolist()
-            limits = SeatLimits.of(sampling, self.turns(world.max_turns))
-            play = (texts, sampling, episodes, world, limits)
-            games = yield from self.play_all(uids, seeds, *play)
+            games = yield from self.play_all(uids, seeds, scene)
             tries = [Attempt(game, own) for game, own in zip(games, more, strict=True)]
-            yield from self._reflect(tries, *play)
-            yield from self._retry([each for each in tries if each.report], *play)
+            yield from self._reflect(tries, scene)
+            yield from self._retry([each for each in tries if each.report], scene)
             groups, rows = rows_of(draws, tries)
-            batch = written(groups, [row.episode for row in rows], world, log)
+            batch = written(groups, [row.episode for row in rows], scene.world, log)
         batch = batch.set(
             parent_B=torch.tensor([row.parent for row in rows], dtype=torch.int64),
             fork_at_B=torch.tensor([row.fork_at for row in rows], dtype=torch.int64),
@@ -77,11 +73,9 @@ class RetryFromReflection(PlayingAlone):
         )
         return batch, None, _told(tries)
 
-    def _reflect(
-        self, tries: Sequence[Attempt], texts: Texts, sampling: Sampling, episodes: Episodes,
-        world: Any, limits: SeatLimits,
-    ) -> Strategy:  # fmt: skip
+    def _reflect(self, tries: Sequence[Attempt], scene: Scene) -> Strategy:
         """Ask for a reflection on every episode, and read what they say."""
+        texts, sampling, episodes, _, limits = scene
         words = self.ask or WORDS[self.form][0]
         starts: dict[int, Start] = {}
         for number, each in enumerate(tries):
@@ -107,11 +101,9 @@ class RetryFromReflection(PlayingAlone):
                 said = texts.decode(ids, special=False)
                 each.report = read_report(said, self.form, len(each.base.seat.turns))
 
-    def _retry(
-        self, tries: Sequence[Attempt], texts: Texts, sampling: Sampling, episodes: Episodes,
-        world: Any, limits: SeatLimits,
-    ) -> Strategy:  # fmt: skip
+    def _retry(self, tries: Sequence[Attempt], scene: Scene) -> Strategy:
         """Play again from the turns that the reports name."""
+        texts, sampling, episodes, world, limits = scene
         games: dict[int, Episode] = {}
         starts: dict[int, Start] = {}
         for number, each in enumerate(tries):
@@ -132,7 +124,7 @@ class RetryFromReflection(PlayingAlone):
             if given and room > 0:
                 games[number] = each.begin_again(world, said, given)
                 starts[number] = self._behind(seat, at, given, room, each.seeds[1], sampling)
-        yield from self.play(games, starts, sampling, episodes, world, limits)
+        yield from self.play(games, starts, scene)
 
     def _guide(self, report: Report, shown: str) -> str:
         """What a retry is told where it begins."""

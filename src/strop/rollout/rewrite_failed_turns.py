@@ -1,16 +1,14 @@
 """Play episodes in which a repair takes the failed turn's place, as if it had been written so."""
 
 from collections.abc import Mapping
-from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
 
 from strop.part import Draw, require
-from strop.rollout._episode import SeatLimits
 from strop.rollout._mending import MOST_TURNS, Mending, spliced
-from strop.rollout._playing import PLAYED, PlayingAlone, act, written
+from strop.rollout._playing import PLAYED, PlayingAlone, Scene, act, written
 from strop.rollout.commands import Strategy
 from strop.rollout.listen import Heard, Start, converse, seeded
 from strop.services import Episodes, Log, Sampling, Texts
@@ -61,13 +59,11 @@ class RewriteFailedTurns(PlayingAlone):
         log: Log, rng: torch.Generator,
     ) -> Strategy:  # fmt: skip
         uids = [draw.uid for draw in draws for _ in range(draw.num_rollouts)]
-        world = episodes.begin_episodes(uids)
-        with closing(world):
+        with self.opened(uids, texts, sampling, episodes) as scene:
             seeds = torch.randint(2**62, (len(uids), 1), generator=rng).tolist()
             own = torch.randint(2**62, (len(uids),), generator=rng).tolist()
             coins = torch.rand(len(uids), generator=rng).tolist()
-            limits = SeatLimits.of(sampling, self.turns(world.max_turns))
-            games = self.begin(uids, seeds, texts, world)
+            games = self.begin(uids, seeds, scene)
             going = [
                 Mending(game, torch.Generator().manual_seed(seed), coin < self.share)
                 for game, seed, coin in zip(games, own, coins, strict=True)
@@ -75,23 +71,22 @@ class RewriteFailedTurns(PlayingAlone):
 
             def follow(ended: Mapping[int, Heard]) -> Mapping[int, Start]:
                 heard = {
-                    n: self._taken(going[n], said, texts, episodes, world, limits)
+                    n: self._taken(going[n], said, scene)
                     for n, said in ended.items()
                     if not going[n].episode.lost(said.events)
                 }
                 acting = {n: said for n, said in heard.items() if said is not None}
                 playing = [going[n].episode for n in acting]
-                answers = act(playing, list(acting.values()), episodes, world)
+                answers = act(playing, list(acting.values()), scene)
                 starts = {
-                    n: self._next(going[n], answer, sampling, episodes, limits)
+                    n: self._next(going[n], answer, scene)
                     for n, answer in zip(acting, answers, strict=True)
                 }
                 return {n: start for n, start in starts.items() if start is not None}
 
-            room = min(limits.answer_tokens, limits.episode_tokens)
-            starts = {n: self.submit(sampling, g.seat, room) for n, g in enumerate(games)}
+            starts = {n: self.submit(sampling, g.seat, scene.room) for n, g in enumerate(games)}
             yield from converse(starts, follow)
-            batch = written(draws, [each.episode for each in going], world, log)
+            batch = written(draws, [each.episode for each in going], scene.world, log)
         kept, whole = (sum(getattr(each, name) for each in going) for name in ("kept", "whole"))
         return (
             batch,
@@ -104,33 +99,26 @@ class RewriteFailedTurns(PlayingAlone):
             },
         )
 
-    def _taken(
-        self, each: Mending, heard: Heard, texts: Texts, episodes: Episodes, world: Any,
-        limits: SeatLimits,
-    ) -> Heard | None:  # fmt: skip
+    def _taken(self, each: Mending, heard: Heard, scene: Scene) -> Heard | None:
         """The action that is played: what was heard, or the repaired turn; None: neither."""
         if not each.is_trying:
             return heard
         each.is_trying = False
         ids = [id for event in heard.events for id in event.ids]
+        episodes, limits, decode = scene.episodes, scene.limits, scene.texts.decode
         if self.marker and not episodes.tool_calls(episodes.action_texts([ids]))[0]:
             each.mends = False
             return heard
         if len(each.episode.seat.turns) >= limits.turns:
             each.stop_at_failed()
             return None
-        failed = each.replace_failed(world)
-        events, each.was_whole = spliced(
-            failed, heard.events, self.marker, self.likeness, texts.decode
-        )
+        failed = each.replace_failed(scene.world)
+        events, each.was_whole = spliced(failed, heard.events, self.marker, self.likeness, decode)
         if sum(len(event.ids) for event in events) > limits.answer_tokens:
-            events, each.was_whole = spliced(failed, heard.events, "", self.likeness, texts.decode)
+            events, each.was_whole = spliced(failed, heard.events, "", self.likeness, decode)
         return Heard(-1, events)
 
-    def _next(
-        self, each: Mending, answer: Any, sampling: Sampling, episodes: Episodes,
-        limits: SeatLimits,
-    ) -> Start | None:  # fmt: skip
+    def _next(self, each: Mending, answer: Any, scene: Scene) -> Start | None:
         """The next action of an episode: its next turn, or a repair of this one."""
         turn = len(each.episode.seat.turns) - 1
         each.num_turns += 1
@@ -142,7 +130,7 @@ class RewriteFailedTurns(PlayingAlone):
             each.kept += tries > 0
             each.whole += tries > 0 and each.was_whole
         elif each.mends and tries < self.max_tries:
-            start = self.go_on(each.episode, answer, sampling, episodes, limits)
+            start = self.go_on(each.episode, answer, scene)
             if start is not None:
                 each.tries[turn], each.is_trying = tries + 1, True
                 start = seeded(start, each.seed())
@@ -152,5 +140,5 @@ class RewriteFailedTurns(PlayingAlone):
             if tries > 1:
                 hint = self.hint.replace("{tries}", str(tries))
                 answer = replace(answer, text=answer.text + hint)
-        start = self.go_on(each.episode, answer, sampling, episodes, limits)
+        start = self.go_on(each.episode, answer, scene)
         return None if start is None else seeded(start, each.episode.seat.seed)
