@@ -143,6 +143,30 @@ def as_rows(drawn: Batch, batch: Batch, step: int, stores: Stores) -> Batch:
     return Batch({name: rows[name] for name in batch.columns})
 
 
+def uids_of(store: Batch) -> Tensor:
+    """The prompt [B] of each stored rollout."""
+    return store["uid_P"][store["group_B"]]
+
+
+def newest_of_prompts(store: Batch, among_B: Tensor, most: int) -> Tensor:
+    """The newest `most` of these rollouts of each prompt [B] bool."""
+    row = among_B.nonzero().squeeze(1).flip(0)
+    key, num = segments.key_of(uids_of(store)[row])
+    newest_B = torch.zeros_like(among_B)
+    newest_B[row[segments.order_within(key, num) < most]] = True
+    return newest_B
+
+
+def told(num_stored: int, drawn: Batch | None, step: int) -> dict[str, float]:
+    """Metrics of what is stored after the step and of what was drawn, None: nothing."""
+    age_N = (step - drawn["made_at_B"]).double() if drawn is not None else torch.zeros(0)
+    return {
+        "replay/stored": float(num_stored),
+        "replay/drawn": float(len(age_N)),
+        "replay/age_mean": float(age_N.sum() / max(len(age_N), 1)),
+    }
+
+
 def in_groups(rows: Batch, batch: Batch, groups: list[int]) -> Batch:
     """The rollouts as members of these groups of `batch`, one of each."""
     index_N = torch.tensor(groups)

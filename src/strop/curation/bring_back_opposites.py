@@ -8,7 +8,18 @@ from torch import Tensor
 
 from strop import segments
 from strop.batch import Batch
-from strop.curation._store import as_rows, columns_of, fetched, in_groups, joined, opened, put_away
+from strop.curation._store import (
+    as_rows,
+    columns_of,
+    fetched,
+    in_groups,
+    joined,
+    newest_of_prompts,
+    opened,
+    put_away,
+    told,
+    uids_of,
+)
 from strop.errors import UserError
 from strop.part import Curated, Draw, Result, require
 from strop.services import Stores, Texts
@@ -76,15 +87,15 @@ class BringBackOpposites:
             if draws:
                 return Result(Curated(everything_B, "uniform_group", ask=draws), state)
         plain_P = batch["draw_P"] < RETRY
-        found = None if store is None else self._opposites(batch, store, plain_P, stores, rng)
-        add, age_B = found or (None, torch.zeros(1))
+        drawn, groups = self._opposites(batch, store, plain_P, rng)
         step = int(batch["step"])
         new = put_away(batch.keep(scored_B & plain_P[group_B]), step, stores)
         kept = self._newest(joined(stored, new))
+        add = None
+        if drawn is not None:
+            add = in_groups(as_rows(drawn, batch, step, stores), batch, groups)
         metrics = {
-            "replay/stored": float(kept.size("B")),
-            "replay/drawn": float(add.size("B") if add is not None else 0),
-            "replay/age_mean": float(age_B.mean()),
+            **told(kept.size("B"), drawn, step),
             "retry/groups": float((~plain_P).sum()),
             "retry/too_long": float(state["too_long"]),
         }
@@ -92,34 +103,31 @@ class BringBackOpposites:
         return Result(Curated(everything_B, "uniform_group", add=add), state, metrics)
 
     def _opposites(
-        self, batch: Batch, store: Batch, plain_P: Tensor, stores: Stores, rng: torch.Generator
-    ) -> tuple[Batch, Tensor] | None:
-        """Stored rollouts for the uniform groups, as members of these, and their ages [N]."""
+        self, batch: Batch, store: Batch | None, plain_P: Tensor, rng: torch.Generator
+    ) -> tuple[Batch | None, list[int]]:
+        """Stored rollouts for the uniform groups, and the group that each of them comes to."""
+        if store is None:
+            return None, []
         num, group_B, scored_B = batch.size("P"), batch["group_B"], batch["scored_B"]
         count_P = segments.count(group_B, num, scored_B)
         right_P = segments.count(group_B, num, scored_B & (batch["outcome_B"] >= self.success))
         uniform_P = plain_P & (count_P > 0) & ((right_P == 0) | (right_P == count_P))
-        uid_B, right_B = _uids(store), store["outcome_B"] >= self.success
-        rows, groups = [], []
+        uid_B, right_B = uids_of(store), store["outcome_B"] >= self.success
+        rows, groups = list[int](), list[int]()
         for group in uniform_P.nonzero().squeeze(1).tolist():
             wanted_B = (uid_B == batch["uid_P"][group]) & (right_B == (right_P[group] == 0))
             found = wanted_B.nonzero().squeeze(1)
             chosen = found[torch.randperm(len(found), generator=rng)[: self.num_added]].tolist()
             rows += chosen
             groups += [group] * len(chosen)
-        if not rows:
-            return None
-        drawn = store.take(torch.tensor(rows))
-        step = int(batch["step"])
-        age_B = (step - drawn["made_at_B"]).double()
-        return in_groups(as_rows(drawn, batch, step, stores), batch, groups), age_B
+        return (store.take(torch.tensor(rows)) if rows else None), groups
 
     def _retries(
         self, batch: Batch, store: Batch, texts: Texts, stores: Stores, rng: torch.Generator
     ) -> tuple[tuple[Draw, ...], int]:
         """One more draw of each prompt whose history is bad, and how many had no room for it."""
         size_P = segments.count(batch["group_B"], batch.size("P")).tolist()
-        uid_B, wrong_B = _uids(store), store["outcome_B"] < self.success
+        uid_B, wrong_B = uids_of(store), store["outcome_B"] < self.success
         draws, too_long = [], 0
         numbers = (batch["uid_P"].tolist(), batch["draw_P"].tolist(), size_P)
         for uid, draw, size in zip(*numbers, strict=True):
@@ -139,9 +147,5 @@ class BringBackOpposites:
         """The newest rollouts of every prompt that fit."""
         if not self.capacity:
             return store
-        key_B, num = segments.key_of(_uids(store).flip(0))
-        return store.keep(segments.order_within(key_B, num).flip(0) < self.capacity)
-
-
-def _uids(store: Batch) -> Tensor:
-    return store["uid_P"][store["group_B"]]
+        everyone_B = torch.ones(store.size("B"), dtype=torch.bool)
+        return store.keep(newest_of_prompts(store, everyone_B, self.capacity))

@@ -6,9 +6,17 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from strop import segments
 from strop.batch import Batch
-from strop.curation._store import as_rows, columns_of, in_groups, joined, put_away
+from strop.curation._store import (
+    as_rows,
+    columns_of,
+    in_groups,
+    joined,
+    newest_of_prompts,
+    put_away,
+    told,
+    uids_of,
+)
 from strop.part import Curated, Result, require
 from strop.services import Stores
 
@@ -78,25 +86,21 @@ class CompleteFromPool:
                 else:
                     rows.append(row)
                     groups.append(group)
-        add, age = None, 0.0
+        add = drawn = None
         if rows:
             drawn = pool.take(torch.tensor(rows))
-            age = float((step - drawn["made_at_B"]).double().mean())
             add = in_groups(as_rows(drawn, batch, step, stores), batch, groups)
         left = self._left(pool.set(used_B=used_B), step)
-        metrics = {
-            "replay/stored": float(left.size("B")),
-            "replay/drawn": float(len(rows)),
-            "replay/age_mean": age,
-        }
         kept = {"columns": columns_of(left, step, stores)}
-        return Result(Curated(keep_B, "not_ready", add=add), kept, metrics)
+        return Result(
+            Curated(keep_B, "not_ready", add=add), kept, told(left.size("B"), drawn, step)
+        )
 
     def _chosen(
         self, pool: Batch, used_B: Tensor, uid: int, asked: int, step: int, rng: torch.Generator
     ) -> list[int]:
         """Rows of the pool that a prompt is trained on; none: it waits."""
-        own_B, right_B = _uids(pool) == uid, pool["outcome_B"] >= self.success
+        own_B, right_B = uids_of(pool) == uid, pool["outcome_B"] >= self.success
         young_B = pool["made_at_B"] > step - self.versions
         rows = (own_B & young_B & ~used_B).nonzero().squeeze(1)
         right = int(right_B[rows].sum())
@@ -119,12 +123,4 @@ class CompleteFromPool:
         good_B = pool["outcome_B"] >= self.success
         if self.max_age:
             good_B &= pool["made_at_B"] > step - self.max_age
-        row = good_B.nonzero().squeeze(1).flip(0)
-        key, num = segments.key_of(_uids(pool)[row])
-        newest_B = torch.zeros_like(good_B)
-        newest_B[row[segments.order_within(key, num) < self.capacity]] = True
-        return pool.keep(waits_B | newest_B)
-
-
-def _uids(pool: Batch) -> Tensor:
-    return pool["uid_P"][pool["group_B"]]
+        return pool.keep(waits_B | newest_of_prompts(pool, good_B, self.capacity))

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from strop.batch import Batch
-from strop.curation._store import as_rows, columns_of, joined, put_away
+from strop.curation._store import as_rows, columns_of, joined, put_away, told
 from strop.part import Curated, Result, require
 from strop.services import Stores
 
@@ -65,11 +65,8 @@ class ReplayByAdvantage:
         store = store.take(torch.arange(first, store.size("B")))
         now = new.take(self._drawn(new, min(wanted, new.size("B")), 0.0, rng))
         again = store.take(self._refill(store, wanted - now.size("B"), rng))
-        age_B = (step - again["made_at_B"]).double()
         metrics = {
-            "replay/stored": float(store.size("B")),
-            "replay/drawn": float(again.size("B")),
-            "replay/age_mean": float(age_B.sum() / max(again.size("B"), 1)),
+            **told(store.size("B"), again, step),
             "replay/effective": new.size("B") / max(num_scored, 1),
         }
         rows = as_rows(now.join(again), batch, step, stores)

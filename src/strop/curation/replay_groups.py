@@ -8,7 +8,7 @@ from torch import Tensor
 
 from strop import segments
 from strop.batch import Batch
-from strop.curation._store import as_rows, columns_of, joined, opened, put_away
+from strop.curation._store import as_rows, columns_of, joined, opened, put_away, told
 from strop.part import Curated, Result, require
 from strop.services import Stores
 
@@ -55,12 +55,11 @@ class ReplayGroups:
         rng: torch.Generator,
     ) -> Result:  # fmt: skip
         step, fresh, filling = int(batch["step"]), batch.size("P"), state["steps"] < self.after
-        stored, add, age = state["columns"], None, 0.0
+        stored, add, drawn = state["columns"], None, None
         wanted = 0 if filling else round((1 - self.share) / self.share * fresh)
         if stored and wanted:
             drawn = self._drawn(opened(stored, batch), wanted, rng)
             if drawn.size("B"):
-                age = float((step - drawn["made_at_B"]).double().mean())
                 add = as_rows(drawn, batch, step, stores)
         columns = stored
         if self.share < 1:
@@ -70,9 +69,7 @@ class ReplayGroups:
             columns = columns_of(left, step, stores) if left is not None else stored
         replayed = add.size("P") if add is not None else 0
         metrics = {
-            "replay/stored": float(columns["group_B"].shape[0]) if columns else 0.0,
-            "replay/drawn": float(add.size("B") if add is not None else 0),
-            "replay/age_mean": age,
+            **told(len(columns["group_B"]) if columns else 0, drawn, step),
             "replay/share": replayed / max(fresh + replayed, 1),
         }
         curated = Curated(torch.ones_like(scored_B), "replayed", add=add)

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from strop import segments
 from strop.batch import Batch
-from strop.curation._store import as_rows, columns_of, joined, put_away
+from strop.curation._store import as_rows, columns_of, joined, put_away, told, uids_of
 from strop.part import Curated, Result, require
 from strop.services import Stores
 
@@ -68,13 +68,7 @@ class ReplayRollouts:
         left = store
         if not self.keep_drawn:
             left = store.keep(~torch.isin(store["index_B"], index_B))
-        age_B = (step - drawn["made_at_B"]).double()
-        metrics = {
-            "replay/stored": float(left.size("B")),
-            "replay/drawn": float(drawn.size("B")),
-            "replay/aged_out": float(aged_out),
-            "replay/age_mean": float(age_B.sum() / max(drawn.size("B"), 1)),
-        }
+        metrics = {**told(left.size("B"), drawn, step), "replay/aged_out": float(aged_out)}
         rows = as_rows(drawn, batch, step, stores)
         kept = {"columns": columns_of(left, step, stores)}
         return Result(Curated(nobody_B, "into_store", add=rows), kept, metrics)
@@ -91,7 +85,7 @@ class ReplayRollouts:
         """Rows of the rollouts drawn, oldest first."""
         order = torch.randperm(store.size("B"), generator=rng)
         if self.per_prompt:
-            uid_N = store["uid_P"][store["group_B"]][order]
+            uid_N = uids_of(store)[order]
             key_N, num = segments.key_of(uid_N)
             order = order[segments.order_within(key_N, num) < self.per_prompt]
         return (order[: self.num_drawn] if self.num_drawn else order).sort().values

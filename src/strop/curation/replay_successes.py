@@ -8,7 +8,7 @@ from torch import Tensor
 
 from strop import segments
 from strop.batch import Batch
-from strop.curation._store import as_rows, columns_of, joined, opened, put_away
+from strop.curation._store import as_rows, columns_of, joined, opened, put_away, told
 from strop.part import Curated, Result, require
 from strop.services import Stores
 
@@ -63,23 +63,17 @@ class ReplaySuccesses:
     ) -> Result:  # fmt: skip
         step, usual = int(batch["step"]), _median(state["means"])
         store = opened(state["columns"], batch) if state["columns"] else None
-        add, age = None, 0.0
+        add = drawn = None
         if store is not None and self._is_due(store, usual):
             drawn = self._drawn(store, usual, _median(state["stds"]), rng)
             store = None
             if drawn.size("B"):
-                age = float((step - drawn["made_at_B"]).double().mean())
                 add = as_rows(drawn, batch, step, stores)
         new = put_away(batch.keep(scored_B & (made_advantage_B > 0)), step, stores)
         if store is not None:
             young = store.keep(store["made_at_B"] >= step - self.max_age)
             new = joined(young.columns, new) if young.size("B") else new
-        metrics = {
-            "replay/stored": float(new.size("B")),
-            "replay/drawn": float(add.size("B") if add is not None else 0),
-            "replay/age_mean": age,
-            "replay/baseline": usual,
-        }
+        metrics = {**told(new.size("B"), drawn, step), "replay/baseline": usual}
         kept = {"columns": columns_of(new, step, stores), **self._remembered(batch, state)}
         return Result(Curated(torch.ones_like(scored_B), "replayed", add=add), kept, metrics)
 
