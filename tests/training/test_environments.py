@@ -103,6 +103,23 @@ def test_unknown_characters_show_before_a_run(lab, tmp_path):
         start(config.make(raw(model={"name": str(lab.model)})), tmp_path / "run")
 
 
+def test_an_episode_that_outgrows_the_cache_is_cut_off(file):
+    """A prompt of two tokens, three actions of two at most; what is shown between is not known."""
+    with pytest.raises(UserError, match=r"cache_tokens is 7, but .* come to 8 tokens: raise it"):
+        world_of(raw(f"{file}:Digits", engine={"cache_tokens": 7}))
+    longest, cut = {}, {}
+    for room in (8, 100):
+        algorithm, world = world_of(raw(f"{file}:Digits", engine={"cache_tokens": room}))
+        draws = tuple(Draw(uid, 4) for uid in world.pool[:8])
+        rng = torch.Generator().manual_seed(5)
+        strategy = strategy_of(algorithm.rollout.part, draws, world.services, rng)
+        batch = drive(strategy, world.engine, world.services)[0]
+        longest[room] = int(batch["rollout_T"].bincount().max())
+        cut[room] = batch["truncated_B"].float().mean()
+    assert longest[8] <= 8 < longest[100]
+    assert cut[8] > 0 == cut[100]
+
+
 @pytest.mark.parametrize("task", ["corridor", "hidden_number", "calculator"])
 def test_engine_and_trainer_agree_on_every_token(task):
     """Columns of the one forward pass over the grown sequence are those that the engine saw."""

@@ -122,6 +122,7 @@ class Engine(Protocol):
     capabilities: frozenset[str]  # out of CAPABILITIES
     version: int  # of the weights that sample now
     parked: list[Event]  # events that somebody stepped over for other callers; see `drive`
+    longest: int | None = None  # tokens of a sequence that it has room for; None: as the model has
 
     def submit(self, request: Request) -> int:
         """Queue a request and return its id; UserError when it cannot fit the context."""

@@ -75,6 +75,7 @@ class LocalEngine(Engine):
         self.capabilities = CAPABILITIES
         self.version = version
         self.parked: list[Event] = []
+        self.longest = max_cached_tokens
         self.model = CachedModel(model, num_slots, max_cached_tokens)
         self.decode = decode or (tokenizer.decode if tokenizer is not None else None)
         self.vocab_size = self.model.vocab_size

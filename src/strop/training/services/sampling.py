@@ -42,8 +42,10 @@ class RunSampling:
 
     @property
     def context_tokens(self) -> int:
-        """Most tokens of a sequence."""
-        return self.limits.context_tokens
+        """Most tokens of a sequence, of the model and of the engine."""
+        most = self.limits.context_tokens
+        longest = self.engine.longest if self.engine else None
+        return most if longest is None else min(most, longest)
 
     def request(self, ids: Sequence[int], max_tokens: int, seed: int, **changes: Any) -> Request:
         """A request to `sample` at the rollouts' temperature, with their ends; fields to change."""
