@@ -7,9 +7,12 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import torch
+from safetensors.torch import load_file
 
 from strop.rollout.drive import sample
 from strop.rollout.engines.base import Engine, Event, Request
@@ -17,6 +20,15 @@ from strop.rollout.engines.rules import MinP, TopK, TopP
 
 # What an answer to a body is in place of the engine's: a status and a text; None: the engine's.
 Instead = Callable[[dict[str, Any]], "tuple[int, str] | None"]
+
+
+def worker(served: "Served", method: str, folder: str = "", version: int = 0) -> dict[str, Any]:
+    """What a worker answers, as the one in vllm_side/ does."""
+    if method == "strop_load_weights":
+        if not (Path(folder) / "config.json").is_file():
+            return {"error": f"it sees no folder {folder}"}
+        served.engine.load_weights(load_file(f"{folder}/model.safetensors"), version)
+    return {"version": served.engine.version}
 
 
 @dataclass
@@ -32,6 +44,9 @@ class Served:
     knows_stops: bool = True
     returns_ids: bool = True
     instead: Instead = lambda body: None
+    worker: Callable[..., Any] | None = None  # of a server that takes weights, as vLLM does
+    going: threading.Event = field(default_factory=threading.Event)  # not paused
+    orders: list[str] = field(default_factory=list)  # but for completions
     bodies: list[dict[str, Any]] = field(default_factory=list)
     headers: list[Mapping[str, str]] = field(default_factory=list)
     at_once: list[int] = field(default_factory=list)  # calls under way when one came
@@ -56,14 +71,21 @@ def serve(engine: Engine, vocab_size: int, **settings: Any) -> Iterator[Served]:
             self._say(200, json.dumps({"object": "list", "data": data}))
 
         def do_POST(self) -> None:
-            assert self.path == "/v1/completions"
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            if self.path == "/v1/completions":
+                self._complete(body)
+            else:
+                self._say(*obey(served, self.path, body))
+
+        def _complete(self, body: dict[str, Any]) -> None:
             with served.lock:
                 served.bodies.append(body)
                 served.headers.append(dict(self.headers))
                 served.running += 1
                 served.at_once.append(served.running)
             said = served.instead(body)
+            if said is None:
+                served.going.wait(20)
             with served.lock:
                 said = said or (200, json.dumps(complete(served, body)))
                 served.running -= 1
@@ -81,6 +103,7 @@ def serve(engine: Engine, vocab_size: int, **settings: Any) -> Iterator[Served]:
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         place = f"http://127.0.0.1:{server.server_address[1]}"
         served = Served(place, engine, vocab_size, **settings)
+        served.going.set()
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
         try:
@@ -88,6 +111,23 @@ def serve(engine: Engine, vocab_size: int, **settings: Any) -> Iterator[Served]:
         finally:
             server.shutdown()
             thread.join()
+
+
+def obey(served: Served, path: str, body: dict[str, Any]) -> tuple[int, str]:
+    """What vLLM answers to calls that change something."""
+    if served.worker is None:
+        return 404, '{"detail": "Not Found"}'
+    served.orders.append(body.get("method", urlsplit(path).path))
+    if path == "/pause?mode=abort":
+        served.going.clear()
+    elif path == "/resume":
+        served.going.set()
+    else:
+        assert path == "/collective_rpc"
+        with served.lock:
+            found = served.worker(served, body["method"], **body["kwargs"])
+        return 200, json.dumps({"results": [found] * 2})
+    return 200, "{}"
 
 
 def complete(served: Served, body: dict[str, Any]) -> dict[str, Any]:

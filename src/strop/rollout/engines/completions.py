@@ -31,7 +31,14 @@ from strop.rollout.engines.base import (
     forked,
     resumed,
 )
-from strop.rollout.engines.completions_client import NO_LOGPROBS, Answer, Client, Failed, Told
+from strop.rollout.engines.completions_client import (
+    NO_LOGPROBS,
+    Answer,
+    Client,
+    Failed,
+    Gate,
+    Told,
+)
 from strop.rollout.engines.open import EngineSettings
 from strop.rollout.engines.rules import MinP, TopK, TopP
 from strop.rollout.engines.sampling import mix
@@ -80,17 +87,20 @@ class CompletionsSettings(EngineSettings):
 
     def open(self, model: Any, tokenizer: Any, *, num_slots: int, context_length: int) -> Engine:
         """The engine. Raises UserError where the server cannot be had or returns no token ids."""
+        client, longest = self.meet(self.url, tokenizer, context_length)
+        return CompletionsEngine(client, tokenizer, self.num_parallel, longest)
+
+    def meet(self, url: str, tokenizer: Any, context_length: int) -> tuple[Client, int]:
+        """The server at this place, and its longest sequence. Raises UserError."""
         key = os.environ.get(self.api_key_env, "") if self.api_key_env else ""
         if self.api_key_env and not key:
             raise UserError(
                 f"the environment variable {self.api_key_env} is not set: set it to the server's "
                 "key, or leave engine.api_key_env out"
             )
-        client = Client(self.url, key, self.timeout_seconds, self.logprobs)
+        client = Client(url, key, self.timeout_seconds, self.logprobs)
         limit = client.meet(self.model, len(tokenizer))
-        return CompletionsEngine(
-            client, tokenizer, self.num_parallel, min(context_length, limit or context_length)
-        )
+        return client, min(context_length, limit or context_length)
 
 
 @dataclass(eq=False)
@@ -133,6 +143,7 @@ class CompletionsEngine(Engine):
         self.client, self.decode = client, tokenizer.decode
         self.num_parallel, self.context_length = num_parallel, context_length
         self.rows: dict[int, Row] = {}
+        self.gate = Gate()
         self.num_failed = 0  # since the last answer
         self.events: list[Event] = []  # not yet returned by step
         self.next_id = 0
@@ -257,18 +268,28 @@ class CompletionsEngine(Engine):
         tokens, seed = row.tokens, np.array([row.request.seed & (2**64 - 1)], np.uint64)
         options = _options(row.request)
         options["seed"] = int(mix(mix(seed) + np.uint64(len(tokens)))[0] >> np.uint64(1))
-        for wait in (*WAITS, None):
-            row.call = Call()
-            if row.status != "running":
-                break
-            room = row.aim - len(tokens)
+        options["max_tokens"] = row.aim - len(tokens)
+        for wait in WAITS:
             try:
-                return self.client.ask(tokens, row.call, max_tokens=room, **options)
+                return self._pass(row, options)
             except Failed as failed:
-                if wait is None or not failed.again:
+                if not failed.again:
                     raise
                 row.call.over.wait(wait)
-        raise Failed("aborted")
+        return self._pass(row, options)
+
+    def _pass(self, row: Row, options: dict[str, Any]) -> Answer:
+        """Ask once, but for what is broken off by a change at the server. Raises Failed."""
+        while True:
+            with self.gate.passing():
+                row.call = Call()
+                if row.status != "running":
+                    raise Failed("aborted")
+                try:
+                    return self.client.ask(row.tokens, row.call, **options)
+                except Failed:
+                    if self.gate.is_open:
+                        raise
 
     def _take(self, row: Row, answer: Answer | Exception) -> None:
         """Report what a request was answered, and ask on where that is not all."""

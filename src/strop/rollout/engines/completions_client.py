@@ -8,10 +8,11 @@ from __future__ import annotations
 import http.client
 import json
 import math
+import threading
 import urllib.error
 import urllib.request
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any, Literal, NamedTuple
 
 from strop import _http
@@ -40,6 +41,48 @@ class Failed(Exception):
         self.again = again
 
 
+class Gate:
+    """Lets calls through; shut, while something changes at the server, none begins."""
+
+    def __init__(self) -> None:
+        self.is_open, self.broken = True, ""
+        self._inside, self._changed = 0, threading.Condition()
+
+    @contextmanager
+    def passing(self) -> Iterator[None]:
+        """Around a call: wait until it may begin. Raises Failed where none ever may again."""
+        with self._changed:
+            self._changed.wait_for(lambda: self.is_open or self.broken)
+            if self.broken:
+                raise Failed(self.broken)
+            self._inside += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._inside -= 1
+                self._changed.notify_all()
+
+    @contextmanager
+    def shut(self) -> Iterator[None]:
+        """Inside no call begins; after an exception none ever does."""
+        self.is_open = False
+        try:
+            yield
+            self.is_open = True
+        except BaseException as error:
+            self.broken = f"the engine has no weights to sample with: {error}"
+            raise
+        finally:
+            with self._changed:
+                self._changed.notify_all()
+
+    def empty(self, seconds: float) -> bool:
+        """Wait until no call is under way; False where one is after so long."""
+        with self._changed:
+            return self._changed.wait_for(lambda: not self._inside, seconds)
+
+
 class Answer(NamedTuple):
     """What a server says to one prompt."""
 
@@ -65,7 +108,7 @@ class Client:
         Raises UserError.
         """
         try:
-            limit = self._choose(self._call("/v1/models"), model)
+            limit = self._choose(self.call("/v1/models"), model)
             self.told = self._find_out(vocab_size)
         except Failed as failed:
             why = " (does it run, is engine.url right?)" if failed.again else ""
@@ -77,7 +120,7 @@ class Client:
     ) -> Answer:
         """Continue token ids; `call` may be broken off by others. Raises Failed."""
         body = {**PLAIN, "model": self.model, "prompt": list(prompt), **options}
-        found = self._call(
+        found = self.call(
             "/v1/completions", body | ({"logprobs": top} if self.logprobs else {}), call
         )
         try:
@@ -106,16 +149,17 @@ class Client:
             raise Failed(f"not every token has a log-probability; {NO_LOGPROBS}")
         return Answer(tuple(ids), logp, best)
 
-    def _call(
+    def call(
         self, path: str, body: Mapping[str, Any] | None = None, call: _http.Call | None = None
     ) -> Any:
-        """What the server answers: to a GET, with a body to a POST. Raises Failed."""
+        """What the server says, None: nothing: to a GET, with a body to a POST. Raises Failed."""
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(self.url + path, data, self.headers)
         try:
             try:
                 with _http.urlopen(request, self.timeout_seconds, call) as response:
-                    return json.load(response)
+                    said = response.read()
+                    return json.loads(said) if said else None
             except urllib.error.HTTPError as error:
                 with error:
                     why = _message(error.read())

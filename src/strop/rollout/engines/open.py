@@ -17,6 +17,7 @@ from strop.rollout.engines.base import Engine
 ENGINES: dict[str, Any] = {
     "local": "strop.rollout.engines.open_local:LocalSettings",
     "completions": "strop.rollout.engines.completions:CompletionsSettings",
+    "vllm": "strop.rollout.engines.vllm:VllmSettings",
 }
 
 
