@@ -24,8 +24,11 @@ GIVEN = ("policy_loss", "preference/accuracy")
 class Progress:
     """Shows reward, pass@k, entropy against its band, speed and time left."""
 
-    def __init__(self, quiet: bool = False) -> None:
-        self.console = Console(highlight=False)
+    def __init__(self, quiet: bool = False, heard: bool = True) -> None:
+        """quiet: print only the end. heard: False in a process that leaves printing to another."""
+        self.console = Console(
+            highlight=False, quiet=not heard, force_terminal=None if heard else False
+        )
         self.console.soft_wrap = not self.console.is_terminal  # a file keeps its lines whole
         self.quiet = quiet
         self.watch: Watch | None = None

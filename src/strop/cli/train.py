@@ -1,6 +1,7 @@
 """`strop train`: start a run, or go on with one."""
 
 import contextlib
+import os
 import re
 from pathlib import Path
 from typing import Annotated, Any
@@ -106,15 +107,17 @@ def train(
         raise UserError("--resume takes the run's own configuration: leave other options out")
     if step and resume is None:
         raise UserError("--step names a checkpoint of the run that --resume goes on with")
-    watcher = Progress(quiet)
+    watcher = Progress(quiet, heard=os.environ.get("RANK", "0") == "0")
     watcher.open()
+    from strop.training.ranks import join
     from strop.training.stopping import interrupting
 
-    with interrupting():
+    ranks = join()
+    with interrupting(), ranks.speaking(typer.Exit):
         if resume is not None:
-            _go_on(resume, arguments, step, watcher)
+            _go_on(resume, arguments, step, watcher, ranks)
         else:
-            _begin(settings_of(arguments, options, config), out, watcher)
+            _begin(settings_of(arguments, options, config), out, watcher, ranks)
 
 
 def settings_of(arguments: list[str], options: dict[str, Any], file: Path | None) -> Any:
@@ -180,23 +183,23 @@ def numbered(parent: Path, stem: str = "") -> Path:
             raise UserError(f"cannot make {folder}: {error.strerror}") from error
 
 
-def _begin(settings: Any, out: Path | None, watcher: Progress) -> None:
+def _begin(settings: Any, out: Path | None, watcher: Progress, ranks: Any) -> None:
     """A new run in `out`, or in a free folder; one that comes to nothing leaves no folder."""
-    folder = out or free_folder(settings.recipe)
+    folder = out or ranks.from_first(lambda: free_folder(settings.recipe))
     try:
-        _begin_in(folder, settings, watcher)
+        _begin_in(folder, settings, watcher, ranks)
     finally:
-        if out is None:
+        if out is None and ranks.first:
             with contextlib.suppress(OSError):  # not empty: the run, and runs before it
                 folder.rmdir()
                 folder.parent.rmdir()
 
 
-def _begin_in(folder: Path, settings: Any, watcher: Progress) -> None:
+def _begin_in(folder: Path, settings: Any, watcher: Progress, ranks: Any) -> None:
     """A new run; a mistake that shows before its first step takes its files away."""
     from strop.training import loop
 
-    run = loop.start(settings, folder)
+    run = loop.start(settings, folder, ranks)
     try:
         _run(run, watcher)
     except UserError:
@@ -205,7 +208,7 @@ def _begin_in(folder: Path, settings: Any, watcher: Progress) -> None:
         raise
 
 
-def _go_on(folder: Path, changes: list[str], step: int, watcher: Progress) -> None:
+def _go_on(folder: Path, changes: list[str], step: int, watcher: Progress, ranks: Any) -> None:
     """The rest of a run, perhaps with more steps than it was started with."""
     from strop.training import config, loop
 
@@ -221,13 +224,13 @@ def _go_on(folder: Path, changes: list[str], step: int, watcher: Progress) -> No
     settings = config.load(folder / "config.toml")
     if changes:
         settings = config.make(config.override(settings.model_dump(), changes))
-    run = loop.resume(settings, folder, step)
+    run = loop.resume(settings, folder, step, ranks)
     if run.finished:
         try:
-            _report(folder)  # perhaps a kill came before it
+            _report(run)  # perhaps a kill came before it
         finally:
             run.close()
-        print(
+        watcher.note(
             f"{folder} is complete: {run.done} steps. More of them: "
             f"strop train --resume {folder} training.steps={2 * run.done}"
         )
@@ -258,16 +261,19 @@ def _run(run: Any, watcher: Progress) -> None:
     if not run.finished:
         watcher.note(f"stopped after step {run.done}. {again}")
         if run.record.metrics_path.exists():
-            _report(folder)
+            _report(run)
         raise typer.Exit(130)
-    _report(folder)
+    _report(run)
     watcher.finish(run)
 
 
-def _report(folder: Path) -> None:
+def _report(run: Any) -> None:
     """The run's report. Raises RunStopped on a full disk."""
     from strop.report.page import write_report
 
+    folder = run.record.folder
+    if not run.ranks.first:
+        return
     try:
         write_report([folder], folder / "report.html")
     except RunStopped as error:

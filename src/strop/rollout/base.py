@@ -22,6 +22,8 @@ class SamplingFields:
 
     # Whether it plays episodes, so that the task must be an environment.
     needs_environment: ClassVar[bool] = False
+    # Whether it ends answers that are being drawn, so that what comes of them depends on when.
+    ends_others: ClassVar[bool] = False
 
     # Most new tokens; 0: the task's own limit. Default: ours (tasks know their answers' length).
     max_tokens: int = 0

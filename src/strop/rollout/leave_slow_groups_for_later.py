@@ -39,6 +39,7 @@ class LeaveSlowGroupsForLater(SamplingFields):
     """
 
     writes: ClassVar[tuple[str, ...]] = COLUMNS
+    ends_others: ClassVar[bool] = True
     # Steps after which a token is too old: its group is begun anew. 0: never. Default: ours (the
     # source sets no limit).
     max_age: int = 0

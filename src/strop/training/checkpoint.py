@@ -45,17 +45,18 @@ def save(
     held: Mapping[str, Any] = MappingProxyType({}),
     reference: Mapping[str, Any] = MappingProxyType({}),
     stored: Collection[int] = (),
+    write: bool = True,
 ) -> Path:
     """Write the checkpoint of `step` and return its place. Raises RunStopped on a full disk,
     before anything is written where too little is free.
 
     held: what the engine needs to go on beside the newest weights, if anything. reference: the
     weights of one that is no longer the run's start. stored: the files of stores that
-    the state refers to.
+    the state refers to. write: in a process that does not, only its part is given to the one that
+    does.
     """
     place = folder / f"step-{step:06d}"
     unfinished = folder / f".step-{step:06d}"
-    shutil.rmtree(unfinished, ignore_errors=True)
     contents: dict[str, Any] = {
         "trainer.pt": {"step": step, "optimiser": optimiser.state_dict(), "state": state},
         "critic.pt": critic.state_dict() if critic is not None else {},
@@ -63,6 +64,9 @@ def save(
         "reference.pt": dict(reference),
         "stores.pt": {"files": sorted(stored)} if stored else {},
     }
+    if not write:
+        return place
+    shutil.rmtree(unfinished, ignore_errors=True)
     what, needed = f"the checkpoint of step {step}", _needed(folder, loaded, contents)
     check_room(folder, what, needed)
     failures = (OSError, RuntimeError, SafetensorError)  # three names for a full disk

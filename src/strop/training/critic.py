@@ -21,7 +21,9 @@ from strop.algorithm import Term
 from strop.batch import Batch
 from strop.columns import sees_token, slow_value
 from strop.errors import UserError
+from strop.training import shards
 from strop.training.policy import AdjointsOf, Policy, clipped_step
+from strop.training.ranks import Ranks
 
 
 class ValueHeads(nn.Module):
@@ -84,9 +86,18 @@ class Critic:
         """The columns of their slow copies."""
         return tuple(map(slow_value, self.current)) if self.slow is not None else ()
 
-    def micro_batches(self, batch: Batch) -> list[Tensor]:
-        """Rollout indices of the forward passes over `batch`."""
-        return self.policy.micro_batches(batch)
+    def turns(self, batch: Batch) -> list[tuple[Tensor, bool]]:
+        """The forward passes of this process over `batch`: `Policy.turns`."""
+        return self.policy.turns(batch)
+
+    @property
+    def ranks(self) -> Ranks:
+        """The processes that share the forward passes."""
+        return self.policy.ranks
+
+    def token_rows(self, batch: Batch, index_B: Tensor) -> Tensor:
+        """`Policy.token_rows`."""
+        return self.policy.token_rows(batch, index_B)
 
     @torch.no_grad()
     def columns(self, batch: Batch, names: Sequence[str]) -> dict[str, Tensor]:
@@ -101,16 +112,16 @@ class Critic:
             batch.size("T"), dtype=self.heads.inner.dtype, device=self.policy.device
         )
         found = {name: empty.clone() for name in names}
-        for index_B in self.micro_batches(batch):
+        for index_B, counts in self.turns(batch):
             around = self.policy.around(batch.take(index_B))
-            values = self.heads(*around)
+            values = _values(self.heads, around)
             if self.slow is not None:
-                copied = self.slow(*around)
+                copied = _values(self.slow, around)
                 values |= {slow_value(name): value for name, value in copied.items()}
-            rows = self.policy.token_rows(batch, index_B)
-            for name in names:
+            rows = self.token_rows(batch, index_B)
+            for name in names if counts else ():
                 found[name][rows] = values[name]
-        return found
+        return self.ranks.total(found)
 
     def push(
         self, micro: Batch, names: Sequence[str], adjoints_of: AdjointsOf, whole: bool
@@ -121,7 +132,7 @@ class Critic:
         """
         with torch.no_grad():
             around = self.policy.around(micro)
-        values = self.heads(*around)
+        values = _values(self.heads, around)
         known = {name: values[name].detach() for name in names}
         adjoints = adjoints_of(slice(None), known)
         pushed = [values[name] for name in names]
@@ -150,12 +161,13 @@ class Critic:
     def state_dict(self) -> dict[str, Any]:
         """All that a checkpoint needs: the heads' names, weights, slow copies and optimiser."""
         slow = {} if self.slow is None else {"slow": self.slow.state_dict()}
-        return {
+        state = {
             "columns": list(self.current),
             "heads": self.heads.state_dict(),
             "optimiser": self.optimiser.state_dict(),
             **slow,
         }
+        return dict(shards.saved(state))
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take over a state. Raises UserError when it is of other heads."""
@@ -169,10 +181,15 @@ class Critic:
             )
         if (self.slow is None) != ("slow" not in state):
             raise UserError("the checkpoint is of a method with other slow copies: keep the method")
-        self.heads.load_state_dict(state["heads"])
+        shards.load(self.heads, state["heads"])
         if self.slow is not None:
-            self.slow.load_state_dict(state["slow"])
-        self.optimiser.load_state_dict(state["optimiser"])
+            shards.load(self.slow, state["slow"])
+        self.optimiser.load_state_dict(shards.parted_state(state["optimiser"], self.optimiser))
+
+
+def _values(heads: ValueHeads, around: tuple[Tensor, Tensor]) -> dict[str, Tensor]:
+    """Values of every head from the states before and after the tokens."""
+    return shards.compute(heads, lambda: heads.forward(*around))
 
 
 def make_critic(
@@ -194,8 +211,11 @@ def make_critic(
     width = weight.shape[1]
     dtype = torch.promote_types(weight.dtype, torch.float32)
     heads = ValueHeads(columns, width, hidden_size or width, dtype, seed).to(policy.device)
-    optimiser = torch.optim.AdamW(heads.parameters(), lr=0.0, betas=betas, weight_decay=0.0)
     slow = copy.deepcopy(heads).requires_grad_(False) if target_tau else None
+    if not policy.ranks.alone:
+        shards.shard(heads)
+        slow = shards.shard(slow) if slow is not None else None
+    optimiser = torch.optim.AdamW(heads.parameters(), lr=0.0, betas=betas, weight_decay=0.0)
     return Critic(policy, heads, optimiser, lr, max_grad_norm, slow, target_tau)
 
 

@@ -29,6 +29,7 @@ from strop.errors import RunStopped, UserError
 from strop.kernel import Tally, View
 from strop.part import Update
 from strop.training.critic import Critic, critic_metrics
+from strop.training.heard import Heard, silenced
 from strop.training.policy import Policy
 from strop.training.refresh import refresh
 from strop.training.step_models import StepModels
@@ -179,19 +180,21 @@ class Learner:
             model.zero_gradient()  # every advantage is 0: a step of the optimiser all the same
         names = kernel.current_columns(terms)
         scope = kernel.scope_of(terms)
-        micros = model.micro_batches(prepared)
-        if len(micros) == 1:  # in the batch's own order, so that draws do not depend on the split
-            micros = [prepared["index_B"]]
+        turns, alone = model.turns(prepared), model.ranks.alone
+        if len(turns) == 1 and alone:  # in the batch's own order: draws do not depend on the split
+            turns = [(prepared["index_B"], True)]
         measured = None
-        if scope == "update" and len(micros) > 1:
+        if scope == "update" and (len(turns) > 1 or not alone):
             measured = self._measure(model, terms, prepared, names, number, tally)
-        for index_B in micros:
+        heard = Heard(prepared)
+        for index_B, counts in turns:
             micro = (measured or prepared).take(index_B)
             compact = micro.narrow(micro["mask_T"])
             if measured is not None:
                 adjoints_of = _known(compact, names, terms)
             else:
-                adjoints_of = self._asked(terms, compact, number, tally)
+                adjoints_of = self._asked(terms, compact, number, tally if alone else Tally())
+            adjoints_of = adjoints_of if counts else silenced(adjoints_of)
             whole = measured is None and scope != "token"
             if isinstance(model, Critic):
                 columns = model.push(micro, names, adjoints_of, whole)
@@ -205,12 +208,27 @@ class Learner:
                     distributions=kernel.distributions(terms, View(compact)),
                     others=self._others(terms, micro),
                 )
-            _report(compact, columns, terms, tally)
-            if self.tokens is not None and isinstance(model, Policy):
-                self.tokens.pushed(compact, columns)
+            if alone:
+                self._reported(model, compact, columns, terms, tally)
+            else:
+                heard.put(columns, model.token_rows(prepared, index_B), counts)
+        if turns and not alone:
+            compact, columns = heard.all(model.ranks)
+            if measured is None:
+                self._asked(terms, compact, number, tally)(slice(None), columns)
+            self._reported(model, compact, columns, terms, tally)
         if self.tokens is not None and isinstance(model, Policy):
             self.tokens.updated(terms, prepared, self.rng_of, number)
         return True
+
+    def _reported(
+        self, model: Policy | Critic, compact: Batch, columns: dict[str, Tensor],
+        terms: list[Term], tally: Tally,
+    ) -> None:  # fmt: skip
+        """Tell what a pass has measured on the policy tokens `compact`."""
+        _report(compact, columns, terms, tally)
+        if self.tokens is not None and isinstance(model, Policy):
+            self.tokens.pushed(compact, columns)
 
     def _measure(
         self,
@@ -266,7 +284,7 @@ class Learner:
             raise RuntimeError(f"no policy for {', '.join(sorted(wanted))}")
         with torch.no_grad():
             hidden, _ = reference.hidden(micro)
-        return {"logq_ref_TV": (reference.head(self.models.temperature), hidden)}
+        return {"logq_ref_TV": (reference.whole_head(self.models.temperature), hidden)}
 
 
 def _terms_of(algorithm: Algorithm, update: Update) -> list[Term]:

@@ -18,7 +18,8 @@ from strop.training.fingerprint import check_same, fingerprint, owner_of
 from strop.training.metrics_file import read_metrics
 from strop.training.models import Loaded
 from strop.training.policy import check_finite
-from strop.training.record import Record
+from strop.training.ranks import Ranks
+from strop.training.record import Record, record_of
 from strop.training.services.stores import files_in
 from strop.training.setup import load_model, load_prompts, make_world
 from strop.training.stopping import asking_first
@@ -57,10 +58,20 @@ class Run:
         """Where the run's checkpoints lie."""
         return self.record.folder / "checkpoints"
 
+    def stopping(self) -> bool:
+        """Whether any process was asked to stop."""
+        self.stop_asked = self.ranks.some(self.stop_asked)
+        return self.stop_asked
+
     @property
     def finished(self) -> bool:
         """Whether all steps are done."""
         return self.done >= self.config.training.steps
+
+    @property
+    def ranks(self) -> Ranks:
+        """The processes of the run, the first of which writes and prints."""
+        return self.world.ranks
 
     def save(self) -> None:
         """Write a checkpoint, unless this step has one, and drop the oldest ones.
@@ -76,6 +87,7 @@ class Run:
                 check_finite(world.critic.heads.parameters(), "critic.lr")
         except RunStopped as error:
             raise RunStopped(f"step {self.done} is not saved: {error}") from error
+        world.whole()
         checkpoint.save(
             self.checkpoints,
             self.done,
@@ -86,10 +98,12 @@ class Run:
             world.engine.state_dict(),
             world.reference_weights() if _renewed(self.state) else {},
             files_in(self.state),
+            write=self.ranks.first,
         )
         self.saved = self.done
-        checkpoint.prune(self.checkpoints, self.config.training.keep_checkpoints)
-        self.sweep()
+        if self.ranks.first:
+            checkpoint.prune(self.checkpoints, self.config.training.keep_checkpoints)
+            self.sweep()
 
     def sweep(self) -> None:
         """Delete the files of stores that no checkpoint and no part refers to any more."""
@@ -107,15 +121,17 @@ class Run:
         self.record.lock.free()
 
 
-def start(config: RunConfig, folder: Path) -> Run:
+def start(config: RunConfig, folder: Path, ranks: Ranks | None = None) -> Run:
     """A new run in `folder`; everything is checked before anything is written. Raises UserError."""
-    record = Record(folder)
-    record.check_free()
-    run = _prepare(config.complete(), record)
+    ranks = ranks or Ranks()
+    record = record_of(folder, ranks)
+    ranks.from_first(record.check_free)
+    run = _prepare(config.complete(), record, ranks)
     try:
         made_with = environment.now(run.world.policy.device, step=0)
-        data = fingerprint(run.world.services.task)
-        run.record.create(run.config.to_toml(), data, made_with)
+        text, data = run.config.to_toml(), fingerprint(run.world.services.task)
+        ranks.from_first(lambda: run.record.create(text, data, made_with))
+        ranks.check_shared(folder / "config.toml")
         _open_stores(run, data)
     except BaseException:
         run.close()
@@ -123,17 +139,18 @@ def start(config: RunConfig, folder: Path) -> Run:
     return run
 
 
-def resume(config: RunConfig, folder: Path, step: int = 0) -> Run:
+def resume(config: RunConfig, folder: Path, step: int = 0, ranks: Ranks | None = None) -> Run:
     """The run in `folder` at its newest checkpoint, or that of `step`; what is later is cut off.
 
     `config` is the run's own, or the same with more steps and other intervals, which is then
     written down. Raises UserError for fewer steps than are done, for other data, and while another
     process runs it.
     """
-    record = Record(folder)
-    record.lock.take()
+    ranks = ranks or Ranks()
+    record = record_of(folder, ranks)
+    ranks.from_first(record.lock.take)
     try:
-        run = _prepare(config, record)
+        run = _prepare(config, record, ranks)
     except BaseException:
         record.lock.free()
         raise
@@ -152,24 +169,33 @@ def resume(config: RunConfig, folder: Path, step: int = 0) -> Run:
                 f"{folder} has done {run.done} steps, training.steps is {config.training.steps}: "
                 "give more"
             )
-        run.record.cut_after(run.done)  # first: it may refuse
-        checkpoint.forget_after(run.checkpoints, run.done)
-        checkpoint.prune(run.checkpoints, config.training.keep_checkpoints)
-        run.sweep()
-        run.record.write_config(config.to_toml())
-        if not run.finished:
-            starts.append(environment.now(run.world.policy.device, run.done))
-            environment.write_environment(folder, starts)
+        ranks.wait()  # until all have read what is cut off now
+        if ranks.first:
+            _write_again(run, starts)
     except BaseException:
         run.close()
         raise
     return run
 
 
+def _write_again(run: Run, starts: list[dict[str, Any]]) -> None:
+    """Cut off what is later than the run's step, and write down that it goes on."""
+    config = run.config
+    run.record.cut_after(run.done)  # first: it may refuse
+    checkpoint.forget_after(run.checkpoints, run.done)
+    checkpoint.prune(run.checkpoints, config.training.keep_checkpoints)
+    run.sweep()
+    run.record.write_config(config.to_toml())
+    if not run.finished:
+        starts.append(environment.now(run.world.policy.device, run.done))
+        environment.write_environment(run.record.folder, starts)
+
+
 def _load(run: Run, place: Path) -> None:
     """Weights, optimiser and state of a checkpoint."""
     saved = checkpoint.read(place)
     run.loaded.load_weights(place)
+    run.world.take_over()
     assert run.world.policy.optimiser is not None
     with checkpoint.naming_the_file(place, "trainer.pt"):
         run.world.policy.optimiser.load_state_dict(saved["optimiser"])
@@ -192,7 +218,7 @@ def _open_stores(run: Run, data: dict[str, dict[str, int]]) -> None:
     """
     services = run.world.services
     owner = owner_of(run.config, data["train"]["crc32"], services.texts.tokenizer)
-    services.stores.open(run.record.folder / "stores", owner)
+    services.stores.open(run.record.folder / "stores", owner, writes=run.ranks.first)
 
 
 def _renewed(state: Mapping[str, Any]) -> bool:
@@ -200,14 +226,14 @@ def _renewed(state: Mapping[str, Any]) -> bool:
     return bool(state.get("knobs", {}).get(REFERENCE, 0))
 
 
-def _prepare(config: RunConfig, record: Record) -> Run:
+def _prepare(config: RunConfig, record: Record, ranks: Ranks) -> Run:
     if config.threads:
         torch.set_num_threads(config.threads)
     algorithm = config.build()
     scored = any(not each.rollout.part.given for each in algorithm.algorithms)
     task = load_prompts(config.data, config.reward, config.seed, needs_reward=scored, heldout=False)
-    loaded = load_model(config)
-    world = make_world(config, algorithm, loaded, task)
+    loaded = load_model(config, ranks=ranks)
+    world = make_world(config, algorithm, loaded, task, ranks)
     return Run(config, algorithm, loaded, world, record)
 
 
@@ -224,11 +250,12 @@ def go(run: Run, watcher: Watcher, evaluator: Evaluator) -> None:
 
     with asking_first(ask):
         watcher.begin(run, read_metrics(run.record.folder) if run.done else [])
-        if run.done == 0 and run.config.evaluation.every and not run.record.has(0):
+        scored = run.ranks.from_first(lambda: run.record.has(0))
+        if run.done == 0 and run.config.evaluation.every and not scored:
             metrics = _evaluated(run, evaluator, {})
             run.record.metrics(0, metrics)
             watcher.step(run, metrics)
-        while run.done < settings.steps and not run.stop_asked:
+        while run.done < settings.steps and not run.stopping():
             tokens = _looking_on(run)
             stepped = _one_step(run, tokens)
             metrics = stepped.metrics
@@ -261,6 +288,7 @@ def _one_step(run: Run, tokens: Tokens | None) -> Stepped:
         stepped = train_step(run.world, run.algorithm, run.state, step, tokens)
     except RunStopped as error:
         raise RunStopped(f"step {step}: {error}") from error
+    run.ranks.agree(stepped.batch.columns, step)
     stepped.metrics.update(run.world.services.metrics())
     run.done, run.state = step, stepped.state
     run.world.services.stores.sweep(files_in(run.state))

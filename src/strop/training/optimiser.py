@@ -6,6 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from strop.training import shards
+
 HALF = (torch.bfloat16, torch.float16)
 
 
@@ -42,17 +44,18 @@ class MasterAdamW(torch.optim.AdamW):
         return loss
 
     def state_dict(self) -> dict[str, Any]:
-        """AdamW's state and the masters."""
-        return {**super().state_dict(), "masters": [master.detach() for _, master in self.pairs]}
+        """AdamW's state and the masters, whole."""
+        masters = [master.detach() for _, master in self.pairs]
+        return dict(shards.saved({**super().state_dict(), "masters": masters}))
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take over a state; weights become the rounded masters."""
         state = dict(state_dict)
         masters: list[Tensor] = state.pop("masters")
-        super().load_state_dict(state)
+        super().load_state_dict(shards.parted_state(state, self))
         with torch.no_grad():
             for (weight, master), saved in zip(self.pairs, masters, strict=True):
-                master.copy_(saved)
+                shards.put(saved, master)
                 weight.copy_(master)
 
 

@@ -1,8 +1,11 @@
 """The policy as a learner: columns without gradient, adjoints pushed back, optimiser steps."""
 
+from __future__ import annotations
+
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -12,10 +15,11 @@ from strop import segments
 from strop.batch import Batch
 from strop.errors import RunStopped
 from strop.loss import head
-from strop.training import sharing
+from strop.training import shards, sharing
 from strop.training.forest_attention import Layout, attending, states_of
 from strop.training.models import head_of, text_config, trunk_of
 from strop.training.pack import position_of, to_padded
+from strop.training.ranks import Ranks
 
 LARGEST_RATE = 1e30  # beyond it a step leaves the range of float32
 # (rows of the micro-batch's policy tokens, their columns) -> adjoints
@@ -29,7 +33,8 @@ class Policy:
     token_budget: tokens of one forward pass, padding included. share: when a prefix that several
     contexts begin with is computed once; the model must be able to (`sharing.why_not`). switch:
     what holds during a forward pass, such as adapters being off. Columns are of the logits divided
-    by a temperature, that of the rollouts.
+    by a temperature, that of the rollouts. ranks: the processes that share the forward passes; all
+    of them call each method, with the same batch. shell: the plain model where this one is sharded.
     """
 
     model: Any
@@ -38,6 +43,8 @@ class Policy:
     optimiser: torch.optim.Optimizer | None = None
     max_grad_norm: float = 1.0
     switch: Callable[[], AbstractContextManager[Any]] = nullcontext
+    ranks: Ranks = field(default_factory=Ranks)
+    shell: shards.Shell | None = None
 
     current: tuple[str, ...] = ("logp_T", "entropy_T", "mean_logp_T")
 
@@ -52,33 +59,65 @@ class Policy:
         return int(text_config(self.model).hidden_size)
 
     def micro_batches(self, batch: Batch) -> list[Tensor]:
-        """Rollout indices of the forward passes over `batch`."""
+        """Rollout indices of the forward passes over `batch`, at least one a process."""
         rows = None
         if self.share != "off":
             rows = sharing.worthwhile(batch, self.share, self.width)
+        budget = self.token_budget
+        if not self.ranks.alone:
+            total = batch.size("T") if rows is None else rows.num_nodes
+            budget = min(budget, max(1, math.ceil(total / self.ranks.count)))
         if rows is None:
-            return batch.split(self.token_budget)
-        return sharing.split(batch, rows, self.token_budget)
+            return batch.split(budget)
+        return sharing.split(batch, rows, budget)
+
+    def turns(self, batch: Batch) -> list[tuple[Tensor, bool]]:
+        """The forward passes of this process, as rollout indices and whether they count.
+
+        Processes go through a sharded model together: one whose own are done goes on with a rollout
+        of no account until the others are.
+        """
+        micros = self.micro_batches(batch)
+        if self.ranks.alone:
+            return [(index_B, True) for index_B in micros]
+        costs = [int(batch["size_B"][index_B].sum()) for index_B in micros]
+        spare = micros[costs.index(min(costs))][:1] if micros else None
+        dealt = self.ranks.deal(costs)
+        return [(spare, False) if n is None else (micros[n], True) for n in dealt]  # type: ignore[misc]
 
     @torch.no_grad()
     def columns(self, batch: Batch, names: Sequence[str], temperature: float) -> dict[str, Tensor]:
         """Current columns [T] of every policy token, 0 elsewhere, without gradient."""
         batch = batch.to(self.device)
-        own = self.head(temperature)
-        wide = torch.promote_types(own.weight.dtype, torch.float32)
+        wide = torch.promote_types(self.head(temperature).weight.dtype, torch.float32)
         empty = torch.zeros(batch.size("T"), dtype=wide, device=self.device)
         found = {name: empty.clone() for name in names}
-        for rows, hidden, ids in self.states(batch):
-            values = head.columns(own, hidden, ids, tuple(names))
-            for name, value in values.items():
-                found[name][rows] = value
-        return found
+        for index_B, counts in self.turns(batch):
+            micro = batch.take(index_B)
 
-    def states(self, batch: Batch) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """Rows, hidden states before them and ids of the policy tokens, a forward at a time."""
-        for index_B in self.micro_batches(batch):
-            hidden, ids = self.hidden(batch.take(index_B))
-            yield self.token_rows(batch, index_B), hidden, ids
+            def measured(micro: Batch = micro) -> dict[str, Tensor]:
+                hidden, ids = self._hidden(micro)
+                return head.columns(self.head(temperature), hidden, ids, tuple(names))
+
+            values = self.compute(measured)
+            if counts:
+                rows = self.token_rows(batch, index_B)
+                for name, value in values.items():
+                    found[name][rows] = value
+        return self.ranks.total(found)
+
+    def compute(self, make: Callable[[], Any]) -> Any:
+        """What `make` gives with the weights at hand."""
+        if self.shell is not None:
+            self.shell.release()
+        return shards.compute(self.model, make)
+
+    def whole(self) -> Policy:
+        """The policy with all weights in this process, which then shares nothing; not to train."""
+        if self.shell is None:
+            return self
+        self.shell.whole()
+        return replace(self, model=self.shell.plain, optimiser=None, ranks=Ranks(), shell=None)
 
     def push(
         self,
@@ -96,7 +135,8 @@ class Policy:
         columns are measured first over the same hidden states.
         """
         layout = self._layout(micro)
-        with attending(self.model, layout):  # backward too: checkpointed layers run again in it
+
+        def pass_forward() -> tuple[Tensor, dict[str, Tensor]]:
             states, before_T, _ = self._trunk(micro, layout)
             hidden, ids = states.index_select(0, before_T), micro["id_T"][micro["mask_T"]]
             own, chosen = self.head(temperature), adjoints_of
@@ -108,22 +148,32 @@ class Policy:
                 def chosen(rows: slice, _: dict[str, Tensor]) -> Mapping[str, Tensor]:
                     return {name: adjoint[rows] for name, adjoint in known.items()}
 
-            loss, values = head.push_loss(
+            return head.push_loss(
                 own, hidden, ids, chosen, tuple(names),
                 distributions=distributions or {}, others=others or {},
             )  # fmt: skip
+
+        with attending(self.model, layout):  # backward too: checkpointed layers run again in it
+            loss, values = self.compute(pass_forward)
             loss.backward()
-        return values
+        return values  # type: ignore[no-any-return]
 
     def hidden(self, micro: Batch) -> tuple[Tensor, Tensor]:
         """Hidden states before, and ids of, the policy tokens of `micro`, in token order."""
+        return self.compute(lambda: self._hidden(micro))  # type: ignore[no-any-return]
+
+    def _hidden(self, micro: Batch) -> tuple[Tensor, Tensor]:
         states, before_T, _ = self._trunk(micro, self._layout(micro))
         return states.index_select(0, before_T), micro["id_T"][micro["mask_T"]]
 
     def around(self, micro: Batch) -> tuple[Tensor, Tensor]:
         """Hidden states before and after the policy tokens of `micro`, in token order."""
-        states, before_T, after_T = self._trunk(micro, self._layout(micro))
-        return states.index_select(0, before_T), states.index_select(0, after_T)
+
+        def both() -> tuple[Tensor, Tensor]:
+            states, before_T, after_T = self._trunk(micro, self._layout(micro))
+            return states.index_select(0, before_T), states.index_select(0, after_T)
+
+        return self.compute(both)  # type: ignore[no-any-return]
 
     def _layout(self, micro: Batch) -> Layout | None:
         """The prefixes of `micro`, each once, where they are worth it or need it to fit."""
@@ -154,6 +204,11 @@ class Policy:
         """The model's head at a temperature."""
         return head_of(self.model, temperature)
 
+    def whole_head(self, temperature: float) -> head.Head:
+        """The same with all its numbers in this process, beside another model's pass."""
+        own = self.head(temperature)
+        return replace(own, weight=shards.whole(own.weight), bias=shards.whole(own.bias))
+
     def token_rows(self, batch: Batch, index_B: Tensor) -> Tensor:
         """Token rows of `batch` that belong to the policy tokens of the rollouts `index_B`."""
         rows = segments.rows_of(batch["rollout_T"], index_B, batch.size("B"))
@@ -170,6 +225,8 @@ class Policy:
         Raises RunStopped when a gradient is not finite; the weights are then as before.
         """
         assert self.optimiser is not None
+        if self.shell is not None:
+            self.shell.release()
         norm = clipped_step(self.optimiser, lr, self.max_grad_norm, "training.lr")
         return {"grad_norm": norm, "learning_rate": lr}
 
@@ -191,7 +248,7 @@ def clipped_step(
     if not abs(lr) < LARGEST_RATE:
         raise RunStopped(f"the learning rate is {lr}; mend {setting}, or the part that moves it")
     parameters = [p for group in optimiser.param_groups for p in group["params"]]
-    norm = nn.utils.clip_grad_norm_(parameters, max_grad_norm)
+    norm = shards.whole(nn.utils.clip_grad_norm_(parameters, max_grad_norm))
     if not torch.isfinite(norm):
         optimiser.zero_grad(set_to_none=True)
         raise RunStopped(
@@ -208,6 +265,5 @@ def clipped_step(
 
 def check_finite(weights: Iterable[Tensor], setting: str) -> None:
     """Raise RunStopped when a weight is NaN or infinite. setting: what to lower."""
-    finite = [weight.detach().isfinite().all() for weight in weights]
-    if finite and not bool(torch.stack(finite).all()):
+    if not shards.all_finite(list(weights)):
         raise RunStopped(f"a weight is not finite; lower {setting}")

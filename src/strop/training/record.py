@@ -23,6 +23,7 @@ from strop.training.files import append_line, write_whole, writing
 from strop.training.fingerprint import NAME as FINGERPRINT
 from strop.training.lock import Lock
 from strop.training.metrics_file import lines_until, read_metrics
+from strop.training.ranks import Ranks
 from strop.training.services.run import RunServices
 from strop.training.tokens import Tokens
 from strop.training.tokens_table import token_table
@@ -119,6 +120,44 @@ class Record:
         """Some of the step's rollouts as Parquet, token by token."""
         table = token_table(tokens, batch, services.texts)
         _write_table(self.tokens, step, table, f"the tokens of step {step}")
+
+
+class Onlooker(Record):
+    """The record of a process that leaves writing to the first one."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.lock = Untaken(folder)
+
+    def create(self, config: str, data: dict[str, Any], environment: dict[str, Any]) -> None:
+        """Nothing: the first process does."""
+
+    def discard(self) -> None:
+        """Nothing: the first process does."""
+
+    def metrics(self, step: int, values: dict[str, float]) -> None:
+        """Nothing: the first process does."""
+
+    def write_rollouts(self, step: int, batch: Batch, services: RunServices) -> None:
+        """Nothing: the first process does."""
+
+    def write_tokens(self, step: int, tokens: Tokens, batch: Batch, services: RunServices) -> None:
+        """Nothing: the first process does."""
+
+
+class Untaken(Lock):
+    """The lock of a folder that another process of the run holds."""
+
+    def take(self) -> None:
+        """Nothing: the first process has it."""
+
+    def free(self) -> None:
+        """Nothing: the first process has it."""
+
+
+def record_of(folder: Path, ranks: Ranks) -> Record:
+    """The record of this process of a run."""
+    return Record(folder) if ranks.first else Onlooker(folder)
 
 
 def _write_table(folder: Path, step: int, table: pa.Table, what: str) -> None:

@@ -25,6 +25,7 @@ def gradient_norms(policy: Policy, batch: Batch, temperature: float) -> Tensor:
     the model can be mapped over, else one by one; the numbers are the same. No gradient is left
     behind. Rollouts without policy tokens have norm 0.
     """
+    policy = policy.whole()
     batch = batch.to(policy.device)
     norm_B = torch.zeros(batch.size("B"), dtype=torch.float64, device=policy.device)
     wanted = batch["length_B"].nonzero().squeeze(1)

@@ -11,6 +11,7 @@ from strop.columns import slow_value
 from strop.errors import UserError
 from strop.phases import Method
 from strop.rollout.engines.base import Engine
+from strop.rollout.engines.dealt import DealtEngine
 from strop.rollout.engines.needs import check as check_engine
 from strop.rollout.engines.needs import check_trainable, check_whole
 from strop.rollout.engines.open import EngineSettings
@@ -19,7 +20,7 @@ from strop.tasks.grader import Grader
 from strop.tasks.prompt_rows import uids_of
 from strop.tasks.reward_source import reward_name
 from strop.tasks.task import RewardSpec, Task, load_task
-from strop.training import adapters, models, rows, seeds, sharing
+from strop.training import adapters, models, rows, seeds, shards, sharing
 from strop.training.adapters import Lora
 from strop.training.config import RunConfig
 from strop.training.critic import Critic, make_critic
@@ -27,10 +28,12 @@ from strop.training.limits import Limits, resolve
 from strop.training.models import Loaded
 from strop.training.optimiser import MasterAdamW
 from strop.training.policy import Policy
+from strop.training.ranks import Ranks
 from strop.training.refresh import freeze
 from strop.training.services.grading import NoGrader
 from strop.training.services.run import RunServices, serve
 from strop.training.settings import DataSettings, RewardSettings
+from strop.training.shared_grader import shared_grader
 from strop.training.world import World
 
 
@@ -46,11 +49,14 @@ def device_of(name: str) -> str:
     return name
 
 
-def load_model(config: RunConfig, source: str = "", weights: bool = True) -> Loaded:
+def load_model(
+    config: RunConfig, source: str = "", weights: bool = True, ranks: Ranks | None = None
+) -> Loaded:
     """The run's model and tokenizer; its head is checked. Raises UserError.
 
     source: a checkpoint of the run, or any model or adapter, to load in place of the start.
-    weights: without them the model only tells its sizes and tokens.
+    weights: without them the model only tells its sizes and tokens. ranks: the processes of a run,
+    each with a device of its own.
     """
     settings = config.model
     name, lora, adapter = source or settings.name, None, ""
@@ -65,7 +71,7 @@ def load_model(config: RunConfig, source: str = "", weights: bool = True) -> Loa
     loaded = models.load(
         name,
         dtype=settings.dtype,
-        device=device_of(settings.device),
+        device=(ranks or Ranks()).device(device_of(settings.device)),
         gradient_checkpointing=settings.gradient_checkpointing,
         attention=settings.attention,
         chat_template=settings.chat_template,
@@ -137,8 +143,9 @@ def _specs(reward: RewardSettings) -> tuple[RewardSpec, ...]:
 
 
 def make_services(
-    config: RunConfig, loaded: Loaded, task: Task, rollout: Any, longest_given: int | None = None
-) -> RunServices:
+    config: RunConfig, loaded: Loaded, task: Task, rollout: Any, longest_given: int | None = None,
+    ranks: Ranks | None = None,
+) -> RunServices:  # fmt: skip
     """Prompts, tokenizer and grader of a run with this rollout part.
 
     longest_given: as in `limits.resolve`. Raises UserError for a reward function that cannot be
@@ -149,7 +156,8 @@ def make_services(
     limits = resolve(rollout, task, loaded.context, config.data.max_prompt_tokens, longest_given)
     grader: Grader | NoGrader = NoGrader()
     if task.rewards:
-        grader = Grader(
+        grader = shared_grader(
+            ranks or Ranks(),
             task.rewards,
             timeout_seconds=config.reward.timeout_seconds,
             num_workers=config.reward.num_workers,
@@ -184,8 +192,11 @@ def open_engine(config: RunConfig, settings: EngineSettings, loaded: Loaded) -> 
     return engine
 
 
-def make_world(config: RunConfig, method: Method, loaded: Loaded, task: Task) -> World:
+def make_world(
+    config: RunConfig, method: Method, loaded: Loaded, task: Task, ranks: Ranks | None = None
+) -> World:
     """Policy, reference, engine and services of a run. Raises UserError."""
+    ranks = ranks or Ranks()
     rollouts = [algorithm.rollout.part for algorithm in method.algorithms]
     longest = [
         rows.longest_given(
@@ -193,7 +204,7 @@ def make_world(config: RunConfig, method: Method, loaded: Loaded, task: Task) ->
         )
         for rollout in rollouts
     ]
-    services = make_services(config, loaded, task, rollouts[0], longest[0])
+    services = make_services(config, loaded, task, rollouts[0], longest[0], ranks)
     try:
         most, asked = loaded.context, config.data.max_prompt_tokens
         later = zip(rollouts[1:], longest[1:], strict=True)
@@ -206,7 +217,7 @@ def make_world(config: RunConfig, method: Method, loaded: Loaded, task: Task) ->
             rows.settle(config, services, rollout)
             rows.check_longest(config, services, rollout)
         rows.tell(config, services)
-        return _world(config, method, loaded, services, limits)
+        return _world(config, method, loaded, services, limits, ranks)
     except BaseException:
         services.close()
         raise
@@ -218,25 +229,28 @@ def _world(
     loaded: Loaded,
     services: RunServices,
     limits: tuple[Limits, ...],
+    ranks: Ranks,
 ) -> World:
     training, task = config.training, services.task
+    if loaded.model.dtype == torch.float16:
+        raise UserError("float16 gradients vanish below 6e-8: train with model.dtype=bfloat16")
     policy = Policy(
         loaded.model,
         token_budget=training.tokens_on(loaded.model.device.type),
         share=_share(training.share_prefixes, loaded.model, services),
         max_grad_norm=training.max_grad_norm,
+        ranks=ranks,
     )
-    if loaded.model.dtype == torch.float16:
-        raise UserError("float16 gradients vanish below 6e-8: train with model.dtype=bfloat16")
+    engine = open_engine(config, config.engine, loaded)
+    check_trainable(engine, config.engine.kind)
+    check_engine(method.uses(), engine, config.engine.kind)
+    reference = _reference(method, policy, loaded)
+    if not ranks.alone:
+        engine = _share_out(policy, reference, engine, loaded)
     policy.optimiser = MasterAdamW(
         list(policy.parameters()), lr=0.0, betas=training.betas, weight_decay=training.weight_decay
     )
-    engine = open_engine(config, config.engine, loaded)
-    kind = config.engine.kind
-    check_trainable(engine, kind)
-    check_engine(method.uses(), engine, kind)
     services.attach(engine)
-    reference = _reference(method, policy, loaded)
     critic = _critic(config, method, policy)
     world = World(
         policy,
@@ -307,6 +321,19 @@ def _reference(method: Method, policy: Policy, loaded: Loaded) -> Policy | None:
         return None
     if loaded.adapter is not None and not renews:
         model, switch = loaded.model, loaded.without_adapter
-        return Policy(model, policy.token_budget, policy.share, switch=switch)
+        return Policy(
+            model, policy.token_budget, policy.share, switch=switch, ranks=policy.ranks
+        )
     frozen: Any = freeze(copy.deepcopy(policy.model))
-    return Policy(frozen, policy.token_budget, policy.share)
+    if not policy.ranks.alone:
+        shards.shard(frozen)
+    return Policy(frozen, policy.token_budget, policy.share, ranks=policy.ranks)
+
+
+def _share_out(policy: Policy, reference: Policy | None, engine: Engine, loaded: Loaded) -> Engine:
+    """Put the policy's weights in shards and deal out the requests of the engine."""
+    model, adapter, shell = shards.trained_copy(loaded)
+    if reference is not None and reference.model is policy.model:
+        reference.model, reference.switch = model, adapter.disable_adapter
+    policy.model, policy.shell = model, shell
+    return DealtEngine(engine, policy.ranks, shell)

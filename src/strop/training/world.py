@@ -9,9 +9,12 @@ import torch
 
 from strop.algorithm import Algorithm
 from strop.errors import UserError
+from strop.rollout.engines.dealt import DealtEngine
+from strop.training import shards
 from strop.training.critic import Critic
 from strop.training.limits import Limits
 from strop.training.policy import Policy
+from strop.training.ranks import Ranks
 from strop.training.services.run import RunServices
 from strop.training.step_models import StepModels
 
@@ -35,6 +38,21 @@ class World:
     def known(self) -> frozenset[int]:
         """The prompts of the pool, to look one up."""
         return frozenset(self.pool)
+
+    @property
+    def ranks(self) -> Ranks:
+        """The processes of the run."""
+        return self.policy.ranks
+
+    def whole(self) -> None:
+        """Put the newest weights into the model that was loaded, where shards are trained."""
+        if self.policy.shell is not None:
+            self.policy.shell.whole()
+
+    def take_over(self) -> None:
+        """Train the weights that the model that was loaded holds, where shards are trained."""
+        if self.policy.shell is not None:
+            self.policy.shell.take_over()
 
     def lr_at(self, step: int) -> float:
         """The learning rate of a step, where no control has set it."""
@@ -60,7 +78,7 @@ class World:
         """Those of the reference's weights that are trained in the policy, for a checkpoint."""
         assert self.reference is not None
         weights = self.reference.model.state_dict()
-        return {name: weights[name] for name in self.trained()}
+        return dict(shards.saved({name: weights[name] for name in self.trained()}))
 
     def load_reference(self, weights: Mapping[str, Any]) -> None:
         """Go on with a renewed reference. Raises UserError for weights of another model."""
@@ -79,6 +97,8 @@ class World:
         """
         if self.limits:
             self.services.limit_to(self.limits[phase - 1])
+        if isinstance(self.engine, DealtEngine):
+            self.engine.dealing = not algorithm.rollout.part.ends_others
         temperature = algorithm.rollout.part.temperature
         models = StepModels(self.policy, temperature, self.reference, self.critic)
         self.services.score_with(models)
@@ -90,4 +110,4 @@ def _copy(weights: Mapping[str, Any], model: Any, names: Iterable[str]) -> None:
     """Write the weights of these names into a model."""
     own = model.state_dict()
     for name in names:
-        own[name].copy_(weights[name])
+        shards.put(weights[name], own[name])

@@ -65,5 +65,5 @@ class RunScoring:
 
     def embeddings(self) -> Tensor:
         """The current policy's input embeddings [V, width]."""
-        table_VD: Tensor = self.now.policy.model.get_input_embeddings().weight
+        table_VD: Tensor = self.now.policy.whole().model.get_input_embeddings().weight
         return table_VD.detach()

@@ -44,12 +44,16 @@ class RunStores:
     def __init__(self) -> None:
         self.folder: Path | None = None
         self.owner: dict[str, int] = {}
+        self.writes = True
         self.kept: set[int] = set()  # by the state of a checkpoint
         self._near: OrderedDict[int, dict[str, Tensor]] = OrderedDict()
 
-    def open(self, folder: Path, owner: Mapping[str, int]) -> None:
-        """Keep files in this folder from now on. Raises UserError where another run's lie there."""
-        self.folder, self.owner = folder, dict(owner)
+    def open(self, folder: Path, owner: Mapping[str, int], writes: bool = True) -> None:
+        """Keep files in this folder from now on. Raises UserError where another run's lie there.
+
+        writes: False where another process of the run writes and deletes the same files.
+        """
+        self.folder, self.owner, self.writes = folder, dict(owner), writes
         path = folder / ABOUT
         if not folder.exists():
             return
@@ -71,7 +75,7 @@ class RunStores:
         table = {name: columns[name].cpu().contiguous() for name in sorted(columns)}
         number = (step << 32) | _sum(table)
         self._keep_near(number, table)
-        if self.folder is not None:
+        if self.folder is not None and self.writes:
             self._write(self._path(number), table)
         return number
 
@@ -120,7 +124,7 @@ class RunStores:
         """Delete files that neither the state of now (`live`) nor a checkpoint's refers to."""
         for number in self._near.keys() - live:
             del self._near[number]
-        if self.folder is None:
+        if self.folder is None or not self.writes:
             return
         names = {self._path(number).name for number in live | self.kept}
         for path in (*self.folder.glob("*.pt"), *self.folder.glob(".*.unfinished")):

@@ -1,0 +1,45 @@
+"""One grader for several processes: the first has its worker processes, the others hear of it."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from strop.tasks.grader import Grader, Grades
+from strop.tasks.task import RewardSpec
+from strop.training.ranks import Ranks
+
+
+class SharedGrader(Grader):
+    """A grader of which all processes ask the same; what it gives or raises reaches all."""
+
+    def __init__(self, ranks: Ranks, specs: Sequence[RewardSpec], **options: Any) -> None:
+        self.ranks = ranks
+        self.inner: Grader | None = None
+
+        def start() -> tuple[RewardSpec, ...]:
+            self.inner = Grader(specs, **options)
+            return self.inner.specs
+
+        self.specs = ranks.from_first(start)
+
+    @property
+    def _grader(self) -> Grader:
+        assert self.inner is not None, "the first process has the grader"
+        return self.inner
+
+    def check(self, columns: Iterable[str]) -> None:
+        """Raise UserError when a reward needs a parameter that is none of these columns."""
+        self.ranks.from_first(lambda: self._grader.check(columns))
+
+    def grade(self, *rollouts: Any, **more: Any) -> Grades:
+        """Score rollouts under every reward, in the first process."""
+        return self.ranks.from_first(lambda: self._grader.grade(*rollouts, **more))
+
+    def close(self) -> None:
+        """End the processes."""
+        if self.inner is not None:
+            self.inner.close()
+
+
+def shared_grader(ranks: Ranks, specs: Sequence[RewardSpec], **options: Any) -> Grader:
+    """The grader of a run, alone or among several processes. Raises UserError as `Grader` does."""
+    return Grader(specs, **options) if ranks.alone else SharedGrader(ranks, specs, **options)
