@@ -66,9 +66,7 @@ def parted(value: Any, like: Tensor) -> Any:
 
     like_any: Any = like
     value = value.to(like.device)
-    return distribute_tensor(
-        value, like_any.device_mesh, like_any.placements, src_data_rank=None
-    )
+    return distribute_tensor(value, like_any.device_mesh, like_any.placements, src_data_rank=None)
 
 
 @torch.no_grad()
