@@ -1,6 +1,7 @@
 """Classes of difficulty by tracked success, with the loss of each: shared by recipes."""
 
 import dataclasses
+from typing import Any
 
 from strop.algorithm import Algorithm, Term
 from strop.errors import UserError
@@ -9,25 +10,42 @@ from strop.loss.ratio.ratio_per_token import RatioPerToken
 from strop.part import Use
 from strop.plan.split_into_minibatches import SplitIntoMinibatches
 from strop.recipes._base import average
+from strop.recipes._inherit import inherits
+from strop.recipes.grpo import grpo
 from strop.sampling.sort_by_success import SortBySuccess
 from strop.sampling.track_success import TrackSuccess
 
 EDGES = (0.4, 0.75)
 
 
+@inherits(grpo, clip_high=0.28, beta=0.001, aggregation="token-mean", num_rollouts=4)
 def classed(
-    algorithm: Algorithm, edges: tuple[float, ...], history: int, margin: float, variant: str,
-    set_apart: bool, minibatches: int, clips: tuple[float, float],
-) -> Algorithm:  # fmt: skip
-    """The algorithm with classes of difficulty, whose losses are measured over several updates."""
+    *,
+    # Success at which one class ends and the next begins.
+    edges: tuple[float, ...] = EDGES,
+    # Steps with a prompt that its success is taken over; whether any of its answers was right.
+    H: int = 50,
+    # How far beyond an edge a prompt must be to change its class.
+    d: float = 0.03,
+    # Whether prompts never or always solved are in no class.
+    set_apart: bool = False,
+    # Updates of a step; with one the ratio is 1 and a group's losses cancel.
+    minibatches: int = 4,
+    # Whose rule changes classes: "paper" or "code".
+    variant: str = "paper",
+    clip_low: float = 0.2,
+    **parent: Any,
+) -> Algorithm:
+    """grpo with classes of difficulty, whose losses are measured over several updates."""
     if variant not in ("paper", "code"):
         raise UserError(f"variant is paper or code, not {variant!r}")
-    measure = MeasureLossByBin(len(edges) + 1, *clips)
+    algorithm = grpo(clip_low=clip_low, **parent)
+    measure = MeasureLossByBin(len(edges) + 1, clip_low, parent["clip_high"])
     signal = Term("bins", Use(measure), average("token-mean"), ratio=Use(RatioPerToken()), coef=0.0)
     sampling = (
         *algorithm.sampling,
-        Use(TrackSuccess(window=history, entry="any")),
-        Use(SortBySuccess(edges, margin, set_apart, variant)),
+        Use(TrackSuccess(window=H, entry="any")),
+        Use(SortBySuccess(edges, d, set_apart, variant)),
     )
     plan = Use(SplitIntoMinibatches(num_minibatches=minibatches))
     terms = (*algorithm.terms, signal)

@@ -9,18 +9,13 @@ from strop.control.raise_scores_of_bins import RaiseScoresOfBins
 from strop.part import Use
 from strop.recipes._classes import EDGES, classed
 from strop.recipes._inherit import inherits
-from strop.recipes.grpo import grpo
 
 
-@inherits(grpo, clip_high=0.28, beta=0.001, aggregation="token-mean", num_rollouts=4)
+@inherits(classed)
 def prompt_gdro(
     *,
     # Success at which one class ends and the next begins.
     edges: tuple[float, ...] = EDGES,
-    # Steps with a prompt that its success is taken over; whether any of its answers was right.
-    H: int = 50,
-    # How far beyond an edge a prompt must be to change its class.
-    d: float = 0.03,
     # What a step counts in a class's running loss.
     running: float = 0.12,
     # How much a class's score counts; largest weight; share of the even distribution ("code").
@@ -30,13 +25,8 @@ def prompt_gdro(
     # Losses over the class's share of the rollouts; scores standardised over the classes.
     by_share: bool = True,
     standardise: bool = False,
-    # Whether prompts never or always solved are in no class and keep weight 1.
-    set_apart: bool = False,
-    # Updates of a step; with one the ratio is 1 and a group's losses cancel.
-    minibatches: int = 4,
     # "paper": A times omega; "code": A times q over its mean, classes change by its rule.
     variant: str = "paper",
-    clip_low: float = 0.2,
     **parent: Any,
 ) -> Algorithm:
     """Group Distributionally Robust Optimization-Driven RL for LLM Reasoning, part 1.
@@ -49,15 +39,13 @@ def prompt_gdro(
     should count more as long as they lose.
     Equation: class b by the mean over H steps of [any answer right]; S_b <- (1 - running) S_b +
     running l_b / share_b; omega_b = exp(eta_q S_b); A_i <- A_i min(omega_b, cap).
-    Differs from the parent: the classes and their weights; four updates of a step, a wider clip
-    above, a small penalty, all tokens weigh the same.
+    Differs from the parent: the classes and their weights, 1 for prompts in no class (set_apart);
+    four updates of a step, a wider clip above, a small penalty, all tokens weigh the same.
     Differs from the paper: 1. the limit of S (5) is ours; 2. advantages are not cut at 5, which
     four rollouts never reach; 3. its classes see 8 answers, here those that are trained on.
     Try: variant="code", edges=(0.1, 0.2, 0.4, 0.6, 0.8, 0.9), eta_q, standardise.
     """
-    algorithm = grpo(clip_low=clip_low, **parent)
-    clips = (clip_low, parent["clip_high"])
-    algorithm = classed(algorithm, edges, H, d, variant, set_apart, minibatches, clips)
+    algorithm = classed(edges=edges, variant=variant, **parent)
     *compared, spread = algorithm.advantage
     weigh = Use(WeighBins((), eta_q, cap, gamma, variant))
     raising = RaiseScoresOfBins(len(edges) + 1, running, 5.0, by_share, standardise)

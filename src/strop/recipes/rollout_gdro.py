@@ -8,19 +8,14 @@ from strop.control.price_rollouts import PriceRollouts
 from strop.part import Use
 from strop.recipes._classes import EDGES, classed
 from strop.recipes._inherit import inherits
-from strop.recipes.grpo import grpo
 from strop.sampling.allocate_by_bins import AllocateByBins
 
 
-@inherits(grpo, clip_high=0.28, beta=0.001, aggregation="token-mean", num_rollouts=4)
+@inherits(classed)
 def rollout_gdro(
     *,
     # Success at which one class ends and the next begins.
     edges: tuple[float, ...] = EDGES,
-    # Steps with a prompt that its success is taken over; whether any of its answers was right.
-    H: int = 50,
-    # How far beyond an edge a prompt must be to change its class.
-    d: float = 0.03,
     # Fewest and most rollouts of a prompt; the most is three times the mean there.
     n_min: int = 2,
     n_max: int = 12,
@@ -28,13 +23,8 @@ def rollout_gdro(
     eta: float = 0.65,
     gamma: float = 0.01,
     price_rate: float = 0.05,
-    # Whether prompts never or always solved are in no class and keep num_rollouts.
-    set_apart: bool = False,
-    # Updates of a step; with one the ratio is 1 and a group's losses cancel.
-    minibatches: int = 4,
     # Which side of the loss is rewarded: "paper" or "code"; classes change by its rule, too.
     variant: str = "paper",
-    clip_low: float = 0.2,
     **parent: Any,
 ) -> Algorithm:
     """Group Distributionally Robust Optimization-Driven RL for LLM Reasoning, part 2.
@@ -53,9 +43,7 @@ def rollout_gdro(
     gives budgets to the last step's classes by place; here by prompt; 2. as prompt_gdro.
     Try: variant="code", num_rollouts with n_max, price_rate, edges.
     """
-    algorithm = grpo(clip_low=clip_low, **parent)
-    clips = (clip_low, parent["clip_high"])
-    algorithm = classed(algorithm, edges, H, d, variant, set_apart, minibatches, clips)
+    algorithm = classed(edges=edges, variant=variant, **parent)
     spend = Use(AllocateByBins((), n_min, n_max, eta, gamma))
     price = Use(PriceRollouts(len(edges) + 1, n_min, n_max, price_rate, variant))
     return dataclasses.replace(algorithm, sampling=(*algorithm.sampling, spend), control=(price,))
