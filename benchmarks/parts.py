@@ -147,27 +147,6 @@ def tables(rollouts: int, tokens: int) -> dict[str, Tensor]:
     }  # fmt: skip
 
 
-def made(name: str, shape: tuple[int, ...]) -> Tensor:
-    """A random column, as its record says."""
-    column, rng = catalogue.columns()[name], drawn(name)
-    kind, *numbers = column.random.split(":")
-    if kind == "flag":
-        return torch.rand(shape, generator=rng) < float(numbers[0])
-    if kind == "key":
-        low, high = (0, *map(int, numbers))[-2:]
-        return torch.randint(low, high, shape, generator=rng)
-    if kind == "distinct":
-        return torch.randperm(shape[0], generator=rng)
-    if kind == "normal":
-        return torch.randn(shape, generator=rng)
-    if kind in ("uniform", "positive", "logp"):
-        start, width = {"uniform": (0.0, 1.0), "positive": (0.1, 1.0), "logp": (-0.1, -3.0)}[kind]
-        return start + width * torch.rand(shape, generator=rng)
-    whole = column.dtype == "int"
-    number = float(column.random)
-    return torch.full(shape, int(number) if whole else number, dtype=None if whole else torch.float)
-
-
 class Made:
     """A batch of a size, and batches with the columns that a part reads."""
 
@@ -182,7 +161,7 @@ class Made:
         level = level_of(name)
         shape = (self.base.size(level),) if level else ()
         shape += {"BM": (2,), "TV": (VOCABULARY,)}.get(name.rpartition("_")[2], ())
-        value = made(name, shape).to(self.device)
+        value = catalogue.columns()[name].drawn(shape, drawn(name), torch.float32).to(self.device)
         return value.log_softmax(-1) if name.endswith("_TV") else value
 
     def batch(self, names: set[str]) -> Batch:

@@ -5,7 +5,6 @@ from torch import Tensor
 
 from strop import catalogue, segments
 from strop.batch import DERIVED, Batch, level_of
-from strop.columns import Column
 
 NUM_STEPS = 10
 
@@ -56,7 +55,7 @@ def ragged_batch(
         made_elsewhere = name in (*columns, *DERIVED) or column.numbered or name.endswith("_TV")
         if level_of(name) and not made_elsewhere:
             shape = (rows[level_of(name)],) + ((2,) if name.endswith("_BM") else ())
-            columns[name] = made(column, shape, rng, dtype)
+            columns[name] = column.drawn(shape, rng, dtype)
     noise_T = torch.randn(mask_T.shape, generator=rng, dtype=dtype)
     columns["logp_T"] = columns["logp_old_T"] + 0.2 * noise_T
     columns["gradient_T"] = columns["gradient_T"] & mask_T
@@ -64,28 +63,6 @@ def ragged_batch(
     columns["reward_B"] = torch.where(group_B == 0, 1, columns["reward_B"].round())
     columns["outcome_B"] = columns["reward_B"]
     return Batch(columns)
-
-
-def made(
-    column: Column, shape: tuple[int, ...], rng: torch.Generator, dtype: torch.dtype = torch.float64
-) -> Tensor:
-    """A random column, as its record says."""
-    kind, *numbers = column.random.split(":")
-    if kind == "flag":
-        return torch.rand(shape, generator=rng) < float(numbers[0])
-    if kind == "key":
-        low, high = (0, *map(int, numbers))[-2:]
-        return torch.randint(low, high, shape, generator=rng)
-    if kind == "distinct":
-        return torch.randperm(1000, generator=rng)[: shape[0]]
-    if kind == "normal":
-        return torch.randn(shape, generator=rng, dtype=dtype)
-    if kind in ("uniform", "positive", "logp"):
-        start, width = {"uniform": (0.0, 1.0), "positive": (0.1, 1.0), "logp": (-0.1, -3.0)}[kind]
-        return start + width * torch.rand(shape, generator=rng, dtype=dtype)
-    number = float(column.random)
-    whole = column.dtype == "int"
-    return torch.full(shape, int(number) if whole else number, dtype=None if whole else dtype)
 
 
 def with_noise_outside(batch: Batch, value: float = float("nan")) -> Batch:

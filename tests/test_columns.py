@@ -6,7 +6,7 @@ from typing import ClassVar
 
 import pytest
 import torch
-from ragged import made, ragged_batch
+from ragged import ragged_batch
 from short_runs import make_lab, run_of, settings_for
 
 from strop import catalogue, columns, functional
@@ -36,7 +36,7 @@ def test_a_part_declares_what_its_source_says_and_only_columns_of_its_own(entry)
 @pytest.mark.parametrize("name", sorted(EVERY))
 def test_a_column_is_made_as_its_record_says(name):
     column, rng = EVERY[name], torch.Generator().manual_seed(0)
-    values = made(column, (400,), rng)
+    values = column.drawn((400,), rng)
     kinds = {"float": torch.float64, "int": torch.int64, "bool": torch.bool}
     assert values.dtype == kinds[column.dtype]
     kind, *numbers = column.random.split(":")

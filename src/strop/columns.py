@@ -16,12 +16,16 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from strop import part as parts
 from strop.batch import level_of
 from strop.errors import UserError
 from strop.part import Use
 
 DTYPES = ("float", "int", "bool")
+RANGES = {"uniform": (0.0, 1.0), "positive": (0.1, 1.0), "logp": (-0.1, -3.0)}  # start, width
 RANDOM = {"float": "normal", "int": "key:5", "bool": "flag:0.75"}
 
 
@@ -41,7 +45,7 @@ class Column:
     current: a loss term may read it as it is now, with gradient; numbered: its name has a number
     before the suffix (nucleus_entropy_0.8_T). was: the current column that it is as the step began.
 
-    random: how a test makes one. "normal", "uniform" (0 to 1), "positive" (above 0.1), "logp"
+    random: how `drawn` makes one. "normal", "uniform" (0 to 1), "positive" (above 0.1), "logp"
     (below -0.1), "key:N" (a whole number below N; "key:LOW:N"), "distinct" (whole numbers, no two
     equal), "flag:P" (true with probability P), or a number, which all rows have. Empty: by dtype.
     """
@@ -65,6 +69,26 @@ class Column:
             raise UserError(f"column {self.name}: dtype {self.dtype!r} is none of {DTYPES}")
         if not self.random:
             object.__setattr__(self, "random", RANDOM[self.dtype])
+
+    def drawn(
+        self, shape: tuple[int, ...], rng: torch.Generator, dtype: torch.dtype = torch.float64
+    ) -> Tensor:
+        """A random one, as `random` says; dtype: of one with fractions."""
+        kind, *numbers = self.random.split(":")
+        if kind == "flag":
+            return torch.rand(shape, generator=rng) < float(numbers[0])
+        if kind == "key":
+            low, high = (0, *map(int, numbers))[-2:]
+            return torch.randint(low, high, shape, generator=rng)
+        if kind == "distinct":
+            return torch.randperm(max(shape[0], 1000), generator=rng)[: shape[0]]
+        if kind == "normal":
+            return torch.randn(shape, generator=rng, dtype=dtype)
+        if kind in RANGES:
+            start, width = RANGES[kind]
+            return start + width * torch.rand(shape, generator=rng, dtype=dtype)
+        number, whole = float(self.random), self.dtype == "int"
+        return torch.full(shape, int(number) if whole else number, dtype=None if whole else dtype)
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -3,7 +3,6 @@
 from typing import Any
 
 import torch
-from ragged import made
 from torch import Tensor
 
 from strop._padded_names import STRUCTURE, Names, compose
@@ -30,10 +29,10 @@ def value_for(
     level = "B" if "advantage_B" in columns else level_of(record.name)
     more = {"_TV": (VOCABULARY,), "_BM": (COMPONENTS,)}.get(record.name[-3:], ())
     if not level:
-        return made(record, (), rng).item()
+        return record.drawn((), rng).item()
     if record.where:
         return torch.rand(num, width, generator=rng) < 0.2
-    return made(record, {"T": (num, width), "B": (num,), "K": (num, NUM_TURNS)}[level] + more, rng)
+    return record.drawn({"T": (num, width), "B": (num,), "K": (num, NUM_TURNS)}[level] + more, rng)
 
 
 def inputs_for(
