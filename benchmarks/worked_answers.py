@@ -40,15 +40,19 @@ class Answer(NamedTuple):
     text: str
 
 
-def open_world(words: Sequence[str], model: str, sizes: Sequence[str]) -> tuple[World, Algorithm]:
-    """The model with the puzzles and a method, a recipe with options behind it; nothing that it
-    draws is dropped. `sizes` are options, too.
+def open_world(
+    words: Sequence[str], model: str, sizes: Sequence[str], task: str = "worked_countdown"
+) -> tuple[World, Algorithm]:
+    """The model with a task's prompts and a method, a recipe with options behind it; nothing that
+    it draws is dropped. Of a method in phases, the last. `sizes` are options, too.
     """
-    sections = {"model": {"name": model}, "data": {"task": "worked_countdown"}}
+    sections: dict[str, Any] = {"model": {"name": model}}
+    if task:
+        sections["data"] = {"task": task}
     settings: Any = settings_of([*words, *sizes], sections, None)
-    algorithm = replace(settings.build(), curation=())
-    task = load_prompts(settings.data, settings.reward, settings.seed)
-    return make_world(settings, algorithm, load_model(settings), task), algorithm
+    algorithm = replace(settings.build().algorithms[-1], curation=())
+    prompts = load_prompts(settings.data, settings.reward, settings.seed)
+    return make_world(settings, algorithm, load_model(settings), prompts), algorithm
 
 
 def draw(world: World, algorithm: Algorithm, number: int, pool: Sequence[int] = ()) -> Batch:

@@ -27,7 +27,6 @@ from strop.chains import Chains, learnable
 from strop.errors import UserError
 from strop.phases import Method, Phases, phase_at
 from strop.training.clock import Clock
-from strop.training.collect import Collector
 from strop.training.learn import Learner
 from strop.training.metrics import step_metrics
 from strop.training.refresh import refresh, wanted_columns
@@ -67,11 +66,9 @@ def train_step(
     models = world.act(algorithm, number)
 
     # 1 to 4
-    about = world.run_columns(algorithm, step)
     after = None if tokens is None else tokens.after
     chains = Chains(rng_of, world.services, dict(state), after=after)
-    collector = Collector(chains, world.engine, world.pool, world.known, clock, about)
-    batch = collector.collect(algorithm)
+    batch = world.collect(algorithm, chains, step, clock)
     batch, metrics = batch.to(world.policy.device), chains.metrics
 
     # 5
@@ -89,11 +86,13 @@ def train_step(
     lr = knobs[LR] if LR in knobs else world.lr_at(step)
     with clock("update"):
         learned = Learner(models, lr, rng_of, tokens).learn(algorithm, batch)
-        world.engine.load_weights(None, step)
+        world.renew_engine(step)
     metrics.update(step_metrics(batch), **learned.metrics)
 
     # 9
     _end_of_step(algorithm, chains, batch)
+    if world.apart is not None:
+        world.apart.learnt(step, batch)
     if chains.state["knobs"].get(REFERENCE, 0) != knobs.get(REFERENCE, 0):
         world.renew_reference()
     if isinstance(method, Phases):

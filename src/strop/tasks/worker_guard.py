@@ -1,11 +1,12 @@
-"""The process between the trainer and a grading process: nothing that a reward starts outlives it.
+"""The process between the trainer and one that works for it: nothing that it starts outlives it.
 
 A reward may start processes in sessions of their own, which no signal to a group reaches. On Linux
-the guard adopts them when their parents are gone, so all of them descend from it. When the grading
+the guard adopts them when their parents are gone, so all of them descend from it. When the working
 process ends, or the trainer does, the guard ends what is left, and then itself in the same way.
 """
 
 import ctypes
+import importlib
 import os
 import resource
 import signal
@@ -18,15 +19,15 @@ _POLL_SECONDS = 1.0
 _SET_CHILD_SUBREAPER = 36  # of prctl
 
 
-def serve(fileno: int, trainer: int) -> None:
-    """Run a grading process for the process `trainer`, which holds the other end of the socket."""
+def serve(fileno: int, trainer: int, module: str) -> None:
+    """Run `main(fileno)` of a module in a process of its own for the process `trainer`, which holds
+    the other end of the socket.
+    """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     worker = os.fork()
     if worker == 0:
-        from strop.tasks.grader_worker import main  # not into the guard's memory
-
-        main(fileno)
+        importlib.import_module(module).main(fileno)  # not into the guard's memory
     os.close(fileno)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # the trainer decides
@@ -87,7 +88,7 @@ def _end_with(trainer: int) -> None:
 
 
 def _leave(status: int) -> None:
-    """End as the grading process did."""
+    """End as the working process did."""
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

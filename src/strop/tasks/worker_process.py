@@ -27,8 +27,32 @@ _ROOT = str(Path(strop.__file__).resolve().parents[1])
 # The package is imported from this copy; the folder then leaves the search path again.
 _PROGRAM = (
     "import sys; sys.path.insert(0, sys.argv[1]); from strop.tasks.worker_guard import serve; "
-    "sys.path.remove(sys.argv[1]); serve(int(sys.argv[2]), int(sys.argv[3]))"
+    "sys.path.remove(sys.argv[1]); serve(int(sys.argv[2]), int(sys.argv[3]), sys.argv[4])"
 )
+_WORKER = "strop.tasks.grader_worker"
+
+
+def launch(module: str, fileno: int, output: IO[bytes] | int) -> "subprocess.Popen[bytes]":
+    """Run `main(fileno)` of a module in a guarded process; what it prints goes to `output`."""
+    return subprocess.Popen(
+        [sys.executable, "-P", "-u", "-c", _PROGRAM, _ROOT, str(fileno), str(os.getpid()), module],
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=output,
+        pass_fds=(fileno,),
+        start_new_session=True,
+        env={"PYTHONHASHSEED": "0", **os.environ},
+    )
+
+
+def end_process(process: "subprocess.Popen[bytes]") -> None:
+    """End a guarded process at once, with every process that it started."""
+    if process.poll() is None:
+        send(process.pid, signal.SIGSTOP)
+        end_descendants(process.pid)
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
 
 
 class WorkerDied(Exception):
@@ -136,12 +160,7 @@ class WorkerProcess:
             self.channel = None
         if self.process is not None:
             process, self.process = self.process, None
-            if process.poll() is None:
-                send(process.pid, signal.SIGSTOP)
-                end_descendants(process.pid)
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+            end_process(process)
 
     @property
     def _start_seconds(self) -> float:
@@ -164,15 +183,7 @@ class WorkerProcess:
         if self.log is not None:
             output = self.log.open("ab")
         try:
-            return subprocess.Popen(
-                [sys.executable, "-P", "-u", "-c", _PROGRAM, _ROOT, str(fileno), str(os.getpid())],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                pass_fds=(fileno,),
-                start_new_session=True,
-                env={"PYTHONHASHSEED": "0", **os.environ},
-            )
+            return launch(_WORKER, fileno, output)
         finally:
             if not isinstance(output, int):
                 output.close()

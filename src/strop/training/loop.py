@@ -12,7 +12,8 @@ from strop.algorithm import REFERENCE, Algorithm
 from strop.errors import RunStopped, UserError
 from strop.phases import Method, phase_at
 from strop.step import Stepped, train_step
-from strop.training import checkpoint, environment
+from strop.training import apart, checkpoint, environment
+from strop.training.apart import Apart
 from strop.training.config import RunConfig
 from strop.training.fingerprint import check_same, fingerprint, owner_of
 from strop.training.metrics_file import read_metrics
@@ -115,7 +116,9 @@ class Run:
         stores.sweep(files_in(self.state))
 
     def close(self) -> None:
-        """End the grader's processes, let the engine and the folder go."""
+        """End the processes of grader and collector, let the engine and the folder go."""
+        if self.world.apart is not None:
+            self.world.apart.close()
         self.world.services.close()
         self.world.engine.close()
         self.record.lock.free()
@@ -230,10 +233,15 @@ def _prepare(config: RunConfig, record: Record, ranks: Ranks) -> Run:
     if config.threads:
         torch.set_num_threads(config.threads)
     algorithm = config.build()
+    if config.training.max_staleness:
+        apart.check(config, algorithm, ranks.number)
     scored = any(not each.rollout.part.given for each in algorithm.algorithms)
     task = load_prompts(config.data, config.reward, config.seed, needs_reward=scored, heldout=False)
     loaded = load_model(config, ranks=ranks)
     world = make_world(config, algorithm, loaded, task, ranks)
+    if config.training.max_staleness:
+        assert isinstance(algorithm, Algorithm), "phases were refused"
+        world.apart = Apart(config, algorithm, world.policy, config.training.max_staleness)
     return Run(config, algorithm, loaded, world, record)
 
 
@@ -250,6 +258,8 @@ def go(run: Run, watcher: Watcher, evaluator: Evaluator) -> None:
 
     with asking_first(ask):
         watcher.begin(run, read_metrics(run.record.folder) if run.done else [])
+        if run.world.apart is not None and not run.finished:
+            run.world.apart.begin(run.done + 1, run.state)
         scored = run.ranks.from_first(lambda: run.record.has(0))
         if run.done == 0 and run.config.evaluation.every and not scored:
             metrics = _evaluated(run, evaluator, {})

@@ -145,6 +145,25 @@ class TrainingSettings(Section):
         description="compute what several rollouts begin with once; auto: where it saves a fifth "
         "of the work, and the model can",
     )
+    max_staleness: int = Field(
+        default=0, ge=0, le=2**20,
+        description="steps by which the weights that begin a rollout may be behind; above 0 a "
+        "process of its own collects rollouts while this one trains; 0: one after the other",
+    )  # fmt: skip
+    renew_between_tokens: bool = Field(
+        default=True,
+        description="with max_staleness: new weights go on with the rollouts that are under way; "
+        "false: these end under the weights that they began with",
+    )
+    collector_device: str = Field(
+        default="",
+        description="with max_staleness: where the collecting process has its model, such as "
+        "cuda:1; empty: model.device",
+    )
+    collector_timeout_seconds: float = Field(
+        default=600.0, gt=0, le=LONGEST,
+        description="with max_staleness: silence after which the collecting process is begun anew",
+    )  # fmt: skip
     num_slots: int = Field(
         default=512, ge=1, le=2**20, description="sequences that the engine generates at once"
     )

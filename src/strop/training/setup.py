@@ -14,7 +14,7 @@ from strop.rollout.engines.base import Engine
 from strop.rollout.engines.dealt import DealtEngine
 from strop.rollout.engines.needs import check as check_engine
 from strop.rollout.engines.needs import check_trainable, check_whole
-from strop.rollout.engines.open import EngineSettings
+from strop.rollout.engines.open import EngineSettings, read
 from strop.tasks.data_files import load_data
 from strop.tasks.grader import Grader
 from strop.tasks.prompt_rows import uids_of
@@ -193,9 +193,17 @@ def open_engine(config: RunConfig, settings: EngineSettings, loaded: Loaded) -> 
 
 
 def make_world(
-    config: RunConfig, method: Method, loaded: Loaded, task: Task, ranks: Ranks | None = None
+    config: RunConfig,
+    method: Method,
+    loaded: Loaded,
+    task: Task,
+    ranks: Ranks | None = None,
+    learns: bool = True,
 ) -> World:
-    """Policy, reference, engine and services of a run. Raises UserError."""
+    """Policy, reference, engine and services of a run. Raises UserError.
+
+    learns: without it there is what stages 1 to 4 need: no optimiser, reference or critic.
+    """
     ranks = ranks or Ranks()
     rollouts = [algorithm.rollout.part for algorithm in method.algorithms]
     longest = [
@@ -217,7 +225,7 @@ def make_world(
             rows.settle(config, services, rollout)
             rows.check_longest(config, services, rollout)
         rows.tell(config, services)
-        return _world(config, method, loaded, services, limits, ranks)
+        return _world(config, method, loaded, services, limits, ranks, learns)
     except BaseException:
         services.close()
         raise
@@ -230,6 +238,7 @@ def _world(
     services: RunServices,
     limits: tuple[Limits, ...],
     ranks: Ranks,
+    learns: bool,
 ) -> World:
     training, task = config.training, services.task
     if loaded.model.dtype == torch.float16:
@@ -241,17 +250,24 @@ def _world(
         max_grad_norm=training.max_grad_norm,
         ranks=ranks,
     )
-    engine = open_engine(config, config.engine, loaded)
-    check_trainable(engine, config.engine.kind)
-    check_engine(method.uses(), engine, config.engine.kind)
-    reference = _reference(method, policy, loaded)
+    settings = config.engine
+    if learns and training.max_staleness and settings.kind != "local":
+        settings = read({})  # the other process has the run's own
+    engine = open_engine(config, settings, loaded)
+    check_trainable(engine, settings.kind)
+    check_engine(method.uses(), engine, settings.kind)
+    reference = _reference(method, policy, loaded) if learns else None
     if not ranks.alone:
         engine = _share_out(policy, reference, engine, loaded)
-    policy.optimiser = MasterAdamW(
-        list(policy.parameters()), lr=0.0, betas=training.betas, weight_decay=training.weight_decay
-    )
+    if learns:
+        policy.optimiser = MasterAdamW(
+            list(policy.parameters()),
+            lr=0.0,
+            betas=training.betas,
+            weight_decay=training.weight_decay,
+        )
     services.attach(engine)
-    critic = _critic(config, method, policy)
+    critic = _critic(config, method, policy) if learns else None
     world = World(
         policy,
         reference,

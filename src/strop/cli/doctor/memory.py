@@ -12,7 +12,8 @@ FORMULAS = {
     "reference": "parameters * b where the method reads a reference; with adapters only one "
     "that is renewed",
     "held": "with engine.staleness trained * b for the engine's copy, (staleness + 1) times it in "
-    "main memory; o in place of b with adapters",
+    "main memory; o in place of b with adapters; with training.max_staleness parameters * b for "
+    "the collecting process",
     "gradients": "trained * o, and vocabulary * hidden * o once more; not that with adapters",
     "kv_cache": "slots * places * layers * 2 * kv heads * head size * b; with engine.cache_tokens "
     "no more than these in place of slots * places",
@@ -163,7 +164,8 @@ def estimate(settings: Any, shape: Shape, count: dict[str, int], device: str) ->
         "masters": shape.trained * 4 if b == 2 and not adapters else 0,
         "optimiser": 2 * trained_o,
         "reference": shape.parameters * b if reads_reference and copied else 0,
-        "held": copies * shape.trained * (o if adapters else b),
+        "held": copies * shape.trained * (o if adapters else b)
+        + (shape.parameters * b if settings.training.max_staleness else 0),
         "gradients": trained_o + (0 if adapters else shape.vocabulary * shape.hidden * o),
         "kv_cache": cache,
         "drawing": slots * shape.vocabulary * (24 + b),

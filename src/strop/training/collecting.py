@@ -1,0 +1,303 @@
+"""The process that collects: stages 1 to 4 of later steps, while the trainer learns from earlier.
+
+It begins a step's rollouts as soon as the weights of `step - 1 - max_staleness` are there, samples
+with the newest ones that it has, and sends each step's batch when it is whole. New weights are
+taken between two tokens, or between two steps' rollouts. It keeps the state of the parts of these
+stages and sends it with every batch, so that the trainer can begin it anew behind any of them.
+"""
+
+import os
+import pickle
+import shutil
+import signal
+import socket
+import sys
+import threading
+import time
+import traceback
+from collections import deque
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+
+from strop import part as parts
+from strop._output import Lasting
+from strop.algorithm import Algorithm
+from strop.batch import Batch
+from strop.chains import Chains
+from strop.errors import RunStopped, UserError
+from strop.rollout.engines.base import Event
+from strop.tasks import wire
+from strop.training.clock import Clock
+from strop.training.collect import Collector
+from strop.training.config import RunConfig
+from strop.training.seeds import generators
+from strop.training.setup import load_model, load_prompts, make_world
+from strop.training.world import World
+
+STAGES = ("sampling", "rollout", "reward", "curation")
+ALIVE = "alive"
+ALIVE_SECONDS = 1.0  # between two signs of life
+
+
+def is_collected(path: str) -> bool:
+    """Whether a part's path is of the stages that collect."""
+    return path.partition(".")[0] in STAGES
+
+
+@dataclass(frozen=True)
+class Begin:
+    """What a collecting process begins with: the state of its parts, before the rollouts of `step`.
+
+    between_tokens: whether new weights are taken while rollouts are under way. search: where
+    Python looks for modules.
+    """
+
+    config: dict[str, Any]
+    step: int
+    state: dict[str, Any]
+    max_staleness: int
+    threads: int
+    between_tokens: bool = True
+    search: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Weights:
+    """A file with the trained weights of a version; who reads it deletes it."""
+
+    version: int
+    path: str
+
+
+@dataclass(frozen=True)
+class Trained:
+    """The batch of a step after it has been trained on, for the parts that learn from it."""
+
+    step: int
+    batch: Batch
+
+
+@dataclass(frozen=True)
+class Collected:
+    """A step's curated batch and what the step needs of its making.
+
+    state: of the collecting parts after it; trained: the last step that they have seen trained.
+    waited, worked: seconds for new weights before it, and for all of it.
+    """
+
+    step: int
+    batch: Batch
+    metrics: dict[str, float]
+    seconds: dict[str, float]
+    state: dict[str, Any]
+    trained: int
+    logged: dict[str, dict[int, Any]]
+    spent: dict[str, float]
+    failures: tuple[list[Any], list[Any]]  # of rewards, of requests
+    waited: float
+    worked: float
+
+
+@dataclass(frozen=True)
+class Broken:
+    """Why the process ends; user: for people, without a traceback."""
+
+    text: str
+    kind: str = ""
+
+
+class Post:
+    """The letters between the processes. A thread reads; when the trainer is gone, all ends."""
+
+    def __init__(self, channel: socket.socket) -> None:
+        self.channel = channel
+        self.news = threading.Condition()
+        self.weights: Weights | None = None  # the newest that was not taken
+        self.trained: deque[Trained] = deque()
+        self.folder: Path | None = None  # of the weights
+        self.told = time.monotonic()
+        self.begin: Begin = pickle.loads(wire.receive(channel))
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def send(self, letter: Any) -> None:
+        """Send a letter; the process ends when the trainer is gone."""
+        try:
+            wire.send(self.channel, pickle.dumps(letter, protocol=pickle.HIGHEST_PROTOCOL))
+        except OSError:
+            os._exit(0)
+        self.told = time.monotonic()
+
+    def live(self) -> None:
+        """Tell the trainer, now and then, that work goes on."""
+        if time.monotonic() - self.told > ALIVE_SECONDS:
+            self.send(ALIVE)
+
+    def wait(self) -> None:
+        """Until something new may have come."""
+        with self.news:
+            self.news.wait(ALIVE_SECONDS)
+        self.live()
+
+    def take(self) -> tuple[Weights | None, list[Trained]]:
+        """What is new since the last time."""
+        with self.news:
+            weights, self.weights = self.weights, None
+            trained = list(self.trained)
+            self.trained.clear()
+        return weights, trained
+
+    def _read(self) -> None:
+        while True:
+            try:
+                letter = pickle.loads(wire.receive(self.channel))
+            except (EOFError, OSError):
+                if self.folder is not None:  # a trainer that was killed leaves it behind
+                    shutil.rmtree(self.folder, ignore_errors=True)
+                os._exit(0)
+            with self.news:
+                if isinstance(letter, Weights):
+                    self.folder = Path(letter.path).parent
+                    if self.weights is not None:
+                        Path(self.weights.path).unlink(missing_ok=True)
+                    self.weights = letter
+                else:
+                    self.trained.append(letter)
+                self.news.notify()
+
+
+class Renewing:
+    """An engine that looks for new weights before every token."""
+
+    def __init__(self, engine: Any, renew: Any) -> None:
+        self._engine, self._renew = engine, renew
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
+
+    def step(self) -> list[Event]:
+        """As the engine's own, with the newest weights."""
+        self._renew()
+        found: list[Event] = self._engine.step()
+        return found
+
+
+class Collecting:
+    """The loop over steps of a collecting process."""
+
+    def __init__(self, post: Post, world: World, algorithm: Algorithm) -> None:
+        self.post, self.world, self.algorithm = post, world, algorithm
+        self.begin = post.begin
+        self.state = dict(self.begin.state)
+        self.version = -1  # of the weights that sample; none yet
+        self.trained = self.begin.step - 1
+        self.learns = learns(algorithm)
+        self.engine = Renewing(world.engine, self._between_tokens)
+
+    def go(self) -> None:
+        """Collect every step that is left."""
+        for step in range(self.begin.step, self.world.num_steps + 1):
+            begun, oldest = time.perf_counter(), step - 1 - self.begin.max_staleness
+            self._renew()
+            while self._newest() < oldest:
+                self.post.wait()
+                self._renew()
+            waited = time.perf_counter() - begun
+            self.post.send(self._one(step, begun, waited))
+
+    def _one(self, step: int, begun: float, waited: float) -> Collected:
+        world, clock = self.world, Clock()
+        services = world.services
+        services.begin_step(step)
+        services.log.logged = {}
+        rng_of = generators(world.seed, step)
+        torch.manual_seed(rng_of("global", 0).initial_seed())
+        algorithm = self.algorithm.at_step(step, world.num_steps)
+        world.act(algorithm)
+        chains = Chains(rng_of, services, dict(self.state))
+        about = world.run_columns(algorithm, step)
+        collector = Collector(chains, self.engine, world.pool, world.known, clock, about)
+        batch = collector.collect(algorithm)
+        self.state = {path: own for path, own in chains.state.items() if is_collected(path)}
+        return Collected(
+            step,
+            Batch(dict(batch.columns)),
+            chains.metrics,
+            clock.seconds,
+            self.state,
+            self.trained,
+            services.log.logged,
+            services.metrics(),
+            (list(services.grading.failures), list(services.sampling.failures)),
+            waited,
+            time.perf_counter() - begun,
+        )
+
+    def _newest(self) -> int:
+        """The last step of which all is known that the next rollouts depend on."""
+        return min(self.version, self.trained) if self.learns else self.version
+
+    def _between_tokens(self) -> None:
+        self.post.live()
+        if self.begin.between_tokens:
+            self._take(*self.post.take())
+
+    def _renew(self) -> None:
+        self._take(*self.post.take())
+
+    def _take(self, weights: Weights | None, trained: list[Trained]) -> None:
+        """Sample with these weights; let the parts learn from these batches."""
+        if weights is not None:
+            new = load_file(weights.path)
+            Path(weights.path).unlink(missing_ok=True)
+            own = self.world.policy.model.state_dict()
+            self.world.engine.load_weights({**own, **new}, weights.version)
+            self.version = weights.version
+        for each in trained:
+            learn_from(self.algorithm, each.batch, self.state)
+            self.trained = each.step
+
+
+def learns(algorithm: Algorithm) -> bool:
+    """Whether a collecting part learns from batches that were trained on."""
+    return any(is_collected(path) and hasattr(use.part, "update") for path, use in algorithm.uses())
+
+
+def learn_from(algorithm: Algorithm, batch: Batch, state: dict[str, Any]) -> None:
+    """Let the collecting parts update their state by a batch that was trained on."""
+    for path, use in algorithm.uses():
+        if is_collected(path) and hasattr(use.part, "update"):
+            before = state.get(path, use.part.init() if hasattr(use.part, "init") else None)
+            state[path] = parts.update(use, batch, before)
+
+
+def main(fileno: int) -> None:
+    """Collect for the trainer at the other end of a socket, until it is gone or all is done."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)  # the trainer decides
+    sys.stdout, sys.stderr = Lasting(sys.stdout), Lasting(sys.stderr)
+    os.set_inheritable(fileno, False)
+    post = Post(socket.socket(fileno=fileno))
+    sys.path[:] = post.begin.search
+    try:
+        _work(post)
+    except (UserError, RunStopped) as error:
+        post.send(Broken(str(error), type(error).__name__))
+    except BaseException:
+        post.send(Broken(traceback.format_exc()))
+    threading.Event().wait()  # the trainer ends this process; so it never looks like a crash
+
+
+def _work(post: Post) -> None:
+    begin = post.begin
+    torch.set_num_threads(begin.threads)
+    config = RunConfig(**begin.config)
+    method = config.build()
+    assert isinstance(method, Algorithm), "the trainer refuses phases"
+    task = load_prompts(config.data, config.reward, config.seed, heldout=False)
+    world = make_world(config, method, load_model(config), task, learns=False)
+    post.send(ALIVE)
+    Collecting(post, world, method).go()

@@ -1,0 +1,249 @@
+"""Collecting in a process of its own: bounded age, nothing twice, and it goes on after a death."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from models import without_times
+from runs import Runner
+
+from strop.errors import RunStopped, UserError
+from strop.rollout.engines.local import LocalEngine
+from strop.training import config, models
+from strop.training.apart import Apart
+
+STEPS = 6
+
+
+def raw_of(lab, recipe="grpo", **training):
+    training = {"steps": STEPS, "save_every": 2, "rollouts_every": 1, **training}
+    return lab.raw(recipe, reward="even", training=training)
+
+
+def lines(folder):
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def drawn(folder):
+    """Prompts and seeds of every step's rollouts."""
+    paths = sorted((folder / "rollouts").glob("*.parquet"))
+    return [pq.read_table(path, columns=["step", "uid"]).to_pylist() for path in paths]
+
+
+@pytest.fixture(scope="module")
+def synchronous(lab, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("synchronous") / "run"
+    Runner().whole(raw_of(lab), folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def ahead(lab, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("ahead") / "run"
+    Runner().whole(raw_of(lab, max_staleness=2), folder)
+    return folder
+
+
+# gain_rl's sampler learns from batches that were trained on.
+@pytest.mark.parametrize("recipe", ["grpo", "gain_rl(n=4)"])
+def test_taking_turns_with_another_process_changes_no_number(lab, runner, tmp_path, recipe):
+    runner.whole(raw_of(lab, recipe, steps=4), tmp_path / "one")
+    run = runner.start(raw_of(lab, recipe, steps=4), tmp_path / "two")
+    run.world.apart = Apart(run.config, run.algorithm, run.world.policy, max_staleness=0)
+    runner.go(run)
+
+    def numbers(name):
+        return [
+            {k: v for k, v in line.items() if not k.startswith("asynchronous/")
+             and k != "sampling/oldest_age_steps"}
+            for line in without_times(tmp_path / name)
+        ]  # fmt: skip
+
+    assert numbers("one") == numbers("two")
+    for path in sorted((tmp_path / "one" / "rollouts").iterdir()):
+        assert pq.read_table(path).equals(pq.read_table(tmp_path / "two/rollouts" / path.name))
+
+
+def test_no_rollout_is_older_than_the_bound_and_some_are_old(ahead):
+    ages = [line["sampling/oldest_age_steps"] for line in lines(ahead) if line["step"]]
+    assert len(ages) == STEPS
+    assert max(ages) <= 2
+    assert max(ages) > 0
+
+
+def test_every_step_trains_on_its_own_prompts_once(ahead, synchronous):
+    assert drawn(ahead) == drawn(synchronous)
+    assert [line["step"] for line in lines(ahead)] == [line["step"] for line in lines(synchronous)]
+
+
+def test_what_was_measured_is_told(ahead):
+    for line in lines(ahead)[1:]:
+        assert 0 <= line["asynchronous/collector_idle"] <= 1
+        assert 0 <= line["timing_s/waiting"] <= line["step_time"]
+        assert 0 <= line["asynchronous/batches_ready"] <= 3
+        assert line["asynchronous/restarts"] == 0
+        assert line["timing_s/rollout"] > 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_collector_that_dies_or_hangs_is_begun_anew(lab, runner, tmp_path, synchronous, number):
+    run = runner.start(
+        raw_of(lab, max_staleness=1, collector_timeout_seconds=10.0), tmp_path / "run"
+    )
+    hurt = []
+
+    def at_step(run):
+        if run.done == 2 and not hurt:
+            guard = run.world.apart.process.pid
+            children = Path(f"/proc/{guard}/task/{guard}/children").read_text().split()
+            hurt.append(int(children[0]))
+            os.kill(hurt[0], number)
+
+    runner.go(run, at_step)
+    assert drawn(tmp_path / "run") == drawn(synchronous)
+    found = lines(tmp_path / "run")
+    assert [line["step"] for line in found] == [line["step"] for line in lines(synchronous)]
+    assert found[-1]["asynchronous/restarts"] == 1
+    assert max(line["sampling/oldest_age_steps"] for line in found[1:]) <= 1
+    assert not Path(f"/proc/{hurt[0]}").exists()
+
+
+def test_a_run_that_was_stopped_goes_on(lab, runner, tmp_path, synchronous):
+    run = runner.start(raw_of(lab, max_staleness=1), tmp_path / "run")
+
+    def at_step(run):
+        run.stop_asked = run.done == 3
+
+    runner.go(run, at_step)
+    again = runner.resume(tmp_path / "run")
+    assert again.done == 3
+    runner.go(again)
+    assert drawn(tmp_path / "run") == drawn(synchronous)
+
+
+def test_the_process_and_its_files_end_with_the_run(lab, runner, tmp_path):
+    run = runner.start(raw_of(lab, max_staleness=1, steps=2), tmp_path / "run")
+    seen = []
+
+    def at_step(run):
+        apart = run.world.apart
+        seen.append((apart.process.pid, apart.folder))
+
+    runner.go(run, at_step)
+    for pid, folder in seen:
+        assert not Path(f"/proc/{pid}").exists()
+        assert not folder.exists()
+
+
+BROKEN = """
+from dataclasses import dataclass
+from typing import ClassVar
+
+from strop.errors import RunStopped, UserError
+from strop.part import Result
+
+
+@dataclass(frozen=True)
+class Refuse:
+    kind: ClassVar[str] = "sampling"
+
+    def __call__(self, draws, state):
+        if state == 2:
+            raise UserError("no third draw: give another sampler")
+        return Result(draws, state + 1, {})
+
+    def init(self):
+        return 0
+"""
+
+
+def test_what_ends_collecting_ends_the_run_with_its_words(lab, runner, tmp_path):
+    (tmp_path / "broken.py").write_text(BROKEN)
+    raw = raw_of(lab, max_staleness=1)
+    raw["stages"] = {
+        "sampling": ["draw_in_shuffled_order(num_prompts=3)", f"{tmp_path}/broken.py:Refuse"]
+    }
+    run = runner.start(raw, tmp_path / "run")
+    with pytest.raises(UserError, match="no third draw: give another sampler"):
+        runner.go(run)
+    assert [line["step"] for line in lines(tmp_path / "run")][-1] == 2
+
+
+def test_a_process_that_keeps_dying_stops_the_run(lab, runner, tmp_path):
+    run = runner.start(raw_of(lab, max_staleness=1), tmp_path / "run")
+    apart = run.world.apart
+    begin = apart.begin
+
+    def begin_and_die(step, state):
+        begin(step, state)
+        os.killpg(apart.process.pid, signal.SIGKILL)
+
+    apart.begin = begin_and_die
+    with pytest.raises(RunStopped, match="died 3 times"):
+        runner.go(run)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "training", "words"),
+    [
+        ("score_two_attempt", {}, "phases"),
+        ("spear", {}, "keeps rollouts on the disk"),
+        ("grpo", {"max_staleness": STEPS}, "has only 6 steps"),
+        ("sft", {}, "samples nothing"),
+    ],
+)
+def test_what_cannot_be_collected_ahead_is_refused(lab, tmp_path, runner, recipe, training, words):
+    with pytest.raises(UserError, match=words):
+        runner.start(raw_of(lab, recipe, **{"max_staleness": 1, **training}), tmp_path / "run")
+
+
+def test_a_vllm_server_samples_for_the_collecting_process(lab, runner, tmp_path):
+    from fakes.completions_server import serve, worker
+
+    loaded = models.load(str(lab.model), dtype="float32", device="cpu")
+    engine = LocalEngine(loaded.model, loaded.tokenizer, num_slots=16)
+    with serve(engine, len(loaded.tokenizer), told="drawn") as served:
+        served.worker = worker
+        raw = raw_of(lab, max_staleness=1, steps=4)
+        raw["engine"] = {"kind": "vllm", "url": served.url, "folder": str(tmp_path)}
+        run = runner.start(raw, tmp_path / "run")
+        assert type(run.world.engine) is LocalEngine  # of the trainer, for its validations
+        runner.go(run)
+        orders = list(served.orders)
+    found = lines(tmp_path / "run")
+    assert orders.count("strop_load_weights") >= 3
+    assert [line["step"] for line in found] == [1, 2, 3, 4]
+    assert max(line["sampling/oldest_age_steps"] for line in found) <= 1
+
+
+def test_one_kind_of_age_at_a_time(lab, runner, tmp_path):
+    raw = raw_of(lab, max_staleness=1)
+    raw["engine"] = {"staleness": 1}
+    with pytest.raises(UserError, match=r"engine\.staleness: give one of the two"):
+        runner.start(raw, tmp_path / "run")
+
+
+def test_a_killed_trainer_takes_the_process_with_it(lab, tmp_path):
+    (tmp_path / "run.toml").write_text(
+        config.make(raw_of(lab, max_staleness=1, steps=500)).to_toml()
+    )
+    words = ["train", "--config", str(tmp_path / "run.toml"), "--out", str(tmp_path / "run")]
+    trainer = subprocess.Popen([sys.executable, "-m", "strop", *words])
+    metrics = tmp_path / "run" / "metrics.jsonl"
+    end = time.monotonic() + 120
+    while not (metrics.exists() and len(metrics.read_text().splitlines()) > 2):
+        assert time.monotonic() < end
+        assert trainer.poll() is None
+        time.sleep(0.1)
+    children = Path(f"/proc/{trainer.pid}/task/{trainer.pid}/children").read_text().split()
+    os.kill(trainer.pid, signal.SIGKILL)
+    trainer.wait()
+    while any(Path(f"/proc/{pid}").exists() for pid in children):
+        assert time.monotonic() < end
+        time.sleep(0.1)
