@@ -89,7 +89,7 @@ def differences(one: Path, other: Path) -> dict[str, tuple[Any, Any]]:
             if value is None or there[name] is None:
                 assert value == there[name]
             elif abs(value - there[name]) > 1e-12:
-                found[f"{number}:{name}"] = (abs(value - there[name]) / max(1, abs(value)))
+                found[f"{number}:{name}"] = abs(value - there[name]) / max(1, abs(value))
     return dict(sorted(found.items(), key=lambda entry: -entry[1]))
 
 

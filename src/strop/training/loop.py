@@ -234,7 +234,7 @@ def _prepare(config: RunConfig, record: Record, ranks: Ranks) -> Run:
         torch.set_num_threads(config.threads)
     algorithm = config.build()
     if config.training.max_staleness:
-        apart.check(config, algorithm, ranks.number)
+        apart.check(config, algorithm, ranks.count)
     scored = any(not each.rollout.part.given for each in algorithm.algorithms)
     task = load_prompts(config.data, config.reward, config.seed, needs_reward=scored, heldout=False)
     loaded = load_model(config, ranks=ranks)
