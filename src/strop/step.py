@@ -75,7 +75,9 @@ def train_step(
     with clock("refresh"):
         wanted = wanted_columns(algorithm)
         batch = refresh(batch, wanted, models)
-        batch = chains.write("probes", algorithm.probes, batch)
+    if algorithm.probes:
+        with clock("probes"):
+            batch = chains.write("probes", algorithm.probes, batch)
 
     # 6 and 7
     with clock("advantage"):

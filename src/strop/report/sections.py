@@ -12,7 +12,7 @@ from strop.report.histograms import histogram
 from strop.report.run_folder import Run
 
 SCORE = re.compile(r"eval/(?P<set>.+)/(?P<metric>(?:mean|pass|maj)@\w+)")
-TIMES = ("rollout", "reward", "refresh", "advantage", "update", "eval")
+TIMES = ("rollout", "reward", "refresh", "probes", "advantage", "update", "eval")
 GROUPS = {
     "groups/frac_all_0": ("all wrong", COLOURS[1]),
     "groups/frac_mixed": ("mixed", GREY),

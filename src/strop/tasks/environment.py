@@ -157,6 +157,8 @@ class Episodes:
         self.source = source
         self.seeds = tuple(seeds)
         self.environments = [played] if played else list[Environment]()
+        # Whether an observation is the whole context of its turn.
+        self.rewrites = any(each.rewrites for each in self.environments)
         self._open: set[int] = set()
         if played is None:
             for number in range(len(self.seeds)):
@@ -168,6 +170,7 @@ class Episodes:
         except BaseException:
             self.close()
             raise
+        self.rewrites = self.rewrites or self.environments[-1].rewrites
         self._open.add(number)
 
     @property
@@ -179,11 +182,6 @@ class Episodes:
     def max_tokens(self) -> int:
         """Most tokens of an action."""
         return max((each.max_tokens for each in self.environments), default=1)
-
-    @property
-    def rewrites(self) -> bool:
-        """Whether an observation is the whole context of its turn."""
-        return any(each.rewrites for each in self.environments)
 
     @property
     def roles(self) -> tuple[int, ...]:

@@ -3,7 +3,7 @@
 import resource
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
@@ -12,24 +12,24 @@ from strop.batch import Batch
 
 
 class Clock:
-    """Adds up wall seconds by stage: `with clock("reward"): ...`."""
+    """Adds up seconds by stage, `with clock("reward"): ...`; `now` is the wall clock."""
 
-    def __init__(self) -> None:
-        self.begun = time.perf_counter()
+    def __init__(self, now: Callable[[], float] = time.perf_counter) -> None:
+        self.now, self.begun = now, now()
         self.seconds: dict[str, float] = {}
 
     @contextmanager
     def __call__(self, stage: str) -> Iterator[None]:
-        start = time.perf_counter()
+        start = self.now()
         try:
             yield
         finally:
-            spent = time.perf_counter() - start
+            spent = self.now() - start
             self.seconds[stage] = self.seconds.get(stage, 0.0) + spent
 
     def metrics(self, batch: Batch) -> dict[str, float]:
         """timing_s/*, perf/* and step_time (s)."""
-        whole = time.perf_counter() - self.begun
+        whole = self.now() - self.begun
         tokens = float(batch["mask_T"].sum())
         return {
             **{f"timing_s/{stage}": seconds for stage, seconds in self.seconds.items()},

@@ -82,9 +82,9 @@ class CachedModel:
     def _fill(self, parts: list[Part]) -> None:
         start = torch.tensor([part.start for part in parts])[:, None]
         end = torch.tensor([part.end for part in parts])[:, None]
-        ids = torch.zeros(len(parts), int((end - start).max()), dtype=torch.long)
-        for line, part in enumerate(parts):
-            ids[line, : part.end - part.start] = torch.tensor(part.tokens[part.start : part.end])
+        width = int((end - start).max())
+        new = [part.tokens[part.start : part.end] for part in parts]
+        ids = torch.tensor([[*own, *[0] * (width - len(own))] for own in new])
         used = int(end.max())
         place = start + torch.arange(ids.shape[1])
         write = torch.where(place < end, place, self.cache.places - 1).to(self.device)

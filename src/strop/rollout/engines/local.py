@@ -214,7 +214,7 @@ class LocalEngine(Engine):
         return int(self.slots.table["length"][slot])
 
     def _tokens(self, row: Row) -> list[int]:
-        if row.slot < 0:
+        if row.slot < 0 or self._length(row.slot) == len(row.tokens):
             return row.tokens
         unread = self.slots.unread([row.slot])[0]
         return row.tokens + unread[:, 0].astype(np.int64).tolist()

@@ -1,0 +1,180 @@
+"""Where the processor time of a training step goes, for six runs.
+
+    OMP_NUM_THREADS=1 python benchmarks/step_profile.py [--cases tiny,worked,large,turns,critic,probes]
+                                                        [--steps 5] [--operators update]
+
+    tiny     `strop train`: the shipped model, 32 puzzles, 16 answers each
+    worked   `--model tiny-worked`: answers of some 60 tokens
+    large    a random Qwen3 of 40 million weights with a vocabulary of 16,384, 4 prompts of 8 tokens,
+             4 answers of 512 tokens each, 2 steps
+    turns    `gigpo data.task=corridor`: episodes of several turns
+    critic   `gae`
+    probes   `spo_chain`: values of states by further answers
+
+Printed is the median step of those between the first and the last, in seconds of this process's
+processor time, by stage as in the metrics `timing_s/*`, with their shares; `else` is what no stage
+has. The process of the reward functions is not in it. `files` is what is written of a step beside
+its line of metrics.jsonl, by default every tenth step.
+
+--operators STAGE: the operators of torch that took most of that stage of the second step, by self
+time under torch's profiler, which makes the step slower; the shares are of use, not the seconds.
+"""
+
+import argparse
+import functools
+import operator
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+from doctor_memory import Shape, build
+from torch.profiler import ProfilerActivity, profile
+
+import strop.step
+from strop.cli.train import settings_of
+from strop.training import loop
+from strop.training.clock import Clock
+
+LARGE = (
+    "rollout.max_tokens=512", "sampling.num_prompts=4", "sampling.num_rollouts=4",
+    "training.lr=1e-6", "training.steps=3",
+)  # fmt: skip
+CASES: dict[str, tuple[str, ...]] = {
+    "tiny": ("grpo",),
+    "worked": ("grpo", "model.name=tiny-worked"),
+    "large": ("grpo", *LARGE),
+    "turns": ("gigpo", "data.task=corridor"),
+    "critic": ("gae",),
+    "probes": ("spo_chain",),
+}
+SHAPE = Shape(vocabulary=16384)
+STAGES = ("rollout", "reward", "refresh", "probes", "advantage", "update")
+
+
+class StageClock(Clock):
+    """Processor time, and torch's profiler over one stage of the second step."""
+
+    def __init__(self, profiled: str, profiles: list[Any]) -> None:
+        super().__init__(time.process_time)
+        self.profiled, self.profiles = profiled, profiles
+
+    @contextmanager
+    def __call__(self, stage: str) -> Iterator[None]:
+        if stage != self.profiled:
+            with super().__call__(stage):
+                yield
+            return
+        second = len(self.profiles) == 1
+        watched = profile(activities=[ProfilerActivity.CPU]) if second else nullcontext()
+        with watched, super().__call__(stage):
+            yield
+        self.profiles.append(watched)
+
+
+class Steps:
+    """Sees a run go by and keeps the metrics of its steps."""
+
+    def __init__(self) -> None:
+        self.seen: list[dict[str, float]] = []
+
+    def begin(self, run: Any, before: list[dict[str, float]]) -> None:
+        """Nothing to show."""
+
+    def step(self, run: Any, metrics: dict[str, float]) -> None:
+        self.seen.append(metrics)
+
+    def note(self, text: str) -> None:
+        """Nothing to show."""
+
+
+def configured(case: str, steps: int, folder: Path) -> Any:
+    """The configuration of a case's run."""
+    words = [f"training.steps={steps}", "evaluation.every=0", "training.save_every=0", *CASES[case]]
+    options = {}
+    if case == "large":
+        build(SHAPE, folder / "model")
+        model = folder / "model"
+        options = {
+            "model": {"name": str(model)},
+            "data": {"files": [str(model / "prompts.jsonl")]},
+            "reward": {"functions": [f"{model}/rewards.py:even"]},
+        }
+    return settings_of(words, options, None)
+
+
+def run_of(
+    case: str, steps: int, stage: str, folder: Path
+) -> tuple[list[dict[str, float]], list[Any]]:
+    """Metrics of the steps, with the seconds of writing files, and the profiles of a stage."""
+    settings = configured(case, steps, folder)
+    profiles: list[Any] = []
+    strop.step.Clock = functools.partial(StageClock, stage, profiles)  # type: ignore[misc]
+    run, seen = loop.start(settings, folder / "run"), Steps()
+    spent = [0.0]
+    for name in ("write_rollouts", "write_tokens"):
+        setattr(run.record, name, _added_up(getattr(run.record, name), spent))
+    try:
+        loop.go(run, seen, lambda *_: {})
+    finally:
+        run.close()
+    seen.seen[-1]["files"] = spent[0]
+    return seen.seen, profiles
+
+
+def _added_up(write: Any, spent: list[float]) -> Any:
+    def timed(*given: Any) -> None:
+        begun = time.process_time()
+        write(*given)
+        spent[0] += time.process_time() - begun
+
+    return timed
+
+
+def show(case: str, steps: list[dict[str, float]]) -> None:
+    """A table of a case's stages."""
+    last = steps[-1]
+    plain = sorted(steps[1:-1] or steps[1:], key=operator.itemgetter("step_time"))
+    middle = plain[len(plain) // 2]
+    whole = middle["step_time"]
+    found = {stage: middle.get(f"timing_s/{stage}", 0.0) for stage in STAGES}
+    found["else"] = whole - sum(found.values())
+    number, length = middle["num_rollouts"], middle["completions/mean_length"]
+    print(f"\n{case}: {number:.0f} rollouts of {length:.0f} tokens; {whole:.3f} s a step")
+    for stage, seconds in found.items():
+        if seconds > 5e-4:
+            print(f"  {stage:10} {seconds:8.3f} s  {seconds / whole:6.1%}")
+    print(f"  files      {last['files']:8.3f} s, beside the step", flush=True)
+
+
+def show_operators(stage: str, watched: Any, number: int = 15) -> None:
+    """The operators that took most of a stage."""
+    events = sorted(watched.key_averages(), key=lambda each: -each.self_cpu_time_total)
+    whole = sum(each.self_cpu_time_total for each in events)
+    print(f"  {stage}, torch's operators:")
+    for each in events[:number]:
+        share = each.self_cpu_time_total / whole
+        print(f"    {each.key:50} {share:6.1%} {each.count:8} calls", flush=True)
+
+
+def main() -> None:
+    """Print the tables of the cases."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--cases", default=",".join(CASES))
+    parser.add_argument("--steps", type=int, default=5)
+    parser.add_argument("--operators", default="", choices=("", *STAGES))
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    for case in options.cases.split(","):
+        with tempfile.TemporaryDirectory() as place:
+            steps, profiles = run_of(case, options.steps, options.operators, Path(place))
+        show(case, steps)
+        if profiles:
+            show_operators(options.operators, profiles[1])
+
+
+if __name__ == "__main__":
+    main()
