@@ -1,12 +1,12 @@
 """Where the processor time of a training step goes, for six runs.
 
-    OMP_NUM_THREADS=1 python benchmarks/step_profile.py [--cases tiny,worked,large,turns,critic,probes]
-                                                        [--steps 5] [--operators update]
+    OMP_NUM_THREADS=1 python benchmarks/step_profile.py [--cases tiny,critic]
+                                        [--steps 5] [--operators update]
 
     tiny     `strop train`: the shipped model, 32 puzzles, 16 answers each
     worked   `--model tiny-worked`: answers of some 60 tokens
-    large    a random Qwen3 of 40 million weights with a vocabulary of 16,384, 4 prompts of 8 tokens,
-             4 answers of 512 tokens each, 2 steps
+    large    a random Qwen3 of 40 million weights with a vocabulary of 16,384, 4 prompts of 8
+             tokens, 4 answers of 512 tokens each, 3 steps
     turns    `gigpo data.task=corridor`: episodes of several turns
     critic   `gae`
     probes   `spo_chain`: values of states by further answers

@@ -166,6 +166,32 @@ def test_plain_autograd_gives_the_heads_the_same_gradient_and_the_policy_none(wo
     assert not any(found[name].any() for name in found.keys() - expected.keys())
 
 
+def test_heads_learn_in_the_passes_of_the_policy(world, monkeypatch):
+    world, algorithm, batch = world
+    idle_B = ~batch["scored_B"] | (batch["index_B"] % 3 == 0)  # the policy learns nothing of these
+    batch = batch.set(advantage_T=batch["advantage_T"].masked_fill(idle_B[batch["rollout_T"]], 0))
+    passes = []
+    trunk = Policy._trunk
+
+    def counted(policy, micro, layout):
+        passes.append(micro.size("B"))
+        return trunk(policy, micro, layout)
+
+    monkeypatch.setattr(Policy, "_trunk", counted)
+    apart = {}
+    for learner in ("policy", "critic"):
+        own = [term for term in algorithm.terms if term.learner == learner]
+        found = gradient(world, own, batch, 40)
+        named = dict(world.critic.heads.named_parameters())
+        apart |= {n: g for n, g in found.items() if (n in named) == (learner == "critic")}
+    scored = int(batch["scored_B"].sum())
+    assert sum(passes) == int((~idle_B).sum()) + scored
+    passes.clear()
+    together = gradient(world, algorithm.terms, batch, 40)
+    assert sum(passes) == scored
+    same(together, apart)
+
+
 def test_values_are_read_before_the_token_and_scored_on_request(world):
     world, _, batch = world
     world.policy.token_budget = 10**6

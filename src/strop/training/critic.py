@@ -22,7 +22,7 @@ from strop.batch import Batch
 from strop.columns import sees_token, slow_value
 from strop.errors import UserError
 from strop.training import shards
-from strop.training.policy import AdjointsOf, Policy, clipped_step
+from strop.training.policy import AdjointsOf, Around, Policy, clipped_step
 from strop.training.ranks import Ranks
 
 
@@ -124,14 +124,16 @@ class Critic:
         return self.ranks.total(found)
 
     def push(
-        self, micro: Batch, names: Sequence[str], adjoints_of: AdjointsOf, whole: bool
-    ) -> dict[str, Tensor]:
+        self, micro: Batch, names: Sequence[str], adjoints_of: AdjointsOf,
+        around: Around | None = None,
+    ) -> dict[str, Tensor]:  # fmt: skip
         """Forward, adjoints and backward of one micro-batch; returns its columns.
 
-        Heads are small, so all rows are seen at once whatever the terms' scope.
+        around: the policy's states before and after the tokens, where they are known. Heads are
+        small, so all rows are seen at once whatever the terms' scope.
         """
         with torch.no_grad():
-            around = self.policy.around(micro)
+            around = around or self.policy.around(micro)
         values = _values(self.heads, around)
         known = {name: values[name].detach() for name in names}
         adjoints = adjoints_of(slice(None), known)

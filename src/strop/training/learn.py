@@ -11,6 +11,7 @@ scope of its parts allows,
 The result is the same however the rows are split.
 """
 
+import functools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -29,6 +30,7 @@ from strop.errors import RunStopped, UserError
 from strop.kernel import Tally, View
 from strop.part import Update
 from strop.training.critic import Critic, critic_metrics
+from strop.training.critic_beside import ROW, CriticBeside
 from strop.training.heard import Heard, silenced
 from strop.training.policy import Policy
 from strop.training.refresh import refresh
@@ -155,9 +157,11 @@ class Learner:
         Returns the learners that got one, be it 0; a critic without rows gets none.
         """
         trained = []
-        for learner in LEARNERS:
-            own = [term for term in terms if term.learner == learner]
-            if own and self._apply(self._model(learner), own, batch, number, tally):
+        batch = batch.set(**{ROW: batch["index_B"]})
+        owns = {name: [term for term in terms if term.learner == name] for name in LEARNERS}
+        beside = self._beside(owns["critic"], batch, number, tally) if all(owns.values()) else None
+        for learner, own in owns.items():
+            if own and self._apply(self._model(learner), own, batch, number, tally, beside):
                 trained.append(learner)
         for name, loss in tally.losses.items():
             if not math.isfinite(float(loss)):
@@ -168,15 +172,18 @@ class Learner:
         return trained
 
     def _apply(
-        self, model: Policy | Critic, terms: list[Term], batch: Batch, number: int, tally: Tally
-    ) -> bool:
+        self, model: Policy | Critic, terms: list[Term], batch: Batch, number: int, tally: Tally,
+        beside: CriticBeside | None,
+    ) -> bool:  # fmt: skip
         """`apply` for the terms of one model; whether it got a gradient."""
-        rng = self.rng_of("terms", number)
-        prepared = kernel.prepare(terms, batch, rng, tally)
-        prepared = prepared.keep(_has_gradient(terms, prepared))
+        if isinstance(model, Critic) and beside is not None:
+            prepared = beside.left()
+        else:
+            prepared = kernel.prepare(terms, batch, self.rng_of("terms", number), tally)
+            prepared = prepared.keep(_has_gradient(terms, prepared))
         if prepared.size("B") == 0:
             if isinstance(model, Critic):
-                return False
+                return beside is not None
             model.zero_gradient()  # every advantage is 0: a step of the optimiser all the same
         names = kernel.current_columns(terms)
         scope = kernel.scope_of(terms)
@@ -197,17 +204,14 @@ class Learner:
             adjoints_of = adjoints_of if counts else silenced(adjoints_of)
             whole = measured is None and scope != "token"
             if isinstance(model, Critic):
-                columns = model.push(micro, names, adjoints_of, whole)
+                columns = model.push(micro, names, adjoints_of)
             else:
                 columns = model.push(
-                    micro,
-                    names,
-                    adjoints_of,
-                    whole,
-                    self.models.temperature,
+                    micro, names, adjoints_of, whole, self.models.temperature,
                     distributions=kernel.distributions(terms, View(compact)),
                     others=self._others(terms, micro),
-                )
+                    seen=None if beside is None else functools.partial(beside.seen, micro),
+                )  # fmt: skip
             if alone:
                 self._reported(model, compact, columns, terms, tally)
             else:
@@ -230,15 +234,28 @@ class Learner:
         if self.tokens is not None and isinstance(model, Policy):
             self.tokens.pushed(compact, columns)
 
+    def _beside(
+        self, terms: list[Term], batch: Batch, number: int, tally: Tally
+    ) -> CriticBeside | None:
+        """The critic's update over states that the policy's makes anyway; None: it makes its own.
+
+        It does where terms must see all rows at once, and where processes share the passes.
+        """
+        if kernel.scope_of(terms) == "update" or not self.models.policy.ranks.alone:
+            return None
+        prepared = kernel.prepare(terms, batch, self.rng_of("terms", number), tally)
+        left_B = _has_gradient(terms, prepared)
+        if not bool(left_B.any()):
+            return None
+        asked = functools.partial(self._asked, terms, number=number, tally=tally)
+        critic = self._model("critic")
+        assert isinstance(critic, Critic)
+        return CriticBeside(critic, kernel.current_columns(terms), prepared, left_B, asked)
+
     def _measure(
-        self,
-        model: Policy | Critic,
-        terms: list[Term],
-        prepared: Batch,
-        names: tuple[str, ...],
-        number: int,
-        tally: Tally,
-    ) -> Batch:
+        self, model: Policy | Critic, terms: list[Term], prepared: Batch, names: tuple[str, ...],
+        number: int, tally: Tally,
+    ) -> Batch:  # fmt: skip
         """The batch with the adjoints of all its rows as columns `adjoint:<name>`."""
         own = "critic" if isinstance(model, Critic) else "current"
         columns = self.models.columns(own, prepared, names)

@@ -24,6 +24,7 @@ from strop.training.ranks import Ranks
 LARGEST_RATE = 1e30  # beyond it a step leaves the range of float32
 # (rows of the micro-batch's policy tokens, their columns) -> adjoints
 AdjointsOf = Callable[[slice, dict[str, Tensor]], Mapping[str, Tensor]]
+Around = tuple[Tensor, Tensor]  # hidden states before and after the policy tokens, in token order
 
 
 @dataclass
@@ -128,17 +129,21 @@ class Policy:
         temperature: float,
         distributions: Mapping[str, head.Distribution] | None = None,
         others: Mapping[str, tuple[head.Head, Tensor]] | None = None,
+        seen: Callable[[Around], None] | None = None,
     ) -> dict[str, Tensor]:
         """Forward, adjoints and backward of one micro-batch; returns its columns.
 
         whole: `adjoints_of` must see all rows at once (its scope is wider than a token), so the
-        columns are measured first over the same hidden states.
+        columns are measured first over the same hidden states. seen: is handed the states, without
+        gradient.
         """
         layout = self._layout(micro)
 
         def pass_forward() -> tuple[Tensor, dict[str, Tensor]]:
-            states, before_T, _ = self._trunk(micro, layout)
+            states, before_T, after_T = self._trunk(micro, layout)
             hidden, ids = states.index_select(0, before_T), micro["id_T"][micro["mask_T"]]
+            if seen is not None:
+                seen((hidden.detach(), states.detach().index_select(0, after_T)))
             own, chosen = self.head(temperature), adjoints_of
             if whole:
                 with torch.no_grad():
@@ -166,7 +171,7 @@ class Policy:
         states, before_T, _ = self._trunk(micro, self._layout(micro))
         return states.index_select(0, before_T), micro["id_T"][micro["mask_T"]]
 
-    def around(self, micro: Batch) -> tuple[Tensor, Tensor]:
+    def around(self, micro: Batch) -> Around:
         """Hidden states before and after the policy tokens of `micro`, in token order."""
 
         def both() -> tuple[Tensor, Tensor]:
