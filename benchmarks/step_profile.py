@@ -112,7 +112,7 @@ def run_of(
     """Metrics of the steps, with the seconds of writing files, and the profiles of a stage."""
     settings = configured(case, steps, folder)
     profiles: list[Any] = []
-    strop.step.Clock = functools.partial(StageClock, stage, profiles)  # type: ignore[misc]
+    strop.step.Clock = functools.partial(StageClock, stage, profiles)  # type: ignore[assignment,misc]
     run, seen = loop.start(settings, folder / "run"), Steps()
     spent = [0.0]
     for name in ("write_rollouts", "write_tokens"):

@@ -156,10 +156,11 @@ class Learner:
 
         Returns the learners that got one, be it 0; a critic without rows gets none.
         """
-        trained = []
-        batch = batch.set(**{ROW: batch["index_B"]})
+        trained, beside = [], None
         owns = {name: [term for term in terms if term.learner == name] for name in LEARNERS}
-        beside = self._beside(owns["critic"], batch, number, tally) if all(owns.values()) else None
+        if all(owns.values()):
+            batch = batch.set(**{ROW: batch["index_B"]})
+            beside = self._beside(owns["critic"], batch, number, tally)
         for learner, own in owns.items():
             if own and self._apply(self._model(learner), own, batch, number, tally, beside):
                 trained.append(learner)
