@@ -15,6 +15,7 @@ from strop import segments
 from strop.batch import Batch
 from strop.errors import RunStopped
 from strop.loss import head
+from strop.loss.head_types import Head
 from strop.training import shards, sharing
 from strop.training.forest_attention import Layout, attending, states_of
 from strop.training.models import head_of, text_config, trunk_of
@@ -161,11 +162,11 @@ class Policy:
         with attending(self.model, layout):  # backward too: checkpointed layers run again in it
             loss, values = self.compute(pass_forward)
             loss.backward()
-        return values  # type: ignore[no-any-return]
+        return values
 
     def hidden(self, micro: Batch) -> tuple[Tensor, Tensor]:
         """Hidden states before, and ids of, the policy tokens of `micro`, in token order."""
-        return self.compute(lambda: self._hidden(micro))  # type: ignore[no-any-return]
+        return self.compute(lambda: self._hidden(micro))
 
     def _hidden(self, micro: Batch) -> tuple[Tensor, Tensor]:
         states, before_T, _ = self._trunk(micro, self._layout(micro))
@@ -178,7 +179,7 @@ class Policy:
             states, before_T, after_T = self._trunk(micro, self._layout(micro))
             return states.index_select(0, before_T), states.index_select(0, after_T)
 
-        return self.compute(both)  # type: ignore[no-any-return]
+        return self.compute(both)
 
     def _layout(self, micro: Batch) -> Layout | None:
         """The prefixes of `micro`, each once, where they are worth it or need it to fit."""
@@ -209,7 +210,7 @@ class Policy:
         """The model's head at a temperature."""
         return head_of(self.model, temperature)
 
-    def whole_head(self, temperature: float) -> head.Head:
+    def whole_head(self, temperature: float) -> Head:
         """The same with all its numbers in this process, beside another model's pass."""
         own = self.head(temperature)
         return replace(own, weight=shards.whole(own.weight), bias=shards.whole(own.bias))

@@ -127,7 +127,7 @@ class Several(Ranks):
         torch.distributed.broadcast_object_list(said, src=0, group=self.talk)
         if said[1] is not None:
             raise said[1]
-        return said[0]  # type: ignore[no-any-return]
+        return said[0]
 
     def gathered(self, value: T) -> list[T]:
         """The values of all processes, in their order."""

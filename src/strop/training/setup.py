@@ -205,6 +205,11 @@ def make_world(
     learns: without it there is what stages 1 to 4 need: no optimiser, reference or critic.
     """
     ranks = ranks or Ranks()
+    if not ranks.alone and config.engine.kind != "local":
+        raise UserError(
+            f"engine.kind={config.engine.kind} with {ranks.count} processes: each samples with its "
+            "own copy of the model, so leave the engine out, or train with one process"
+        )
     rollouts = [algorithm.rollout.part for algorithm in method.algorithms]
     longest = [
         rows.longest_given(

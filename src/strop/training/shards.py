@@ -27,7 +27,8 @@ def is_sharded(value: Any) -> bool:
 
 def local(value: Tensor) -> Tensor:
     """This process's part of a tensor."""
-    return value.to_local() if is_sharded(value) else value  # type: ignore[operator, no-any-return]
+    part: Any = value
+    return part.to_local() if is_sharded(value) else value
 
 
 def whole(value: Any) -> Any:
