@@ -21,22 +21,28 @@ HEALTHY = {
 }  # fmt: skip
 NO_SIGNAL = {"frac_reward_zero_std": 1.0, "advantage/abs_mean": 0.0}
 UNSCORED = {"rewards/frac_unscored": 1.0}
+APART = {"sampling/sampling_logp_difference/mean": 0.2, "sampling/age_steps": 0.0}
 EMPTY = {"data/rollouts_kept": 0.0, "groups/frac_updates_empty": 1.0}
 
 
 def told(
-    changes: list[dict[str, float]], failed: int = 0, steps: int = 100, before: Sequence = ()
+    changes: list[dict[str, float]],
+    failed: int = 0,
+    steps: int = 100,
+    before: Sequence = (),
+    options: dict[str, Any] | None = None,
 ) -> list[list[str]]:
     """The questions that each step in turn brings up; `failed` rows in every step. before: steps
-    of the run that were done when it was resumed.
+    of the run that were done when it was resumed. options: of its method.
     """
+    config = SimpleNamespace(model_dump=lambda include: {"algorithm": options or {}})
     failure = SimpleNamespace(kind="error", message="ZeroDivisionError: division by zero", row=0)
     grading = SimpleNamespace(failures=[failure] * failed)
     world = SimpleNamespace(services=SimpleNamespace(grading=grading))
     watch, found = Watch(), []
     watch.begin(before)
     for done, changed in enumerate(changes, start=1):
-        run = SimpleNamespace(world=world, done=done, finished=done == steps)
+        run = SimpleNamespace(world=world, done=done, finished=done == steps, config=config)
         found.append([f.question for f in watch.step(run, {**HEALTHY, **changed})])
     return found
 
@@ -48,6 +54,7 @@ def told(
         ({"completions/clipped_ratio": 1.0}, "Are answers cut off?"),
         ({"groups/frac_updates_empty": 1.0}, "Why is the loss 0?"),
         (EMPTY, "Why is the loss 0?"),
+        (APART, "Do sampler and trainer disagree?"),
     ],
 )
 def test_each_kind_is_told_once_and_only_when_it_lasts(changed, question):
@@ -55,6 +62,12 @@ def test_each_kind_is_told_once_and_only_when_it_lasts(changed, question):
     assert told([changed] * 3 * STEPS).count([question]) == 1
     broken = [*[changed] * (STEPS - 1), {}, *[changed] * (STEPS - 1)]
     assert told(broken) == [[]] * len(broken)
+
+
+def test_a_gap_that_is_the_methods_own_is_no_mismatch():
+    assert told([{**APART, "sampling/age_steps": 1.0}] * STEPS) == [[]] * STEPS
+    several = {"plan.split_into_minibatches.num_epochs": 2}
+    assert told([APART] * STEPS, options=several) == [[]] * STEPS
 
 
 def test_rewards_that_fail_later_are_a_warning():

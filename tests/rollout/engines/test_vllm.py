@@ -200,7 +200,7 @@ def test_a_server_that_sees_no_such_folder_goes_on_as_before(served, model, tmp_
 
 
 def test_a_server_that_takes_no_weights_is_left_alone(served, model, tmp_path):
-    how = r"HTTP 404: .*to give it weights, start it with .*strop_in_vllm.Weights"
+    how = r"HTTP 404: .*to give it weights, set .* and start vLLM with .*strop_in_vllm.Weights"
     served.worker = None
     with pytest.raises(UserError, match=how), opened(served, model, tmp_path):
         pass

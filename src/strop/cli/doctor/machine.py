@@ -12,7 +12,8 @@ PACKAGES = {
     "peft": "low-rank adapters: pip install 'strop[lora]'",
     "gguf": "GGUF models: pip install 'strop[gguf]'",
     "open-spiel": "games: pip install 'strop[games]'",
-    "vllm": "", "ray": "", "trl": "", "tensorboard": "", "wandb": "", "trackio": "", "mlflow": "",
+    "vllm": "sampling by vLLM: pip install 'strop[vllm]', or engine.python",
+    "ray": "", "trl": "", "tensorboard": "", "wandb": "", "trackio": "", "mlflow": "",
 }  # fmt: skip
 GIB = 2**30
 

@@ -176,8 +176,9 @@ def mismatch(run: RunFiles) -> Finding:
     if now <= MISMATCH_NOTE:
         return Finding(question, "ok", answer, numbers=numbers)
     causes = "causes: half precision (model.dtype=float32 removes it), top_p, top_k or min_p (the "
-    causes += "sampler draws from a cut distribution), a model whose two code paths differ; "
-    causes += 'stages.correction = "weigh_by_engine_ratio" in a configuration file weighs it out'
+    causes += "sampler draws from a cut distribution), an engine or model whose code differs; "
+    causes += "correction=weigh_by_engine_ratio weighs it out, selection=drop_mismatched_rollouts "
+    causes += "drops what is far off, and the recipe rollout_correction does both"
     if updates > 1:
         answer += f" {updates:g} updates a step: from the second on the policy's own movement is "
         answer += "in it, so this alone is no mismatch."

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from strop.cli.doctor.finding import Finding
-from strop.cli.doctor.run import RunFiles, cut_off, loss, unscored
+from strop.cli.doctor.run import MISMATCH, RunFiles, cut_off, loss, mismatch, unscored
 from strop.cli.doctor.signal import groups
 from strop.errors import RunStopped
 
@@ -32,12 +32,19 @@ def _no_end(line: Metrics) -> bool:
     return line.get("completions/clipped_ratio") == 1.0
 
 
+def _mismatch(line: Metrics) -> bool:
+    """Sampler and trainer differ, though the answers are drawn with the weights of the step."""
+    gap = line.get("sampling/sampling_logp_difference/mean") or 0.0
+    return gap > MISMATCH and not line.get("sampling/age_steps")
+
+
 # What may be so of all of a step, and the question of the doctor that it answers.
 KINDS: tuple[tuple[Callable[[Metrics], bool], Callable[[RunFiles], Finding]], ...] = (
     (_no_reward, unscored),
     (_no_signal, groups),
     (_no_update, loss),
     (_no_end, cut_off),
+    (_mismatch, mismatch),
 )
 
 
@@ -61,7 +68,7 @@ class Watch:
             line["rewards/frac_unscored"] = 1.0  # a share of the kept ones, and none was kept
         self.lines = [*self.lines, line][-STEPS:]
         self.scored = self.scored or not _no_reward(line)
-        files = RunFiles(self.lines, {}, [])
+        files = RunFiles(self.lines, run.config.model_dump(include={"algorithm", "phases"}), [])
         if not self.scored and (len(self.lines) == STEPS or run.finished):
             raise RunStopped(_nothing_scored(unscored(files), failures, len(self.lines)))
         if len(self.lines) < STEPS:
@@ -72,7 +79,7 @@ class Watch:
             if place not in self.told and all(map(is_so, self.lines))
         ]
         self.told |= {place for place, _ in found}
-        return [finding for _, finding in found]
+        return [finding for _, finding in found if finding.status == "problem"]
 
 
 def _nothing_scored(finding: Finding, failures: list[Any], num_steps: int) -> str:

@@ -142,6 +142,7 @@ class CompletionsEngine(Engine):
         self.parked: list[Event] = []
         self.client, self.decode = client, tokenizer.decode
         self.num_parallel, self.context_length = num_parallel, context_length
+        self.longest = context_length
         self.rows: dict[int, Row] = {}
         self.gate = Gate()
         self.num_failed = 0  # since the last answer

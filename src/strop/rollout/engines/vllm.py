@@ -27,8 +27,8 @@ from strop.rollout.engines.vllm_server import Server
 
 ANSWER_SECONDS = 2.0  # for calls that are broken off to come back with what they have
 NOT_READY = (
-    "to give it weights, start it with VLLM_SERVER_DEV_MODE=1 PYTHONPATH={} vllm serve MODEL "
-    "--worker-extension-cls {}, of vLLM 0.32 or later"
+    "to give it weights, set VLLM_SERVER_DEV_MODE=1 and PYTHONPATH={} and start vLLM with "
+    "--worker-extension-cls {} (0.32 or later)"
 )
 
 
@@ -40,7 +40,7 @@ class VllmSettings(CompletionsSettings):
     python: str = Field(
         default="", description="Python of the environment that has vLLM; empty: this one"
     )
-    dtype: str = Field(default="", description="vLLM's --dtype; empty: that of the trained model")
+    dtype: str = Field(default="", description="its numbers; empty: as the trained model's")
     gpu_memory_utilization: float = Field(
         default=0.4, gt=0, le=1,
         description="share of the GPU that vLLM takes, of main memory where it runs on a CPU",
@@ -61,6 +61,11 @@ class VllmSettings(CompletionsSettings):
     @classmethod
     def _is_a_place(cls, url: str) -> str:
         return super()._is_a_place(url) if url else ""
+
+    @property
+    def most_tokens(self) -> int:
+        """What the server holds, where that is limited."""
+        return self.max_model_len
 
     def check_longest(self, num_tokens: int) -> None:
         """Raise UserError where the server could not hold one such sequence."""

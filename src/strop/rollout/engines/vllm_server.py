@@ -70,7 +70,8 @@ class Server:
                 )
             if now - told > TELL_SECONDS:
                 told = now
-                print(f"vLLM starts ({now - begun:.0f} s): {self._lines()[-1:]}", file=sys.stderr)
+                last = "".join(self._lines()[-1:])
+                print(f"vLLM starts ({now - begun:.0f} s) {last}", file=sys.stderr)
             time.sleep(LOOK_SECONDS)
 
     def dead(self) -> bool:

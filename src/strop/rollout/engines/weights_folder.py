@@ -24,7 +24,7 @@ def place_for(model: nn.Module, chosen: str) -> Path:
     places = [Path(chosen)] if chosen else [IN_MEMORY, Path(tempfile.gettempdir())]
     for place in places:
         if place.is_dir() and shutil.disk_usage(place).free > needed:
-            return Path(tempfile.mkdtemp(prefix="strop-", dir=place))
+            return Path(tempfile.mkdtemp(prefix="strop-weights-", dir=place))
     raise UserError(
         f"no room for the model's weights, {needed / 2**30:.1f} GiB, in "
         f"{' or '.join(map(str, places))}: give engine.folder a place that this process and the "
