@@ -160,5 +160,7 @@ def test_an_engine_with_a_model_of_its_own_needs_none_here(lab, monkeypatch, tmp
 def test_the_engine_of_a_command_is_read_as_it_is_written(lab):
     with pytest.raises(UserError, match=r"engine.kind = 'sglang': no such engine; there are local"):
         open_subject(str(lab.model), engine="sglang(url='http://here')")
-    with pytest.raises(UserError, match=r"no option engine.url; engine.kind=completions has it"):
+    with pytest.raises(
+        UserError, match=r"no option engine.url; engine.kind=completions or vllm has it"
+    ):
         open_subject(str(lab.model), engine="local(url='http://here')")

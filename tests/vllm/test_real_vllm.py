@@ -125,7 +125,9 @@ def test_a_run_trains_over_it(engine, tmp_path, monkeypatch, capsys):
     strop = Strop(monkeypatch, capsys)
     said = strop("train", "grpo", "--model", "tiny", *words, "--out", tmp_path / "run")
     assert said.code == 0, said.err
-    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").open()]
+    lines = [
+        json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    ]
     gaps = [line["sampling/sampling_logp_difference/mean"] for line in lines if line["step"]]
     assert len(gaps) == 3
     assert max(gaps) < ATOL

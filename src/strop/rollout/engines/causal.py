@@ -105,18 +105,7 @@ class CachedModel:
 
     def load(self, state: Mapping[str, Tensor]) -> None:
         """Copy weights by name; tied ones may be left out. UserError when names do not fit."""
-        own = self.model.state_dict(keep_vars=True)
-        unknown = sorted(set(state) - set(own))
-        given = {own[name].data_ptr() for name in state if name in own}
-        missing = sorted(n for n, t in own.items() if n not in state and t.data_ptr() not in given)
-        if unknown or missing:
-            raise UserError(
-                f"these weights do not fit the engine's model: {len(unknown)} unknown names "
-                f"({unknown[:3]}), {len(missing)} missing ({missing[:3]})"
-            )
-        with torch.no_grad():
-            for name, tensor in state.items():
-                own[name].copy_(tensor)
+        load_state(self.model, state)
 
     def _check_against_plain_forward(self) -> None:
         """Two rows of different lengths, prefilled and decoded, must give the plain logits."""
@@ -155,3 +144,19 @@ def check_module(model: nn.Module) -> None:
             f"the local engine drives Hugging Face causal models; {type(model).__name__} has no "
             "configuration of one"
         )
+
+
+def load_state(model: nn.Module, state: Mapping[str, Tensor]) -> None:
+    """Copy weights by name; tied ones may be left out. UserError when names do not fit."""
+    own = model.state_dict(keep_vars=True)
+    unknown = sorted(set(state) - set(own))
+    given = {own[name].data_ptr() for name in state if name in own}
+    missing = sorted(n for n, t in own.items() if n not in state and t.data_ptr() not in given)
+    if unknown or missing:
+        raise UserError(
+            f"these weights do not fit the engine's model: {len(unknown)} unknown names "
+            f"({unknown[:3]}), {len(missing)} missing ({missing[:3]})"
+        )
+    with torch.no_grad():
+        for name, tensor in state.items():
+            own[name].copy_(tensor)

@@ -21,6 +21,7 @@ from torch import Tensor
 from strop.errors import UserError
 from strop.rollout.engines import vllm_server, weights_folder
 from strop.rollout.engines.base import Engine
+from strop.rollout.engines.causal import load_state
 from strop.rollout.engines.completions import CompletionsEngine, CompletionsSettings, Row
 from strop.rollout.engines.completions_client import Failed
 from strop.rollout.engines.vllm_server import Server
@@ -150,11 +151,13 @@ class VllmEngine(CompletionsEngine):
     def load_weights(self, state: Mapping[str, Tensor] | None, version: int) -> None:
         """Sample with other weights from the next token on; see Engine.load_weights.
 
-        Raises UserError where the server does not take them.
+        state: put into the model first. Raises UserError where the server does not take them.
         """
         place = self.folder / f"version-{version}"
         try:
-            weights_folder.write(self.model, place, state)
+            if state is not None:
+                load_state(self.model, state)
+            weights_folder.write(self.model, place)
             with self.gate.shut():
                 self._break_off()
                 self._hand_over(place, version)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -32,15 +31,14 @@ def place_for(model: nn.Module, chosen: str) -> Path:
     )
 
 
-def write(model: Any, folder: Path, state: Mapping[str, Tensor] | None = None) -> None:
+def write(model: Any, folder: Path) -> None:
     """Write model and weights in Hugging Face's layout; adapters are added into the weights.
 
-    state: weights in place of the model's own, by name. Raises UserError for names that are
-    missing, and for a full disk.
+    Raises UserError for a full disk.
     """
     unfinished = folder.with_name(f".{folder.name}")
     try:
-        model.save_pretrained(unfinished, state_dict=merged(model, state))
+        model.save_pretrained(unfinished, state_dict=merged(model))
         unfinished.rename(folder)
     except OSError as error:
         raise UserError(f"the weights cannot be written to {folder}: {error}") from error
@@ -48,25 +46,15 @@ def write(model: Any, folder: Path, state: Mapping[str, Tensor] | None = None) -
         shutil.rmtree(unfinished, ignore_errors=True)
 
 
-def merged(model: nn.Module, state: Mapping[str, Tensor] | None = None) -> dict[str, Tensor]:
-    """The weights by their names without adapters: W + alpha / rank * B A in place of W.
-
-    state: as in `write`.
-    """
+def merged(model: nn.Module) -> dict[str, Tensor]:
+    """The weights by their names without adapters: W + alpha / rank * B A in place of W."""
     own = model.state_dict()
-    adapted = {name: m for name, m in model.named_modules() if hasattr(m, "get_delta_weight")}
-    if state is not None:
-        tied = set(getattr(model, "all_tied_weights_keys", ()))
-        if missing := sorted(own.keys() - state.keys() - tied):
-            raise UserError(f"these weights lack {missing[0]} and {len(missing) - 1} more names")
-        if adapted:
-            raise UserError("weights of a model with adapters are taken from the model: give none")
-        own = {name: state.get(name, weight) for name, weight in own.items()}
-    for name, module in adapted.items():
-        inside = [key for key in own if key.startswith(f"{name}.")]
-        found = {key: own.pop(key) for key in inside}
+    for name, module in model.named_modules():
+        if not hasattr(module, "get_delta_weight"):
+            continue
         plain = f"{name}.base_layer."
-        own |= {key.replace(plain, f"{name}."): value for key, value in found.items()
+        found = {key: own.pop(key) for key in [*own] if key.startswith(f"{name}.")}
+        own |= {f"{name}.{key.removeprefix(plain)}": value for key, value in found.items()
                 if key.startswith(plain)}  # fmt: skip
         for adapter in module.active_adapters:
             own[f"{name}.weight"] = own[f"{name}.weight"] + module.get_delta_weight(adapter)
