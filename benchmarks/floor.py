@@ -18,6 +18,7 @@ import shutil
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -47,9 +48,11 @@ class Course:
         print(text, file=sys.stderr)
 
 
-def trained(raw: dict[str, Any], folder: Path) -> list[dict[str, float]]:
+def trained(
+    raw: dict[str, Any], folder: Path, course: Course | None = None
+) -> list[dict[str, float]]:
     """The log of a run, from its first validation to its last step."""
-    run, course = loop.start(config.make(raw), folder), Course()
+    run, course = loop.start(config.make(raw), folder), course or Course()
     try:
         settings = run.config.evaluation
         loop.go(run, course, validator(settings.num_samples, settings.ks, run.config.seed))
@@ -87,24 +90,23 @@ def read(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(stream))
 
 
-def write(path: Path, rows: list[dict[str, Any]]) -> None:
+def write(path: Path, rows: list[dict[str, Any]], head: Sequence[str] = HEAD) -> None:
     """All lines, in the order of their recipes."""
     with path.open("w", encoding="utf-8", newline="") as stream:
-        table = csv.DictWriter(stream, HEAD, lineterminator="\n")
+        table = csv.DictWriter(stream, head, lineterminator="\n")
         table.writeheader()
         table.writerows(sorted(rows, key=lambda row: row["recipe"]))
 
 
-def write_page(page: Path, rows: list[dict[str, Any]]) -> None:
+def write_page(page: Path, rows: list[dict[str, Any]], head: Sequence[str] = HEAD) -> None:
     """Replace the table of the page, which begins with its heading row, by these lines."""
     lines = page.read_text(encoding="utf-8").splitlines()
     first = next(n for n, line in enumerate(lines) if line.startswith("| recipe |"))
     last = next((n for n, line in enumerate(lines) if n > first and not line), len(lines))
-    table = [f"| {' | '.join(HEAD)} |", "| --- " * len(HEAD) + "|"]
+    table = [f"| {' | '.join(head)} |", "| --- " * len(head) + "|"]
     for row in rows:
-        cells = {**row, "recipe": f"`{row['recipe']}`"}
-        cells["options"] = f"`{row['options']}`" if row["options"] else ""
-        table.append(f"| {' | '.join(cells[name] for name in HEAD)} |")
+        code = {name: f"`{row[name]}`" for name in ("recipe", "options") if row.get(name)}
+        table.append(f"| {' | '.join({**row, **code}[name] for name in head)} |")
     page.write_text("\n".join([*lines[:first], *table, *lines[last:]]) + "\n", encoding="utf-8")
 
 

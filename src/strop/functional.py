@@ -9,9 +9,10 @@
 Token tensors are [B, T], rollout tensors [B], turn tensors [B, K]; prompt tokens may be there with
 mask 0, and values outside the mask never matter, NaN included. Gradient flows through `logp` (and
 `entropy`, `mean_logp`, `values`, `logits` where a recipe reads them) by ordinary autograd. `params`
-are the recipe's parameters; `step` and `total_steps` in them resolve schedules. `inputs(name,
-call)` says which tensors a call takes. Raises UserError for a tensor or parameter that the recipe
-does not know, for a missing tensor, by the name that it has here, and for shapes that do not fit.
+are the recipe's parameters; `step` and `total_steps` in them resolve schedules. Calls of a recipe
+in phases are those of its last one. `inputs(name, call)` says which tensors a call takes. Raises
+UserError for a tensor or parameter that the recipe does not know, for a missing tensor, by the name
+that it has here, and for shapes that do not fit.
 
 The same composition of parts runs here and in training: the tensors become one flat batch, the
 stage runs, the result is padded again.

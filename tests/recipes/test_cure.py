@@ -90,6 +90,7 @@ def test_every_branch_leaves_its_answer_at_one_of_the_most_uncertain_tokens(cand
     reused = sum(max(cut, 0) for cut in at)
     assert engine.num_tokens == sum(map(len, texts)) - reused
     assert found.num_thrown_away == 0
+    assert found.metrics == {"rollout/tokens_shared": reused}
 
 
 def test_all_branches_of_an_answer_leave_it_at_one_place():

@@ -24,7 +24,8 @@ class BranchAtCriticalTokens(SamplingFields):
             its first, special ones, and those with less than min_letters letters;  0 without one
         a branch keeps the answer's tokens before c and is drawn anew from there
 
-    The entropy is the current policy's, from a forward pass over the first answers.
+    The entropy is the current policy's, from a forward pass over the first answers. Metric:
+    rollout/tokens_shared.
     Reads: draws; texts; rng.   Writes: the token, turn, rollout and prompt tables; fork_at_B counts
     the answer's tokens.
     Source: arXiv 2508.11016; code bytedance/CURE.
@@ -88,7 +89,9 @@ class BranchAtCriticalTokens(SamplingFields):
             events[number] = [*first_tokens(events[origin], max(at[number], 0)), *each.events]
         batch = assemble(draws, asked, [events[number] for number in range(len(asked))])
         rows = [origin if cut >= 0 else -1 for origin, cut in zip(origins, at, strict=True)]
-        return batch.set(parent_B=_int(rows), fork_at_B=_int(at)), None
+        batch = batch.set(parent_B=_int(rows), fork_at_B=_int(at))
+        shared = float(batch["fork_at_B"].clamp(min=0).sum())
+        return batch, None, {"rollout/tokens_shared": shared}
 
     def num_whole(self, num_rollouts: int) -> int:
         """Answers of a group that begin at the prompt."""
