@@ -6,10 +6,12 @@
 
 Needs chromium (on PATH, or named by CHROMIUM) and Pillow. The runs of the inspector's pictures are
 made here, in two minutes; a comparison is one that `strop compare` has written (docs/COMPARE.md
-has the command). The audit's picture is of the table in docs/AUDIT.md.
+has the command). The audit's picture is of the table in docs/AUDIT.md, that of growth of
+docs/evidence/growth.csv, which `benchmarks/growth.py` writes.
 """
 
 import argparse
+import csv
 import os
 import re
 import shutil
@@ -75,13 +77,15 @@ def main() -> None:
     parser.add_argument("--comparison", type=Path, help="folder that strop compare has written")
     given = parser.parse_args()
     FOLDER.mkdir(exist_ok=True)
-    for name in given.names or (*SHOTS, "audit"):
+    for name in given.names or (*SHOTS, "audit", "growth"):
         with tempfile.TemporaryDirectory() as folder:
             made = Path(folder)
             if name == "compare":
                 page, script, height = given.comparison / "compare.html", "", 1370
             elif name == "audit":
                 page, script, height = audit_page(made), "", 560
+            elif name == "growth":
+                page, script, height = growth_page(made), "", 1150
             else:
                 page, script, height = run_page(SHOTS[name], made)
             draw(page, script, height, FOLDER / f"{name}.png", made)
@@ -135,6 +139,45 @@ def audit_page(folder: Path) -> Path:
     body = f"<main style='padding-top: 20px'>{charts}</main>"
     page.write_text(document("strop audit", body), encoding="utf-8")
     return page
+
+
+def growth_page(folder: Path) -> Path:
+    """A page with a chart of each curve of docs/evidence/growth.csv."""
+    with (ROOT / "docs" / "evidence" / "growth.csv").open(encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    charts = [
+        growth("Start over so many prompts", "prompts", ("start",), "cpu_s", "s", rows),
+        growth("Memory over so many prompts", "prompts", ("start",), "peak_mb", "MB", rows),
+        growth(
+            "A step of so many rollouts", "rollouts", ("step",), "each_us", "µs a rollout", rows
+        ),
+        growth("Answers of so many tokens", "tokens", ("step",), "each_us", "µs a token", rows),
+        growth("Steps, of a run that goes on", "steps", (), "each_us", "µs a step", rows, "linear"),
+        growth("Report and resume", "report resume", (), "cpu_s", "s", rows),
+    ]
+    page = folder / "growth.html"
+    body = f"<main style='padding-top: 20px'>{charts_grid(charts, 'growth')}</main>"
+    page.write_text(document("strop growth", body), encoding="utf-8")
+    return page
+
+
+def growth(
+    title: str, curves: str, what: tuple[str, ...], key: str, unit: str,
+    rows: list[dict[str, str]], kind: str = "log",
+) -> Chart:  # fmt: skip
+    """A column of the table over the size, a line a curve; from 0, so that flat looks flat."""
+    data = []
+    for colour, curve in zip(COLOURS, curves.split(), strict=False):
+        kept = [r for r in rows if r["curve"] == curve and (not what or r["what"] in what)]
+        x, y = ([float(row[name]) for row in kept] for name in ("size", key))
+        line = {"mode": "lines+markers", "line": {"color": colour, "width": 2}, "name": curve}
+        data.append({"x": x, "y": y, **line})
+    ticks = {"tickvals": data[0]["x"], "ticktext": [f"{x:,.0f}" for x in data[0]["x"]]}
+    axis = {"type": kind, **(ticks if kind == "log" else {"rangemode": "tozero"})}
+    kind_y = "log" if key == "cpu_s" else "linear"
+    upright = {"type": kind_y, "rangemode": "tozero"}
+    layout = {"xaxis": axis, "yaxis": upright, "showlegend": len(data) > 1}
+    return Chart(title, f"{unit}; processor time" if unit != "MB" else unit, tuple(data), layout)
 
 
 def read_table(text: str) -> dict[str, dict[str, float]]:

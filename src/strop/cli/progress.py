@@ -11,12 +11,13 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from strop.cli.course import Course
 from strop.cli.trust import names
+from strop.training.metrics_file import is_number
 
 if TYPE_CHECKING:
     from strop.cli.doctor.watch import Watch
 
-SPARKS = " ▁▂▃▄▅▆▇█"
 # What is shown where answers are given and nothing is sampled.
 GIVEN = ("policy_loss", "preference/accuracy")
 
@@ -32,7 +33,7 @@ class Progress:
         self.console.soft_wrap = not self.console.is_terminal  # a file keeps its lines whole
         self.quiet = quiet
         self.watch: Watch | None = None
-        self.history: dict[str, list[float]] = {}
+        self.history: dict[str, Course] = {}
         self.live: Live | None = None
         self.begun = time.perf_counter()
         self.first = 0
@@ -102,9 +103,14 @@ class Progress:
             self._warn(run, metrics)
 
     def _take(self, metrics: dict[str, float]) -> None:
-        for name, value in metrics.items():
-            self.history.setdefault(name, []).append(value)
-        self.shown = {**self.shown, **metrics}
+        """What is not finite, in a run that goes on null, leaves the number as it was."""
+        finite = {name: value for name, value in metrics.items() if is_number(value)}
+        for name, value in finite.items():
+            if name in self.history:
+                self.history[name].add(value)
+            else:
+                self.history[name] = Course(value)
+        self.shown = {**self.shown, **finite}
 
     def note(self, text: str) -> None:
         """A sentence for the user."""
@@ -120,7 +126,7 @@ class Progress:
         """The run's outcome in a few lines."""
         folder = run.record.folder
         for name in _scores(self.history):
-            first, last = self.history[name][0], self.history[name][-1]
+            first, last = self.history[name].first, self.history[name].last
             low, high = self.shown.get(f"{name}/low"), self.shown.get(f"{name}/high")
             known = low is not None and high is not None
             interval = f"  (95% {low:.3f} to {high:.3f})" if known else ""
@@ -202,14 +208,14 @@ class Progress:
         rows = [*(sampled if "entropy" in self.history else GIVEN), "grad_norm"]
         rows += _scores(self.history)
         shown = {
-            name: f"{self.history[name][-1]:.3f}{self._band() if name == 'entropy' else ''}"
-            for name in rows if self.history.get(name)
+            name: f"{self.history[name].last:.3f}{self._band() if name == 'entropy' else ''}"
+            for name in rows if name in self.history
         }  # fmt: skip
         table = Table.grid(padding=(0, 2))
         taken = max(map(len, shown), default=0) + max(map(len, shown.values()), default=0)
         room = max(1, min(40, self.console.width - taken - 6))
         for name, value in shown.items():
-            table.add_row(name, value, Text(spark(self.history[name], room), style="cyan"))
+            table.add_row(name, value, Text(self.history[name].line(room), style="cyan"))
         bar = ProgressBar(total=self.steps, completed=step, width=min(40, self.console.width))
         at = "   ".join([f"step {step}/{self.steps}", *self._phase()])
         foot = Text(
@@ -226,15 +232,3 @@ def _scores(names: Iterable[str]) -> list[str]:
     found = [n for n in names if "/pass@" in n and not n.endswith(("/low", "/high"))]
     given = [n for n in names if n.endswith(("/nll", "/ranking_accuracy"))]
     return sorted(found, key=lambda name: int(name.rpartition("@")[2])) + given
-
-
-def spark(values: list[float], width: int = 40) -> str:
-    """A line of blocks: the values' course in `width` characters."""
-    if len(values) > width:
-        size = len(values) / width
-        cells = [values[int(i * size) : max(int((i + 1) * size), int(i * size) + 1)]
-                 for i in range(width)]  # fmt: skip
-        values = [sum(cell) / len(cell) for cell in cells]
-    low, high = min(values), max(values)
-    span = (high - low) or 1.0
-    return "".join(SPARKS[1 + int((v - low) / span * (len(SPARKS) - 2))] for v in values)

@@ -101,7 +101,7 @@ def _finish(runs: Sequence[_Run], engine: Engine, on_progress: Progress | None =
             ready = [run for run in runs if not run.done and (run.commands or run.inbox)]
             moved = [run.advance() for run in ready]
             for run in ready:
-                owners.update(dict.fromkeys(run.ids, run))
+                owners.update(dict.fromkeys(run.new_ids(), run))
             if any(moved):
                 continue
             ended += _deliver(_next_events(runs, engine, owners), owners, engine)
@@ -134,6 +134,7 @@ class _Run:
         self.engine = engine
         self.services = services
         self.ids: set[int] = set()
+        self.unknown: list[int] = []  # those of its requests that nobody was told of
         self.commands: list[Command] = []
         self.answers: list[Any] = []  # to the first commands, while the engine is full
         self.heard: list[Event] | None = None  # what had come when these commands were yielded
@@ -150,12 +151,18 @@ class _Run:
         if self.heard is None:
             self.heard, self.inbox = self.inbox, []
         before = len(self.answers)
-        for command in self.commands[before:]:
+        while len(self.answers) < len(self.commands):
+            command = self.commands[len(self.answers)]
             if isinstance(command, Submit | Fork) and self.engine.full():
                 return len(self.answers) > before
             self.answers.append(self._answer(command))
         self._receive((self.answers, self.heard))
         return True
+
+    def new_ids(self) -> list[int]:
+        """Its requests since the last call."""
+        new, self.unknown = self.unknown, []
+        return new
 
     def num_held_back(self) -> int:
         """Requests that are still to be submitted."""
@@ -222,6 +229,7 @@ class _Run:
 
     def _own(self, id: int) -> int:
         self.ids.add(id)
+        self.unknown.append(id)
         return id
 
     def _check_owner(self, id: int) -> None:

@@ -171,11 +171,14 @@ class RunTexts:
             return []
         uid_B = batch["rollout_uid_B"]  # below 0: a demonstration
         others = ((batch["episode_B"] != uid_B) & (uid_B >= 0)).nonzero().squeeze(1)
+        size_B = batch["size_B"]
+        end_B = size_B.cumsum(0)
         found = []
         for rollout in others.tolist():
-            rows_T = batch["rollout_T"] == rollout
-            shown_T = rows_T & (batch["mask_T"] & rows_T).cumsum(0).eq(0)
-            found.append((rollout, self.decode(batch["id_T"][shown_T].tolist(), special=False)))
+            rows = slice(int(end_B[rollout] - size_B[rollout]), int(end_B[rollout]))
+            shown_T = batch["mask_T"][rows].cumsum(0) == 0
+            ids = batch["id_T"][rows][shown_T].tolist()
+            found.append((rollout, self.decode(ids, special=False)))
         return found
 
     def completion_ids(self, batch: Batch) -> list[list[int]]:
