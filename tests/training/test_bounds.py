@@ -8,6 +8,7 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from strop.errors import UserError
+from strop.rollout.engines.open import ENGINES, EngineSettings, settings_of
 from strop.rollout.read_answers import ReadAnswers
 from strop.rollout.sample_independently import SampleIndependently
 from strop.tasks.encode import encode_answer, encode_prompt
@@ -164,6 +165,14 @@ def test_the_engine_hears_of_the_longest_where_it_has_a_limit(room, told):
     services = services_of(prompts, Limits(8, 8, 40, 64, 8))
     rows.check_longest(config, services, SampleIndependently())
     assert heard == ([] if told is None else [told])
+
+
+@pytest.mark.parametrize("kind", ENGINES)
+def test_an_engine_that_refuses_lengths_says_from_which_on(kind):
+    """Otherwise it would never be asked."""
+    found = settings_of(kind)
+    refuses = found.check_longest is not EngineSettings.check_longest
+    assert refuses == (found.most_tokens is not EngineSettings.most_tokens)
 
 
 def test_the_shipped_model_goes_by_letters():
