@@ -1,6 +1,6 @@
 """Draw docs/pictures: strop's pages on real runs, as a browser shows them.
 
-    python tools/draw_pictures.py                        # all but the comparison
+    python tools/draw_pictures.py                        # all but the comparison and growth
     python tools/draw_pictures.py audit                  # one of them
     python tools/draw_pictures.py compare --comparison FOLDER
 
@@ -73,11 +73,11 @@ WEIGHING = (
 def main() -> None:
     """Draw what was asked for."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("names", nargs="*", help="of pictures; default: all but compare")
+    parser.add_argument("names", nargs="*", help="of pictures; default: all but compare and growth")
     parser.add_argument("--comparison", type=Path, help="folder that strop compare has written")
     given = parser.parse_args()
     FOLDER.mkdir(exist_ok=True)
-    for name in given.names or (*SHOTS, "audit", "growth"):
+    for name in given.names or (*SHOTS, "audit"):
         with tempfile.TemporaryDirectory() as folder:
             made = Path(folder)
             if name == "compare":
