@@ -229,7 +229,7 @@ def join() -> Ranks:
     if cuda and local >= torch.cuda.device_count():
         raise UserError(
             f"process {number} is the {local + 1}th on its machine, which has "
-            f"{torch.cuda.device_count()} GPUs: give torchrun a smaller --nproc-per-node"
+            f"{torch.cuda.device_count()} GPUs: let torchrun start no more processes than that"
         )
     if cuda:
         torch.cuda.set_device(local)
