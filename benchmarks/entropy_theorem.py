@@ -69,7 +69,8 @@ def rollouts(world: World, algorithm: Any, number: int) -> Batch:
     """One step's batch with its advantages."""
     chains = Chains(generators(number, 1), world.services, {})
     columns = world.run_columns(algorithm, 1)
-    batch = Collector(chains, world.engine, world.pool, Clock(), columns).collect(algorithm)
+    collector = Collector(chains, world.engine, world.pool, world.known, Clock(), columns)
+    batch = collector.collect(algorithm)
     return chains.credit(algorithm.advantage, batch)
 
 

@@ -59,9 +59,9 @@ def draw(world: World, algorithm: Algorithm, number: int, pool: Sequence[int] = 
     """A batch of rollouts; pool: uids of prompts in place of the training ones."""
     chains = Chains(generators(SEED + number, 1), world.services, {})
     about = world.run_columns(algorithm, 1)
-    batch = Collector(chains, world.engine, tuple(pool) or world.pool, Clock(), about).collect(
-        algorithm
-    )
+    drawn_from = tuple(pool) or world.pool
+    known = frozenset(drawn_from)
+    batch = Collector(chains, world.engine, drawn_from, known, Clock(), about).collect(algorithm)
     return batch.to(world.policy.device)
 
 

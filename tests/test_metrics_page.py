@@ -109,6 +109,8 @@ def logged(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
     for recipe, task in (("mrs", "corridor"), ("grpo", "hide_and_guess")):
         data = {"data": {"task": task}, "model": {"name": "tiny"}, "reward": {"functions": []}}
         found[task] = keys_of_run(lab, recipe, folder, task, **data)
+    ahead = {**lab.raw()["training"], "save_every": 0, "max_staleness": 1}
+    found["ahead"] = keys_of_run(lab, "grpo", folder, "ahead", training=ahead)
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(engines.ENGINES, "brittle", BrittleSettings)
         found["failing"] = keys_of_run(lab, "grpo", folder, "failing", engine={"kind": "brittle"})

@@ -115,7 +115,7 @@ def test_values_of_a_critic_agree(family, batch):
         torch.nn.init.normal_(critic.heads.outer, generator=torch.Generator().manual_seed(4))
         values = critic.columns(batch, columns)
         ones = {name: torch.ones(int(batch["mask_T"].sum())) for name in columns}
-        critic.push(batch, columns, lambda rows, _, ones=ones: ones, True)
+        critic.push(batch, columns, lambda rows, _, ones=ones: ones)
         found.append({**values, "inner": critic.heads.inner.grad})
     for name, value in found[0].items():
         scale = float(value.abs().max())

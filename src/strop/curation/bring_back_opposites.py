@@ -91,9 +91,7 @@ class BringBackOpposites:
         step = int(batch["step"])
         new = put_away(batch.keep(scored_B & plain_P[group_B]), step, stores)
         kept = self._newest(joined(stored, new))
-        add = None
-        if drawn is not None:
-            add = in_groups(as_rows(drawn, batch, step, stores), batch, groups)
+        add = drawn and in_groups(as_rows(drawn, batch, step, stores), batch, groups)
         metrics = {
             **told(kept.size("B"), drawn, step),
             "retry/groups": float((~plain_P).sum()),
