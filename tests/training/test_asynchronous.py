@@ -45,14 +45,16 @@ def synchronous(lab, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def ahead(lab, tmp_path_factory):
+    """A run that is two steps ahead, with the processes and folders that it had."""
     folder = tmp_path_factory.mktemp("ahead") / "run"
-    Runner().whole(raw_of(lab, max_staleness=2), folder)
-    return folder
+    runner, seen = Runner(), set()
+    run = runner.start(raw_of(lab, max_staleness=2), folder)
+    runner.go(run, lambda run: seen.add((run.world.apart.process.pid, run.world.apart.folder)))
+    return folder, seen
 
 
-# gain_rl's sampler learns from batches that were trained on.
-@pytest.mark.parametrize("recipe", ["grpo", "gain_rl(n=4)"])
-def test_taking_turns_with_another_process_changes_no_number(lab, runner, tmp_path, recipe):
+def test_taking_turns_with_another_process_changes_no_number(lab, runner, tmp_path):
+    recipe = "gain_rl(n=4)"  # its sampler learns from batches that were trained on
     runner.whole(raw_of(lab, recipe, steps=4), tmp_path / "one")
     run = runner.start(raw_of(lab, recipe, steps=4), tmp_path / "two")
     run.world.apart = Apart(run.config, run.algorithm, run.world.policy, max_staleness=0)
@@ -71,19 +73,21 @@ def test_taking_turns_with_another_process_changes_no_number(lab, runner, tmp_pa
 
 
 def test_no_rollout_is_older_than_the_bound_and_some_are_old(ahead):
-    ages = [line["sampling/oldest_age_steps"] for line in lines(ahead) if line["step"]]
+    ages = [line["sampling/oldest_age_steps"] for line in lines(ahead[0]) if line["step"]]
     assert len(ages) == STEPS
     assert max(ages) <= 2
     assert max(ages) > 0
 
 
 def test_every_step_trains_on_its_own_prompts_once(ahead, synchronous):
-    assert drawn(ahead) == drawn(synchronous)
-    assert [line["step"] for line in lines(ahead)] == [line["step"] for line in lines(synchronous)]
+    assert drawn(ahead[0]) == drawn(synchronous)
+    assert [line["step"] for line in lines(ahead[0])] == [
+        line["step"] for line in lines(synchronous)
+    ]
 
 
 def test_what_was_measured_is_told(ahead):
-    for line in lines(ahead)[1:]:
+    for line in lines(ahead[0])[1:]:
         assert 0 <= line["asynchronous/collector_idle"] <= 1
         assert 0 <= line["timing_s/waiting"] <= line["step_time"]
         assert 0 <= line["asynchronous/batches_ready"] <= 3
@@ -91,52 +95,32 @@ def test_what_was_measured_is_told(ahead):
         assert line["timing_s/rollout"] > 0
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
-def test_a_collector_that_dies_or_hangs_is_begun_anew(lab, runner, tmp_path, synchronous, number):
+def test_a_collector_that_dies_or_hangs_is_begun_anew(lab, runner, tmp_path, synchronous):
     run = runner.start(
         raw_of(lab, max_staleness=1, collector_timeout_seconds=10.0), tmp_path / "run"
     )
-    hurt = []
+    hurt = {2: signal.SIGKILL, 4: signal.SIGSTOP}
+    pids = []
 
     def at_step(run):
-        if run.done == 2 and not hurt:
+        if run.done in hurt:
             guard = run.world.apart.process.pid
             children = Path(f"/proc/{guard}/task/{guard}/children").read_text().split()
-            hurt.append(int(children[0]))
-            os.kill(hurt[0], number)
+            pids.append(int(children[0]))
+            os.kill(pids[-1], hurt.pop(run.done))
 
     runner.go(run, at_step)
     assert drawn(tmp_path / "run") == drawn(synchronous)
     found = lines(tmp_path / "run")
     assert [line["step"] for line in found] == [line["step"] for line in lines(synchronous)]
-    assert found[-1]["asynchronous/restarts"] == 1
+    assert found[-1]["asynchronous/restarts"] == 2
     assert max(line["sampling/oldest_age_steps"] for line in found[1:]) <= 1
-    assert not Path(f"/proc/{hurt[0]}").exists()
+    assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
 
 
-def test_a_run_that_was_stopped_goes_on(lab, runner, tmp_path, synchronous):
-    run = runner.start(raw_of(lab, max_staleness=1), tmp_path / "run")
-
-    def at_step(run):
-        run.stop_asked = run.done == 3
-
-    runner.go(run, at_step)
-    again = runner.resume(tmp_path / "run")
-    assert again.done == 3
-    runner.go(again)
-    assert drawn(tmp_path / "run") == drawn(synchronous)
-
-
-def test_the_process_and_its_files_end_with_the_run(lab, runner, tmp_path):
-    run = runner.start(raw_of(lab, max_staleness=1, steps=2), tmp_path / "run")
-    seen = []
-
-    def at_step(run):
-        apart = run.world.apart
-        seen.append((apart.process.pid, apart.folder))
-
-    runner.go(run, at_step)
-    for pid, folder in seen:
+def test_the_process_and_its_files_end_with_the_run(ahead):
+    assert len(ahead[1]) == 1
+    for pid, folder in ahead[1]:
         assert not Path(f"/proc/{pid}").exists()
         assert not folder.exists()
 
@@ -229,10 +213,9 @@ def test_one_kind_of_age_at_a_time(lab, runner, tmp_path):
         runner.start(raw, tmp_path / "run")
 
 
-def test_a_killed_trainer_takes_the_process_with_it(lab, tmp_path):
-    (tmp_path / "run.toml").write_text(
-        config.make(raw_of(lab, max_staleness=1, steps=500)).to_toml()
-    )
+def test_a_killed_trainer_takes_the_process_with_it_and_goes_on(lab, runner, tmp_path, synchronous):
+    settings = config.make(raw_of(lab, max_staleness=1, save_every=1)).to_toml()
+    (tmp_path / "run.toml").write_text(settings)
     words = ["train", "--config", str(tmp_path / "run.toml"), "--out", str(tmp_path / "run")]
     trainer = subprocess.Popen([sys.executable, "-m", "strop", *words])
     metrics = tmp_path / "run" / "metrics.jsonl"
@@ -240,10 +223,14 @@ def test_a_killed_trainer_takes_the_process_with_it(lab, tmp_path):
     while not (metrics.exists() and len(metrics.read_text().splitlines()) > 2):
         assert time.monotonic() < end
         assert trainer.poll() is None
-        time.sleep(0.1)
+        time.sleep(0.01)
     children = Path(f"/proc/{trainer.pid}/task/{trainer.pid}/children").read_text().split()
     os.kill(trainer.pid, signal.SIGKILL)
     trainer.wait()
     while any(Path(f"/proc/{pid}").exists() for pid in children):
         assert time.monotonic() < end
         time.sleep(0.1)
+    again = runner.resume(tmp_path / "run")
+    assert 0 < again.done <= STEPS
+    runner.go(again)
+    assert drawn(tmp_path / "run") == drawn(synchronous)
