@@ -13,6 +13,9 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from strop.assets import SHIPPED, model_folder, task_of
+from strop.rollout.drive import sample
+from strop.rollout.engines.base import Request
+from strop.rollout.engines.local import LocalEngine
 from strop.tasks.worked_countdown import (
     MAX_TOKENS,
     correct,
@@ -48,13 +51,13 @@ def sampled() -> tuple[list[str], list[dict]]:
     """Sixteen completions at temperature 1 for each of the first 64 held-out puzzles."""
     rows = [row for row in puzzles("held_out")[:64] for _ in range(NUM_ROLLOUTS)]
     model = AutoModelForCausalLM.from_pretrained(FOLDER, dtype=torch.float32)
-    inputs = TOKENIZER([row["prompt"] for row in rows], return_tensors="pt", padding=True)
-    torch.manual_seed(0)
-    ids = model.generate(
-        **inputs, do_sample=True, temperature=1.0, top_k=0, max_new_tokens=MAX_TOKENS
-    )
-    new_ids = ids[:, inputs["input_ids"].shape[1] :]
-    return TOKENIZER.batch_decode(new_ids, skip_special_tokens=True), rows
+    requests = [
+        Request(tuple(ids), MAX_TOKENS, stop_ids=(TOKENIZER.eos_token_id,), seed=seed)
+        for seed, ids in enumerate(TOKENIZER([row["prompt"] for row in rows])["input_ids"])
+    ]
+    found = sample(LocalEngine(model, TOKENIZER), requests)
+    ids = [[id for event in each.events for id in event.ids] for each in found]
+    return TOKENIZER.batch_decode(ids, skip_special_tokens=True), rows
 
 
 def test_folder_is_small_and_weights_are_bfloat16():
