@@ -214,7 +214,8 @@ def test_one_kind_of_age_at_a_time(lab, runner, tmp_path):
 
 
 def test_a_killed_trainer_takes_the_process_with_it_and_goes_on(lab, runner, tmp_path, synchronous):
-    settings = config.make(raw_of(lab, max_staleness=1, save_every=1)).to_toml()
+    # So many steps that it is killed on its way.
+    settings = config.make(raw_of(lab, max_staleness=1, save_every=1, steps=1000)).to_toml()
     (tmp_path / "run.toml").write_text(settings)
     words = ["train", "--config", str(tmp_path / "run.toml"), "--out", str(tmp_path / "run")]
     trainer = subprocess.Popen([sys.executable, "-m", "strop", *words])
@@ -231,6 +232,13 @@ def test_a_killed_trainer_takes_the_process_with_it_and_goes_on(lab, runner, tmp
         assert time.monotonic() < end
         time.sleep(0.1)
     again = runner.resume(tmp_path / "run")
-    assert 0 < again.done <= STEPS
-    runner.go(again)
-    assert drawn(tmp_path / "run") == drawn(synchronous)
+    first = again.done
+    assert 0 < first < 1000
+
+    def at_step(run):
+        run.stop_asked = run.done == max(first, STEPS) + 2
+
+    runner.go(again, at_step)
+    found = [line["step"] for line in lines(tmp_path / "run")]
+    assert found == list(range(1, max(first, STEPS) + 3))
+    assert drawn(tmp_path / "run")[:STEPS] == drawn(synchronous)
