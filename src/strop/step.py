@@ -93,8 +93,7 @@ def train_step(
 
     # 9
     _end_of_step(algorithm, chains, batch)
-    if world.apart is not None:
-        world.apart.learnt(step, batch)
+    world.collector.learnt(step, batch)
     if chains.state["knobs"].get(REFERENCE, 0) != knobs.get(REFERENCE, 0):
         world.renew_reference()
     if isinstance(method, Phases):

@@ -49,7 +49,8 @@ def ahead(lab, tmp_path_factory):
     folder = tmp_path_factory.mktemp("ahead") / "run"
     runner, seen = Runner(), set()
     run = runner.start(raw_of(lab, max_staleness=2), folder)
-    runner.go(run, lambda run: seen.add((run.world.apart.process.pid, run.world.apart.folder)))
+    apart = run.world.collector
+    runner.go(run, lambda run: seen.add((apart.process.pid, apart.folder)))
     return folder, seen
 
 
@@ -57,7 +58,7 @@ def test_taking_turns_with_another_process_changes_no_number(lab, runner, tmp_pa
     recipe = "gain_rl(n=4)"  # its sampler learns from batches that were trained on
     runner.whole(raw_of(lab, recipe, steps=4), tmp_path / "one")
     run = runner.start(raw_of(lab, recipe, steps=4), tmp_path / "two")
-    run.world.apart = Apart(run.config, run.algorithm, run.world.policy, max_staleness=0)
+    run.world.collector = Apart(run.config, run.algorithm, run.world.policy, max_staleness=0)
     runner.go(run)
 
     def numbers(name):
@@ -104,7 +105,7 @@ def test_a_collector_that_dies_or_hangs_is_begun_anew(lab, runner, tmp_path, syn
 
     def at_step(run):
         if run.done in hurt:
-            guard = run.world.apart.process.pid
+            guard = run.world.collector.process.pid
             children = Path(f"/proc/{guard}/task/{guard}/children").read_text().split()
             pids.append(int(children[0]))
             os.kill(pids[-1], hurt.pop(run.done))
@@ -161,7 +162,7 @@ def test_what_ends_collecting_ends_the_run_with_its_words(lab, runner, tmp_path)
 
 def test_a_process_that_keeps_dying_stops_the_run(lab, runner, tmp_path):
     run = runner.start(raw_of(lab, max_staleness=1), tmp_path / "run")
-    apart = run.world.apart
+    apart = run.world.collector
     begin = apart.begin
 
     def begin_and_die(step, state):

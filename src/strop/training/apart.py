@@ -15,6 +15,7 @@ import tempfile
 import threading
 import time
 from collections import deque
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,7 @@ from strop.phases import Method, Phases
 from strop.tasks import wire
 from strop.tasks.worker_process import end_process, launch
 from strop.training.clock import Clock
+from strop.training.collect import Here
 from strop.training.collecting import (
     ALIVE,
     Begin,
@@ -48,6 +50,7 @@ from strop.training.config import RunConfig
 from strop.training.files import writing
 from strop.training.policy import Policy
 from strop.training.services.run import RunServices
+from strop.training.world import World
 
 MODULE = "strop.training.collecting"
 MOST_DEATHS = 3  # in a row, without a batch between them
@@ -105,7 +108,7 @@ class Box:
                     return SILENT
 
 
-class Apart:
+class Apart(Here):
     """Collects in another process; a run with `training.max_staleness` has one.
 
     max_staleness: as in `training.max_staleness`; here 0 makes both take turns, with the numbers
@@ -130,12 +133,14 @@ class Apart:
         self.threads = max(whole // 2, 1)  # of that process; the trainer keeps the others
         torch.set_num_threads(max(whole - self.threads, 1))
 
-    def begin(self, step: int, state: dict[str, Any]) -> None:
+    def begin(self, step: int, state: Mapping[str, Any]) -> None:
         """Let it collect from this step on, so that it loads while the trainer does something."""
         if self.process is None:
             self._start(step, state)
 
-    def collect(self, step: int, chains: Chains, clock: Clock) -> Batch:
+    def collect(
+        self, world: World, algorithm: Algorithm, step: int, chains: Chains, clock: Clock
+    ) -> Batch:
         """The batch of a step, with its metrics and the state of the parts that collected it.
 
         Raises what ended the process, and RunStopped where it dies again and again.
@@ -151,7 +156,7 @@ class Apart:
                 learn_from(self.algorithm, each.batch, chains.state)
         chains.metrics.update(found.metrics)
         clock.seconds.update(found.seconds)
-        self._hand_over(found, chains.services)
+        self._hand_over(found, world.services)
         chains.metrics.update(
             {
                 "asynchronous/batches_ready": float(ready),
@@ -162,9 +167,8 @@ class Apart:
         )
         return found.batch
 
-    def _hand_over(self, found: Collected, services: Any) -> None:
+    def _hand_over(self, found: Collected, services: RunServices) -> None:
         """What rewards logged and what failed, as if it had happened here."""
-        assert isinstance(services, RunServices), "a run has services"
         services.log.logged = found.logged
         services.grading.failures.extend(found.failures[0])
         services.sampling.failures.extend(found.failures[1])
@@ -194,7 +198,7 @@ class Apart:
 
     # ---- from here on: how
 
-    def _next(self, step: int, state: dict[str, Any]) -> Collected:
+    def _next(self, step: int, state: Mapping[str, Any]) -> Collected:
         while True:
             self.begin(step, state)
             limit = self.config.training.collector_timeout_seconds
@@ -225,7 +229,7 @@ class Apart:
                 "training.max_staleness=0 does without"
             )
 
-    def _start(self, step: int, state: dict[str, Any]) -> None:
+    def _start(self, step: int, state: Mapping[str, Any]) -> None:
         self.box = Box()
         ours, theirs = socket.socketpair()
         with theirs:

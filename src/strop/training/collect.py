@@ -1,8 +1,10 @@
 """Stages 1 to 4, collecting: draws, rollouts, rewards and curation until nothing more is asked."""
 
-from collections.abc import Iterable
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -14,7 +16,35 @@ from strop.errors import UserError
 from strop.part import Curated, Draw
 from strop.rollout.commands import THROWN_AWAY
 from strop.rollout.drive import roll_out
+from strop.training.clock import Clock
 from strop.training.metrics import reward_metrics
+
+if TYPE_CHECKING:
+    from strop.training.world import World
+
+
+class Here:
+    """Collects in this process, when a step asks for it; `apart.Apart` does in another, ahead."""
+
+    def begin(self, step: int, state: Mapping[str, Any]) -> None:
+        """What can be made ready for a step, so that it loads while the trainer does something."""
+
+    def collect(
+        self, world: World, algorithm: Algorithm, step: int, chains: Chains, clock: Clock
+    ) -> Batch:
+        """The curated batch of a step; state and metrics are those of `chains`."""
+        about = world.run_columns(algorithm, step)
+        work = Collector(chains, world.engine, world.pool, world.known, clock, about)
+        return work.collect(algorithm)
+
+    def renew(self, step: int) -> None:
+        """The weights of now are those after `step`."""
+
+    def learnt(self, step: int, batch: Batch) -> None:
+        """The step has been trained on this batch."""
+
+    def close(self) -> None:
+        """End what was begun."""
 
 
 @dataclass

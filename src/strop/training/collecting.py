@@ -32,7 +32,6 @@ from strop.errors import RunStopped, UserError
 from strop.rollout.engines.base import Event
 from strop.tasks import wire
 from strop.training.clock import Clock
-from strop.training.collect import Collector
 from strop.training.config import RunConfig
 from strop.training.seeds import generators
 from strop.training.setup import load_model, load_prompts, make_world
@@ -195,7 +194,8 @@ class Collecting:
         self.version = -1  # of the weights that sample; none yet
         self.trained = self.begin.step - 1
         self.learns = learns(algorithm)
-        self.engine = Renewing(world.engine, self._between_tokens)
+        self.sampler = world.engine
+        world.engine = Renewing(self.sampler, self._between_tokens)
 
     def go(self) -> None:
         """Collect every step that is left."""
@@ -218,9 +218,7 @@ class Collecting:
         algorithm = self.algorithm.at_step(step, world.num_steps)
         world.act(algorithm)
         chains = Chains(rng_of, services, dict(self.state))
-        about = world.run_columns(algorithm, step)
-        collector = Collector(chains, self.engine, world.pool, world.known, clock, about)
-        batch = collector.collect(algorithm)
+        batch = world.collect(algorithm, chains, step, clock)
         self.state = {path: own for path, own in chains.state.items() if is_collected(path)}
         return Collected(
             step,
@@ -254,7 +252,7 @@ class Collecting:
             new = load_file(weights.path)
             Path(weights.path).unlink(missing_ok=True)
             own = self.world.policy.model.state_dict()
-            self.world.engine.load_weights({**own, **new}, weights.version)
+            self.sampler.load_weights({**own, **new}, weights.version)
             self.version = weights.version
         for each in trained:
             learn_from(self.algorithm, each.batch, self.state)

@@ -119,8 +119,7 @@ class Run:
 
     def close(self) -> None:
         """End the processes of grader and collector, let the engine and the folder go."""
-        if self.world.apart is not None:
-            self.world.apart.close()
+        self.world.collector.close()
         self.world.services.close()
         self.world.engine.close()
         self.record.lock.free()
@@ -243,7 +242,7 @@ def _prepare(config: RunConfig, record: Record, ranks: Ranks) -> Run:
     world = make_world(config, algorithm, loaded, task, ranks)
     if config.training.max_staleness:
         assert isinstance(algorithm, Algorithm), "phases were refused"
-        world.apart = Apart(config, algorithm, world.policy, config.training.max_staleness)
+        world.collector = Apart(config, algorithm, world.policy, config.training.max_staleness)
     return Run(config, algorithm, loaded, world, record)
 
 
@@ -260,8 +259,8 @@ def go(run: Run, watcher: Watcher, evaluator: Evaluator) -> None:
 
     with asking_first(ask), _settled():
         watcher.begin(run, read_metrics(run.record.folder) if run.done else [])
-        if run.world.apart is not None and not run.finished:
-            run.world.apart.begin(run.done + 1, run.state)
+        if not run.finished:
+            run.world.collector.begin(run.done + 1, run.state)
         scored = run.ranks.from_first(lambda: run.record.has(0))
         if run.done == 0 and run.config.evaluation.every and not scored:
             metrics = _evaluated(run, evaluator, {})

@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -14,7 +14,7 @@ from strop.errors import UserError
 from strop.rollout.engines.dealt import DealtEngine
 from strop.training import shards
 from strop.training.clock import Clock
-from strop.training.collect import Collector
+from strop.training.collect import Here
 from strop.training.critic import Critic
 from strop.training.limits import Limits
 from strop.training.policy import Policy
@@ -37,7 +37,7 @@ class World:
     lr: Any  # number or schedule
     critic: Critic | None = None
     limits: tuple[Limits, ...] = ()  # of every phase of the method
-    apart: Any = None  # training.apart.Apart: what collects in a process of its own
+    collector: Here = field(default_factory=Here)  # or a training.apart.Apart
 
     @functools.cached_property
     def known(self) -> frozenset[int]:
@@ -75,19 +75,13 @@ class World:
         return {name: torch.tensor(value) for name, value in numbers.items()}
 
     def collect(self, algorithm: Algorithm, chains: Chains, step: int, clock: Clock) -> Batch:
-        """Stages 1 to 4 of a step, here or in the process that runs ahead."""
-        if self.apart is not None:
-            return self.apart.collect(step, chains, clock)
-        about = self.run_columns(algorithm, step)
-        return Collector(chains, self.engine, self.pool, self.known, clock, about).collect(
-            algorithm
-        )
+        """Stages 1 to 4 of a step."""
+        return self.collector.collect(self, algorithm, step, chains, clock)
 
     def renew_engine(self, step: int) -> None:
         """Sample with the weights of now, which are those after `step`."""
         self.engine.load_weights(None, step)
-        if self.apart is not None:
-            self.apart.renew(step)
+        self.collector.renew(step)
 
     def renew_reference(self) -> None:
         """Give the reference the policy's weights of now."""
