@@ -56,6 +56,7 @@ def _register() -> None:
         evaluate,
         export,
         inspect,
+        plan,
         report,
         sample,
         sweep,
@@ -75,6 +76,7 @@ def _register() -> None:
     app.command("compare")(compare.compare)
     app.command("sweep")(sweep.sweep)
     app.command("audit")(audit.audit)
+    app.command("plan")(plan.plan)
 
 
 _register()

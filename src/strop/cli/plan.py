@@ -1,0 +1,110 @@
+"""`strop plan`: what a run would yield on other numbers of workers, from costs measured in it."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from strop.cli.waiting import loading
+from strop.errors import UserError
+
+MOST_WORKERS = 65_536
+MOST_STALENESS = 256
+
+
+def plan(
+    runs: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="RUN...",
+            help="Run folder; further runs, of the same model and machine, sharpen the costs.",
+        ),
+    ],
+    workers: Annotated[
+        str, typer.Option("--workers", help="Numbers of workers: GPUs, or what the run was on.")
+    ] = "1,2,4,8,16,32,64",
+    staleness: Annotated[
+        str, typer.Option("--staleness", help="Bounds of asynchronous layouts.")
+    ] = "1",
+    lengths: Annotated[
+        str,
+        typer.Option(
+            "--lengths",
+            metavar="MEAN[,P99]",
+            help="Tokens of an answer in place of the run's: mean, 99th percentile.",
+        ),
+    ] = "",
+    prompts: Annotated[
+        int, typer.Option("--prompts", min=0, help="Prompts of a step; 0: as the run.")
+    ] = 0,
+    spare: Annotated[
+        float,
+        typer.Option(
+            "--spare",
+            min=0.0,
+            max=16.0,
+            help="Partial layouts: prompts under way beyond a step's, as a share of them; 0: none.",
+        ),
+    ] = 1.0,
+    exchange: Annotated[
+        float,
+        typer.Option(
+            "--exchange",
+            min=0.0,
+            max=86_400.0,
+            help="Seconds until several trainers have a step's gradients, or engines its weights.",
+        ),
+    ] = 0.0,
+    out: Annotated[Path, typer.Option("--out", "-o", help="The page.")] = Path("plan.html"),
+) -> None:
+    """Estimate throughput and idle time of layouts with other numbers of workers.
+
+    Synchronous, partial (more prompts under way than a step takes) and asynchronous layouts are
+    simulated at the costs that the run measured. Prints a table and writes a page with pictures.
+    """
+    counts = _whole("--workers", workers, 1, MOST_WORKERS)
+    bounds = _whole("--staleness", staleness, 1, MOST_STALENESS)
+    given = _lengths(lengths)
+    loading(", ".join(map(str, runs)))
+    from dataclasses import replace
+
+    from strop.planning.measured import measure
+    from strop.planning.page import write_page
+    from strop.planning.propose import layouts
+    from strop.planning.told import proposals, table, told
+
+    measured = measure(runs, given, prompts)
+    costs = replace(measured.costs, exchange=exchange)
+    found = {n: layouts(costs, measured.work, n, bounds, spare) for n in counts}
+    console = Console(highlight=False, markup=False, soft_wrap=True)
+    for line in (*told(measured), ""):
+        console.print(line)
+    console.print(table(found))
+    for line in ("", *proposals(found)):
+        console.print(line)
+    write_page(runs, measured, found, out)
+    print(f"wrote {out}")
+
+
+def _whole(option: str, text: str, least: int, most: int) -> list[int]:
+    """Whole numbers between commas, rising, each once. Raises UserError."""
+    found = set()
+    for each in text.split(","):
+        if not (each.strip().isascii() and each.strip().isdigit()):
+            raise UserError(f"{option} {text}: {each.strip() or 'nothing'} is no whole number")
+        if not least <= int(each) <= most:
+            raise UserError(f"{option} {text}: {each.strip()} is not between {least} and {most}")
+        found.add(int(each))
+    return sorted(found)
+
+
+def _lengths(text: str) -> list[float]:
+    """One or two numbers, none where nothing is given. Raises UserError."""
+    try:
+        found = [float(each) for each in text.split(",")] if text else []
+    except ValueError:
+        raise UserError(f"--lengths {text}: give MEAN or MEAN,P99, such as 800,4000") from None
+    if len(found) > 2:
+        raise UserError(f"--lengths {text}: give MEAN or MEAN,P99, such as 800,4000")
+    return found

@@ -1,0 +1,112 @@
+"""The course of engines that generate: when every row ends, from one event to the next.
+
+    a decode step of n rows with m tokens in their caches   a + b n + c m  seconds
+    k such steps, in which no row begins or ends            k (a + b n) + c (k m + n k (k - 1) / 2)
+    t tokens read at once                                   f t
+
+All engines are computed at once: an event is a row's begin or end, and between two of them the
+seconds have this closed form, so that a thousand engines take as long as one with as many rows.
+"""
+
+import heapq
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.floating]
+ROUNDING = 1e-9  # of a decode step
+
+
+@dataclass(frozen=True)
+class Speed:
+    """Seconds of an engine.
+
+    step: a, of a decode step; row: b, of each row in it; cached: c, of each token in the caches;
+    read: f, of a token that is read at once, as prompts are.
+    """
+
+    step: float
+    row: float
+    cached: float
+    read: float
+
+
+class Course:
+    """Rows in engines, from second 0 until the last one has ended.
+
+    engine, left, held, read: of each row the engine that has it, the tokens to draw (1 at least),
+    those in its cache when it begins, and how many of these are read then. Rows beyond `slots` of
+    an engine wait, in their order, until one ends.
+    """
+
+    def __init__(
+        self, engine: Ints, left: Ints, held: Floats, read: Floats, num_engines: int, slots: int,
+        speed: Speed,
+    ) -> None:  # fmt: skip
+        self.engine, self.left, self.speed, self.num_engines = engine, left, speed, num_engines
+        self.begins = begins(engine, left, slots)
+        stops, count = self.begins + left, len(left)
+        ticks = np.concatenate([stops, self.begins])
+        kind = np.repeat([0, 1], count)  # at the same tick a row's end is before another's begin
+        order = np.lexsort((kind, ticks, np.tile(engine, 2)))
+        self.at = np.tile(engine, 2)[order]
+        self.ticks = ticks[order]
+        self.rows = np.cumsum(np.repeat([-1, 1], count)[order])
+        gap = np.diff(self.ticks, append=0) * (self.rows > 0)
+        change = np.concatenate([-(held + left), held])[order]
+        grown = np.concatenate([[0], self.rows * gap])[:-1]
+        self.cached = np.maximum(np.cumsum(change + grown), 0.0)
+        self.reading = speed.read * np.concatenate([np.zeros(count), read])[order]
+        before = np.concatenate([[0.0], np.cumsum(self.reading + self._seconds(gap))])
+        self.first = np.searchsorted(self.at, np.arange(num_engines + 1))
+        self.seconds = before[:-1] - before[self.first[self.at]]  # when each event is
+        self.ends = np.empty(count)  # of rows, in seconds
+        ended = order < count
+        self.ends[order[ended]] = self.seconds[ended]
+
+    def _seconds(self, k: Ints) -> Floats:
+        """Of k decode steps after each event."""
+        n, m, speed = self.rows, self.cached, self.speed
+        return k * (speed.step + speed.row * n) + speed.cached * (k * m + n * k * (k - 1) / 2)
+
+    def drawn(self, when: Floats) -> tuple[Ints, NDArray[np.bool_]]:
+        """How many tokens each row has drawn at the second `when` of its engine, and whether it
+        is under way. A decode step that is not over does not count.
+        """
+        if not len(self.left):
+            return self.left, np.empty(0, np.bool_)
+        passed = self.seconds <= when[self.at]
+        last = self.first[:-1] + np.bincount(self.at[passed], minlength=self.num_engines) - 1
+        last = np.where(last < self.first[:-1], -1, last)  # an engine without rows
+        into = np.maximum(when - self.seconds[last] - self.reading[last], 0.0)
+        n, m = self.rows[last], self.cached[last]
+        half = self.speed.cached * n / 2
+        slope = self.speed.step + self.speed.row * n + self.speed.cached * m - half
+        k = np.floor(_root(half, slope, into) + ROUNDING)
+        tick = self.ticks[last] + np.where(n > 0, k, 0).astype(np.int64)
+        drawn = np.clip(tick[self.engine] - self.begins, 0, self.left)
+        begun = self.begins <= tick[self.engine]
+        return drawn, begun & (self.ends > when[self.engine])
+
+
+def begins(engine: Ints, left: Ints, slots: int) -> Ints:
+    """The decode step of its engine before which each row begins."""
+    found = np.zeros(len(left), np.int64)
+    for crowded in np.flatnonzero(np.bincount(engine) > slots):
+        own = np.flatnonzero(engine == crowded)
+        ends = left[own[:slots]].tolist()
+        heapq.heapify(ends)
+        for row in own[slots:].tolist():
+            found[row] = ends[0]
+            heapq.heapreplace(ends, ends[0] + int(left[row]))
+    return found
+
+
+def _root(half: Floats, slope: Floats, seconds: Floats) -> Floats:
+    """The k of half k^2 + slope k = seconds; half is not negative."""
+    root = np.sqrt(slope**2 + 4 * half * seconds)
+    below = np.where(slope > 0, slope + root, 1.0)
+    above = np.where(half > 0, 2 * half, 1.0)
+    return np.where(slope > 0, 2 * seconds / below, (root - slope) / above)

@@ -1,0 +1,89 @@
+"""A plan in words and as a table."""
+
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+import numpy as np
+from rich.table import Table
+
+from strop.planning.measured import Measured
+from strop.planning.propose import fastest
+from strop.planning.simulate import Outcome
+
+HEADINGS = (
+    "workers", "layout", "who", "tokens/s", "s/step", "idle", "engines", "trainers",
+)  # fmt: skip
+Found = Mapping[int, Sequence[Outcome]]  # the layouts of each number of workers
+
+
+def told(measured: Measured) -> list[str]:
+    """What was measured, a line each."""
+    costs, work, speed = measured.costs, measured.work, measured.costs.speed
+    lengths = np.concatenate(work.groups)
+    answers = work.num_groups * np.mean([len(group) for group in work.groups])
+    middle, high = np.percentile(lengths, [50, 99])
+    lines = [
+        f"a step: {answers:.0f} answers to {work.num_groups} prompts of {work.prompt:.0f} tokens, "
+        f"{work.slots} at a time in an engine",
+        f"an answer: {lengths.mean():.0f} tokens on average, half have at most {middle:.0f}, 1% "
+        f"more than {high:.0f}",
+        f"a decode step: {_short(speed.step)} s + {_short(speed.row)} s a row + "
+        f"{_short(speed.cached)} s a cached token; {measured.shares[0]:.0%} of the run's decoding "
+        f"is the first (give or take {measured.unsure[0]:.0%})",
+        f"a token read at once: {_short(speed.read)} s; a reward: {_short(costs.reward)} s",
+        f"training: {_short(costs.token)} s a token and {_short(costs.rest)} s a step",
+    ]
+    return [*lines, measured.warning] if measured.warning else lines
+
+
+def rows(found: Found) -> list[list[str]]:
+    """The table's cells, a line a layout; who: engines + trainers, where they are not the same."""
+    return [
+        [
+            f"{number:,}",
+            outcome.layout.name,
+            "all" if outcome.layout.shared else _who(outcome),
+            f"{outcome.tokens_per_second:,.0f}",
+            _short(outcome.step_seconds),
+            *(
+                f"{abs(round(outcome.shares[name], 2)):.0%}"
+                for name in ("idle", "idle engines", "idle trainers")
+            ),
+        ]
+        for number, outcomes in found.items()
+        for outcome in outcomes
+    ]
+
+
+def table(found: Found) -> Table:
+    """For a terminal."""
+    shown = Table(box=None, pad_edge=False, collapse_padding=True, header_style="bold")
+    for heading in HEADINGS:
+        side: Literal["left", "right"] = "left" if heading == "layout" else "right"
+        shown.add_column(heading, justify=side, no_wrap=True)
+    number = ""
+    for row in rows(found):
+        shown.add_row("" if row[0] == number else row[0], *row[1:])
+        number = row[0]
+    return shown
+
+
+def proposals(found: Found) -> list[str]:
+    """Of each number of workers the fastest layout."""
+    lines = []
+    for number, outcomes in found.items():
+        best, plain = fastest(outcomes), outcomes[0]
+        layout = best.layout
+        who = "" if layout.shared else f": {layout.generate:,} generate, {layout.train:,} train"
+        gain = best.tokens_per_second / plain.tokens_per_second
+        more = "" if best is plain else f", {gain:.2f} times synchronous"
+        lines.append(f"{number:,} worker{'s' * (number > 1)}: {layout.name}{who}{more}")
+    return lines
+
+
+def _who(outcome: Outcome) -> str:
+    return f"{outcome.layout.generate:,} + {outcome.layout.train:,}"
+
+
+def _short(number: float) -> str:
+    return f"{number:.3g}"

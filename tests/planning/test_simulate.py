@@ -1,0 +1,168 @@
+"""Layouts whose seconds can be said without a simulation, and what holds in all of them."""
+
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from strop.planning.course import Speed
+from strop.planning.propose import divided, layouts
+from strop.planning.simulate import Costs, Layout, Work, simulate
+
+TICKS = Speed(step=1.0, row=0.0, cached=0.0, read=0.0)
+COSTS = Costs(TICKS, reward=0.25, token=0.5, rest=1.0)
+
+
+def work(*groups, num_groups=1, prompt=0.0, kept=1.0, slots=99):
+    return Work(tuple(np.array(g) for g in groups), num_groups, prompt, kept, slots)
+
+
+def apart(generate, train, staleness, **more):
+    return Layout(generate, train, False, staleness, **more)
+
+
+def test_one_worker_takes_the_sum_of_the_stages():
+    found = simulate(COSTS, work([2, 6]), Layout(1, 1))
+    # 6 decode steps, 2 rewards, 8 tokens, the rest
+    assert found.step_seconds == pytest.approx(6 + 0.5 + 4 + 1)
+    assert found.tokens_per_second == pytest.approx(8 / 11.5)
+    shares = found.shares
+    assert shares["generating"] == pytest.approx(6 / 11.5)
+    assert shares["grading"] == pytest.approx(0.5 / 11.5)
+    assert shares["training"] == pytest.approx(5 / 11.5)
+    assert shares["idle"] == pytest.approx(0)
+
+
+def test_two_workers_wait_for_the_longest_answer():
+    found = simulate(COSTS, work([2, 6]), Layout(2, 2))
+    # 6 of generating, 0.25 of grading, 3 for the 6 tokens of one answer, which is 1 more than half
+    assert found.step_seconds == pytest.approx(6 + 0.25 + 3 + 1)
+    assert found.shares["generating"] == pytest.approx((2 + 6) / 2 / 10.25)
+    assert found.shares["training"] == pytest.approx((2 + 1) / 10.25)
+    assert found.shares["idle"] == pytest.approx((4 / 2 + 1) / 10.25)
+
+
+def test_prompts_are_read_once_a_group_and_trained_on_with_every_answer():
+    costs = Costs(Speed(1.0, 0.0, 0.0, 0.1), 0.0, 0.5, 0.0)
+    found = simulate(costs, work([3, 3], prompt=10.0, kept=0.5), Layout(1, 1))
+    assert found.step_seconds == pytest.approx(10 * 0.1 + 3 + 0.5 * 0.5 * 26)
+    assert found.tokens_per_second * found.step_seconds == pytest.approx(3)  # half of 6
+
+
+def test_training_beside_generating_takes_the_longer_of_the_two():
+    two = work([4], [4])
+    slow = Costs(TICKS, 0.0, 2.0, 0.0)  # 4 to generate, 8 to train
+    fast = Costs(TICKS, 0.0, 0.5, 0.0)  # 4 to generate, 2 to train
+    assert simulate(slow, two, apart(1, 1, 1)).step_seconds == pytest.approx(8)
+    assert simulate(fast, two, apart(1, 1, 1)).step_seconds == pytest.approx(4)
+    found = simulate(fast, two, apart(1, 1, 3)).shares
+    assert found["idle engines"] == pytest.approx(0)
+    assert found["idle trainers"] == pytest.approx(0.5)
+    assert found["idle"] == pytest.approx(0.25)
+
+
+def test_new_weights_let_caches_be_read_again():
+    costs = Costs(Speed(1.0, 0.0, 0.0, 0.5), 0.0, 0.75, 0.0)
+    # weights come after 3 of the 4 tokens, which takes 3 * 0.5 seconds more
+    assert simulate(costs, work([4]), apart(1, 1, 1)).step_seconds == pytest.approx(5.5)
+    assert simulate(costs, work([4]), apart(1, 1, 1, renew=False)).step_seconds == pytest.approx(4)
+
+
+def test_the_exchange_is_paid_where_there_is_somebody_to_exchange_with():
+    costs = Costs(TICKS, 0.0, 0.5, 0.0, exchange=10.0)
+    assert simulate(costs, work([4]), Layout(1, 1)).step_seconds == pytest.approx(6)
+    assert simulate(costs, work([4, 4]), Layout(2, 2)).step_seconds == pytest.approx(4 + 2 + 10)
+    # round s begins 10 s after step s - 2, which is trained 6 s after its round began
+    assert simulate(costs, work([4]), apart(1, 1, 1)).step_seconds == pytest.approx(8)
+
+
+def test_a_partial_round_ends_with_the_last_prompt_that_is_needed():
+    costs = Costs(TICKS, 0.0, 0.25, 0.0)
+    found = simulate(costs, work([4]), Layout(1, 1, spare=1.0))
+    # two prompts end at once, one of which waits: every other round takes no time
+    assert found.step_seconds == pytest.approx(4 / 2 + 1)
+    rounds = found.ended - found.begun
+    assert sorted(rounds[-4:].tolist()) == pytest.approx([0, 0, 4, 4])
+    assert simulate(costs, work([4]), Layout(1, 1)).step_seconds == pytest.approx(5)
+
+
+def test_what_is_put_off_goes_on_from_its_tokens():
+    costs = Costs(TICKS, 0.0, 0.0, 1.0)
+    mixed = work([2], [20], num_groups=4)
+    found = simulate(costs, mixed, Layout(1, 1, spare=2.0), steps=200)
+    # 11 tokens an answer on average, as without: nothing is lost and nothing drawn twice
+    assert found.tokens_per_second * found.step_seconds == pytest.approx(4 * 11, rel=0.1)
+    plain = simulate(costs, mixed, Layout(1, 1), steps=200)
+    assert found.step_seconds < 0.6 * plain.step_seconds
+
+
+LENGTHS = st.lists(st.lists(st.integers(1, 30), min_size=1, max_size=4), min_size=1, max_size=4)
+SECONDS = st.floats(0.0, 1.0)
+SPEEDS = st.builds(Speed, st.floats(0.01, 1.0), SECONDS, st.floats(0.0, 0.01), st.just(0.0))
+SOME = st.builds(Costs, SPEEDS, SECONDS, st.floats(0.01, 1.0), SECONDS, SECONDS)
+
+
+@given(SOME, LENGTHS, st.integers(1, 4), st.integers(1, 6))
+def test_with_a_bound_of_0_they_take_turns(costs, groups, num_groups, count):
+    costs = replace(costs, exchange=0.0)
+    some = work(*groups, num_groups=num_groups)
+    together = simulate(costs, some, Layout(count, count))
+    turns = simulate(costs, some, apart(count, count, 0))
+    assert turns.step_seconds == pytest.approx(together.step_seconds)
+    assert turns.shares["idle"] >= 0.5 - 1e-9  # one half waits for the other
+
+
+@settings(max_examples=20)
+@given(SOME, LENGTHS, st.integers(1, 4), st.integers(2, 9), st.integers(1, 3),
+       st.sampled_from([0.0, 1.0]), st.floats(0.0, 0.1))  # fmt: skip
+def test_shares_are_shares(costs, groups, num_groups, count, bound, spare, read):
+    costs = replace(costs, speed=replace(costs.speed, read=read))
+    some = work(*groups, num_groups=num_groups, prompt=3.0, slots=3)
+    for found in layouts(costs, some, count, [bound], spare):
+        shares, layout = found.shares, found.layout
+        names = ("generating", "grading", "training", "idle")
+        assert sum(shares[name] for name in names) == pytest.approx(1)
+        assert all(-1e-9 <= share <= 1 + 1e-9 for share in shares.values())
+        assert layout.workers == count
+        if not layout.shared:
+            own = layout.generate * shares["idle engines"] + layout.train * shares["idle trainers"]
+            assert own == pytest.approx(count * shares["idle"], abs=1e-9)
+        # no round begins under weights that are too old, no step before its answers or the last one
+        there = found.trained + costs.exchange * (not layout.shared)
+        gap = layout.staleness + 1
+        assert (found.begun[gap:] >= there[:-gap] - 1e-9).all()
+        assert (found.trains >= found.graded - 1e-9).all()
+        assert (found.trains[1:] >= found.trained[:-1] - 1e-9).all()
+
+
+@settings(max_examples=12)
+@given(SOME, st.integers(1, 9), st.integers(1, 4), st.integers(1, 5), st.integers(1, 3))
+def test_more_workers_are_never_slower_with_answers_of_one_length(
+    costs, length, size, num_groups, bound
+):
+    some = work([length] * size, num_groups=num_groups)
+    costs = replace(costs, exchange=0.0)
+    found = [divided(costs, some, n, bound).tokens_per_second for n in range(2, 12)]
+    assert all(b >= a * (1 - 1e-9) for a, b in pairwise(found))
+
+
+@pytest.mark.parametrize(("bound", "spare"), [(1, 0.0), (2, 0.0), (1, 1.0)])
+def test_the_division_is_the_best_of_all(bound, spare):
+    costs = Costs(Speed(0.02, 0.001, 1e-5, 1e-4), 0.01, 0.001, 0.1)
+    rng = np.random.default_rng(3)
+    some = work(*np.maximum(rng.lognormal(3, 1, (50, 4)), 1).astype(int), num_groups=16)
+    best = divided(costs, some, 20, bound, spare).tokens_per_second
+    every = [simulate(costs, some, apart(n, 20 - n, bound, spare=spare)) for n in range(1, 20)]
+    assert best >= 0.97 * max(found.tokens_per_second for found in every)
+
+
+def test_thousands_of_workers():
+    costs = Costs(Speed(0.02, 0.001, 1e-5, 1e-4), 0.01, 0.001, 0.1)
+    rng = np.random.default_rng(3)
+    some = work(*np.maximum(rng.lognormal(5, 1, (50, 8)), 1).astype(int), num_groups=512)
+    few, many = (divided(costs, some, count, 1) for count in (64, 4096))
+    assert many.layout.workers == 4096
+    assert many.tokens_per_second > few.tokens_per_second
