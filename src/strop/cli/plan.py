@@ -13,50 +13,51 @@ MOST_WORKERS = 65_536
 MOST_STALENESS = 256
 
 
+Runs = Annotated[
+    list[Path],
+    typer.Argument(
+        metavar="RUN...",
+        help="Run folder; further runs, of the same model and machine, sharpen the costs.",
+    ),
+]
+Workers = Annotated[str, typer.Option(help="Numbers of workers: GPUs, or what the run was on.")]
+Staleness = Annotated[str, typer.Option(help="Bounds of asynchronous layouts.")]
+Lengths = Annotated[
+    str,
+    typer.Option(
+        metavar="MEAN[,P99]",
+        help="Tokens of an answer in place of the run's: mean, 99th percentile.",
+    ),
+]
+Prompts = Annotated[int, typer.Option(min=0, help="Prompts of a step; 0: as the run.")]
+Spare = Annotated[
+    float,
+    typer.Option(
+        min=0.0,
+        max=16.0,
+        help="Partial layouts: prompts under way beyond a step's, as a share of them; 0: none.",
+    ),
+]
+Exchange = Annotated[
+    float,
+    typer.Option(
+        min=0.0,
+        max=86_400.0,
+        help="Seconds until several trainers have a step's gradients, or engines its weights.",
+    ),
+]
+Out = Annotated[Path, typer.Option("--out", "-o", help="The page.")]
+
+
 def plan(
-    runs: Annotated[
-        list[Path],
-        typer.Argument(
-            metavar="RUN...",
-            help="Run folder; further runs, of the same model and machine, sharpen the costs.",
-        ),
-    ],
-    workers: Annotated[
-        str, typer.Option("--workers", help="Numbers of workers: GPUs, or what the run was on.")
-    ] = "1,2,4,8,16,32,64",
-    staleness: Annotated[
-        str, typer.Option("--staleness", help="Bounds of asynchronous layouts.")
-    ] = "1",
-    lengths: Annotated[
-        str,
-        typer.Option(
-            "--lengths",
-            metavar="MEAN[,P99]",
-            help="Tokens of an answer in place of the run's: mean, 99th percentile.",
-        ),
-    ] = "",
-    prompts: Annotated[
-        int, typer.Option("--prompts", min=0, help="Prompts of a step; 0: as the run.")
-    ] = 0,
-    spare: Annotated[
-        float,
-        typer.Option(
-            "--spare",
-            min=0.0,
-            max=16.0,
-            help="Partial layouts: prompts under way beyond a step's, as a share of them; 0: none.",
-        ),
-    ] = 1.0,
-    exchange: Annotated[
-        float,
-        typer.Option(
-            "--exchange",
-            min=0.0,
-            max=86_400.0,
-            help="Seconds until several trainers have a step's gradients, or engines its weights.",
-        ),
-    ] = 0.0,
-    out: Annotated[Path, typer.Option("--out", "-o", help="The page.")] = Path("plan.html"),
+    runs: Runs,
+    workers: Workers = "1,2,4,8,16,32,64",
+    staleness: Staleness = "1",
+    lengths: Lengths = "",
+    prompts: Prompts = 0,
+    spare: Spare = 1.0,
+    exchange: Exchange = 0.0,
+    out: Out = Path("plan.html"),
 ) -> None:
     """Estimate throughput and idle time of layouts with other numbers of workers.
 
