@@ -13,6 +13,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from strop import _runs
+from strop._order import by_key_and_value, sorted_values
+from strop._runs import at as at
+from strop._runs import rows_where as rows_where
 from strop._scan import sums_to_end
 
 
@@ -22,15 +26,24 @@ def _clean(values_N: Tensor, where_N: Tensor | None) -> Tensor:
 
 def count(key_N: Tensor, num: int, where_N: Tensor | None = None) -> Tensor:
     """Members per key, int64."""
+    if (runs := _runs.runs_of(key_N)) is not None:
+        return _runs.counts(where_N, runs, num)
     ones = torch.ones_like(key_N) if where_N is None else where_N.to(torch.int64)
     return torch.zeros(num, dtype=torch.int64, device=key_N.device).index_add_(0, key_N, ones)
 
 
 def total(values_N: Tensor, key_N: Tensor, num: int, where_N: Tensor | None = None) -> Tensor:
     """Sum per key; 0 for a key without members. Differentiable in `values_N`."""
-    wide = _clean(values_N, where_N).double()
+    return _wide_total(values_N, key_N, num, where_N).to(values_N.dtype)
+
+
+def _wide_total(values_N: Tensor, key_N: Tensor, num: int, where_N: Tensor | None) -> Tensor:
+    """`total` in float64."""
+    values_N = _clean(values_N, where_N)
+    if (runs := _runs.runs_of(key_N, values_N)) is not None:
+        return _runs.sums(values_N, runs, num)
     zeros = torch.zeros(num, dtype=torch.float64, device=key_N.device)
-    return zeros.index_add(0, key_N, wide).to(values_N.dtype)
+    return zeros.index_add(0, key_N, values_N.double())
 
 
 def mean(
@@ -43,10 +56,10 @@ def mean(
     """Mean per key, weighted by `weight_N` where given; 0 for a key without weight."""
     if weight_N is None:
         size = count(key_N, num, where_N).double()
-        sums = total(values_N.double(), key_N, num, where_N)
+        sums = _wide_total(values_N, key_N, num, where_N)
     else:
-        size = total(weight_N.double(), key_N, num, where_N)
-        sums = total(values_N.double() * weight_N, key_N, num, where_N)
+        size = _wide_total(weight_N, key_N, num, where_N)
+        sums = _wide_total(values_N.double() * weight_N, key_N, num, where_N)
     wide = torch.where(size > 0, sums / torch.where(size > 0, size, 1), 0)
     return wide.to(values_N.dtype)
 
@@ -59,8 +72,8 @@ def std(
     Equal values give exactly 0: deviations are taken from the mean, which for equal values is
     corrected to the value itself.
     """
-    centred = values_N - _exact_mean(values_N, key_N, num, where_N)[key_N]
-    squares = total(centred.double() ** 2, key_N, num, where_N)
+    off_N = _clean(centred(values_N, key_N, num, where_N), where_N)
+    squares = _wide_total(off_N.double().square(), key_N, num, None)
     free = (count(key_N, num, where_N) - ddof).clamp(min=0)
     variance = torch.where(free > 0, squares / free.clamp(min=1), 0)
     return variance.sqrt().to(values_N.dtype)
@@ -75,7 +88,7 @@ def _exact_mean(values_N: Tensor, key_N: Tensor, num: int, where_N: Tensor | Non
 
 def centred(values_N: Tensor, key_N: Tensor, num: int, where_N: Tensor | None = None) -> Tensor:
     """`values_N` minus the mean of its key [N]; equal members give exactly 0."""
-    return values_N - _exact_mean(values_N, key_N, num, where_N)[key_N]
+    return values_N - at(_exact_mean(values_N, key_N, num, where_N), key_N)
 
 
 def leave_one_out_mean(
@@ -85,10 +98,10 @@ def leave_one_out_mean(
 
     Equal members give exactly their value: the mean is clamped between the key's extremes.
     """
-    others = count(key_N, num, where_N)[key_N] - 1
-    rest = total(values_N, key_N, num, where_N)[key_N] - _clean(values_N, where_N)
-    low = extreme(values_N, key_N, num, where_N, largest=False)[key_N]
-    high = extreme(values_N, key_N, num, where_N, largest=True)[key_N]
+    others = at(count(key_N, num, where_N), key_N) - 1
+    rest = at(total(values_N, key_N, num, where_N), key_N) - _clean(values_N, where_N)
+    low = at(extreme(values_N, key_N, num, where_N, largest=False), key_N)
+    high = at(extreme(values_N, key_N, num, where_N, largest=True), key_N)
     mean_N = torch.minimum(torch.maximum(rest / others.clamp(min=1), low), high)
     return torch.where(others > 0, mean_N, 0)
 
@@ -101,17 +114,23 @@ def extreme(
     largest: bool = True,
 ) -> Tensor:
     """Largest (or smallest) member per key; 0 for a key without members."""
-    result, mode = values_N.new_zeros(num), "amax" if largest else "amin"
     if where_N is None:
-        return result.scatter_reduce(0, key_N, values_N, mode, include_self=False)
+        return _extreme(values_N, key_N, num, largest)
     least: float = -torch.inf
     most: float = torch.inf
     if not values_N.is_floating_point():
         least, most = torch.iinfo(values_N.dtype).min, torch.iinfo(values_N.dtype).max
     # Cheaper than leaving them out, which would copy values and keys.
     others_N = torch.where(where_N, values_N, least if largest else most)
-    found = result.scatter_reduce(0, key_N, others_N, mode, include_self=False)
+    found = _extreme(others_N, key_N, num, largest)
     return torch.where(count(key_N, num, where_N) > 0, found, 0)
+
+
+def _extreme(values_N: Tensor, key_N: Tensor, num: int, largest: bool) -> Tensor:
+    if (runs := _runs.runs_of(key_N, values_N)) is not None:
+        return _runs.extremes(values_N, runs, num, largest)
+    result, mode = values_N.new_zeros(num), "amax" if largest else "amin"
+    return result.scatter_reduce(0, key_N, values_N, mode, include_self=False)
 
 
 def lower_median(
@@ -128,7 +147,7 @@ def lower_median_row(
     values_N: Tensor, key_N: Tensor, num: int, where_N: Tensor | None = None
 ) -> Tensor:
     """Row [num] of the member that is its key's lower median; row 0 for a key without members."""
-    row_N = _by_key_and_value(values_N, key_N, where_N)
+    row_N = by_key_and_value(values_N, key_N, where_N)
     size = count(key_N, num, where_N)
     start = torch.cumsum(size, 0) - size
     middle = start + (size - 1).clamp(min=0) // 2
@@ -137,56 +156,12 @@ def lower_median_row(
     return row_N[middle.clamp(max=row_N.shape[0] - 1)] * (size > 0)
 
 
-def _by_key_and_value(values_N: Tensor, key_N: Tensor, where_N: Tensor | None) -> Tensor:
-    """Rows of the members by key, then by value, then in row order."""
-    row_N = torch.arange(values_N.shape[0], device=key_N.device)
-    if where_N is not None:
-        row_N = row_N[where_N]
-    if _is_narrow(values_N):
-        packed_N = _packed(values_N[row_N], key_N[row_N])
-        return row_N[torch.argsort(packed_N, stable=True)]
-    row_N = row_N[torch.argsort(values_N[row_N], stable=True)]
-    return row_N[torch.argsort(key_N[row_N], stable=True)]
-
-
-def _sorted(values_N: Tensor, key_N: Tensor, where_N: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Values and keys of the members, by key, then by value; without gradient."""
-    if not _is_narrow(values_N):
-        row_N = _by_key_and_value(values_N, key_N, where_N)
-        return values_N.detach()[row_N], key_N[row_N]
-    if where_N is not None:
-        values_N, key_N = values_N[where_N], key_N[where_N]
-    packed_N = _packed(values_N.detach(), key_N)
-    if packed_N.device.type == "cpu":  # several times as fast as torch's, which keeps the rows
-        packed_N = torch.from_numpy(np.sort(packed_N.numpy()))
-    else:
-        packed_N = packed_N.sort().values
-    key_N = (packed_N + (1 << 31)) >> 32
-    bits_N = packed_N - (key_N << 32)
-    bits_N = bits_N ^ ((bits_N >> 63) & 0x7FFFFFFF)
-    return bits_N.to(torch.int32).view(torch.float32).to(values_N.dtype), key_N
-
-
-def _is_narrow(values_N: Tensor) -> bool:
-    """Whether a value and a key fit into one int64."""
-    return values_N.is_floating_point() and values_N.dtype != torch.float64
-
-
-def _packed(values_N: Tensor, key_N: Tensor) -> Tensor:
-    """One int64 a row, in the order of keys and, in a key, of values: one sort in place of two.
-
-    A float's bits, those of a negative one turned over, are in the order of the floats; -0 is 0.
-    """
-    bits_N = (values_N.float() + 0.0).view(torch.int32).long()
-    return (key_N << 32) + (bits_N ^ ((bits_N >> 63) & 0x7FFFFFFF))
-
-
 def distinct(values_N: Tensor, key_N: Tensor) -> tuple[Tensor, Tensor]:
     """The different values [V] of every key, by size, and their keys [V].
 
     Values that agree in single precision are one.
     """
-    value_N, key_N = _sorted(values_N.float(), key_N, None)
+    value_N, key_N = sorted_values(values_N.float(), key_N)
     new_N = torch.ones_like(key_N, dtype=torch.bool)
     new_N[1:] = (value_N[1:] != value_N[:-1]) | (key_N[1:] != key_N[:-1])
     return value_N[new_N], key_N[new_N]
@@ -197,7 +172,7 @@ def rank(values_N: Tensor, key_N: Tensor, num: int, where_N: Tensor | None = Non
 
     Equal values rank in row order.
     """
-    row_N = _by_key_and_value(values_N, key_N, where_N)
+    row_N = by_key_and_value(values_N, key_N, where_N)
     place_N = torch.full_like(key_N, key_N.shape[0])
     place_N[row_N] = place_in_run(key_N[row_N], num)
     return place_N
@@ -211,8 +186,8 @@ def mean_of_lowest(
     Of n members floor(share n) count; 0 for a key without members. Without gradient.
     """
     kept = (share * count(key_N, num, where_N).double() + 1e-9).floor().clamp(min=1)
-    value_N, key_N = _sorted(values_N, key_N, where_N)
-    return mean(value_N, key_N, num, place_in_run(key_N, num) < kept[key_N])
+    value_N, key_N = sorted_values(values_N, key_N, where_N)
+    return mean(value_N, key_N, num, place_in_run(key_N, num) < at(kept, key_N))
 
 
 def quantile(
@@ -231,7 +206,7 @@ def quantiles(
 ) -> list[Tensor]:
     """`quantile` at several levels, after one sort."""
     size = count(key_N, num, where_N)
-    sorted_N, _ = _sorted(values_N, key_N, where_N)
+    sorted_N, _ = sorted_values(values_N, key_N, where_N)
     if sorted_N.shape[0] == 0:
         return [values_N.new_zeros(num) for _ in levels]
     start, found = torch.cumsum(size, 0) - size, []
@@ -250,7 +225,7 @@ def nearest_rank(
 ) -> Tensor:
     """Member per key at rank round(level * (n - 1)), from 0; half to even; 0 without members."""
     size = count(key_N, num, where_N)
-    sorted_N, _ = _sorted(values_N, key_N, where_N)
+    sorted_N, _ = sorted_values(values_N, key_N, where_N)
     if sorted_N.shape[0] == 0:
         return values_N.new_zeros(num)
     place = (level * (size - 1).clamp(min=0).double()).round().long()
@@ -260,13 +235,18 @@ def nearest_rank(
 
 def first(key_N: Tensor, num: int) -> Tensor:
     """First row of every key; N for a key without members."""
-    row_N = torch.arange(key_N.shape[0], device=key_N.device)
     result = torch.full((num,), key_N.shape[0], device=key_N.device)
+    if (runs := _runs.runs_of(key_N)) is not None:
+        return result.scatter_reduce(0, runs.key_R, torch.from_numpy(runs.start_R), "amin")
+    row_N = torch.arange(key_N.shape[0], device=key_N.device)
     return result.scatter_reduce(0, key_N, row_N, "amin")
 
 
 def order_within(key_N: Tensor, num: int) -> Tensor:
     """Position [N] of every row among the rows of its key, in row order, from 0."""
+    runs = _runs.runs_of(key_N)
+    if runs is not None and int(torch.bincount(runs.key_R).max()) == 1:
+        return place_in_run(key_N, num)
     order = torch.argsort(key_N, stable=True)
     size = count(key_N, num)
     start = torch.cumsum(size, 0) - size
@@ -277,14 +257,14 @@ def order_within(key_N: Tensor, num: int) -> Tensor:
 
 def place_in_run(key_N: Tensor, num: int) -> Tensor:
     """`order_within` [N] where the rows of a key lie together: nothing is sorted."""
-    return torch.arange(key_N.shape[0], device=key_N.device) - first(key_N, num)[key_N]
+    return torch.arange(key_N.shape[0], device=key_N.device) - at(first(key_N, num), key_N)
 
 
 def among(key_N: Tensor, wanted: Tensor, num: int) -> Tensor:
     """Whether a row's key is one of `wanted` [N] bool."""
     is_wanted = torch.zeros(num, dtype=torch.bool, device=key_N.device)
     is_wanted[wanted] = True
-    return is_wanted[key_N]
+    return at(is_wanted, key_N)
 
 
 def rows_of(key_N: Tensor, wanted: Tensor, num: int) -> Tensor:
@@ -361,8 +341,7 @@ def reward_to_go(values_N: Tensor, key_N: Tensor, discount: float | Tensor = 1.0
     """
     if not key_N.numel():
         return values_N
-    end_S = torch.cat([key_N.diff() != 0, key_N.new_ones(1, dtype=torch.bool)]).nonzero()[:, 0]
-    size_S = torch.diff(end_S, prepend=end_S.new_full((1,), -1))
+    size_S = _runs.sizes(key_N)
     factor: Any = discount.detach().double() if isinstance(discount, Tensor) else float(discount)
     return sums_to_end(values_N.detach().double(), size_S, factor).to(values_N.dtype)
 
@@ -384,9 +363,9 @@ def spread(values_B: Tensor, size_B: Tensor, where_N: Tensor | None = None) -> T
 
 def softmax(values_N: Tensor, key_N: Tensor, num: int, where_N: Tensor | None = None) -> Tensor:
     """exp(values) divided by its sum over the key [N]; 0 outside `where_N`."""
-    top = extreme(values_N.detach(), key_N, num, where_N)[key_N]
+    top = at(extreme(values_N.detach(), key_N, num, where_N), key_N)
     weight = _clean(torch.exp(_clean(values_N - top, where_N)), where_N)
-    return weight / total(weight, key_N, num)[key_N].clamp(min=torch.finfo(weight.dtype).tiny)
+    return weight / at(total(weight, key_N, num), key_N).clamp(min=torch.finfo(weight.dtype).tiny)
 
 
 def mean_cosine(one_NF: Tensor, other_NF: Tensor) -> Tensor:

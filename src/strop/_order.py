@@ -1,0 +1,58 @@
+"""Rows in the order of keys and values: what `segments` sorts with."""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from strop._runs import at, rows_where, runs_of
+
+
+def by_key_and_value(values_N: Tensor, key_N: Tensor, where_N: Tensor | None) -> Tensor:
+    """Rows of the members by key, then by value, then in row order."""
+    if where_N is None:
+        row_N = torch.arange(values_N.shape[0], device=key_N.device)
+    else:
+        row_N = rows_where(where_N)
+    if _is_narrow(values_N):
+        packed_N = _packed(values_N[row_N], key_N[row_N])
+        return row_N[torch.argsort(packed_N, stable=True)]
+    row_N = row_N[torch.argsort(values_N[row_N], stable=True)]
+    return row_N[torch.argsort(key_N[row_N], stable=True)]
+
+
+def sorted_values(
+    values_N: Tensor, key_N: Tensor, where_N: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Values and keys of the members, by key, then by value; without gradient."""
+    values_N, runs = values_N.detach(), runs_of(key_N, values_N.detach())
+    if not _is_narrow(values_N):
+        row_N = by_key_and_value(values_N, key_N, where_N)
+        return values_N[row_N], key_N[row_N]
+    if where_N is not None:
+        row_N = rows_where(where_N)
+        values_N, key_N = at(values_N, row_N), at(key_N, row_N)
+    if runs is not None and len(runs.key_R) == 1:  # there is one key only
+        return torch.from_numpy(np.sort(values_N.numpy())), key_N
+    packed_N = _packed(values_N, key_N)
+    if packed_N.device.type == "cpu":  # several times as fast as torch's, which keeps the rows
+        packed_N = torch.from_numpy(np.sort(packed_N.numpy()))
+    else:
+        packed_N = packed_N.sort().values
+    key_N = (packed_N + (1 << 31)) >> 32
+    bits_N = packed_N - (key_N << 32)
+    bits_N = bits_N ^ ((bits_N >> 63) & 0x7FFFFFFF)
+    return bits_N.to(torch.int32).view(torch.float32).to(values_N.dtype), key_N
+
+
+def _is_narrow(values_N: Tensor) -> bool:
+    """Whether a value and a key fit into one int64."""
+    return values_N.is_floating_point() and values_N.dtype != torch.float64
+
+
+def _packed(values_N: Tensor, key_N: Tensor) -> Tensor:
+    """One int64 a row, in the order of keys and, in a key, of values: one sort in place of two.
+
+    A float's bits, those of a negative one turned over, are in the order of the floats; -0 is 0.
+    """
+    bits_N = (values_N.float() + 0.0).view(torch.int32).long()
+    return (key_N << 32) + (bits_N ^ ((bits_N >> 63) & 0x7FFFFFFF))
