@@ -95,3 +95,12 @@ def test_quantiles_of_one_key():
     torch.testing.assert_close(torch.cat(found).double(), wanted, rtol=1e-6, atol=1e-6)
     nobody = torch.zeros_like(where)
     assert [float(each) for each in segments.quantiles(values, one, 1, levels, nobody)] == [0, 0, 0]
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_largest_and_places(dtype):
+    values = torch.tensor([0.5, 2.0, -1.0, 2.0, 0.5, -math.inf, 0.5], dtype=dtype)
+    chosen = [segments.largest(values, n).nonzero().squeeze(1).tolist() for n in range(8)]
+    assert chosen[:5] == [[], [1], [1, 3], [0, 1, 3], [0, 1, 3, 4]]  # the first of equal ones
+    assert chosen[5:] == [[0, 1, 3, 4, 6], [0, 1, 2, 3, 4, 6], list(range(7))]
+    assert segments.at_places(values, (6, 0, 2)).tolist() == [2.0, -math.inf, 0.5]

@@ -1,5 +1,7 @@
 """Rows in the order of keys and values: what `segments` sorts with."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -42,6 +44,14 @@ def sorted_values(
     bits_N = packed_N - (key_N << 32)
     bits_N = bits_N ^ ((bits_N >> 63) & 0x7FFFFFFF)
     return bits_N.to(torch.int32).view(torch.float32).to(values_N.dtype), key_N
+
+
+def at_places(values_N: Tensor, places: Sequence[int]) -> Tensor:
+    """The values that a sort would put at these places, the smallest at 0; without gradient."""
+    values_N, wanted = values_N.detach(), list(places)
+    if values_N.device.type == "cpu" and values_N.dtype != torch.bfloat16:
+        return torch.from_numpy(np.partition(values_N.numpy(), wanted)[wanted])
+    return values_N.sort().values[wanted]
 
 
 def _is_narrow(values_N: Tensor) -> bool:

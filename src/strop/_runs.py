@@ -69,9 +69,10 @@ def _is_plain(values_N: Tensor | None) -> bool:
 
 
 def sums(values_N: Tensor, runs: Runs, num: int) -> Tensor:
-    """Sum per key [num] in float64."""
-    zeros = torch.zeros(num, dtype=torch.float64)
-    return zeros.index_add_(0, runs.key_R, _reduced(np.add, values_N, runs, dtype=np.float64))
+    """Sum per key [num] in float64; a run is added in the order of its rows."""
+    wide_N = values_N.detach().double()
+    sum_R = torch.segment_reduce(wide_N, "sum", lengths=runs.size_R, unsafe=True)
+    return torch.zeros(num, dtype=torch.float64).index_add_(0, runs.key_R, sum_R)
 
 
 def counts(where_N: Tensor | None, runs: Runs, num: int) -> Tensor:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from strop import _runs
+from strop._order import at_places as at_places
 from strop._order import by_key_and_value, sorted_values
 from strop._runs import at as at
 from strop._runs import rows_where as rows_where
@@ -233,6 +234,16 @@ def nearest_rank(
     return torch.where(size > 0, sorted_N[(start + place).clamp(max=len(sorted_N) - 1)], 0)
 
 
+def largest(values_N: Tensor, number: int) -> Tensor:
+    """Whether a row is one of the `number` largest [N] bool; of equal ones the first are."""
+    if number <= 0:
+        return torch.zeros_like(values_N, dtype=torch.bool)
+    least = at_places(values_N, (values_N.shape[0] - number,))
+    found_N = values_N > least
+    ties = rows_where(values_N == least)[: number - int(found_N.sum())]
+    return found_N.index_fill_(0, ties, True)
+
+
 def first(key_N: Tensor, num: int) -> Tensor:
     """First row of every key; N for a key without members."""
     result = torch.full((num,), key_N.shape[0], device=key_N.device)
@@ -258,6 +269,13 @@ def order_within(key_N: Tensor, num: int) -> Tensor:
 def place_in_run(key_N: Tensor, num: int) -> Tensor:
     """`order_within` [N] where the rows of a key lie together: nothing is sorted."""
     return torch.arange(key_N.shape[0], device=key_N.device) - at(first(key_N, num), key_N)
+
+
+def sum_until(values_N: Tensor, key_N: Tensor, num: int) -> Tensor:
+    """Sum [N] of the key's values up to and with each row; the rows of a key lie together."""
+    until_N = values_N.cumsum(0)
+    first_B = first(key_N, num).clamp(max=max(key_N.shape[0] - 1, 0))
+    return until_N - at((until_N - values_N)[first_B], key_N) if key_N.numel() else until_N
 
 
 def among(key_N: Tensor, wanted: Tensor, num: int) -> Tensor:

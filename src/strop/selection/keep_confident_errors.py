@@ -6,6 +6,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from strop import segments
 from strop.part import Result, Selected, require
 
 
@@ -39,11 +40,12 @@ class KeepConfidentErrors:
         require(self, "caution", low=0.0)
 
     def __call__(self, logp_old_T: Tensor, entropy_old_T: Tensor, gradient_T: Tensor) -> Result:
-        row = gradient_T.nonzero().squeeze(1)
-        error_N = -logp_old_T[row] - self.caution * entropy_old_T[row]
+        row = segments.rows_where(gradient_T)
+        error_N = segments.at(-logp_old_T - self.caution * entropy_old_T, row)
         number = min(max(int(self.share * row.shape[0]), 1), row.shape[0])
-        top = error_N.topk(number)
-        kept_T = torch.zeros_like(gradient_T)
-        kept_T[row[top.indices]] = True
-        metrics = {"entropy_control/error_threshold": float(top.values[-1]) if number else 0.0}
+        kept_N = segments.largest(error_N, number)
+        kept_T = torch.zeros_like(gradient_T).index_put((row,), kept_N)
+        kept_M = error_N[kept_N]
+        least = float(kept_M.min()) if kept_M.numel() else 0.0
+        metrics = {"entropy_control/error_threshold": least}
         return Result(Selected(kept_T, kept_T, "expected_token"), metrics=metrics)

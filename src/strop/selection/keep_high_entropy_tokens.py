@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from strop import segments
 from strop.errors import UserError
 from strop.part import Result, Selected, require, require_one_of
 from strop.schedule import Schedule
@@ -58,31 +59,33 @@ class KeepHighEntropyTokens:
         advantage_T: Tensor | None = None,
     ) -> Result:
         assert not isinstance(self.share, Schedule), "schedules become numbers before a step"
-        row = gradient_T.nonzero().squeeze(1)
+        row = segments.rows_where(gradient_T)
         size_T = entropy_old_T
         if self.by_advantage:
             if advantage_T is None:
                 raise UserError("keep_high_entropy_tokens.by_advantage needs advantage_T")
             size_T = entropy_old_T * advantage_T.abs()
-        entropy_N, order_N = size_T[row].sort(descending=True)
-        num = row.shape[0]
-        if self.method == "topk":
-            number = min(max(int(self.share * num), 1), num)
+        entropy_N, num = segments.at(size_T, row), row.shape[0]
+        if self.method == "topk" or not num:
+            kept_N = segments.largest(entropy_N, min(max(int(self.share * num), 1), num))
         else:
-            number = int((entropy_N >= self._threshold(entropy_N)).sum()) if num else 0
-        kept_T = torch.zeros_like(gradient_T)
-        kept_T[row[order_N[:number]]] = True
+            kept_N = entropy_N >= self._threshold(entropy_N)
+        kept_T = torch.zeros_like(gradient_T).index_put((row,), kept_N)
+        kept_M = entropy_N[kept_N]
+        least = float(kept_M.min()) if kept_M.numel() else 0.0
         if self.others:
             kept_T = gradient_T & ~kept_T
         counts_T = kept_T if self.normaliser == "kept" else denominator_T
         lost = "high_entropy_token" if self.others else "low_entropy_token"
-        metrics = {"entropy_control/threshold": float(entropy_N[number - 1]) if number else 0.0}
+        metrics = {"entropy_control/threshold": least}
         return Result(Selected(kept_T, counts_T, lost), metrics=metrics)
 
-    def _threshold(self, descending_N: Tensor) -> Tensor:
-        """The (1 - share)-quantile [] of values in descending order, at least one."""
+    def _threshold(self, entropy_N: Tensor) -> Tensor:
+        """The (1 - share)-quantile [] of the values, at least one."""
         assert not isinstance(self.share, Schedule)
-        place = round(self.share * (descending_N.shape[0] - 1), 9)
+        last = entropy_N.shape[0] - 1
+        place = round(self.share * last, 9)  # from the largest one
         above = int(place)
-        below = min(above + 1, descending_N.shape[0] - 1)
-        return torch.lerp(descending_N[above], descending_N[below], place - above)
+        below = min(above + 1, last)
+        bounds = segments.at_places(entropy_N, (last - above, last - below))
+        return torch.lerp(*bounds, place - above)

@@ -64,37 +64,23 @@ class SubtractOptimalTokenMean:
         num_groups: int,
         rollout_is_weights_T: Tensor | None = None,
     ) -> Tensor:
-        num_B, own_T = scored_B.shape[0], mask_T & scored_B[rollout_T]
+        num_B, own_T = scored_B.shape[0], mask_T & segments.at(scored_B, rollout_T)
         norm_T = 1 - 2 * logp_old_T.double().exp() + sum_pi_squared_old_T
         if rollout_is_weights_T is not None:
             norm_T = norm_T * rollout_is_weights_T.double() ** 2
         norm_T = torch.where(own_T, norm_T, 0).clamp(min=0)
-        weight_T = _from_start(norm_T, rollout_T, num_B)
-        seen_T = _from_start(mask_T.long(), rollout_T, num_B)
-        place_T = seen_T if self.counted == "policy" else _from_start(
-            (seen_T > 0).long(), rollout_T, num_B
-        )  # fmt: skip
+        weight_T = segments.sum_until(norm_T, rollout_T, num_B)
+        place_T = seen_T = segments.sum_until(mask_T.long(), rollout_T, num_B)
+        if self.counted == "any":
+            place_T = segments.sum_until((seen_T > 0).long(), rollout_T, num_B)
         num_places = segments.count_of(place_T)
         key_T, num = group_T * num_places + place_T, num_groups * num_places
         total_N = segments.total(weight_T * advantage_T, key_T, num, own_T)
         mean_N = total_N / (segments.total(weight_T, key_T, num, own_T) + self.eps)
         first_T = own_T & (seen_T == 1)
-        alone_T = segments.count(group_T, num_groups, first_T)[group_T] == 1
+        alone_T = segments.at(segments.count(group_T, num_groups, first_T) == 1, group_T)
         if self.handle_zero_tail:
-            alone_T = alone_T | (segments.count(key_T, num, own_T)[key_T] == 1)
-        mean_T = torch.where(alone_T, 0, mean_N[key_T]).to(advantage_T.dtype)
+            mean_N = torch.where(segments.count(key_T, num, own_T) == 1, 0, mean_N)
+        mean_T = segments.at(mean_N.to(advantage_T.dtype), key_T)
+        mean_T = torch.where(alone_T, 0, mean_T)
         return torch.where(own_T, advantage_T - mean_T, 0)
-
-
-def _from_start(values_T: Tensor, rollout_T: Tensor, num: int) -> Tensor:
-    """Sum [T] of the rollout's values up to and with each token."""
-    until_T = values_T.cumsum(0)
-    before_B = segments.total((until_T - values_T), rollout_T, num, _starts(rollout_T))
-    return until_T - before_B[rollout_T]
-
-
-def _starts(rollout_T: Tensor) -> Tensor:
-    """Whether a token is its rollout's first [T]."""
-    starts_T = torch.ones_like(rollout_T, dtype=torch.bool)
-    starts_T[1:] = rollout_T[1:] != rollout_T[:-1]
-    return starts_T

@@ -51,32 +51,57 @@ class ProtectSharedTokens:
     ) -> Tensor:
         lead_B = segments.centred(reward_B, group_B, num_groups, scored_B)
         lead_B = torch.where(scored_B, lead_B, 0)
-        row = (mask_T & (lead_B != 0)[rollout_T]).nonzero().squeeze(1)
-        own_N, id_N, good_N = rollout_T[row], id_T[row], (lead_B > 0)[rollout_T[row]]
-        rows, num = (own_N, group_B[own_N], id_N, good_N), group_B.shape[0]
-        forward_N = _in_conflict(num, *rows)
-        # The same rows from the last to the first one.
-        backward_N = _in_conflict(num, *(x.flip(0) for x in rows))
-        backward_N = backward_N.flip(0)
-        base_N = torch.where(good_N, self.weight, 0.0).to(advantage_T.dtype)
+        counts_T = mask_T & segments.at(lead_B != 0, rollout_T)
+        row, num = segments.rows_where(counts_T), group_B.shape[0]
+        own_N, good_B = segments.at(rollout_T, row), lead_B > 0
+        size_B = segments.count(own_N, num)
+        start_B = size_B.cumsum(0) - size_B
+        lines = (size_B, group_B, num_groups, good_B, segments.at(id_T, row))
+        forward_B = _conflict_length(start_B, 1, *lines)
+        backward_B = _conflict_length(start_B + size_B - 1, -1, *lines)
+        place_N = torch.arange(row.shape[0], device=row.device) - segments.at(start_B, own_N)
+        forward_N = place_N < segments.at(forward_B, own_N)
+        backward_N = place_N >= segments.at(size_B - backward_B, own_N)
+        base_B = torch.where(good_B, self.weight, 0.0).to(advantage_T.dtype)
+        base_N = segments.at(base_B, own_N)
         factor_N = torch.where(forward_N, base_N, 1) * torch.where(backward_N, base_N, 1)
         if self.share_out:
-            count_B = segments.count(own_N, num, forward_N | backward_N)
-            factor_N = factor_N / count_B.clamp(min=1)[own_N]
+            count_B = torch.minimum(forward_B + backward_B, size_B)
+            factor_N = factor_N / segments.at(count_B.clamp(min=1), own_N)
         factor_T = torch.ones_like(advantage_T).index_put((row,), factor_N)
-        return torch.where(mask_T & scored_B[rollout_T], advantage_T * factor_T, 0)
+        learns_T = mask_T & segments.at(scored_B, rollout_T)
+        return torch.where(learns_T, advantage_T * factor_T, 0)
 
 
-def _in_conflict(num: int, own_N: Tensor, group_N: Tensor, id_N: Tensor, good_N: Tensor) -> Tensor:
-    """Whether a token [N] and all before it in its rollout stand in a good and in a bad one.
+def _conflict_length(
+    first_B: Tensor,
+    step: int,
+    size_B: Tensor,
+    group_B: Tensor,
+    num_groups: int,
+    good_B: Tensor,
+    id_N: Tensor,
+) -> Tensor:
+    """First tokens of a rollout [B] that all stand in a good and in a bad one of its group.
 
-    The rows of a rollout lie together, in the order in which places are counted.
+    A rollout's tokens are `size_B` rows of `id_N`, from `first_B` on by steps of `step`. Looked at
+    are as many places as were seen before, till no rollout's tokens are all in conflict.
     """
-    place_N = segments.place_in_run(own_N, num)
-    key_N, num_keys = segments.key_of(group_N, place_N, id_N)
-    good = segments.count(key_N, num_keys, good_N) > 0
-    bad = segments.count(key_N, num_keys, ~good_N) > 0
-    alone_N = ~(good & bad)[key_N]
-    first_alone = segments.extreme(place_N, own_N, num, alone_N, largest=False)
-    has_alone = segments.count(own_N, num, alone_N) > 0
-    return (place_N < first_alone[own_N]) | ~has_alone[own_N]
+    num, row_B = size_B.shape[0], torch.arange(size_B.shape[0], device=size_B.device)
+    length_B, open_B, low, high = torch.zeros_like(size_B), size_B > 0, 0, 1
+    while bool(open_B.any()):
+        of_open_B = segments.among(group_B, group_B[open_B], num_groups) & (size_B > low)
+        own_M = torch.repeat_interleave(row_B, (size_B.clamp(max=high) - low) * of_open_B)
+        place_M = low + segments.place_in_run(own_M, num)
+        id_M = id_N[first_B[own_M] + step * place_M]
+        key_M, num_keys = segments.key_of(group_B[own_M], place_M, id_M)
+        good = segments.count(key_M, num_keys, good_B[own_M]) > 0
+        bad = segments.count(key_M, num_keys, ~good_B[own_M]) > 0
+        alone_M = ~(good & bad)[key_M]
+        stops_B = segments.count(own_M, num, alone_M) > 0
+        stop_B = segments.extreme(place_M, own_M, num, alone_M, largest=False)
+        reached_B = torch.where(stops_B, stop_B, size_B.clamp(max=high))
+        length_B = torch.where(open_B, reached_B, length_B)
+        open_B = open_B & ~stops_B & (size_B > high)
+        low, high = high, 2 * high
+    return length_B

@@ -47,10 +47,10 @@ class PenaliseHighCovarianceTokens:
         cov_T = segments.centred(advantage_T, key_T, 1, gradient_T) * segments.centred(
             logp_T.detach(), key_T, 1, gradient_T
         )
-        row = gradient_T.nonzero().squeeze(1)
+        row = segments.rows_where(gradient_T)
         number = min(max(int(self.share * row.shape[0]), 1), row.shape[0])
-        held_T = torch.zeros_like(gradient_T)
-        held_T[row[cov_T[row].topk(number).indices]] = True
+        largest_N = segments.largest(segments.at(cov_T, row), number)
+        held_T = torch.zeros_like(gradient_T).index_put((row,), largest_N)
         penalty_T = torch.where(held_T, self.coef * log_ratio_T.abs(), 0)
         metrics = {"kl_cov/penalised_mean": held_T.float()}
         return Result(log_ratio_T.exp() * advantage_T - penalty_T, metrics=metrics)
