@@ -54,6 +54,16 @@ def at_places(values_N: Tensor, places: Sequence[int]) -> Tensor:
     return values_N.sort().values[wanted]
 
 
+def largest(values_N: Tensor, number: int) -> Tensor:
+    """Whether a row is one of the `number` largest [N] bool; of equal ones the first are."""
+    if number <= 0:
+        return torch.zeros_like(values_N, dtype=torch.bool)
+    least = at_places(values_N, (values_N.shape[0] - number,))
+    found_N = values_N > least
+    ties = rows_where(values_N == least)[: number - int(found_N.sum())]
+    return found_N.index_fill_(0, ties, True)
+
+
 def _is_narrow(values_N: Tensor) -> bool:
     """Whether a value and a key fit into one int64."""
     return values_N.is_floating_point() and values_N.dtype != torch.float64

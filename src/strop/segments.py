@@ -16,6 +16,7 @@ from torch import Tensor
 from strop import _runs
 from strop._order import at_places as at_places
 from strop._order import by_key_and_value, sorted_values
+from strop._order import largest as largest
 from strop._runs import at as at
 from strop._runs import rows_where as rows_where
 from strop._scan import sums_to_end
@@ -73,18 +74,27 @@ def std(
     Equal values give exactly 0: deviations are taken from the mean, which for equal values is
     corrected to the value itself.
     """
-    off_N = _clean(centred(values_N, key_N, num, where_N), where_N)
-    squares = _wide_total(off_N.double().square(), key_N, num, None)
+    return centred_and_std(values_N, key_N, num, where_N, ddof)[1]
+
+
+def centred_and_std(
+    values_N: Tensor, key_N: Tensor, num: int, where_N: Tensor | None = None, ddof: int = 1
+) -> tuple[Tensor, Tensor]:
+    """`centred` [N] and `std` [num] of the same values, which share most of their work."""
+    centred_N = centred(values_N, key_N, num, where_N)
+    squares = _wide_total(_clean(centred_N, where_N).double().square(), key_N, num, None)
     free = (count(key_N, num, where_N) - ddof).clamp(min=0)
     variance = torch.where(free > 0, squares / free.clamp(min=1), 0)
-    return variance.sqrt().to(values_N.dtype)
+    return centred_N, variance.sqrt().to(values_N.dtype)
 
 
 def _exact_mean(values_N: Tensor, key_N: Tensor, num: int, where_N: Tensor | None) -> Tensor:
     """The mean, clamped between the smallest and the largest member, so equal values stay exact."""
-    low = extreme(values_N, key_N, num, where_N, largest=False)
-    high = extreme(values_N, key_N, num, where_N, largest=True)
-    return torch.minimum(torch.maximum(mean(values_N, key_N, num, where_N), low), high)
+    size = count(key_N, num, where_N)
+    mean = _wide_total(values_N, key_N, num, where_N) / size.clamp(min=1)
+    low, high = (_bound(values_N, key_N, num, where_N, largest) for largest in (False, True))
+    mean = torch.minimum(torch.maximum(mean.to(values_N.dtype), low), high)
+    return torch.where(size > 0, mean, 0)
 
 
 def centred(values_N: Tensor, key_N: Tensor, num: int, where_N: Tensor | None = None) -> Tensor:
@@ -115,19 +125,19 @@ def extreme(
     largest: bool = True,
 ) -> Tensor:
     """Largest (or smallest) member per key; 0 for a key without members."""
-    if where_N is None:
-        return _extreme(values_N, key_N, num, largest)
-    least: float = -torch.inf
-    most: float = torch.inf
-    if not values_N.is_floating_point():
-        least, most = torch.iinfo(values_N.dtype).min, torch.iinfo(values_N.dtype).max
-    # Cheaper than leaving them out, which would copy values and keys.
-    others_N = torch.where(where_N, values_N, least if largest else most)
-    found = _extreme(others_N, key_N, num, largest)
-    return torch.where(count(key_N, num, where_N) > 0, found, 0)
+    found = _bound(values_N, key_N, num, where_N, largest)
+    return found if where_N is None else torch.where(count(key_N, num, where_N) > 0, found, 0)
 
 
-def _extreme(values_N: Tensor, key_N: Tensor, num: int, largest: bool) -> Tensor:
+def _bound(
+    values_N: Tensor, key_N: Tensor, num: int, where_N: Tensor | None, largest: bool
+) -> Tensor:
+    """`extreme`, but anything for a key whose rows are no members."""
+    if where_N is not None:  # cheaper than leaving others out, which would copy values and keys
+        least, most = -torch.inf, torch.inf
+        if not values_N.is_floating_point():
+            least, most = torch.iinfo(values_N.dtype).min, torch.iinfo(values_N.dtype).max
+        values_N = torch.where(where_N, values_N, least if largest else most)
     if (runs := _runs.runs_of(key_N, values_N)) is not None:
         return _runs.extremes(values_N, runs, num, largest)
     result, mode = values_N.new_zeros(num), "amax" if largest else "amin"
@@ -232,16 +242,6 @@ def nearest_rank(
     place = (level * (size - 1).clamp(min=0).double()).round().long()
     start = (torch.cumsum(size, 0) - size).clamp(max=sorted_N.shape[0] - 1)
     return torch.where(size > 0, sorted_N[(start + place).clamp(max=len(sorted_N) - 1)], 0)
-
-
-def largest(values_N: Tensor, number: int) -> Tensor:
-    """Whether a row is one of the `number` largest [N] bool; of equal ones the first are."""
-    if number <= 0:
-        return torch.zeros_like(values_N, dtype=torch.bool)
-    least = at_places(values_N, (values_N.shape[0] - number,))
-    found_N = values_N > least
-    ties = rows_where(values_N == least)[: number - int(found_N.sum())]
-    return found_N.index_fill_(0, ties, True)
 
 
 def first(key_N: Tensor, num: int) -> Tensor:

@@ -87,5 +87,5 @@ class KeepHighEntropyTokens:
         place = round(self.share * last, 9)  # from the largest one
         above = int(place)
         below = min(above + 1, last)
-        bounds = segments.at_places(entropy_N, (last - above, last - below))
-        return torch.lerp(*bounds, place - above)
+        high, low = segments.at_places(entropy_N, (last - above, last - below))
+        return torch.lerp(high, low, place - above)

@@ -69,26 +69,35 @@ def node_values(pairs: Pairs, reward_B: Tensor) -> Tensor:
     These are the rollouts that share at least `common` tokens with the pair's first one; equal
     rewards give exactly their value.
     """
-    num_pairs = pairs.one_N.shape[0]
-    size_B = segments.count(pairs.one_N, reward_B.shape[0])
-    start_B = size_B.cumsum(0) - size_B
-    wide_N = size_B[pairs.one_N]
-    pair_M = torch.repeat_interleave(torch.arange(num_pairs, device=wide_N.device), wide_N)
-    within_M = torch.arange(pair_M.shape[0], device=pair_M.device)
-    within_M = within_M - (wide_N.cumsum(0) - wide_N)[pair_M]
-    third_M = start_B[pairs.one_N[pair_M]] + within_M
-    through_M = pairs.common_N[third_M] >= pairs.common_N[pair_M]
-    reward_M = reward_B[pairs.other_N[third_M]]
-    low_N = segments.extreme(reward_M, pair_M, num_pairs, through_M, largest=False)
-    high_N = segments.extreme(reward_M, pair_M, num_pairs, through_M)
-    mean_N = segments.mean(reward_M, pair_M, num_pairs, through_M)
-    return torch.minimum(torch.maximum(mean_N, low_N), high_N)
+    if not pairs.one_N.numel():
+        return reward_B.new_zeros(0)
+    # A rollout's pairs from the longest shared text to the shortest: those before a pair, and
+    # those that share as much, go through its place.
+    longest = int(pairs.common_N.max())
+    key_N, order_N = torch.sort(pairs.one_N * (longest + 1) - pairs.common_N)
+    one_N, reward_N = pairs.one_N[order_N], reward_B[pairs.other_N[order_N]]
+    place_N = segments.place_in_run(one_N, reward_B.shape[0])
+    like_S = torch.unique_consecutive(key_N, return_counts=True)[1]
+    last_N = torch.repeat_interleave(like_S.cumsum(0) - 1, like_S)
+    at_N = (one_N[last_N], place_N[last_N])
+    empty_BG = reward_N.new_zeros(reward_B.shape[0], int(place_N.max()) + 1)
+
+    def until(fill: float) -> Tensor:
+        return empty_BG.fill_(fill).index_put((one_N, place_N), reward_N)
+
+    mean_N = until(0).double().cumsum(1)[at_N] / (at_N[1] + 1)
+    low_N, high_N = (
+        until(torch.inf).cummin(1).values[at_N],
+        until(-torch.inf).cummax(1).values[at_N],
+    )
+    mean_N = torch.minimum(torch.maximum(mean_N.to(reward_N.dtype), low_N), high_N)
+    return torch.empty_like(mean_N).index_put((order_N,), mean_N)
 
 
 def position_of(rollout_T: Tensor, mask_T: Tensor, num: int) -> Tensor:
     """Number of policy tokens before each token in its rollout [T]; rollouts lie in order."""
     before_T, start_B = policy_tokens_before(rollout_T, mask_T, num)
-    return before_T - start_B[rollout_T]
+    return before_T - segments.at(start_B, rollout_T)
 
 
 def policy_tokens_before(rollout_T: Tensor, mask_T: Tensor, num: int) -> tuple[Tensor, Tensor]:

@@ -51,9 +51,8 @@ class SumLaterRewards:
         reward_T = torch.where(last_T & counts_T, reward_K[turn_T].double(), 0)
         if self.whiten:
             all_T = torch.zeros_like(rollout_T)
-            variance = segments.std(reward_T, all_T, 1, counts_T).square()
-            reward_T = segments.centred(reward_T, all_T, 1, counts_T)
-            reward_T = reward_T * (variance + self.eps).rsqrt()
+            reward_T, std = segments.centred_and_std(reward_T, all_T, 1, counts_T)
+            reward_T = reward_T * (std.square() + self.eps).rsqrt()
         reward_T = torch.where(counts_T, reward_T, 0)
         return_T = segments.reward_to_go(reward_T, rollout_T, self.gamma)
         return torch.where(counts_T, return_T, 0).to(reward_K.dtype)

@@ -73,19 +73,18 @@ class AddFeedbackGain:
     ) -> Tensor:
         if n_turns_B is not None and index_K is not None and rollout_K is not None:
             gain_K = torch.where(index_K < n_turns_B[rollout_K], gain_K, 0)
-        counts_T = mask_T & scored_B[rollout_T]
+        counts_T = mask_T & segments.at(scored_B, rollout_T)
         length_K = segments.count(turn_T, gain_K.shape[0], mask_T)
-        value_T = (gain_K / length_K.clamp(min=1))[turn_T]
+        value_T = segments.at(gain_K / length_K.clamp(min=1), turn_T)
         has_T = counts_T & (value_T != 0)
-        centred_T = segments.centred(value_T, group_T, num_groups, has_T)
-        deviation_P = segments.std(value_T, group_T, num_groups, has_T)
-        z_T = torch.where(has_T, centred_T / (deviation_P[group_T] + self.eps), 0)
+        centred_T, std_P = segments.centred_and_std(value_T, group_T, num_groups, has_T)
+        z_T = torch.where(has_T, centred_T / segments.at(std_P + self.eps, group_T), 0)
         outcome_T = torch.where(counts_T, advantage_T, 0)
         all_T = torch.zeros_like(turn_T)
         of_outcome = segments.std(outcome_T, all_T, 1, counts_T) + self.eps
         of_gain = segments.std(z_T, all_T, 1, counts_T) + self.eps
         ratio = (of_outcome.clamp(min=1) / of_gain).clamp(max=1)
         spread_P = segments.std(reward_B, group_B, num_groups, scored_B)
-        gate_T = torch.sigmoid(-spread_P / self.temperature)[group_T]
+        gate_T = segments.at(torch.sigmoid(-spread_P / self.temperature), group_T)
         weight = self.weight * math.exp(-self.decay * self.epoch)
         return outcome_T + weight * gate_T * ratio * z_T

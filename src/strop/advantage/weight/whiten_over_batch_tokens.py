@@ -37,8 +37,8 @@ class WhitenOverBatchTokens:
     def __call__(
         self, advantage_T: Tensor, mask_T: Tensor, rollout_T: Tensor, scored_B: Tensor
     ) -> Tensor:
-        counting_T = mask_T & scored_B[rollout_T]
+        counting_T = mask_T & segments.at(scored_B, rollout_T)
         key_T = torch.zeros_like(rollout_T)
-        variance_T = segments.std(advantage_T, key_T, 1, counting_T).square()[key_T]
-        centred_T = torch.where(counting_T, segments.centred(advantage_T, key_T, 1, counting_T), 0)
-        return torch.where(centred_T != 0, centred_T * (variance_T + self.eps).rsqrt(), 0)
+        centred_T, std = segments.centred_and_std(advantage_T, key_T, 1, counting_T)
+        whitened_T = centred_T * (std.square() + self.eps).rsqrt()
+        return torch.where(counting_T & (centred_T != 0), whitened_T, 0)
