@@ -1,12 +1,13 @@
 """Find the blocks of an action in which a policy says whether, at what, and how it acts."""
 
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from strop import segments
 from strop.batch import Batch
 from strop.columns import Column
 from strop.errors import UserError
@@ -60,57 +61,89 @@ class MarkSpans:
                 raise UserError(f"mark_spans.{name} takes two texts, it is {tags!r}")
 
     def __call__(self, batch: Batch, mask_T: Tensor, turn_T: Tensor, texts: Texts) -> Result:
-        num = batch.size("K")
-        rows = mask_T.nonzero().squeeze(1)
-        ids, rows_of_turns = batch["id_T"][rows].tolist(), rows.tolist()
-        starts = torch.searchsorted(turn_T[rows], torch.arange(num + 1, device=rows.device))
-        pieces = {id: texts.decode([id]) for id in set(ids)}
-        spans, switches, subgoals = [0] * turn_T.shape[0], [], []
-        known: dict[tuple[int, ...], int] = {(): 0}
-        for start, end in pairwise(starts.tolist()):
-            found, switches_now, subgoal = self._blocks(ids[start:end], pieces)
-            for row, bits in zip(rows_of_turns[start:end], found, strict=True):
-                spans[row] = bits
-            switches.append(switches_now)
-            subgoals.append(known.setdefault(subgoal, len(known)))
-        return Result((
-            torch.tensor(spans, dtype=torch.int64, device=rows.device),
-            torch.tensor(switches, dtype=torch.bool, device=rows.device),
-            torch.tensor(subgoals, dtype=torch.int64, device=rows.device),
-        ))  # fmt: skip
-
-    def _blocks(
-        self, ids: list[int], pieces: dict[int, str]
-    ) -> tuple[list[int], bool, tuple[int, ...]]:
-        """A turn's bits by token, whether it switches, and the tokens of its subgoal block."""
-        ends, text = [], ""
-        for id in ids:
-            text += pieces[id]
-            ends.append(len(text))
-        bits = [0] * len(ids)
-        content = ""
+        row_N, num = segments.rows_where(mask_T), batch.size("K")
+        size_K = segments.count(segments.at(turn_T, row_N), num)
+        id_N = segments.at(batch["id_T"], row_N).cpu().numpy()
+        said = _Said(id_N, size_K.cpu().numpy(), texts)
+        bits_N, keeps = np.zeros_like(id_N), ("", *(word.strip().upper() for word in self.keep))
+        switches, subgoals = np.zeros(num, dtype=bool), np.zeros(num, dtype=np.int64)
+        known = {b"": 0}
         blocks = ((SWITCH, self.switch_tags), (SUBGOAL, self.subgoal_tags),
                   (ACTION, self.action_tags))  # fmt: skip
-        for bit, tags in blocks:
-            block = _block(text, *tags)
-            if block is None and bit == ACTION:
-                block = (0, len(text))
-            if block is None:
-                continue
+        for bit, (opening, closing) in blocks:
+            turn_M, begin_M, end_M = said.blocks(opening, closing, bit == ACTION)
+            first_M, stop_M = said.tokens(turn_M, begin_M, end_M)
+            bits_N |= _inside(first_M, stop_M, len(id_N)) * bit
             if bit == SWITCH:
-                content = text[block[0] + len(tags[0]) : block[1] - len(tags[1])].strip()
-            for place, end in enumerate(ends):
-                begin = ends[place - 1] if place else 0
-                whole = block == (0, len(text))  # tokens without text of their own included
-                if whole or (end > block[0] and begin < block[1]):
-                    bits[place] |= bit
-        subgoal = tuple(id for id, bit in zip(ids, bits, strict=True) if bit & SUBGOAL)
-        keeps = ("", *(word.strip().upper() for word in self.keep))
-        return bits, content.upper() not in keeps, subgoal
+                bounds = zip(begin_M.tolist(), end_M.tolist(), strict=True)
+                inner = [said.text[a + len(opening) : b - len(closing)] for a, b in bounds]
+                switches[turn_M] = [text.strip().upper() not in keeps for text in inner]
+            elif bit == SUBGOAL:
+                found = (each.tolist() for each in (turn_M, first_M, stop_M))
+                for turn, first, stop in zip(*found, strict=True):
+                    subgoals[turn] = known.setdefault(id_N[first:stop].tobytes(), len(known))
+        span_T = torch.zeros_like(turn_T)
+        span_T[row_N] = torch.from_numpy(bits_N).to(span_T)
+        told = (torch.from_numpy(each).to(span_T.device) for each in (switches, subgoals))
+        return Result((span_T, *told))
 
 
-def _block(text: str, opening: str, closing: str) -> tuple[int, int] | None:
-    """Characters from where a tag opens to the end of the one that closes it."""
-    begin = text.find(opening)
-    end = text.find(closing, begin + len(opening)) if begin >= 0 else -1
-    return (begin, end + len(closing)) if end >= 0 else None
+class _Said:
+    """The text of all turns, one after another, and where each token and turn stands in it."""
+
+    def __init__(self, id_N: np.ndarray, size_K: np.ndarray, texts: Texts) -> None:
+        ids = np.flatnonzero(np.bincount(id_N))
+        pieces = np.full(int(ids[-1]) + 1 if len(ids) else 0, "", dtype=object)
+        for id in ids.tolist():
+            pieces[id] = texts.decode([id])
+        length = np.array([len(piece) for piece in pieces], dtype=np.int64)[id_N]
+        self.text = "".join(pieces[id_N].tolist())
+        self.end_N = length.cumsum()
+        self.begin_N = self.end_N - length
+        self.stop_K = size_K.cumsum()  # first token behind a turn, and its first letter
+        self.first_K = self.stop_K - size_K
+        border = np.concatenate([[0], self.end_N])
+        self.from_K, self.to_K = border[self.first_K], border[self.stop_K]
+
+    def blocks(
+        self, opening: str, closing: str, else_all: bool
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Turns that have a block, and its letters: from where a tag opens to where one closes.
+
+        else_all: in a turn without one, all of its letters.
+        """
+        begin_K = self._next(opening, self.from_K)
+        end_K = self._next(closing, begin_K + len(opening)) + len(closing)
+        has_K = end_K <= self.to_K
+        if else_all:
+            begin_K, end_K = np.where(has_K, (begin_K, end_K), (self.from_K, self.to_K))
+            has_K[:] = True
+        return np.flatnonzero(has_K), begin_K[has_K], end_K[has_K]
+
+    def _next(self, wanted: str, from_K: np.ndarray) -> np.ndarray:
+        """The first place at or behind a letter where this stands; the text's end where none is."""
+        places, at = [], self.text.find(wanted)
+        while at >= 0:
+            places.append(at)
+            at = self.text.find(wanted, at + 1)
+        places.append(len(self.text))
+        found = np.array(places)
+        return found[np.searchsorted(found, np.minimum(from_K, len(self.text)))]
+
+    def tokens(
+        self, turn_M: np.ndarray, begin_M: np.ndarray, end_M: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """The tokens that have letters of a block: the first, and the first one behind them."""
+        first_M = np.searchsorted(self.end_N, begin_M, side="right")
+        stop_M = np.searchsorted(self.begin_N, end_M, side="left")
+        # Of a block that is its whole turn also tokens without letters of their own.
+        whole_M = (begin_M == self.from_K[turn_M]) & (end_M == self.to_K[turn_M])
+        first_M = np.where(whole_M, self.first_K[turn_M], first_M)
+        return first_M, np.where(whole_M, self.stop_K[turn_M], stop_M)
+
+
+def _inside(first_M: np.ndarray, stop_M: np.ndarray, num: int) -> np.ndarray:
+    """1 for tokens [N] from a first one to before its stop, else 0; these follow each other."""
+    border = np.stack([first_M, stop_M], axis=1).ravel()
+    sizes = np.diff(border, prepend=0, append=num)
+    return np.repeat(np.arange(len(sizes)) % 2, sizes)
