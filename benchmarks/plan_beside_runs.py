@@ -36,13 +36,14 @@ def train(
 ) -> Path:
     """A run of its own process, unless it is there."""
     if not (folder / "report.html").exists():
-        given = [
-            "train", method, "--model", options.model, "--out", str(folder), "--quiet",
+        command = [
+            sys.executable, "-m", "strop", "train", method, "--model", options.model,
+            "--out", str(folder), "--quiet",
             f"threads={threads}", f"training.steps={options.steps}", "training.lr=0.0",
             "evaluation.every=0", "training.save_every=0", "training.inspect=0",
             "training.rollouts_every=1", *words,
         ]  # fmt: skip
-        subprocess.run([sys.executable, "-m", "strop", *given], check=True)
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     return folder
 
 

@@ -38,7 +38,8 @@ def write_run(
             "timing_s/update": update, "step_time": decoded + reward + update + 0.1,
             "num_tokens": tokens, "completions/mean_length": lengths.mean(),
             "completions/max_length": float(lengths.max()),
-            "data/rollouts_sampled": len(lengths), "data/rollouts_kept": len(lengths), **more,
+            "data/rollouts_sampled": len(lengths), "data/rollouts_kept": len(lengths),
+            "sampling/age_steps": 0.0, **more,
         })  # fmt: skip
         if recorded and step % recorded == 0:
             columns = {
@@ -115,14 +116,19 @@ def test_what_is_no_run_to_plan_from(tmp_path):
     still = write_run(tmp_path / "b", **{"timing_s/rollout": 0.0})
     with pytest.raises(UserError, match="no step in which answers were drawn and timed"):
         measure([still])
+    given = write_run(tmp_path / "d")
+    text = (given / "metrics.jsonl").read_text().replace("sampling/age_steps", "other")
+    (given / "metrics.jsonl").write_text(text)
+    with pytest.raises(UserError, match="no step in which answers were drawn"):
+        measure([given])
     broken = write_run(tmp_path / "c")
     next((broken / "rollouts").iterdir()).write_bytes(b"half")
     with pytest.raises(UserError, match="cannot be read: remove it"):
         measure([broken])
-    no_toml = write_run(tmp_path / "d")
-    (no_toml / "config.toml").write_text("[training", encoding="utf-8")
-    with pytest.raises(UserError, match=r"config\.toml cannot be read"):
-        measure([no_toml])
+    other = pa.table({"step": [1], "length": [3]})
+    pq.write_table(other, next((broken / "rollouts").iterdir()))
+    with pytest.raises(UserError, match="cannot be read: remove it"):
+        measure([broken])
 
 
 def test_a_distribution_of_lengths():

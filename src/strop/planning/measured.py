@@ -8,7 +8,7 @@ caches. f, where nothing measures it, is a forward pass: that of the refresh, el
 update.
 """
 
-import tomllib
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +23,8 @@ from strop.errors import UserError
 from strop.planning.course import Floats, Ints, Speed, begins
 from strop.planning.fit import likeliest
 from strop.planning.simulate import Costs, Work
+from strop.report.about import flat, parsed
+from strop.report.recorded import spread
 from strop.training.metrics_file import is_number, read_metrics
 
 WARM = 3  # first steps of a run, which load and compile
@@ -30,6 +32,9 @@ NEEDED = (
     "timing_s/rollout", "timing_s/update", "step_time", "num_tokens", "completions/mean_length",
     "completions/max_length", "data/rollouts_sampled", "data/rollouts_kept",
 )  # fmt: skip
+AGE = "sampling/age_steps"  # of tokens that an engine drew; there is none of given answers
+OF_GROUP = re.compile(r"algorithm\.sampling\..*\.num_rollouts")
+MOST_FILES = 100  # of rollouts, spread over the run
 FORWARD = 1 / 3  # of an update
 SHARES = np.full(3, 1 / 3)  # of a decode step's terms, before anything is measured
 UNSURE = 0.15  # deviation of a share, from which it is said
@@ -67,12 +72,12 @@ class _Run:
 
     folder: Path
     steps: list[dict[str, float]]
-    settings: Mapping[str, Any]
+    settings: Mapping[str, int]  # those that are whole numbers
     groups: dict[int, list[Ints]]
 
     @property
     def slots(self) -> int:
-        return int(self.settings.get("training", {}).get("num_slots", 512))
+        return int(self.settings.get("training.num_slots", 512))
 
     def mean(self, name: str) -> float:
         return float(np.mean([step.get(name, 0.0) for step in self.steps]))
@@ -89,9 +94,8 @@ class _Run:
         sizes = [len(group) for groups in self.groups.values() for group in groups]
         if sizes:
             return max(round(float(np.mean(sizes))), 1)
-        options = self.settings.get("algorithm", {}).items()
-        named = [v for k, v in options if k.startswith("sampling.") and k.endswith(".num_rollouts")]
-        return max(int(named[0]), 1) if named else 1
+        given = [n for path, n in self.settings.items() if OF_GROUP.fullmatch(path)]
+        return int(given[0]) if given else 1
 
 
 def measure(folders: Sequence[Path], lengths: Sequence[float] = (), prompts: int = 0) -> Measured:
@@ -127,9 +131,9 @@ def log_normal(lengths: Sequence[float], size: int) -> list[Ints]:
             f"--lengths {','.join(f'{each:g}' for each in lengths)}: the mean must be 1 or more, "
             f"the 99th percentile at least the mean and less than {most:.0f} times as long"
         )
-    spread = P99 - np.sqrt(P99**2 - 2 * np.log(high / mean))
+    sigma = P99 - np.sqrt(P99**2 - 2 * np.log(high / mean))
     drawn = np.random.default_rng(0).standard_normal(NUM_DRAWN // size * size or size)
-    found = np.exp(np.log(mean) - spread**2 / 2 + spread * drawn)
+    found = np.exp(np.log(mean) - sigma**2 / 2 + sigma * drawn)
     return list(np.maximum(found.round(), 1).astype(np.int64).reshape(-1, size))
 
 
@@ -151,22 +155,21 @@ def _read(folder: Path) -> _Run:
             "that samples, with a step at least"
         )
     path = folder / "config.toml"
-    try:
-        settings = tomllib.loads(text_of(path, "the configuration")) if path.is_file() else {}
-    except ValueError as error:
-        raise UserError(f"{path} cannot be read: {error}") from error
+    raw = parsed(text_of(path, "the configuration")) if path.is_file() else {}
+    settings = {name: value for name, value in flat(raw) if type(value) is int and value > 0}
     return _Run(folder, steps, settings, _groups(folder))
 
 
 def _drew(line: Mapping[str, Any]) -> bool:
+    """Whether an engine drew the step's tokens, and all of it was measured."""
     numbers = [line.get(name, 0) for name in (*NEEDED, "tokens")]
-    return all(is_number(number) and number > 0 for number in numbers)
+    return AGE in line and all(is_number(number) and number > 0 for number in numbers)
 
 
 def _groups(folder: Path) -> dict[int, list[Ints]]:
     """The lengths of the answers to each prompt, by recorded step."""
     found: dict[int, list[Ints]] = {}
-    for path in sorted((folder / "rollouts").glob("step-*.parquet")):
+    for path in spread(sorted((folder / "rollouts").glob("step-*.parquet")), MOST_FILES):
         try:
             columns = pq.read_table(path, columns=["step", "uid", "draw", "length"]).to_pydict()
         except (pa.ArrowException, OSError) as error:
@@ -214,7 +217,7 @@ def _decoded(run: _Run, read: float) -> list[tuple[float, ...]]:
     """Seconds of decode steps, ticks, tokens drawn, tokens seen; of each step that tells them."""
     groups = [group for each in run.groups.values() for group in each]
     known = np.concatenate(groups).astype(float) if groups else np.ones(1)
-    spread = float((known**2).mean() / known.mean() ** 2)
+    uneven = float((known**2).mean() / known.mean() ** 2)
     found: list[tuple[float, ...]] = []
     for step in run.steps:
         count, mean = step["data/rollouts_sampled"], step["completions/mean_length"]
@@ -223,7 +226,7 @@ def _decoded(run: _Run, read: float) -> list[tuple[float, ...]]:
             ticks = int((begins(np.zeros(len(own), np.int64), own, run.slots) + own).max())
             mean, square = own.mean(), (own.astype(float) ** 2).mean()
         elif count <= run.slots:
-            ticks, square = int(step["completions/max_length"]), spread * mean**2
+            ticks, square = int(step["completions/max_length"]), uneven * mean**2
         else:
             continue
         seen = run.prompt * mean + (square - mean) / 2

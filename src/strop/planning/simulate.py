@@ -8,7 +8,8 @@ A round of which later weights are known arrives at its end only through earlier
 over the steps visits every event in its order.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -102,10 +103,6 @@ class Outcome:
     trained: Floats
     unshared: Floats
     tokens: Floats
-    shares: dict[str, float] = field(init=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "shares", self._shares())
 
     @property
     def span(self) -> tuple[float, float]:
@@ -132,7 +129,8 @@ class Outcome:
         engines = self.begun[low + 1 : high + 1] - self.graded[low:high]
         return float(engines.mean()), float((self.trains[1:] - self.trained[:-1])[low:high].mean())
 
-    def _shares(self) -> dict[str, float]:
+    @cached_property
+    def shares(self) -> dict[str, float]:
         """Of the time of all workers, and idle ones of each kind's own."""
         low, high = self.span
         whole = high - low
@@ -172,7 +170,7 @@ def simulate(costs: Costs, work: Work, layout: Layout, steps: int = STEPS) -> Ou
         graded = ended + costs.reward * len(lengths) / layout.generate
         sizes = lengths + work.prompt
         even = costs.token * work.kept * sizes.sum() / layout.train
-        longest = max(even, costs.token * float(sizes.max()))
+        longest = max(even, min(costs.token * float(sizes.max()), even * layout.train))
         trains = max(graded, trained)
         trained = trains + longest + costs.rest + costs.exchange * (layout.train > 1)
         there.append(trained + costs.exchange * (not layout.shared))
@@ -198,7 +196,8 @@ class Engines:
 
         late: when newer weights come. drawn: takes the end of each engine's rows.
         """
-        self._add(self.work.num_groups if self.waiting else self._first())
+        first = 0 if self.waiting else round(self.layout.spare * self.work.num_groups)
+        self._add(self.work.num_groups + first)
         open_ = np.flatnonzero(self.done < self.length)
         done, prompt = self.done[open_], self.prompt[open_]
         course = Course(
@@ -224,9 +223,6 @@ class Engines:
         new, _ = course.drawn(stop - begin - shift)
         self.done[open_] += np.where(ends[open_] <= stop, course.left, new)
         return stop, self._take(taken)
-
-    def _first(self) -> int:
-        return self.work.num_groups + round(self.layout.spare * self.work.num_groups)
 
     def _last(self, ends: Floats) -> tuple[float, Ints]:
         """When the last needed group ends, and which groups have ended by then."""
