@@ -46,6 +46,16 @@ class Chains:
             return self.state.get(path)
         return use.part.init()
 
+    def learn(self, uses: Iterable[tuple[str, Use]], batch: Batch, hook: str = "update") -> None:
+        """The states of the parts that have an `update`, or `observe`, after it saw this batch.
+
+        uses: with their paths, as `Algorithm.uses` gives them.
+        """
+        for path, use in uses:
+            if hasattr(use.part, hook):
+                before = self.state_of(path.split(".")[0], use)
+                self.state[path] = parts.update(use, batch, before, hook)
+
     def tracked(self, sampling: Iterable[Use]) -> Any:
         """What the sampler that keeps track of prompts knows of them; None where none does."""
         for use in sampling:

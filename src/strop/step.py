@@ -20,7 +20,6 @@ from typing import Any
 
 import torch
 
-from strop import part as parts
 from strop.algorithm import LR, OUTSIDE, REFERENCE, Algorithm
 from strop.batch import Batch
 from strop.chains import Chains, learnable
@@ -108,9 +107,7 @@ def train_step(
 def _end_of_step(algorithm: Algorithm, chains: Chains, batch: Batch) -> None:
     """The parts' own updates of their state, and the controls' new knobs."""
     state, metrics = chains.state, chains.metrics
-    for path, use in algorithm.uses():
-        if hasattr(use.part, "update"):
-            state[path] = parts.update(use, batch, chains.state_of(path.split(".")[0], use))
+    chains.learn(algorithm.uses(), batch)
     knobs = dict(state.get("knobs", {}))
     for use in algorithm.control:
         moved = chains.call("control", use, batch, metrics=metrics).value

@@ -3,10 +3,10 @@ import torch
 from models import save_model
 from safetensors import SafetensorError
 
+from strop import _writing
 from strop.errors import RunStopped, UserError
 from strop.evaluation import merge_weights
 from strop.evaluation.merge_weights import average, by_inverse_loss, greedy, read, write
-from strop.training import files
 from strop.training.models import load
 
 
@@ -57,7 +57,7 @@ def test_a_full_disk_leaves_no_half_of_a_model(tmp_path, monkeypatch):
     folder = save_model(tmp_path / "one")
     weights = average([read(folder)])
     with monkeypatch.context() as patch:
-        patch.setattr(files, "free_bytes", lambda _: 7)
+        patch.setattr(_writing, "free_bytes", lambda _: 7)
         with pytest.raises(RunStopped, match=r"the model merged could not .*: no room, 7 bytes"):
             write(weights, folder, tmp_path / "merged")
 

@@ -2,21 +2,27 @@
 
 import json
 import os
+import pickle
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+import torch
 from models import without_times
 from runs import Runner
 
 from strop.errors import RunStopped, UserError
 from strop.rollout.engines.local import LocalEngine
-from strop.training import config, models
-from strop.training.apart import Apart
+from strop.tasks import wire
+from strop.training import collecting, config, models
+from strop.training.apart import Apart, Box
+from strop.training.collecting import Begin, Broken, Post
 
 STEPS = 6
 
@@ -50,12 +56,12 @@ def ahead(lab, tmp_path_factory):
     runner, seen = Runner(), set()
     run = runner.start(raw_of(lab, max_staleness=2), folder)
     apart = run.world.collector
-    runner.go(run, lambda run: seen.add((apart.process.pid, apart.folder)))
+    runner.go(run, lambda run: seen.add((apart.other.process.pid, apart.folder.path)))
     return folder, seen
 
 
 def test_taking_turns_with_another_process_changes_no_number(lab, runner, tmp_path):
-    recipe = "gain_rl(n=4)"  # its sampler learns from batches that were trained on
+    recipe = "gain_rl(n=linear(4, 2))"  # its sampler learns from batches that were trained on
     runner.whole(raw_of(lab, recipe, steps=4), tmp_path / "one")
     run = runner.start(raw_of(lab, recipe, steps=4), tmp_path / "two")
     run.world.collector = Apart(run.config, run.algorithm, run.world.policy, max_staleness=0)
@@ -105,7 +111,7 @@ def test_a_collector_that_dies_or_hangs_is_begun_anew(lab, runner, tmp_path, syn
 
     def at_step(run):
         if run.done in hurt:
-            guard = run.world.collector.process.pid
+            guard = run.world.collector.other.process.pid
             children = Path(f"/proc/{guard}/task/{guard}/children").read_text().split()
             pids.append(int(children[0]))
             os.kill(pids[-1], hurt.pop(run.done))
@@ -163,15 +169,75 @@ def test_what_ends_collecting_ends_the_run_with_its_words(lab, runner, tmp_path)
 def test_a_process_that_keeps_dying_stops_the_run(lab, runner, tmp_path):
     run = runner.start(raw_of(lab, max_staleness=1), tmp_path / "run")
     apart = run.world.collector
-    begin = apart.begin
+    begin, pids = apart.begin, set()
 
     def begin_and_die(step, state):
         begin(step, state)
-        os.killpg(apart.process.pid, signal.SIGKILL)
+        if apart.other.process.pid in pids:
+            return
+        pids.add(apart.other.process.pid)
+        assert [path.name for path in apart.folder.path.iterdir()] == ["000000"]
+        (apart.folder.path / "unread").touch()  # as by a process that is not quick enough
+        os.killpg(apart.other.process.pid, signal.SIGKILL)
 
     apart.begin = begin_and_die
-    with pytest.raises(RunStopped, match="died 3 times"):
+    with pytest.raises(RunStopped, match=r"died 3 times \(the process (was|closed)"):
         runner.go(run)
+    assert len(pids) == 3
+
+
+def test_the_threads_are_the_trainers_again_at_the_end(lab, runner, tmp_path):
+    before = torch.get_num_threads()
+    torch.set_num_threads(6)
+    try:
+        run = runner.start(raw_of(lab, max_staleness=1), tmp_path / "run")
+        assert torch.get_num_threads() == run.world.collector.threads == 3
+        run.close()
+        assert torch.get_num_threads() == 6
+    finally:
+        torch.set_num_threads(before)
+
+
+UNREADABLE = b"cno_such_module\nThing\n."  # a pickle of what no process finds
+
+
+def test_a_letter_that_the_trainer_cannot_read_is_no_silence():
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        box = Box(ours)
+        wire.send(theirs, UNREADABLE)
+        found = box.next(20)
+        assert isinstance(found, Broken)
+        assert "No module named 'no_such_module'" in found.text
+        theirs.close()
+        assert box.next(20) is None
+        box.close()
+
+
+def test_a_letter_that_the_process_cannot_read_ends_it(tmp_path, monkeypatch):
+    left = threading.Event()
+
+    def leave(code):
+        left.set()
+        threading.Event().wait()  # for nothing goes on after it
+
+    monkeypatch.setattr(collecting.os, "_exit", leave)
+    folder = tmp_path / "weights"
+    folder.mkdir()
+    (folder / "000000").write_text("unread")
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        wire.send(ours, pickle.dumps(Begin({}, 1, {}, 1, 1, str(folder))))
+        post = Post(theirs)
+        assert post.take() == (None, [])
+        wire.send(ours, UNREADABLE)
+        while not post.failure:
+            post.wait()
+        with pytest.raises(RuntimeError, match="no_such_module"):
+            post.take()
+        ours.close()  # as when the trainer was killed
+        assert left.wait(20)
+    assert not folder.exists()
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,10 @@ import torch
 from commands import Strop
 from models import without_times
 
+from strop import _writing
 from strop.errors import RunStopped, UserError
 from strop.report.page import write_report
-from strop.training import checkpoint, files
+from strop.training import checkpoint
 from strop.training.lock import Lock
 from strop.training.record import Record
 
@@ -29,7 +30,7 @@ def test_a_checkpoint_without_room_is_not_begun(runner, lab, tmp_path, monkeypat
     begun = []
     monkeypatch.setattr(checkpoint.shutil, "rmtree", lambda path, **_: begun.append(path))
     monkeypatch.setattr(torch, "save", lambda *_: pytest.fail("it was begun"))
-    monkeypatch.setattr(files, "free_bytes", lambda _: 300 * 1024)
+    monkeypatch.setattr(_writing, "free_bytes", lambda _: 300 * 1024)
     run = runner.start(lab.raw(), folder)
     what = r"the checkpoint of step 1 could not be written to .*run/checkpoints: no room, "
     with pytest.raises(RunStopped, match=what + r"300.0 KiB are free, 1.\d MiB are needed"):
@@ -42,7 +43,7 @@ def test_a_checkpoint_without_room_is_not_begun(runner, lab, tmp_path, monkeypat
 
 def test_what_a_checkpoint_needs_is_what_it_takes(runner, lab, tmp_path, monkeypatch):
     asked = []
-    check = files.check_room
+    check = _writing.check_room
 
     def noting(folder, what, needed):
         asked.append(needed)
@@ -56,7 +57,7 @@ def test_what_a_checkpoint_needs_is_what_it_takes(runner, lab, tmp_path, monkeyp
 
 
 def test_the_command_says_how_to_go_on(strop, lab, tmp_path, monkeypatch):
-    monkeypatch.setattr(files, "free_bytes", lambda _: 7)
+    monkeypatch.setattr(_writing, "free_bytes", lambda _: 7)
     said = strop("train", *lab.arguments("--out", str(tmp_path / "run")))
     assert said.code == 1
     assert "no room, 7 bytes are free" in said.err
@@ -146,19 +147,19 @@ def test_a_device_is_written_to_and_not_replaced(tmp_path):
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
-    files.write_whole(pipe, "page")
+    _writing.write_whole(pipe, "page")
     assert os.read(reader, 10) == b"page"
     os.close(reader)
     assert pipe.is_fifo()
     assert [path.name for path in tmp_path.iterdir()] == ["pipe"]
     with pytest.raises(OSError, match="No space left"):
-        files.write_whole(Path("/dev/full"), "page")
+        _writing.write_whole(Path("/dev/full"), "page")
     assert Path("/dev/full").is_char_device()
 
 
 def test_an_export_without_room_leaves_nothing(strop, lab, tmp_path, monkeypatch):
     place = tmp_path / "there/model"
-    monkeypatch.setattr(files, "free_bytes", lambda _: 7)
+    monkeypatch.setattr(_writing, "free_bytes", lambda _: 7)
     said = strop("export", lab.model, place)
     assert (said.code, said.err.count("\n")) == (1, 1)
     assert "no room, 7 bytes are free" in said.err
@@ -182,8 +183,8 @@ def test_an_export_without_room_leaves_nothing(strop, lab, tmp_path, monkeypatch
 def test_all_names_of_a_full_disk_are_one(error, tmp_path):
     with (
         pytest.raises(RunStopped, match=r"it could not be written to .*: no room, .*5.0 KiB are n"),
-        files.writing(tmp_path, "it", 5120, (OSError, RuntimeError)),
+        _writing.writing(tmp_path, "it", 5120, (OSError, RuntimeError)),
     ):
         raise error
-    with pytest.raises(KeyError), files.writing(tmp_path, "it"):
+    with pytest.raises(KeyError), _writing.writing(tmp_path, "it"):
         raise KeyError

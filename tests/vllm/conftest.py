@@ -33,5 +33,5 @@ def engine(loaded):
     yield found
     found.close()
     assert found.server.dead()
-    assert not found.folder.exists()
+    assert not found.folder.path.exists()
     assert not found.server.log.exists()

@@ -28,8 +28,8 @@ def export(
     loading(source)
     from safetensors import SafetensorError
 
+    from strop._writing import check_room, writing
     from strop.cli.evaluate import checkpoint_of
-    from strop.training.files import check_room, writing
     from strop.training.setup import load_model
 
     if folder.exists():

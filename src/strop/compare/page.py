@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
 
+from strop._writing import write_whole
 from strop.compare.charts import AXES, curves, differences, laws, line_of
 from strop.compare.names import number_of
 from strop.compare.plan import Plan
@@ -16,7 +17,6 @@ from strop.errors import UserError
 from strop.report.about import facts, flat
 from strop.report.html import charts_grid, document, section, table
 from strop.report.run_folder import Run
-from strop.training.files import write_whole
 
 FIRST = ("pass@1", "late/entropy", "completions/mean_length")  # of which differences are drawn
 MOST_TITLE = 80  # letters of a heading

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from strop._writing import write_whole
 from strop.errors import UserError
 from strop.training.config import RunConfig, make
-from strop.training.files import write_whole
 
 NAME = "plan.json"
 YARDSTICKS = ("steps", "sampled", "trained")

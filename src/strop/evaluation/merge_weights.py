@@ -15,9 +15,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from strop._writing import check_room, writing
 from strop.errors import UserError
 from strop.training.checkpoint import ROOM, SUMS
-from strop.training.files import check_room, writing
 
 Weights = dict[str, Tensor]
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 from html import escape
 from pathlib import Path
 
+from strop._writing import write_whole, writing
 from strop.errors import UserError
 from strop.report.about import changed, facts
 from strop.report.browser import rollout_browser
@@ -19,7 +20,6 @@ from strop.report.tables import (
     headlines,
     set_by_hand,
 )
-from strop.training.files import write_whole, writing
 
 
 def write_report(runs: Sequence[Path], out: Path) -> Path:

@@ -1,4 +1,4 @@
-"""The parent's handle of one grading process: start, ask, receive, end."""
+"""The parent's handle of a guarded process, and of one that grades: start, ask, receive, end."""
 
 import contextlib
 import json
@@ -32,34 +32,67 @@ _PROGRAM = (
 _WORKER = "strop.tasks.grader_worker"
 
 
-def launch(module: str, fileno: int, output: IO[bytes] | int) -> "subprocess.Popen[bytes]":
-    """Run `main(fileno)` of a module in a guarded process; what it prints goes to `output`."""
-    return subprocess.Popen(
-        [sys.executable, "-P", "-u", "-c", _PROGRAM, _ROOT, str(fileno), str(os.getpid()), module],
-        stdin=subprocess.DEVNULL,
-        stdout=output,
-        stderr=output,
-        pass_fds=(fileno,),
-        start_new_session=True,
-        env={"PYTHONHASHSEED": "0", **os.environ},
-    )
+class GuardedProcess:
+    """A process that ends with this one, with all that it started, and a socket to it."""
 
+    process: "subprocess.Popen[bytes] | None" = None
+    channel: socket.socket | None = None
 
-def end_process(process: "subprocess.Popen[bytes]") -> None:
-    """End a guarded process at once, with every process that it started."""
-    if process.poll() is None:
-        send(process.pid, signal.SIGSTOP)
-        end_descendants(process.pid)
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+    def launch(self, module: str, output: IO[bytes] | int = 2) -> socket.socket:
+        """Run `main(fileno)` of a module in it, for the other end of the socket that this gives.
+
+        output: where goes what it prints; 2: the error stream.
+        """
+        self.end()
+        words = ["-P", "-u", "-c", _PROGRAM, _ROOT]
+        ours, theirs = socket.socketpair()
+        with theirs:
+            self.channel = ours
+            self.process = subprocess.Popen(
+                [sys.executable, *words, str(theirs.fileno()), str(os.getpid()), module],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                pass_fds=(theirs.fileno(),),
+                start_new_session=True,
+                env={"PYTHONHASHSEED": "0", **os.environ},
+            )
+        return ours
+
+    def end(self) -> None:
+        """End it at once, with every process that it started.
+
+        The socket is closed last: so it never takes that for the end of this process.
+        """
+        if self.process is not None:
+            process, self.process = self.process, None
+            if process.poll() is None:
+                send(process.pid, signal.SIGSTOP)
+                end_descendants(process.pid)
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        if self.channel is not None:
+            self.channel.close()
+            self.channel = None
+
+    def how_it_died(self) -> str:
+        """What became of a process that has closed its end of the socket."""
+        assert self.process is not None
+        try:
+            code = self.process.wait(timeout=_EXIT_SECONDS)
+        except subprocess.TimeoutExpired:
+            return "the process closed its connection"
+        if code < 0:
+            return f"the process was ended by {signal.Signals(-code).name}"
+        return f"the process ended itself with exit code {code}"
 
 
 class WorkerDied(Exception):
     """The process ended by itself, or said what is no reply; the text says how."""
 
 
-class WorkerProcess:
+class WorkerProcess(GuardedProcess):
     """One process that holds the loaded reward functions; starts again when asked after death.
 
     `deadline` is when the reply is due. What a call imports does not count there: that has a limit
@@ -69,8 +102,6 @@ class WorkerProcess:
     def __init__(self, specs: Sequence[RewardSpec], log: Path | None) -> None:
         self.specs = tuple(specs)
         self.log = log
-        self.process: subprocess.Popen[bytes] | None = None
-        self.channel: socket.socket | None = None
         self.deadline = 0.0
         self._left = 0.0  # seconds for importing; while it imports, for the rest of the call
         self._importing = False
@@ -79,11 +110,9 @@ class WorkerProcess:
 
     def start(self) -> None:
         """Launch the process and ask it to load the functions; `finish_start` waits for it."""
-        self.end()
-        ours, theirs = socket.socketpair()
-        with theirs:
-            self.process = self._launch(theirs.fileno())
-        self.channel = ours
+        with contextlib.ExitStack() as opened:
+            log = None if self.log is None else opened.enter_context(self.log.open("ab"))
+            self.launch(_WORKER, 2 if log is None else log)
         request = {"operation": "load", "specs": self.specs, "path": search_path()}
         self._write(request, self._start_seconds)
 
@@ -126,7 +155,7 @@ class WorkerProcess:
             reply = json.loads(wire.receive(self.channel, self.deadline))
             about = reply["number"]
         except EOFError:
-            raise self._died(self._how_it_died()) from None
+            raise self._died(self.how_it_died()) from None
         except (ValueError, LookupError, TypeError, RecursionError):
             raise self.malformed() from None
         except TimeoutError:
@@ -153,40 +182,10 @@ class WorkerProcess:
         self.end()
         return WorkerDied(how)
 
-    def end(self) -> None:
-        """End the process at once, with every process that it started."""
-        if self.channel is not None:
-            self.channel.close()
-            self.channel = None
-        if self.process is not None:
-            process, self.process = self.process, None
-            end_process(process)
-
     @property
     def _start_seconds(self) -> float:
         models = any(spec.source.startswith("model:") for spec in self.specs)
         return MODEL_START_SECONDS if models else START_SECONDS
-
-    def _how_it_died(self) -> str:
-        """What became of a process that has closed its end of the socket."""
-        assert self.process is not None
-        try:
-            code = self.process.wait(timeout=_EXIT_SECONDS)
-        except subprocess.TimeoutExpired:
-            return "the process closed its connection"
-        if code < 0:
-            return f"the process was ended by {signal.Signals(-code).name}"
-        return f"the process ended itself with exit code {code}"
-
-    def _launch(self, fileno: int) -> "subprocess.Popen[bytes]":
-        output: IO[bytes] | int = 2  # what rewards print goes to the error stream
-        if self.log is not None:
-            output = self.log.open("ab")
-        try:
-            return launch(_WORKER, fileno, output)
-        finally:
-            if not isinstance(output, int):
-                output.close()
 
     def _write(self, request: dict[str, Any], limit: float) -> None:
         if self.channel is None:

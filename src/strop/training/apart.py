@@ -8,20 +8,16 @@ dies or falls silent, behind the last batch that came. A batch is trained on onc
 
 import pickle
 import queue
-import shutil
 import socket
-import subprocess
-import tempfile
 import threading
 import time
+import traceback
 from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from strop import part as parts
@@ -31,8 +27,9 @@ from strop.batch import Batch
 from strop.chains import Chains
 from strop.errors import RunStopped, UserError
 from strop.phases import Method, Phases
+from strop.rollout.engines.weights_folder import WeightsFolder
 from strop.tasks import wire
-from strop.tasks.worker_process import end_process, launch
+from strop.tasks.worker_process import GuardedProcess
 from strop.training.clock import Clock
 from strop.training.collect import Here
 from strop.training.collecting import (
@@ -42,20 +39,18 @@ from strop.training.collecting import (
     Collected,
     Trained,
     Weights,
+    collected,
     is_collected,
-    learn_from,
     learns,
 )
 from strop.training.config import RunConfig
-from strop.training.files import writing
 from strop.training.policy import Policy
 from strop.training.services.run import RunServices
 from strop.training.world import World
 
 MODULE = "strop.training.collecting"
 MOST_DEATHS = 3  # in a row, without a batch between them
-SHARED = Path("/dev/shm")  # in memory, where there is room
-ROOM = 1.2  # times the weights, for a file in SHARED
+ROOM = 2.4  # times the weights, for a version that is written and one that is read
 SILENT = "silent"
 LOADING_SECONDS = 1800.0  # for reading the weights of a large model
 LOOK_SECONDS = 1.0  # between two looks at the clock
@@ -65,12 +60,14 @@ ERRORS = {"UserError": UserError, "RunStopped": RunStopped}
 class Box:
     """What has come from the process, and what goes there, in order; neither makes anyone wait."""
 
-    def __init__(self) -> None:
+    def __init__(self, channel: socket.socket) -> None:
         self.letters: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self.outgoing: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+        self.outgoing: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self.begun, self.heard = time.monotonic(), 0.0  # 0: nothing yet
+        for work in (self._fill, self._empty):
+            threading.Thread(target=work, args=(channel,), daemon=True).start()
 
-    def fill(self, channel: socket.socket) -> None:
+    def _fill(self, channel: socket.socket) -> None:
         """Read every letter, signs of life left out; None when the other end is gone."""
         while True:
             try:
@@ -78,19 +75,25 @@ class Box:
             except (EOFError, OSError):
                 self.letters.put(None)
                 return
+            except Exception:  # of a class, say, that this process does not find
+                letter = Broken(traceback.format_exc())
             self.heard = time.monotonic()
             if letter != ALIVE:
                 self.letters.put(letter)
 
-    def empty(self, channel: socket.socket) -> None:
-        """Send every letter until the other end is gone, which `fill` notices."""
+    def _empty(self, channel: socket.socket) -> None:
+        """Send every letter until the other end is gone, which `_fill` notices."""
         with suppress(OSError):
-            while True:
-                wire.send(channel, self.outgoing.get())
+            while (letter := self.outgoing.get()) is not None:
+                wire.send(channel, letter)
 
     def post(self, letter: Any) -> None:
         """Let a letter be sent."""
         self.outgoing.put(pickle.dumps(letter, protocol=pickle.HIGHEST_PROTOCOL))
+
+    def close(self) -> None:
+        """Send nothing more."""
+        self.outgoing.put(None)
 
     def next(self, limit: float) -> Any:
         """The next letter; SILENT where nothing at all came for so many seconds.
@@ -121,21 +124,20 @@ class Apart(Here):
         self.config, self.algorithm, self.policy = config, algorithm, policy
         self.max_staleness = max_staleness
         self.learns = learns(algorithm)
-        self.process: subprocess.Popen[bytes] | None = None
-        self.channel: socket.socket | None = None
-        self.box = Box()
+        self.other = GuardedProcess()
+        self.box: Box | None = None  # of that process, while there is one
         self.recent: deque[Trained] = deque(maxlen=max_staleness + 1)
-        self.folder: Path | None = None
+        self.folder: WeightsFolder | None = None
         self.version = -1  # of the newest weights that were sent
         self.deaths = 0
         self.restarts = 0
-        whole = torch.get_num_threads()
-        self.threads = max(whole // 2, 1)  # of that process; the trainer keeps the others
-        torch.set_num_threads(max(whole - self.threads, 1))
+        self.all_threads = torch.get_num_threads()
+        self.threads = max(self.all_threads // 2, 1)  # of that process; the trainer has the others
+        torch.set_num_threads(max(self.all_threads - self.threads, 1))
 
     def begin(self, step: int, state: Mapping[str, Any]) -> None:
         """Let it collect from this step on, so that it loads while the trainer does something."""
-        if self.process is None:
+        if self.box is None:
             self._start(step, state)
 
     def collect(
@@ -145,7 +147,7 @@ class Apart(Here):
 
         Raises what ended the process, and RunStopped where it dies again and again.
         """
-        ready = self.box.letters.qsize()
+        ready = 0 if self.box is None else self.box.letters.qsize()
         with clock("waiting"):
             found = self._next(step, chains.state)
         for path in [path for path in chains.state if is_collected(path)]:
@@ -153,7 +155,8 @@ class Apart(Here):
         chains.state.update(found.state)
         for each in self.recent:
             if each.step > found.trained:
-                learn_from(self.algorithm, each.batch, chains.state)
+                now = self.algorithm.at_step(each.step, world.num_steps)
+                chains.learn(collected(now), each.batch)
         chains.metrics.update(found.metrics)
         clock.seconds.update(found.seconds)
         self._hand_over(found, world.services)
@@ -178,35 +181,37 @@ class Apart(Here):
     def renew(self, step: int) -> None:
         """Send the weights after a step; nothing where the process was not begun yet."""
         self.version = step
-        if self.channel is not None:
-            self._send_weights()
+        if self.box is not None:
+            self._send_weights(self.box)
 
     def learnt(self, step: int, batch: Batch) -> None:
         """Let the collecting parts learn from a batch that was trained on."""
         if self.learns:
             own = _columns_for(self.algorithm, batch)
             self.recent.append(Trained(step, own))
-            if self.channel is not None:
+            if self.box is not None:
                 self.box.post(self.recent[-1])
 
     def close(self) -> None:
         """End the process."""
         self._end()
         if self.folder is not None:
-            shutil.rmtree(self.folder, ignore_errors=True)
+            self.folder.close()
             self.folder = None
+        torch.set_num_threads(self.all_threads)
 
     # ---- from here on: how
 
     def _next(self, step: int, state: Mapping[str, Any]) -> Collected:
         while True:
             self.begin(step, state)
+            assert self.box is not None
             limit = self.config.training.collector_timeout_seconds
             letter = self.box.next(limit)
             if letter is SILENT:
                 self._died(f"it gave no sign of life for {limit:g} s")
             elif letter is None:
-                self._died("it ended")
+                self._died(self.other.how_it_died())
             elif isinstance(letter, Broken):
                 self._end()
                 kind = ERRORS.get(letter.kind, RuntimeError)
@@ -219,25 +224,22 @@ class Apart(Here):
 
     def _died(self, how: str) -> None:
         """Count it, and make room for another. Raises RunStopped at the third in a row."""
-        code = self.process.poll() if self.process is not None else None
         self._end()
         self.deaths, self.restarts = self.deaths + 1, self.restarts + 1
         if self.deaths >= MOST_DEATHS:
             raise RunStopped(
-                f"the process that collects rollouts died {self.deaths} times ({how}, exit code "
-                f"{code}); is there memory for a second copy of the model? "
+                f"the process that collects rollouts died {self.deaths} times ({how}); "
+                "is there memory for a second copy of the model? "
                 "training.max_staleness=0 does without"
             )
 
     def _start(self, step: int, state: Mapping[str, Any]) -> None:
-        self.box = Box()
-        ours, theirs = socket.socketpair()
-        with theirs:
-            self.process = launch(MODULE, theirs.fileno(), 2)
-        self.channel = ours
-        for work in (self.box.fill, self.box.empty):
-            threading.Thread(target=work, args=(ours,), daemon=True).start()
-        collected = {path: own for path, own in state.items() if is_collected(path)}
+        if self.folder is None:
+            size = sum(p.numel() * p.element_size() for p in self._weights().values())
+            self.folder = WeightsFolder(int(ROOM * size), "make room in one of them")
+        self.folder.clear()
+        self.box = Box(self.other.launch(MODULE))
+        own = {path: each for path, each in state.items() if is_collected(path)}
         training = self.config.training
         config = self.config.model_dump()
         config["model"]["device"] = training.collector_device or self.config.model.device
@@ -245,52 +247,41 @@ class Apart(Here):
             Begin(
                 config,
                 step,
-                collected,
+                own,
                 self.max_staleness,
                 self.threads,
+                str(self.folder.path),
                 training.renew_between_tokens,
                 search_path(),
             )
         )
         self.version = step - 1
-        self._send_weights()
+        self._send_weights(self.box)
 
-    @torch.no_grad()
-    def _send_weights(self) -> None:
-        """Write the trained weights to a file of their own, and tell its name when it is whole."""
+    def _weights(self) -> dict[str, torch.Tensor]:
+        """The trained weights."""
         named = self.policy.model.named_parameters()
-        weights = {n: p.detach().to("cpu").contiguous() for n, p in named if p.requires_grad}
-        size = sum(weight.numel() * weight.element_size() for weight in weights.values())
-        if self.folder is None:
-            self.folder = Path(tempfile.mkdtemp(prefix="strop-", dir=_place(size)))
-        path = self.folder / f"{self.version:06d}.safetensors"
-        failures = (OSError, RuntimeError, SafetensorError)
-        what = "the weights for the collecting process"
-        with writing(self.folder, what, size, failures, RunStopped):
-            save_file(weights, path)
-        self.box.post(Weights(self.version, str(path)))
+        return {name: weight.detach() for name, weight in named if weight.requires_grad}
+
+    def _send_weights(self, box: Box) -> None:
+        """Write the trained weights to a file of their own, and tell its name when it is whole."""
+        assert self.folder is not None, "it is made before the process"
+        weights = {n: weight.to("cpu").contiguous() for n, weight in self._weights().items()}
+        path = self.folder.put(f"{self.version:06d}", lambda path: save_file(weights, path))
+        box.post(Weights(self.version, str(path)))
 
     def _end(self) -> None:
-        if self.channel is not None:
-            self.channel.close()
-            self.channel = None
-        if self.process is not None:
-            process, self.process = self.process, None
-            end_process(process)
-
-
-def _place(size: int) -> str | None:
-    """A folder in memory where the weights fit twice; None: the system's folder for such files."""
-    fits = SHARED.is_dir() and shutil.disk_usage(SHARED).free > 2 * ROOM * size
-    return str(SHARED) if fits else None
+        if self.box is not None:
+            self.box.close()
+            self.box = None
+        self.other.end()
 
 
 def _columns_for(algorithm: Algorithm, batch: Batch) -> Batch:
     """The batch with the columns that the collecting parts learn from, on the CPU."""
     read: set[str] = {"turn_T", "rollout_K", "group_B", "uid_P", "draw_P", "mask_T"}
-    for path, use in algorithm.uses():
-        if is_collected(path):
-            read.update(parts.update_reads(use))
+    for _, use in collected(algorithm):
+        read.update(parts.update_reads(use))
     return Batch({n: c for n, c in batch.to("cpu").columns.items() if n in read})
 
 

@@ -28,8 +28,8 @@ import torch
 from safetensors import SafetensorError
 
 from strop._files import json_of
+from strop._writing import check_room, writing
 from strop.errors import RunStopped, UserError
-from strop.training.files import check_room, writing
 
 SUMS = "files.json"
 ROOM = 2**20  # bytes for tokenizer, settings and folders beside the numbers

@@ -16,6 +16,7 @@ import threading
 import time
 import traceback
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,12 +24,12 @@ from typing import Any
 import torch
 from safetensors.torch import load_file
 
-from strop import part as parts
 from strop._output import Lasting
 from strop.algorithm import Algorithm
 from strop.batch import Batch
 from strop.chains import Chains
 from strop.errors import RunStopped, UserError
+from strop.part import Use
 from strop.rollout.engines.base import Event
 from strop.tasks import wire
 from strop.training.clock import Clock
@@ -51,8 +52,8 @@ def is_collected(path: str) -> bool:
 class Begin:
     """What a collecting process begins with: the state of its parts, before the rollouts of `step`.
 
-    between_tokens: whether new weights are taken while rollouts are under way. search: where
-    Python looks for modules.
+    folder: of the weights, which a killed trainer leaves behind. between_tokens: whether new
+    weights are taken while rollouts are under way. search: where Python looks for modules.
     """
 
     config: dict[str, Any]
@@ -60,6 +61,7 @@ class Begin:
     state: dict[str, Any]
     max_staleness: int
     threads: int
+    folder: str
     between_tokens: bool = True
     search: list[str] = field(default_factory=list)
 
@@ -117,7 +119,8 @@ class Post:
         self.news = threading.Condition()
         self.weights: Weights | None = None  # the newest that was not taken
         self.trained: deque[Trained] = deque()
-        self.folder: Path | None = None  # of the weights
+        self.failure = ""  # of reading
+        self.leaving = threading.Lock()
         self.told = time.monotonic()
         self.begin: Begin = pickle.loads(wire.receive(channel))
         threading.Thread(target=self._read, daemon=True).start()
@@ -127,7 +130,7 @@ class Post:
         try:
             wire.send(self.channel, pickle.dumps(letter, protocol=pickle.HIGHEST_PROTOCOL))
         except OSError:
-            os._exit(0)
+            self.leave()
         self.told = time.monotonic()
 
     def live(self) -> None:
@@ -142,24 +145,35 @@ class Post:
         self.live()
 
     def take(self) -> tuple[Weights | None, list[Trained]]:
-        """What is new since the last time."""
+        """What is new since the last time. Raises RuntimeError for what could not be read."""
         with self.news:
+            if self.failure:
+                raise RuntimeError(f"a letter of the trainer cannot be read:\n{self.failure}")
             weights, self.weights = self.weights, None
             trained = list(self.trained)
             self.trained.clear()
         return weights, trained
 
+    def leave(self) -> None:
+        """End with the trainer, which was killed; either thread notices it first."""
+        with self.leaving:
+            shutil.rmtree(self.begin.folder, ignore_errors=True)
+            os._exit(0)
+
     def _read(self) -> None:
         while True:
+            letter: Any = None
+            failure = ""
             try:
                 letter = pickle.loads(wire.receive(self.channel))
             except (EOFError, OSError):
-                if self.folder is not None:  # a trainer that was killed leaves it behind
-                    shutil.rmtree(self.folder, ignore_errors=True)
-                os._exit(0)
+                self.leave()
+            except Exception:  # of a class, say, that this process does not find
+                failure = traceback.format_exc()
             with self.news:
-                if isinstance(letter, Weights):
-                    self.folder = Path(letter.path).parent
+                if failure:
+                    self.failure = failure
+                elif isinstance(letter, Weights):
                     if self.weights is not None:
                         Path(self.weights.path).unlink(missing_ok=True)
                     self.weights = letter
@@ -255,21 +269,20 @@ class Collecting:
             self.sampler.load_weights({**own, **new}, weights.version)
             self.version = weights.version
         for each in trained:
-            learn_from(self.algorithm, each.batch, self.state)
+            now = self.algorithm.at_step(each.step, self.world.num_steps)
+            rng_of = generators(self.world.seed, each.step)
+            Chains(rng_of, state=self.state).learn(collected(now), each.batch)
             self.trained = each.step
 
 
 def learns(algorithm: Algorithm) -> bool:
     """Whether a collecting part learns from batches that were trained on."""
-    return any(is_collected(path) and hasattr(use.part, "update") for path, use in algorithm.uses())
+    return any(hasattr(use.part, "update") for _, use in collected(algorithm))
 
 
-def learn_from(algorithm: Algorithm, batch: Batch, state: dict[str, Any]) -> None:
-    """Let the collecting parts update their state by a batch that was trained on."""
-    for path, use in algorithm.uses():
-        if is_collected(path) and hasattr(use.part, "update"):
-            before = state.get(path, use.part.init() if hasattr(use.part, "init") else None)
-            state[path] = parts.update(use, batch, before)
+def collected(algorithm: Algorithm) -> Iterator[tuple[str, Use]]:
+    """The parts of the stages that collect, with their paths."""
+    return ((path, use) for path, use in algorithm.uses() if is_collected(path))
 
 
 def main(fileno: int) -> None:

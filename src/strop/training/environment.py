@@ -15,8 +15,8 @@ import torch
 
 import strop
 from strop._files import json_of
+from strop._writing import write_whole, writing
 from strop.errors import UserError
-from strop.training.files import write_whole, writing
 
 NAME = "environment.json"
 

@@ -8,8 +8,8 @@ import struct
 import sys
 from pathlib import Path
 
+from strop._writing import writing
 from strop.errors import UserError
-from strop.training.files import writing
 
 NAME = ".lock"
 HELD = (errno.EACCES, errno.EAGAIN)  # how the kernel says that another process has the lock

@@ -15,11 +15,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
+from strop._writing import append_line, write_whole, writing
 from strop.batch import Batch
 from strop.errors import RunStopped, UserError
 from strop.training.environment import NAME as ENVIRONMENT
 from strop.training.environment import write_environment
-from strop.training.files import append_line, write_whole, writing
 from strop.training.fingerprint import NAME as FINGERPRINT
 from strop.training.lock import Lock
 from strop.training.metrics_file import lines_until, read_metrics

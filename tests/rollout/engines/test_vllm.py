@@ -92,8 +92,8 @@ def test_weights_arrive_at_the_start_and_at_every_update(served, model, tmp_path
             check_agreement(engine, model)
         assert served.orders == ["strop_weights", *order * 3]
         assert before != sample(engine, GREEDY)
-        assert [path.name for path in engine.folder.iterdir()] == []
-        folder = engine.folder
+        folder = engine.folder.path
+        assert [path.name for path in folder.iterdir()] == []
     assert not folder.exists()
 
 
@@ -228,10 +228,13 @@ def test_log_probabilities_are_known_at_any_temperature(served, model, tmp_path)
 
 def test_a_folder_without_room_is_refused(model, tmp_path, monkeypatch):
     monkeypatch.setattr(weights_folder.shutil, "disk_usage", lambda _: SimpleNamespace(free=9))
+    settings = read({"kind": "vllm", "url": "http://127.0.0.1:9"})
+    wanted = {"num_slots": 1, "context_length": 9}
     with pytest.raises(UserError, match=r"no room for the model's weights.*/dev/shm or /.*folder"):
-        weights_folder.place_for(model, "")
+        settings.open(model, None, **wanted)
+    settings = settings.model_copy(update={"folder": str(tmp_path)})
     with pytest.raises(UserError, match=f"in {tmp_path}: give"):
-        weights_folder.place_for(model, str(tmp_path))
+        settings.open(model, None, **wanted)
 
 
 def test_the_settings():

@@ -25,8 +25,10 @@ from strop.rollout.engines.causal import load_state
 from strop.rollout.engines.completions import CompletionsEngine, CompletionsSettings, Row
 from strop.rollout.engines.completions_client import Failed
 from strop.rollout.engines.vllm_server import Server
+from strop.rollout.engines.weights_folder import WeightsFolder
 
 ANSWER_SECONDS = 2.0  # for calls that are broken off to come back with what they have
+PLACE = "give engine.folder a place that this process and the server see"
 NOT_READY = (
     "to give it weights, set VLLM_SERVER_DEV_MODE=1 and PYTHONPATH={} and start vLLM with "
     "--worker-extension-cls {} (0.32 or later)"
@@ -80,7 +82,8 @@ class VllmSettings(CompletionsSettings):
         """The engine. Raises UserError where there is no vLLM, or it does not start."""
         if not self.url:
             vllm_server.check_python(self.python or sys.executable)
-        folder, server = weights_folder.place_for(model, self.folder), None
+        size = sum(p.numel() * p.element_size() for p in model.parameters())
+        folder, server = WeightsFolder(size, PLACE, self.folder), None
         try:
             if not self.url:
                 server = self._start(model, tokenizer, folder)
@@ -91,16 +94,15 @@ class VllmSettings(CompletionsSettings):
         except BaseException as error:
             if server is not None:
                 server.close(keep_log=isinstance(error, UserError))
-            shutil.rmtree(folder, ignore_errors=True)
+            folder.close()
             raise
         return engine
 
-    def _start(self, model: Any, tokenizer: Any, folder: Path) -> Server:
+    def _start(self, model: Any, tokenizer: Any, folder: WeightsFolder) -> Server:
         """A server for the model as it is now, once it answers. Raises UserError."""
-        start = folder / "model"
-        weights_folder.write(model, start)
+        start = weights_folder.write(model, folder, "model")
         tokenizer.save_pretrained(start)
-        server = Server(self.python or sys.executable, folder, start, self._options(model))
+        server = Server(self.python or sys.executable, folder.path, start, self._options(model))
         try:
             server.wait(self.start_seconds)
         except BaseException as error:
@@ -133,10 +135,10 @@ class VllmEngine(CompletionsEngine):
     """
 
     model: Any
-    folder: Path
+    folder: WeightsFolder
     server: Server | None = None  # where strop started it
 
-    def follow(self, model: Any, folder: Path, server: Server | None) -> None:
+    def follow(self, model: Any, folder: WeightsFolder, server: Server | None) -> None:
         """Sample with the weights of `model`, handed over in `folder`. Raises UserError."""
         self.model, self.folder, self.server = model, folder, server
         self.capabilities |= {"weights"}
@@ -153,11 +155,11 @@ class VllmEngine(CompletionsEngine):
 
         state: put into the model first. Raises UserError where the server does not take them.
         """
-        place = self.folder / f"version-{version}"
+        place = self.folder.path / f"version-{version}"
         try:
             if state is not None:
                 load_state(self.model, state)
-            weights_folder.write(self.model, place)
+            weights_folder.write(self.model, self.folder, place.name)
             with self.gate.shut():
                 self._break_off()
                 self._hand_over(place, version)
@@ -173,7 +175,7 @@ class VllmEngine(CompletionsEngine):
         super().close()
         if self.server is not None:
             self.server.close()
-        shutil.rmtree(self.folder, ignore_errors=True)
+        self.folder.close()
 
     # ---- from here on: how
 

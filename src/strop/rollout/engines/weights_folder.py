@@ -1,49 +1,84 @@
-"""A model's weights in a folder that another process reads, whole or not there at all."""
+"""Versions of a model's weights for another process, each in a folder whole or not there at all."""
 
 from __future__ import annotations
 
+import fcntl
+import os
 import shutil
 import tempfile
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
 from torch import Tensor, nn
 
-from strop.errors import UserError
+from strop._writing import writing
+from strop.errors import RunStopped, UserError
 
 IN_MEMORY = Path("/dev/shm")  # of Linux; files there lie in main memory
+PREFIX = "strop-weights-"
+JUST_MADE_SECONDS = 60.0  # a folder as young as that may be about to be locked
+FAILURES = (OSError, RuntimeError, SafetensorError)
 
 
-def place_for(model: nn.Module, chosen: str) -> Path:
-    """A new folder with room for the weights: in the chosen one, else in memory, else on disk.
+class WeightsFolder:
+    """A folder in memory where there is room, else on disk; who reads a version deletes it.
 
-    Raises UserError where there is none.
+    It is gone after `close`. One whose process was killed is deleted when the next one is made: its
+    process holds a lock on it, which the kernel frees.
     """
-    needed = sum(p.numel() * p.element_size() for p in model.parameters())
-    places = [Path(chosen)] if chosen else [IN_MEMORY, Path(tempfile.gettempdir())]
-    for place in places:
-        if place.is_dir() and shutil.disk_usage(place).free > needed:
-            return Path(tempfile.mkdtemp(prefix="strop-weights-", dir=place))
-    raise UserError(
-        f"no room for the model's weights, {needed / 2**30:.1f} GiB, in "
-        f"{' or '.join(map(str, places))}: give engine.folder a place that this process and the "
-        "server see"
-    )
+
+    def __init__(self, size: int, advice: str, chosen: str = "") -> None:
+        """size: bytes that may lie there at once. chosen: where, if that matters.
+
+        advice: what to do where there is no room, for which this raises UserError.
+        """
+        self.size = size
+        places = [Path(chosen)] if chosen else [IN_MEMORY, Path(tempfile.gettempdir())]
+        for place in filter(Path.is_dir, places):
+            _sweep(place)
+            if shutil.disk_usage(place).free > size:
+                self.path = Path(tempfile.mkdtemp(prefix=PREFIX, dir=place))
+                self.handle = os.open(self.path, os.O_RDONLY)
+                _locked(self.handle)
+                return
+        raise UserError(
+            f"no room for the model's weights, {size / 2**30:.1f} GiB, in "
+            f"{' or '.join(map(str, places))}: {advice}"
+        )
+
+    def put(self, name: str, save: Callable[[Path], object]) -> Path:
+        """Where the file or folder lies that `save` has written; before, nothing of that name does.
+
+        Raises RunStopped where it cannot be written.
+        """
+        unfinished, path = self.path / f".{name}", self.path / name
+        try:
+            with writing(self.path, "the model's weights", self.size, FAILURES, RunStopped):
+                save(unfinished)
+                unfinished.rename(path)
+        finally:
+            _delete(unfinished)
+        return path
+
+    def clear(self) -> None:
+        """Delete what nobody has read."""
+        for path in self.path.iterdir():
+            _delete(path)
+
+    def close(self) -> None:
+        """Delete it."""
+        shutil.rmtree(self.path, ignore_errors=True)
+        if self.handle >= 0:
+            os.close(self.handle)
+            self.handle = -1
 
 
-def write(model: Any, folder: Path) -> None:
-    """Write model and weights in Hugging Face's layout; adapters are added into the weights.
-
-    Raises UserError for a full disk.
-    """
-    unfinished = folder.with_name(f".{folder.name}")
-    try:
-        model.save_pretrained(unfinished, state_dict=merged(model))
-        unfinished.rename(folder)
-    except OSError as error:
-        raise UserError(f"the weights cannot be written to {folder}: {error}") from error
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
+def write(model: Any, folder: WeightsFolder, name: str) -> Path:
+    """Write model and weights in Hugging Face's layout; adapters are added into the weights."""
+    return folder.put(name, lambda path: model.save_pretrained(path, state_dict=merged(model)))
 
 
 def merged(model: nn.Module) -> dict[str, Tensor]:
@@ -59,3 +94,38 @@ def merged(model: nn.Module) -> dict[str, Tensor]:
         for adapter in module.active_adapters:
             own[f"{name}.weight"] = own[f"{name}.weight"] + module.get_delta_weight(adapter)
     return own
+
+
+def _sweep(place: Path) -> None:
+    """Delete the folders there whose processes are gone."""
+    for path in place.glob(f"{PREFIX}*"):
+        try:
+            handle = os.open(path, os.O_RDONLY)
+        except OSError:  # it has just been deleted, or is another user's
+            continue
+        try:
+            old = time.time() - os.fstat(handle).st_mtime > JUST_MADE_SECONDS
+            if old and _locked(handle):
+                shutil.rmtree(path, ignore_errors=True)
+        finally:
+            os.close(handle)
+
+
+def _locked(handle: int) -> bool:
+    """Lock a folder until it is closed; whether that could be done.
+
+    Not where another process has it, nor on a disk without locks: there nothing is ever swept.
+    """
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+def _delete(path: Path) -> None:
+    """Delete a file or folder, if it is there."""
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)

@@ -19,9 +19,9 @@ import torch
 from torch import Tensor
 
 from strop._files import json_of
+from strop._writing import write_whole, writing
 from strop.errors import RunStopped, UserError
 from strop.services import FILE
-from strop.training.files import write_whole, writing
 
 ABOUT = "about.json"
 IN_MEMORY = 2**28  # bytes
