@@ -26,7 +26,8 @@ class Result(NamedTuple):
     """What a part returns; a bare value means `Result(value)`.
 
     value: a tensor, or a tuple in the order of `writes`. state: stages 1 to 4 only. metrics: one
-    number each; a loss part may give one number per token, which the kernel averages.
+    number each; a rollout or reward part gives an int for what it counts; a loss part may give one
+    number per token, which the kernel averages.
     """
 
     value: Any

@@ -102,7 +102,7 @@ class BranchAfterTurns(PlayingAlone):
         batch = _with_parents(written(draws, games, scene.world, log), trees)
         told = {
             "rollout/begun": int((batch["parent_B"] < 0).sum()) / max(len(trees), 1),
-            "rollout/tokens_shared": float(batch["fork_at_B"].clamp(min=0).sum()),
+            "rollout/tokens_shared": int(batch["fork_at_B"].clamp(min=0).sum()),
         }
         return batch, None, told
 

@@ -90,7 +90,7 @@ class BranchAtCriticalTokens(SamplingFields):
         batch = assemble(draws, asked, [events[number] for number in range(len(asked))])
         rows = [origin if cut >= 0 else -1 for origin, cut in zip(origins, at, strict=True)]
         batch = batch.set(parent_B=_int(rows), fork_at_B=_int(at))
-        shared = float(batch["fork_at_B"].clamp(min=0).sum())
+        shared = int(batch["fork_at_B"].clamp(min=0).sum())
         return batch, None, {"rollout/tokens_shared": shared}
 
     def num_whole(self, num_rollouts: int) -> int:

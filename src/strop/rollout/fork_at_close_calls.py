@@ -164,9 +164,9 @@ def _metrics(trees: Sequence[Tree], steps: int, answers: Sequence[Answer]) -> di
     branches = sum(len(tree.branches) for tree in trees)
     return {
         "lookahead/width": branches / max(sum(tree.width for tree in trees), 1),
-        "lookahead/forks": float(sum(tree.num_forks for tree in trees)),
-        "lookahead/pruned": float(sum(tree.num_pruned for tree in trees)),
-        "lookahead/tokens": float(steps),
-        "rollout/tokens_shared": float(sum(max(answer.fork_at, 0) for answer in answers)),
-        THROWN_AWAY: float(sum(tree.num_lost for tree in trees)),
+        "lookahead/forks": sum(tree.num_forks for tree in trees),
+        "lookahead/pruned": sum(tree.num_pruned for tree in trees),
+        "lookahead/tokens": steps,
+        "rollout/tokens_shared": sum(max(answer.fork_at, 0) for answer in answers),
+        THROWN_AWAY: sum(tree.num_lost for tree in trees),
     }

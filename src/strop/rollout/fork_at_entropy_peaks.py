@@ -90,7 +90,7 @@ class ForkAtEntropyPeaks(SamplingFields):
             parent_B=torch.tensor(parents, dtype=torch.int64),
             fork_at_B=torch.tensor(forks, dtype=torch.int64),
         )
-        return batch, None, {"rollout/tokens_shared": float(sum(fork_at))}
+        return batch, None, {"rollout/tokens_shared": sum(fork_at)}
 
     def _places(self, events: Sequence[Event]) -> list[int]:
         """Where a trunk's branches begin, one entry a branch."""

@@ -88,7 +88,7 @@ class LeaveSlowGroupsForLater(SamplingFields):
         lost = sum(group.length for group in old)
         for group in old:
             group.answers = [Answer(answer.request) for answer in group.answers]
-        return {"partial/given_up": float(len(old)), THROWN_AWAY: float(lost)}
+        return {"partial/given_up": len(old), THROWN_AWAY: lost}
 
 
 def _generate(groups: Sequence[Group], target: int) -> Strategy:

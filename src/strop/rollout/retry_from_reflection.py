@@ -151,9 +151,9 @@ def _told(tries: Sequence[Attempt]) -> dict[str, float]:
     thrown = sum(n for n, each in zip(drawn, tries, strict=True) if not each.examples())
     return {
         "retry/valid": valid / max(len(asked), 1),
-        "retry/tried": float(len(again)),
-        "retry/better": float(sum(each.is_better for each in tries)),
+        "retry/tried": len(again),
+        "retry/better": sum(each.is_better for each in tries),
         "retry/base": sum(each.base.seat.earned for each in tries) / max(len(tries), 1),
         "retry/again": sum(again) / max(len(again), 1),
-        THROWN_AWAY: float(thrown),
+        THROWN_AWAY: thrown,
     }

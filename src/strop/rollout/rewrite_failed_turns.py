@@ -92,10 +92,10 @@ class RewriteFailedTurns(PlayingAlone):
             batch,
             None,
             {
-                "repair/failed": float(sum(each.num_failed for each in going)),
-                "repair/tried": float(sum(sum(each.tries.values()) for each in going)),
-                "repair/kept": float(kept),
-                "repair/whole": float(whole),
+                "repair/failed": sum(each.num_failed for each in going),
+                "repair/tried": sum(sum(each.tries.values()) for each in going),
+                "repair/kept": kept,
+                "repair/whole": whole,
             },
         )
 

@@ -73,12 +73,13 @@ class SpliceAtFirstError(SamplingFields):
     ) -> Strategy:  # fmt: skip
         asked = self.requests(draws, texts, sampling, rng)
         heard = [tuple(events) for events in (yield from listen(asked))]
-        told = {f"splice/{name}": 0.0 for name in ("failed", "tried", "repaired", "steps_kept")}
+        told: dict[str, float] = {f"splice/{name}": 0 for name in ("failed", "tried", "repaired")}
+        told["splice/steps_kept"] = 0.0
         if not self.num_repaired or not asked:
             return assemble(draws, asked, heard), None, told
         outcomes, _ = yield [Reward(assemble(draws, asked, heard))]
         false_step = self._false_steps(log, asked, outcomes[0].tolist())
-        told["splice/failed"] = float(len(false_step))
+        told["splice/failed"] = len(false_step)
         chosen = [
             self._kept(row, draw, false_step[row], heard[row], texts)
             for row, draw in self._chosen(draws, false_step)
@@ -93,8 +94,8 @@ class SpliceAtFirstError(SamplingFields):
             asked[row], heard[row] = repair.request, repair.events
         repaired = {repair.failed.row: repair.failed.steps for repair in right}
         told |= {
-            "splice/tried": float(len(repairs)),
-            "splice/repaired": float(len(repaired)),
+            "splice/tried": len(repairs),
+            "splice/repaired": len(repaired),
             "splice/steps_kept": sum(repaired.values()) / max(len(repaired), 1),
         }  # fmt: skip
         return marked(assemble(draws, asked, heard)), None, told

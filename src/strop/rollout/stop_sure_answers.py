@@ -136,9 +136,9 @@ class StopSureAnswers(SamplingFields):
         halted: Sequence[int], inbox: Inbox, scoring: Scoring, rng: torch.Generator, state: State,
     ) -> tuple[list[int], State, dict[str, float]]:  # fmt: skip
         """The answers that go on, the state that knows their scores, and the numbers of it."""
-        told = {"pruning/head_loss": float(state["loss"]), "pruning/examined": float(len(halted))}
+        told = {"pruning/head_loss": float(state["loss"]), "pruning/examined": len(halted)}
         if not halted:
-            return [], state, {**told, "pruning/stopped": 0.0}
+            return [], state, {**told, "pruning/stopped": 0}
         events = [inbox[numbers[row]] for row in halted]
         states_NH = _states(_narrowed(draws, halted), [asked[row] for row in halted], events,
                             scoring)  # fmt: skip
@@ -155,7 +155,7 @@ class StopSureAnswers(SamplingFields):
         new = {"uids": uids, "bins": bin_N[kept], "states": states_NH[kept]}
         before = state["waiting"]  # of an earlier round of this step
         waiting = {k: torch.cat([before[k], v]) for k, v in new.items()} if before else new
-        told["pruning/stopped"] = float(len(halted) - len(kept))
+        told["pruning/stopped"] = len(halted) - len(kept)
         told["pruning/predicted"] = sum(chance[k] for k in kept) / len(kept)
         return [halted[k] for k in kept], {**state, "head": head, "waiting": waiting}, told
 

@@ -74,7 +74,7 @@ class Collector:
                 metrics = self.chains.metrics
                 metrics.update(reward_metrics(batch, services.grading.reward_names))
                 metrics["data/rollouts_kept"] = float(curated.size("B"))
-                self._observe(algorithm, batch)
+                self.chains.learn(algorithm.uses(), batch, "observe")
                 return curated
             draws = self._draw(algorithm, ask, turn + 1) if isinstance(ask, int) else ask
         raise RuntimeError("curation asked for rollouts ten thousand times in one step")
@@ -106,14 +106,6 @@ class Collector:
                     "give each draw at least one, or leave it out"
                 )
 
-    def _observe(self, algorithm: Algorithm, batch: Batch) -> None:
-        """The states of the parts that look at all that was sampled, before curation."""
-        state = self.chains.state
-        for path, use in algorithm.uses():
-            if hasattr(use.part, "observe"):
-                before = self.chains.state_of(path.split(".")[0], use)
-                state[path] = parts.update(use, batch, before, "observe")
-
     def _roll_out(self, algorithm: Algorithm, draws: tuple[Draw, ...], turn: int) -> Batch:
         chains, use = self.chains, algorithm.rollout
         with self.clock("rollout"):
@@ -122,9 +114,6 @@ class Collector:
         batch = rolled.batch
         if rolled.state is not None:
             chains.state[f"rollout.{use.label}"] = rolled.state
-        if rolled.num_thrown_away:
-            before = chains.metrics.get(THROWN_AWAY, 0.0)
-            chains.metrics[THROWN_AWAY] = before + rolled.num_thrown_away
         names = sorted({name for use in algorithm.sampling for name in parts.writes(use)})
         said = _said(draws, self.first, batch)
         batch = batch.set(**self.run_columns, **_told(names, said, batch))
@@ -132,16 +121,24 @@ class Collector:
         for name, values in _logged(names, said, batch).items():
             chains.services.log.log_rollouts(name, values)
         told = dict(rolled.metrics)
+        if rolled.num_thrown_away:
+            told[THROWN_AWAY] = rolled.num_thrown_away
         with self.clock("reward"):
             batch = chains.telling(told).write("reward", algorithm.reward, batch, turn)
-        self._average(told, batch.size("B"))
+        self.tell(told, batch.size("B"))
         return batch
 
-    def _average(self, told: dict[str, float], size: int) -> None:
-        """Rollouts' and rewards' metrics over all rounds of a step, by each round's rollouts."""
+    def tell(self, told: dict[str, float], size: int) -> None:
+        """Rollouts' and rewards' metrics over all rounds of a step.
+
+        Whole numbers count something and are added up; others are means, by a round's rollouts.
+        """
         metrics = self.chains.metrics
         before = metrics.get("data/rollouts_sampled", 0.0)
         for name, value in told.items():
+            if isinstance(value, int):
+                metrics[name] = metrics.get(name, 0.0) + value
+                continue
             old = metrics.get(name, value)
             metrics[name] = (old * before + value * size) / (before + size)
         metrics["data/rollouts_sampled"] = before + size
