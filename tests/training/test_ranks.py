@@ -2,6 +2,7 @@
 
 import json
 import os
+import pickle
 import shutil
 import signal
 import subprocess
@@ -225,6 +226,47 @@ def test_columns_that_differ_stop_the_run():
         Heard({**columns, "reward_B": torch.tensor([1.0, 0.0])}).agree(columns, 7)
     with pytest.raises(RunStopped, match="the column more_T"):
         Heard({**columns, "more_T": torch.zeros(1)}).agree(columns, 7)
+
+
+class Unreadable(Exception):
+    """What cannot be handed to another process."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.of = lambda: text
+
+
+def test_what_fails_in_the_first_process_is_raised_in_all(monkeypatch):
+    sent: list[bytes] = []
+    monkeypatch.setattr(
+        torch.distributed, "broadcast_object_list",
+        lambda said, src, group: sent.append(pickle.dumps(said)),
+    )  # fmt: skip
+
+    def fail() -> None:
+        raise Unreadable("the disk is gone")
+
+    with pytest.raises(Unreadable, match="the disk is gone"):
+        Several(0, 2, 0, None).from_first(fail)
+
+    def hear(said: list[Any], src: int, group: Any) -> None:
+        said[:] = pickle.loads(sent[0])
+
+    monkeypatch.setattr(torch.distributed, "broadcast_object_list", hear)
+    with pytest.raises(RuntimeError, match=r"in fail\n[^@]*Unreadable: the disk is gone"):
+        Several(1, 2, 0, None).from_first(fail)
+
+
+def test_a_failure_is_said_although_who_counts_them_is_gone(monkeypatch):
+    class Gone:
+        def add(self, name: str, number: int) -> int:
+            raise torch.distributed.DistNetworkError("Connection reset by peer")
+
+    place = torch.distributed.distributed_c10d
+    monkeypatch.setattr(place, "_get_default_store", Gone)
+    with pytest.raises(RunStopped, match="process 1 of 2 has lost another one"):  # noqa: SIM117
+        with Several(1, 2, 0, None).speaking():
+            raise RuntimeError("Connection closed by peer")
 
 
 def test_pieces_are_dealt_out_by_size_and_all_take_as_many_turns():

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import datetime
 import os
+import pickle
 import re
 import time
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -119,14 +121,15 @@ class Several(Ranks):
     def from_first(self, make: Callable[[], T]) -> T:
         """What `make` gives in the first process; what it raises there is raised in all."""
         said: list[Any] = [None, None]
+        failure: Exception | None = None
         if self.first:
             try:
                 said[0] = make()
             except Exception as error:
-                said[1] = error
+                failure, said[1] = error, _sendable(error)
         torch.distributed.broadcast_object_list(said, src=0, group=self.talk)
         if said[1] is not None:
-            raise said[1]
+            raise failure or said[1]
         return said[0]
 
     def gathered(self, value: T) -> list[T]:
@@ -191,7 +194,19 @@ class Several(Ranks):
         if self.number:  # what all of them see is said by process 0
             time.sleep(1.0)
         store = torch.distributed.distributed_c10d._get_default_store()
-        return int(store.add("strop/failed", 1)) == 1
+        try:
+            return int(store.add("strop/failed", 1)) == 1
+        except torch.distributed.DistError:  # the process that counted was killed
+            return True  # better said twice than never
+
+
+def _sendable(error: Exception) -> Exception:
+    """The error; its text where other processes could not read it."""
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:
+        return RuntimeError("".join(traceback.format_exception(error)))
+    return error
 
 
 def _sums(column: Tensor) -> tuple[Any, ...]:
