@@ -18,7 +18,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -110,21 +110,39 @@ def write_page(page: Path, rows: list[dict[str, Any]], head: Sequence[str] = HEA
     page.write_text("\n".join([*lines[:first], *table, *lines[last:]]) + "\n", encoding="utf-8")
 
 
-def main() -> None:
-    """Train what has no line yet."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+def add(path: Path, row: dict[str, Any], head: Sequence[str] = HEAD) -> None:
+    """Write and print the line of a recipe."""
+    write(path, [*read(path), row], head)
+    print(", ".join(f"{key} {row[key]}" for key in head), flush=True)
+
+
+def asked(about: str, steps: int) -> argparse.Namespace:
+    """The command line of a benchmark with a line a recipe; its folder is made."""
+    parser = argparse.ArgumentParser(description=about.splitlines()[0])
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--recipes", help="these alone, with commas; those that have a line again")
-    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--steps", type=int, default=steps)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--page", type=Path, help="write the table of this page")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
+    return options
+
+
+def chosen(recipes: str, path: Path, every: Iterable[str], head: Sequence[str] = HEAD) -> list[str]:
+    """The recipes that are asked for, whose lines are deleted, else every one."""
+    if not recipes:
+        return list(every)
+    names = recipes.split(",")
+    write(path, [row for row in read(path) if row["recipe"] not in names], head)
+    return names
+
+
+def main() -> None:
+    """Train what has no line yet."""
+    options = asked(__doc__, steps=60)
     path = options.out / "floor.csv"
-    names = [entry.name for entry in catalogue.recipes()]
-    if options.recipes:
-        names = options.recipes.split(",")
-        write(path, [row for row in read(path) if row["recipe"] not in names])
+    names = chosen(options.recipes, path, (entry.name for entry in catalogue.recipes()))
     for name in names:
         if name not in {row["recipe"] for row in read(path)}:
             one(name, path, options)
@@ -144,8 +162,7 @@ def one(name: str, path: Path, options: argparse.Namespace) -> None:
     try:
         files(folder)
         row = row_of(name, folder, options.steps, options.seed)
-        write(path, [*read(path), row])
-        print(", ".join(f"{key} {row[key]}" for key in HEAD), flush=True)
+        add(path, row)
     except (UserError, RunStopped) as error:
         print(f"{name}: {error}", flush=True)
     finally:

@@ -16,7 +16,6 @@ repeated. With --page they become the page's table.
     own           the strategy's own metrics, means over the steps that have them
 """
 
-import argparse
 import tempfile
 import time
 from dataclasses import dataclass, field
@@ -176,27 +175,16 @@ def trained_on(line: dict[str, float]) -> float:
 
 def main() -> None:
     """Train what has no line yet."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--recipes", help="these alone, with commas; those that have a line again")
-    parser.add_argument("--steps", type=int, default=20)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--page", type=Path, help="write the table of this page")
-    options = parser.parse_args()
-    options.out.mkdir(parents=True, exist_ok=True)
+    options = floor.asked(__doc__, steps=20)
     path = options.out / "strategies.csv"
-    names = options.recipes.split(",") if options.recipes else list(RUNS)
-    rows = [row for row in floor.read(path) if not options.recipes or row["recipe"] not in names]
-    for name in names:
-        if name in {row["recipe"] for row in rows}:
+    for name in floor.chosen(options.recipes, path, RUNS, HEAD):
+        if name in {row["recipe"] for row in floor.read(path)}:
             continue
         with tempfile.TemporaryDirectory(dir=options.out) as folder:
             row = row_of(name, Path(folder) / "run", options.steps, options.seed)
-        rows = sorted([*rows, row], key=lambda row: row["recipe"])
-        floor.write(path, rows, HEAD)
-        print(", ".join(f"{key} {row[key]}" for key in HEAD), flush=True)
+        floor.add(path, row, HEAD)
     if options.page:
-        floor.write_page(options.page, rows, HEAD)
+        floor.write_page(options.page, floor.read(path), HEAD)
 
 
 if __name__ == "__main__":
