@@ -4,7 +4,7 @@ import json
 import math
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -92,10 +92,11 @@ def serve(engine: Engine, vocab_size: int, **settings: Any) -> Iterator[Served]:
             self._say(*said)
 
         def _say(self, status: int, text: str) -> None:
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(text.encode())))
-            self.end_headers()
-            self.wfile.write(text.encode())
+            with suppress(ConnectionError):  # who asked may break off, and then hears nothing
+                self.send_response(status)
+                self.send_header("Content-Length", str(len(text.encode())))
+                self.end_headers()
+                self.wfile.write(text.encode())
 
         def log_message(self, *arguments: Any) -> None:
             """Nothing to print."""
