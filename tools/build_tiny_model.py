@@ -18,7 +18,7 @@ import argparse
 import hashlib
 import random
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,9 +45,18 @@ WEIGHT_DECAY = 0.1
 SHARE_MIXED = 0.1  # share of the steps that also show wrong answers, at the end
 SHARE_RIGHT = 0.4  # share of right answers in those steps
 MAX_POSITIONS = 128
+SIZES = {
+    "hidden_size": 96,
+    "intermediate_size": 256,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 3,
+    "num_key_value_heads": 3,
+}  # 0.33 million weights
 PAD, EOS, UNKNOWN = "<pad>", "<eos>", "<unk>"
 CHARACTERS = "0123456789+-*/(),:= \n"
 IGNORED = -100  # label of a token that is not learnt
+# The ids and labels of so many steps.
+Batches = Callable[[PreTrainedTokenizerFast, int], Iterator[tuple[Tensor, Tensor]]]
 
 
 def build_tokenizer(max_positions: int = MAX_POSITIONS) -> PreTrainedTokenizerFast:
@@ -67,18 +76,16 @@ def build_tokenizer(max_positions: int = MAX_POSITIONS) -> PreTrainedTokenizerFa
     )
 
 
-def build_model(tokenizer: PreTrainedTokenizerFast) -> Qwen3ForCausalLM:
-    """A Qwen3 model of 0.33 million random weights."""
+def build_model(
+    tokenizer: PreTrainedTokenizerFast, sizes: dict[str, int] = SIZES
+) -> Qwen3ForCausalLM:
+    """A Qwen3 model of random weights."""
     torch.manual_seed(SEED)
     config = Qwen3Config(
+        **sizes,
         vocab_size=len(tokenizer),
-        hidden_size=96,
-        intermediate_size=256,
-        num_hidden_layers=3,
-        num_attention_heads=3,
-        num_key_value_heads=3,
         head_dim=32,
-        max_position_embeddings=MAX_POSITIONS,
+        max_position_embeddings=tokenizer.model_max_length,
         tie_word_embeddings=True,
         initializer_range=0.05,
         bos_token_id=None,
@@ -135,7 +142,7 @@ def train(
     model: Qwen3ForCausalLM,
     batches: Iterable[tuple[Tensor, Tensor]],
     num_steps: int,
-    learning_rate: float = LEARNING_RATE,
+    learning_rate: float,
 ) -> None:
     """Supervised training in place, a batch a step; prints the loss now and then."""
     start = time.perf_counter()
@@ -163,7 +170,7 @@ def save(
     model: Qwen3ForCausalLM,
     tokenizer: PreTrainedTokenizerFast,
     folder: Path,
-    max_new_tokens: int = MAX_TOKENS,
+    max_new_tokens: int,
 ) -> None:
     """Write weights (bfloat16), configuration and tokenizer in Hugging Face layout."""
     model = model.to(torch.bfloat16)
@@ -187,23 +194,34 @@ def weights_hash(model: Qwen3ForCausalLM) -> str:
     return digest.hexdigest()
 
 
-def build(num_steps: int) -> tuple[Qwen3ForCausalLM, PreTrainedTokenizerFast]:
-    """Tokenizer and trained model, the same on every call."""
+def build(
+    num_steps: int,
+    max_positions: int = MAX_POSITIONS,
+    sizes: dict[str, int] = SIZES,
+    batches: Batches = batches,
+    learning_rate: float = LEARNING_RATE,
+) -> tuple[Qwen3ForCausalLM, PreTrainedTokenizerFast]:
+    """Trained model and tokenizer, the same on every call."""
     torch.set_num_threads(1)
-    tokenizer = build_tokenizer()
-    model = build_model(tokenizer)
-    train(model, batches(tokenizer, num_steps), num_steps)
+    tokenizer = build_tokenizer(max_positions)
+    model = build_model(tokenizer, sizes)
+    train(model, batches(tokenizer, num_steps), num_steps, learning_rate)
     return model, tokenizer
 
 
-def main() -> None:
+def main(
+    name: str = "tiny",
+    build: Callable[[int], tuple[Qwen3ForCausalLM, PreTrainedTokenizerFast]] = build,
+    num_steps: int = NUM_STEPS,
+    max_new_tokens: int = MAX_TOKENS,
+) -> None:
     """Build and save."""
-    parser = argparse.ArgumentParser(description="Build the tiny Countdown model.")
-    parser.add_argument("--out", type=Path, default=model_folder("tiny"), help="folder to write")
-    parser.add_argument("--steps", type=int, default=NUM_STEPS, help="training steps")
+    parser = argparse.ArgumentParser(description=f"Build the model {name}.")
+    parser.add_argument("--out", type=Path, default=model_folder(name), help="folder to write")
+    parser.add_argument("--steps", type=int, default=num_steps, help="training steps")
     arguments = parser.parse_args()
     model, tokenizer = build(arguments.steps)
-    save(model, tokenizer, arguments.out)
+    save(model, tokenizer, arguments.out, max_new_tokens)
     print(f"wrote {arguments.out}  weights {weights_hash(model)[:16]}")
 
 

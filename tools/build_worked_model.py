@@ -13,17 +13,14 @@ One thread and one seed: the same machine and library versions give the same byt
 processor may round differently, so there the weights differ slightly.
 """
 
-import argparse
 import random
 from collections.abc import Iterator
-from pathlib import Path
 
-import torch
-from build_tiny_model import build_tokenizer, encode, save, train, weights_hash
+import build_tiny_model
+from build_tiny_model import encode
 from torch import Tensor
-from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM
 
-from strop.assets import model_folder
 from strop.tasks.worked_countdown import (
     AGAIN,
     ANSWER,
@@ -43,6 +40,13 @@ NUM_STEPS = 2200
 BATCH_SIZE = 64
 LEARNING_RATE = 3e-3  # warmed up, then linear to 0
 MAX_POSITIONS = 192
+SIZES = {
+    "hidden_size": 128,
+    "intermediate_size": 384,
+    "num_hidden_layers": 5,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 4,
+}  # 1.07 million weights
 SORTED_BATCHES = 16  # batches drawn at a time and sorted by length, so that little is padding
 SHARE_FOUR = 0.6  # share of the puzzles with four numbers
 
@@ -131,47 +135,10 @@ def draw_batches(
             yield encode(batch, tokenizer)
 
 
-def build_model(tokenizer: PreTrainedTokenizerFast) -> Qwen3ForCausalLM:
-    """A Qwen3 model of 1.07 million random weights."""
-    torch.manual_seed(SEED)
-    config = Qwen3Config(
-        vocab_size=len(tokenizer),
-        hidden_size=128,
-        intermediate_size=384,
-        num_hidden_layers=5,
-        num_attention_heads=4,
-        num_key_value_heads=4,
-        head_dim=32,
-        max_position_embeddings=MAX_POSITIONS,
-        tie_word_embeddings=True,
-        initializer_range=0.05,
-        bos_token_id=None,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
-    )
-    return Qwen3ForCausalLM(config)
-
-
 def build(num_steps: int) -> tuple[Qwen3ForCausalLM, PreTrainedTokenizerFast]:
-    """Tokenizer and trained model, the same on every call."""
-    torch.set_num_threads(1)
-    tokenizer = build_tokenizer(MAX_POSITIONS)
-    model = build_model(tokenizer)
-    train(model, draw_batches(tokenizer, num_steps), num_steps, LEARNING_RATE)
-    return model, tokenizer
-
-
-def main() -> None:
-    """Build and save."""
-    parser = argparse.ArgumentParser(description="Build the model tiny-worked.")
-    folder = model_folder("tiny-worked")
-    parser.add_argument("--out", type=Path, default=folder, help="folder to write")
-    parser.add_argument("--steps", type=int, default=NUM_STEPS, help="training steps")
-    arguments = parser.parse_args()
-    model, tokenizer = build(arguments.steps)
-    save(model, tokenizer, arguments.out, MAX_TOKENS)
-    print(f"wrote {arguments.out}  weights {weights_hash(model)[:16]}")
+    """Trained model and tokenizer, the same on every call."""
+    return build_tiny_model.build(num_steps, MAX_POSITIONS, SIZES, draw_batches, LEARNING_RATE)
 
 
 if __name__ == "__main__":
-    main()
+    build_tiny_model.main("tiny-worked", build, NUM_STEPS, MAX_TOKENS)

@@ -113,7 +113,9 @@ def test_some_answers_are_wrong_in_one_step_some_are_mended(sampled):
 
 def test_build_is_deterministic(tool, monkeypatch):
     monkeypatch.setattr(tool, "BATCH_SIZE", 8)
-    hashes = [tool.weights_hash(tool.build(num_steps)[0]) for num_steps in (2, 2, 1)]
+    hashes = [
+        tool.build_tiny_model.weights_hash(tool.build(num_steps)[0]) for num_steps in (2, 2, 1)
+    ]
     assert hashes[0] == hashes[1] != hashes[2]
 
 
@@ -140,7 +142,7 @@ def test_the_last_phase_has_what_its_shares_say(tool):
 
 
 def test_learns_answers_only(tool):
-    ids, labels = next(tool.draw_batches(tool.build_tokenizer(192), 16))
+    ids, labels = next(tool.draw_batches(tool.build_tiny_model.build_tokenizer(192), 16))
     theirs = {prompt_text(*puzzle) for puzzle in supervised_puzzles()}
     for row_ids, row_labels in zip(ids, labels, strict=True):
         learnt = row_labels != -100
