@@ -11,13 +11,15 @@ costs. Planned from them, and then run on an idle machine with two cores:
     both            april_partial_rollout with training.max_staleness=1
 
 Prints seconds of a step, planned and measured (the mean without the first --settle steps), their
-ratio, and the idle share of engine and trainer where they are apart. Exit code 1 where a ratio is
-off by more than --within (0.15). The answers of a plan are those of the first run, so the learning
-rate is 0: all runs then draw from one distribution.
+ratio, the same ratio when the plan has the run's own costs (which leaves out what the costs differ
+by, as under another load; a partial run tells none), and the idle share of engine and trainer where
+they are apart. Exit code 1 where a ratio is off by more than --within (0.15). The answers of a plan
+are those of the first run, so the learning rate is 0: all runs then draw from one distribution.
 """
 
 import argparse
 import json
+import math
 import statistics
 import subprocess
 import sys
@@ -28,6 +30,7 @@ from strop.planning.simulate import Layout, Outcome, simulate
 
 SIZE = 8  # answers to a prompt
 LARGE, SMALL = 16, 4  # prompts of the runs that measure
+LONG = 100  # steps of a plan
 SPARE = 1.0  # prompts under way beyond a step's
 
 
@@ -56,15 +59,16 @@ def measured(folder: Path, settle: int) -> dict[str, float]:
     return {name: statistics.mean(line.get(name, 0.0) for line in steps) for name in names}
 
 
-def shown(name: str, plan: Outcome, run: dict[str, float], within: float) -> bool:
-    """Print a line; whether the plan is near enough."""
+def shown(name: str, plan: Outcome, own: float, run: dict[str, float], within: float) -> bool:
+    """Print a line; whether the plan is near enough. own: seconds planned from the run itself."""
     ratio = plan.step_seconds / run["step_time"]
     line = f"{name:24s}{plan.step_seconds:10.3f}{run['step_time']:10.3f}{ratio:8.2f}"
+    line += f"{own / run['step_time']:8.2f}"
     if not plan.layout.shared:
         waiting = run["timing_s/waiting"] / run["step_time"]
         idle = plan.shares["idle engines"], run["asynchronous/collector_idle"]
         line += "".join(f"{x:9.2f}" for x in (*idle, plan.shares["idle trainers"], waiting))
-    print(line)
+    print(line, flush=True)
     return abs(ratio - 1) <= within
 
 
@@ -93,15 +97,19 @@ def main() -> int:
         runs.append((f"async {bound}", plain.format(LARGE), layout, LARGE, words))
     both = Layout(1, 1, False, 1, SPARE)
     runs.append(("async 1, partial", april, both, LARGE, ["training.max_staleness=1"]))
-    print(f"{'':24s}{'planned':>10s}{'measured':>10s}{'ratio':>8s}   idle: engine planned, "
-          "measured; trainer planned, measured")  # fmt: skip
+    print(f"{'':24s}{'planned':>10s}{'measured':>10s}{'ratio':>8s}{'own':>8s}   idle: engine "
+          "planned, measured; trainer planned, measured")  # fmt: skip
     near = []
     for name, method, layout, prompts, words in runs:
         folder = out / name.replace(", ", "-").replace(" ", "-")
         train(folder, options, method, 1 if layout.shared else 2, "seed=1", *words)
         known = measure([large, small], prompts=prompts)
-        plan = simulate(known.costs, known.work, layout, steps=100)
-        near.append(shown(name, plan, measured(folder, options.settle), options.within))
+        plan = simulate(known.costs, known.work, layout, LONG)
+        own = math.nan
+        if not layout.spare:
+            itself = measure([folder])
+            own = simulate(itself.costs, itself.work, layout, LONG).step_seconds
+        near.append(shown(name, plan, own, measured(folder, options.settle), options.within))
     print(f"{sum(near)} of {len(near)} within {options.within:.0%}")
     return 0 if all(near) else 1
 

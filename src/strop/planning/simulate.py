@@ -148,9 +148,11 @@ class Outcome:
             "grading": grading * layout.generate / count,
             "training": training * layout.train / count,
         }
-        idle = 1.0 - sum(of_all.values())
-        own = (idle, idle) if layout.shared else (1.0 - generating - grading, 1.0 - training)
-        return {**of_all, "idle": idle, "idle engines": own[0], "idle trainers": own[1]}
+        of_engines = sum(of_all.values()) if layout.shared else generating + grading
+        of_trainers = of_engines if layout.shared else training
+        busy = {"idle": sum(of_all.values()), "idle engines": of_engines,
+                "idle trainers": of_trainers}  # fmt: skip
+        return {**of_all, **{name: max(1.0 - share, 0.0) for name, share in busy.items()}}
 
 
 def simulate(costs: Costs, work: Work, layout: Layout, steps: int = STEPS) -> Outcome:

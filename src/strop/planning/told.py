@@ -45,10 +45,7 @@ def rows(found: Found) -> list[list[str]]:
             "all" if outcome.layout.shared else _who(outcome),
             f"{outcome.tokens_per_second:,.0f}",
             _short(outcome.step_seconds),
-            *(
-                f"{abs(round(outcome.shares[name], 2)):.0%}"
-                for name in ("idle", "idle engines", "idle trainers")
-            ),
+            *(f"{outcome.shares[name]:.0%}" for name in ("idle", "idle engines", "idle trainers")),
         ]
         for number, outcomes in found.items()
         for outcome in outcomes
