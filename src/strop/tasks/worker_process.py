@@ -59,6 +59,14 @@ class GuardedProcess:
             )
         return ours
 
+    def leave(self, seconds: float) -> None:
+        """Tell it that nothing more comes, and give it so long to end by itself."""
+        if self.process is not None and self.channel is not None:
+            with contextlib.suppress(OSError):  # it is gone
+                self.channel.shutdown(socket.SHUT_WR)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(seconds)
+
     def end(self) -> None:
         """End it at once, with every process that it started.
 

@@ -53,6 +53,7 @@ MOST_DEATHS = 3  # in a row, without a batch between them
 ROOM = 2.4  # times the weights, for a version that is written and one that is read
 SILENT = "silent"
 LOADING_SECONDS = 1800.0  # for reading the weights of a large model
+LEAVING_SECONDS = 30.0  # for ending what its engine has started
 LOOK_SECONDS = 1.0  # between two looks at the clock
 ERRORS = {"UserError": UserError, "RunStopped": RunStopped}
 
@@ -193,12 +194,15 @@ class Apart(Here):
                 self.box.post(self.recent[-1])
 
     def close(self) -> None:
-        """End the process."""
-        self._end()
-        if self.folder is not None:
-            self.folder.close()
-            self.folder = None
-        torch.set_num_threads(self.all_threads)
+        """End the process, once it has closed its engine."""
+        try:
+            self.other.leave(LEAVING_SECONDS)
+        finally:
+            self._end()
+            if self.folder is not None:
+                self.folder.close()
+                self.folder = None
+            torch.set_num_threads(self.all_threads)
 
     # ---- from here on: how
 

@@ -111,8 +111,15 @@ class Broken:
     kind: str = ""
 
 
+class Over(BaseException):
+    """Nothing more comes from the trainer: it ends this process, or is gone."""
+
+
 class Post:
-    """The letters between the processes. A thread reads; when the trainer is gone, all ends."""
+    """The letters between the processes; a thread reads.
+
+    Every call raises Over when the trainer has left.
+    """
 
     def __init__(self, channel: socket.socket) -> None:
         self.channel = channel
@@ -120,28 +127,31 @@ class Post:
         self.weights: Weights | None = None  # the newest that was not taken
         self.trained: deque[Trained] = deque()
         self.failure = ""  # of reading
-        self.leaving = threading.Lock()
+        self.over = False
         self.told = time.monotonic()
         self.begin: Begin = pickle.loads(wire.receive(channel))
         threading.Thread(target=self._read, daemon=True).start()
 
     def send(self, letter: Any) -> None:
-        """Send a letter; the process ends when the trainer is gone."""
+        """Send a letter."""
         try:
             wire.send(self.channel, pickle.dumps(letter, protocol=pickle.HIGHEST_PROTOCOL))
-        except OSError:
-            self.leave()
+        except OSError as error:
+            raise Over from error
         self.told = time.monotonic()
 
     def live(self) -> None:
         """Tell the trainer, now and then, that work goes on."""
+        if self.over:
+            raise Over
         if time.monotonic() - self.told > ALIVE_SECONDS:
             self.send(ALIVE)
 
     def wait(self) -> None:
         """Until something new may have come."""
         with self.news:
-            self.news.wait(ALIVE_SECONDS)
+            if not self.over:
+                self.news.wait(ALIVE_SECONDS)
         self.live()
 
     def take(self) -> tuple[Weights | None, list[Trained]]:
@@ -154,25 +164,20 @@ class Post:
             self.trained.clear()
         return weights, trained
 
-    def leave(self) -> None:
-        """End with the trainer, which was killed; either thread notices it first."""
-        with self.leaving:
-            shutil.rmtree(self.begin.folder, ignore_errors=True)
-            os._exit(0)
-
     def _read(self) -> None:
-        while True:
+        while not self.over:
             letter: Any = None
-            failure = ""
+            over, failure = False, ""
             try:
                 letter = pickle.loads(wire.receive(self.channel))
             except (EOFError, OSError):
-                self.leave()
+                shutil.rmtree(self.begin.folder, ignore_errors=True)  # that of a killed trainer
+                over = True
             except Exception:  # of a class, say, that this process does not find
                 failure = traceback.format_exc()
             with self.news:
-                if failure:
-                    self.failure = failure
+                if over or failure:
+                    self.over, self.failure = over, failure
                 elif isinstance(letter, Weights):
                     if self.weights is not None:
                         Path(self.weights.path).unlink(missing_ok=True)
@@ -294,12 +299,18 @@ def main(fileno: int) -> None:
     post = Post(socket.socket(fileno=fileno))
     sys.path[:] = post.begin.search
     try:
-        _work(post)
-    except (UserError, RunStopped) as error:
-        post.send(Broken(str(error), type(error).__name__))
-    except BaseException:
-        post.send(Broken(traceback.format_exc()))
-    threading.Event().wait()  # the trainer ends this process; so it never looks like a crash
+        try:
+            _work(post)
+        except (UserError, RunStopped) as error:
+            post.send(Broken(str(error), type(error).__name__))
+        except Over:
+            raise
+        except BaseException:
+            post.send(Broken(traceback.format_exc()))
+        while True:
+            post.wait()  # the trainer ends this process; so it never looks like a crash
+    except Over:
+        os._exit(0)
 
 
 def _work(post: Post) -> None:
@@ -310,5 +321,9 @@ def _work(post: Post) -> None:
     assert isinstance(method, Algorithm), "the trainer refuses phases"
     task = load_prompts(config.data, config.reward, config.seed, heldout=False)
     world = make_world(config, method, load_model(config), task, learns=False)
-    post.send(ALIVE)
-    Collecting(post, world, method).go()
+    try:
+        post.send(ALIVE)
+        Collecting(post, world, method).go()
+    finally:
+        world.services.close()
+        world.engine.close()
