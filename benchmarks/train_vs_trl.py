@@ -1,19 +1,28 @@
 """Seconds per training step in strop and in TRL's GRPOTrainer on equal work.
 
     pip install trl==1.16.0        # beside strop, in an environment of its own
-    python benchmarks/train_vs_trl.py [--case short,long] [--steps 8] [--rounds 3]
+    python benchmarks/train_vs_trl.py [--case short,long,large] [--steps 8] [--rounds 3]
 
 Both train the same random Qwen3 model on the same prompts with the same reward, group size, batch
-and AdamW settings, one update per batch. `short`: answers of 12 tokens; `long`: each token ends the
-answer with chance 1/32, so lengths have a long tail (mean about 32, cap 256). TRL runs at its
-fastest settings on a CPU: no reference model, no reporting, one micro-batch. strop runs as always:
-metrics, Parquet of every step, rewards in another process. Every measurement is a fresh process,
-the two in turn; the first two steps of each are left out. Prints medians, and peak resident memory.
+and AdamW settings, one update per batch:
+
+    short   32 prompts, 16 answers each of 12 tokens
+    long    the same, each token ends the answer with chance 1/32: lengths have a long tail (mean
+            about 32, cap 256)
+    large   40 million weights, 4 prompts, 8 answers each of 256 tokens
+
+TRL runs at its fastest settings on a CPU: no reference model, no reporting, one micro-batch. strop
+runs as always: metrics, Parquet of every step, rewards in another process. `trl-parts` is TRL with
+micro-batches that take no more padded tokens than strop's token budget (in `long` only is that less
+than the batch). All have an allocator that keeps freed memory (glibc's, by environment variables),
+without which TRL's `long` takes half as long again. Every measurement is a fresh process, all in
+turn; the first two steps of each are left out. Prints medians, and peak resident memory.
 """
 
 import argparse
 import itertools
 import json
+import os
 import resource
 import statistics
 import subprocess
@@ -26,20 +35,46 @@ from typing import Any
 
 import torch
 
-PROMPTS, ROLLOUTS, SEED = 32, 16, 0
+SEED, PROMPT = 0, 8
+TOKEN_BUDGET = 65536
+KEEP_FREED = {
+    "MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(2**35), "MALLOC_TOP_PAD_": str(2**28)
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Case:
-    """What differs between the two comparisons."""
+    """What differs between the comparisons."""
 
     vocabulary: int
     max_tokens: int
     hidden: int = 96
+    wide: int = 256
     layers: int = 3
+    heads: int = 3
+    head: int = 32
+    prompts: int = 32
+    rollouts: int = 16
+
+    @property
+    def answers(self) -> int:
+        """Of a step."""
+        return self.prompts * self.rollouts
+
+    @property
+    def in_parts(self) -> int:
+        """How many answers TRL can take at once within strop's token budget, halving the batch."""
+        taken = self.answers
+        while taken * (PROMPT + self.max_tokens) > TOKEN_BUDGET:
+            taken //= 2
+        return taken
 
 
-CASES = {"short": Case(2048, 12), "long": Case(32, 256)}
+CASES = {
+    "short": Case(2048, 12),
+    "long": Case(32, 256),
+    "large": Case(16384, 256, 512, 1536, 10, 8, 64, 4, 8),
+}
 
 
 def reward(prompts: Any, completions: list[str], **columns: Any) -> list[float]:
@@ -61,8 +96,9 @@ def build(case: Case, folder: Path) -> None:
         tokenizer_object=tokenizer, pad_token="<pad>", eos_token="<eos>", padding_side="left"
     ).save_pretrained(folder)
     config = Qwen3Config(
-        vocab_size=case.vocabulary, hidden_size=case.hidden, intermediate_size=256,
-        num_hidden_layers=case.layers, num_attention_heads=3, num_key_value_heads=3, head_dim=32,
+        vocab_size=case.vocabulary, hidden_size=case.hidden,
+        intermediate_size=case.wide, num_hidden_layers=case.layers, head_dim=case.head,
+        num_attention_heads=case.heads, num_key_value_heads=case.heads,
         max_position_embeddings=512, tie_word_embeddings=True, bos_token_id=None, eos_token_id=1,
         pad_token_id=0,
     )  # fmt: skip
@@ -72,12 +108,12 @@ def build(case: Case, folder: Path) -> None:
 def prompts(case: Case, number: int) -> list[str]:
     """Different prompts of eight characters."""
     rng = torch.Generator().manual_seed(SEED)
-    rows = torch.randint(2, case.vocabulary, (number, 8), generator=rng)
+    rows = torch.randint(2, case.vocabulary, (number, PROMPT), generator=rng)
     return ["".join(chr(0x4E00 + int(i) - 2) for i in row) for row in rows]
 
 
-def run_trl(case: Case, folder: Path, steps: int) -> tuple[list[float], list[float]]:
-    """Seconds and answer tokens of every step of TRL's trainer."""
+def run_trl(case: Case, folder: Path, steps: int, at_once: int) -> tuple[list[float], list[float]]:
+    """Seconds and answer tokens of every step of TRL's trainer, `at_once` answers a micro-batch."""
     from datasets import Dataset
     from transformers import TrainerCallback
     from trl import GRPOConfig, GRPOTrainer
@@ -89,15 +125,15 @@ def run_trl(case: Case, folder: Path, steps: int) -> tuple[list[float], list[flo
             times.append(time.perf_counter())
 
     options = GRPOConfig(
-        output_dir=str(folder / "trl"), max_steps=steps, num_generations=ROLLOUTS,
-        per_device_train_batch_size=PROMPTS * ROLLOUTS, gradient_accumulation_steps=1,
+        output_dir=str(folder / "trl"), max_steps=steps, num_generations=case.rollouts,
+        per_device_train_batch_size=at_once, gradient_accumulation_steps=case.answers // at_once,
         max_completion_length=case.max_tokens,
         learning_rate=1e-5, lr_scheduler_type="constant", adam_beta1=0.9, adam_beta2=0.95,
         weight_decay=0.0, max_grad_norm=1.0, beta=0.0, temperature=1.0, loss_type="grpo",
         report_to=[], save_strategy="no", use_cpu=True, bf16=False, gradient_checkpointing=False,
         logging_steps=1, disable_tqdm=True, seed=SEED, model_init_kwargs={"dtype": "float32"},
     )  # fmt: skip
-    data = Dataset.from_dict({"prompt": prompts(case, PROMPTS * steps)})
+    data = Dataset.from_dict({"prompt": prompts(case, case.prompts * steps)})
     trainer = GRPOTrainer(
         model=str(folder), reward_funcs=reward, args=options, train_dataset=data,
         callbacks=[Stopwatch()],
@@ -118,7 +154,7 @@ def run_strop(case: Case, folder: Path, steps: int) -> tuple[list[float], list[f
 
     data = folder / "prompts.jsonl"
     data.write_text(
-        "".join(json.dumps({"prompt": p}) + "\n" for p in prompts(case, PROMPTS * steps))
+        "".join(json.dumps({"prompt": p}) + "\n" for p in prompts(case, case.prompts * steps))
     )
     settings = config.make(
         {
@@ -126,10 +162,11 @@ def run_strop(case: Case, folder: Path, steps: int) -> tuple[list[float], list[f
             "data": {"files": (str(data),)},
             "reward": {"functions": (f"{Path(__file__).resolve()}:reward",)},
             "training": {"steps": steps, "lr": 1e-5, "rollouts_every": 1, "save_every": 0,
-                         "token_budget": 65536},
+                         "token_budget": TOKEN_BUDGET},
             "evaluation": {"every": 0},
-            "algorithm": {"rollout.max_tokens": case.max_tokens, "sampling.num_prompts": PROMPTS,
-                          "sampling.num_rollouts": ROLLOUTS},
+            "algorithm": {"rollout.max_tokens": case.max_tokens,
+                          "sampling.num_prompts": case.prompts,
+                          "sampling.num_rollouts": case.rollouts},
         }
     )  # fmt: skip
     times, lengths = [], []
@@ -162,15 +199,47 @@ def measure(which: str, name: str, folder: Path, steps: int) -> dict[str, float]
     done = subprocess.run(
         [sys.executable, __file__, "--worker", which, "--case", name, "--folder", str(folder),
          "--steps", str(steps)],
-        capture_output=True, text=True, check=False,
+        capture_output=True, text=True, check=False, env={**KEEP_FREED, **os.environ},
     )  # fmt: skip
     if done.returncode:
         raise SystemExit(f"{which} failed:\n{done.stderr[-3000:]}")
     return json.loads(done.stdout.strip().splitlines()[-1])
 
 
+def work(which: str, case: Case, folder: Path, steps: int) -> None:
+    """One measurement, in this process; its numbers are the last line."""
+    if which == "strop":
+        seconds, lengths = run_strop(case, folder, steps)
+    else:
+        at_once = case.in_parts if which == "trl-parts" else case.answers
+        seconds, lengths = run_trl(case, folder, steps, at_once)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    median = statistics.median(seconds[2:])
+    print(json.dumps({"seconds": median, "tokens": statistics.mean(lengths), "peak_gb": peak}))
+
+
+def compare(name: str, folder: Path, steps: int, rounds: int) -> None:
+    """Print one line per variant, and the ratios."""
+    case = CASES[name]
+    build(case, folder)
+    variants = ("trl", "trl-parts", "strop") if case.in_parts < case.answers else ("trl", "strop")
+    found: dict[str, list[dict[str, float]]] = {which: [] for which in variants}
+    for _ in range(rounds):
+        for which in variants:
+            found[which].append(measure(which, name, folder, steps))
+    for which, rows in found.items():
+        middle = {key: statistics.median(row[key] for row in rows) for key in rows[0]}
+        print(f"{name:5s} {which:9s} {middle['seconds']:.3f} s a step, {middle['tokens']:.1f} "
+              f"tokens an answer, peak {middle['peak_gb']:.2f} GB", flush=True)  # fmt: skip
+    for which in variants[:-1]:
+        pairs = zip(found[which], found["strop"], strict=True)
+        ratios = [theirs["seconds"] / ours["seconds"] for theirs, ours in pairs]
+        print(f"{name:5s} strop is {statistics.median(ratios):.2f} times as fast as {which} "
+              f"({min(ratios):.2f} to {max(ratios):.2f})", flush=True)  # fmt: skip
+
+
 def main() -> None:
-    """Print one line per case and library, and the ratio."""
+    """Compare case by case; or, in a process of its own, measure once."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--case", default="short,long")
     parser.add_argument("--steps", type=int, default=8)
@@ -179,27 +248,11 @@ def main() -> None:
     parser.add_argument("--folder", type=Path)
     options = parser.parse_args()
     if options.worker:
-        run = run_trl if options.worker == "trl" else run_strop
-        seconds, lengths = run(CASES[options.case], options.folder, options.steps)
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-        median = statistics.median(seconds[2:])
-        print(json.dumps({"seconds": median, "tokens": statistics.mean(lengths), "peak_gb": peak}))
+        work(options.worker, CASES[options.case], options.folder, options.steps)
         return
-    print(f"{torch.get_num_threads()} threads, {PROMPTS} prompts x {ROLLOUTS} answers")
+    print(f"{torch.get_num_threads()} threads")
     for name in options.case.split(","):
-        folder = Path(tempfile.mkdtemp())
-        build(CASES[name], folder)
-        found: dict[str, list[dict[str, float]]] = {"trl": [], "strop": []}
-        for _ in range(options.rounds):
-            for which in found:
-                found[which].append(measure(which, name, folder, options.steps))
-        for which, rows in found.items():
-            middle = {key: statistics.median(row[key] for row in rows) for key in rows[0]}
-            print(f"{name:5s} {which:5s} {middle['seconds']:.3f} s a step, {middle['tokens']:.1f} "
-                  f"tokens an answer, peak {middle['peak_gb']:.2f} GB", flush=True)  # fmt: skip
-        ratios = [t["seconds"] / s["seconds"] for t, s in zip(*found.values(), strict=True)]
-        print(f"{name:5s} strop is {statistics.median(ratios):.2f} times as fast "
-              f"({min(ratios):.2f} to {max(ratios):.2f})")  # fmt: skip
+        compare(name, Path(tempfile.mkdtemp()), options.steps, options.rounds)
 
 
 if __name__ == "__main__":

@@ -14,10 +14,14 @@ them with its 95% Student-t interval:
     after      mean reward of the second ones
     mended     share of wrong first attempts that became right, a reward of 1
     spoilt     share of right first attempts that became wrong
+
+The last two are means over the models that have such attempts. A built-in environment needs
+data.task_config={style: compact} with `tiny`.
 """
 
 import argparse
 import csv
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -98,8 +102,10 @@ def main() -> None:
     for row in rows:
         print(f"{row['model'][-40:]:40s}" + "".join(f"{row[name]:10.3f}" for name in NAMES))
     for name in NAMES:
-        mean = over_seeds([row[name] for row in rows])
-        print(f"{name:10s} {mean.value:.3f} ({mean.low:.3f} to {mean.high:.3f})")
+        known = [row[name] for row in rows if math.isfinite(row[name])]
+        mean = over_seeds(known) if known else None
+        told = f"{mean.value:.3f} ({mean.low:.3f} to {mean.high:.3f})" if mean else "none"
+        print(f"{name:10s} {told}{'' if len(known) == len(rows) else f', of {len(known)} models'}")
     if options.out:
         with options.out.open("w", newline="", encoding="utf-8") as file:
             writer = csv.DictWriter(file, ("model", *NAMES))
