@@ -105,3 +105,10 @@ def at(values_N: Tensor, row_M: Tensor) -> Tensor:
     """`values_N[row_M]` for rows from 0 on; differentiable."""
     # On the CPU this is several times as fast; elsewhere its gradient is not the same every time.
     return values_N.index_select(0, row_M) if values_N.device.type == "cpu" else values_N[row_M]
+
+
+def repeated(values_S: Tensor, size_S: Tensor) -> Tensor:
+    """values_S[s] repeated size_S[s] times, end to end; differentiable."""
+    if values_S.device.type == "cpu" and _is_plain(values_S):  # numpy needs no index of all rows
+        return torch.from_numpy(np.repeat(values_S.detach().numpy(), size_S.numpy()))
+    return torch.repeat_interleave(values_S, size_S)

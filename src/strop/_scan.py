@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor
 
+from strop._runs import at, repeated, rows_where
+
 LONG_BLOCK, SHORT_BLOCK = 16, 4
 
 
@@ -16,7 +18,7 @@ def sums_to_end(values_N: Tensor, size_S: Tensor, factor: float | Tensor) -> Ten
     width = LONG_BLOCK if num >= LONG_BLOCK // 2 * num_runs else SHORT_BLOCK
     blocks_S = (size_S + width - 1) // width
     shift_S = (blocks_S * width).cumsum(0) - size_S.cumsum(0)
-    slot_N = torch.repeat_interleave(shift_S, size_S, output_size=num)
+    slot_N = repeated(shift_S, size_S)
     slot_N += torch.arange(num, device=slot_N.device)
     shape = (int(blocks_S.sum()), width)
     sum_WR = _in_blocks(values_N, slot_N, shape)
@@ -30,14 +32,15 @@ def sums_to_end(values_N: Tensor, size_S: Tensor, factor: float | Tensor) -> Ten
         factor_WR = (factor ** left_W.double())[:, None].expand_as(sum_WR)
         for n in range(width - 2, -1, -1):
             sum_WR[n].add_(sum_WR[n + 1], alpha=factor)
-    long_R = torch.repeat_interleave(blocks_S > 1, blocks_S).nonzero()[:, 0]
+    long_R = rows_where(repeated(blocks_S > 1, blocks_S))
     if long_R.numel():
         of_long = blocks_S[blocks_S > 1]
         whole = factor_WR[0, long_R] if isinstance(factor, Tensor) else factor**width
-        after_R = sums_to_end(sum_WR[0, long_R], of_long, whole).roll(-1)
-        after_R[of_long.cumsum(0) - 1] = 0
-        sum_WR[:, long_R] += factor_WR[:, long_R] * after_R
-    return sum_WR.t().reshape(-1)[slot_N]
+        after_L = sums_to_end(sum_WR[0, long_R], of_long, whole).roll(-1)
+        after_L[of_long.cumsum(0) - 1] = 0
+        after_R = sum_WR.new_zeros(shape[0]).index_copy_(0, long_R, after_L)
+        sum_WR += factor_WR * after_R
+    return at(sum_WR.t().reshape(-1), slot_N)
 
 
 def _in_blocks(values_N: Tensor, slot_N: Tensor, shape: tuple[int, int]) -> Tensor:

@@ -9,7 +9,6 @@ values' dtype, so a float32 batch of millions of tokens loses nothing.
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -319,27 +318,43 @@ def key_of(*columns_N: Tensor) -> tuple[Tensor, int]:
     one number, whose place among the numbers that there are is counted or, where these are few
     among very many, found by a sort.
     """
+    return _counted(*_joined(*columns_N))
+
+
+def wide_key_of(*columns_N: Tensor) -> tuple[Tensor, int]:
+    """`key_of`, but there may be keys without rows, four times as many as rows: it costs less."""
+    key_N, span = _joined(*columns_N)
+    return (key_N, span) if _is_counted(key_N, span) else _counted(key_N, span)
+
+
+def _joined(*columns_N: Tensor) -> tuple[Tensor, int]:
+    """One number [N] for equal rows of several columns, in their order, and a bound on it."""
     key_N, span = torch.zeros_like(columns_N[0], dtype=torch.int64), 1
-    if not key_N.numel():
-        return key_N, 0
-    for column_N in columns_N:
+    for column_N in columns_N if key_N.numel() else ():
         low, high = (int(bound) for bound in torch.aminmax(column_N))
         place_N, width = column_N - low, high - low + 1
         if span * width >= 1 << 62:
             (key_N, span), (place_N, width) = _counted(key_N, span), _counted(place_N, width)
         key_N, span = key_N * width + place_N, span * width
-    return _counted(key_N, span)
+    return key_N, span
+
+
+def _is_counted(key_N: Tensor, span: int) -> bool:
+    """Whether the numbers are so close together that counting them costs less than a sort."""
+    return span <= 4 * key_N.shape[0] + 1024
 
 
 def _counted(key_N: Tensor, span: int) -> tuple[Tensor, int]:
     """The place [N] of every number below `span` among those that there are, and their number."""
-    if span > 4 * key_N.shape[0] + 1024:
+    if not key_N.numel():
+        return key_N, 0
+    if not _is_counted(key_N, span):
         unique, place_N = torch.unique(key_N, return_inverse=True)
         return place_N, unique.shape[0]
     is_there = torch.zeros(span, dtype=torch.int64, device=key_N.device)
     is_there[key_N] = 1
     until = is_there.cumsum(0)
-    return (until - 1)[key_N], int(until[-1])
+    return at(until - 1, key_N), int(until[-1])
 
 
 def count_of(key_N: Tensor) -> int:
@@ -365,18 +380,9 @@ def reward_to_go(values_N: Tensor, key_N: Tensor, discount: float | Tensor = 1.0
 
 
 def spread(values_B: Tensor, size_B: Tensor, where_N: Tensor | None = None) -> Tensor:
-    """values_B[b] repeated size_B[b] times, end to end [N]; 0 where `where_N` is false.
-
-    Written once into fresh memory: on the CPU by numpy, whose repeat needs no index of N entries.
-    """
-    plain = values_B.device.type == "cpu" and not values_B.requires_grad
-    if plain and values_B.dtype in (torch.float32, torch.float64):
-        result = np.repeat(values_B.numpy(), size_B.numpy())
-        if where_N is not None:
-            result[~where_N.numpy()] = 0
-        return torch.from_numpy(result)
-    spread_N = torch.repeat_interleave(values_B, size_B)
-    return spread_N if where_N is None else spread_N.masked_fill(~where_N, 0)
+    """values_B[b] repeated size_B[b] times, end to end [N]; 0 where `where_N` is false."""
+    spread_N = _runs.repeated(values_B, size_B)
+    return _clean(spread_N, where_N)
 
 
 def softmax(values_N: Tensor, key_N: Tensor, num: int, where_N: Tensor | None = None) -> Tensor:

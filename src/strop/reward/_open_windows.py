@@ -22,10 +22,12 @@ def window_means(entropy_N: Tensor, rollout_N: Tensor, width: int) -> tuple[Tens
     """Mean entropy [N] of the `width` tokens from each on, and whether the rollout has so many."""
     num = entropy_N.shape[0]
     until = torch.cat([entropy_N.new_zeros(1).double(), entropy_N.double().cumsum(0)])
-    first = torch.arange(num, device=entropy_N.device)
-    last = (first + width - 1).clamp(max=max(num - 1, 0))
-    whole_N = (first + width <= num) & (rollout_N[last] == rollout_N)
-    return ((until[last + 1] - until[first]) / width).to(entropy_N.dtype), whole_N
+    over = until[-1:].expand(min(width - 1, num))  # windows that would end behind the last token
+    sum_N = torch.cat([until[width:], over]) - until[:num]
+    whole_N = torch.zeros_like(rollout_N, dtype=torch.bool)
+    if num >= width:
+        whole_N[: num - width + 1] = rollout_N[width - 1 :] == rollout_N[: num - width + 1]
+    return (sum_N / width).to(entropy_N.dtype), whole_N
 
 
 def means_after(entropy_N: Tensor, rollout_N: Tensor, width: int) -> tuple[Tensor, Tensor]:

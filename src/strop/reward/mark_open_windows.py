@@ -51,7 +51,9 @@ class MarkOpenWindows:
         scored_B: Tensor,
         num_rollouts: int,
     ) -> Result:
-        rollout_N, entropy_N = rollout_T[mask_T], entropy_behavior_T[mask_T].nan_to_num()
+        row_N = segments.rows_where(mask_T)
+        rollout_N = segments.at(rollout_T, row_N)
+        entropy_N = segments.at(entropy_behavior_T, row_N).nan_to_num()
         mean_N, whole_N = windows.window_means(entropy_N, rollout_N, self.width)
         top_B = segments.quantile(entropy_N, rollout_N, num_rollouts, 0.95)
         level = windows.mean_of(top_B, segments.count(rollout_N, num_rollouts) > 0)
@@ -59,7 +61,7 @@ class MarkOpenWindows:
         count_B = segments.count(rollout_N, num_rollouts, open_N).to(entropy_N.dtype)
         cost_B = segments.total(mean_N - level, rollout_N, num_rollouts, open_N)
         inside_T = torch.zeros_like(mask_T)
-        inside_T[mask_T] = windows.covered(open_N, self.width)
+        inside_T[row_N] = windows.covered(open_N, self.width)
         metrics = {
             "ares/windows_mean": windows.mean_of(count_B, scored_B),
             "ares/threshold": level,

@@ -54,18 +54,33 @@ class CentreTokensByPosition:
         if reward_T is None:
             assert reward_K is not None, "there are rewards of tokens or of turns"
             num_turns = reward_K.shape[0]
-            end_T = segments.extreme(row_T, turn_T, num_turns, mask_T)[turn_T] == row_T
-            reward_T = torch.where(end_T, reward_K[turn_T], 0)
-        reward_T = torch.where(mask_T, reward_T, 0)
-        piece_T = rollout_T
-        if self.reset_at_masked:
-            first_T = rollout_T.diff(prepend=rollout_T[:1] - 1) != 0
-            piece_T = (first_T | ~mask_T).long().cumsum(0)
-        return_T = segments.reward_to_go(reward_T, piece_T, self.gamma)
-        counts_T = scored_B[rollout_T]
+            has_K = segments.count(turn_T, num_turns, mask_T) > 0
+            last_K = segments.extreme(row_T, turn_T, num_turns, mask_T)
+            reward_T = reward_K.new_zeros(mask_T.shape)
+            reward_T[last_K[has_K]] = reward_K[has_K]
+        return_T = self._returns(torch.where(mask_T, reward_T, 0), rollout_T, mask_T)
+        counts_T = segments.at(scored_B, rollout_T)
         start_B = segments.extreme(row_T, rollout_T, group_B.shape[0], mask_T, largest=False)
-        place_T, num = segments.key_of(group_T, row_T - start_B[rollout_T])
-        size_P = segments.count(group_B, num_groups, scored_B)
+        # Nobody learns from places before the first policy token: all of them are place -1.
+        place_T = (row_T - segments.at(start_B, rollout_T)).clamp(min=-1)
+        place_T, num = segments.wide_key_of(group_T, place_T)
+        size_P = segments.count(group_B, num_groups, scored_B).clamp(min=1)
         sum_N = segments.total(return_T, place_T, num, counts_T)
-        centred_T = return_T - sum_N[place_T] / size_P[group_T].clamp(min=1)
+        size_T = segments.at(size_P[group_B], rollout_T)
+        centred_T = return_T - segments.at(sum_N, place_T) / size_T
         return torch.where(mask_T & counts_T, centred_T, 0)
+
+    def _returns(self, reward_T: Tensor, rollout_T: Tensor, mask_T: Tensor) -> Tensor:
+        """The rewards from each token on [T]."""
+        if not self.reset_at_masked:
+            return segments.reward_to_go(reward_T, rollout_T, self.gamma)
+        # Of tokens that are not the policy's, only those right before one have a return.
+        before_T = (mask_T[1:] & (rollout_T[1:] == rollout_T[:-1])) & ~mask_T[:-1]
+        counts_T = mask_T.clone()
+        counts_T[:-1] |= before_T
+        row_N = segments.rows_where(counts_T)
+        begins_T = ~mask_T
+        begins_T[1:] |= rollout_T[1:] != rollout_T[:-1]
+        piece_N = segments.at(begins_T, row_N).cumsum(0)
+        return_N = segments.reward_to_go(segments.at(reward_T, row_N), piece_N, self.gamma)
+        return reward_T.index_copy(0, row_N, return_N)

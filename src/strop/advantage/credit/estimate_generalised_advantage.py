@@ -53,22 +53,23 @@ class EstimateGeneralisedAdvantage:
         advantage_B: Tensor | None = None,
         truncated_B: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
-        rows_T = mask_T & scored_B[rollout_T]
-        key_N, value_N = rollout_T[rows_T], value_T.detach()[rows_T].double()
+        row_N = segments.rows_where(mask_T & segments.at(scored_B, rollout_T))
+        key_N = segments.at(rollout_T, row_N)
+        value_N = segments.at(value_T.detach(), row_N).double()
         last_N = torch.ones_like(key_N, dtype=torch.bool)
         last_N[:-1] = key_N[1:] != key_N[:-1]
         if reward_T is not None:
-            reward_N = reward_T[rows_T].double()
+            reward_N = segments.at(reward_T, row_N).double()
         elif advantage_B is not None:
-            reward_N = torch.where(last_N, advantage_B[key_N].double(), 0)
+            reward_N = torch.where(last_N, segments.at(advantage_B, key_N).double(), 0)
         else:
             raise UserError("estimate_generalised_advantage needs reward_T or advantage_B")
         next_N = torch.where(last_N, self._after(value_N, key_N, truncated_B), value_N.roll(-1))
         surprise_N = reward_N + self.gamma * next_N - value_N
         credit_N = segments.reward_to_go(surprise_N, key_N, self.gamma * self.lam)
         advantage_T, return_T = torch.zeros_like(value_T), torch.zeros_like(value_T)
-        advantage_T[rows_T] = credit_N.to(value_T.dtype)
-        return_T[rows_T] = (credit_N + value_N).to(value_T.dtype)
+        advantage_T[row_N] = credit_N.to(value_T.dtype)
+        return_T[row_N] = (credit_N + value_N).to(value_T.dtype)
         return advantage_T, return_T
 
     def _after(self, value_N: Tensor, key_N: Tensor, truncated_B: Tensor | None) -> Tensor:
@@ -77,4 +78,4 @@ class EstimateGeneralisedAdvantage:
             return torch.zeros_like(value_N)
         if truncated_B is None:
             raise UserError("estimate_generalised_advantage.bootstrap_truncated needs truncated_B")
-        return torch.where(truncated_B[key_N], value_N, 0)
+        return torch.where(segments.at(truncated_B, key_N), value_N, 0)

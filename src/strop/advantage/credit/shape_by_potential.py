@@ -49,21 +49,24 @@ class ShapeByPotential:
         rollout_T: Tensor,
         mask_T: Tensor,
     ) -> Result:
-        learns_T = mask_T & scored_B[rollout_T]
+        learns_T = mask_T & segments.at(scored_B, rollout_T)
         ends_T = learns_T & ~potential_T.isnan()
-        row_N = ends_T.nonzero().squeeze(1)
-        plain_T = torch.where(learns_T, advantage_B[rollout_T], 0)
+        row_N = segments.rows_where(ends_T)
+        plain_T = torch.where(learns_T, segments.at(advantage_B, rollout_T), 0)
         if row_N.shape[0] == 0:
             return Result(plain_T, metrics={"potential/mean": 0.0, "potential/frac_saturated": 0.0})
-        potential_N, rollout_N = potential_T[row_N].to(plain_T.dtype), rollout_T[row_N]
+        potential_N = segments.at(potential_T, row_N).to(plain_T.dtype)
+        rollout_N = segments.at(rollout_T, row_N)
         solved_N, num = potential_N > self.saturation, scored_B.shape[0]
         factor_N = 1 - self.alpha * (1 - torch.exp(-_earlier(solved_N, rollout_N, num)))
         bonus_N = self.xi * _bonus(potential_N, rollout_N)
         # The step of a token: the first end at or after it, else its rollout's last end.
         step_T = (ends_T.cumsum(0) - ends_T.to(torch.int64)).clamp(max=row_N.shape[0] - 1)
-        step_T = torch.where(rollout_N[step_T] == rollout_T, step_T, (step_T - 1).clamp(min=0))
-        inside_T = learns_T & (rollout_N[step_T] == rollout_T)
-        shaped_T = plain_T * factor_N[step_T].to(plain_T.dtype) + bonus_N[step_T]
+        beyond_T = segments.at(rollout_N, step_T) != rollout_T
+        step_T = (step_T - beyond_T.to(torch.int64)).clamp(min=0)
+        inside_T = learns_T & (segments.at(rollout_N, step_T) == rollout_T)
+        factor_T = segments.at(factor_N.to(plain_T.dtype), step_T)
+        shaped_T = plain_T * factor_T + segments.at(bonus_N, step_T)
         one_N = torch.zeros_like(rollout_N)
         metrics = {
             "potential/mean": float(segments.mean(potential_N, one_N, 1)),
@@ -76,7 +79,7 @@ def _earlier(solved_N: Tensor, rollout_N: Tensor, num: int) -> Tensor:
     """Solved steps of the same rollout before each step [N], float64."""
     before_N = solved_N.to(torch.int64).cumsum(0) - solved_N.to(torch.int64)
     first_B = segments.extreme(before_N, rollout_N, num, largest=False)
-    return (before_N - first_B[rollout_N]).double()
+    return (before_N - segments.at(first_B, rollout_N)).double()
 
 
 def _bonus(potential_N: Tensor, rollout_N: Tensor) -> Tensor:

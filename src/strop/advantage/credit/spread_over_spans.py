@@ -53,17 +53,17 @@ class SpreadOverSpans:
         span_T: Tensor | None = None,
     ) -> Result:
         num = rollout_K.shape[0]
-        learns_T = mask_T & scored_B[rollout_K][turn_T]
+        learns_T = mask_T & segments.at(scored_B[rollout_K], turn_T)
         bits_T = torch.full_like(turn_T, 4) if span_T is None else span_T
         begins_K = switch_K.bool() | (rollout_K.diff(prepend=rollout_K[:1] - 1) != 0)
-        advantage_T = advantage_K.new_zeros(mask_T.shape)
-        learning_T = torch.zeros_like(mask_T)
         for_K = ((4, advantage_K), (2, segment_advantage_K), (1, switch_advantage_K))
         levels = [(learns_T & ((bits_T & bit) > 0), level_K) for bit, level_K in for_K]
-        levels[1] = (levels[1][0] & begins_K[turn_T], levels[1][1])
-        parts = [self._level(here_T, level_K, turn_T, num) for here_T, level_K in levels]
-        advantage_T = advantage_T + torch.stack(parts).sum(0)
-        learning_T = torch.stack([here_T for here_T, _ in levels]).any(0)
+        levels[1] = (levels[1][0] & segments.at(begins_K, turn_T), levels[1][1])
+        advantage_T = advantage_K.new_zeros(mask_T.shape)
+        learning_T = torch.zeros_like(mask_T)
+        for here_T, level_K in levels:
+            advantage_T = advantage_T + self._level(here_T, level_K, turn_T, num)
+            learning_T = learning_T | here_T
         return Result((advantage_T, learning_T))
 
     def _level(self, here_T: Tensor, level_K: Tensor, turn_T: Tensor, num: int) -> Tensor:
@@ -71,7 +71,6 @@ class SpreadOverSpans:
         if self.normalize:
             has_K = segments.count(turn_T, num, here_T) > 0
             one_K = torch.zeros(num, dtype=torch.int64, device=turn_T.device)
-            centred_K = segments.centred(level_K, one_K, 1, has_K)
-            std_N = segments.std(level_K, one_K, 1, has_K, ddof=0)
-            level_K = centred_K / (std_N[one_K] + self.eps)
-        return torch.where(here_T, level_K[turn_T], 0)
+            centred_K, std = segments.centred_and_std(level_K, one_K, 1, has_K, ddof=0)
+            level_K = centred_K / (std + self.eps)
+        return torch.where(here_T, segments.at(level_K, turn_T), 0)

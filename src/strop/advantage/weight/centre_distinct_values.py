@@ -45,18 +45,19 @@ class CentreDistinctValues:
         scored_B: Tensor,
         player_B: Tensor | None = None,
     ) -> Tensor:
-        counts_T = mask_T & scored_B[rollout_T]
+        counts_T = mask_T & segments.at(scored_B, rollout_T)
         players_B = torch.zeros_like(scored_B, dtype=torch.long) if player_B is None else player_B
         key_B, num = segments.key_of(players_B)
-        key_T = key_B[rollout_T]
-        player_N, value_N = key_T[counts_T], advantage_T[counts_T].float()
+        key_T, row_N = segments.at(key_B, rollout_T), segments.rows_where(counts_T)
+        player_N, value_N = segments.at(key_T, row_N), segments.at(advantage_T, row_N).float()
         if self.with_zero:
             player_N = torch.cat([player_N, player_N.unique()])
             value_N = torch.cat([value_N, value_N.new_zeros(player_N.shape[0] - value_N.shape[0])])
         value_V, owner_V = segments.distinct(value_N, player_N)
         value_V = value_V.double()
-        centred_T = advantage_T - segments.mean(value_V, owner_V, num)[key_T]
+        centred_T = advantage_T - segments.at(segments.mean(value_V, owner_V, num), key_T)
         if self.scale != "none":
-            centred_T = centred_T / (segments.std(value_V, owner_V, num)[key_T] + self.eps)
-        several_T = segments.count(owner_V, num)[key_T] > 1
+            scale_N = segments.std(value_V, owner_V, num) + self.eps
+            centred_T = centred_T / segments.at(scale_N, key_T)
+        several_T = segments.at(segments.count(owner_V, num) > 1, key_T)
         return torch.where(counts_T & several_T, centred_T, 0).to(advantage_T.dtype)

@@ -54,15 +54,15 @@ def steps(first: float, last: float, step: float, to_the_end: bool) -> Tensor:
     return steps_S
 
 
-def sum_below(ratio_T: Tensor, weight_T: Tensor, where_T: Tensor, cap_S: Tensor) -> Tensor:
-    """Sum of weight * min(ratio, cap) over `where_T` for every cap [S], float64.
+def sum_below(ratio_N: Tensor, weight_N: Tensor, cap_S: Tensor) -> Tensor:
+    """Sum of weight * min(ratio, cap) for every cap [S], float64.
 
     One pass: tokens are sorted into the intervals between the caps, which need not be ordered.
     """
     edges_S, order_S = cap_S.unique(return_inverse=True)
     num = edges_S.shape[0] + 1
-    place_T = torch.bucketize(ratio_T.double(), edges_S)
-    whole_S = segments.total((weight_T * ratio_T).double(), place_T, num, where_T).cumsum(0)
-    cut_S = segments.total(weight_T.double(), place_T, num, where_T)
+    place_N = torch.bucketize(ratio_N.double(), edges_S)
+    whole_S = segments.total((weight_N * ratio_N).double(), place_N, num).cumsum(0)
+    cut_S = segments.total(weight_N.double(), place_N, num)
     above_S = cut_S.flip(0).cumsum(0).flip(0)[1:]
     return (whole_S[:-1] + edges_S * above_S)[order_S]

@@ -6,6 +6,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from strop import segments
 from strop.errors import UserError
 from strop.loss.bound._bounds import clip, steps, sum_below
 from strop.part import Result, require, require_one_of
@@ -77,13 +78,14 @@ class BalanceClipBounds:
         self, ratio_T: Tensor, weight_T: Tensor, advantage_T: Tensor, gradient_T: Tensor
     ) -> tuple[float, float]:
         """The first pair of bounds on the way that reaches the target, else the last pair."""
-        good_T, bad_T = gradient_T & (advantage_T > 0), gradient_T & (advantage_T < 0)
+        good_N = segments.rows_where(gradient_T & (advantage_T > 0))
+        bad_N = segments.rows_where(gradient_T & (advantage_T < 0))
         low_S, high_S = self._way(ratio_T)
-        good_S = sum_below(ratio_T, weight_T, good_T, high_S)
+        good_S = sum_below(segments.at(ratio_T, good_N), segments.at(weight_T, good_N), high_S)
         # sum of weight * max(ratio, c) = sum of weight * (ratio + c) - weight * min(ratio, c)
-        whole = torch.where(bad_T, weight_T * ratio_T, 0).double().sum()
-        bad_S = whole + torch.where(bad_T, weight_T, 0).double().sum() * low_S
-        bad_S = bad_S - sum_below(ratio_T, weight_T, bad_T, low_S)
+        ratio_N, weight_N = segments.at(ratio_T, bad_N), segments.at(weight_T, bad_N)
+        bad_S = (weight_N * ratio_N).double().sum() + weight_N.double().sum() * low_S
+        bad_S = bad_S - sum_below(ratio_N, weight_N, low_S)
         if self.source_form == "paper":
             reached_S = good_S >= self.target * (good_S + bad_S)
         else:
