@@ -12,6 +12,7 @@ from strop.batch import Batch
 from strop.columns import Column
 from strop.errors import UserError
 from strop.part import Result
+from strop.probe._said import Said
 from strop.services import Texts
 
 SWITCH, SUBGOAL, ACTION = 1, 2, 4
@@ -63,9 +64,9 @@ class MarkSpans:
     def __call__(self, batch: Batch, mask_T: Tensor, turn_T: Tensor, texts: Texts) -> Result:
         row_N, num = segments.rows_where(mask_T), batch.size("K")
         size_K = segments.count(segments.at(turn_T, row_N), num)
-        id_N = segments.at(batch["id_T"], row_N).cpu().numpy()
-        said = _Said(id_N, size_K.cpu().numpy(), texts)
-        bits_N, keeps = np.zeros_like(id_N), ("", *(word.strip().upper() for word in self.keep))
+        said = _Turns(segments.at(batch["id_T"], row_N), size_K.cpu().numpy(), texts)
+        id_N, keeps = said.id_N, ("", *(word.strip().upper() for word in self.keep))
+        bits_N = np.zeros_like(id_N)
         switches, subgoals = np.zeros(num, dtype=bool), np.zeros(num, dtype=np.int64)
         known = {b"": 0}
         blocks = ((SWITCH, self.switch_tags), (SUBGOAL, self.subgoal_tags),
@@ -88,18 +89,11 @@ class MarkSpans:
         return Result((span_T, *told))
 
 
-class _Said:
-    """The text of all turns, one after another, and where each token and turn stands in it."""
+class _Turns(Said):
+    """The text of all turns, and where each turn stands in it."""
 
-    def __init__(self, id_N: np.ndarray, size_K: np.ndarray, texts: Texts) -> None:
-        ids = np.flatnonzero(np.bincount(id_N))
-        pieces = np.full(int(ids[-1]) + 1 if len(ids) else 0, "", dtype=object)
-        for id in ids.tolist():
-            pieces[id] = texts.decode([id])
-        length = np.array([len(piece) for piece in pieces], dtype=np.int64)[id_N]
-        self.text = "".join(pieces[id_N].tolist())
-        self.end_N = length.cumsum()
-        self.begin_N = self.end_N - length
+    def __init__(self, id_N: Tensor, size_K: np.ndarray, texts: Texts) -> None:
+        super().__init__(id_N, texts)
         self.stop_K = size_K.cumsum()  # first token behind a turn, and its first letter
         self.first_K = self.stop_K - size_K
         border = np.concatenate([[0], self.end_N])
@@ -122,12 +116,7 @@ class _Said:
 
     def _next(self, wanted: str, from_K: np.ndarray) -> np.ndarray:
         """The first place at or behind a letter where this stands; the text's end where none is."""
-        places, at = [], self.text.find(wanted)
-        while at >= 0:
-            places.append(at)
-            at = self.text.find(wanted, at + 1)
-        places.append(len(self.text))
-        found = np.array(places)
+        found = np.append(self.find(wanted), len(self.text))
         return found[np.searchsorted(found, np.minimum(from_K, len(self.text)))]
 
     def tokens(

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -10,6 +11,7 @@ from strop import segments
 from strop.batch import Batch
 from strop.columns import Column
 from strop.errors import UserError
+from strop.probe._said import Said
 from strop.services import Texts
 
 
@@ -43,46 +45,30 @@ class MarkStepEnds:
             raise UserError("mark_step_ends.marker is empty; give the text that ends a step")
 
     def __call__(self, batch: Batch, mask_T: Tensor, texts: Texts) -> Tensor:
-        row_N = mask_T.nonzero().squeeze(1)
-        id_N, rollout_N = batch["id_T"][row_N], batch["rollout_T"][row_N]
-        size_B = segments.count(rollout_N, batch.size("B"))
-        start_N = (size_B.cumsum(0) - size_B)[rollout_N]
-        ids = torch.bincount(id_N).nonzero().squeeze(1).tolist()
-        said = _Said(id_N, start_N, {id: texts.decode([id]) for id in ids})
-        ends = said.places(self.marker, at_end=True)
+        row_N, num = segments.rows_where(mask_T), batch.size("B")
+        own_N = segments.at(batch["rollout_T"], row_N)
+        said = Said(segments.at(batch["id_T"], row_N), texts)
+        border = np.append(said.begin_N, len(said.text))
+        from_B = border[segments.first(own_N, num).cpu().numpy()]
+        answer_N = own_N.cpu().numpy()
+        ends, stop = _completed(said, self.marker, answer_N, from_B)
+        ends = ends[said.end_N[ends] == stop]
         if self.until:
-            over_N = torch.zeros_like(row_N)
-            over_N[said.places(self.until)] = 1
-            until_N = over_N.cumsum(0)
-            before_N = until_N[start_N] - over_N[start_N]
-            ends = ends[(until_N == before_N)[ends]]
+            over, _ = _completed(said, self.until, answer_N, from_B)
+            over_B = np.full(num, len(answer_N))
+            np.minimum.at(over_B, answer_N[over], over)
+            ends = ends[ends < over_B[answer_N[ends]]]
         ends_T = torch.zeros_like(mask_T)
-        ends_T[row_N[ends]] = True
+        ends_T[row_N[torch.from_numpy(ends).to(row_N.device)]] = True
         return ends_T
 
 
-class _Said:
-    """What the tokens of answers say, an answer's from `start_N` on: where a text is among it."""
-
-    def __init__(self, id_N: Tensor, start_N: Tensor, pieces: dict[int, str]) -> None:
-        self.id_N, self.start_N, self.pieces = id_N, start_N, pieces
-        self.ids, self.num_ids = id_N.tolist(), max(pieces, default=-1) + 1
-
-    def places(self, wanted: str, at_end: bool = False) -> Tensor:
-        """Tokens with which the text becomes complete; at_end: and that end with it."""
-        last = wanted[-1]
-        ids = [id for id, piece in self.pieces.items()
-               if (piece.endswith(last) if at_end else last in piece)]  # fmt: skip
-        could_N = segments.among(self.id_N, self.id_N.new_tensor(ids), self.num_ids)
-        places = could_N.nonzero().squeeze(1)
-        rows = zip(places.tolist(), self.start_N[places].tolist(), strict=True)
-        found = [place for place, start in rows if self._is_at(wanted, start, place, at_end)]
-        return self.id_N.new_tensor(found)
-
-    def _is_at(self, wanted: str, start: int, place: int, at_end: bool) -> bool:
-        own, text = self.pieces[self.ids[place]], ""
-        while place > start and len(text) < len(wanted) - 1:
-            place -= 1
-            text = self.pieces[self.ids[place]] + text
-        text = text[max(len(text) - len(wanted) + 1, 0) :] + own
-        return text.endswith(wanted) if at_end else wanted in text
+def _completed(
+    said: Said, wanted: str, answer_N: np.ndarray, from_B: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Tokens with which a text becomes complete in an answer, and the letter behind it."""
+    begin = said.find(wanted)
+    stop = begin + len(wanted)
+    token = np.searchsorted(said.end_N, stop)
+    inside = begin >= from_B[answer_N[token]]
+    return token[inside], stop[inside]
