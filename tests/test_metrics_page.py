@@ -111,6 +111,7 @@ def logged(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
         found[task] = keys_of_run(lab, recipe, folder, task, **data)
     ahead = {**lab.raw()["training"], "save_every": 0, "max_staleness": 1}
     found["ahead"] = keys_of_run(lab, "grpo", folder, "ahead", training=ahead)
+    found["drafting"] = keys_of_run(lab, "grpo", folder, "drafting", engine={"speculate": 3})
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(engines.ENGINES, "brittle", BrittleSettings)
         found["failing"] = keys_of_run(lab, "grpo", folder, "failing", engine={"kind": "brittle"})

@@ -159,6 +159,7 @@ class Apart(Here):
                 now = self.algorithm.at_step(each.step, world.num_steps)
                 chains.learn(collected(now), each.batch)
         chains.metrics.update(found.metrics)
+        chains.metrics.update({k: v for k, v in found.spent.items() if k.startswith("drafts/")})
         clock.seconds.update(found.seconds)
         self._hand_over(found, world.services)
         chains.metrics.update(

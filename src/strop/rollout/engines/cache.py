@@ -22,11 +22,13 @@ class Span:
     rows: a slice (all slots from 0, read in place) or slot numbers [N] (their cache is gathered).
     write: [N, Q] place of each new token in its slot; padding goes to the spare last place.
     used: number of places that attention sees, the longest row's length.
+    slot_T: of new tokens that come end to end; `write` is [T, 1] then. None: Q of each row.
     """
 
     rows: slice | Tensor
     write: Tensor
     used: int
+    slot_T: Tensor | None = None
 
 
 class SlotLayer(CacheLayerMixin):
@@ -106,7 +108,9 @@ class SlotCache(Cache):
         """[N * Q * heads] vectors of a store that this pass writes; one index for all layers."""
         if heads not in self._written:
             span = self.span
-            lines = self.line_numbers[span.rows] if isinstance(span.rows, slice) else span.rows
+            lines = span.slot_T
+            if lines is None:
+                lines = self.line_numbers[span.rows] if isinstance(span.rows, slice) else span.rows
             places = self.places * torch.arange(heads, device=span.write.device)
             begin = lines * (heads * self.places)
             index = begin[:, None, None] + span.write[:, :, None] + places
@@ -168,11 +172,11 @@ class SlotCache(Cache):
         memory = (m for layer in self.live_layers() for m in layer.memory.values())
         return sum(each.numel() * each.element_size() for each in memory)
 
-    def clear(self, slots: Sequence[int]) -> None:
-        """Zero what lies in these slots."""
+    def clear(self, slots: Sequence[int] | Tensor, places: slice | Tensor = slice(None)) -> None:
+        """Zero what lies in these slots: all of it, or one place of each."""
         for layer in self.live_layers():
             for store in (layer.keys, layer.values):
-                store[slots] = 0
+                store[slots, :, places] = 0
 
     def copy(self, source: Tensor, target: Tensor, length: int) -> None:
         """Copy the first `length` places of slots `source` to slots `target`, all at once."""

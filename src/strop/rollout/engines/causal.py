@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from strop.errors import UserError
 from strop.rollout.engines.cache import Attention, SlotCache, Span
+from strop.rollout.engines.ragged import Ragged, attending, lay_out
 
 UNBOUNDED = 1 << 40
 
@@ -28,12 +30,15 @@ class CachedModel:
     """The module as it is (never copied), its attention masks and its cache in slots.
 
     max_cached: most tokens in the cache; None: no bound. Who calls reserves room in `cache` first.
+    several: `decode_several` will be called.
 
     Raises UserError when the model's architecture can't be cached in slots: a short decode is
     compared with a plain forward pass once, here.
     """
 
-    def __init__(self, model: Any, num_slots: int, max_cached: int | None = None) -> None:
+    def __init__(
+        self, model: Any, num_slots: int, max_cached: int | None = None, several: bool = False
+    ) -> None:
         config = model.config.get_text_config()
         self.model = model
         self.vocab_size: int = config.vocab_size
@@ -43,6 +48,8 @@ class CachedModel:
         self.attention = Attention(model)
         with torch.no_grad(), self.evaluating():
             self._check_against_plain_forward()
+            if several:
+                self._check_several()
         self.cache = SlotCache(self.num_layers, num_slots, self.device, max_cached)
 
     def forward(self, ids: Tensor, positions: Tensor, span: Span) -> Tensor:
@@ -66,6 +73,27 @@ class CachedModel:
         """
         span = Span(slice(0, len(tokens)), positions[:, None], used)
         return self.forward(tokens[:, None], positions[:, None], span)
+
+    def decode_several(self, token_T: Tensor, ragged: Ragged, first_N: Tensor, used: int) -> Tensor:
+        """Logits [T, V] after each of several new tokens of the first rows, from `first_N` on.
+
+        used: tokens of the longest row, the new ones included.
+        """
+        columns = torch.arange(ragged.width, device=self.device)
+        position_T = first_N[ragged.row_T] + ragged.column_T
+        rows = slice(0, ragged.num_rows)
+        self.cache.begin(Span(rows, position_T[:, None], used, ragged.row_T))
+        with attending(self.model):
+            output = self.model(
+                input_ids=token_T[None],
+                position_ids=position_T[None],
+                attention_mask=self.attention.masks(first_N[:, None] + columns, used),
+                past_key_values=self.cache,
+                use_cache=True,
+                strop_ragged=ragged,
+            )
+        logits_TV: Tensor = output.logits[0]
+        return logits_TV
 
     def fill(self, parts: Sequence[Part], max_tokens: int) -> None:
         """Compute the cache of these parts, shortest first, in passes of at most max_tokens."""
@@ -110,30 +138,65 @@ class CachedModel:
     def _check_against_plain_forward(self) -> None:
         """Two rows of different lengths, prefilled and decoded, must give the plain logits."""
         length = min(8, self.context_length)
-        tokens = [index % self.vocab_size for index in range(3, 3 + length)]
         lengths = [length, max(length // 2, 1)]
-        self.cache = SlotCache(self.num_layers, 2, self.device)
-        self.cache.reserve(length, 2)
-        name = self.model.config.model_type
-        try:
+
+        def decoded(tokens: list[int]) -> Tensor:
             self.fill([Part(i, tokens, 0, n - 1) for i, n in enumerate(lengths) if n > 1], 64)
             newest = torch.tensor([tokens[n - 1] for n in lengths], device=self.device)
             positions = torch.tensor(lengths, device=self.device) - 1
-            logits = self.decode(newest, positions, length).double()
-        except (TypeError, ValueError, RuntimeError, AttributeError, IndexError, KeyError) as error:
+            return self.decode(newest, positions, length)
+
+        name, instead = self.model.config.model_type, "use another engine"
+        self._compare(decoded, length, lengths, f"drive a {name!r} model", instead)
+
+    def _check_several(self) -> None:
+        """Two rows with different numbers of new tokens must give the plain logits."""
+        length = min(8, self.context_length)
+        number, lengths = min(3, length), [length, max(length // 2, 1)]
+        numbers = np.array([number, 1])
+
+        def decoded(tokens: list[int]) -> Tensor:
+            first = [n - k for n, k in zip(lengths, numbers.tolist(), strict=True)]
+            self.fill([Part(i, tokens, 0, n) for i, n in enumerate(first) if n > 0], 64)
+            new = [*tokens[first[0] : lengths[0]], tokens[first[1]]]
+            new_T, first_N = (torch.tensor(x, device=self.device) for x in (new, first))
+            return self.decode_several(new_T, lay_out(numbers, self.device), first_N, length)
+
+        ends = [*range(length - number + 1, length + 1), lengths[1]]
+        what = f"draft tokens for a {self.model.config.model_type!r} model"
+        if self.attention.implementation != "sdpa":
             raise UserError(
-                f"the local engine can't drive a {name!r} model ({error}); use another engine"
-            ) from error
+                f"the local engine can't {what} whose attention is "
+                f"{self.attention.implementation}, only with sdpa: leave engine.speculate out"
+            )
+        self._compare(decoded, length, ends, what, "leave engine.speculate out")
+
+    def _compare(
+        self,
+        decoded: Callable[[list[int]], Tensor],
+        length: int,
+        ends: Sequence[int],
+        what: str,
+        instead: str,
+    ) -> None:
+        """UserError unless `decoded` gives, of a trial's tokens, the logits after the first n."""
+        tokens = [index % self.vocab_size for index in range(3, 3 + length)]
+        self.cache = SlotCache(self.num_layers, 2, self.device)
+        self.cache.reserve(length, 2)
+        try:
+            logits = decoded(tokens).double()
+        except (TypeError, ValueError, RuntimeError, AttributeError, IndexError, KeyError) as error:
+            raise UserError(f"the local engine can't {what} ({error}); {instead}") from error
         ids = torch.tensor([tokens], device=self.device)
-        plain = self.model(input_ids=ids, use_cache=False).logits[0, [n - 1 for n in lengths]]
+        plain = self.model(input_ids=ids, use_cache=False).logits[0, [n - 1 for n in ends]]
         plain = plain.double()
         exact = self.model.dtype in (torch.float32, torch.float64)
         scale = (plain - plain.mean(-1, keepdim=True)).norm() + 1e-6
         difference = float((logits - plain).norm() / scale)
         if difference > (1e-3 if exact else 0.2):
             raise UserError(
-                f"the local engine can't drive a {name!r} model: its cached logits differ from "
-                f"the plain forward pass by {difference:.1%}; use another engine"
+                f"the local engine can't {what}: its cached logits differ from the plain forward "
+                f"pass by {difference:.1%}; {instead}"
             )
 
 

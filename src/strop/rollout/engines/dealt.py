@@ -64,6 +64,11 @@ class DealtEngine(Engine):
         """Of the weights that sample now."""
         return self.inner.version
 
+    @property
+    def drafts(self) -> tuple[int, int]:  # type: ignore[override]
+        """Of this process: tokens that were drafted so far, and those that were drawn."""
+        return self.inner.drafts
+
     def submit(self, request: Request) -> int:
         """Queue a request and return its id."""
         return self._queue(Known(request))

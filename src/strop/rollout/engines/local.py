@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -25,18 +24,8 @@ from strop.rollout.engines.base import (
 )
 from strop.rollout.engines.causal import UNBOUNDED, CachedModel, Part, check_module
 from strop.rollout.engines.sampling import LOGP, Plan, draw, make_plan
-from strop.rollout.engines.slots import NEVER, Row, Slots
-
-
-@dataclass(frozen=True)
-class Fill:
-    """A row that is to run in `slot`, the first `shared` tokens of which are in slot `source`."""
-
-    row: Row
-    slot: int
-    source: int = -1
-    shared: int = 0
-
+from strop.rollout.engines.slots import NEVER, Fill, Row, Slots
+from strop.rollout.engines.speculation import Speculation
 
 KEPT_CACHE_BYTES = 256 * 2**20  # a cache up to this size stays between rollouts
 
@@ -55,6 +44,7 @@ class LocalEngine(Engine):
     decode: token ids -> text, for stop strings only; by default the tokenizer's.
     max_prefill_tokens: most tokens, padding included, that one prefill pass takes.
     max_cached_tokens: most tokens that the cache has room for: slots times the longest row.
+    speculate: most tokens that a row drafts in a step from what others wrote; see Speculation.
     """
 
     def __init__(
@@ -67,6 +57,7 @@ class LocalEngine(Engine):
         context_length: int | None = None,
         max_prefill_tokens: int = 8192,
         max_cached_tokens: int | None = None,
+        speculate: int = 0,
         version: int = 0,
     ) -> None:
         if num_slots < 1:
@@ -76,12 +67,13 @@ class LocalEngine(Engine):
         self.version = version
         self.parked: list[Event] = []
         self.longest = max_cached_tokens
-        self.model = CachedModel(model, num_slots, max_cached_tokens)
+        self.model = CachedModel(model, num_slots, max_cached_tokens, several=speculate > 0)
         self.decode = decode or (tokenizer.decode if tokenizer is not None else None)
         self.vocab_size = self.model.vocab_size
         self.context_length = min(context_length or UNBOUNDED, self.model.context_length)
         self.max_prefill_tokens = max_prefill_tokens
         self.slots = Slots(num_slots, self.model.cache, self.model.device)
+        self.speculation = Speculation(self.model, self.slots, speculate) if speculate else None
         self.known: dict[int, Row] = {}
         self.waiting: deque[Row] = deque()
         self.events: list[Event] = []  # not yet returned by step
@@ -132,6 +124,14 @@ class LocalEngine(Engine):
         del self.known[id]
         if not self.known:  # between rollouts a large cache would only take room from the update
             self.slots.cache.shrink(KEPT_CACHE_BYTES)
+            if self.speculation is not None:  # a run that is resumed here must draft the same
+                self.speculation.known.clear()
+
+    @property
+    def drafts(self) -> tuple[int, int]:  # type: ignore[override]
+        """Tokens that were drafted so far, and those of them that were drawn."""
+        made = self.speculation
+        return (0, 0) if made is None else (made.drafted, made.accepted)
 
     def busy(self) -> bool:
         """True while a step can bring something: running or waiting requests, unread events."""
@@ -172,6 +172,7 @@ class LocalEngine(Engine):
         self._check(request)
         row = Row(self.next_id, request, list(request.ids), source=source)
         row.prompt_hash = hash(request.ids)
+        row.group = source[0].group if source else row.prompt_hash
         self._set_pause(row)
         self.known[row.id] = row
         self.waiting.append(row)
@@ -326,7 +327,8 @@ class LocalEngine(Engine):
         ]
         self.model.fill([part for part in parts if part.start < part.end], self.max_prefill_tokens)
 
-    def _decode(self, number: int) -> None:
+    def _draw(self, number: int) -> tuple[np.ndarray, np.ndarray, Plan]:
+        """Give each of the first rows a token: which of them stopped, which failed; the plan."""
         slots, table = self.slots, self.slots.table[:number]
         positions, place, bits = slots.numbers(number)
         logits = self.model.decode(slots.last[:number], positions, int(table["length"].max()))
@@ -339,6 +341,12 @@ class LocalEngine(Engine):
         ends = torch.stack([self.plan.stops[self.plan.stop_set, token], failed_t])
         stopped, failed = ends.cpu().numpy()
         slots.write(place, token, record)
+        return stopped, failed, self.plan
+
+    def _decode(self, number: int) -> None:
+        slots, table = self.slots, self.slots.table[:number]
+        draw_each = self._draw if self.speculation is None else self.speculation.draw
+        stopped, failed, self.plan = draw_each(number)
         if failed.any():
             self._fail(np.flatnonzero(failed).tolist())
             stopped &= ~failed

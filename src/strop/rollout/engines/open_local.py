@@ -25,6 +25,12 @@ class LocalSettings(EngineSettings):
         le=2**40,
         description="tokens that the cache has room for: sequences times the longest; 0: no bound",
     )
+    speculate: int = Field(
+        default=0,
+        ge=0,
+        le=64,
+        description="most tokens that an answer drafts at once from what others of its group wrote",
+    )
 
     def check(self, num_steps: int) -> None:
         """Raise UserError for an age that no step of the run would see."""
@@ -61,6 +67,7 @@ class LocalSettings(EngineSettings):
             "num_slots": num_slots,
             "context_length": context_length,
             "max_cached_tokens": self.cache_tokens or None,
+            "speculate": self.speculate,
         }
         if not self.staleness:
             return LocalEngine(model, tokenizer, **options)

@@ -13,9 +13,11 @@ from torch import Tensor
 
 from strop.rollout.engines.base import Ended, Event, Request
 from strop.rollout.engines.cache import BLOCK, SlotCache
+from strop.rollout.engines.ragged import Ragged
 from strop.rollout.engines.sampling import ENTROPY, LOGP, LOGP_MODEL, TOKEN, TOP, uniforms
 
 NEVER = 1 << 62
+RECENT = 8  # newest tokens that are kept on the host, of each row
 FIELDS = np.dtype(
     [
         ("length", np.int64),  # tokens so far, prompt included; all but the last are cached
@@ -24,6 +26,8 @@ FIELDS = np.dtype(
         ("pause", np.int64),  # pauses at this many tokens
         ("seed", np.uint64),
         ("prompt", np.int64),  # hash of the prompt, to find rows that share it
+        ("group", np.int64),  # hash of the prompt that a row and what it forked from began with
+        ("recent", np.int64, (RECENT,)),  # newest tokens, -1 before the first; for drafts alone
         ("like", np.int64),  # the request of `Slots.kinds` that is drawn in the same way
         ("strings", np.bool_),  # has stop strings
         ("running", np.bool_),
@@ -46,6 +50,17 @@ class Row:
     source: tuple[Row, int] | None = None  # a fork's parent, and how many tokens they share
     events: list[Event] = field(default_factory=list)
     prompt_hash: int = 0
+    group: int = 0  # hash of the prompt that it and what it forked from began with
+
+
+@dataclass(frozen=True)
+class Fill:
+    """A row that is to run in `slot`, the first `shared` tokens of which are in slot `source`."""
+
+    row: Row
+    slot: int
+    source: int = -1
+    shared: int = 0
 
 
 class Slots:
@@ -111,9 +126,10 @@ class Slots:
             limit = min(len(request.ids) + request.max_tokens, context_length)
             seed = request.seed & 0xFFFFFFFFFFFFFFFF
             strings = bool(request.stop_strings)
+            recent = (*(-1,) * (RECENT - length), *row.tokens[-RECENT:])
             self.table[slot] = (
-                *(length, length, limit, row.pause_at),
-                *(seed, row.prompt_hash, self._kind(request), strings, True, True),
+                *(length, length, limit, row.pause_at, seed, row.prompt_hash, row.group),
+                *(recent, self._kind(request), strings, True, True),
             )
             self.rows[slot] = row
             row.slot, row.status, row.source = slot, "running", None
@@ -267,6 +283,22 @@ class Slots:
         self.records[lines, place, : record.shape[1]] = record
         self.last[: len(token)] = token
         table["length"] += 1
+
+    def write_several(
+        self, ragged: Ragged, number_N: np.ndarray, token_T: Tensor, record_T: Tensor
+    ) -> None:
+        """Append the first `number_N` of the tokens that each of the first rows has drawn."""
+        table = self.table[: ragged.num_rows]
+        unread = table["length"] - table["base"]
+        self._reserve_records(int((unread + number_N).max()), record_T.shape[1])
+        kept = np.flatnonzero(ragged.column < number_N[ragged.row])
+        row, column = ragged.row[kept], ragged.column[kept]
+        newest = column == number_N[row] - 1
+        numbers = np.stack([kept, row, unread[row] + column])
+        kept_T, row_T, place_T = torch.from_numpy(numbers).to(self.last.device)
+        self.records[row_T, place_T, : record_T.shape[1]] = record_T[kept_T]
+        self.last[: ragged.num_rows] = token_T[torch.from_numpy(kept[newest]).to(token_T.device)]
+        table["length"] += number_N
 
     def _reserve_records(self, length: int, width: int) -> None:
         slots, old_length, old_width = self.records.shape

@@ -50,18 +50,21 @@ class RunServices:
     def begin_step(self, step: int) -> None:
         """Forget the costs and failures of the step before."""
         self.grading.step = self.log.step = step
-        self.sampling.spent = self.scoring.spent = 0
+        self.scoring.spent = 0
         self.grading.failures.clear()
-        self.sampling.failures.clear()
+        self.sampling.begin_step()
 
     def metrics(self) -> dict[str, float]:
-        """What this step's parts cost beside the rollouts, and requests that failed; without 0."""
+        """What this step's parts cost beside the rollouts, requests that failed, the engine's
+        drafts; without 0.
+        """
         found = {
             "services/tokens_sampled": float(self.sampling.spent),
             "services/tokens_scored": float(self.scoring.spent),
             "rollout/requests_failed": float(len(self.sampling.failures)),
         }
-        return {name: number for name, number in found.items() if number}
+        found = {name: number for name, number in found.items() if number}
+        return found | self.sampling.drafts()
 
     def close(self) -> None:
         """End the processes of the reward functions."""

@@ -23,6 +23,21 @@ class RunSampling:
     can_fork: bool = True
     spent: int = 0  # tokens that parts asked for in this step
     failures: list[str] = field(default_factory=list)  # why requests of this step failed
+    drafts_before: tuple[int, int] = (0, 0)  # the engine's before this step
+
+    def begin_step(self) -> None:
+        """Forget the costs and failures of the step before."""
+        self.spent = 0
+        self.failures.clear()
+        self.drafts_before = self.engine.drafts if self.engine else (0, 0)
+
+    def drafts(self) -> dict[str, float]:
+        """Metrics of the engine's drafts in this step; nothing where it made none."""
+        if self.engine is None or self.engine.drafts[0] == self.drafts_before[0]:
+            return {}
+        now, before = self.engine.drafts, self.drafts_before
+        drafted, accepted = now[0] - before[0], now[1] - before[1]
+        return {"drafts/tokens": float(drafted), "drafts/frac_accepted": accepted / drafted}
 
     def attach(self, engine: Engine) -> None:
         """Sample with this engine, and ask it for what it can tell."""

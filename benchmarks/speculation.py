@@ -1,0 +1,112 @@
+"""Tokens per second with and without drafts from the group's own answers.
+
+    OMP_NUM_THREADS=1 python benchmarks/speculation.py [--models tiny,tiny-worked,MODEL]
+        [--slots 512,64] [--drafts 4,8] [--repeats 5] [--trained 40]
+
+A step's answers of `strop train`: 32 puzzles, 16 answers each, drawn at temperature 1 with fixed
+seeds until they end, with as many slots as that has (512) and with few. MODEL: any folder, such as
+a checkpoint of a longer run. With --trained N, `tiny` and `tiny-worked` also come as they are
+after N steps of `grpo`, which are trained here first: later in training a model is surer.
+
+Both ways take turns. Printed are medians over the repeats of the ratio of two neighbours, by
+processor time of this process; then how many of the answers are the same token by token, how many
+tokens were drafted for each that was kept, and which share of the drafts was accepted.
+"""
+
+import argparse
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from strop.rollout.drive import sample
+from strop.rollout.engines.base import Request
+from strop.rollout.engines.local import LocalEngine
+from strop.training import models
+
+PUZZLES, ANSWERS, LONGEST = 32, 16, 160
+
+
+def trained(name: str, steps: int, folder: Path) -> str:
+    """A checkpoint of a short run on the model's own puzzles."""
+    run = [sys.executable, "-m", "strop", "train", "grpo", "--model", name, "--out", str(folder)]
+    options = [f"training.steps={steps}", "evaluation.every=0", "training.save_every=0"]
+    subprocess.run(run + options, check=True, stdout=subprocess.DEVNULL)
+    return str(folder / "checkpoints" / f"step-{steps:06d}")
+
+
+def requests(found: Any) -> list[Request]:
+    """The answers of a step: neighbours share a puzzle."""
+    drawn = random.Random(0)
+    end = "\n" if found.model.config.max_position_embeddings > LONGEST else "="  # tiny's are short
+    asked = []
+    for _ in range(PUZZLES):
+        numbers = [str(drawn.randint(1, 10)) for _ in range(drawn.choice([3, 4, 4]))]
+        text = f"{','.join(numbers)}:{drawn.randint(5, 50)}{end}"
+        asked.append(tuple(found.tokenizer.encode(text)))
+    return [
+        Request(ids, LONGEST, seed=ANSWERS * group + n, stop_ids=found.stop_ids)
+        for group, ids in enumerate(asked)
+        for n in range(ANSWERS)
+    ]
+
+
+def timed(engine: LocalEngine, asked: list[Request]) -> tuple[float, list[list[int]]]:
+    begun = time.process_time()
+    answers = [[id for event in each.events for id in event.ids] for each in sample(engine, asked)]
+    return time.process_time() - begun, answers
+
+
+def compare(name: str, found: Any, slots: int, most: int, repeats: int) -> None:
+    asked = requests(found)
+    plain = LocalEngine(found.model, num_slots=slots)
+    drafting = LocalEngine(found.model, num_slots=slots, speculate=most)
+    _, expected = timed(plain, asked)
+    _, answers = timed(drafting, asked)
+    drafted, accepted = drafting.drafts
+    made = sum(map(len, answers))
+    same = sum(a == b for a, b in zip(answers, expected, strict=True))
+    ratios, rates = [], []
+    for _ in range(repeats):
+        without, with_drafts = timed(plain, asked)[0], timed(drafting, asked)[0]
+        ratios.append(without / with_drafts)
+        rates.append(made / without)
+    print(
+        f"{name}: {slots} slots, up to {most} drafts: ratio {statistics.median(ratios):.2f} "
+        f"({min(ratios):.2f} to {max(ratios):.2f}); {statistics.median(rates):.0f} tokens/s plain; "
+        f"{same} of {len(asked)} answers the same, mean {made / len(asked):.0f} tokens; "
+        f"{drafted / made:.2f} drafted a token, {accepted / max(drafted, 1):.0%} accepted",
+        flush=True,
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--models", default="tiny,tiny-worked")
+    parser.add_argument("--slots", default="512,64")
+    parser.add_argument("--drafts", default="4")
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--trained", type=int, default=0)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as folder:
+        cases = {name: name for name in options.models.split(",")}
+        for name in [name for name in cases if name in ("tiny", "tiny-worked")]:
+            if options.trained:
+                own = trained(name, options.trained, Path(folder) / name)
+                cases[f"{name} after {options.trained} steps"] = own
+        for name, path in cases.items():
+            found = models.load(path)
+            for slots in map(int, options.slots.split(",")):
+                for most in map(int, options.drafts.split(",")):
+                    compare(name, found, slots, most, options.repeats)
+
+
+if __name__ == "__main__":
+    main()
