@@ -25,6 +25,7 @@ from strop.evaluation.samples import Samples
 from strop.evaluation.summary import summarise
 from strop.part import Use, facts, name_of
 from strop.rollout.engines import open as engines
+from strop.rollout.engines import speculation
 
 TEXT = PAGE.read_text(encoding="utf-8")
 PARTS = {entry.name: metrics_of(entry) for entry in catalogue.parts()}
@@ -111,8 +112,12 @@ def logged(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
         found[task] = keys_of_run(lab, recipe, folder, task, **data)
     ahead = {**lab.raw()["training"], "save_every": 0, "max_staleness": 1}
     found["ahead"] = keys_of_run(lab, "grpo", folder, "ahead", training=ahead)
-    found["drafting"] = keys_of_run(lab, "grpo", folder, "drafting", engine={"speculate": 3})
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(speculation, "STEP", 1e9)  # draft whatever is known, not what pays
+        few = {**lab.raw()["training"], "save_every": 0, "num_slots": 2}  # some answers come first
+        found["drafting"] = keys_of_run(
+            lab, "grpo", folder, "drafting", training=few, engine={"speculate": 3}
+        )
         patch.setitem(engines.ENGINES, "brittle", BrittleSettings)
         found["failing"] = keys_of_run(lab, "grpo", folder, "failing", engine={"kind": "brittle"})
     return found

@@ -28,7 +28,7 @@ _known: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
 
 def starts(key_N: Tensor) -> np.ndarray:
     """First row of every run; the key lies on the CPU and has rows."""
-    keys = key_N.detach().numpy()
+    keys = key_N.numpy(force=True)
     return np.concatenate([[0], np.flatnonzero(keys[1:] != keys[:-1]) + 1])
 
 
@@ -70,7 +70,7 @@ def _is_plain(values_N: Tensor | None) -> bool:
 
 def sums(values_N: Tensor, runs: Runs, num: int) -> Tensor:
     """Sum per key [num] in float64; a run is added in the order of its rows."""
-    wide_N = values_N.detach().double()
+    wide_N = values_N.double()
     sum_R = torch.segment_reduce(wide_N, "sum", lengths=runs.size_R, unsafe=True)
     return torch.zeros(num, dtype=torch.float64).index_add_(0, runs.key_R, sum_R)
 
@@ -91,7 +91,7 @@ def extremes(values_N: Tensor, runs: Runs, num: int, largest: bool) -> Tensor:
 
 
 def _reduced(ufunc: Any, values_N: Tensor, runs: Runs, **options: Any) -> Tensor:
-    return torch.from_numpy(ufunc.reduceat(values_N.detach().numpy(), runs.start_R, **options))
+    return torch.from_numpy(ufunc.reduceat(values_N.numpy(force=True), runs.start_R, **options))
 
 
 def rows_where(where_N: Tensor) -> Tensor:
@@ -110,5 +110,5 @@ def at(values_N: Tensor, row_M: Tensor) -> Tensor:
 def repeated(values_S: Tensor, size_S: Tensor) -> Tensor:
     """values_S[s] repeated size_S[s] times, end to end; differentiable."""
     if values_S.device.type == "cpu" and _is_plain(values_S):  # numpy needs no index of all rows
-        return torch.from_numpy(np.repeat(values_S.detach().numpy(), size_S.numpy()))
+        return torch.from_numpy(np.repeat(values_S.numpy(force=True), size_S.numpy()))
     return torch.repeat_interleave(values_S, size_S)

@@ -27,7 +27,7 @@ def test_the_commands_on_the_pages_make_plans(
             assert said.code == 0, said.err
     assert set(plans) == {
         "g2", "g4", "hard", "corridor", "grpo400", "methods", "lab100", "hpt", "stale16",
-        "forking", "four", "small4", "w-grpo", "worked",
+        "forking", "four", "small4", "w-grpo", "worked", "draws", "budgets", "attempts", "retries",
     }  # fmt: skip
     assert all(len(plan.seeds) == 5 for plan in plans.values())
     assert all("lr = 0.0003\n" in e.config for plan in plans.values() for e in plan.entries)

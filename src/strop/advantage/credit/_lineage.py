@@ -80,7 +80,7 @@ def node_values(pairs: Pairs, reward_B: Tensor) -> Tensor:
     like_S = torch.unique_consecutive(key_N, return_counts=True)[1]
     last_N = torch.repeat_interleave(like_S.cumsum(0) - 1, like_S)
     at_N = (one_N[last_N], place_N[last_N])
-    empty_BG = reward_N.new_zeros(reward_B.shape[0], int(place_N.max()) + 1)
+    empty_BG = reward_N.new_zeros(reward_B.shape[0], segments.count_of(place_N))
 
     def until(fill: float) -> Tensor:
         return empty_BG.fill_(fill).index_put((one_N, place_N), reward_N)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from strop import segments
-from strop.advantage.credit._lineage import node_values, pairs_of
+from strop.advantage.credit._lineage import node_values, pairs_of, policy_tokens_before
 from strop.part import Result
 
 
@@ -42,21 +42,29 @@ class CreditBetweenForks:
         mask_T: Tensor,
         num_groups: int,
     ) -> Result:
+        num = reward_B.shape[0]
         pairs = pairs_of(group_B, num_groups, parent_B, fork_at_B, length_B)
         pairs = pairs.where(scored_B[pairs.one_N] & scored_B[pairs.other_N])
-        learns_T = mask_T & segments.at(scored_B, rollout_T)
-        row_N = segments.rows_where(learns_T)
-        if not row_N.numel():
+        before_T, start_B = policy_tokens_before(rollout_T, mask_T, num)
+        position_T = before_T - start_B[rollout_T]
+        learns_T = mask_T & scored_B[rollout_T]
+        if not bool(learns_T.any()):
             return Result(reward_B.new_zeros(mask_T.shape), metrics={"tree/frac_tokens_shared": 0})
-        # A rollout's places in order; its own end is the last of them.
-        order_N = torch.argsort(pairs.one_N * (int(length_B.max()) + 1) + pairs.common_N)
-        one_N, place_N = pairs.one_N[order_N], pairs.common_N[order_N]
+        width = int(torch.maximum(length_B.max(), position_T.max())) + 2
+        key_N, order_N = torch.sort(pairs.one_N * width + pairs.common_N)
         value_N = node_values(pairs, reward_B)[order_N]
-        goes_on_N = torch.cat([one_N.new_zeros(1, dtype=torch.bool), one_N[1:] == one_N[:-1]])
-        tokens_N = place_N - torch.where(goes_on_N, place_N.roll(1), 0)
-        rise_N = torch.where(goes_on_N, value_N - value_N.roll(1), 0)
-        advantage_T = reward_B.new_zeros(mask_T.shape)
-        advantage_T[row_N] = segments.spread(rise_N, tokens_N)
-        shared_B = torch.where(parent_B >= 0, torch.minimum(fork_at_B, length_B), 0)
-        share = float(shared_B.sum() / length_B.sum())
+        # A rollout's places lie between first and last; its own end is the last of them.
+        row_B = torch.arange(num, device=key_N.device)
+        first_B = torch.searchsorted(key_N, row_B * width)
+        last_B = torch.searchsorted(key_N, (row_B + 1) * width) - 1
+        # Places at or before each policy token of the step, those of earlier rollouts included.
+        # One behind a rollout's policy tokens is passed with the first of the next.
+        tokens_B = segments.count(rollout_T, num, mask_T)
+        at_N = start_B[pairs.one_N] + torch.minimum(pairs.common_N, tokens_B[pairs.one_N])
+        passed = torch.bincount(at_N, minlength=mask_T.shape[0] + 1).cumsum(0)
+        end_T = torch.where(learns_T, torch.minimum(passed[before_T], last_B[rollout_T]), 0)
+        begin_T = torch.where(learns_T, torch.maximum(end_T - 1, first_B[rollout_T]), 0)
+        advantage_T = torch.where(learns_T, value_N[end_T] - value_N[begin_T], 0)
+        shared_T = mask_T & (parent_B >= 0)[rollout_T] & (position_T < fork_at_B[rollout_T])
+        share = float(shared_T.sum() / mask_T.sum())
         return Result(advantage_T, metrics={"tree/frac_tokens_shared": share})

@@ -59,12 +59,9 @@ class SpreadOverSpans:
         for_K = ((4, advantage_K), (2, segment_advantage_K), (1, switch_advantage_K))
         levels = [(learns_T & ((bits_T & bit) > 0), level_K) for bit, level_K in for_K]
         levels[1] = (levels[1][0] & segments.at(begins_K, turn_T), levels[1][1])
-        advantage_T = advantage_K.new_zeros(mask_T.shape)
-        learning_T = torch.zeros_like(mask_T)
-        for here_T, level_K in levels:
-            advantage_T = advantage_T + self._level(here_T, level_K, turn_T, num)
-            learning_T = learning_T | here_T
-        return Result((advantage_T, learning_T))
+        parts = [self._level(here_T, level_K, turn_T, num) for here_T, level_K in levels]
+        advantage_T = parts[0] + parts[1] + parts[2]
+        return Result((advantage_T, levels[0][0] | levels[1][0] | levels[2][0]))
 
     def _level(self, here_T: Tensor, level_K: Tensor, turn_T: Tensor, num: int) -> Tensor:
         """A level's advantage [T] on its tokens, 0 elsewhere."""
