@@ -51,9 +51,11 @@ def test_what_a_checkpoint_needs_is_what_it_takes(runner, lab, tmp_path, monkeyp
 
     monkeypatch.setattr(checkpoint, "check_room", noting)
     runner.whole(lab.raw(training={"steps": 2}), tmp_path / "run")
+    before = 0  # a checkpoint may be some bytes smaller than the one before it
     for needed, place in zip(asked, checkpoint.complete(tmp_path / "run/checkpoints"), strict=True):
         taken = sum(path.stat().st_size for path in place.iterdir())
-        assert taken <= needed <= taken + checkpoint.ROOM
+        assert taken <= needed <= max(taken, before) + checkpoint.ROOM
+        before = taken
 
 
 def test_the_command_says_how_to_go_on(strop, lab, tmp_path, monkeypatch):
