@@ -381,8 +381,7 @@ def reward_to_go(values_N: Tensor, key_N: Tensor, discount: float | Tensor = 1.0
 
 def spread(values_B: Tensor, size_B: Tensor, where_N: Tensor | None = None) -> Tensor:
     """values_B[b] repeated size_B[b] times, end to end [N]; 0 where `where_N` is false."""
-    spread_N = _runs.repeated(values_B, size_B)
-    return _clean(spread_N, where_N)
+    return _clean(_runs.repeated(values_B, size_B), where_N)
 
 
 def softmax(values_N: Tensor, key_N: Tensor, num: int, where_N: Tensor | None = None) -> Tensor:
