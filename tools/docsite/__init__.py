@@ -1,0 +1,1 @@
+"""The documentation site: pages from docs/, and one for each recipe and part."""

@@ -1,0 +1,1 @@
+"""What the generator is told beside its settings."""
