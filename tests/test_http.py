@@ -2,13 +2,14 @@
 
 import http.server
 import socket
+import ssl
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from strop._http import Call, Failed, Http, TooLong, retrying
+from strop._http import Call, Failed, Http, TooLong, _words, retrying
 
 
 @pytest.fixture
@@ -162,3 +163,10 @@ def test_what_no_try_mends_is_tried_once():
     with pytest.raises(Failed, match="no such place"):
         retrying(4, 1.0)(fail)
     assert len(tried) == 1
+
+
+def test_a_certificate_that_is_not_trusted_is_named():
+    """OpenSSL's number of an error is none of the system's."""
+    broken = ConnectionError("it broke")
+    broken.__cause__ = ssl.SSLCertVerificationError(1, "certificate verify failed")
+    assert _words(broken) == "SSLCertVerificationError: certificate verify failed"

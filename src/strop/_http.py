@@ -12,6 +12,7 @@ import functools
 import json
 import os
 import random
+import ssl
 import threading
 import weakref
 from collections.abc import Mapping
@@ -214,7 +215,8 @@ def _words(error: BaseException) -> str:
         cause = below
         deepest = cause if isinstance(cause, OSError) and cause.errno else deepest
     if isinstance(deepest, OSError):
-        own = deepest.strerror if (deepest.errno or 0) < 0 else os.strerror(deepest.errno or 0)
+        lookup_or_tls = (deepest.errno or 0) < 0 or isinstance(deepest, ssl.SSLError)
+        own = deepest.strerror if lookup_or_tls else os.strerror(deepest.errno or 0)
         return f"{type(deepest).__name__}: {own}"
     return f"{type(error).__name__}: {error}"
 

@@ -37,6 +37,8 @@ def test_train_says_what_it_does_and_where_everything_is(strop, lab, tmp_path):
         "checkpoints", "report.html",
     }  # fmt: skip
     assert [line["step"] for line in without_times(folder)] == [0, 1, 2, 3]
+    split = said.out.partition("Next: ")[2].split()[2:]
+    assert split[1:3] == ["--split", "validation"]  # its data has no held-out rows
     page = (folder / "report.html").read_text()
     assert "grpo" in page
     assert "http-equiv" in page

@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import threading
+import time
 
 import pytest
 from commands import Strop
@@ -41,6 +42,12 @@ class Breaking(Listening):
     def metrics(self, step, values):
         if step == 2:
             raise RuntimeError("no such\nserver")
+        super().metrics(step, values)
+
+
+class Slow(Listening):
+    def metrics(self, step, values):
+        time.sleep(0.02)
         super().metrics(step, values)
 
 
@@ -167,6 +174,15 @@ def test_a_resumed_run_has_the_same_ids(told, runner, lab, tmp_path):
     (tmp_path / "run" / watch.NAME).write_text("{")
     with pytest.raises(UserError, match=r"tracking\.json is damaged: mend it, or remove it"):
         watch.read_ids(tmp_path / "run")
+
+
+def test_one_that_comes_later_hears_what_was_before(told, runner, lab, tmp_path, monkeypatch):
+    """However many steps that are: it has not fallen behind by them."""
+    runner.whole(lab.raw(training={"steps": 6}), tmp_path / "run")
+    monkeypatch.setattr(watch, "MOST_BEHIND", 4)
+    run = runner.resume(tmp_path / "run", training={"steps": 7}, tracking=told(Slow))
+    assert runner.go(run).notes == []
+    assert [heard[1] for heard in HEARD if heard[0] == "metrics"] == [*range(1, 8)]
 
 
 def test_answers_are_shown_on_request(strop: Strop, lab: Lab, tmp_path):

@@ -240,4 +240,12 @@ def _run(session: "Session", watcher: Progress) -> None:
         raise typer.Exit(130)
     session.report()
     allow = " --trust-files" if names(run.config) else ""
-    watcher.finish(run, f" Next: strop eval {session.folder}{allow}")
+    watcher.finish(run, f" Next: strop eval {session.folder}{_split(run)}{allow}")
+
+
+def _split(run: Any) -> str:
+    """What `strop eval` is told of a run whose data has no held-out rows."""
+    task = run.world.services.task
+    if task.heldout or run.config.data.environment() is not None:
+        return ""
+    return " --split validation" if task.validation else " --split train"

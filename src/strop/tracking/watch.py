@@ -103,8 +103,8 @@ class Trackers:
             known = {**known, kind: line.tracker.id}
             with writing(folder, NAME):
                 write_whole(folder / NAME, json.dumps(known))
-            for metrics in before if not told.id else ():
-                line.tell(_metrics(metrics, int(metrics["step"])))
+            if before and not told.id:  # as one call: there may be more than it may be behind
+                line.tell(_catching_up(before))
         self.watcher.begin(run, before)
 
     def step(self, run: Any, metrics: dict[str, float]) -> None:
@@ -188,6 +188,16 @@ def flat(values: Any, path: str = "") -> dict[str, Any]:
         for key, inner in values.items()
         for name, value in flat(inner, f"{path}.{key}" if path else str(key)).items()
     }
+
+
+def _catching_up(before: list[dict[str, float]]) -> Callable[[Tracker], None]:
+    calls = [_metrics(metrics, int(metrics["step"])) for metrics in before]
+
+    def tell(tracker: Tracker) -> None:
+        for call in calls:
+            call(tracker)
+
+    return tell
 
 
 def _metrics(values: dict[str, float], step: int) -> Callable[[Tracker], None]:
