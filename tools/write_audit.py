@@ -11,8 +11,8 @@ import math
 from pathlib import Path
 
 from strop import catalogue
-from strop.audit.estimate import Audit, Limits
-from strop.audit.vary import Setting, one, phases_of
+from strop.auditing.estimate import Audit, Limits
+from strop.auditing.vary import Setting, one, phases_of
 from strop.errors import UserError
 from strop.training import config
 

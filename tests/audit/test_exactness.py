@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from strop import notation, segments
-from strop.audit.bench import Bench
-from strop.audit.estimate import Limits, audit
-from strop.audit.tree import Tree, random_policy, random_tree
+from strop.auditing.bench import Bench
+from strop.auditing.estimate import Limits, audit
+from strop.auditing.tree import Tree, random_policy, random_tree
 from strop.part import Selected, Use
 
 TREE = random_tree(2, 2, seed=1)

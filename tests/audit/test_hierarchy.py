@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from strop.algorithm import Algorithm
-from strop.audit.estimate import Audit, audit
-from strop.audit.tree import random_policy, random_tree
+from strop.auditing.estimate import Audit, audit
+from strop.auditing.tree import random_policy, random_tree
 from strop.part import Result, Use
 from strop.probe.mark_spans import ACTION, SUBGOAL
 from strop.recipes.hiper_hae import hiper_hae

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from strop import notation
-from strop.audit.bench import Bench, Uncountable
-from strop.audit.estimate import Audit, Limits, audit
-from strop.audit.tree import Tree, random_policy, random_tree
-from strop.audit.vary import Setting, compose, one
+from strop.auditing.bench import Bench, Uncountable
+from strop.auditing.estimate import Audit, Limits, audit
+from strop.auditing.tree import Tree, random_policy, random_tree
+from strop.auditing.vary import Setting, compose, one
 from strop.part import Selected, Use
 from strop.training import config
 

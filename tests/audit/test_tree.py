@@ -7,9 +7,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strop.audit.bench import TrueCritic, node_of_tokens
-from strop.audit.table_model import TableModel
-from strop.audit.tree import Tree, paths_of, random_policy, random_tree
+from strop.auditing.bench import TrueCritic, node_of_tokens
+from strop.auditing.table_model import TableModel
+from strop.auditing.tree import Tree, paths_of, random_policy, random_tree
 from strop.errors import UserError
 from strop.part import Draw
 from strop.rollout.assemble import assemble

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from strop.inspect.serve import HOST, open_server
+from strop.inspection.serve import HOST, open_server
 
 
 @pytest.fixture

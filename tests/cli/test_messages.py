@@ -25,7 +25,8 @@ FILES = (".py", ".safetensors", ".json", ".jsonl", ".toml", ".md", ".html", ".pt
 SPEAKS_FOR = {
     "evaluate": "eval", "evaluating": "eval", "subject": "eval", "trust": "eval",
     "listing": "recipes", "shown": "recipes", "comparing": "compare", "comparison": "compare",
-    "planning": "plan",
+    "planning": "plan", "diagnosis": "doctor", "auditing": "audit",
+    "inspection": "inspect",
 }  # fmt: skip
 SOURCES = sorted(ROOT.rglob("*.py"))
 

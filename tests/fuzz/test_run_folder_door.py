@@ -10,7 +10,7 @@ import torch
 from doors import Outcomes, damaged, wrong
 from runs import Runner
 
-from strop.doctor.run import examine
+from strop.diagnosis.run import examine
 from strop.report.page import render
 from strop.report.run_folder import read_run
 from strop.training import adapters, checkpoint, models

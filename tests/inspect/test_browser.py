@@ -12,7 +12,7 @@ import pytest
 from browser import act, needs_chromium
 from made_steps import lists
 
-from strop.inspect.page import write_page
+from strop.inspection.page import write_page
 
 pytestmark = needs_chromium
 

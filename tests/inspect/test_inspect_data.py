@@ -8,7 +8,7 @@ import pytest
 from short_runs import make_lab, run_of, settings_for
 
 from strop.errors import UserError
-from strop.inspect.data import read_step, recorded_steps
+from strop.inspection.data import read_step, recorded_steps
 
 
 def unpacked(text):

@@ -10,7 +10,7 @@ from importlib import resources
 import pytest
 
 from strop.errors import UserError
-from strop.inspect.page import SCRIPTS, page_of, write_page
+from strop.inspection.page import SCRIPTS, page_of, write_page
 from strop.report.html import POLICY
 
 NASTY = "</script><script>alert(1)</script><img src=x onerror=alert(1)>&amp;"
@@ -81,7 +81,7 @@ def test_an_unwritable_place_is_told(make_step, tmp_path):
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_every_script_is_read_by_a_parser(name, tmp_path):
     """By node where there is one; without, brackets and quotes are at least counted."""
-    text = resources.files("strop.inspect").joinpath("page", name).read_text()
+    text = resources.files("strop.inspection").joinpath("page", name).read_text()
     assert len(text.splitlines()) <= 400
     if (node := shutil.which("node")) is None:
         assert [text.count(a) - text.count(b) for a, b in ("{}", "()", "[]")] == [0, 0, 0]

@@ -178,7 +178,7 @@ def test_a_resumed_run_has_the_same_ids(told, runner, lab, tmp_path):
 
 def test_one_that_comes_later_hears_what_was_before(told, runner, lab, tmp_path, monkeypatch):
     """However many steps that are: it has not fallen behind by them."""
-    runner.whole(lab.raw(training={"steps": 6}), tmp_path / "run")
+    runner.whole(lab.raw(training={"steps": 6, "save_every": 0}), tmp_path / "run")
     monkeypatch.setattr(watch, "MOST_BEHIND", 4)
     run = runner.resume(tmp_path / "run", training={"steps": 7}, tracking=told(Slow))
     assert runner.go(run).notes == []

@@ -70,8 +70,8 @@ def audit(
     order, per unit of step; ESS: effective sample size of the answers, as a share; silent: share of
     groups that move nothing; refilled: share of groups for which the method asks for others.
     """
-    from strop.audit.estimate import Limits
-    from strop.audit.vary import Setting
+    from strop.auditing.estimate import Limits
+    from strop.auditing.vary import Setting
 
     recipes = [text for text in arguments if not OVERRIDE.match(text)]
     options = [text for text in arguments if OVERRIDE.match(text)]
@@ -100,8 +100,8 @@ def _audited(
 
     Raises Uncountable where no phase can be enumerated; of several, those that can be are.
     """
-    from strop.audit.bench import Uncountable
-    from strop.audit.vary import phases_of
+    from strop.auditing.bench import Uncountable
+    from strop.auditing.vary import phases_of
     from strop.door.options import settings_of
 
     settings = settings_of([recipe, *options], {}, None)
@@ -122,7 +122,7 @@ def _audited_phase(
     as_json: bool,
 ) -> list[dict[str, Any]]:  # fmt: skip
     """Every setting's numbers of one phase of a recipe, shown as they come."""
-    from strop.audit.vary import one, variations
+    from strop.auditing.vary import one, variations
 
     rows, lines = [], []
     for name, setting in variations(base, **changes):

@@ -12,7 +12,7 @@ from rich.markup import escape
 
 from strop.cli import completing
 from strop.cli.waiting import loading
-from strop.doctor.finding import Finding
+from strop.diagnosis.finding import Finding
 from strop.errors import UserError
 
 COLOURS = {"ok": "green", "note": "yellow", "problem": "bold red", "unknown": "dim"}
@@ -60,7 +60,7 @@ def doctor(
     if runs:
         if len(given) > 1 or model or data or reward or ray:
             raise UserError("a run is judged by its own files: leave the other options out")
-        from strop.doctor.run import examine
+        from strop.diagnosis.run import examine
 
         report: dict[str, Any] = {"run": runs[0]}
         text, findings = [f"{runs[0]}"], examine(Path(runs[0]))
@@ -79,9 +79,9 @@ def before_a_run(
     ray: str = "",
 ) -> tuple[dict[str, Any], list[str], list[Finding]]:
     """Report, its text and findings about what a run would be made of. Raises UserError."""
-    from strop.doctor import data as doctor_data
-    from strop.doctor import machine
-    from strop.doctor import model as doctor_model
+    from strop.diagnosis import data as doctor_data
+    from strop.diagnosis import machine
+    from strop.diagnosis import model as doctor_model
     from strop.door.options import settings_of
 
     options: dict[str, Any] = {}
@@ -131,7 +131,7 @@ def _with_cluster(
     """The same with what the machines of a Ray cluster answer, where there is one."""
     if not settings.ray.address:
         return report, text, findings
-    from strop.doctor import cluster
+    from strop.diagnosis import cluster
 
     size = int(report["model"]["bytes"]["weights"]) if "model" in report else 0
     report["cluster"], told, found = cluster.examine(settings, size)

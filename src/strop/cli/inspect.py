@@ -24,8 +24,8 @@ def inspect(
     network. A run keeps tokens every training.rollouts_every steps, of training.inspect rollouts.
     """
     loading(str(run))
-    from strop.inspect.page import write_page
-    from strop.inspect.serve import HOST, open_server
+    from strop.inspection.page import write_page
+    from strop.inspection.serve import HOST, open_server
 
     if out is not None:
         number = write_page(run, step, out)

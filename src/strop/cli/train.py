@@ -239,13 +239,15 @@ def _run(session: "Session", watcher: Progress) -> None:
             session.report()
         raise typer.Exit(130)
     session.report()
-    allow = " --trust-files" if names(run.config) else ""
-    watcher.finish(run, f" Next: strop eval {session.folder}{_split(run)}{allow}")
+    more = ["--trust-files"] if names(run.config) else []
+    watcher.finish(
+        run, f" Next: {' '.join(['strop eval', str(session.folder), *_split(run), *more])}"
+    )
 
 
-def _split(run: Any) -> str:
+def _split(run: Any) -> list[str]:
     """What `strop eval` is told of a run whose data has no held-out rows."""
     task = run.world.services.task
     if task.heldout or run.config.data.environment() is not None:
-        return ""
-    return " --split validation" if task.validation else " --split train"
+        return []
+    return ["--split", "validation" if task.validation else "train"]

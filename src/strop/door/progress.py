@@ -17,7 +17,7 @@ from strop.tracking.samples import sampled, shortened
 from strop.training.metrics_file import is_number
 
 if TYPE_CHECKING:
-    from strop.doctor.watch import Watch
+    from strop.diagnosis.watch import Watch
 
 # What is shown where answers are given and nothing is sampled.
 GIVEN = ("policy_loss", "preference/accuracy")
@@ -53,7 +53,7 @@ class Progress:
 
     def begin(self, run: Any, before: list[dict[str, float]]) -> None:
         """Say what is about to run, and where it is written; `before`: the steps done already."""
-        from strop.doctor.watch import Watch  # reads what only a run needs
+        from strop.diagnosis.watch import Watch  # reads what only a run needs
 
         self.watch = Watch()
         self.watch.begin(before)

@@ -8,9 +8,9 @@ import torch
 from models import Lab, tokenizer
 from transformers import GPT2Config, GPT2LMHeadModel, Qwen3Config, Qwen3ForCausalLM
 
-from strop.doctor import memory
-from strop.doctor.memory import Shape
-from strop.doctor.model import shape as model_shape
+from strop.diagnosis import memory
+from strop.diagnosis.memory import Shape
+from strop.diagnosis.model import shape as model_shape
 from strop.rollout.drive import sample
 from strop.rollout.engines.base import Request
 from strop.rollout.engines.lagging import LaggingEngine

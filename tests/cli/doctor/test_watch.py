@@ -10,7 +10,7 @@ import pytest
 from commands import Strop
 from models import Lab
 
-from strop.doctor.watch import STEPS, Watch
+from strop.diagnosis.watch import STEPS, Watch
 from strop.errors import RunStopped
 
 HEALTHY = {

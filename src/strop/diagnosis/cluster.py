@@ -14,7 +14,7 @@ import numpy as np
 
 import strop
 from strop._writing import writing
-from strop.doctor.finding import Finding
+from strop.diagnosis.finding import Finding
 from strop.training.cluster.connect import connect, cpus_each, first_line
 
 GIB = 2**30

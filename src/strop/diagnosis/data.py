@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from strop.doctor.finding import Finding, mean, shortened
+from strop.diagnosis.finding import Finding, mean, shortened
 from strop.errors import UserError
 
 REFERENCES = ("ground_truth", "answer", "solution")

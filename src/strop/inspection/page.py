@@ -8,7 +8,7 @@ from pathlib import Path
 
 from strop._writing import write_whole, writing
 from strop.errors import UserError
-from strop.inspect.data import Step, read_step, recorded_steps
+from strop.inspection.data import Step, read_step, recorded_steps
 from strop.report.about import facts
 from strop.report.html import POLICY
 
@@ -51,7 +51,7 @@ def render(run: Path, step: Step, steps: Sequence[int]) -> str:
 
 
 def _asset(name: str) -> str:
-    return resources.files("strop.inspect").joinpath("page", name).read_text(encoding="utf-8")
+    return resources.files("strop.inspection").joinpath("page", name).read_text(encoding="utf-8")
 
 
 def _config(run: Path) -> str:

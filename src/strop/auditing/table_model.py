@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from strop.audit.tree import Tree
+from strop.auditing.tree import Tree
 
 
 class TableModel(nn.Module):

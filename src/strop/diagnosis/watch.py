@@ -4,9 +4,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from strop.doctor.finding import Finding
-from strop.doctor.run import MISMATCH, RunFiles, cut_off, loss, mismatch, unscored
-from strop.doctor.signal import groups
+from strop.diagnosis.finding import Finding
+from strop.diagnosis.run import MISMATCH, RunFiles, cut_off, loss, mismatch, unscored
+from strop.diagnosis.signal import groups
 from strop.errors import RunStopped
 
 # A step of a few hard prompts may show any of this by chance; five in a row hardly do.

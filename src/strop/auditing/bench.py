@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from strop.algorithm import Algorithm
-from strop.audit.table_model import TableModel
-from strop.audit.tree import Tree
+from strop.auditing.table_model import TableModel
+from strop.auditing.tree import Tree
 from strop.batch import Batch
 from strop.chains import Chains, learnable
 from strop.columns import is_value

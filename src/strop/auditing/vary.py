@@ -8,9 +8,9 @@ from typing import Any
 
 from strop import catalogue, notation
 from strop.algorithm import Algorithm
-from strop.audit.bench import Uncountable
-from strop.audit.estimate import Audit, Limits, audit
-from strop.audit.tree import Tree, random_policy, random_tree
+from strop.auditing.bench import Uncountable
+from strop.auditing.estimate import Audit, Limits, audit
+from strop.auditing.tree import Tree, random_policy, random_tree
 from strop.cost import needs_of
 from strop.phases import Method, Phases
 from strop.training.config import RunConfig

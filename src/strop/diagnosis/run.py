@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from strop._files import toml_of
-from strop.doctor.finding import Finding, mean
-from strop.doctor.signal import entropy, groups
+from strop.diagnosis.finding import Finding, mean
+from strop.diagnosis.signal import entropy, groups
 from strop.errors import UserError
 
 # Of the stored rollouts, with the kind of their values (any size of float).

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from strop.doctor import memory
-from strop.doctor.finding import Finding
-from strop.doctor.machine import GIB, memory_gib
+from strop.diagnosis import memory
+from strop.diagnosis.finding import Finding
+from strop.diagnosis.machine import GIB, memory_gib
 from strop.errors import UserError
 
 

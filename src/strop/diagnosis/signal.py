@@ -3,7 +3,7 @@
 from collections import Counter, defaultdict
 from typing import Any
 
-from strop.doctor.finding import Finding, mean, shortened
+from strop.diagnosis.finding import Finding, mean, shortened
 
 FALLEN, COLLAPSED, RISEN = 0.5, 0.1, 3.0  # entropy late in the run / entropy at first
 NO_SIGNAL, LITTLE_SIGNAL = 0.9, 0.6  # share of groups whose rewards are all equal

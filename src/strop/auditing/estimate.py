@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from strop.algorithm import Algorithm
-from strop.audit.bench import Bench, Groups, Uncountable
-from strop.audit.tree import Tree, Truth
+from strop.auditing.bench import Bench, Groups, Uncountable
+from strop.auditing.tree import Tree, Truth
 from strop.student import t_quantile
 
 BLOCKS = 20  # of drawn groups, over which intervals are taken

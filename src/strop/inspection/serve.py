@@ -6,8 +6,8 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from strop.errors import UserError
-from strop.inspect.data import recorded_steps
-from strop.inspect.page import page_of
+from strop.inspection.data import recorded_steps
+from strop.inspection.page import page_of
 
 HOST = "127.0.0.1"
 NAMES = (HOST, "localhost")
