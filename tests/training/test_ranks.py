@@ -25,7 +25,7 @@ from short_runs import make_lab, settings_for
 
 from strop.errors import UserError
 from strop.rollout.engines.local import LocalEngine
-from strop.training import checkpoint, models
+from strop.training import checkpoint, environment, launched, models
 from strop.training.ranks import Ranks
 
 # Every one asks something else of the models or the engine.
@@ -335,6 +335,33 @@ def test_a_mistake_is_said_once(lab, tmp_path):
         assert ends([begin(words, output, environment=each) for each in places]) == [2, 2]
     assert output.read_text().count("error:") == 1
     assert not folder.exists()
+
+
+def test_processes_that_are_started_again_go_on_with_their_own_run(lab, tmp_path, monkeypatch):
+    """As torchrun --max-restarts does when one was killed; another command's run is none of it."""
+    folder, output = tmp_path / "run", tmp_path / "output"
+    words = [*words_of(lab, folder), "training.steps=4"]
+    with surroundings(2) as places:
+        processes = [begin(words, output, environment=each) for each in places]
+        end = time.monotonic() + 300
+        while not (folder / "checkpoints" / "step-000001").exists():
+            assert all(process.is_alive() for process in processes), output.read_text()
+            assert time.monotonic() < end
+            time.sleep(0.01)
+        processes[1].kill()
+        assert all(ends(processes))
+        again = [each | {"TORCHELASTIC_RESTART_COUNT": "1"} for each in places]
+        assert ends([begin(words, output, environment=each) for each in again]) == [0, 0]
+        monkeypatch.setattr(os, "environ", {**os.environ, **again[0]})
+        for argv, found in ((words, folder), ([*words, "seed=1"], None)):
+            monkeypatch.setattr(sys, "argv", ["strop", *argv])
+            assert launched.begun() == found
+        os.environ["TORCHELASTIC_RESTART_COUNT"] = "0"
+        assert launched.begun() is None
+    assert f"started again: {folder} goes on" in output.read_text()
+    assert [line["step"] for line in without_times(folder)] == [1, 2, 3, 4]
+    first, second = environment.read_environment(folder)
+    assert first["after_step"] == 0 < second["after_step"]
 
 
 def test_an_interrupted_run_is_saved(lab, tmp_path):

@@ -158,6 +158,10 @@ class Job(NamedTuple):
     quiet: bool
     answers: int
 
+    def again(self, folder: Path) -> "Job":
+        """To go on with what it has begun in a folder, at the newest checkpoint."""
+        return Job([], {}, None, None, folder, 0, self.quiet, self.answers)
+
     def settings(self) -> "RunConfig":
         """The run's configuration. Raises UserError."""
         from strop.door.options import settings_of
@@ -173,11 +177,16 @@ def work(job: Job, led: bool = False) -> None:
     heard = os.environ.get("RANK", "0") == "0"
     watcher = Progress(job.quiet, heard, job.answers)
     watcher.open()
+    from strop.training import launched
     from strop.training.ranks import join
     from strop.training.stopping import interrupting
 
     ranks = join()
     with interrupting(), ranks.speaking(typer.Exit):
+        before = ranks.from_first(launched.begun)
+        if before is not None:
+            job = job.again(before)
+            watcher.note(f"started again: {before} goes on behind its newest checkpoint")
         settings = job.settings()
         if settings.ray.address and settings.ray.num_trainers and not led:
             if not ranks.alone:
@@ -194,10 +203,13 @@ def work(job: Job, led: bool = False) -> None:
 def _begin(settings: "RunConfig", out: Path | None, watcher: Progress, ranks: "Ranks") -> None:
     """A new run in `out`, or in a free folder; one that comes to nothing leaves no folder."""
     from strop.door.session import Session, new_folder
-    from strop.training import loop
+    from strop.training import launched, loop
 
     with new_folder(settings.recipe, out, ranks) as folder:
-        _run(Session(loop.start(settings, folder, ranks)), watcher)
+        run = loop.start(settings, folder, ranks)
+        if ranks.first:
+            launched.tell_begun(folder)
+        _run(Session(run), watcher)
 
 
 def _go_on(
@@ -205,9 +217,11 @@ def _go_on(
 ) -> None:
     """The rest of a run, perhaps with more steps than it was started with."""
     from strop.door.session import Session
-    from strop.training import loop
+    from strop.training import launched, loop
 
     session = Session(loop.resume(settings, folder, step, ranks), new=False)
+    if ranks.first:
+        launched.tell_begun(folder)
     if not session.run.finished:
         _run(session, watcher)
         return

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from strop.errors import RunStopped, UserError
+from strop.training import launched
 
 T = TypeVar("T")
 SILENCE = datetime.timedelta(hours=2)  # of a process that the others wait for; rewards take long
@@ -250,6 +251,8 @@ def join() -> Ranks:
     if cuda:
         torch.cuda.set_device(local)
     kinds = "cpu:gloo,cuda:nccl" if cuda else "gloo"
-    torch.distributed.init_process_group(kinds, timeout=SILENCE)
+    torch.distributed.init_process_group(
+        kinds, timeout=SILENCE, store=launched.attempt(SILENCE), rank=number, world_size=count
+    )
     talk = torch.distributed.new_group(backend="gloo", timeout=SILENCE)
     return Several(number, count, local, talk)
