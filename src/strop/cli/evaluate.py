@@ -37,7 +37,8 @@ def evaluate(
     split: Annotated[
         str,
         typer.Option(
-            help="`heldout`, `validation` or `train`; default: `heldout`, with --data its rows."
+            help="`heldout`, `validation`, `train` or a validation set's name; default: `heldout`, "
+            "with --data its rows."
         ),
     ] = "",
     num_samples: Annotated[
@@ -45,6 +46,7 @@ def evaluate(
     ] = 0,
     max_prompts: Annotated[int, typer.Option("--prompts", min=0, help="Most prompts; 0: all.")] = 0,
     step: Annotated[int, typer.Option(help="Checkpoint of the run; 0: the newest.")] = 0,
+    best: Annotated[bool, typer.Option(help="The best checkpoint, by `training.best`.")] = False,
     start: Annotated[bool, typer.Option(help="The model that the run began with.")] = False,
     temperature: Annotated[float, typer.Option(help="Sampling temperature.")] = 1.0,
     max_tokens: Annotated[
@@ -70,10 +72,10 @@ def evaluate(
     ks = _numbers(k)
     num_samples = num_samples or max(16, *ks)
     split = split or ("train" if data else "heldout")
-    check_scoring(split, ks, num_samples)
+    check_scoring(ks, num_samples)
     subject = open_subject(
         source, step, task, data, reward, temperature, max_tokens, engine,
-        start=start, assignments=assignments, trust=trust,
+        start=start, best=best, assignments=assignments, trust=trust,
     )  # fmt: skip
     with subject:
         evaluated = scored(subject, split, max_prompts, num_samples, ks, seed)

@@ -19,6 +19,7 @@ def export(
     ],
     folder: Annotated[Path, typer.Argument(help="Folder to write; it must not exist.")],
     step: Annotated[int, typer.Option(help="Checkpoint of the run; 0: the newest.")] = 0,
+    best: Annotated[bool, typer.Option(help="The best checkpoint, by `training.best`.")] = False,
     dtype: Annotated[str, typer.Option(help="Number type; default: the run's.")] = "",
 ) -> None:
     """Write a model that everything which reads Hugging Face folders can load.
@@ -34,7 +35,7 @@ def export(
 
     if folder.exists():
         raise UserError(f"{folder} exists: give the name of a new folder")
-    settings, model = checkpoint_of(source, step)
+    settings, model = checkpoint_of(source, step, best=best)
     if dtype:
         chosen = settings.model.model_copy(update={"dtype": dtype})
         settings = settings.model_copy(update={"model": chosen})

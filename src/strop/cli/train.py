@@ -10,6 +10,7 @@ from strop.cli import completing
 from strop.door.progress import Progress
 from strop.door.trust import names
 from strop.errors import UserError
+from strop.tasks.renaming import pairs
 
 if TYPE_CHECKING:
     from strop.door.session import Session
@@ -45,7 +46,18 @@ Data = Annotated[
     list[str] | None,
     typer.Option(help="JSON Lines, Parquet or CSV file with a `prompt` column; repeatable."),
 ]
-Validation = Annotated[list[str] | None, typer.Option(help="The same for validation; repeatable.")]
+Validation = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="The same for validation; `NAME=FILE` is a set with a name of its own; repeatable."
+    ),
+]
+Renamed = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--map", help="A column of the data under another name: `question=prompt`; repeatable."
+    ),
+]
 Reward = Annotated[
     list[str] | None,
     typer.Option(
@@ -66,8 +78,8 @@ Resume = Annotated[
     Path | None,
     typer.Option(
         help="Go on with the run in this folder. Beside it only `training.steps=...`, "
-        "`training.save_every=...`, `evaluation....=...`, `tracking....=...`, `ray....=...` and "
-        "--ray may be given."
+        "`training.save_every=...`, `training.best=...`, `training.patience=...`, "
+        "`evaluation....=...`, `tracking....=...`, `ray....=...` and --ray may be given."
     ),
 ]
 Step = Annotated[int, typer.Option(help="With --resume: go on from this step's checkpoint.")]
@@ -102,6 +114,7 @@ def train(
     task: Task = "",
     data: Data = None,
     validation: Validation = None,
+    renamed: Renamed = None,
     reward: Reward = None,
     advantage: Advantage = None,
     bound: Bound = None,
@@ -130,10 +143,11 @@ def train(
     ]
     given: dict[str, dict[str, Any]] = {
         "model": {"name": model},
-        "data": {"task": task, "files": data, "validation_files": validation},
+        "data": {"task": task, "files": data, "validation_files": validation,
+                 "columns": pairs(renamed or [], "--map")},
         "reward": {"functions": reward},
         "tracking": {"to": track},
-    }
+    }  # fmt: skip
     options = {
         section: kept
         for section, values in given.items()
@@ -229,10 +243,12 @@ def _go_on(
         session.report()  # perhaps a kill came before it
     finally:
         session.close()
-    done = session.run.done
+    done, race = session.run.done, session.run.race
+    more = f"training.patience={race.since + 1}" if race.over else f"training.steps={2 * done}"
+    ended = f", ended early: {race.why_over}" if race.over else ""
     watcher.note(
-        f"{folder} is complete: {done} steps. More of them: "
-        f"strop train --resume {folder} training.steps={2 * done}"
+        f"{folder} is complete: {done} steps{ended}. More of them: "
+        f"strop train --resume {folder} {more}"
     )
 
 

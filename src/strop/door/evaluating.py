@@ -12,6 +12,7 @@ from strop.evaluation.run import Evaluated
 from strop.evaluation.run import evaluate as run
 from strop.notation import named
 from strop.training import checkpoint, config
+from strop.training.best import best_step
 from strop.training.config import RunConfig
 from strop.training.models import Loaded
 from strop.training.rows import fitting
@@ -20,10 +21,8 @@ SPLITS = ("heldout", "validation", "train")
 MODELS = ("config.json", "adapter_config.json")  # either is in the folder of a model
 
 
-def check_scoring(split: str, ks: Sequence[int], num_samples: int) -> None:
-    """Raise UserError for a split that there is not, and for k beyond the answers of a prompt."""
-    if split not in SPLITS:
-        raise UserError(f"no split {split!r}: there are {', '.join(SPLITS)}")
+def check_scoring(ks: Sequence[int], num_samples: int) -> None:
+    """Raise UserError for k beyond the answers of a prompt."""
     if max(ks) > num_samples:
         raise UserError(f"--k {max(ks)} needs at least as many samples: give --samples {max(ks)}")
 
@@ -31,11 +30,14 @@ def check_scoring(split: str, ks: Sequence[int], num_samples: int) -> None:
 def scored(
     subject: Subject, split: str, max_prompts: int, num_samples: int, ks: tuple[int, ...], seed: int
 ) -> Evaluated:
-    """What a split's prompts score. Raises UserError for a split that is empty."""
+    """What a split's prompts score. Raises UserError for a split that is empty, or not there."""
     task = subject.services.task
-    prompts = getattr(task, split)
+    names = tuple(dict.fromkeys((*SPLITS, *task.splits)))
+    if split not in names:
+        raise UserError(f"no split {split!r}: there are {', '.join(names)}")
+    prompts = task.splits[split]
     if not prompts:
-        others = " or ".join(f"--split {name}" for name in SPLITS if getattr(task, name))
+        others = " or ".join(f"--split {name}" for name in names if task.splits[name])
         raise UserError(f"the split {split} of {task.name} is empty: give {others} or --data FILE")
     if subject.drops_overlong:
         prompts, left_out = fitting(subject.services, subject.rollout.part, prompts, split)
@@ -62,6 +64,7 @@ def open_subject(
     *,
     scored: bool = True,
     start: bool = False,
+    best: bool = False,
     trust: bool = False,
     assignments: Sequence[str | tuple[str, Any]] | None = None,
     loaded: Loaded | None = None,
@@ -69,13 +72,14 @@ def open_subject(
     """A run's checkpoint or a model, ready to sample. Raises UserError.
 
     engine: what samples, `kind` or `kind(setting=value)`; empty: the run's, or the local one.
-    scored: with the rewards, too. start: the model that the run began with. trust: what the run's
+    scored: with the rewards, too. start: the model that the run began with. best: its best
+    checkpoint. trust: what the run's
     configuration names may be imported.
     assignments: settings in place of the run's. loaded: the model, where it is in memory already;
     `source` is where it is from.
     """
     if loaded is None:
-        settings, model = checkpoint_of(source, step, start)
+        settings, model = checkpoint_of(source, step, start, best)
     else:
         settings, model = config.make({"model": {"name": source or "loaded"}}), source
     options: dict[str, Any] = {}
@@ -100,19 +104,24 @@ def open_subject(
     return Subject.open(config.make(merged), model, temperature, max_tokens, scored, loaded)
 
 
-def checkpoint_of(source: str, step: int, start: bool = False) -> tuple[RunConfig, str]:
+def checkpoint_of(
+    source: str, step: int, start: bool = False, best: bool = False
+) -> tuple[RunConfig, str]:
     """The settings and the model's folder or name of a run's checkpoint, or of a model itself.
 
-    step: of the checkpoint; 0: the newest. start: what the run began with. Raises UserError when
-    there is none.
+    step: of the checkpoint; 0: the newest. start: what the run began with. best: the one that was
+    best by `training.best`. Raises UserError when there is none.
     """
     folder = Path(source)
     if (folder / "config.toml").is_file():
         settings = config.load(folder / "config.toml")
-        if start and step:
-            raise UserError(f"--start and --step {step} name two models: leave one out")
+        asked = [f"--step {step}"] * bool(step) + ["--start"] * start + ["--best"] * best
+        if len(asked) > 1:
+            raise UserError(f"{' and '.join(asked)} name two models: leave one out")
         if start:
             return settings, settings.model.name
+        if best:
+            step = best_step(settings, folder)
         place = checkpoint.at(folder / "checkpoints", step)
         for note in checkpoint.unchecked(place):
             print(f"note: {note}", file=sys.stderr)
@@ -122,4 +131,6 @@ def checkpoint_of(source: str, step: int, start: bool = False) -> tuple[RunConfi
             f"{folder} is neither a run (config.toml) nor a model (config.json) nor an adapter "
             "(adapter_config.json)"
         )
+    if best:
+        raise UserError(f"--best names a checkpoint of a run, {source} is a model: leave it out")
     return config.make({"model": {"name": source}}), source

@@ -89,7 +89,7 @@ class Progress:
 
     def _validates(self, run: Any) -> bool:
         every, task = run.config.evaluation.every, run.world.services.task
-        return bool(run.done == 0 and every and task.validation)
+        return bool(run.done == 0 and every and task.validations)
 
     def step(self, run: Any, metrics: dict[str, float]) -> None:
         """Take in a step's metrics and show them; step 0 is the validation before training."""
@@ -138,6 +138,10 @@ class Progress:
             known = low is not None and high is not None
             interval = f"  (95% {low:.3f} to {high:.3f})" if known else ""
             self.console.print(f"{name}: {first:.3f} -> {last:.3f}{interval}")
+        if best := run.race.told:
+            self.console.print(f"best checkpoint: {best}", markup=False)
+        if why := run.race.why_over:
+            self.console.print(f"ended after step {run.done}: {why}", markup=False)
         self.console.print(
             f"done in {time.perf_counter() - self.begun:.0f} s: {folder}/report.html, "
             f"checkpoints in {folder}/checkpoints.{then}",

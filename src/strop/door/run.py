@@ -12,6 +12,7 @@ from strop.door.tables import Table
 from strop.door.told import in_python, told_in_python
 from strop.errors import UserError
 from strop.training import config, loop
+from strop.training.best import best_step, race_of
 from strop.training.config import RunConfig
 from strop.training.metrics_file import read_metrics
 
@@ -91,8 +92,16 @@ class Run:
 
     @property
     def finished(self) -> bool:
-        """Whether all its steps are done."""
-        return self.steps_done >= self.config.training.steps
+        """Whether all its steps are done, or it has ended early for want of something better."""
+        if self._session is not None:
+            return self._session.run.finished
+        told, done = self.config, self.steps_done
+        return done >= told.training.steps or race_of(told, self.folder, done).over
+
+    @property
+    def best_step(self) -> int:
+        """The step of its best checkpoint, by `training.best`. Raises UserError without one."""
+        return best_step(self.config, self.folder)
 
     @property
     def model(self) -> Any:

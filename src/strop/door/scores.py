@@ -84,6 +84,7 @@ def evaluate(
     prompts: int = 0,
     step: int = 0,
     start: bool = False,
+    best: bool = False,
     temperature: float = 1.0,
     max_tokens: int = 0,
     seed: int = 0,
@@ -96,7 +97,8 @@ def evaluate(
     source: a run, a run's folder, a model's folder or name, or a model that is loaded. data: rows
     or paths; without them the run's or the task's own. reward: as `strop.train` takes it. samples:
     answers a prompt (0: 16 or the largest k). split: heldout, validation or train. prompts: the
-    most (0: all). step: of the checkpoint (0: the newest); start: what the run began with.
+    most (0: all). step: of the checkpoint (0: the newest); start: what the run began with; best:
+    its best one by training.best.
     trust_files: what a folder's config.toml names may be used. Raises UserError.
     """
     ks = tuple(sorted({k} if isinstance(k, int) else set(k)))
@@ -105,12 +107,12 @@ def evaluate(
     samples = samples or max(16, *ks)
     split = split or ("train" if data is not None else "heldout")
     opening = _opened(
-        source, tokenizer, data=data, reward=reward, task=task, step=step, start=start,
+        source, tokenizer, data=data, reward=reward, task=task, step=step, start=start, best=best,
         temperature=temperature, max_tokens=max_tokens, engine=engine, trust=trust_files,
         assignments=from_keywords(options),
     )  # fmt: skip
     with told_in_python():
-        check_scoring(split, ks, samples)
+        check_scoring(ks, samples)
         with opening as subject:
             found = scored(subject, split, prompts, samples, ks, seed)
             title = f"{_name(source)} on {subject.services.task.name} {split}"

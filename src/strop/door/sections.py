@@ -1,5 +1,6 @@
 """What a call gives of model, data and rewards, as sections of a configuration."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ def sections_of(
         "data": {
             "task": task,
             "files": files_of(data, folder / "data.jsonl"),
-            "validation_files": files_of(validation, folder / "validation.jsonl"),
+            "validation_files": _validation(validation, folder),
         },
         "reward": {"functions": sources_of(reward, folder)},
     }
@@ -35,3 +36,14 @@ def sections_of(
         for section, values in whole.items()
     }
     return given, loaded
+
+
+def _validation(given: Any, folder: Path) -> tuple[str, ...]:
+    """Files of a validation, or, by their names, of several sets. Raises UserError."""
+    if not isinstance(given, Mapping):
+        return files_of(given, folder / "validation.jsonl")
+    return tuple(
+        f"{name}={file}"
+        for name, rows in given.items()
+        for file in files_of(rows, folder / f"validation_{name}.jsonl")
+    )

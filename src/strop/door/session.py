@@ -13,7 +13,8 @@ from strop.training import config, loop
 from strop.training.ranks import Ranks
 
 # Of a run that goes on.
-CHANGEABLE = ("training.steps", "training.save_every", "evaluation.", "tracking.", "ray.")
+CHANGEABLE = ("training.steps", "training.save_every", "training.best", "training.patience",
+              "evaluation.", "tracking.", "ray.")  # fmt: skip
 
 
 class Session:
@@ -93,8 +94,8 @@ def changed(folder: Path, changes: Sequence[str | tuple[str, Any]]) -> config.Ru
             text = each if isinstance(each, str) else path
             raise UserError(
                 f"--resume takes the run's own configuration: leave {text} out; only "
-                "training.steps, training.save_every, evaluation, tracking and ray options may "
-                "change"
+                "training.steps, training.save_every, training.best, training.patience, "
+                "evaluation, tracking and ray options may change"
             )
     settings = config.load(folder / "config.toml")
     return config.make(config.override(settings.model_dump(), changes)) if changes else settings

@@ -3,14 +3,16 @@
 import itertools
 import random
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from strop.errors import UserError
 from strop.tasks.names import did_you_mean
 from strop.tasks.prompt_rows import Pack, PromptRows, those
 from strop.tasks.read_rows import Row, read_rows
+from strop.tasks.renaming import Renaming, renamed
 from strop.tasks.row_layouts import Reader, from_question, reader_of
 from strop.tasks.task import Prompt, RewardSpec, Task
 
@@ -19,6 +21,7 @@ RESERVED = frozenset(
     ("prompts", "completions", "completion_ids", "trainer_state", "log_extra", "log_metric")
 )
 
+NOTHING: Mapping[str, Any] = MappingProxyType({})
 Split = str | Path | int | float | Sequence[str | Path]
 
 
@@ -33,18 +36,21 @@ def load_data(
     answer: str = "strop.tasks.answers:extract_answer",
     max_tokens: int = 1024,
     reader: Reader | str = "auto",
+    columns: Mapping[str, str] = NOTHING,
+    sets: Mapping[str, Sequence[str | Path]] = NOTHING,
 ) -> Task:
     """Build a task from files whose rows have a prompt (text or chat messages) and any columns.
 
     `validation` and `heldout` are a second file, or rows carved off the training files: a count
     (an int) or a fraction (a float below 1). Carving depends on `seed` and the number of rows
     alone, and a carved row keeps the uid of its place in the files. Columns that a row lacks are
-    None. `reader` translates rows of another layout: a function or a name of
-    `row_layouts.LAYOUTS`. `prompt_column` is the prompt's after that.
+    None. `columns` renames columns, theirs to ours; after that `reader` translates rows of another
+    layout: a function or a name of `row_layouts.LAYOUTS`. `prompt_column` is the prompt's then.
+    `sets` are further files for validation, by the name of their set.
 
     Raises UserError, naming file and line or row, for whatever cannot be read.
     """
-    load = _Loader(prompt_column, reader)
+    load = _Loader(prompt_column, reader, columns)
     first = load(files, 0)
     rest: Sequence[int] = range(len(first))
     splits: dict[str, Sequence[Prompt]] = {}
@@ -65,34 +71,43 @@ def load_data(
         rewards=tuple(rewards),
         answer=answer,
         max_tokens=max_tokens,
+        sets={name: load(given, number) for number, (name, given) in enumerate(sets.items(), 3)},
     )
 
 
 class _Loader:
     """Reads and checks the rows of one or several files of the same layout."""
 
-    def __init__(self, prompt_column: str, reader: Reader | str) -> None:
+    def __init__(
+        self, prompt_column: str, reader: Reader | str, columns: Mapping[str, str]
+    ) -> None:
         self.prompt_column = prompt_column
         self.reader = reader
+        self.renaming = Renaming(columns)
 
     def __call__(self, files: str | Path | Sequence[str | Path], split: int) -> PromptRows:
-        """The prompts of split 0, 1 or 2."""
-        pack = Pack(split)
-        for path in _paths(files):
+        """The prompts of a split by its number."""
+        pack, paths = Pack(split), _paths(files)
+        if self.renaming.names:
+            self.renaming.check([(str(path), _first(read_rows(path), path)) for path in paths])
+        for path in paths:
             self._read(path, pack)
         return PromptRows(pack)
 
     def _read(self, path: Path, pack: Pack) -> None:
         """The rows of a file, into the pack."""
         rows = read_rows(path)
-        first = next(rows, None)
-        if first is None:
-            raise UserError(f"{path} has no rows: give a file with at least one")
-        reader = reader_of(self.reader, first, self.prompt_column)
-        pack.begin(str(path), "question" if reader is from_question else self.prompt_column)
+        first = _first(rows, path)
+        names = self.renaming.of_file(first)
+        reader = reader_of(
+            self.reader, {names.get(k, k): v for k, v in first.items()}, self.prompt_column
+        )
+        stood = "question" if reader is from_question else self.prompt_column
+        pack.begin(str(path), next((k for k, ours in names.items() if ours == stood), stood))
         for number, row in enumerate(itertools.chain((first,), rows), 1):
             place = f"{path} row {number}"
-            plain = row if reader is None else _translated(reader, row, place)
+            plain = renamed(row, names, place)
+            plain = plain if reader is None else _translated(reader, plain, place)
             prompt = self._checked(plain, place)
             columns = {k: v for k, v in plain.items() if k != self.prompt_column}
             pack.add(prompt, columns, place)
@@ -114,6 +129,14 @@ class _Loader:
         if column != "prompt" and "prompt" in row:
             raise UserError(f"{where} has both {column!r} and 'prompt': rename or remove 'prompt'")
         return checked_prompt(row[column], where)
+
+
+def _first(rows: Iterator[Row], path: Path) -> Row:
+    """The first row. Raises UserError where there is none."""
+    first = next(rows, None)
+    if first is None:
+        raise UserError(f"{path} has no rows: give a file with at least one")
+    return first
 
 
 def _translated(reader: Reader, row: Row, where: str) -> Row:

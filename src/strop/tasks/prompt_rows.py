@@ -20,7 +20,7 @@ class Pack:
     of garbage.
     """
 
-    split: int  # 0, 1 or 2
+    split: int  # its number, from 0
     names: dict[str, int] = field(default_factory=dict)  # columns in order of first appearance
     content: bytearray = field(default_factory=bytearray)
     ends: "array[int]" = field(default_factory=lambda: array("q", [0]))  # of rows within `content`

@@ -63,6 +63,19 @@ class Task:
     reward_range: tuple[float, float] | None = None  # of the weighted sum; None: not known
     reward_values: tuple[float, ...] = ()  # all possible rewards where they are few: (0.0, 1.0)
     environment: "EnvironmentSource | None" = None  # what the episodes are played in
+    sets: Mapping[str, Sequence[Prompt]] = field(default_factory=dict)  # of validation, by name
+
+    @property
+    def validations(self) -> dict[str, Sequence[Prompt]]:
+        """Every set that is validated on, by its name; without empty ones."""
+        every = {"validation": self.validation, **self.sets}
+        return {name: prompts for name, prompts in every.items() if prompts}
+
+    @property
+    def splits(self) -> dict[str, Sequence[Prompt]]:
+        """All prompts, by the names of their splits."""
+        theirs = {"train": self.train, "validation": self.validation, "heldout": self.heldout}
+        return {**theirs, **self.sets}
 
     def final_answers(self, completions: Sequence[str]) -> list[str | None]:
         """The final answer of each completion, None where there is none.

@@ -144,10 +144,13 @@ def _bytes_in(value: Any) -> int:
     return sum(map(_bytes_in, value)) if isinstance(value, list | tuple) else 0
 
 
-def prune(folder: Path, keep: int) -> None:
-    """Delete all but the newest `keep` checkpoints and whatever was left unfinished."""
+def prune(folder: Path, keep: int, best: int = 0) -> None:
+    """Delete all but the newest `keep` checkpoints, that of the step `best`, and whatever was left
+    unfinished.
+    """
     for path in complete(folder)[:-keep]:
-        _remove(path)
+        if step_of(path) != best:
+            _remove(path)
     for path in folder.glob(".step-*"):
         shutil.rmtree(path, ignore_errors=True)
 

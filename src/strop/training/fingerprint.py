@@ -16,7 +16,7 @@ NAME = "data.json"
 
 def fingerprint(task: Task) -> dict[str, dict[str, int]]:
     """Of each split that a run reads, in its order."""
-    splits = {"train": task.train, "validation": task.validation}
+    splits = {"train": task.train, "validation": task.validation, **task.sets}
     return {name: {"rows": len(rows), "crc32": _crc(rows)} for name, rows in splits.items()}
 
 

@@ -1,6 +1,5 @@
 """The loop over steps: train, evaluate, log, save; stops cleanly and goes on exactly."""
 
-import gc
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -18,6 +17,7 @@ from strop.tracking.base import check as check_trackers
 from strop.tracking.watch import tracked
 from strop.training import apart, checkpoint, environment
 from strop.training.apart import Apart
+from strop.training.best import Race, race_of
 from strop.training.config import RunConfig
 from strop.training.fingerprint import check_same, fingerprint, owner_of
 from strop.training.metrics_file import read_metrics
@@ -27,7 +27,7 @@ from strop.training.ranks import Ranks
 from strop.training.record import Record, record_of
 from strop.training.services.stores import files_in
 from strop.training.setup import load_model, load_prompts, make_world
-from strop.training.stopping import asking_first
+from strop.training.stopping import asking_first, settled
 from strop.training.tokens import Tokens
 from strop.training.world import World
 
@@ -52,6 +52,7 @@ class Run:
     loaded: Loaded
     world: World
     record: Record
+    race: Race
     state: dict[str, Any] = field(default_factory=dict)
     done: int = 0  # steps
     saved: int = -1  # step of the newest checkpoint
@@ -70,8 +71,8 @@ class Run:
 
     @property
     def finished(self) -> bool:
-        """Whether all steps are done."""
-        return self.done >= self.config.training.steps
+        """Whether all steps are done, or nothing better is to be waited for."""
+        return self.done >= self.config.training.steps or self.race.over
 
     @property
     def ranks(self) -> Ranks:
@@ -108,8 +109,13 @@ class Run:
         )
         self.saved = self.done
         if self.ranks.first:
-            checkpoint.prune(self.checkpoints, self.config.training.keep_checkpoints)
-            self.sweep()
+            self.prune()
+
+    def prune(self) -> None:
+        """Drop the oldest checkpoints but for the best one, and what only they refer to."""
+        keep = self.config.training.keep_checkpoints
+        checkpoint.prune(self.checkpoints, keep, self.race.step)
+        self.sweep()
 
     def sweep(self) -> None:
         """Delete the files of stores that no checkpoint and no part refers to any more."""
@@ -181,6 +187,7 @@ def resume(config: RunConfig, folder: Path, step: int = 0, ranks: Ranks | None =
                 f"{folder} has done {run.done} steps, training.steps is {config.training.steps}: "
                 "give more"
             )
+        run.race = race_of(config, folder, run.done)
         ranks.wait()  # until all have read what is cut off now
         if ranks.first:
             _write_again(run, starts)
@@ -195,8 +202,7 @@ def _write_again(run: Run, starts: list[dict[str, Any]]) -> None:
     config = run.config
     run.record.cut_after(run.done)  # first: it may refuse
     checkpoint.forget_after(run.checkpoints, run.done)
-    checkpoint.prune(run.checkpoints, config.training.keep_checkpoints)
-    run.sweep()
+    run.prune()
     run.record.write_config(config.to_toml())
     if not run.finished:
         starts.append(environment.now(run.world.policy.device, run.done))
@@ -245,7 +251,7 @@ def _prepare(config: RunConfig, record: Record, ranks: Ranks, given: Loaded | No
     if config.threads:
         torch.set_num_threads(config.threads)
     check_trackers(config.tracking.to)
-    algorithm = config.build()
+    algorithm, race = config.build(), Race(config)
     if config.ray.address and config.ray.num_trainers not in (0, ranks.count):
         raise UserError(
             f"ray.num_trainers={config.ray.num_trainers}, and {ranks.count} trains: strop train "
@@ -262,7 +268,7 @@ def _prepare(config: RunConfig, record: Record, ranks: Ranks, given: Loaded | No
     if config.training.max_staleness:
         assert isinstance(algorithm, Algorithm), "phases were refused"
         world.collector = Apart(config, algorithm, world.policy, config.training.max_staleness)
-    return Run(config, algorithm, loaded, world, record)
+    return Run(config, algorithm, loaded, world, record, race)
 
 
 def _check_inside(method: Method, ranks: Ranks) -> None:
@@ -294,7 +300,7 @@ def attended(run: Run, watcher: Watcher) -> Iterator[None]:
         run.stop_asked = True
         watcher.note("finishing this step, then saving (Ctrl-C again stops at once)")
 
-    with asking_first(ask), _settled():
+    with asking_first(ask), settled():
         yield
 
 
@@ -312,12 +318,13 @@ def steps(run: Run, watcher: Watcher, evaluator: Evaluator) -> Iterator[dict[str
         scored = run.ranks.from_first(lambda: run.record.has(0))
         if run.done == 0 and run.config.evaluation.every and not scored:
             metrics = _evaluated(run, evaluator, {})
+            run.race.check(metrics)
             run.record.metrics(0, metrics)
             watcher.step(run, metrics)
-        while run.done < settings.steps and not run.stopping():
+        while not run.finished and not run.stopping():
             metrics = _written_step(run, evaluator)
             watcher.step(run, metrics)
-            if _due(run.done, settings.save_every, settings.steps):
+            if _is_best(run, metrics) or _due(run.done, settings.save_every, settings.steps):
                 run.save()
             yield metrics
         if run.finished or run.stop_asked:
@@ -340,18 +347,10 @@ def _written_step(run: Run, evaluator: Evaluator) -> dict[str, float]:
     return metrics
 
 
-@contextmanager
-def _settled() -> Iterator[None]:
-    """Inside, the garbage collector leaves alone what is there already.
-
-    Libraries, model and data are some 600,000 objects: to pass over them takes a third of a second
-    each time, which steps with many episodes made it do every other step.
-    """
-    gc.freeze()
-    try:
-        yield
-    finally:
-        gc.unfreeze()
+def _is_best(run: Run, metrics: dict[str, float]) -> bool:
+    """Whether no step was better: as the first process sees it, so that all save alike."""
+    race = run.race
+    return bool(race.name) and race.take(run.done, run.ranks.from_first(lambda: metrics))
 
 
 def _looking_on(run: Run) -> Tokens | None:
@@ -378,16 +377,17 @@ def _one_step(run: Run, tokens: Tokens | None) -> Stepped:
 
 def _evaluated(run: Run, evaluator: Evaluator, metrics: dict[str, float]) -> dict[str, float]:
     begun = time.perf_counter()
-    task = run.world.services.task
-    prompts = task.validation[: run.config.evaluation.max_prompts]
-    if not prompts:
+    sets = run.world.services.task.validations
+    if not sets:
         return metrics
     phase = phase_at(run.state)["number"]
     now = run.algorithm.in_phase(phase).at_step(max(run.done, 1), run.config.training.steps)
     run.world.act(now, phase)
     with run.world.engine.newest():
-        found = evaluator(run.world, now, "validation", prompts)
-    return {**metrics, **found, "timing_s/eval": time.perf_counter() - begun}
+        for name, prompts in sets.items():
+            first = prompts[: run.config.evaluation.max_prompts]
+            metrics = {**metrics, **evaluator(run.world, now, name, first)}
+    return {**metrics, "timing_s/eval": time.perf_counter() - begun}
 
 
 def _due(step: int, every: int, last: int) -> bool:

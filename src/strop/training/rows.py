@@ -2,7 +2,7 @@
 
 import itertools
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +37,7 @@ def put(task: Task, tokenizer: Any, chat: Chat) -> Task:
         train=each(task.train, as_seen),
         validation=each(task.validation, as_seen),
         heldout=each(task.heldout, as_seen),
+        sets={name: each(prompts, as_seen) for name, prompts in task.sets.items()},
     )
 
 
@@ -53,9 +54,10 @@ def opening(prompt: Prompt, tokenizer: Any, chat: Chat) -> Prompt:
     return chat.put(replace(prompt, prompt=said), tokenizer)
 
 
-def validated(config: RunConfig, task: Task) -> Sequence[Prompt]:
-    """The prompts that the run is validated on."""
-    return task.validation[: config.evaluation.max_prompts if config.evaluation.every else 0]
+def validated(config: RunConfig, task: Task) -> Iterator[Prompt]:
+    """The prompts that the run is validated on, set by set."""
+    most = config.evaluation.max_prompts if config.evaluation.every else 0
+    return itertools.chain.from_iterable(each[:most] for each in task.validations.values())
 
 
 def longest_given(rollout: Any, prompts: Iterable[Prompt], loaded: Loaded) -> int | None:
@@ -104,11 +106,12 @@ def settle(config: RunConfig, services: "RunServices", rollout: Any) -> None:
             check_row(services, rollout, prompt)
     else:
         train, left_out = fitting(services, rollout, task.train, "train")
-        validation: Sequence[Prompt] = task.validation
-        if evaluation.every:
-            validation, more = fitting(services, rollout, validation, "validation")
+        sets = dict(task.validations)
+        for name, prompts in sets.items() if evaluation.every else ():
+            sets[name], more = fitting(services, rollout, prompts, name)
             left_out += more
-        services.task = replace(task, train=train, validation=validation)
+        validation = sets.pop("validation", task.validation)
+        services.task = replace(task, train=train, validation=validation, sets=sets)
         services.notes += left_out
 
 

@@ -86,7 +86,15 @@ class DataSettings(Section):
         default={},
         description="what else the chat template reads, such as {enable_thinking: false}",
     )
-    validation_files: tuple[str, ...] = Field(default=(), description="the same, for validation")
+    columns: dict[str, str] = Field(
+        default={},
+        description="columns of the files under other names, theirs before ours: {question: "
+        "prompt, solution: answer}",
+    )
+    validation_files: tuple[str, ...] = Field(
+        default=(),
+        description="the same, for validation; NAME=FILE is a set of its own, eval/NAME/...",
+    )
     validation_size: int = Field(
         default=0, ge=0, description="prompts of validation; 0: the task's own"
     )
@@ -179,6 +187,20 @@ class TrainingSettings(Section):
         "part; any number goes on with either",
     )
     keep_checkpoints: int = Field(default=3, ge=1, description="newest checkpoints that stay")
+    best: str = Field(
+        default="",
+        description="number of a validation, such as eval/validation/pass@1, by which the best "
+        "checkpoint also stays; empty: none does",
+    )
+    best_is: Literal["highest", "lowest"] = Field(
+        default="highest", description="which value of training.best is the best one"
+    )
+    patience: int = Field(
+        default=0,
+        ge=0,
+        description="validations in a row that bring no better training.best, after which the run "
+        "ends; 0: it never does",
+    )
     rollouts_every: int = Field(
         default=10, ge=0, description="steps between Parquet files; 0: none"
     )

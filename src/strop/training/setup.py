@@ -18,6 +18,7 @@ from strop.rollout.engines.needs import check as check_engine
 from strop.rollout.engines.needs import check_trainable, check_whole
 from strop.rollout.engines.open import EngineSettings, read
 from strop.tasks.data_files import load_data
+from strop.tasks.data_sources import validation_sets
 from strop.tasks.grader import Grader
 from strop.tasks.prompt_rows import uids_of
 from strop.tasks.reward_source import reward_name
@@ -122,16 +123,21 @@ def load_prompts(
 
 def _from_files(data: DataSettings, seed: int) -> Task:
     """The task of the user's files; `validation_size` rows are carved off without a file."""
+    plain, named = validation_sets(data.validation_files)
+    carved = 0 if named else data.validation_size
     task = load_data(
         data.files,
-        validation=data.validation_files or data.validation_size,
+        validation=plain or carved,
         heldout=data.heldout_size,
         seed=seed,
         reader=data.reader,
         prompt_column=data.prompt_column,
+        columns=data.columns,
+        sets=named,
     )
-    if data.validation_files and data.validation_size:
-        task = replace(task, validation=task.validation[: data.validation_size])
+    if data.validation_files and (most := data.validation_size):
+        sets = {name: prompts[:most] for name, prompts in task.sets.items()}
+        task = replace(task, validation=task.validation[:most], sets=sets)
     return replace(task, train=task.train[: data.train_size]) if data.train_size else task
 
 

@@ -70,7 +70,7 @@ class RunGrading:
         """
         if isinstance(self.grader, NoGrader):
             return
-        for split in (self.task.train, self.task.validation, self.task.heldout):
+        for split in self.task.splits.values():
             prompts = split[:2]
             rows = [prompt.columns for prompt in prompts]
             columns = {name: [row.get(name) for row in rows] for name in _names(rows)}

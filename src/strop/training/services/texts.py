@@ -37,7 +37,7 @@ class RunTexts:
 
     def __post_init__(self) -> None:
         self.bounds = Bounds(self.tokenizer, self.chat.template)
-        self._splits = (self.task.train, self.task.validation, self.task.heldout)
+        self._splits = tuple(self.task.splits.values())
         uids = np.concatenate([np.array(uids_of(split), np.int64) for split in self._splits])
         order = uids.argsort(kind="stable")
         self._uids, self._rows = array("q", uids[order].tobytes()), array("q", order.tobytes())

@@ -1,0 +1,69 @@
+"""Data as a user names it on the command line: columns, validation sets, the best checkpoint."""
+
+import json
+
+import pytest
+from models import without_times
+
+QUESTIONS = [{"question": f"{n}+1:", "solution": str(n + 1)} for n in range(8)]
+REWARD = """
+def seen(completions, answer, **columns):
+    return [float(a.isdigit() and "solution" not in columns) for a in answer]
+"""
+
+
+def write(path, rows):
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def train(strop, lab, tmp_path, monkeypatch):
+    """Runs `strop train` over eight questions; what was said."""
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "data.jsonl", QUESTIONS)
+    (tmp_path / "rewards.py").write_text(REWARD)
+    words = ["--model", str(lab.model), "--data", "data.jsonl", "--reward", "rewards.py:seen",
+             "training.steps=2", "rollout.max_tokens=4", "sampling.num_prompts=2",
+             "sampling.num_rollouts=2", "evaluation.num_samples=2", "--out", "run"]  # fmt: skip
+    return lambda *more: strop("train", *words, *more)
+
+
+def test_renamed_columns_and_named_validation_sets(train, strop, tmp_path):
+    """The sets bear their names in the metrics; the best checkpoint by one of them is exported."""
+    write(tmp_path / "hard.jsonl", [{"prompt": f"{n}*9:", "answer": str(9 * n)} for n in range(5)])
+    said = train(
+        "--map", "question=prompt", "--map", "solution=answer", "evaluation.every=1",
+        "--validation", "hard=hard.jsonl", "--validation", "easy=data.jsonl",
+        "training.best=eval/hard/pass@1", "training.keep_checkpoints=1",
+    )  # fmt: skip
+    assert said.code == 0, said.err
+    assert "hard/pass@1 1.000  easy/pass@1 1.000" in said.out
+    assert "best checkpoint: step 1, eval/hard/pass@1 1" in said.out
+    lines = without_times(tmp_path / "run")
+    assert {"eval/hard/mean@n", "eval/easy/pass@2"} <= lines[0].keys() & lines[2].keys()
+    assert not [key for key in lines[0] if key.startswith("eval/validation/")]
+    assert strop("export", "run", "model", "--best").code == 0
+    best = tmp_path / "run/checkpoints/step-000001/model.safetensors"
+    assert (tmp_path / "model/model.safetensors").read_bytes() == best.read_bytes()
+    scored = strop("eval", "run", "--best", "--split", "hard", "--k", "1", "--trust-files",
+                   "--samples", "2", "--json")  # fmt: skip
+    assert json.loads(scored.out)["pass@1"] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["--map", "question"], "--map takes THEIRS=OURS, such as question=prompt"),
+        (["--map", "qestion=prompt"], "renames 'qestion', which data.jsonl does not have (did you"),
+        (["--map", "question=solution"], "row 1 has both 'question' and 'solution'"),
+        (["data.columns={question: prompt, solution: prompt}"], "two columns the name 'prompt'"),
+        (["--validation", "train=data.jsonl"], "names a set 'train', as another split is called"),
+        (["--validation", "new=nothing.jsonl", "--map", "question=prompt"], "does not exist"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(train, tmp_path, words, why):
+    said = train(*words)
+    assert (said.code, said.err.count("\n")) == (2, 1)
+    assert why in said.err
+    assert not (tmp_path / "run").exists()
