@@ -85,7 +85,7 @@ def main() -> None:
             elif name == "audit":
                 page, script, height = audit_page(made), "", 560
             elif name == "growth":
-                page, script, height = growth_page(made), "", 1150
+                page, script, height = growth_page(made), "", 1070
             else:
                 page, script, height = run_page(SHOTS[name], made)
             draw(page, script, height, FOLDER / f"{name}.png", made)
@@ -173,9 +173,15 @@ def growth(
         line = {"mode": "lines+markers", "line": {"color": colour, "width": 2}, "name": curve}
         data.append({"x": x, "y": y, **line})
     ticks = {"tickvals": data[0]["x"], "ticktext": [f"{x:,.0f}" for x in data[0]["x"]]}
-    axis = {"type": kind, **(ticks if kind == "log" else {"rangemode": "tozero"})}
+    over = "steps" if "report" in curves else curves
+    axis = {"type": kind, "title": {"text": over}}
+    axis |= ticks if kind == "log" else {"rangemode": "tozero"}
     kind_y = "log" if key == "cpu_s" else "linear"
-    upright = {"type": kind_y, "rangemode": "tozero"}
+    upright = {
+        "type": kind_y,
+        "rangemode": "tozero",
+        **({} if kind_y == "log" else {"tickformat": ","}),
+    }
     layout = {"xaxis": axis, "yaxis": upright, "showlegend": len(data) > 1}
     return Chart(title, f"{unit}; processor time" if unit != "MB" else unit, tuple(data), layout)
 
