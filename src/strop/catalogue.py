@@ -115,6 +115,8 @@ def find(kind: str, name: str) -> Entry:
     """The part or recipe called `name`, or at that place. Raises UserError with nearest names."""
     if ":" in name:
         return read_from(kind, name)
+    if entry := _in_its_file(kind, name):
+        return entry
     entries = recipes() if kind == "recipe" else parts()
     for entry in entries:
         if entry.name == name:
@@ -124,6 +126,21 @@ def find(kind: str, name: str) -> Entry:
     raise UserError(
         f"no {kind} {name!r}{hint or nearest(name, names)}; `strop {kind}s` lists all of them"
     )
+
+
+def _in_its_file(kind: str, name: str) -> Entry | None:
+    """The built-in one whose file bears its name, so that a run reads a few files and not all;
+    None where there is none, or a package brings another by this name.
+    """
+    if not name.isidentifier() or any(entry.name == name for entry in brought(kind)):
+        return None
+    folders = ("recipes",) if kind == "recipe" else KINDS
+    paths = {folder: ROOT / folder / f"{name}.py" for folder in folders}
+    for folder, path in paths.items():
+        if path.is_file() and not name.startswith("_"):
+            entries = read_recipes(path) if kind == "recipe" else [read_part(path, folder)]
+            return next((entry for entry in entries if entry and entry.name == name), None)
+    return None
 
 
 def recipe_called(name: str) -> str:

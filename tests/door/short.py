@@ -4,6 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from rewarding import even
+
 import strop
 
 SHORT: dict[str, Any] = {
@@ -12,11 +14,6 @@ SHORT: dict[str, Any] = {
     "progress": False,
 }  # fmt: skip
 WORDS = [f"{name.replace('_', '.', 1)}={value}" for name, value in SHORT.items() if "_" in name]
-
-
-def even(completions: list[str], **columns: Any) -> list[float]:
-    """1 where an even number of digits was written, as `even` of the lab's file."""
-    return [float(sum(c.isdigit() for c in text) % 2 == 0) for text in completions]
 
 
 def rows_of(path: Path) -> list[dict[str, Any]]:

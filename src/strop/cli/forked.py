@@ -19,6 +19,9 @@ PRELOADED = (
     "strop.door.session",
     "transformers.models.auto.tokenization_auto",
     "transformers.models.qwen3.modeling_qwen3",
+    "pandas",  # by pyarrow, with its first table
+    "strop.recipes.grpo",
+    "strop.rollout.engines.open_local",
 )
 
 
