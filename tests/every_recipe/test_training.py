@@ -7,9 +7,12 @@ import pytest
 from metrics_page import undocumented
 from short_runs import make_lab, run_of, settings_for
 
-from strop import catalogue
+from strop import catalogue, notation
 
 NAMES = [entry.name for entry in catalogue.recipes()]
+FEW, MANY = 6, 20
+# Numbers of a method that count steps until something of it ends, leaves or comes back.
+LASTING = ("window", "max_age", "every", "after", "interval", "warmup_steps")
 # What depends on the machine, or on the split itself.
 APART = ("timing_s/", "perf/", "step_time")
 
@@ -19,20 +22,31 @@ def lab(tmp_path_factory):
     return make_lab(tmp_path_factory.mktemp("lab"))
 
 
-def trained(lab, recipe, folder, token_budget, steps=20, rollouts_every=0):
-    """The metrics of the first steps of a run of twenty."""
-    training = {"steps": 20, "save_every": 0, "rollouts_every": rollouts_every,
+def steps_of(recipe):
+    """Few, or many where something of the method shows in none of the few."""
+    numbers = notation.recipe(recipe).paths().items()
+    lasts = [n for path, n in numbers if path.endswith(LASTING) and isinstance(n, int)]
+    return MANY if any(FEW < n <= MANY for n in lasts) else FEW
+
+
+def trained(lab, recipe, folder, token_budget, steps=0, rollouts_every=0):
+    """The metrics of a run, or of its first steps."""
+    training = {"steps": steps_of(recipe), "save_every": 0, "rollouts_every": rollouts_every,
                 "token_budget": token_budget}  # fmt: skip
     lines = run_of(settings_for(lab, recipe, training=training), folder, steps)
     return [line for line in lines if line["step"] > 0]
 
 
+def test_what_lasts_longer_than_the_few_steps_is_given_more():
+    assert {name for name in NAMES if steps_of(name) == MANY} >= {"mssr", "spear", "spo_tree"}
+
+
 @pytest.mark.parametrize("recipe", NAMES)
-def test_twenty_steps_stay_finite_and_two_in_small_micro_batches_are_the_same(
+def test_a_run_stays_finite_and_two_steps_in_small_micro_batches_are_the_same(
     recipe, lab, tmp_path
 ):
     large = trained(lab, recipe, tmp_path / "large", 4096)
-    assert [line["step"] for line in large] == list(range(1, 21))
+    assert [line["step"] for line in large] == list(range(1, steps_of(recipe) + 1))
     small = trained(lab, recipe, tmp_path / "small", 32, steps=2, rollouts_every=1)
     assert [line["step"] for line in small] == [1, 2]
     for line in (*large, *small):
