@@ -23,12 +23,14 @@ class Span:
     write: [N, Q] place of each new token in its slot; padding goes to the spare last place.
     used: number of places that attention sees, the longest row's length.
     slot_T: of new tokens that come end to end; `write` is [T, 1] then. None: Q of each row.
+    fresh: all that it looks at is new.
     """
 
     rows: slice | Tensor
     write: Tensor
     used: int
     slot_T: Tensor | None = None
+    fresh: bool = False
 
 
 class SlotLayer(CacheLayerMixin):
@@ -58,6 +60,8 @@ class SlotLayer(CacheLayerMixin):
         for store, new in ((self.keys, key_states), (self.values, value_states)):
             size = store.shape[3]
             store.view(-1, size).index_copy_(0, written, new.transpose(1, 2).reshape(-1, size))
+        if span.fresh:
+            return key_states, value_states
         rows, used = span.rows, span.used
         if isinstance(rows, slice):
             return self.keys[rows, :, :used], self.values[rows, :, :used]

@@ -12,10 +12,14 @@ from torch import Tensor, nn
 
 from strop import _linear
 from strop.errors import UserError
+from strop.rollout.engines.bands import CALL_BYTES, CALL_BYTES_ELSEWHERE, Band
 from strop.rollout.engines.cache import Attention, SlotCache, Span
 from strop.rollout.engines.ragged import Ragged, attending, lay_out
 
 UNBOUNDED = 1 << 40
+PADDING = 512  # tokens of a pass over prompts for which another pass is not worth it
+# What models raise for arguments that they do not take.
+REFUSED = (TypeError, ValueError, RuntimeError, AttributeError, IndexError, KeyError)
 
 
 class Part(NamedTuple):
@@ -32,6 +36,7 @@ class CachedModel:
 
     max_cached: most tokens in the cache; None: no bound. Who calls reserves room in `cache` first.
     several: `decode_several` will be called.
+    call: places of a layer that are read in the time of one more call of attention.
 
     Raises UserError when the model's architecture can't be cached in slots: a short decode is
     compared with a plain forward pass once, here.
@@ -48,13 +53,16 @@ class CachedModel:
         self.num_layers: int = config.num_hidden_layers
         self.packed = False
         self.attention = Attention(model)
+        # whether layers take bands; None: not tried
+        self.takes_bands = None if self.attention.implementation == "sdpa" else False
         with torch.no_grad(), self.evaluating():
             self._check_against_plain_forward()
             if several:
                 self._check_several()
+        self.call = self._call()
         self.cache = SlotCache(self.num_layers, num_slots, self.device, max_cached)
 
-    def forward(self, ids: Tensor, positions: Tensor, span: Span) -> Tensor:
+    def forward(self, ids: Tensor, positions: Tensor, span: Span, **more: Any) -> Tensor:
         """Logits [N, V] of each row's last column; ids and positions [N, Q]."""
         self.cache.begin(span)
         positions = positions.to(self.device)
@@ -65,22 +73,45 @@ class CachedModel:
             past_key_values=self.cache,
             use_cache=True,
             logits_to_keep=1,
+            **more,
         )
         return output.logits[:, -1]
 
-    def decode(self, tokens: Tensor, positions: Tensor, used: int) -> Tensor:
-        """Logits [N, V] after the newest tokens [N] of the first N slots, at `positions` [N].
+    def decode(self, tokens: Tensor, positions: Tensor, bands: Sequence[Band]) -> Tensor:
+        """Logits [N, V] after the newest tokens [N] of the first N slots, at `positions` [N]."""
+        span = Span(slice(0, len(tokens)), positions[:, None], max(band.used for band in bands))
+        given = tokens[:, None], positions[:, None], span
+        if len(bands) == 1 or self.takes_bands is False:
+            return self.forward(*given)
+        if self.takes_bands is None:  # writing the same again changes nothing
+            plain = self.forward(*given)
+            self.takes_bands = self._agree(plain, *given, bands)
+            return plain
+        with attending(self.model):
+            return self.forward(*given, strop_bands=bands)
 
-        used: tokens of the longest row.
-        """
-        span = Span(slice(0, len(tokens)), positions[:, None], used)
-        return self.forward(tokens[:, None], positions[:, None], span)
+    def _call(self) -> int:
+        cache = self.cache  # of the trial
+        place = cache.num_bytes() / (len(cache.layers) * cache.lines * cache.places)
+        call = CALL_BYTES if self.device.type == "cpu" else CALL_BYTES_ELSEWHERE
+        return round(call / place)
 
-    def decode_several(self, token_T: Tensor, ragged: Ragged, first_N: Tensor, used: int) -> Tensor:
-        """Logits [T, V] after each of several new tokens of the first rows, from `first_N` on.
+    def _agree(
+        self, plain: Tensor, ids: Tensor, positions: Tensor, span: Span, bands: Sequence[Band]
+    ) -> bool:
+        """Whether these logits also come of bands. Layers that do not know them read all places."""
+        try:
+            with attending(self.model):
+                found = self.forward(ids, positions, span, strop_bands=bands)
+        except REFUSED:
+            return False
+        return self._difference(found, plain) <= self._rounding()
 
-        used: tokens of the longest row, the new ones included.
-        """
+    def decode_several(
+        self, token_T: Tensor, ragged: Ragged, first_N: Tensor, bands: Sequence[Band]
+    ) -> Tensor:
+        """Logits [T, V] after each of several new tokens of the first rows, from `first_N` on."""
+        used = max(band.used for band in bands)
         columns = torch.arange(ragged.width, device=self.device)
         places = (first_N[:, None] + columns).clamp_(max=used - 1)  # padding may lie behind it
         position_T = first_N[ragged.row_T] + ragged.column_T
@@ -94,6 +125,7 @@ class CachedModel:
                 past_key_values=self.cache,
                 use_cache=True,
                 strop_ragged=ragged,
+                strop_bands=bands,
             )
         logits_TV: Tensor = output.logits[0]
         return logits_TV
@@ -102,11 +134,15 @@ class CachedModel:
         """Compute the cache of these parts, shortest first, in passes of at most max_tokens."""
         ordered = sorted(parts, key=lambda part: part.end - part.start)
         batch: list[Part] = []
+        own = 0  # tokens of the batch
         for part in ordered:
-            if batch and (len(batch) + 1) * (part.end - part.start) > max_tokens:
+            length = part.end - part.start
+            whole = (len(batch) + 1) * length
+            if batch and (whole > max_tokens or whole - own - length > max(PADDING, own / 4)):
                 self._fill(batch)
-                batch = []
+                batch, own = [], 0
             batch.append(part)
+            own += length
         if batch:
             self._fill(batch)
 
@@ -120,7 +156,8 @@ class CachedModel:
         place = start + torch.arange(ids.shape[1])
         write = torch.where(place < end, place, self.cache.places - 1).to(self.device)
         rows = torch.tensor([part.slot for part in parts], device=self.device)
-        self.forward(ids, torch.minimum(place, end - 1), Span(rows, write, used))
+        span = Span(rows, write, used, fresh=not start.any())
+        self.forward(ids, torch.minimum(place, end - 1), span)
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:
@@ -163,7 +200,7 @@ class CachedModel:
             self.fill([Part(i, tokens, 0, n - 1) for i, n in enumerate(lengths) if n > 1], 64)
             newest = torch.tensor([tokens[n - 1] for n in lengths], device=self.device)
             positions = torch.tensor(lengths, device=self.device) - 1
-            return self.decode(newest, positions, length)
+            return self.decode(newest, positions, [Band(0, 2, length)])
 
         name, instead = self.model.config.model_type, "use another engine"
         self._compare(decoded, length, lengths, f"drive a {name!r} model", instead)
@@ -179,7 +216,8 @@ class CachedModel:
             self.fill([Part(i, tokens, 0, n) for i, n in enumerate(first) if n > 0], 64)
             new = [*tokens[first[0] : lengths[0]], tokens[first[1]]]
             new_T, first_N = (torch.tensor(x, device=self.device) for x in (new, first))
-            return self.decode_several(new_T, lay_out(numbers, self.device), first_N, length)
+            bands = [Band(0, 1, length), Band(1, 2, lengths[1])]
+            return self.decode_several(new_T, lay_out(numbers, self.device), first_N, bands)
 
         ends = [*range(length - number + 1, length + 1), lengths[1]]
         what = f"draft tokens for a {self.model.config.model_type!r} model"
@@ -204,19 +242,26 @@ class CachedModel:
         self.cache.reserve(length, 2)
         try:
             logits = decoded(tokens).double()
-        except (TypeError, ValueError, RuntimeError, AttributeError, IndexError, KeyError) as error:
+        except REFUSED as error:
             raise UserError(f"the local engine can't {what} ({error}); {instead}") from error
         ids = torch.tensor([tokens], device=self.device)
         plain = self.model(input_ids=ids, use_cache=False).logits[0, [n - 1 for n in ends]]
-        plain = plain.double()
-        exact = self.model.dtype in (torch.float32, torch.float64)
-        scale = (plain - plain.mean(-1, keepdim=True)).norm() + 1e-6
-        difference = float((logits - plain).norm() / scale)
-        if difference > (1e-3 if exact else 0.2):
+        difference = self._difference(logits, plain)
+        if difference > self._rounding():
             raise UserError(
                 f"the local engine can't {what}: its cached logits differ from the plain forward "
                 f"pass by {difference:.1%}; {instead}"
             )
+
+    def _difference(self, found: Tensor, plain: Tensor) -> float:
+        """Of logits, relative to how much they vary."""
+        found, plain = found.double(), plain.double()
+        scale = (plain - plain.mean(-1, keepdim=True)).norm() + 1e-6
+        return float((found - plain).norm() / scale)
+
+    def _rounding(self) -> float:
+        """The most that it may be."""
+        return 1e-3 if self.model.dtype in (torch.float32, torch.float64) else 0.2
 
 
 def check_module(model: nn.Module) -> None:

@@ -72,7 +72,7 @@ class LocalEngine(Engine):
         self.vocab_size = self.model.vocab_size
         self.context_length = min(context_length or UNBOUNDED, self.model.context_length)
         self.max_prefill_tokens = max_prefill_tokens
-        self.slots = Slots(num_slots, self.model.cache, self.model.device)
+        self.slots = Slots(num_slots, self.model.cache, self.model.device, self.model.call)
         self.speculation = (
             Speculation(self.model, self.slots, speculate, self._draw) if speculate else None
         )
@@ -164,7 +164,7 @@ class LocalEngine(Engine):
                 self._admit()
             number = self.slots.compact()
             if number:
-                self._decode(self._make_room(number))
+                self._decode(self.slots.arrange(self._make_room(number)))
         events, self.events = self.events, []
         return events
 
@@ -275,7 +275,8 @@ class LocalEngine(Engine):
         others = [row for row in let_in if row.id not in heirs]
         chosen = self.slots.choose(len(others))
         self.waiting = deque(others[len(chosen) :] + waiting[len(let_in) :])
-        waiting = [row for row in let_in if row.id in heirs] + others[: len(chosen)]
+        others = self.slots.sorted(others[: len(chosen)])
+        waiting = [row for row in let_in if row.id in heirs] + others
         slots = [*heirs.values(), *chosen]
         if not slots:
             return
@@ -333,7 +334,7 @@ class LocalEngine(Engine):
         """Give each of the first rows a token: by which plan, and its records."""
         slots, table = self.slots, self.slots.table[:number]
         positions, bits = slots.numbers(number)
-        logits = self.model.decode(slots.last[:number], positions, int(table["length"].max()))
+        logits = self.model.decode(slots.last[:number], positions, slots.bands.of(table["length"]))
         if self.plan is None or slots.changed:
             requests, like = slots.ways(number)
             self.plan = make_plan(requests, self.vocab_size, self.model.device, like)

@@ -1,10 +1,11 @@
-"""A forward pass of rows that have different numbers of new tokens: these come end to end.
+"""Forward passes whose rows differ: in the number of their new tokens, or in length.
 
-Everything but attention then works on as many tokens as there are. Attention alone pads the queries
-of each row to the longest; keys and values are the rows' caches, as in any step.
+New tokens come end to end, so that everything but attention works on as many as there are;
+attention alone pads the queries of each row to the longest. Of keys and values, the rows' caches,
+it reads those of each band as far as that reaches.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +15,8 @@ import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+from strop.rollout.engines.bands import Band
 
 NAME = "strop_ragged"  # among the attention functions of transformers
 
@@ -50,21 +53,30 @@ def attend(
     value: Tensor,
     attention_mask: Tensor | None,
     *,
-    strop_ragged: Ragged,
+    strop_bands: Sequence[Band],
+    strop_ragged: Ragged | None = None,
     **options: Any,
 ) -> tuple[Tensor, None]:
-    """Attention [1, T, heads, size] of queries [1, heads, T, size].
+    """Attention [N, Q, heads, size] of queries [N, heads, Q, size]; N is 1, and Q all new tokens,
+    where they come end to end.
 
-    key, value: [N, heads, places, size] of the rows. attention_mask: [N, 1, width, places].
+    key, value: [N, heads, places, size] of the rows. attention_mask: [N, 1, Q, places].
     """
-    if options.get("softcap") is not None:
-        raise ValueError("scores are capped")
-    given, (_, heads, _, size) = strop_ragged, query.shape
-    padded = query.new_zeros(given.num_rows * given.width, heads, size)
-    padded[given.index_T] = query[0].transpose(0, 1)
-    padded = padded.view(given.num_rows, given.width, heads, size).transpose(1, 2)
-    found, _ = sdpa_attention_forward(module, padded, key, value, attention_mask, **options)
-    return found.flatten(0, 1)[given.index_T][None], None
+    assert attention_mask is not None
+    given = strop_ragged
+    if given is not None:
+        _, heads, _, size = query.shape
+        padded = query.new_zeros(given.num_rows * given.width, heads, size)
+        padded[given.index_T] = query[0].transpose(0, 1)
+        query = padded.view(given.num_rows, given.width, heads, size).transpose(1, 2)
+    parts = []
+    for first, end, used in strop_bands:
+        rows = slice(first, end)
+        keys, values = key[rows, :, :used], value[rows, :, :used]
+        mask = attention_mask[rows, ..., :used]
+        parts.append(sdpa_attention_forward(module, query[rows], keys, values, mask, **options)[0])
+    found = torch.cat(parts) if len(parts) > 1 else parts[0]
+    return found if given is None else found.flatten(0, 1)[given.index_T][None], None
 
 
 AttentionInterface.register(NAME, attend)
@@ -72,7 +84,7 @@ AttentionInterface.register(NAME, attend)
 
 @contextmanager
 def attending(model: Any) -> Iterator[None]:
-    """Inside, the model's layers take new tokens end to end."""
+    """Inside, the model's layers take new tokens end to end, and bands."""
     config: Any = model.config.get_text_config()
     before = config._attn_implementation
     config._attn_implementation = NAME

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from strop.rollout.engines.bands import Bands
 from strop.rollout.engines.base import Ended, Event, Request
 from strop.rollout.engines.cache import BLOCK, SlotCache
 from strop.rollout.engines.ragged import Ragged
@@ -71,8 +72,10 @@ class Slots:
     `records`) or on the device (`last`), so that a step has no loop over rows.
     """
 
-    def __init__(self, num_slots: int, cache: SlotCache, device: torch.device) -> None:
+    def __init__(self, num_slots: int, cache: SlotCache, device: torch.device, call: int) -> None:
         self.cache = cache
+        self.bands = Bands(call)  # of the running rows, once `arrange` was called
+        self.parted = False  # whether they are those of the rows that run now
         self.rows: list[Row | None] = [None] * num_slots
         self.table = np.zeros(num_slots, FIELDS)
         self.last = torch.zeros(num_slots, dtype=torch.long, device=device)  # newest token
@@ -124,6 +127,7 @@ class Slots:
         """Let rows run in slots whose cache holds all their tokens but the last."""
         if not self.table["running"].any():
             self.kinds.clear()
+            self.bands.clear()
         for row, slot in zip(rows, slots, strict=True):
             request, length = row.request, len(row.tokens)
             limit = min(len(request.ids) + request.max_tokens, context_length)
@@ -167,6 +171,7 @@ class Slots:
     def _change(self) -> None:
         """Forget what was made ready for the rows that ran."""
         self.changed = True
+        self.parted = False
         self.ahead, self.reach = [], 1
 
     def compact(self) -> int:
@@ -183,6 +188,23 @@ class Slots:
             for slot in tail[~swap].tolist():
                 self.rows[slot] = None
         return number
+
+    def arrange(self, number: int) -> int:
+        """Find the bands of `number` running rows, and move rows where it is worth it."""
+        length = self.table["length"][:number]
+        if not self.parted:
+            self.bands.part(length)
+        if moves := self.bands.take_step():
+            self._move(*moves)
+            self._change()
+            self.bands.part(length)
+        self.parted = True
+        return number
+
+    def sorted(self, rows: list[Row]) -> list[Row]:
+        """Rows that are to come in the order in which they had better lie."""
+        order = self.bands.sort(np.array([len(row.tokens) for row in rows]))
+        return [rows[place] for place in order.tolist()]
 
     def pack(self) -> None:
         """Move running rows to the first slots and held ones to those behind them."""
