@@ -15,10 +15,15 @@ from typing import TYPE_CHECKING, Any
 from strop.errors import RunStopped, UserError
 
 if TYPE_CHECKING:
-    from strop.door.compare import Comparison, compare
+    from strop.door.audit import audit
+    from strop.door.compare import Comparison, compare, resume_comparison
+    from strop.door.doctor import doctor
+    from strop.door.export import export
     from strop.door.options import recipe
+    from strop.door.pages import inspect, watch
     from strop.door.run import Run, Step
     from strop.door.scores import Evaluation, evaluate, sample
+    from strop.door.sweep import sweep
     from strop.door.train import resume, train
 
 __version__ = "0.1.0"
@@ -29,12 +34,19 @@ __all__ = [
     "RunStopped",
     "Step",
     "UserError",
+    "audit",
     "compare",
+    "doctor",
     "evaluate",
+    "export",
+    "inspect",
     "recipe",
     "resume",
+    "resume_comparison",
     "sample",
+    "sweep",
     "train",
+    "watch",
 ]
 
 _PLACES = {
@@ -42,12 +54,19 @@ _PLACES = {
     "Evaluation": "strop.door.scores",
     "Run": "strop.door.run",
     "Step": "strop.door.run",
+    "audit": "strop.door.audit",
     "compare": "strop.door.compare",
+    "doctor": "strop.door.doctor",
     "evaluate": "strop.door.scores",
+    "export": "strop.door.export",
+    "inspect": "strop.door.pages",
     "recipe": "strop.door.options",
     "resume": "strop.door.train",
+    "resume_comparison": "strop.door.compare",
     "sample": "strop.door.scores",
+    "sweep": "strop.door.sweep",
     "train": "strop.door.train",
+    "watch": "strop.door.pages",
 }
 
 

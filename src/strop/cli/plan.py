@@ -9,10 +9,6 @@ from rich.console import Console
 from strop.cli.waiting import loading
 from strop.errors import UserError
 
-MOST_WORKERS = 65_536
-MOST_STALENESS = 256
-
-
 Runs = Annotated[
     list[Path],
     typer.Argument(
@@ -64,48 +60,34 @@ def plan(
     Synchronous, partial (more prompts under way than a step takes) and asynchronous layouts are
     simulated at the costs that the run measured. Prints a table and writes a page with pictures.
     """
-    counts = _whole("--workers", workers, 1, MOST_WORKERS)
-    bounds = _whole("--staleness", staleness, 1, MOST_STALENESS)
+    counts, bounds = _whole("--workers", workers), _whole("--staleness", staleness)
     given = _lengths(lengths)
     loading(", ".join(map(str, runs)))
-    from dataclasses import replace
-
-    from strop.planning.measured import measure
-    from strop.planning.page import write_page
-    from strop.planning.propose import layouts
+    from strop.door.plan import plan as planned
     from strop.planning.told import proposals, table, told
 
-    measured = measure(runs, given, prompts)
-    costs = replace(measured.costs, exchange=exchange)
-    found = {n: layouts(costs, measured.work, n, bounds, spare) for n in counts}
+    found = planned(runs, counts, bounds, given, prompts, spare, exchange)
     console = Console(highlight=False, markup=False, soft_wrap=True)
-    for line in (*told(measured), ""):
+    for line in (*told(found.measured), ""):
         console.print(line)
-    console.print(table(found))
-    for line in ("", *proposals(found)):
+    console.print(table(found.found))
+    for line in ("", *proposals(found.found)):
         console.print(line)
-    write_page(runs, measured, found, out)
-    print(f"wrote {out}")
+    print(f"wrote {found.save(out)}")
 
 
-def _whole(option: str, text: str, least: int, most: int) -> list[int]:
-    """Whole numbers between commas, rising, each once. Raises UserError."""
-    found = set()
-    for each in text.split(","):
-        if not (each.strip().isascii() and each.strip().isdigit()):
-            raise UserError(f"{option} {text}: {each.strip() or 'nothing'} is no whole number")
-        if not least <= int(each) <= most:
-            raise UserError(f"{option} {text}: {each.strip()} is not between {least} and {most}")
-        found.add(int(each))
-    return sorted(found)
+def _whole(option: str, text: str) -> list[int]:
+    """Whole numbers between commas. Raises UserError."""
+    pieces = [each.strip() for each in text.split(",")]
+    for each in pieces:
+        if not (each.isascii() and each.isdigit()):
+            raise UserError(f"{option} {text}: {each or 'nothing'} is no whole number")
+    return [int(each) for each in pieces]
 
 
 def _lengths(text: str) -> list[float]:
     """One or two numbers, none where nothing is given. Raises UserError."""
     try:
-        found = [float(each) for each in text.split(",")] if text else []
+        return [float(each) for each in text.split(",")] if text else []
     except ValueError:
         raise UserError(f"--lengths {text}: give MEAN or MEAN,P99, such as 800,4000") from None
-    if len(found) > 2:
-        raise UserError(f"--lengths {text}: give MEAN or MEAN,P99, such as 800,4000")
-    return found

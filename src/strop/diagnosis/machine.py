@@ -6,16 +6,19 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import strop
+from strop.tracking.base import TRACKERS
 
-# Package -> what it is for; empty: strop does not use it.
+# Package -> what strop takes it for, with its extra.
 PACKAGES = {
     "peft": "low-rank adapters: pip install 'strop[lora]'",
     "gguf": "GGUF models: pip install 'strop[gguf]'",
     "open-spiel": "games: pip install 'strop[games]'",
     "vllm": "sampling by vLLM: pip install 'strop[vllm]', or engine.python",
     "ray": "engines and trainers on a cluster: pip install 'strop[ray]'",
-    "trl": "", "tensorboard": "", "wandb": "", "trackio": "", "mlflow": "",
-}  # fmt: skip
+    "trl": "its trainer with strop's recipes: pip install 'strop[trl]'",
+    "verl": "its trainer with strop's recipes: pip install 'strop[verl]'",
+    **{name: f"a tracker: pip install 'strop[{name}]'" for name in TRACKERS},
+}
 GIB = 2**30
 
 
@@ -74,6 +77,5 @@ def lines(found: dict[str, Any]) -> list[str]:
     threads = found["threads"]
     told.append(f"CPU threads: {threads['torch']} used by torch, {threads['cores']} cores")
     for name, each in found["packages"].items():
-        purpose = each["for"] or "not used by strop"
-        told.append(f"{name}: {each['version'] or 'not installed'} ({purpose})")
+        told.append(f"{name}: {each['version'] or 'not installed'} ({each['for']})")
     return told

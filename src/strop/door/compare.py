@@ -2,33 +2,32 @@
 
 import contextlib
 import shutil
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
-from strop.catalogue import model_of as needed_model
 from strop.comparison.plan import NAME, Plan, Scoring, read_plan
 from strop.comparison.runs import Job
 from strop.comparison.scores import Row
 from strop.comparison.table import judged as judged_in
 from strop.comparison.table import labels_of, lines, markdown, note, one_run
+from strop.comparison.values import Values
 from strop.comparison.verdict import Compared
 from strop.door import tables
 from strop.door.comparing import carry_out, plan_of
 from strop.door.folders import numbered
 from strop.door.given import files_of
 from strop.door.html import numbers
-from strop.door.options import combined, from_keywords, method_of
+from strop.door.methods import labelled, settings_of_all
 from strop.door.plot import Plot, plot
 from strop.door.run import Run
 from strop.door.sections import sections_of
 from strop.door.tables import Table
 from strop.door.told import told_in_python
-from strop.errors import RunStopped, UserError
-from strop.training.config import RunConfig
+from strop.errors import RunStopped
 from strop.training.record import GIVEN
 
 
@@ -97,6 +96,24 @@ class Comparison:
         return "".join(whole) + f"<p>{note(self.plan)}</p>"
 
 
+@dataclass(frozen=True)
+class Swept:
+    """A method with several values of its options, as `compare` takes them from `strop.sweep`."""
+
+    method: str
+    entries: tuple[tuple[str, Any, Values], ...]  # label, method with options, values as text
+
+    @property
+    def named(self) -> list[tuple[str, Any]]:
+        """Label and method of each."""
+        return [(label, method) for label, method, _ in self.entries]
+
+    @property
+    def values(self) -> list[Values]:
+        """The values of each."""
+        return [values for *_, values in self.entries]
+
+
 def compare(
     methods: Any,
     *,
@@ -132,19 +149,21 @@ def compare(
     call with the same `out` goes on. Raises UserError, RunStopped where a run failed, and
     KeyboardInterrupt after Ctrl-C, with every run saved.
     """
-    named = _labelled(methods)
+    swept = methods if isinstance(methods, Swept) else Swept("", ())
+    named = swept.named or labelled(methods, "compare")
     folder = Path(out) if out is not None else numbered(Path("comparisons"))
     try:
         with told_in_python():
             given, _ = sections_of(folder / GIVEN, model, tokenizer, data, validation, reward, task)
-            found = _settings(named, given, options)
+            found = settings_of_all(named, given, options)
             steps = steps or found[0][1].training.steps
             at = tuple(sorted(set(at))) or ((steps,) if by == "steps" else ())
             on = files_of(score_on, folder / GIVEN / "score_on.jsonl")
             scoring = Scoring(at, tuple(k), samples or max(k), prompts, on, by, target, band,
                               tuple(mean), score_start)  # fmt: skip
-            plan = plan_of([(label, each, ()) for label, each in found], seeds, steps, scoring,
-                           baseline)  # fmt: skip
+            values = swept.values or [()] * len(found)
+            entries = [(*each, value) for each, value in zip(found, values, strict=True)]
+            plan = plan_of(entries, seeds, steps, scoring, baseline, swept.method)
             plan.keep(folder)
     except BaseException:
         _tidy(folder, out is None)
@@ -166,43 +185,6 @@ def _carried_out(plan: Plan, folder: Path, jobs: int, progress: bool) -> Compari
             f"{found.failures[0]}. Mend the cause and make the same call with out={str(folder)!r}"
         )
     return Comparison(folder, plan, found.rows)
-
-
-def _labelled(methods: Any) -> list[tuple[str, Any]]:
-    """Label and method. Raises UserError."""
-    if isinstance(methods, Mapping):
-        found = [(str(label), each) for label, each in methods.items()]
-    elif isinstance(methods, Iterable) and not isinstance(methods, str):
-        found = [(_label(each), each) for each in methods]
-    else:
-        found = [(_label(methods), methods)]
-    if not found:
-        raise UserError("name the methods to compare, such as ['grpo', 'rloo']")
-    return found
-
-
-def _label(method: Any) -> str:
-    if isinstance(method, str):
-        return method
-    if isinstance(method, tuple) and len(method) == 2 and isinstance(method[0], str):
-        return " ".join([method[0], *(f"{k}={v}" for k, v in method[1].items())])
-    if isinstance(method, Callable) and hasattr(method, "__name__"):  # type: ignore[arg-type]
-        return str(method.__name__)
-    raise UserError("a method that is no line has no name: give a dict, {'mine': method}")
-
-
-def _settings(
-    named: Sequence[tuple[str, Any]], given: dict[str, Any], options: Mapping[str, Any]
-) -> list[tuple[str, RunConfig]]:
-    """The configuration of every method; one that needs a shipped model has all train it."""
-    pairs = [(label, each if isinstance(each, tuple) else (each, {})) for label, each in named]
-    lines = [method for _, (method, _) in pairs if isinstance(method, str)]
-    if not given["model"] and (needed := next(filter(None, map(needed_model, lines)), "")):
-        given = {**given, "model": {"name": needed}}
-    return [
-        (label, combined(method_of(method), from_keywords({**options, **own}), given))
-        for label, (method, own) in pairs
-    ]
 
 
 def _tidy(folder: Path, made: bool) -> None:

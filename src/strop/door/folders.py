@@ -1,7 +1,8 @@
-"""New folders for what is begun without one."""
+"""Folders of runs that are given, and new ones for what is begun without one."""
 
 import re
 from pathlib import Path
+from typing import Any
 
 from strop.errors import UserError
 
@@ -24,3 +25,14 @@ def numbered(parent: Path, stem: str = "") -> Path:
             number += 1
         except OSError as error:
             raise UserError(f"cannot make {folder}: {error.strerror}") from error
+
+
+def folders_of(runs: Any) -> list[Path]:
+    """The folders of a run, a folder, or several of these. Raises UserError for all else."""
+    found = []
+    for each in runs if isinstance(runs, list | tuple) else [runs]:
+        place = getattr(each, "folder", each)
+        if not isinstance(place, str | Path):
+            raise UserError(f"a run is {type(each).__name__}: give a run, or its folder")
+        found.append(Path(place))
+    return found

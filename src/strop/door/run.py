@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from strop.door import tables
+from strop.door.folders import folders_of
 from strop.door.progress import Progress
 from strop.door.session import Session
 from strop.door.tables import Table
@@ -17,6 +18,9 @@ from strop.training.config import RunConfig
 from strop.training.metrics_file import read_metrics
 
 if TYPE_CHECKING:
+    from strop.diagnosis.whole import Diagnosis
+    from strop.door.pages import Page
+    from strop.door.plan import Planned
     from strop.door.plot import Plot
     from strop.door.scores import Answer, Evaluation
 
@@ -265,6 +269,34 @@ class Run:
         from strop.report.page import write_report
 
         return write_report([self.folder], self.folder / "report.html")
+
+    def doctor(self) -> "Diagnosis":
+        """What is wrong with it, from its files: questions with answers and advice."""
+        from strop.door.doctor import doctor
+
+        return doctor(self)
+
+    def inspect(self, step: int | None = None, out: str | Path | None = None) -> "Page":
+        """A step token by token, as a page; arguments as in `strop.inspect`."""
+        from strop.door.pages import inspect
+
+        return inspect(self, step, out)
+
+    def plan(
+        self, *more: "str | Path | Run", workers: Sequence[int] = (1, 2, 4, 8, 16, 32, 64),
+        staleness: Sequence[int] = (1,), lengths: Sequence[float] = (), prompts: int = 0,
+        spare: float = 1.0, exchange: float = 0.0,
+    ) -> "Planned":  # fmt: skip
+        """What it would yield on other numbers of workers, at the costs that were measured in it.
+
+        more: further runs of the same model and machine, which sharpen the costs. lengths: mean
+        and 99th percentile of answers in place of its own. The others are those of `strop plan`.
+        """
+        from strop.door.plan import plan
+
+        with told_in_python():
+            runs = folders_of([self, *more])
+            return plan(runs, workers, staleness, lengths, prompts, spare, exchange)
 
     def __repr__(self) -> str:
         told = self.config

@@ -27,3 +27,12 @@ def of_files(paths: Sequence[Path]) -> Table:
 def shown(table: Any) -> Table:
     """An Arrow table as a pandas one, where pandas is installed."""
     return table.to_pandas() if importlib.util.find_spec("pandas") else table
+
+
+def as_text(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    """Cells in columns, the first to the left, the others to the right."""
+    rows = [head, *lines]
+    widths = [max(len(row[n]) for row in rows) for n in range(len(head))]
+    return "\n".join(
+        "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in rows
+    )

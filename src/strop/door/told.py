@@ -7,17 +7,21 @@ from collections.abc import Iterator
 from strop.errors import RunStopped, UserError
 
 KEYWORDS = {
-    "at": "at", "band": "band", "baseline": "baseline", "by": "by", "data": "data",
-    "engine": "engine", "k": "k", "model": "model", "out": "out", "prompts": "prompts",
-    "reward": "reward", "samples": "samples", "score-on": "score_on", "split": "split",
-    "start": "start", "step": "step", "target": "target", "task": "task",
-    "validation": "validation",
+    "at": "at", "band": "band", "baseline": "baseline", "best": "best", "by": "by", "data": "data",
+    "engine": "engine", "exchange": "exchange", "group": "group", "k": "k", "lengths": "lengths",
+    "model": "model", "out": "out", "port": "port", "prompts": "prompts", "reward": "reward",
+    "samples": "samples", "score-on": "score_on", "spare": "spare", "split": "split",
+    "staleness": "staleness", "start": "start", "step": "step", "success": "success",
+    "target": "target", "task": "task", "updates": "updates", "validation": "validation",
+    "workers": "workers",
 }  # fmt: skip
 PATTERNS = (
     (re.compile(r"(?:strop train )?--resume (\S*[^\s:,;.`])"), r"strop.resume('\1')"),
     (re.compile(r"pickled:\S*/given/(\w+)\.pickle"), r"\1"),
     (re.compile(r"\S*/given/(\w+)\.jsonl"), r"\1"),
     (re.compile("--trust-files"), "trust_files=True"),
+    (re.compile(r"-{2}split (\w+)"), r"split='\1'"),
+    (re.compile(r"strop plan RUN OTHER"), "run.plan(other)"),
     (
         re.compile(rf"--({'|'.join(KEYWORDS)})\b(?!-)(?: (?=[0-9]))?"),
         lambda found: f"{KEYWORDS[found[1]]}=",

@@ -2,6 +2,7 @@
 
 import json
 import re
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from strop import catalogue, notation
 from strop.training import models
 
 PAGE = Path(__file__).parents[3] / "docs" / "COMING_FROM_TRL_AND_VERL.md"
+PROJECT = Path(__file__).parents[3] / "pyproject.toml"
 HEALTHY = {
     "loss": 0.01, "grad_norm": 0.3, "learning_rate": 1e-4, "reward": 0.5,
     "frac_reward_zero_std": 0.25, "groups/frac_all_0": 0.125, "groups/frac_all_1": 0.125,
@@ -323,7 +325,11 @@ def test_without_a_run_versions_and_packages(strop: Strop) -> None:
 
     assert said.code == 0
     assert set(machine["versions"]) == {"python", "strop", "torch", "transformers"}
-    assert {"peft", "gguf", "vllm", "wandb"} <= set(machine["packages"])
+    extras = tomllib.loads(PROJECT.read_text())["project"]["optional-dependencies"]
+    for extra, (needed, *_) in extras.items():
+        if extra not in ("test", "docs", "lint"):
+            told = machine["packages"][re.match(r"[\w-]+", needed)[0]]["for"]
+            assert f"strop[{extra}]" in told
     assert machine["devices"][0]["memory_gib"] > 0
 
 

@@ -1,0 +1,96 @@
+"""All findings about a run, or about what one would be made of, with the facts beside them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from strop.diagnosis.finding import Finding
+
+Facts = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """What was found: questions with their answers, and the facts that they rest on.
+
+    lines: the facts as they are printed; report: the same as plain numbers and texts.
+    """
+
+    lines: tuple[str, ...]
+    report: Mapping[str, Any]
+    findings: tuple[Finding, ...]
+
+    @property
+    def problems(self) -> tuple[Finding, ...]:
+        """The findings to do something about."""
+        return tuple(finding for finding in self.findings if finding.status == "problem")
+
+    def __repr__(self) -> str:
+        answers = [
+            f"\n{each.question}  {each.status}\n  {each.answer}"
+            + (f"\n  Do: {each.advice}" if each.advice else "")
+            for each in self.findings
+        ]
+        return "\n".join([*self.lines, *answers])
+
+
+def after_a_run(folder: Path) -> Diagnosis:
+    """What a run's own files say. Raises UserError."""
+    from strop.diagnosis.run import examine
+
+    return Diagnosis((str(folder),), {"run": str(folder)}, tuple(examine(folder)))
+
+
+def before_a_run(settings: Any, with_model: bool, with_data: bool) -> Diagnosis:
+    """About machine, model and data that a run of these settings would be made of.
+
+    Raises UserError.
+    """
+    from strop.diagnosis import data, machine
+
+    here = machine.machine()
+    report: Facts = {"machine": here}
+    lines, findings = machine.lines(here), list[Finding]()
+    if with_model or with_data:
+        data.check_given(settings)
+        _look(settings, with_model, with_data, report, lines, findings)
+    if settings.ray.address:
+        from strop.diagnosis import cluster
+
+        size = int(report["model"]["bytes"]["weights"]) if "model" in report else 0
+        report["cluster"], told, found = cluster.examine(settings, size)
+        lines += ["", *told]
+        findings += found
+    return Diagnosis(tuple(lines), report, tuple(findings))
+
+
+def _look(
+    settings: Any, with_model: bool, with_data: bool, report: Facts, lines: list[str],
+    findings: list[Finding],
+) -> None:  # fmt: skip
+    """Add what model and data say."""
+    from strop.diagnosis import data as of_data
+    from strop.diagnosis import model as of_model
+
+    tokenizer = of_model.tokenizer_of(settings) if with_model else None
+    name, prompts, episode_tokens, specs = of_data.prompts_of(settings, tokenizer)
+    found = of_data.lengths(settings, prompts, tokenizer) if with_model else []
+    if with_model:
+        report["model"], fits = of_model.examine(settings, name, max(found), episode_tokens)
+        lines += ["", *of_model.lines(report["model"])]
+        findings.append(fits)
+    if not with_data:
+        return
+    report["data"] = of_data.facts(name, prompts)
+    findings.append(of_data.duplicates(prompts))
+    if with_model:
+        context = report["model"]["context"] or 2**20
+        findings.append(of_data.fits(settings, found, context, episode_tokens))
+        findings.append(of_data.form(settings, prompts, tokenizer))
+    table: list[Facts] = []
+    if specs:
+        seconds = settings.reward.timeout_seconds
+        table, told = of_data.try_rewards(prompts, specs, seconds, tokenizer)
+        findings.append(told)
+    lines += ["", *of_data.lines(report["data"], table)]

@@ -1,0 +1,60 @@
+"""`strop.export`: a checkpoint as one plain Hugging Face folder."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+
+from strop._writing import check_room, writing
+from strop.door.evaluating import checkpoint_of
+from strop.door.run import Run
+from strop.door.told import told_in_python
+from strop.errors import UserError
+from strop.training.setup import load_model
+
+FAILURES = (OSError, RuntimeError, SafetensorError)  # three names for a full disk
+
+
+def export(
+    source: Any, folder: str | Path, *, step: int = 0, best: bool = False, dtype: str = ""
+) -> Path:
+    """Write a model that everything which reads Hugging Face folders can load; gives its place.
+
+    Adapters are added into the weights, what training alone needs is left out. source: a run, a
+    run's folder, or a model's folder or name. folder: a new one. step: of the checkpoint (0: the
+    newest); best: its best one by training.best. dtype: of the numbers, the run's without one.
+    Raises UserError.
+    """
+    if isinstance(source, Run):
+        source.keep()
+        source = source.folder
+    elif not isinstance(source, str | Path):
+        raise UserError(
+            f"source is {type(source).__name__}: give a run, a folder or a model's name; a model "
+            "that is loaded writes itself with save_pretrained"
+        )
+    with told_in_python():
+        write(str(source), Path(folder), step, dtype, best)
+    return Path(folder)
+
+
+def write(source: str, folder: Path, step: int, dtype: str, best: bool = False) -> None:
+    """Write the model of a run's checkpoint, or a model, into a new folder. Raises UserError."""
+    if folder.exists():
+        raise UserError(f"{folder} exists: give the name of a new folder")
+    settings, model = checkpoint_of(source, step, best=best)
+    if dtype:
+        chosen = settings.model.model_copy(update={"dtype": dtype})
+        settings = settings.model_copy(update={"model": chosen})
+    merged = load_model(settings, model).merged()
+    needed = merged.num_bytes()
+    check_room(folder.parent, f"the model {folder.name}", needed)
+    unfinished = folder.with_name(f".{folder.name}.unfinished")
+    try:
+        with writing(folder.parent, f"the model {folder.name}", needed, FAILURES):
+            unfinished.mkdir(parents=True)
+            merged.save(unfinished)
+            unfinished.rename(folder)
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
