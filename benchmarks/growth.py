@@ -1,10 +1,11 @@
 """How strop's costs grow: prompts, steps, rollouts of a step, tokens of an answer.
 
-    OMP_NUM_THREADS=1 python benchmarks/growth.py [prompts steps report resume rollouts tokens]
+    OMP_NUM_THREADS=1 python benchmarks/growth.py [prompts parquet steps report resume rollouts ...]
                                                   [--sizes 1000,10000 --out growth.csv]
 
-    prompts   start of a run over a JSON Lines file of so many rows (read, checked, summed up), and
-              its second step; the shipped model, 32 prompts of 16 answers a step
+    prompts   start of a run over a JSON Lines file of so many rows (read, checked, summed up), its
+              first and its second step; the shipped model, 32 prompts of 16 answers a step
+    parquet   the same over a Parquet file
     steps     steps of 2 prompts of 4 answers, weights that stay as they are, everything written:
               each 100 steps of one run, up to the largest size
     report    `strop report` of a run of so many steps, with every tenth step's rollouts
@@ -37,6 +38,7 @@ FIELDS = ("curve", "what", "size", "cpu_s", "elapsed_s", "peak_mb", "each_us")
 BLOCK, PROMPTS, ANSWERS = 100, 2, 4
 SIZES = {
     "prompts": (1_000, 10_000, 100_000, 1_000_000),
+    "parquet": (1_000, 10_000, 100_000, 1_000_000),
     "steps": (2_000,),
     "report": (500, 2_000, 8_000, 32_000),
     "resume": (500, 2_000, 8_000, 32_000),
@@ -78,24 +80,54 @@ def stepped(run: Any) -> Any:
 # ---- prompts
 
 
-def prompts(size: int, folder: Path) -> Iterator[Point]:
-    path = folder / "rows.jsonl"
+def rows_of(size: int) -> Iterator[dict[str, Any]]:
+    for n in range(size):
+        a, b, c = n % 97 + 2, n // 97 % 97 + 2, n // 9409 % 97 + 2
+        row = {"prompt": f"{a},{b},{c}:{(a + b) * c % 100}=", "answer": f"({a}+{b})*{c}"}
+        yield {**row, "numbers": [a, b, c]}
+
+
+def json_lines(size: int, path: Path) -> None:
     with path.open("w", encoding="utf-8") as file:
-        for n in range(size):
-            a, b, c = n % 97 + 2, n // 97 % 97 + 2, n // 9409 % 97 + 2
-            row = {"prompt": f"{a},{b},{c}:{(a + b) * c % 100}=", "answer": f"({a}+{b})*{c}"}
-            file.write(json.dumps({**row, "numbers": [a, b, c]}) + "\n")
+        file.writelines(json.dumps(row) + "\n" for row in rows_of(size))
+
+
+def table(size: int, path: Path) -> None:
+    """A Parquet file in row groups of 100,000, written piece by piece."""
+    import itertools
+
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    rows, writer = rows_of(size), None
+    while piece := list(itertools.islice(rows, 100_000)):
+        found = pa.Table.from_pylist(piece)
+        writer = writer or pq.ParquetWriter(path, found.schema)
+        writer.write_table(found)
+    assert writer is not None
+    writer.close()
+
+
+def prompts(
+    size: int, folder: Path, name: str = "prompts", ending: str = "jsonl"
+) -> Iterator[Point]:
+    path = folder / f"rows.{ending}"
+    write = f"import growth, pathlib; growth.{'json_lines' if ending == 'jsonl' else 'table'}"
+    made = f"{write}({size}, pathlib.Path({str(path)!r}))"  # in a process whose memory is its own
+    subprocess.run([sys.executable, "-c", made], check=True, cwd=Path(__file__).parent)
     data = (f'data.files=["{path}"]', 'reward.functions=["exact_match"]', "model.name=tiny")
     started(folder / "warm", "training.steps=1").close()  # imports, the grader's first process
     found: list[Any] = []
     options = (*data, "rollout.max_tokens=8", "training.steps=3")
-    yield measured(
-        lambda: found.append(started(folder / "run", *options)), "prompts", "start", size
-    )
+    yield measured(lambda: found.append(started(folder / "run", *options)), name, "start", size)
     (run,) = found
-    stepped(run)
-    yield measured(lambda: stepped(run), "prompts", "step", size, 1)
+    yield measured(lambda: stepped(run), name, "first step", size, 1)
+    yield measured(lambda: stepped(run), name, "step", size, 1)
     run.close()
+
+
+def parquet(size: int, folder: Path) -> Iterator[Point]:
+    yield from prompts(size, folder, "parquet", "parquet")
 
 
 # ---- steps, report, resume
@@ -243,6 +275,7 @@ def endless(folder: Path, context: int) -> Path:
 
 CURVES: dict[str, Callable[[int, Path], Iterator[Point]]] = {
     "prompts": prompts,
+    "parquet": parquet,
     "steps": steps,
     "report": report,
     "resume": resume,

@@ -44,7 +44,10 @@ Task = Annotated[
 ]
 Data = Annotated[
     list[str] | None,
-    typer.Option(help="JSON Lines, Parquet or CSV file with a `prompt` column; repeatable."),
+    typer.Option(
+        help="JSON Lines, Parquet or CSV file with a `prompt` column, a folder that `datasets` "
+        "saved, or `hf:NAME:SPLIT`; repeatable."
+    ),
 ]
 Validation = Annotated[
     list[str] | None,

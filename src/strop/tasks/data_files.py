@@ -1,17 +1,16 @@
-"""A task from the user's own rows: JSON Lines, Parquet, CSV or a saved `datasets` folder."""
+"""A task from the user's own rows: files, folders and data sets of `datasets`."""
 
-import itertools
 import random
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from strop.errors import UserError
 from strop.tasks.names import did_you_mean
-from strop.tasks.prompt_rows import Pack, PromptRows, those
-from strop.tasks.read_rows import Row, read_rows
+from strop.tasks.prompt_rows import Many, Pack, PromptRows, stride, those
+from strop.tasks.read_rows import Row, Source, open_source, short_name
 from strop.tasks.renaming import Renaming, renamed
 from strop.tasks.row_layouts import Reader, from_question, reader_of
 from strop.tasks.task import Prompt, RewardSpec, Task
@@ -62,7 +61,7 @@ def load_data(
             splits[split] = those(first, sorted(taken))
         else:
             splits[split] = load(given, number)
-    names = [Path(path).stem for path in _paths(files)]
+    names = [short_name(path) for path in _paths(files)]
     return Task(
         name="+".join(names),
         train=those(first, rest),
@@ -76,7 +75,7 @@ def load_data(
 
 
 class _Loader:
-    """Reads and checks the rows of one or several files of the same layout."""
+    """Reads and checks the rows of one or several sources of the same layout."""
 
     def __init__(
         self, prompt_column: str, reader: Reader | str, columns: Mapping[str, str]
@@ -86,31 +85,50 @@ class _Loader:
         self.renaming = Renaming(columns)
 
     def __call__(self, files: str | Path | Sequence[str | Path], split: int) -> PromptRows:
-        """The prompts of a split by its number."""
-        pack, paths = Pack(split), _paths(files)
-        if self.renaming.names:
-            self.renaming.check([(str(path), _first(read_rows(path), path)) for path in paths])
-        for path in paths:
-            self._read(path, pack)
+        """The prompts of a split by its number: few are kept, many read when they are drawn."""
+        sources = [open_source(path) for path in _paths(files)]
+        firsts = [source[0] for source in sources]
+        names = [source.name for source in sources]
+        self.renaming.check(list(zip(names, firsts, strict=True)))
+        laid = [_Laid(self, *each) for each in zip(sources, firsts, strict=True)]
+        if stride(sum(map(len, laid))) > 1:
+            many = Many(split, laid)
+            many.look()
+            return PromptRows(many)
+        pack = Pack(split)
+        for source in laid:
+            pack.begin(source.name, source.column)
+            for row in range(len(source)):
+                pack.add(*source.read(row))
         return PromptRows(pack)
 
-    def _read(self, path: Path, pack: Pack) -> None:
-        """The rows of a file, into the pack."""
-        rows = read_rows(path)
-        first = _first(rows, path)
-        names = self.renaming.of_file(first)
-        reader = reader_of(
-            self.reader, {names.get(k, k): v for k, v in first.items()}, self.prompt_column
-        )
-        stood = "question" if reader is from_question else self.prompt_column
-        pack.begin(str(path), next((k for k, ours in names.items() if ours == stood), stood))
-        for number, row in enumerate(itertools.chain((first,), rows), 1):
-            place = f"{path} row {number}"
-            plain = renamed(row, names, place)
-            plain = plain if reader is None else _translated(reader, plain, place)
-            prompt = self._checked(plain, place)
-            columns = {k: v for k, v in plain.items() if k != self.prompt_column}
-            pack.add(prompt, columns, place)
+
+class _Laid:
+    """The rows of a source as prompts with columns: renamed, translated, checked."""
+
+    def __init__(self, given: _Loader, source: Source, first: Row) -> None:
+        self.source, self.name = source, source.name
+        self.prompt_column = given.prompt_column
+        self.names = names = given.renaming.of_file(first)
+        ours = {names.get(name, name): value for name, value in first.items()}
+        self.reader = reader_of(given.reader, ours, given.prompt_column)
+        stood = "question" if self.reader is from_question else given.prompt_column
+        self.column = next((theirs for theirs, our in names.items() if our == stood), stood)
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def crc(self) -> int:
+        """The source's."""
+        return self.source.crc()
+
+    def read(self, row: int) -> tuple[str | list[dict[str, Any]], Row, str]:
+        """Prompt, columns and place of a row. Raises UserError."""
+        place = f"{self.name} row {row + 1}"
+        plain = renamed(self.source[row], self.names, place)
+        plain = plain if self.reader is None else _translated(self.reader, plain, place)
+        prompt = self._checked(plain, place)
+        return prompt, {k: v for k, v in plain.items() if k != self.prompt_column}, place
 
     def _checked(self, row: Row, where: str) -> str | list[dict[str, Any]]:
         """The row's prompt. Raises UserError for a row without one, or with names that clash."""
@@ -129,14 +147,6 @@ class _Loader:
         if column != "prompt" and "prompt" in row:
             raise UserError(f"{where} has both {column!r} and 'prompt': rename or remove 'prompt'")
         return checked_prompt(row[column], where)
-
-
-def _first(rows: Iterator[Row], path: Path) -> Row:
-    """The first row. Raises UserError where there is none."""
-    first = next(rows, None)
-    if first is None:
-        raise UserError(f"{path} has no rows: give a file with at least one")
-    return first
 
 
 def _translated(reader: Reader, row: Row, where: str) -> Row:
@@ -196,8 +206,8 @@ def _carve(
     return set(rng.sample(rest, count))
 
 
-def _paths(files: str | Path | Sequence[str | Path]) -> list[Path]:
+def _paths(files: str | Path | Sequence[str | Path]) -> list[str | Path]:
     several = [files] if isinstance(files, (str, Path)) else list(files)
     if not several:
         raise UserError("no data file was given: name at least one")
-    return [Path(path) for path in several]
+    return several

@@ -1,15 +1,21 @@
-"""Very many prompts: kept packed, each made anew whenever it is asked for."""
+"""Many prompts, each made anew whenever it is asked for: kept packed, or read where they lie."""
 
+import itertools
 import pickle
+import zlib
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, overload
+from typing import Any, Protocol, overload
+
+import numpy as np
 
 from strop.errors import UserError
 from strop.tasks.task import MAX_SPLIT_ROWS, Prompt
 
 Change = Callable[[Prompt], Prompt]
+LOOKED_AT = 20_000  # rows of a split that are read before step 1
 
 
 @dataclass
@@ -48,6 +54,10 @@ class Pack:
     def __len__(self) -> int:
         return len(self.ends) - 1
 
+    def crc(self) -> int:
+        """All rows are looked at."""
+        return 0
+
     def prompt(self, row: int) -> Prompt:
         """The prompt of a row, counted from 0; columns that the row lacks are None."""
         said, *values = pickle.loads(self.content[self.ends[row] : self.ends[row + 1]])
@@ -58,11 +68,85 @@ class Pack:
         return Prompt(self.split * MAX_SPLIT_ROWS + row, said, columns, place, column)
 
 
+class Holds(Protocol):
+    """Rows by their number, each given as a prompt."""
+
+    split: int
+
+    def __len__(self) -> int: ...
+
+    def prompt(self, row: int) -> Prompt:
+        """The prompt of a row, counted from 0."""
+        ...
+
+    def crc(self) -> int:
+        """A sum of what nobody looks at before step 1; 0 where all is looked at."""
+        ...
+
+
+class Lies(Protocol):
+    """Rows of one source, laid out as prompts."""
+
+    column: str  # where their prompts stood
+
+    def __len__(self) -> int: ...
+
+    def read(self, row: int) -> tuple[Any, dict[str, Any], str]:
+        """Prompt, columns and place of a row. Raises UserError for one that is none."""
+        ...
+
+    def crc(self) -> int:
+        """A sum that is another one where the rows are."""
+        ...
+
+
+class Many:
+    """The rows of sources that hold too many to keep: each is read when it is asked for.
+
+    Columns that a row lacks are None, as far as they are known from the rows that `look` has read.
+    """
+
+    def __init__(self, split: int, sources: Sequence[Lies]) -> None:
+        self.split, self.sources = split, sources
+        self._ends = array("q", itertools.accumulate(map(len, sources)))
+        self._names: dict[str, None] = {}
+
+    def __len__(self) -> int:
+        return self._ends[-1]
+
+    def look(self) -> None:
+        """Read rows everywhere. Raises UserError for one that is none."""
+        for row in range(len(self))[:: stride(len(self))]:
+            self._names.update(dict.fromkeys(self.prompt(row).columns))
+
+    def prompt(self, row: int) -> Prompt:
+        """The prompt of a row, counted from 0. Raises UserError for one that is none."""
+        at = bisect_right(self._ends, row)
+        source = self.sources[at]
+        said, columns, place = source.read(row - (self._ends[at - 1] if at else 0))
+        whole = {**self._names, **columns}
+        return Prompt(self.split * MAX_SPLIT_ROWS + row, said, whole, place, source.column)
+
+    def crc(self) -> int:
+        """The sum of all sources."""
+        return zlib.crc32(repr([source.crc() for source in self.sources]).encode())
+
+
+def stride(size: int) -> int:
+    """Of so many rows every how many-th is looked at before step 1."""
+    return -(-size // LOOKED_AT) or 1
+
+
+def looked_at(prompts: Sequence[Prompt]) -> Sequence[Prompt]:
+    """Those that are read before step 1: all, or of very many some, evenly spread."""
+    return prompts[:: stride(len(prompts))]
+
+
 class PromptRows(Sequence[Prompt]):
     """Some rows of a pack as prompts, each perhaps changed by `change`; equal to a list of them."""
 
     def __init__(
-        self, pack: Pack, rows: Sequence[int] | None = None, change: Change | None = None
+        self, pack: Holds, rows: Sequence[int] | None = None, change: Change | None = None
     ) -> None:
         self.pack, self.change = pack, change
         self.rows: Sequence[int] = range(len(pack)) if rows is None else rows
@@ -103,6 +187,17 @@ class PromptRows(Sequence[Prompt]):
         """The same prompts, each changed when it is asked for."""
         assert self.change is None, "prompts are put to the model once"
         return PromptRows(self.pack, self.rows, change)
+
+
+class Known(Container[int]):
+    """Uids to look one up among: eight bytes each, where a set takes eighty."""
+
+    def __init__(self, uids: Iterable[int]) -> None:
+        self._sorted = np.sort(np.fromiter(uids, np.int64))
+
+    def __contains__(self, uid: object) -> bool:
+        at = int(np.searchsorted(self._sorted, uid))  # type: ignore[call-overload]
+        return at < len(self._sorted) and bool(self._sorted[at] == uid)
 
 
 def uids_of(prompts: Sequence[Prompt]) -> "array[int]":

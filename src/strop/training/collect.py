@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -96,7 +96,7 @@ class Collector:
     chains: Chains
     engine: Any
     pool: tuple[int, ...]
-    known: frozenset[int]  # the same prompts, to look one up
+    known: Container[int]  # the same prompts, to look one up
     clock: Any
     run_columns: dict[str, Any]
     drawn: dict[int, int] = field(default_factory=dict)  # draws of each prompt in this step

@@ -8,6 +8,7 @@ from typing import Any
 
 from strop._files import json_of
 from strop.errors import UserError
+from strop.tasks.prompt_rows import PromptRows, looked_at
 from strop.tasks.task import Prompt, Task
 from strop.training.config import RunConfig
 
@@ -55,10 +56,11 @@ def owner_of(config: RunConfig, crc32: int, tokenizer: Any) -> dict[str, int]:
 
 def _crc(prompts: Sequence[Prompt]) -> int:
     crc, text_of = 0, json.JSONEncoder(default=_plain).encode
-    for prompt in prompts:
+    for prompt in looked_at(prompts):
         row = [prompt.uid, prompt.prompt, dict(prompt.columns)]
         crc = zlib.crc32(text_of(row).encode(), crc)
-    return crc
+    unseen = prompts.pack.crc() if isinstance(prompts, PromptRows) else 0
+    return zlib.crc32(str(unseen).encode(), crc) if unseen else crc
 
 
 def _plain(value: Any) -> str:

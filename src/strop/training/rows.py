@@ -10,7 +10,7 @@ from strop.errors import UserError
 from strop.rollout._observation_tokens import known_ids
 from strop.tasks.chat import Chat
 from strop.tasks.encode import encode_answer
-from strop.tasks.prompt_rows import each, those
+from strop.tasks.prompt_rows import each, looked_at, those
 from strop.tasks.task import Prompt, Task
 from strop.training.config import RunConfig
 from strop.training.limits import TooLong
@@ -85,7 +85,7 @@ def check_longest(config: RunConfig, services: "RunServices", rollout: Any) -> N
     if not room:
         return
     longest = 0
-    trained = () if rollout.given else services.task.train
+    trained = () if rollout.given else looked_at(services.task.train)
     for prompt in itertools.chain(trained, validated(config, services.task)):
         most = texts.bounds.prompt(prompt)
         if most is None or most > max(longest, room - limits.episode_tokens):
@@ -102,7 +102,8 @@ def settle(config: RunConfig, services: "RunServices", rollout: Any) -> None:
     """
     task, evaluation = services.task, config.evaluation
     if config.data.overlong == "refuse":
-        for prompt in itertools.chain(task.train, validated(config, task)):
+        trained = task.train if rollout.given else looked_at(task.train)
+        for prompt in itertools.chain(trained, validated(config, task)):
             check_row(services, rollout, prompt)
     else:
         train, left_out = fitting(services, rollout, task.train, "train")
@@ -180,7 +181,12 @@ def tell(config: RunConfig, services: "RunServices") -> None:
             "no --model was given: this trains tiny, the model that ships with strop. It knows "
             "digits and signs, and was made for Countdown puzzles"
         )
-    texts = services.texts
+    texts, train = services.texts, services.task.train
+    if (seen := len(looked_at(train))) < len(train):
+        services.notes.append(
+            f"of {len(train)} rows {seen}, evenly spread, were checked; the others are when they "
+            "are drawn"
+        )
     if told := plain_text(services.task.train, texts.tokenizer, texts.chat):
         services.notes.append(told)
 
@@ -189,11 +195,12 @@ def plain_text(prompts: Sequence[Prompt], tokenizer: Any, chat: Chat) -> str:
     """A warning where prompts pass a chat template by and nobody has said so; else empty."""
     if not chat.speaks(tokenizer):
         return ""
-    raw = sum(isinstance(prompt.prompt, str) for prompt in prompts)
+    seen = looked_at(prompts)
+    raw = sum(isinstance(prompt.prompt, str) for prompt in seen)
     if not raw:
         return ""
     return (
-        f"{raw} of {len(prompts)} prompts are plain text, and go to the model without its chat "
+        f"{raw} of {len(seen)} prompts are plain text, and go to the model without its chat "
         "template: if it was tuned to chat, give data.prompt_as=messages; if plain text is meant, "
         "data.prompt_as=text"
     )

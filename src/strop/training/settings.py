@@ -67,7 +67,9 @@ class DataSettings(Section):
         "files; empty: what the shipped model was made for",
     )
     files: tuple[str, ...] = Field(
-        default=(), description="JSON Lines, Parquet or CSV with a prompt column"
+        default=(),
+        description="JSON Lines, Parquet or CSV with a prompt column, a folder of datasets, or "
+        "hf:NAME:CONFIG:SPLIT",
     )
     reader: str = Field(default="auto", description="layout of rows: auto, prompt, verl, question")
     prompt_column: str = Field(default="prompt", description="column of the files with the prompts")

@@ -1,7 +1,7 @@
 """What a training step acts on."""
 
 import functools
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,6 +12,7 @@ from strop.batch import Batch
 from strop.chains import Chains
 from strop.errors import UserError
 from strop.rollout.engines.dealt import DealtEngine
+from strop.tasks.prompt_rows import Known
 from strop.training import shards
 from strop.training.clock import Clock
 from strop.training.collect import Collects, Here
@@ -40,9 +41,9 @@ class World:
     collector: Collects = field(default_factory=Here)
 
     @functools.cached_property
-    def known(self) -> frozenset[int]:
-        """The prompts of the pool, to look one up."""
-        return frozenset(self.pool)
+    def known(self) -> Container[int]:
+        """The prompts of the pool, to look one up: of very many in little room."""
+        return Known(self.pool)
 
     @property
     def ranks(self) -> Ranks:
