@@ -1,5 +1,6 @@
 """Padded tensors under their public names to one flat batch of a recipe's stage, and back."""
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -9,7 +10,7 @@ from torch import Tensor
 
 from strop import segments
 from strop._padded_given import check_call, mask_of, of_dtype
-from strop._padded_names import CALLS, Names, compose
+from strop._padded_names import CALLS, CREDITING, Names, compose
 from strop._padded_turns import Layout, layout_of
 from strop.algorithm import Algorithm
 from strop.batch import Batch, level_of
@@ -21,12 +22,17 @@ from strop.schedule import Schedule
 
 @dataclass(frozen=True)
 class Door:
-    """One call: the composed algorithm and its batch."""
+    """One call: the composed algorithm with its names, and the batch."""
 
-    algorithm: Algorithm
     batch: Batch
     seed: int
     layout: Layout
+    names: Names
+    state: Mapping[str, Any]
+
+    @property
+    def algorithm(self) -> Algorithm:
+        return self.names.algorithm
 
     def back(self, values_T: Tensor) -> Tensor:
         """Token values in the shape of what was given."""
@@ -36,8 +42,8 @@ class Door:
         return torch.Generator().manual_seed(self.seed)
 
     def chains(self) -> Chains:
-        """Runs this call's parts: each draws from the same seed and begins with its first state."""
-        return Chains(lambda name, number: self.rng())
+        """Runs this call's parts: each draws from the same seed, with the state that was given."""
+        return Chains(lambda name, number: self.rng(), state=dict(self.state))
 
 
 def open_door(
@@ -48,12 +54,19 @@ def open_door(
     mask_BT: Tensor | None,
     given: Mapping[str, Any],
     denominator_BT: Tensor | None = None,
+    state: Mapping[str, Any] | None = None,
+    which: str = "",
 ) -> Door:
     params = {} if params is None else params
-    check_call(name, params, seed)
+    state = {} if state is None else state
+    check_call(name, params, seed, state)
     names, given = compose(name, params, {k: v for k, v in given.items() if v is not None})
+    names = dataclasses.replace(names.with_knobs(state.get("knobs", {})), which=which)
+    if call == "advantages" and "advantages_seq" in given:
+        names = names.begun()
+        given["rewards"] = given.pop("advantages_seq")
     if call == "policy_loss" and "values" not in given:
-        names = names.without_critic
+        names, given, mask_BT = _without_policy(names.without_critic, given, mask_BT)
     names.refuse(call, name, given)
     given = {key: of_dtype(key, value, names.dtype(key)) for key, value in given.items()}
     layout, given = layout_of(mask_of("mask", mask_BT), given)
@@ -67,10 +80,29 @@ def open_door(
         columns |= _columns(key, value, layout, names, call)
     reads = names.reads(call)
     batch = _with_turn_rewards(layout.batch(columns, gradient_BT | counts_BT), reads)
-    batch = _with_outcome(batch) if call == "advantages" else batch
+    batch = _with_outcome(batch) if call in CREDITING else batch
+    if "groups" in given:
+        batch = batch.set(uid_P=given["groups"].unique().to(batch["uid_P"].device))
     batch = _with_advantage_B(call, batch) if "advantage_B" in reads else batch
-    algorithm = _at_step(names.algorithm, CALLS[call][0], name, batch)
-    return Door(algorithm, batch, seed, layout)
+    stages = (CALLS[call][0], *(("control",) if call == "next_state" else ()))
+    algorithm = at_step(names.algorithm, stages, name, batch)
+    return Door(batch, seed, layout, dataclasses.replace(names, algorithm=algorithm), state)
+
+
+def _without_policy(
+    names: Names, given: dict[str, Any], mask_BT: Any
+) -> tuple[Names, dict[str, Any], Any]:
+    """Names, tensors and mask where only terms beside the policy's are fed; `kept` narrows it."""
+    rest = {key: value for key, value in given.items() if key != "kept"}
+    fed, rest = names.fed(rest)
+    if "kept" not in given:
+        return fed, rest, mask_BT
+    if fed is names:
+        raise UserError("kept is of a bonus by itself; a whole loss takes the mask")
+    kept_BT, mask_BT = mask_of("kept", given["kept"]), mask_of("mask", mask_BT)
+    if kept_BT is None or mask_BT is None or kept_BT.shape != mask_BT.shape:
+        raise UserError("kept must be [B, T] like the mask")
+    return fed, rest, mask_BT & kept_BT.to(mask_BT.device)
 
 
 def _with_turn_rewards(batch: Batch, read: Mapping[str, bool]) -> Batch:
@@ -113,7 +145,7 @@ def _columns(key: str, value: Tensor, layout: Layout, names: Names, call: str) -
     if key == "rewards":
         found = _rewards(column)
         # elsewhere advantages are given, and rewards do not stand in for them
-        return found if call == "advantages" else {n: found[n] for n in found if n != "advantage_B"}
+        return found if call in CREDITING else {n: found[n] for n in found if n != "advantage_B"}
     if key == "groups":
         return {"group_B": torch.unique(column, return_inverse=True)[1]}
     if key == "advantages":
@@ -149,12 +181,12 @@ def _with_advantage_B(call: str, batch: Batch) -> Batch:
     return batch.set(advantage_B=high_B)
 
 
-def _at_step(algorithm: Algorithm, stage: str, name: str, batch: Batch) -> Algorithm:
+def at_step(algorithm: Algorithm, stages: tuple[str, ...], name: str, batch: Batch) -> Algorithm:
     """The algorithm with its schedules replaced by their numbers at the given step."""
     if "step" in batch and "num_steps" in batch:
         return algorithm.at_step(int(batch["step"]), int(batch["num_steps"]))
     for path, value in algorithm.paths().items():
-        if path.split(".")[0] == stage and isinstance(value, Schedule):
+        if path.split(".")[0] in stages and isinstance(value, Schedule):
             raise UserError(
                 f"recipe {name}: {path} is a schedule; give step and total_steps in params"
             )

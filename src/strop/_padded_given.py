@@ -22,7 +22,7 @@ DTYPES = {
 }  # fmt: skip
 
 
-def check_call(name: Any, params: Any, seed: Any = 0) -> None:
+def check_call(name: Any, params: Any, seed: Any = 0, state: Any = None) -> None:
     """Raise UserError where a call's words are of the wrong kind."""
     if not isinstance(name, str):
         raise UserError(f"the recipe is given by its name, not by {_kind(name)}")
@@ -32,6 +32,8 @@ def check_call(name: Any, params: Any, seed: Any = 0) -> None:
         check_value(value, f"params[{key!r}]")
     if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or not 0 <= seed < 2**63:
         raise UserError("seed must be a whole number from 0 to 2**63 - 1")
+    if state is not None and not isinstance(state, Mapping):
+        raise UserError(f"state must be what next_state gave, it is {_kind(state)}")
 
 
 def tensor_of(name: str, value: Any) -> Tensor:
@@ -39,7 +41,7 @@ def tensor_of(name: str, value: Any) -> Tensor:
     if not isinstance(value, KINDS):
         raise UserError(f"{name} must be a tensor, it is {_kind(value)}")
     try:
-        tensor = torch.as_tensor(value)
+        tensor = torch.as_tensor(value, dtype=torch.float64 if isinstance(value, float) else None)
     except (TypeError, ValueError, OverflowError, RuntimeError) as error:
         first = str(error).strip().partition("\n")[0]
         raise UserError(f"{name} cannot be made a tensor: {first}") from error
@@ -50,6 +52,14 @@ def tensor_of(name: str, value: Any) -> Tensor:
     if tensor.dtype not in TAKEN:
         raise UserError(f"{name} is {tensor.dtype}: give real numbers, whole numbers or bools")
     return tensor
+
+
+def number_of(name: str, value: Any) -> float:
+    """The value as one number. Raises UserError."""
+    tensor = tensor_of(name, value)
+    if tensor.numel() != 1:
+        raise UserError(f"{name} must be one number, it is {list(tensor.shape)}")
+    return float(tensor)
 
 
 def of_dtype(name: str, value: Any, dtype: str) -> Tensor:

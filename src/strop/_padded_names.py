@@ -7,37 +7,49 @@ its own file brings (`recipes/_door.py`).
 import dataclasses
 import functools
 import inspect
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from strop import catalogue, columns, notation
 from strop import part as parts
-from strop._padded_given import DTYPES, tensor_of
-from strop.algorithm import Algorithm
+from strop._loading import attribute
+from strop._padded_given import DTYPES, number_of, tensor_of
+from strop._padded_params import own_names
+from strop._padded_tournament import PAIR_SCORES, plays
+from strop.algorithm import OUTSIDE, Algorithm, Term
 from strop.batch import level_of
 from strop.columns import Column
 from strop.errors import UserError, nearest
+from strop.part import Use
 
 # What each call runs, and the names that it takes whether or not a part reads them.
+SCORED = ("rewards", "groups", "mask")
 CALLS: dict[str, tuple[str, tuple[str, ...]]] = {
-    "advantages": ("advantage", ("rewards", "groups", "mask")),
+    "advantages": ("advantage", SCORED),
     "selection": ("selection", ("advantages", "groups", "mask")),
     "policy_loss": ("terms", ("logp", "logp_old", "advantages", "mask")),
+    "rewards": ("reward", SCORED),
+    "returns": ("advantage", SCORED),
+    "next_state": ("advantage", SCORED),
 }
 ALWAYS = ("logp", "rewards", "mask")  # of those, what must be given
 # Names that say how rows and tokens make up turns; taken where something reads turns.
+CREDITING = ("rewards", "advantages", "returns", "next_state")  # calls that begin with rewards
 STRUCTURE = ("turn_ids", "turn_end", "turn_valid", "trajectories", "turn_index", "steps")
+# What may stand beside the tensors of a term by itself.
+ALONE = (*STRUCTURE, "groups", "step", "total_steps", "length")
 
 
 @dataclass(frozen=True)
 class Names:
     """What an algorithm's columns are called. `known`: their records; `own`: the recipe's words
-    for some of them, name to column."""
+    for some of them, name to column; `which`: of several returns those that are asked for."""
 
     algorithm: Algorithm
     known: Mapping[str, Column]
     own: Mapping[str, str]
+    which: str = ""
 
     def of(self, column: str) -> list[str]:
         """The names of a column, the usual one first: the recipe's words, or those it has."""
@@ -79,25 +91,66 @@ class Names:
 
     def reads(self, call: str) -> Mapping[str, bool]:
         """The columns that the call's stage reads from outside, and whether each must be given."""
-        return self._reads[call]
+        if call not in self._read:
+            self._read[call] = self._reads_of(call)
+        return self._read[call]
 
     @functools.cached_property
-    def _reads(self) -> dict[str, dict[str, bool]]:
-        return {call: self._reads_of(stage) for call, (stage, _) in CALLS.items()}
+    def _read(self) -> dict[str, dict[str, bool]]:
+        return {}
 
-    def _reads_of(self, stage: str) -> dict[str, bool]:
+    def _reads_of(self, call: str) -> dict[str, bool]:
+        stage = CALLS[call][0]
+        uses = [use for path, use in self.algorithm.uses() if path.split(".")[0] == stage]
+        run = self.run_by(call)
         inside: set[str] = set()
         found: dict[str, bool] = {}
-        for path, use in self.algorithm.uses():
-            if path.split(".")[0] == stage:
-                for read in parts.reads(use):
-                    record = self.known[read.column]
-                    follows = record.door is None or record.writer == stage
-                    if not follows and read.column not in inside:
-                        must = read.required and not record.presumed
-                        found[read.column] = found.get(read.column, False) or must
-                inside |= set(parts.writes(use))
+
+        def read(column: str, required: bool) -> None:
+            record = self.known[column]
+            follows = record.door is None or record.writer == stage != "reward"
+            if not follows and column not in inside:
+                must = required and not record.presumed
+                found[column] = found.get(column, False) or must
+
+        for use in uses:
+            for one in parts.reads(use):
+                read(one.column, one.required and use in run)
+            inside |= set(parts.writes(use))
+        for _, use, hook in learning(self.algorithm) if call == "next_state" else ():
+            for column in parts.update_reads(use, hook):
+                read(column, True)
         return found
+
+    def run_by(self, call: str) -> tuple[Use, ...]:
+        """The parts of the call's stage that its result depends on.
+
+        A call for advantages or returns leaves out what only the other one needs.
+        """
+        stage = CALLS[call][0]
+        uses = tuple(use for path, use in self.algorithm.uses() if path.split(".")[0] == stage)
+        if call == "rewards":  # what the reward functions gave is given
+            return tuple(use for use in uses if parts.name_of(use.part) != "score_with_verifiers")
+        if call == "advantages":
+            return leading_to(uses, {"advantage_T"})
+        return leading_to(uses, {*self.returns()[-1:]}) if call == "returns" else uses
+
+    def begun(self) -> "Names":
+        """Of the algorithm whose advantage chain goes on from advantages of rollouts."""
+        rest = list(self.algorithm.advantage)
+        while rest and parts.kind_of(rest[0].part) in ("advantage/baseline", "advantage/scale"):
+            rest.pop(0)
+        for use in rest:
+            if {"reward_B", "outcome_B"} & {read.column for read in parts.reads(use)}:
+                raise UserError(f"advantages_seq: {use.label} reads rewards; give rewards in place")
+        algorithm = dataclasses.replace(self.algorithm, advantage=tuple(rest))
+        return dataclasses.replace(self, algorithm=algorithm)
+
+    def returns(self) -> tuple[str, ...]:
+        """The columns of returns that the advantage chain writes, the one asked for at the end."""
+        found = [name for use in self.algorithm.advantage for name in parts.writes(use)]
+        named = dict.fromkeys(name for name in found if name.startswith("return_"))
+        return tuple(sorted(named, key=lambda name: name == self.which))
 
     def reads_turns(self, call: str) -> bool:
         """Whether some part of the call's stage looks at turns."""
@@ -108,6 +161,7 @@ class Names:
         """The names that the call takes, and whether each must be there."""
         found = dict.fromkeys(("step", "total_steps"), False)
         found |= {name: name in ALWAYS for name in CALLS[call][1]}
+        found["mask"] = call not in CREDITING  # one advantage a rollout or turn needs none
         filled = {self.fills[name] for name in found if name in self.fills}
         found = {name: False for name, columns in self.fills.items() if columns in filled} | found
         reads, always = self.reads(call), self.without_critic.reads(call)
@@ -116,6 +170,9 @@ class Names:
                 found[name] = found.get(name, False) or (must and column in always)
         if {"reward_T", "reward_BM"} & reads.keys():
             found["rewards"] = False
+        if call in ("rewards", "advantages", "returns") and plays(self.algorithm):
+            found[PAIR_SCORES] = call == "rewards"
+            found["rewards"] &= call != "rewards"
         if self.reads_turns(call):
             found |= dict.fromkeys(STRUCTURE, False)
             found.setdefault("turn_rewards", False)
@@ -127,8 +184,46 @@ class Names:
     @functools.cached_property
     def without_critic(self) -> "Names":
         """Of the algorithm with the policy's terms alone: what a loss without values is."""
-        terms = tuple(term for term in self.algorithm.terms if term.learner == "policy")
-        return dataclasses.replace(self, algorithm=dataclasses.replace(self.algorithm, terms=terms))
+        return self.of_terms(term for term in self.algorithm.terms if term.learner == "policy")
+
+    def with_knobs(self, knobs: Mapping[str, Any]) -> "Names":
+        """Of the algorithm with options as controls have set them."""
+        inside = {path: value for path, value in knobs.items() if path not in OUTSIDE}
+        if not inside:
+            return self
+        return dataclasses.replace(self, algorithm=self.algorithm.with_knobs(inside))
+
+    def of_terms(self, terms: Iterable[Term]) -> "Names":
+        """Of the algorithm with these terms alone."""
+        algorithm = dataclasses.replace(self.algorithm, terms=tuple(terms))
+        return dataclasses.replace(self, algorithm=algorithm)
+
+    def fed(self, given: dict[str, Any]) -> tuple["Names", dict[str, Any]]:
+        """Of the penalties that `given` feeds, where it does not feed the policy's own term.
+
+        So a bonus or a divergence is had by itself; `logp` is then that of the update's start, too,
+        where a term reads that alone. Nothing may be given that they do not read; otherwise these
+        names, whose policy term then lacks something.
+        """
+        terms = self.algorithm.terms
+        if len(terms) < 2 or self._feeds(terms[0], given):
+            return self, given
+        alone = [_over_the_mask(term) for term in terms if _is_penalty(term)]
+        started = {"logp_old" if name == "logp" else name: value for name, value in given.items()}
+        for found in (given, started):
+            chosen = [term for term in alone if self._feeds(term, found)]
+            names = self.of_terms(chosen)
+            read = {name for column in names.reads("policy_loss") for name in self.of(column)}
+            if chosen and {*found} <= read | {*ALONE}:
+                return names, found
+        return self, given
+
+    def _feeds(self, term: Term, given: Collection[str]) -> bool:
+        """Whether a term finds all that it needs among the given names."""
+        reads = self.of_terms([term]).reads("policy_loss")
+        return all(
+            any(name in given for name in self.of(column)) for column, must in reads.items() if must
+        )
 
     def refuse(self, call: str, name: str, given: Mapping[str, Any]) -> None:
         """Raise UserError for a tensor that nothing reads, and for a column that is not there."""
@@ -161,16 +256,78 @@ def compose(
     """
     name = catalogue.recipe_called(name)
     recipe = catalogue.load("recipe", name)
-    words = getattr(recipe, "door", None)
-    params = {words.parameters.get(k, k) if words else k: v for k, v in params.items()}
+    words = words_of(recipe)
     parameters = inspect.signature(recipe).parameters
-    own = {key: value for key, value in params.items() if key in parameters}
+    given = dict(given)
+    moved = {key: number_of(key, given.pop(key)) for key in words.parameters if key in given}
+    told = own_names(name, {**params, **moved}, parameters, words.parameters)
+    told = words.prepare(told) if words.prepare else told
+    own = {key: value for key, value in told.items() if key in parameters}
     names = _names(name, recipe, own)
+    if "kl_loss_coef" in params and own.get("beta"):
+        _check_penalty(name, names.algorithm)
     numbers = {n for n, filled in names.fills.items() if not level_of(filled[0])}
-    run_wide = {key: value for key, value in params.items() if key in numbers - own.keys()}
-    if len(run_wide) + len(own) < len(params):
-        notation.build_recipe(name, {k: v for k, v in params.items() if k not in run_wide})
-    return names, {**_usual(names, words.tensors if words else {}, given), **run_wide}
+    run_wide = {key: value for key, value in told.items() if key in numbers - own.keys()}
+    if len(run_wide) + len(own) < len(told):
+        notation.build_recipe(name, {k: v for k, v in told.items() if k not in run_wide})
+    return names, {**_usual(names, words.tensors, given), **run_wide}
+
+
+def words_of(recipe: Any) -> Any:
+    """The words that a recipe's own file brings; none where it brings none."""
+    return attribute("strop.recipes._door:words_of")(recipe)
+
+
+def series_words(name: str) -> Mapping[str, str]:
+    """The recipe's names for numbers of the steps so far, each to the column or metric it is."""
+    series: Mapping[str, str] = words_of(
+        catalogue.load("recipe", catalogue.recipe_called(name))
+    ).series
+    return series
+
+
+def _check_penalty(name: str, algorithm: Algorithm) -> None:
+    """Raise UserError where a recipe's beta is not the weight of a penalty to the reference."""
+    if not any(term.name == "kl" for term in algorithm.terms):
+        raise UserError(
+            f"params: beta of recipe {name} is no kl_loss_coef; give beta if you mean it"
+        )
+
+
+def leading_to(uses: Sequence[Use], wanted: Collection[str]) -> tuple[Use, ...]:
+    """Of a chain of parts those that the wanted columns, as they are at its end, depend on."""
+    live = {*wanted}
+    kept: list[Use] = []
+    for number, use in reversed([*enumerate(uses)]):
+        written = {*parts.writes(use)}
+        if not written & live:
+            continue
+        if any(parameter.name == "batch" for parameter in parts.parameters(use.part)):
+            return (*uses[: number + 1], *kept[::-1])  # it may read anything
+        kept.append(use)
+        live = (live - written) | {read.column for read in parts.reads(use)}
+    return tuple(kept[::-1])
+
+
+def _is_penalty(term: Term) -> bool:
+    """Whether the term is a bonus or a divergence beside what the policy learns."""
+    return parts.kind_of(term.objective.part) == "loss/penalty"
+
+
+def _over_the_mask(term: Term) -> Term:
+    """A term by itself: where it is of tokens of one origin, they are those of the mask."""
+    of_origin = term.on is not None and any(r.column == "origin_T" for r in parts.reads(term.on))
+    return dataclasses.replace(term, on=None) if of_origin else term
+
+
+def learning(algorithm: Algorithm) -> list[tuple[str, Use, str]]:
+    """The parts that keep a state by `update` or `observe`, with path and the name of that."""
+    return [
+        (path, use, hook)
+        for path, use in algorithm.uses()
+        for hook in ("observe", "update")
+        if hasattr(use.part, hook)
+    ]
 
 
 _PLAIN = (bool, int, float, str, type(None))
@@ -189,15 +346,15 @@ def _kept(name: str, recipe: Any, own: tuple[tuple[str, type, Any], ...]) -> Nam
 
 
 def _made(name: str, recipe: Any, own: Mapping[str, Any]) -> Names:
-    words = getattr(recipe, "door", None)
     algorithm = notation.build_recipe(name, own).algorithms[-1]  # what a method of phases comes to
-    return Names(algorithm, _known(algorithm), words.columns if words else {})
+    return Names(algorithm, _known(algorithm), words_of(recipe).columns)
 
 
 def _known(algorithm: Algorithm) -> dict[str, Column]:
     """The records of the algorithm's columns, also of those that another part declares."""
     uses = list(algorithm.uses())
     read = {name for _, use in uses for r in parts.reads(use) for name in (r.parameter, r.column)}
+    read |= {name for _, use, hook in learning(algorithm) for name in parts.update_reads(use, hook)}
     kinds = [type(use.part) for _, use in uses]
     elsewhere = (catalogue.declarer(name) for name in read - columns.together(kinds).keys())
     kinds += [entry.load() for entry in elsewhere if entry]

@@ -45,6 +45,14 @@ class Layout:
         num, width = self.mask_BT.shape
         return pack.to_padded(values_T, batch["rollout_T"], num, width)
 
+    def back_B(self, batch: Batch, values_B: Tensor) -> Tensor:
+        """Values of rollouts, one a row."""
+        return values_B
+
+    def back_K(self, batch: Batch, values_K: Tensor) -> Tensor:
+        """Values of turns in the shape of `turn_rewards`."""
+        return values_K
+
 
 @dataclass(frozen=True)
 class TurnsInRows(Layout):
@@ -93,6 +101,12 @@ class TurnsInRows(Layout):
         turns = {"turn_T": torch.searchsorted(key_K, key_T), "rollout_K": rollout_K}
         return Batch({**whole, **turns, "index_K": index_K})
 
+    def back_K(self, batch: Batch, values_K: Tensor) -> Tensor:
+        row_K, index_K = batch["rollout_K"], batch["index_K"]
+        width = segments.count_of(index_K)
+        width = max(width, self.valid_BK.shape[1] if self.valid_BK is not None else 0)
+        return values_K.new_zeros(batch.size("B"), width).index_put((row_K, index_K), values_K)
+
 
 @dataclass(frozen=True)
 class RowsAreTurns(Layout):
@@ -122,6 +136,12 @@ class RowsAreTurns(Layout):
         num, width = self.mask_BT.shape
         rows = pack.to_padded(values_T, batch["turn_T"], num, width)
         return torch.empty_like(rows).index_copy(0, self.order(), rows)
+
+    def back_B(self, batch: Batch, values_B: Tensor) -> Tensor:
+        return self.back_K(batch, values_B[batch["rollout_K"]])
+
+    def back_K(self, batch: Batch, values_K: Tensor) -> Tensor:
+        return torch.empty_like(values_K).index_copy(0, self.order(), values_K)
 
 
 def _turns_that_end(end_BT: Tensor, turn_ids: Tensor | None) -> Tensor:

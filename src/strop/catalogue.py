@@ -26,6 +26,8 @@ from strop.seams import KINDS
 if TYPE_CHECKING:
     from strop.columns import Column
 
+LONGEST = 100  # letters of a name; file systems take no name that is much longer
+
 
 @functools.cache
 def parts(folder: str = "") -> tuple[Entry, ...]:
@@ -132,7 +134,9 @@ def _in_its_file(kind: str, name: str) -> Entry | None:
     """The built-in one whose file bears its name, so that a run reads a few files and not all;
     None where there is none, or a package brings another by this name.
     """
-    if not name.isidentifier() or any(entry.name == name for entry in brought(kind)):
+    if not name.isidentifier() or len(name) > LONGEST:
+        return None
+    if any(entry.name == name for entry in brought(kind)):
         return None
     folders = ("recipes",) if kind == "recipe" else KINDS
     paths = {folder: ROOT / folder / f"{name}.py" for folder in folders}

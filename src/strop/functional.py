@@ -5,14 +5,15 @@
                                       entropy=h, params={"step": 3, "total_steps": 100})
     loss, metrics = policy_loss("cispo", logp=lp, logp_old=lo, advantages=a, mask=m)
     token_weights("gspo", logp=lp, logp_old=lo, advantages=a, mask=m)                -> [B, T]
+    state = next_state("mssr", rewards=r, groups=g, mask=m, entropy=h)  # of the next step's calls
 
 Token tensors are [B, T], rollout tensors [B], turn tensors [B, K]; prompt tokens may be there with
 mask 0, and values outside the mask never matter, NaN included. Gradient flows through `logp` (and
 `entropy`, `mean_logp`, `values`, `logits` where a recipe reads them) by ordinary autograd. `params`
-are the recipe's parameters; `step` and `total_steps` in them resolve schedules. Calls of a recipe
-in phases are those of its last one. `inputs(name, call)` says which tensors a call takes. Raises
-UserError for a tensor or parameter that the recipe does not know, for a missing tensor, by the name
-that it has here, and for shapes that do not fit.
+are the recipe's parameters, TRL's and verl's names for them too; `step` and `total_steps` in them
+resolve schedules. Calls of a recipe in phases are those of its last one. `inputs(name, call)` says
+which tensors a call takes. Raises UserError for a tensor or parameter that the recipe does not
+know, for a missing tensor, by the name that it has here, and for shapes that do not fit.
 
 The same composition of parts runs here and in training: the tensors become one flat batch, the
 stage runs, the result is padded again.
@@ -24,18 +25,24 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from strop import catalogue, kernel
-from strop import part as parts
-from strop._fitting import fitting
-from strop._loading import attribute
-from strop._padded import open_door
-from strop._padded_given import check_call, of_dtype, rows_of
-from strop._padded_names import CALLS, compose
+from strop import kernel
+from strop._padded import Door, open_door
+from strop._padded_given import check_call, of_dtype
+from strop._padded_labels import labelled
+from strop._padded_names import CALLS, compose, series_words
 from strop._padded_pairs import pairs_as_rows
+from strop._padded_plain import (
+    kl_estimators,
+    loss_aggregation,
+    nucleus_entropy,
+    plausible_logp,
+    tree_edges,
+    value_loss_clip,
+)
+from strop._padded_state import METRICS, check_outside_a_run, learnt, split, told
+from strop._padded_tournament import PAIR_SCORES, check_alone, judged
 from strop._padded_turns import TurnsInRows
 from strop.errors import UserError
-from strop.part import Use
-from strop.training import pack
 
 __all__ = [
     "UserError",
@@ -43,11 +50,48 @@ __all__ = [
     "inputs",
     "kl_estimators",
     "loss_aggregation",
+    "loss_parts",
+    "next_state",
+    "nucleus_entropy",
+    "plausible_logp",
     "policy_loss",
+    "returns",
+    "rewards",
     "selection",
     "token_weights",
+    "tree_edges",
     "value_loss_clip",
 ]
+
+
+def rewards(
+    name: str,
+    *,
+    rewards: Tensor | None = None,
+    groups: Tensor | None = None,
+    mask: Tensor | None = None,
+    params: Mapping[str, Any] | None = None,
+    seed: int = 0,
+    **columns: Any,
+) -> Tensor:
+    """Rewards [B] that a recipe makes of those that the reward functions gave; NaN: no score.
+
+    rewards: [B], as the reward functions gave them. A recipe with a tournament takes `pair_scores`
+    [B, B] in their place: what row i scores in its match with row j, NaN where a judgement failed.
+    Raises UserError for a recipe whose rewards depend on texts or on anything else of a run.
+    """
+    given = {"rewards": rewards, "groups": groups, **columns}
+    judge, given = judged(given)
+    if mask is None and given["groups"] is None and rewards is not None:
+        mask = torch.ones(len(of_dtype("rewards", rewards, "float").flatten()), 1)
+    door = open_door("rewards", name, params, seed, mask, given)
+    chains, batch = door.chains(), door.batch
+    chains.services = None if judge is None else judge.services()
+    uses = door.names.run_by("rewards")
+    check_alone(name, door.algorithm, uses, judge, batch.size("B"))
+    batch = chains.write("reward", uses, batch.set(row_B=batch["index_B"]))
+    reward_B = torch.where(batch["scored_B"], batch["reward_B"], torch.nan)
+    return door.layout.back_B(batch, reward_B)
 
 
 def advantages(
@@ -58,25 +102,124 @@ def advantages(
     mask: Tensor | None = None,
     params: Mapping[str, Any] | None = None,
     seed: int = 0,
+    state: Mapping[str, Any] | None = None,
     **columns: Any,
 ) -> Tensor:
     """Advantages [B, T] of a recipe's advantage chain, 0 outside the mask.
 
     rewards: [B]; NaN marks a rollout without a score, which takes part in nothing. groups: [B] any
     ints, ragged, in any order; needed where a part compares rollouts. mask: without it the result
-    is one advantage a rollout, [B].
+    is one advantage a rollout, [B]. state: of the steps before (`next_state`).
 
     Recipes that look at turns take `turn_ids` [B, T] with `turn_rewards` [B, K], or rows that are
     turns: `trajectories` [R], `turn_index` [R] with `turn_rewards` [R] and `mask` [R, T]. Without
     a mask the result is one advantage a turn, in the shape of `turn_rewards`. Without `rewards` a
-    rollout's is the sum of its turns'.
+    rollout's is the sum of its turns'. `advantages_seq` [B] in place of rewards are advantages of
+    rollouts: what is left of the chain is their credit.
     """
     given = {"rewards": rewards, "groups": groups, **columns}
-    door = open_door("advantages", name, params, seed, mask, given)
-    batch = door.chains().write("advantage", door.algorithm.advantage, door.batch)
+    door = _scored("advantages", name, params, seed, mask, given, state)
+    batch = door.chains().write("advantage", door.names.run_by("advantages"), door.batch)
     advantage_BT = door.back(batch["advantage_T"])
     one_a_row = mask is None and not isinstance(door.layout, TurnsInRows)
     return advantage_BT.squeeze(1) if one_a_row else advantage_BT
+
+
+def returns(
+    name: str,
+    *,
+    rewards: Tensor | None = None,
+    groups: Tensor | None = None,
+    mask: Tensor | None = None,
+    params: Mapping[str, Any] | None = None,
+    seed: int = 0,
+    state: Mapping[str, Any] | None = None,
+    which: str = "",
+    **columns: Any,
+) -> Tensor:
+    """Returns that a recipe's advantage chain goes by: of tokens [B, T], or of turns.
+
+    Those of tokens are what a critic should have said, before any whitening; those of turns come
+    in the shape of `turn_rewards`. which: of several, "return_value_T"; default the last that the
+    chain writes. Arguments as in `advantages`. Raises UserError for a recipe without returns.
+    """
+    given = {"rewards": rewards, "groups": groups, **columns}
+    check_call(name, {} if params is None else params, seed, state)
+    written = compose(name, {} if params is None else params, {})[0].returns()
+    if not written or (which and which not in written):
+        known = f"it has {', '.join(written)}" if written else "it has none"
+        raise UserError(f"returns({name!r}): no {which or 'returns'}; {known}")
+    door = _scored("returns", name, params, seed, mask, given, state, which)
+    found = which or written[-1]
+    column = door.chains().write("advantage", door.names.run_by("returns"), door.batch)[found]
+    return door.back(column) if found.endswith("_T") else door.layout.back_K(door.batch, column)
+
+
+def next_state(
+    name: str,
+    *,
+    state: Mapping[str, Any] | None = None,
+    metrics: Mapping[str, float] | None = None,
+    rewards: Tensor | None = None,
+    groups: Tensor | None = None,
+    mask: Tensor | None = None,
+    params: Mapping[str, Any] | None = None,
+    seed: int = 0,
+    **columns: Any,
+) -> dict[str, Any]:
+    """What a recipe carries to its next step: give it to that step's calls as `state`.
+
+    The state of every part that keeps one, by its path ("advantage.subtract_tracked_success"), and
+    under "knobs" the options that its controls have set. state: that of the step before; none
+    before the first. Tensors as in `advantages`, with those that trackers learn from; without any,
+    the controls go on by `metrics` alone, such as {"entropy": 0.3}. Raises UserError for a recipe
+    whose parts learn what a run alone has.
+    """
+    metrics, params = ({} if each is None else each for each in (metrics, params))
+    check_call(name, params, seed, state)
+    names, numbers = compose(name, params, {})
+    check_outside_a_run(name, names.algorithm)
+    given = {"rewards": rewards, "groups": groups, **columns}
+    if mask is not None or any(value is not None for value in given.values()):
+        door = open_door("next_state", name, params, seed, mask, given, state=state)
+        return learnt(name, door, metrics)
+    return told(name, names, numbers, {} if state is None else state, metrics)
+
+
+def _scored(
+    call: str,
+    name: str,
+    params: Any,
+    seed: int,
+    mask: Any,
+    given: dict[str, Any],
+    state: Any,
+    which: str = "",
+) -> Door:
+    """The door of a call that begins with rewards, after the steps that a series tells of."""
+    if given.get(PAIR_SCORES) is not None:
+        scores, groups = given.pop(PAIR_SCORES), given["groups"]
+        found = rewards(
+            name, groups=groups, mask=mask, params=params, seed=seed, **{PAIR_SCORES: scores}
+        )
+        given |= {"rewards": found, "groups": torch.zeros(len(found)) if groups is None else groups}
+    given, state = _after_series(name, params, seed, mask, given, state)
+    return open_door(call, name, params, seed, mask, given, state=state, which=which)
+
+
+def _after_series(
+    name: str, params: Any, seed: int, mask: Any, given: dict[str, Any], state: Any
+) -> tuple[dict[str, Any], Any]:
+    """The tensors of this step, and the state after the earlier ones that a series tells of."""
+    check_call(name, {} if params is None else params, seed, state)
+    given, earlier = split(series_words(name), given)
+    for what, number in earlier:
+        step = {"state": state, "params": params, "seed": seed}
+        if what.startswith(METRICS):
+            state = next_state(name, metrics={what.removeprefix(METRICS): number}, **step)
+        else:
+            state = next_state(name, mask=mask, **{**given, what: number}, **step)
+    return given, state
 
 
 def selection(
@@ -109,6 +252,7 @@ def policy_loss(
     denominator_mask: Tensor | None = None,
     params: Mapping[str, Any] | None = None,
     seed: int = 0,
+    state: Mapping[str, Any] | None = None,
     **columns: Any,
 ) -> tuple[Tensor, dict[str, float]]:
     """The loss [] of a recipe's terms, differentiable, and its metrics.
@@ -121,8 +265,11 @@ def policy_loss(
     they have a reference, `logp_ref_chosen` and `logp_ref_rejected` [N, T] in place of rows.
     """
     given = pairs_as_rows({"logp": logp, "mask": mask, "advantages": advantages, **columns})
+    if "labels" in given:
+        given = labelled(given, inputs(name, "policy_loss", params))
     mask = _needed(name, given.pop("mask"), "mask")
-    door = open_door("policy_loss", name, params, seed, mask, given, denominator_mask)
+    given, state = _after_series(name, params, seed, mask, given, state)
+    door = open_door("policy_loss", name, params, seed, mask, given, denominator_mask, state)
     terms = door.algorithm.terms
     view = kernel.View(kernel.prepare(terms, door.batch, door.rng()))
     tally = kernel.Tally()
@@ -150,6 +297,8 @@ def token_weights(
     chosen answers first.
     """
     given = pairs_as_rows({"logp": logp, "mask": mask, "advantages": advantages, **columns})
+    if "labels" in given:
+        given = labelled(given, inputs(name, "policy_loss", params))
     logp = of_dtype("logp", _needed(name, given.pop("logp"), "logp"), "float")
     leaf_BT = logp.detach().clone().requires_grad_()
     with torch.enable_grad():
@@ -162,74 +311,41 @@ def token_weights(
     return -grad_BT
 
 
+def loss_parts(
+    name: str,
+    *,
+    logp: Tensor | None = None,
+    advantages: Tensor | None = None,
+    mask: Tensor | None = None,
+    denominator_mask: Tensor | None = None,
+    params: Mapping[str, Any] | None = None,
+    seed: int = 0,
+    state: Mapping[str, Any] | None = None,
+    term: str = "policy",
+    **columns: Any,
+) -> dict[str, Tensor]:
+    """What the parts of one term give for each token, all [B, T] and without gradient.
+
+    kept, counted: bool, the tokens that the term gives a gradient, and those in its averages.
+    weights: importance weights that its objective is multiplied by. share: a token's part of the
+    average, without them. objective, log_ratio: of the token. Beside them the term's metrics that
+    are of tokens ("opsm/dropped_mean" is 1 where an answer was left out). Arguments as in
+    `policy_loss`; term: the name of another one, "kl" or "entropy".
+    """
+    given = {"logp": logp, "advantages": advantages, **columns}
+    mask = _needed(name, mask, "mask")
+    door = open_door("policy_loss", name, params, seed, mask, given, denominator_mask, state)
+    terms = {one.name: one for one in door.algorithm.terms}
+    if not isinstance(term, str) or term not in terms:
+        raise UserError(f"recipe {name} has no term {term!r}; it has {', '.join(terms) or 'none'}")
+    found = kernel.token_parts(terms[term], door.batch, door.rng())
+    return {key: door.back(column.detach()) for key, column in found.items()}
+
+
 def _needed(name: str, tensor: Tensor | None, which: str) -> Tensor:
     if tensor is None:
         raise UserError(f"policy_loss({name!r}) needs {which}")
     return tensor
-
-
-def loss_aggregation(
-    per_token_loss: Tensor,
-    mask: Tensor,
-    aggregation: str = "token-mean",
-    L_max: float | None = None,
-) -> Tensor:
-    """One number [] from token losses [B, T], as the recipes' `aggregation` makes it.
-
-    aggregation: token-mean, token-sum, seq-mean-token-mean, seq-mean-token-sum, seq-mean, or
-    seq-mean-token-sum-norm, which divides by `L_max` (default: the padded width T).
-    """
-    use = attribute("strop.recipes._base:average")(aggregation)
-    mask, given = rows_of(mask, per_token_loss=per_token_loss)
-    per_token_loss = given["per_token_loss"]
-    batch = pack.from_padded({"loss_T": per_token_loss}, mask)
-    length = mask.shape[1] if L_max is None else fitting("L_max", float, None, L_max)
-    batch = batch.set(denominator_T=batch["mask_T"], max_length=torch.tensor(length))
-    share_T = parts.call(use, batch).value
-    return (share_T.to(per_token_loss.dtype) * batch["loss_T"]).sum()
-
-
-def value_loss_clip(
-    *,
-    values: Tensor,
-    values_old: Tensor | None = None,
-    returns: Tensor,
-    mask: Tensor,
-    clip_value: float = 0.5,
-    aggregation: str = "token-mean",
-) -> Tensor:
-    """The critic's loss [], 0.5 max((V - G)^2, (clip(V, V_old +- clip_value) - G)^2) averaged.
-
-    All [B, T]; differentiable in `values`. clip_value 0: no clip, and no `values_old`.
-    """
-    old = {} if values_old is None else {"values_old": values_old}
-    mask, given = rows_of(mask, values=values, returns=returns, **old)
-    names = {"values": "value_T", "returns": "return_T", "values_old": "value_old_T"}
-    batch = pack.from_padded({names[name]: column for name, column in given.items()}, mask)
-    clip = fitting("clip_value", float, None, clip_value)
-    regress = catalogue.load("part", "regress_value")(clip)
-    loss_T = -parts.call(Use(regress), batch).value
-    loss_BT = pack.to_padded(loss_T, batch["rollout_T"], *mask.shape)
-    return loss_aggregation(loss_BT, mask, aggregation)
-
-
-def kl_estimators(
-    *, logp: Tensor, logp_ref: Tensor, mask: Tensor, aggregation: str = "token-mean"
-) -> dict[str, Tensor]:
-    """Estimates [] of KL(policy || reference) from the sampled tokens: k1, abs, k2 and k3.
-
-    d = logp - logp_ref; k1 = d, abs = |d|, k2 = d^2 / 2, k3 = exp(-d) + d - 1. Differentiable in
-    `logp`.
-    """
-    penalty = catalogue.load("part", "penalise_kl_to_reference")
-    mask, given = rows_of(mask, logp=logp, logp_ref=logp_ref)
-    batch = pack.from_padded({f"{name}_T": column for name, column in given.items()}, mask)
-    found = {}
-    for kind in ("k1", "abs", "k2", "k3"):
-        kl_T = -parts.call(Use(penalty(estimator=kind)), batch).value
-        kl_BT = pack.to_padded(kl_T, batch["rollout_T"], *mask.shape)
-        found[kind] = loss_aggregation(kl_BT, mask, aggregation)
-    return found
 
 
 def inputs(name: str, call: str, params: Mapping[str, Any] | None = None) -> dict[str, bool]:

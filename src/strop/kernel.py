@@ -8,6 +8,7 @@ terms may then run on all rows, on a micro-batch or on a chunk of tokens with th
 far as their declared scope allows.
 """
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, overload
@@ -201,6 +202,28 @@ def term_loss(term: Term, view: View, tally: Tally, **special: Any) -> Tensor:
     _tell(tally, outcome, rows_T)
     tally.lose(term.name, loss)
     return loss
+
+
+def token_parts(term: Term, batch: Batch, rng: torch.Generator) -> dict[str, Tensor]:
+    """What the term's parts give for each token [T], of tensors to look at.
+
+    `share` is without the correction, which is `weights`; further entries are its metrics.
+    """
+    bare = dataclasses.replace(term, correction=None)
+    view = View(prepare([bare], batch, rng))
+    found = {
+        "kept": view[f"{term.name}:rows_T"], "counted": view[f"{term.name}:count_T"],
+        "share": view[f"{term.name}:share_T"],
+    }  # fmt: skip
+    ones_T = torch.ones_like(found["share"])
+    view, outcome = objective_of(term, view, None, rng=rng)
+    found["weights"] = parts.call(term.correction, view).value if term.correction else ones_T
+    found["objective"] = outcome.value
+    if term.ratio is not None:
+        found["log_ratio"] = view["log_ratio_T"]
+    shape = ones_T.shape
+    told = {k: v for k, v in outcome.metrics.items() if isinstance(v, Tensor) and v.shape == shape}
+    return {**told, **found}
 
 
 def _tell(tally: Tally | None, outcome: parts.Result, rows_T: Tensor) -> None:

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from strop._padded_names import STRUCTURE, Names, compose
+from strop._padded_tournament import PAIR_SCORES
 from strop.batch import level_of
 
 FILL = {"mask": False, "turn_ids": -1}
@@ -50,7 +51,9 @@ def inputs_for(
     if "turn_ids" in taken:
         given["turn_ids"] = torch.where(mask, torch.arange(shape[1]) // 2, -1)
     for name, must in taken.items():
-        if name in (*STRUCTURE, "mask") or (name == "token_rewards" and taken.get("turn_rewards")):
+        if name in (*STRUCTURE, "mask", PAIR_SCORES) or (
+            name == "token_rewards" and taken.get("turn_rewards")
+        ):
             continue
         if names.fills[name] in filled or (name == "logits" and not must):
             continue  # where the head's own column is asked for, logits only stand in for it

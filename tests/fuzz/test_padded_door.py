@@ -19,7 +19,18 @@ CALLS = {
     "selection": functional.selection,
     "policy_loss": functional.policy_loss,
     "token_weights": functional.token_weights,
+    "loss_parts": functional.loss_parts,
+    "rewards": functional.rewards,
+    "returns": functional.returns,
+    "next_state": functional.next_state,
 }
+OF_LOSSES = ("token_weights", "loss_parts")
+FURTHER = {
+    "advantages": ("state", "pair_scores", "batch_entropy_sequence", "advantages_seq"),
+    "policy_loss": ("state", "labels", "step_entropy", "kept"),
+    "loss_parts": ("state", "term"), "rewards": ("pair_scores",), "returns": ("state", "which"),
+    "next_state": ("state", "metrics"),
+}  # fmt: skip
 DTYPES = (
     torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.float16,
     torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.uint16, torch.float8_e5m2,
@@ -73,7 +84,8 @@ def test_calls_of_recipes():
     for number in range(3000):
         entry = entries[number % len(entries)]
         call = rng.choice([*CALLS])
-        given = inputs_for(entry.name, call.replace("token_weights", "policy_loss"), number % 7)
+        kind = "policy_loss" if call in OF_LOSSES else call
+        given = inputs_for(entry.name, kind, number % 7)
         for name in rng.sample([*given], rng.choice((0, 0, 1, 2))):
             if name not in ("mask", "advantages"):  # Python itself names these where they miss
                 del given[name]
@@ -82,6 +94,8 @@ def test_calls_of_recipes():
                 given[name] = bent(given[name], rng)
         if rng.random() < 0.3:
             given["params"] = params_for(entry, rng)
+        if rng.random() < 0.1 and call in FURTHER:
+            given[rng.choice(FURTHER[call])] = wrong(rng)
         if rng.random() < 0.03:
             given["seed"] = wrong(rng)
         name = wrong(rng) if rng.random() < 0.02 else entry.name
@@ -110,11 +124,16 @@ def plain(rng):
         functional.value_loss_clip: ("values", "returns", "mask", "clip_value", "aggregation"),
         functional.loss_aggregation: ("per_token_loss", "mask", "aggregation", "L_max"),
         functional.inputs: ("name", "call", "params"),
+        functional.nucleus_entropy: ("logits", "top_p", "variant"),
+        functional.plausible_logp: ("logits", "token_ids", "kappa"),
+        functional.tree_edges: ("name", "tree", "params"),
     }
     call = rng.choice([*calls])
     usual = {
         **tensors, "per_token_loss": torch.ones(3, 4), "aggregation": "token-mean", "L_max": 4,
-        "clip_value": 0.2, "name": "grpo", "call": "selection", "params": {},
+        "clip_value": 0.2, "name": "grpo", "call": "selection", "params": {}, "tree": [1, [0, 1]],
+        "logits": torch.ones(2, 3, 4), "token_ids": torch.ones(2, 3), "top_p": 0.5, "kappa": 0.1,
+        "variant": "code",
     }  # fmt: skip
     given = {name: usual[name] for name in calls[call]}
     name = rng.choice([*given])

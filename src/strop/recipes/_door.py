@@ -11,35 +11,53 @@ from strop.phases import Method
 Recipe = Callable[..., Method]
 One = TypeVar("One", bound=Recipe)
 Made = tuple[str, Callable[[Tensor], Tensor] | None]
+Prepare = Callable[[dict[str, Any]], dict[str, Any]]
+Own = str | tuple[str, Callable[[Any], Any]] | None
+
+# Of parameters that TRL calls by another name, its values and ours.
+VALUES: dict[str, dict[str | bool, str | bool]] = {
+    "loss_type": {"grpo": "seq-mean-token-mean", "bnpo": "token-mean", "dapo": "token-mean",
+                  "dr_grpo": "seq-mean-token-sum-norm"},
+    "scale_rewards": {"group": True, "none": False, True: True, False: False},
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Words:
-    """also: names of the recipe. parameters: other name to the recipe's own. columns: name of a
-    tensor to the column that it fills. tensors: further name to the usual one, and what is made of
-    the tensor (None: nothing)."""
+    """also: names of the recipe. parameters: other name to the recipe's own, to that and what is
+    made of the value, or to None where TRL's or verl's name means something else here. columns:
+    name of a tensor to the column that it fills. tensors: further name to the usual one, and what
+    is made of the tensor (None: nothing). series: name of numbers, one a step of the run so far, to
+    the column or metric that each is; the last one of a column is this step's. prepare: the
+    recipe's own parameters from those given, where several stand for one."""
 
     also: tuple[str, ...] = ()
-    parameters: Mapping[str, str] = field(default_factory=dict)
+    parameters: Mapping[str, Own] = field(default_factory=dict)
     columns: Mapping[str, str] = field(default_factory=dict)
     tensors: Mapping[str, Made] = field(default_factory=dict)
+    series: Mapping[str, str] = field(default_factory=dict)
+    prepare: Prepare | None = None
 
     def beside(self, other: "Words") -> "Words":
-        """These and the other's; its names of a recipe are not taken over."""
+        """These and the other's; its names of a recipe and its `prepare` are not taken over."""
         return Words(
             self.also,
             {**other.parameters, **self.parameters},
             {**other.columns, **self.columns},
             {**other.tensors, **self.tensors},
+            {**other.series, **self.series},
+            self.prepare,
         )
 
 
 def door(
     *,
     also: tuple[str, ...] = (),
-    parameters: Mapping[str, str] | None = None,
+    parameters: Mapping[str, Own] | None = None,
     columns: Mapping[str, str] | None = None,
     tensors: Mapping[str, Made] | None = None,
+    series: Mapping[str, str] | None = None,
+    prepare: Prepare | None = None,
 ) -> Callable[[One], One]:
     """Let `strop.functional` take a recipe by the words of its own paper or code.
 
@@ -52,7 +70,7 @@ def door(
     """
 
     def decorate(recipe: One) -> One:
-        words = Words(also, parameters or {}, columns or {}, tensors or {})
+        words = Words(also, parameters or {}, columns or {}, tensors or {}, series or {}, prepare)
         recipe.door = words.beside(words_of(recipe))  # type: ignore[attr-defined]
         return recipe
 

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from strop.algorithm import Algorithm
 from strop.phases import Method
-from strop.recipes._door import One, Recipe, words_of
+from strop.recipes._door import One, Own, Recipe, words_of
 
 
 def inherits(
@@ -49,9 +49,15 @@ def inherits(
             return recipe(**bound.arguments)
 
         complete.__signature__ = signature  # type: ignore[attr-defined]
-        kept = {k: v for k, v in words.parameters.items() if v in signature.parameters}
+        kept = {k: v for k, v in words.parameters.items() if _has(signature, v)}
         own_words, taken_over = words_of(recipe), dataclasses.replace(words, parameters=kept)
         complete.door = own_words.beside(taken_over)  # type: ignore[attr-defined]
         return cast(One, complete)
 
     return decorate
+
+
+def _has(signature: inspect.Signature, own: Own) -> bool:
+    """Whether a recipe has the parameter that a word of its parent stands for."""
+    name = own if isinstance(own, str) or own is None else own[0]
+    return name is None or name in signature.parameters

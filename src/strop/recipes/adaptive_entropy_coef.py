@@ -8,11 +8,19 @@ from strop.control.hold_entropy_with_coefficient import HoldEntropyWithCoefficie
 from strop.loss.penalty.reward_entropy import RewardEntropy
 from strop.part import Use
 from strop.recipes._base import ESTIMATOR, average
+from strop.recipes._door import door
 from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
 from strop.schedule import EntropyTarget
 
 
+@door(
+    parameters={
+        "entropy_coef": "c0", "entropy_target": "target", "entropy_coef_delta": "delta",
+        "entropy_coef_min": "c_min", "entropy_coef_max": "c_max",
+    },
+    series={"step_entropy": "metrics.entropy"},
+)  # fmt: skip
 @inherits(grpo, without=ESTIMATOR, aggregation="token-mean")
 def adaptive_entropy_coef(
     *,

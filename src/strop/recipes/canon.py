@@ -8,10 +8,13 @@ from strop.advantage.credit.spread_evenly import SpreadEvenly
 from strop.algorithm import Algorithm
 from strop.errors import UserError, nearest
 from strop.part import Use
+from strop.recipes._door import door
 from strop.recipes._inherit import inherits
 from strop.recipes.dr_grpo import dr_grpo
 from strop.schedule import CosineRestarts, Schedule
 
+# At the padded door, numbers of the cosine schedules; the last two are of the first weight.
+COSINE = ("total", "warmup", "cycles", "max", "min")
 # Weight of the comparison between halves over the run: (mu, where mu comes from).
 SCHEDULES: dict[str, tuple[Schedule | None, str]] = {
     "none": (None, "mu"),
@@ -22,6 +25,30 @@ SCHEDULES: dict[str, tuple[Schedule | None, str]] = {
 }
 
 
+def _cosine(params: dict[str, Any]) -> dict[str, Any]:
+    """`mu` for a cosine schedule of other numbers: those of the weight that it begins with."""
+    numbers = {name: params[name] for name in COSINE if name in params}
+    if not numbers:
+        return params
+    found = {name: value for name, value in params.items() if name not in (*COSINE, "schedule")}
+    schedule = params.get("schedule", "none")
+    if not str(schedule).startswith("cosine_"):
+        raise UserError(f"recipe canon: {', '.join(numbers)} are of the cosine schedules")
+    if any(isinstance(n, bool) or not isinstance(n, int | float) for n in numbers.values()):
+        raise UserError(f"recipe canon: {', '.join(numbers)} must be numbers")
+    intra = schedule == "cosine_first_intra"
+    usual = {"total": 150, "warmup": 30, "cycles": 3, "max": 0.6 if intra else 1.0,
+             "min": 0.0 if intra else 0.4}  # fmt: skip
+    total, warmup, cycles, high, low = {**usual, **numbers}.values()
+    period = (total - warmup) / max(cycles, 1)
+    if period < 1 or period != int(period) or warmup < 0 or warmup != int(warmup):
+        raise UserError("recipe canon: total - warmup must be a multiple of cycles, in whole steps")
+    ends = (1 - high, 1 - low) if intra else (high, low)
+    found["mu"] = CosineRestarts(*ends, int(period), int(warmup), float(intra))
+    return {"total_steps": int(total), **found}
+
+
+@door(prepare=_cosine)
 @inherits(dr_grpo, without=("eps", "normalize_std", "singleton"), clip_high=0.28)
 def canon(
     *,

@@ -6,10 +6,13 @@ from strop.algorithm import Algorithm
 from strop.loss.bound.weight_by_clipped_ratio import WeightByClippedRatio
 from strop.part import Use
 from strop.recipes._base import ESTIMATOR, with_policy
+from strop.recipes._door import door
 from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
 
 
+# In TRL epsilon has no part in it, and epsilon_high is the largest weight itself.
+@door(parameters={"epsilon": None, "epsilon_high": ("clip_high", lambda most: most - 1)})
 @inherits(grpo, without=ESTIMATOR, aggregation="token-mean")
 def cispo(
     *,

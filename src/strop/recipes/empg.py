@@ -7,11 +7,13 @@ from strop.advantage.credit.spread_turns import SpreadTurns
 from strop.advantage.weight.modulate_turns_by_entropy import ModulateTurnsByEntropy
 from strop.algorithm import Algorithm
 from strop.part import Use
+from strop.recipes._door import door
 from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
 from strop.rollout.play_turns import PlayTurns
 
 
+@door(tensors={"turns": ("turn_index", None)})
 @inherits(grpo)
 def empg(
     *,

@@ -9,12 +9,20 @@ from strop.algorithm import Algorithm
 from strop.control.accumulate_entropy_error import AccumulateEntropyError
 from strop.part import Use
 from strop.recipes._base import ESTIMATOR
+from strop.recipes._door import door
 from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
 from strop.reward.rescale_reward import RescaleReward
 from strop.schedule import EntropyTarget
 
 
+@door(
+    parameters={
+        "target_entropy": "target", "P": "gain", "I": "integral_gain",
+        "initial_integral": "integral",
+    },
+    series={"batch_entropy_sequence": "batch_entropy"},
+)  # fmt: skip
 @inherits(grpo, without=ESTIMATOR, beta=1e-3, aggregation="token-mean")
 def entropic(
     *,

@@ -8,6 +8,7 @@ from strop.errors import UserError
 from strop.loss.penalty.reward_entropy import RewardEntropy
 from strop.part import Use
 from strop.recipes._base import average, with_policy
+from strop.recipes._door import door
 from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
 from strop.schedule import Schedule
@@ -16,6 +17,7 @@ from strop.selection.keep_high_entropy_tokens import KeepHighEntropyTokens
 FRAMEWORKS = ("trl", "verl")
 
 
+@door(parameters={"entropy_coef": "coef", "entropy_coeff": "coef", "top_entropy_quantile": "rho"})
 @inherits(grpo)
 def entropy_bonus(
     *,

@@ -5,6 +5,7 @@ from typing import Any
 from strop.algorithm import Algorithm
 from strop.part import Use
 from strop.recipes._base import ESTIMATOR, with_policy
+from strop.recipes._door import door
 from strop.recipes._inherit import inherits
 from strop.recipes.dapo import dapo
 from strop.recipes.grpo import grpo
@@ -48,6 +49,7 @@ def forking_token_mask(
     return with_policy(dapo(**parent), on=Use(masked))
 
 
+@door(parameters={"top_entropy_quantile": "rho"})
 @inherits(grpo, without=ESTIMATOR, aggregation="token-mean")
 def top_entropy_quantile(
     *,

@@ -6,10 +6,12 @@ from strop.algorithm import Algorithm
 from strop.loss.bound.drop_drifted_blame import DropDriftedBlame
 from strop.part import Use
 from strop.recipes._base import CLIP, with_policy
+from strop.recipes._door import door
 from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
 
 
+@door(parameters={"off_policy_mask_threshold": "threshold"})
 @inherits(grpo, without=CLIP)
 def opsm(
     *,

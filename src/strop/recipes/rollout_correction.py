@@ -4,12 +4,14 @@ from typing import Any
 
 from strop.algorithm import Algorithm
 from strop.errors import UserError
+from strop.loss.bound.clip_both_sides import ClipBothSides
 from strop.loss.bound.weight_by_clipped_ratio import WeightByClippedRatio
 from strop.loss.correction.weigh_by_engine_ratio import UNITS, WeighByEngineRatio
 from strop.loss.ratio.ratio_per_sequence import RatioPerSequence
 from strop.loss.ratio.ratio_per_token import RatioPerToken
 from strop.part import Use
 from strop.recipes._base import CLIP, with_policy
+from strop.recipes._door import door
 from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
 from strop.selection.drop_mismatched_rollouts import DropMismatchedRollouts
@@ -19,6 +21,13 @@ REJECTING = (("logp_sampler_T", "logp_behavior_T"),)
 MOST_NATS = 20.0
 
 
+@door(
+    parameters={
+        "rollout_is": "unit", "rollout_is_threshold": "high",
+        "rollout_is_batch_normalize": "normalise", "vllm_importance_sampling_clip_max": "high",
+        "vllm_importance_sampling_clip_min": "low",
+    }
+)  # fmt: skip
 @inherits(grpo, aggregation="token-mean")
 def rollout_correction(
     *,
@@ -40,6 +49,10 @@ def rollout_correction(
     reject_high: float = 2.0,
     # Whether what is rejected still counts in averages.
     still_counts: bool = True,
+    clip_low: float = 0.2,
+    clip_high: float = 0.2,
+    # Bound on the ratio where the advantage is negative, a ratio (verl: 3); 0: none.
+    dual_clip_c: float = 0.0,
     **parent: Any,
 ) -> Algorithm:
     """Truncated and masked importance sampling between engine and trainer (TIS, MIS, IcePop).
@@ -61,7 +74,8 @@ def rollout_correction(
     Try: unit ("sequence"), outside ("mask") with low 0.5 and high 5, engine.staleness (16).
     """
     weigh = WeighByEngineRatio(unit, low, high, outside, normalise)
-    algorithm = with_policy(grpo(**parent), correction=Use(weigh))
+    clip = ClipBothSides(clip_low, clip_high, dual_clip_c)
+    algorithm = with_policy(grpo(**parent), objective=Use(clip), correction=Use(weigh))
     if reject == "none":
         return algorithm
     drop = DropMismatchedRollouts(reject_low, reject_high, 0.0, reject, still_counts)

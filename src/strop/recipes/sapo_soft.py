@@ -6,10 +6,12 @@ from strop.algorithm import Algorithm
 from strop.loss.bound.bound_ratio_softly import BoundRatioSoftly
 from strop.part import Use
 from strop.recipes._base import CLIP, ESTIMATOR, with_policy
+from strop.recipes._door import door
 from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
 
 
+@door(parameters={"sapo_temperature_pos": "tau_pos", "sapo_temperature_neg": "tau_neg"})
 @inherits(grpo, without=(*ESTIMATOR, *CLIP))
 def sapo_soft(
     *,

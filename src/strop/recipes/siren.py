@@ -3,6 +3,8 @@
 import dataclasses
 from typing import Any
 
+import torch
+
 from strop.algorithm import Algorithm, Term
 from strop.control.carry_metric_forward import CarryMetricForward
 from strop.errors import UserError
@@ -10,11 +12,13 @@ from strop.loss.head_subset import column_of
 from strop.loss.penalty.pull_nucleus_entropy import PullNucleusEntropy
 from strop.part import Use
 from strop.recipes._base import average
+from strop.recipes._door import door
 from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
 from strop.schedule import EntropyTarget
 
 
+@door(tensors={"probs": ("logits", torch.log)})
 @inherits(
     grpo, without=("eps", "std", "normalize_std"), num_rollouts=8, clip_low=0.28, clip_high=0.28,
     aggregation="seq-mean-token-sum-norm",

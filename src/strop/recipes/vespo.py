@@ -6,10 +6,17 @@ from strop.algorithm import Algorithm
 from strop.loss.bound.gate_by_sequence_weight import GateBySequenceWeight
 from strop.part import Use
 from strop.recipes._base import CLIP, with_policy
+from strop.recipes._door import door
 from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
 
 
+@door(
+    parameters={
+        "vespo_k_pos": "k_pos", "vespo_lambda_pos": "lambda_pos",
+        "vespo_k_neg": "k_neg", "vespo_lambda_neg": "lambda_neg",
+    }
+)  # fmt: skip
 @inherits(grpo, without=CLIP, aggregation="token-mean")
 def vespo(
     *,
