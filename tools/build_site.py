@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from docsite import source
+from docsite.known import Known
 
 ROOT = Path(__file__).parents[1]
 SETTINGS = Path(__file__).parent / "docsite/mkdocs.yml"
@@ -44,7 +45,9 @@ def build(out: Path, folder: Path = ROOT / "build/site") -> int:
         print("the site needs its generator: pip install -c constraints.txt -e '.[docs]'")
         return 1
     logging.basicConfig(format="%(levelname)s: %(message)s", level=logging.WARNING)
-    nav = source.write(folder)
+    known = Known.make()
+    nav = source.write(folder, known)
+    print(known.said())
     config = load_config(str(SETTINGS), docs_dir=str(folder), site_dir=str(out), nav=nav)
     try:
         generate(config)
@@ -55,9 +58,16 @@ def build(out: Path, folder: Path = ROOT / "build/site") -> int:
     return 0
 
 
+class Quiet(http.server.SimpleHTTPRequestHandler):
+    """Serves files and says nothing of it."""
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
 def serve(out: Path) -> None:
     """Serve a folder until Ctrl-C."""
-    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=out)
+    handler = functools.partial(Quiet, directory=out)
     with http.server.ThreadingHTTPServer(("127.0.0.1", 8000), handler) as server:
         print("http://127.0.0.1:8000/  (Ctrl-C to stop)")
         try:

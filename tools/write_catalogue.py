@@ -126,7 +126,7 @@ def methods() -> dict[Path, str]:
 def _index(groups: dict[Family, list[Entry]]) -> str:
     """The text of METHODS.md."""
     contents = [(f"[{f.title}](#{_anchor(f.title)})", f.sentence) for f in groups]
-    pieces = [INDEX_HEADER, _table(("family", "what its recipes change"), contents)]
+    pieces = [INDEX_HEADER, table(("family", "what its recipes change"), contents)]
     for family, members in groups.items():
         page = f"methods/{family.name}.md"
         rows = [
@@ -138,7 +138,7 @@ def _index(groups: dict[Family, list[Entry]]) -> str:
         ]  # fmt: skip
         pieces.append(
             f"## {family.title}\n\n{family.sentence} Details: [{page}]({page}).\n\n"
-            + _table(("recipe", "arXiv", "parent", "status", "choose it when"), rows)
+            + table(("recipe", "arXiv", "parent", "status", "choose it when"), rows)
         )
     return "\n".join(pieces)
 
@@ -150,14 +150,14 @@ def _page(
     rows = [
         (
             f"[`{e.name}`](#{e.name})", _link(e.line("Parent"), family, pages), e.line("In short"),
-            _seam(e, composed), _cost(composed[e.name]),
+            seam(e, composed), cost(composed[e.name]),
         )
         for e in members
     ]  # fmt: skip
     return "\n".join(
         [
             f"# {family.title}\n\n{family.sentence}\n",
-            _table(("recipe", "parent", "in short", "stages", "cost"), rows),
+            table(("recipe", "parent", "in short", "stages", "cost"), rows),
             PAGE_NOTE,
             *(_section(entry, composed, _link(entry.line("Parent"), family, pages))
               for entry in members),
@@ -180,10 +180,7 @@ def _anchor(title: str) -> str:
 def parts_page() -> str:
     """The text of PARTS.md."""
     composed = {entry.name: entry.load()() for entry in catalogue.recipes()}
-    users: dict[str, list[str]] = {}
-    for recipe, algorithm in composed.items():
-        for name in dict.fromkeys(parts.name_of(use.part) for _, use in algorithm.uses()):
-            users.setdefault(name, []).append(recipe)
+    users = users_of(composed)
     pieces = [PARTS_HEADER]
     for folder in KINDS:
         entries = catalogue.parts(folder)
@@ -192,8 +189,17 @@ def parts_page() -> str:
             for e in entries
         ]
         heads = ("part", "effect", "nearest part", "recipes")
-        pieces.append(f"## {folder} ({len(entries)})\n\n{_table(heads, rows)}")
+        pieces.append(f"## {folder} ({len(entries)})\n\n{table(heads, rows)}")
     return "\n".join(pieces)
+
+
+def users_of(composed: dict[str, Method]) -> dict[str, list[str]]:
+    """The recipes that use a part, by the part's name."""
+    users: dict[str, list[str]] = {}
+    for recipe, algorithm in composed.items():
+        for name in dict.fromkeys(parts.name_of(use.part) for _, use in algorithm.uses()):
+            users.setdefault(name, []).append(recipe)
+    return users
 
 
 def _users(users: dict[str, list[str]], part: str, num_recipes: int) -> str:
@@ -203,31 +209,31 @@ def _users(users: dict[str, list[str]], part: str, num_recipes: int) -> str:
     return ", ".join(sorted(names)) or "none"
 
 
-def _differing(entry: Entry, composed: dict[str, Method]) -> dict[str, tuple[Sequence[str], bool]]:
+def differing(entry: Entry, composed: dict[str, Method]) -> dict[str, tuple[Sequence[str], bool]]:
     """The parts of each stage that has some, and whether the parent has others there."""
     parent = composed.get(entry.line("Parent"))
     theirs = notation.shown(parent) if parent else {}
     ours = notation.shown(composed[entry.name])
     return {
-        stage: (texts, theirs.get(stage, theirs.get(_stage(stage))) != texts)
+        stage: (texts, theirs.get(stage, theirs.get(stage_of(stage))) != texts)
         for stage, texts in ours.items()
     }
 
 
-def _stage(shown: str) -> str:
+def stage_of(shown: str) -> str:
     """The stage of a row that is of one phase: "selection (explore)"."""
     return shown.partition(" (")[0]
 
 
-def _seam(entry: Entry, composed: dict[str, Method]) -> str:
+def seam(entry: Entry, composed: dict[str, Method]) -> str:
     if entry.line("Parent") not in composed:
         return "all"
-    found = _differing(entry, composed)
-    stages = dict.fromkeys(_stage(stage) for stage, (_, differs) in found.items() if differs)
+    found = differing(entry, composed)
+    stages = dict.fromkeys(stage_of(stage) for stage, (_, differs) in found.items() if differs)
     return ", ".join(stages) or "none"
 
 
-def _cost(algorithm: Method) -> str:
+def cost(algorithm: Method) -> str:
     return "; ".join(costs(algorithm)) or "none"
 
 
@@ -236,7 +242,7 @@ def _section(entry: Entry, composed: dict[str, Method], parent: str) -> str:
     algorithm = composed[entry.name]
     rows = [
         (stage, "<br>".join(f"`{text}`" for text in texts), "" if differs else "as the parent")
-        for stage, (texts, differs) in _differing(entry, composed).items()
+        for stage, (texts, differs) in differing(entry, composed).items()
         if texts
     ]
     reads = ", ".join(f"`{name}`" for name in sorted(algorithm.reads() - SIZES.keys()))
@@ -253,8 +259,8 @@ def _section(entry: Entry, composed: dict[str, Method], parent: str) -> str:
             f"- Differs from the parent: {entry.line('Differs from the parent')}.",
             f"- Differs from the paper: {entry.line('Differs from the paper')}.",
             f"- Try: {entry.line('Try')}.\n",
-            _table(("stage", "parts", ""), rows),
-            f"Reads: {reads}. Cost: {_cost(algorithm)}.\n",
+            table(("stage", "parts", ""), rows),
+            f"Reads: {reads}. Cost: {cost(algorithm)}.\n",
         ]
     )
 
@@ -273,7 +279,7 @@ def settings_table() -> str:
         for piece in path.split("."):
             value = value[piece]
         rows.append((f"`{path}`", f"`{_toml(value)}`", meaning))
-    return _table(("setting", "default", "meaning"), rows).rstrip()
+    return table(("setting", "default", "meaning"), rows).rstrip()
 
 
 def shipped_table() -> str:
@@ -285,7 +291,7 @@ def shipped_table() -> str:
         for key, value in values.items()
         if plain[section][key] != value
     ]
-    return _table(("setting", "default with `tiny`"), rows).rstrip()
+    return table(("setting", "default with `tiny`"), rows).rstrip()
 
 
 def schedules_table() -> str:
@@ -294,14 +300,14 @@ def schedules_table() -> str:
     for name, kind in SCHEDULES.items():
         fields = ", ".join(kind.__dataclass_fields__)
         rows.append((f"`{name}({fields})`", (kind.__doc__ or "").strip().rstrip(".")))
-    return _table(("schedule", "value at `step` of `num_steps`"), rows).rstrip()
+    return table(("schedule", "value at `step` of `num_steps`"), rows).rstrip()
 
 
 def columns_table() -> str:
     """Every standard column, by table."""
     heads = ("column", "table", "dtype", "unit", "written by", "padded door", "meaning")
     kept = [c for c in columns.STANDARD if c.writer != "batch"]
-    return _table(heads, [_column(c, c.writer) for c in _by_table(kept)]).rstrip()
+    return table(heads, [_column(c, c.writer) for c in _by_table(kept)]).rstrip()
 
 
 def declared_table() -> str:
@@ -310,13 +316,13 @@ def declared_table() -> str:
     own = [(c, e.name) for e in catalogue.parts() if e.declares for c in e.load().declares]
     by = {column.name: part for column, part in reversed(own)}
     kept = _by_table(dict(own))
-    return _table(heads, [_column(c, f"`{by[c.name]}`") for c in kept]).rstrip()
+    return table(heads, [_column(c, f"`{by[c.name]}`") for c in kept]).rstrip()
 
 
 def derived_table() -> str:
     """The columns that follow from others."""
     rows = [(f"`{c.name}`", c.meaning) for c in columns.STANDARD if c.writer == "batch"]
-    return _table(("column", "meaning"), rows).rstrip()
+    return table(("column", "meaning"), rows).rstrip()
 
 
 def _by_table(records: Iterable[Column]) -> list[Column]:
@@ -352,7 +358,7 @@ def _toml(value: Any) -> str:
     return f'"{value}"' if isinstance(value, str) else str(value)
 
 
-def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     lines = [heads, ["---"] * len(heads), *rows]
     escaped = [[cell.replace("|", "\\|").replace("\n", " ") for cell in line] for line in lines]
     return "\n".join("| " + " | ".join(line) + " |" for line in escaped) + "\n"

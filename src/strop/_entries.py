@@ -47,7 +47,7 @@ class Entry:
 
     def line(self, label: str) -> str:
         """The docstring's sentence that starts with `label:`; empty if there is none."""
-        ends = r"\.\s+[A-Z][a-z]+:|\.?\s*\n\s*[A-Z][^\n:]*:|\.?\s*\Z"
+        ends = r"\.\s+[A-Z][a-z]+:|\.?\s*\n\s*[A-Z][A-Za-z ]*:|\.?\s*\Z"
         found = re.search(rf"{label}:\s*(.+?)(?={ends})", self.doc, re.S)
         return " ".join(found.group(1).split()) if found else ""
 

@@ -7,5 +7,14 @@ import importlib.util
 import sys
 from pathlib import Path
 
+import pytest
+
 sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
+from docsite.known import Known
+
 collect_ignore = ["test_built.py"] if importlib.util.find_spec("material") is None else []
+
+
+@pytest.fixture(scope="session")
+def known() -> Known:
+    return Known.make()

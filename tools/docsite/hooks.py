@@ -1,1 +1,40 @@
-"""What the generator is told beside its settings."""
+"""What the generator does beside its settings: recipes and parts named in code become links."""
+
+import functools
+import re
+from typing import Any
+
+from mkdocs.utils import get_relative_url
+
+from strop import catalogue
+
+# Its words are those of other libraries.
+LEFT = ("docs/COMING_FROM_TRL_AND_VERL.md",)
+CLOSED = ("a", "pre", "h1", "h2", "h3", "h4", "svg")  # nothing inside of these becomes a link
+
+
+@functools.cache
+def places() -> dict[str, str]:
+    """The page of each recipe and part."""
+    parts = {entry.name: f"parts/{entry.name}.html" for entry in catalogue.parts()}
+    return parts | {entry.name: f"recipes/{entry.name}.html" for entry in catalogue.recipes()}
+
+
+def on_page_content(html: str, page: Any, **_: Any) -> str:
+    """The page with these links."""
+    return html if page.file.src_uri in LEFT else linked(html, page.url)
+
+
+def linked(html: str, here: str) -> str:
+    """HTML with a link around every `<code>` that names a recipe or part, not the page's own."""
+    found, depth = [], 0
+    for piece in re.split(r"(<code>\w+</code>|<[^>]+>)", html):
+        named = re.fullmatch(r"<code>(\w+)</code>", piece)
+        place = places().get(named[1]) if named and not depth else None
+        if place and place != here:
+            piece = f'<a class="named" href="{get_relative_url(place, here)}">{piece}</a>'
+        tag = re.match(r"<(/?)(\w+)[^>]*?(/?)>", piece)
+        if tag and tag[2] in CLOSED and not tag[3] and not (place and named):
+            depth += -1 if tag[1] else 1
+        found.append(piece)
+    return "".join(found)

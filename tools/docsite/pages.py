@@ -1,18 +1,16 @@
-"""Which pages the site has and in which order: the written ones by hand, the others by the code."""
+"""In which order the written pages stand, and under which headings."""
 
-# A heading, and the pages of docs/ under it. A test sees to it that none is missing.
+from pathlib import Path
+
+# A heading, and pages of docs/ under it; those that are not named here end "Guide" or "Evidence".
 WRITTEN: dict[str, tuple[str, ...]] = {
     "Tutorials": (
         "notebooks/train_on_your_own_task.md", "notebooks/write_and_compare_a_method.md",
     ),
     "Guide": (
         "README.md", "PYTHON.md", "TERMINAL.md", "REWARDS.md", "GIVEN_ANSWERS.md",
+        "DATA.md",
         "ENVIRONMENTS.md", "MODELS.md", "RUN_ON_A_REAL_MODEL.md", "LABORATORY.md",
-    ),
-    "Catalogue": (
-        "METHODS.md", "PARTS.md", "methods/baselines.md", "methods/credit.md", "methods/critics.md",
-        "methods/demonstrations.md", "methods/draws.md", "methods/entropy.md", "methods/ratios.md",
-        "methods/rewards.md", "methods/staleness.md", "methods/turns.md",
     ),
     "Look and compare": (
         "RUN_FOLDER.md", "TRACKING.md", "INSPECT.md", "COMPARE.md", "AUDIT.md",
@@ -28,3 +26,20 @@ WRITTEN: dict[str, tuple[str, ...]] = {
         "evidence/shared_prefixes.md", "evidence/growth.md", "evidence/gpu.md", "LOG.md",
     ),
 }  # fmt: skip
+# These lead to the pages of recipes and parts.
+INDEXES = ("METHODS.md", "PARTS.md")
+
+
+def placed(docs: Path) -> dict[str, list[str]]:
+    """The pages of the folder under their headings."""
+    found = {head: [n for n in names if _is_there(docs / n)] for head, names in WRITTEN.items()}
+    known = {name for names in WRITTEN.values() for name in names} | {*INDEXES}
+    for path in sorted(docs.rglob("*.md")):
+        name = path.relative_to(docs).as_posix()
+        if name not in known and path.parent.name != "methods":
+            found["Evidence" if path.parent.name == "evidence" else "Guide"].append(name)
+    return found
+
+
+def _is_there(path: Path) -> bool:
+    return path.exists() or path.with_suffix(".ipynb").exists()

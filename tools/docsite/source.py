@@ -2,16 +2,20 @@
 
 import re
 import shutil
+from importlib.metadata import distribution
 from pathlib import Path
 from typing import Any
 
-from docsite import notebooks, pages
+from docsite import method_map, notebooks, pages, part_page, recipe_page, start
+from docsite.known import Known
+from strop.seams import KINDS
 
 ROOT = Path(__file__).parents[2]
 COPIED = ("CONTRIBUTING.md", "CHANGELOG.md")
+FONT = "STIXTwoMath-Regular.ttf"
 
 
-def write(folder: Path) -> list[Any]:
+def write(folder: Path, known: Known) -> list[Any]:
     """Write all pages into a new folder; returns the navigation."""
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(ROOT / "docs", folder / "docs", ignore=shutil.ignore_patterns("*.ipynb"))
@@ -19,20 +23,78 @@ def write(folder: Path) -> list[Any]:
         shutil.copy(ROOT / name, folder / name)
     for notebook in sorted((ROOT / "docs/notebooks").glob("*.ipynb")):
         text, pictures = notebooks.page(notebook)
-        (folder / f"docs/notebooks/{notebook.stem}.md").write_text(text, encoding="utf-8")
+        _write(folder / f"docs/notebooks/{notebook.stem}.md", text)
         for name, picture in pictures.items():
-            (folder / f"docs/notebooks/{name}").write_text(picture, encoding="utf-8")
+            _write(folder / f"docs/notebooks/{name}", picture)
     for path in folder.rglob("*.md"):
-        path.write_text(_of_the_site(path.read_text(encoding="utf-8")), encoding="utf-8")
-    (folder / "index.md").write_text("# strop\n", encoding="utf-8")
+        _write(path, of_the_site(path.read_text(encoding="utf-8"), path.relative_to(folder)))
+    for name in known.recipes:
+        _write(folder / f"recipes/{name}.md", recipe_page.page(name, known))
+    for name in known.parts:
+        _write(folder / f"parts/{name}.md", part_page.page(name, known))
+    _write(folder / "map.md", method_map.page(known))
+    _write(folder / "index.md", start.page(known))
+    (folder / "assets").mkdir()
+    # The font of the equations comes from a package that has it; nothing else of it is used.
+    shutil.copy(
+        str(distribution("ziamath").locate_file(f"ziamath/fonts/{FONT}")), folder / "assets"
+    )
+    return navigation(known)
+
+
+def _write(path: Path, text: str) -> None:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+
+
+def of_the_site(text: str, place: Path) -> str:
+    """A page of docs/ with links to what has another place here: the first page, notebooks and
+    recipes, each of which has a page of its own.
+    """
+    up = "../" * (len(place.parts) - 1)
+    text = re.sub(r"\]\((?:\.\./)+README\.md\)", f"]({up}index.md)", text)
+    text = re.sub(r"(\]\(notebooks/\w+)\.ipynb\)", r"\1.md)", text)
+    text = re.sub(
+        r"\]\((?:\.\./)*(?:docs/)?methods/\w+\.md#(\w+)\)", rf"]({up}recipes/\1.md)", text
+    )
+    if place.parent.name == "methods":
+        text = re.sub(r"\]\((?:\w+\.md)?#(\w+)\)", rf"]({up}recipes/\1.md)", text)
+        text = text.partition("\nWritten by `python tools/")[0]
+        text += (
+            "\nStages: those that differ from the parent's. Cost: work of a step beside sampling "
+        )
+        text += "its rollouts and one update on them. [All methods](../METHODS.md), "
+        text += "[the map](../../map.md).\n"
+    return text
+
+
+def navigation(known: Known) -> list[Any]:
+    """The pages in their order, as the generator takes them."""
+    written = {
+        head: [f"docs/{name}" for name in names]
+        for head, names in pages.placed(ROOT / "docs").items()
+    }
+    methods = [
+        {
+            family.title: [
+                f"docs/methods/{family.name}.md", *(f"recipes/{e.name}.md" for e in members)
+            ]
+        }
+        for family, members in known.families.items()
+    ]  # fmt: skip
+    parts = [
+        {kind: [f"parts/{name}.md" for name, e in known.parts.items() if e.folder == kind]}
+        for kind in KINDS
+    ]
+    apart = ("Tutorials", "Guide", "Reference", "Evidence")
+    inside = [{head: names} for head, names in written.items() if head not in apart]
     return [
         {"Home": "index.md"},
-        *({head: [f"docs/{name}" for name in names]} for head, names in pages.WRITTEN.items()),
+        {"Tutorials": written["Tutorials"]},
+        {"Guide": [*written["Guide"], *inside]},
+        {"Methods": ["docs/METHODS.md", {"Map": "map.md"}, *methods]},
+        {"Parts": ["docs/PARTS.md", *parts]},
+        {"Reference": written["Reference"]},
+        {"Evidence": written["Evidence"]},
         {"Contribute": list(COPIED)},
     ]
-
-
-def _of_the_site(text: str) -> str:
-    """Links to what has another name here: the repository's first page, and notebooks."""
-    text = re.sub(r"\]\(\.\./README\.md\)", "](../index.md)", text)
-    return re.sub(r"(\]\(notebooks/\w+)\.ipynb\)", r"\1.md)", text)

@@ -70,7 +70,7 @@ def recipes(
         if as_toml:
             print(_file_of(text), end="")
             return
-        page = _recipe_page(catalogue.find("recipe", text), text)
+        page = recipe_page(catalogue.find("recipe", text), text)
         shown.as_json(page) if as_json else shown.recipe(page)
     elif as_toml:
         raise UserError("--toml prints one recipe's stages: give its name")
@@ -163,7 +163,7 @@ def parts(
         found = [_part_line(entry) for entry in catalogue.parts(folder)]
         shown.as_json(found) if as_json else shown.parts(found)
     else:
-        page = _part_page(_find_part(folder_or_name))
+        page = part_page(_find_part(folder_or_name))
         shown.as_json(page) if as_json else shown.part(page)
 
 
@@ -226,7 +226,8 @@ def _fields(fields: Iterable[Field]) -> list[dict[str, str]]:
     ]
 
 
-def _recipe_page(entry: Entry, name: str) -> dict[str, Any]:
+def recipe_page(entry: Entry, name: str) -> dict[str, Any]:
+    """All that is said of a recipe, for its default parameters."""
     from strop import notation  # composing imports the parts, and so torch
     from strop.cost import costs
 
@@ -276,7 +277,8 @@ def _part_line(entry: Entry) -> dict[str, Any]:
     }
 
 
-def _part_page(entry: Entry) -> dict[str, Any]:
+def part_page(entry: Entry) -> dict[str, Any]:
+    """All that is said of a part."""
     equation = [line.strip() for line in entry.doc.splitlines() if line.startswith("    ")]
     return {
         **_part_line(entry),

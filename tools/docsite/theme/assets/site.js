@@ -1,1 +1,28 @@
-
+// The map: a stage chosen dims the methods that leave it as their parent has it.
+for (const map of document.querySelectorAll(".map")) {
+  const buttons = [...map.querySelectorAll(".chips button")];
+  const rows = [...map.querySelectorAll("a[data-stages]")];
+  const said = map.querySelector(".chosen");
+  const choose = (stage) => {
+    let kept = 0;
+    for (const row of rows) {
+      const stays = !stage || row.dataset.stages.split(" ").includes(stage);
+      row.classList.toggle("dim", !stays);
+      kept += stays;
+    }
+    for (const button of buttons)
+      button.setAttribute("aria-pressed", button.dataset.stage === stage);
+    for (const head of map.querySelectorAll(".head"))
+      head.classList.toggle("lit", head.dataset.stage === stage);
+    said.hidden = !stage;
+    said.textContent = `${kept} of ${rows.length} methods are other than their parent there.`;
+  };
+  for (const button of buttons)
+    button.addEventListener("click", () => {
+      const chosen = button.getAttribute("aria-pressed") === "true" ? "" : button.dataset.stage;
+      history.replaceState(null, "", chosen ? `#${chosen}` : location.pathname);
+      choose(chosen);
+    });
+  const asked = decodeURIComponent(location.hash.slice(1));
+  if (buttons.some((button) => button.dataset.stage === asked)) choose(asked);
+}

@@ -1,0 +1,136 @@
+"""What all pages of the catalogue draw on: recipes composed once, who uses what, equations set."""
+
+import ast
+import functools
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from html import escape
+from typing import Any
+
+import write_catalogue
+
+from docsite import typeset
+from docsite.equations import Unreadable
+from strop import catalogue, families
+from strop._entries import Entry
+from strop._source import ROOT
+from strop.families import Family
+from strop.phases import Method
+
+
+@dataclass
+class Known:
+    """The catalogue, as pages ask for it."""
+
+    recipes: dict[str, Entry]
+    parts: dict[str, Entry]
+    composed: dict[str, Method]
+    families: dict[Family, list[Entry]]
+    users: dict[str, list[str]]
+    # The stages at which a recipe with a parent is other than that, and all that it has.
+    changed: dict[str, list[str]]
+    stages: dict[str, list[str]]
+    # Recipes and parts whose equations are set as mathematics, and why others are not.
+    typeset: set[tuple[str, str]] = field(default_factory=set)
+    refused: dict[tuple[str, str], str] = field(default_factory=dict)
+
+    @classmethod
+    def make(cls) -> "Known":
+        recipes = {entry.name: entry for entry in catalogue.recipes()}
+        composed = {name: entry.load()() for name, entry in recipes.items()}
+        shown = {n: write_catalogue.differing(e, composed) for n, e in recipes.items()}
+        return cls(
+            recipes,
+            {entry.name: entry for entry in catalogue.parts()},
+            composed,
+            families.grouped(recipes.values()),
+            write_catalogue.users_of(composed),
+            {
+                name: _stages(other for other in of.items() if other[1][1])
+                for name, of in shown.items()
+                if recipes[name].line("Parent") in recipes
+            },
+            {
+                name: _stages(there for there in of.items() if there[1][0])
+                for name, of in shown.items()
+            },
+        )
+
+    def family(self, recipe: str) -> Family:
+        return next(f for f, members in self.families.items() if self.recipes[recipe] in members)
+
+    def children(self, recipe: str) -> list[str]:
+        return [name for name, e in self.recipes.items() if e.line("Parent") == recipe]
+
+    def of_recipe(self, name: str) -> str:
+        entry = self.recipes[name]
+        return self.equation(entry, [(0, s) for s in typeset.statements(entry.line("Equation"))])
+
+    def of_part(self, name: str) -> str:
+        entry = self.parts[name]
+        block = "\n".join(line for line in entry.doc.splitlines() if line.startswith("    "))
+        return self.equation(entry, typeset.lines_of(block))
+
+    def equation(self, entry: Entry, lines: list[tuple[int, str]]) -> str:
+        """The equation of a recipe or part as HTML; one that cannot be read, as it was written."""
+        fields = frozenset(f.name for f in entry.fields)
+        try:
+            rows = [(indent, typeset.line(text, fields)) for indent, text in lines]
+        except Unreadable as why:
+            self.refused[entry.kind, entry.name] = str(why)
+            plain = "\n".join(" " * indent + text for indent, text in lines)
+            return f'<pre class="equation plain">{escape(plain)}</pre>'
+        self.typeset.add((entry.kind, entry.name))
+        least = min((indent for indent, _ in rows), default=0)
+        shown = (f'<p style="--in:{(indent - least) // 4}">{html}</p>' for indent, html in rows)
+        return f'<div class="equation" markdown="0">{"".join(shown)}</div>'
+
+    def said(self) -> str:
+        """What the build says of the equations."""
+        counts = {"recipe": len(self.recipes), "part": len(self.parts)}
+        done = {kind: sum(k == kind for k, _ in self.typeset) for kind in counts}
+        told = " and ".join(f"{done[kind]} of {n} {kind}s" for kind, n in counts.items())
+        why = (f"{kind} {name}: {reason}" for (kind, name), reason in self.refused.items())
+        return "\n".join([f"equations typeset: {told}", *why])
+
+
+def _stages(shown: Iterable[tuple[str, Any]]) -> list[str]:
+    """The stages of these rows, each once, where phases have rows of their own."""
+    return list(dict.fromkeys(write_catalogue.stage_of(stage) for stage, _ in shown))
+
+
+def facts(told: dict[str, str]) -> str:
+    """The few facts that stand under a page's title."""
+    rows = (f'<div markdown="span"><b>{key}</b> {value}</div>' for key, value in told.items())
+    return f'<div class="facts" markdown="1">{"".join(rows)}</div>\n'
+
+
+@functools.cache
+def ranges(module: str, attribute: str) -> dict[str, str]:
+    """The values that a part's fields may have, by its own `require(self, "eps", low=0)`."""
+    path = ROOT / f"{module.removeprefix('strop.').replace('.', '/')}.py"
+    found = {}
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if not isinstance(node, ast.ClassDef) or node.name != attribute:
+            continue
+        for call in (n for n in ast.walk(node) if isinstance(n, ast.Call)):
+            name = call.func.id if isinstance(call.func, ast.Name) else ""
+            if name in ("require", "require_one_of") and len(call.args) > 1:
+                key = call.args[1]
+                if isinstance(key, ast.Constant):
+                    found[str(key.value)] = _range(name, call)
+    return {key: text for key, text in found.items() if text}
+
+
+def _range(name: str, call: ast.Call) -> str:
+    if name == "require_one_of":
+        try:
+            return ", ".join(repr(value) for value in ast.literal_eval(call.args[2]))
+        except (ValueError, IndexError):
+            return ""  # a name defined elsewhere
+    bounds = {word.arg: ast.unparse(word.value) for word in call.keywords}
+    bounds |= dict(zip(("low", "high"), map(ast.unparse, call.args[2:]), strict=False))
+    low, high = bounds.get("low"), bounds.get("high")
+    if low and high:
+        return f"{low} to {high}"
+    return f"at least {low}" if low else f"at most {high}" if high else ""

@@ -1,0 +1,219 @@
+"""A recipe's page: when to choose it, its equation, its parts drawn, its numbers, evidence."""
+
+import csv
+import functools
+import re
+from pathlib import Path
+from typing import Any
+
+import write_catalogue
+
+from docsite import drawing
+from docsite.known import Known, facts, ranges
+from strop.cli import listing
+from strop.cost import needs_of
+
+DOCS = Path(__file__).parents[2] / "docs"
+FLOOR = "../docs/evidence/every_recipe_learns.md"
+table = write_catalogue.table
+
+
+def page(name: str, known: Known) -> str:
+    """The page in Markdown."""
+    told: dict[str, Any] = listing.recipe_page(known.recipes[name], name)
+    pieces = [
+        _head(name, told, known),
+        f'!!! tip "Choose it when"\n\n    {_sentence(told["choose_it_when"])}\n',
+        "## Equation\n",
+        known.of_recipe(name),
+        "\n## Parts, stage by stage\n",
+        _drawn(name, known),
+        _differences(name, told, known),
+        _run(name, told, known),
+        _parameters(name, told, known),
+        _source(told),
+        _evidence(name),
+        _kin(name, known),
+    ]
+    return "\n".join(pieces)
+
+
+def _head(name: str, told: dict[str, Any], known: Known) -> str:
+    family = known.family(name)
+    parent = told["parent"]
+    costs = "; ".join(told["costs"]) or "none beside sampling and one update"
+    needs = ", ".join(sorted(needs_of(known.composed[name]))) or "prompts and a reward"
+    if family.name == "demonstrations":
+        needs = "given answers" if needs == "prompts and a reward" else f"given answers, {needs}"
+    told_of = {
+        "paper": f"[arXiv {told['arxiv']}](https://arxiv.org/abs/{told['arxiv']})",
+        "family": f"[{family.title}](../docs/methods/{family.name}.md)",
+        "parent": link(parent) if parent in known.recipes else parent,
+        "status": f"[{told['status']}](../docs/METHODS.md)",
+        "needs": needs,
+        "cost": costs,
+    }
+    about = (told["in_short"] or told["title"]).replace('"', "'")
+    return (
+        f'---\ntitle: {name}\ndescription: "{about}"\nsearch:\n  boost: 2\n---\n\n'
+        f"# {name}\n\n{_sentence(told['title'])}\n{{ .lead }}\n\n"
+        f"{facts(told_of)}"
+    )
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:].rstrip(".") + "."
+
+
+def link(recipe: str) -> str:
+    return f"[`{recipe}`]({recipe}.md)"
+
+
+def _drawn(name: str, known: Known) -> str:
+    parent = known.composed.get(known.recipes[name].line("Parent"))
+    theirs = [algorithm for _, algorithm in drawing.phases(parent)] if parent else []
+    pieces = []
+    for phase, algorithm in drawing.phases(known.composed[name]):
+        found = drawing.placed(algorithm, theirs)
+        head = f"<h3>{phase}</h3>" if phase else ""
+        pieces.append(f"<div>{head}{drawing.picture(found, known.parts)}</div>")
+    words = known.recipes[name].line("Parent")
+    key = (
+        f'<p class="key"><i class="changed"></i> other than in {words} '
+        f'<i class="same"></i> as there <i class="gone"></i> there alone</p>'
+        if parent
+        else ""
+    )
+    return f'<div class="drawings" markdown="0">{"".join(pieces)}{key}</div>\n'
+
+
+def _differences(name: str, told: dict[str, Any], known: Known) -> str:
+    pieces = [f"\n**Differs from the parent:** {told['differs_from_parent']}.\n"]
+    parent = known.composed.get(told["parent"])
+    ours = known.composed[name]
+    if parent is not None and len(drawing.phases(ours)) == len(drawing.phases(parent)) == 1:
+        rows = [
+            (f"`{key}`", _value(theirs), _value(mine))
+            for key, (theirs, mine) in parent.differences(ours).items()
+        ]
+        if rows:
+            pieces.append(table(("stage or option", told["parent"], name), rows))
+    return "\n".join(pieces)
+
+
+def _value(value: Any) -> str:
+    texts = value if isinstance(value, list | tuple) else [value]
+    return "<br>".join(f"`{text}`" for text in map(str, texts) if text) or "none"
+
+
+def _run(name: str, told: dict[str, Any], known: Known) -> str:
+    measured = _floor().get(name, {})
+    task, options = measured.get("task", "countdown"), measured.get("options", "")
+    own = {"corridor", "calculator", "kernel_timing"}
+    given = f" data.task={task}" if task in own else ""
+    python = f', data_task="{task}"' if task in own else ""
+    note = ""
+    if known.family(name).name == "demonstrations" and not given:
+        note = "\nIt learns from [given answers](../docs/GIVEN_ANSWERS.md): add `--data FILE`.\n"
+    elif options or task not in (*own, "countdown"):
+        note = f"\nOn the small tasks it was [measured]({FLOOR}) on {task}"
+        note += f", with `{options}`.\n" if options else ".\n"
+    return (
+        "## Run it\n\n"
+        f"```sh\nstrop train {name}{given}\nstrop recipes {name} --toml > run.toml"
+        "   # every stage in a file, to change\n```\n\n"
+        f'```python\nimport strop\n\nstrop.recipe("{name}")              # to look at and change\n'
+        f'run = strop.train("{name}"{python})\nrun.plot()\n```\n{note}'
+    )
+
+
+def _parameters(name: str, told: dict[str, Any], known: Known) -> str:
+    allowed: dict[str, str] = {}
+    for _, algorithm in drawing.phases(known.composed[name]):
+        for _, use in algorithm.uses():
+            kind = type(use.part)
+            for key, text in ranges(kind.__module__, kind.__name__).items():
+                allowed.setdefault(key, text)
+    rows = [
+        (f"`{f['name']}`", f"`{f['default']}`", allowed.get(f["name"], ""), f["meaning"])
+        for f in told["parameters"]
+    ]
+    if not rows:
+        return ""
+    text = "## Parameters\n\n" + table(("parameter", "default", "values", "meaning"), rows)
+    return text + (f"\nWorth trying: {told['try']}.\n" if told["try"] else "")
+
+
+def _source(told: dict[str, Any]) -> str:
+    where = f", {told['where']}" if told["where"] else ""
+    return (
+        f"## Source\n\n{told['title']}. "
+        f"[arXiv {told['arxiv']}](https://arxiv.org/abs/{told['arxiv']}){where}. "
+        f"Code: {told['code']}.\n\n**Differs from the paper:** {told['differs_from_paper']}.\n"
+    )
+
+
+@functools.cache
+def _floor() -> dict[str, dict[str, str]]:
+    with (DOCS / "evidence/every_recipe_learns.csv").open(encoding="utf-8") as file:
+        return {row["recipe"]: row for row in csv.DictReader(file)}
+
+
+@functools.cache
+def _audit() -> tuple[list[str], dict[str, list[str]]]:
+    """The heads of the audit's table, and its rows by what they are of."""
+    lines = (DOCS / "AUDIT.md").read_text(encoding="utf-8").splitlines()
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    (heads,) = [row for row in cells if row[:2] == ["recipe", "scale"]]
+    rows = {row[0]: row[1:] for row in cells if len(row) == len(heads) and row[0].startswith("`")}
+    return heads[1:], rows
+
+
+@functools.cache
+def _pages() -> dict[str, tuple[str, str]]:
+    """The pages of evidence: title and text by file name."""
+    skipped = ("every_recipe_learns", "growth", "gpu", "speed_of_parts")
+    texts = {
+        path.name: path.read_text(encoding="utf-8")
+        for path in sorted((DOCS / "evidence").glob("*.md"))
+        if path.stem not in skipped
+    }
+    return {name: (text.splitlines()[0].lstrip("# "), text) for name, text in texts.items()}
+
+
+def _evidence(name: str) -> str:
+    pieces = ["## Evidence\n"]
+    if row := _floor().get(name):
+        learns = "above" if row["learns"] == "yes" else "not above"
+        options = f" (`{row['options']}`)" if row["options"] else ""
+        pieces.append(
+            f"- 60 steps on a small task, {row['task']}{options}: success {row['before']} before, "
+            f"**{row['after']}** after, {learns} the floor of {row['floor']}. "
+            f"[One seed; it does not rank methods]({FLOOR})."
+        )
+    for title, text in _pages().items():
+        if re.search(rf"`{name}[`(]", text[1]):
+            pieces.append(f"- [{text[0]}](../docs/evidence/{title})")
+    heads, rows = _audit()
+    mine = {key: row for key, row in rows.items() if key.split("`")[1] == name}
+    if mine:
+        pieces.append(
+            "- By enumeration on a table policy ([what the columns mean](../docs/AUDIT.md)):\n"
+        )
+        pieces.append(table(("", *heads), [(key, *row) for key, row in mine.items()]))
+    if len(pieces) == 1:
+        pieces.append("Nothing was measured of it but that its tests hold.")
+    return "\n".join(pieces) + "\n"
+
+
+def _kin(name: str, known: Known) -> str:
+    parent, children = known.recipes[name].line("Parent"), known.children(name)
+    lines = ["## Relatives\n"]
+    if parent in known.recipes:
+        lines.append(f"- Parent: {link(parent)}")
+    if children:
+        lines.append(f"- Children: {', '.join(map(link, children))}")
+    others = [e.name for e in known.families[known.family(name)] if e.name != name]
+    lines.append(f"- Of the same family: {', '.join(map(link, others))}")
+    lines.append("- [All on the map](../map.md)")
+    return "\n".join(lines) + "\n"
