@@ -26,7 +26,8 @@ import sys
 from pathlib import Path
 
 from strop.planning.measured import measure
-from strop.planning.simulate import Layout, Outcome, simulate
+from strop.planning.simulate import Outcome, simulate
+from strop.planning.work import Layout
 
 SIZE = 8  # answers to a prompt
 LARGE, SMALL = 16, 4  # prompts of the runs that measure

@@ -11,7 +11,8 @@ import pytest
 from strop.errors import UserError
 from strop.planning.fit import likeliest
 from strop.planning.measured import log_normal, measure
-from strop.planning.simulate import Layout, simulate
+from strop.planning.simulate import simulate
+from strop.planning.work import Layout
 
 STEP, ROW, CACHED, TOKEN, REST = 0.02, 3e-4, 2e-6, 5e-4, 0.4
 PROMPT = 10

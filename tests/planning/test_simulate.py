@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from strop.planning.course import Speed
 from strop.planning.propose import divided, layouts
-from strop.planning.simulate import Costs, Layout, Work, simulate
+from strop.planning.simulate import simulate
+from strop.planning.work import Costs, Layout, Work
 
 TICKS = Speed(step=1.0, row=0.0, cached=0.0, read=0.0)
 COSTS = Costs(TICKS, reward=0.25, token=0.5, rest=1.0)

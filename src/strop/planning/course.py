@@ -77,6 +77,14 @@ class Course:
         """
         if not len(self.left):
             return self.left, np.empty(0, np.bool_)
+        drawn, tick, _ = self.drawn_by(when)
+        begun = self.begins <= tick[self.engine]
+        return drawn, begun & (self.ends > when[self.engine])
+
+    def drawn_by(self, when: Floats) -> tuple[Ints, Ints, Floats]:
+        """How many tokens each row has drawn at the second `when` of its engine; of each engine
+        the decode steps by then, and the second at which the last of them was over.
+        """
         passed = self.seconds <= when[self.at]
         last = self.first[:-1] + np.bincount(self.at[passed], minlength=self.num_engines) - 1
         last = np.where(last < self.first[:-1], -1, last)  # an engine without rows
@@ -85,10 +93,14 @@ class Course:
         half = self.speed.cached * n / 2
         slope = self.speed.step + self.speed.row * n + self.speed.cached * m - half
         k = np.floor(_root(half, slope, into) + ROUNDING)
-        tick = self.ticks[last] + np.where(n > 0, k, 0).astype(np.int64)
+        k = np.where(n > 0, k, 0)
+        tick = self.ticks[last] + k.astype(np.int64)
         drawn = np.clip(tick[self.engine] - self.begins, 0, self.left)
-        begun = self.begins <= tick[self.engine]
-        return drawn, begun & (self.ends > when[self.engine])
+        # rows that begin at one step are read one after the other: it began with the first
+        same = np.append(False, (np.diff(self.at) == 0) & (np.diff(self.ticks) == 0))
+        opens = np.maximum.accumulate(np.where(same, 0, np.arange(len(same))))
+        gone = k * slope + k * k * half + self.seconds[last] + self.reading[last]
+        return drawn, tick, np.where(k > 0, gone, self.seconds[opens[last]])
 
 
 def begins(engine: Ints, left: Ints, slots: int) -> Ints:

@@ -22,7 +22,7 @@ from strop._files import text_of
 from strop.errors import UserError
 from strop.planning.course import Floats, Ints, Speed, begins
 from strop.planning.fit import likeliest
-from strop.planning.simulate import Costs, Work
+from strop.planning.work import Costs, Work
 from strop.report.about import flat, parsed
 from strop.report.recorded import spread
 from strop.training.metrics_file import is_number, read_metrics

@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 
-from strop.planning.simulate import Costs, Layout, Outcome, Work, simulate
+from strop.planning.simulate import Outcome, simulate
+from strop.planning.work import Costs, Layout, Work
 
 NEAR = 2  # workers on both sides of the balance that are tried as well
 

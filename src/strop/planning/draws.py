@@ -1,0 +1,174 @@
+"""Asynchronous layouts whose draws begin and end one by one, as training/under_way.py has them.
+
+step s is drawn    when the weights are there that s - 1 - staleness steps have trained, and no
+                   draw of an earlier one is left to begin
+draws begin        in order, up to a step's rollouts, whenever no more than FULL of these are
+                   under way; a prompt's all count until the last of them has ended
+step s is graded   when its last answer has ended; nothing is drawn meanwhile
+"""
+
+import bisect
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from strop.planning.course import Course, Floats, Ints
+from strop.planning.rounds import SEED, Round, dealt
+from strop.planning.work import Costs, Layout, Work
+
+FULL = 0.75  # of a step's rollouts; see training/under_way.py
+NEVER = float("inf")
+
+
+def one_by_one(layout: Layout) -> bool:
+    """Whether a layout's draws begin so: where engines take new weights while rows are under way,
+    and a step trains on the prompts that it drew.
+    """
+    return not layout.shared and layout.staleness > 0 and layout.renew and not layout.spare
+
+
+class Draws:
+    """The engines of a layout, the rows that they have under way, and the draws left to begin.
+
+    Rows lie in the order in which they began: those of a prompt, and of a step, are neighbours.
+    """
+
+    def __init__(self, costs: Costs, work: Work, layout: Layout) -> None:
+        self.costs, self.work, self.layout = costs, work, layout
+        self.rng = np.random.default_rng(SEED)
+        self.now = 0.0
+        self.since = np.zeros(layout.generate)  # seconds since each engine's last token
+        self.drawn = 0  # steps
+        self.version = 0  # weights that engines have: of so many steps
+        self.size = 0  # rollouts of the last step that was drawn
+        self.left: list[Ints] = []  # the lengths of its groups that have not begun
+        self.begun: dict[int, int] = {}  # rows of each step, while it is not whole
+        self.sizes = np.empty(0, np.int64)  # of each group
+        # of each row under way, and of those that have ended while their step has not
+        self.engine, self.length, self.done = np.empty((3, 0), np.int64)
+        self.prompt = np.empty(0)  # tokens of it that a row reads: its group shares it
+        self.unread = np.empty(0)  # tokens that are read before it goes on
+
+    def collect(self, step: int, there: Sequence[float], drawn: Floats) -> Round:
+        """All until step `step` is graded. there: when each step's weights are.
+
+        drawn: takes when each engine would have ended, had it not waited in between.
+        """
+        begun = NEVER
+        busy = np.zeros(self.layout.generate)
+        while True:
+            self._take_weights(there)
+            self._begin()
+            whole = self.drawn > step and not (self.left and self.drawn == step + 1)
+            own = slice(0, self.begun.get(step, 0))  # those of earlier steps are gone
+            if whole and (self.done[own] == self.length[own]).all():
+                break
+            newer = there[self.version] if self.version < len(there) else NEVER
+            if (self.done == self.length).all():
+                self.now = newer
+                continue
+            begun = min(begun, self.now)
+            self._go_on(own if whole else None, newer, busy)
+        lengths = self.length[own]
+        self._forget(self.begun.pop(step))
+        begun, ended = min(begun, self.now), self.now
+        drawn[:] = begun + busy
+        self.now += self.costs.reward * len(lengths) / self.layout.generate
+        return Round(begun, ended, self.now, lengths)
+
+    def _take_weights(self, there: Sequence[float]) -> None:
+        """Caches of rows under way are read again, once for all weights that have come."""
+        newest = bisect.bisect_right(there, self.now)
+        if newest > self.version:
+            self.version = newest
+            self.unread = self.prompt + self.done
+
+    def _begin(self) -> None:
+        """Begin the draws for which there is room, of this step and of the next."""
+        running = self._running(self.done < self.length)
+        while running <= FULL * self.size:
+            if not self.left:
+                if self.version < self.drawn - self.layout.staleness:
+                    return
+                chosen = self.rng.integers(len(self.work.groups), size=self.work.num_groups)
+                self.left = [self.work.groups[index] for index in chosen]
+                self.size = sum(map(len, self.left))
+                self.drawn += 1
+            count = 0
+            for group in self.left:
+                if running and running + len(group) > self.size:
+                    break
+                running, count = running + len(group), count + 1
+            if count:
+                self._add(self.left[:count])
+            self.left = self.left[count:]
+            if self.left:
+                return
+
+    def _add(self, groups: list[Ints]) -> None:
+        sizes = np.array([len(group) for group in groups])
+        length, prompt = np.concatenate(groups), np.repeat(self.work.prompt / sizes, sizes)
+        load = np.bincount(self.engine[self.done < self.length], minlength=self.layout.generate)
+        step = self.drawn - 1
+        self.begun[step] = self.begun.get(step, 0) + len(length)
+        self.sizes = np.append(self.sizes, sizes)
+        self.engine = np.append(self.engine, dealt(load, len(length)))
+        self.length = np.append(self.length, length)
+        self.done = np.append(self.done, np.zeros(len(length), np.int64))
+        self.prompt, self.unread = (np.append(x, prompt) for x in (self.prompt, self.unread))
+
+    def _go_on(self, whole: slice | None, newer: float, busy: Floats) -> None:
+        """Until new weights come, draws begin, or the rows of `whole` have ended.
+
+        busy: takes what engines work.
+        """
+        open_ = np.flatnonzero(self.done < self.length)
+        done, engine = self.done[open_], self.engine[open_]
+        course = Course(
+            engine, self.length[open_] - done, self.work.prompt + done, self.unread[open_],
+            self.layout.generate, self.work.slots, self.costs.speed,
+        )  # fmt: skip
+        began = self.now - self.since  # of each engine
+        ends = np.full(len(self.length), self.now)
+        ends[open_] = began[engine] + course.ends
+        stop = min(newer, self._room(ends))
+        if whole is not None:
+            stop = min(stop, float(ends[whole].max()))
+        new, tick, seconds = course.drawn_by(stop - began)
+        self.done[open_] += np.where(ends[open_] <= stop, course.left, new)
+        self.unread[open_[course.begins < tick[engine]]] = 0.0
+        last = np.full(self.layout.generate, self.now)
+        np.maximum.at(last, engine, ends[open_])
+        busy += np.minimum(last, stop) - self.now
+        self.since = np.where(last <= stop, 0.0, stop - began - seconds)
+        self.now = stop
+
+    def _room(self, ends: Floats) -> float:
+        """When so many rollouts have ended that draws may begin; never, if none wait for that."""
+        last = np.maximum.reduceat(ends, self._firsts())
+        order = np.argsort(last, kind="stable")
+        running = self.sizes.sum() - np.cumsum(self.sizes[order])
+        most = FULL * self.size
+        if (now := self._running(self.done < self.length)) <= most:
+            if not self.left:
+                return NEVER
+            most = now - 1  # the next one does not fit beside them
+        return float(last[order][np.flatnonzero(running <= most)[0]])
+
+    def _running(self, open_: NDArray[np.bool_]) -> int:
+        """Rollouts of the groups that have not ended."""
+        if not len(self.sizes):
+            return 0
+        return int(self.sizes[np.maximum.reduceat(open_, self._firsts())].sum())
+
+    def _firsts(self) -> Ints:
+        return np.cumsum(self.sizes) - self.sizes
+
+    def _forget(self, count: int) -> None:
+        """The first rows, of whole groups."""
+        self.sizes = self.sizes[self._firsts() >= count]
+        self.engine, self.length, self.done = (
+            x[count:] for x in (self.engine, self.length, self.done)
+        )
+        self.prompt, self.unread = self.prompt[count:], self.unread[count:]
