@@ -3,9 +3,12 @@
 import multiprocessing
 import os
 import resource
+import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from multiprocessing import forkserver
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from multiprocessing import forkserver, reduction
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
@@ -14,8 +17,10 @@ import pytest
 
 from strop.cli import forked as forked_run
 from strop.cli.main import main
+from strop.tasks import worker_guard
+from strop.training import apart
 
-PRELOADED = [*forked_run.PRELOADED, "strop.door.progress", "strop.report.page"]
+PRELOADED = [*forked_run.PRELOADED, "strop.door.progress", "strop.report.page", apart.MODULE]
 
 
 class Said(NamedTuple):
@@ -96,3 +101,60 @@ def _command(
     forkserver._forkserver.ensure_running = lambda: None  # type: ignore[attr-defined]
     sys.argv = ["strop", *words]
     main()
+
+
+class Descriptor:
+    """A file that a new process from the server is handed, open; there it is a number."""
+
+    def __init__(self, fileno: int) -> None:
+        self.fileno = fileno
+
+    def __reduce__(self) -> Any:
+        return _received, (reduction.DupFd(self.fileno),)
+
+
+def _received(handed: Any) -> int:
+    return int(handed.detach())
+
+
+class Copied:
+    """What `subprocess.Popen` gives, of a guarded process that is forked from the server."""
+
+    def __init__(self, words: Sequence[str], pass_fds: tuple[int], **given: Any) -> None:
+        told = {**given["env"]}
+        self.process = forked(_guarded, Descriptor(pass_fds[0]), words[-1], told)
+        self.pid = self.process.pid
+        with suppress(ProcessLookupError):  # it has ended
+            while os.getpgid(self.pid) != self.pid:
+                time.sleep(0.001)  # a group of its own from the first, as Popen has it
+
+    def poll(self) -> int | None:
+        code: int | None = self.process.exitcode
+        return code
+
+    def wait(self, timeout: float | None = None) -> int:
+        self.process.join(timeout)
+        if self.process.exitcode is None:
+            raise subprocess.TimeoutExpired("a copied process", timeout or 0)
+        return int(self.process.exitcode)
+
+
+def _guarded(fileno: int, module: str, environment: Mapping[str, str]) -> None:
+    os.setsid()
+    os.environ.update(environment)
+    worker_guard.serve(fileno, os.getppid(), module)
+
+
+@contextmanager
+def collectors_copied() -> Iterator[None]:
+    """Inside, processes that collect are forked from the server of `forked`. They are what they
+    are otherwise, but for the five seconds in which each would import torch and transformers.
+    """
+    plain = subprocess.Popen
+
+    def begin(words: Any, *more: Any, **given: Any) -> Any:
+        return (Copied if words[-1] == apart.MODULE else plain)(words, *more, **given)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(subprocess, "Popen", begin)
+        yield

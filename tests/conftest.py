@@ -4,6 +4,7 @@ import gc
 import os
 import sys
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -12,6 +13,11 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
+
+if TYPE_CHECKING:
+    from commands import Strop
+    from models import Lab
+    from runs import Runner
 
 torch.set_num_threads(1)
 # No test cuts the power, and waiting for the disk is a tenth of the suite. Tests of a disk that
@@ -45,3 +51,30 @@ def pytest_collection() -> Iterator[None]:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The longest begin first, so that no worker is left with one of them at the end."""
     items.sort(key=lambda item: not item.nodeid.startswith(LONGEST))
+
+
+@pytest.fixture(scope="session")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> "Lab":
+    """A tiny model with data and rewards."""
+    from models import Lab  # which needs transformers, as some tests alone do
+
+    return Lab.make(tmp_path_factory.mktemp("lab"))
+
+
+@pytest.fixture
+def runner() -> "Iterator[Runner]":
+    """Runs in this process; their graders end with the test."""
+    from runs import Runner
+
+    found = Runner()
+    yield found
+    for run in found.open:
+        run.close()
+
+
+@pytest.fixture
+def strop(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> "Strop":
+    """The command line in this process."""
+    from commands import Strop
+
+    return Strop(monkeypatch, capsys)

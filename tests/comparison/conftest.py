@@ -9,11 +9,6 @@ from models import Lab
 
 
 @pytest.fixture(scope="session")
-def lab(tmp_path_factory: pytest.TempPathFactory) -> Lab:
-    return Lab.make(tmp_path_factory.mktemp("lab"))
-
-
-@pytest.fixture(scope="session")
 def made(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Made:
     """Two methods, one seed, the start scored."""
     folder = tmp_path_factory.mktemp("made") / "comparison"

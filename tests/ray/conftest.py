@@ -1,16 +1,9 @@
-"""Two real Ray nodes on this machine for all tests of the folder, and one tiny model with data."""
+"""Two real Ray nodes on this machine for all tests of the folder."""
 
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from models import Lab
-from runs import Runner
-
-
-@pytest.fixture(scope="session")
-def lab(tmp_path_factory: pytest.TempPathFactory) -> Lab:
-    return Lab.make(tmp_path_factory.mktemp("lab"))
 
 
 @pytest.fixture(scope="session")
@@ -25,11 +18,3 @@ def cluster() -> Iterator[Any]:
     yield found
     ray.shutdown()
     found.shutdown()
-
-
-@pytest.fixture
-def runner() -> Iterator[Runner]:
-    found = Runner()
-    yield found
-    for run in found.open:
-        run.close()

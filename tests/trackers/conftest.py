@@ -5,27 +5,11 @@ pip install wandb trackio mlflow-skinny && pytest -n 0 tests/trackers
 
 import importlib.util
 import json
-from collections.abc import Iterator
 
 import pytest
-from models import Lab
-from runs import Runner
 
 NAMES = ("wandb", "trackio", "mlflow")
 collect_ignore = [f"test_{name}.py" for name in NAMES if importlib.util.find_spec(name) is None]
-
-
-@pytest.fixture(scope="session")
-def lab(tmp_path_factory: pytest.TempPathFactory) -> Lab:
-    return Lab.make(tmp_path_factory.mktemp("lab"))
-
-
-@pytest.fixture
-def runner() -> Iterator[Runner]:
-    found = Runner()
-    yield found
-    for run in found.open:
-        run.close()
 
 
 @pytest.fixture

@@ -1,20 +1,15 @@
-"""One tiny model with data and rewards for all tests of the folder, and runs in this process."""
+"""Processes that collect, forked from one that has imported what they need."""
 
 from collections.abc import Iterator
 
 import pytest
-from models import Lab
-from runs import Runner
+from commands import collectors_copied
 
 
-@pytest.fixture(scope="session")
-def lab(tmp_path_factory: pytest.TempPathFactory) -> Lab:
-    return Lab.make(tmp_path_factory.mktemp("lab"))
-
-
-@pytest.fixture
-def runner() -> Iterator[Runner]:
-    found = Runner()
-    yield found
-    for run in found.open:
-        run.close()
+@pytest.fixture(autouse=True)
+def collectors_start_at_once() -> Iterator[None]:
+    """Processes that collect start at once; those of module-scoped runs, and of commands in
+    processes of their own, start as anywhere.
+    """
+    with collectors_copied():
+        yield

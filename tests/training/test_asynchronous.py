@@ -4,8 +4,6 @@ import json
 import math
 import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -13,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from builders import flat_batch
+from commands import launch
 from models import without_times
 from runs import Runner
 from short_runs import make_lab, settings_for
@@ -122,7 +121,7 @@ def test_the_effective_share_of_old_tokens():
 
 def test_a_collector_that_dies_or_hangs_is_begun_anew(lab, runner, tmp_path, synchronous):
     run = runner.start(
-        raw_of(lab, max_staleness=1, collector_timeout_seconds=10.0), tmp_path / "run"
+        raw_of(lab, max_staleness=1, collector_timeout_seconds=6.0), tmp_path / "run"
     )
     hurt = {2: signal.SIGKILL, 4: signal.SIGSTOP}
     pids = []
@@ -287,7 +286,9 @@ def test_groups_that_had_ended_are_in_the_checkpoint_and_trained_on_once(lab, ru
 
     def at_step(run):
         run.stop_asked = run.done == 2
+        end = time.monotonic() + 120
         while run.stop_asked and not run.world.collector.kept(run.done):
+            assert time.monotonic() < end, "no group ended ahead of its step"
             time.sleep(0.01)
 
     runner.go(run, at_step)
@@ -362,16 +363,16 @@ def test_a_killed_trainer_takes_the_process_with_it_and_goes_on(lab, runner, tmp
     settings = config.make(raw_of(lab, max_staleness=1, save_every=1, steps=1000)).to_toml()
     (tmp_path / "run.toml").write_text(settings)
     words = ["train", "--config", str(tmp_path / "run.toml"), "--out", str(tmp_path / "run")]
-    trainer = subprocess.Popen([sys.executable, "-m", "strop", *words])
+    trainer = launch(words, tmp_path / "output")
     metrics = tmp_path / "run" / "metrics.jsonl"
     end = time.monotonic() + 600
     while not (metrics.exists() and len(metrics.read_text().splitlines()) > 2):
         assert time.monotonic() < end
-        assert trainer.poll() is None
+        assert trainer.is_alive(), (tmp_path / "output").read_text()
         time.sleep(0.01)
     children = Path(f"/proc/{trainer.pid}/task/{trainer.pid}/children").read_text().split()
     os.kill(trainer.pid, signal.SIGKILL)
-    trainer.wait()
+    trainer.join()
     while any(Path(f"/proc/{pid}").exists() for pid in children):
         assert time.monotonic() < end
         time.sleep(0.1)

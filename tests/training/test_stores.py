@@ -101,7 +101,8 @@ def test_a_killed_run_goes_on_exactly(recipe, lab, tmp_path):
     words = ["train", recipe, "--model", lab.model,
              f"data.task={lab.data.parent / 'even.py'}:Even", "data.train_size=12",
              "training.steps=4", "training.save_every=1",
-             "sampling.num_prompts=3", "plan.warmup_steps=1", "plan.num_critic_updates=2",
+             "sampling.num_prompts=3", "sampling.num_rollouts=4", "plan.warmup_steps=1",
+             "plan.num_critic_updates=2", "plan.num_policy_updates=2",
              "evaluation.every=0", "--out"]  # fmt: skip
     output = tmp_path / "output"
     whole = launch([*words, tmp_path / "whole"], output)

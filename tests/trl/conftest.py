@@ -8,11 +8,6 @@ from models import Lab
 from trainers import make
 
 
-@pytest.fixture(scope="session")
-def lab(tmp_path_factory: pytest.TempPathFactory) -> Lab:
-    return Lab.make(tmp_path_factory.mktemp("lab"))
-
-
 @pytest.fixture
 def build(lab: Lab, tmp_path: Path) -> Any:
     """Builds trainers on the lab's model: a recipe's, or TRL's own where there is none."""
