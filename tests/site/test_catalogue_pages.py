@@ -40,7 +40,7 @@ def test_a_part_says_what_it_is(known: Known) -> None:
     assert "| `clip_low` | `0.2` | at least 0.0 |" in text
     assert "src/strop/loss/bound/clip_both_sides.py" in text
     assert "[`gspo`](../recipes/gspo.md)" in text
-    assert "[`weight_by_clipped_ratio`](weight_by_clipped_ratio.md), whose" in text
+    assert "`weight_by_clipped_ratio`, whose" in text
 
 
 def test_the_values_that_a_field_may_have() -> None:
@@ -78,6 +78,8 @@ def test_the_map_has_every_method_once_and_its_stages(known: Known) -> None:
         ("docs/A.md", "[n](notebooks/n.ipynb)", "[n](notebooks/n.md)"),
         ("docs/A.md", "[e](methods/entropy.md#epo)", "[e](../recipes/epo.md)"),
         ("docs/evidence/A.md", "[e](../methods/entropy.md#epo)", "[e](../../recipes/epo.md)"),
+        ("docs/A.md", "[e](methods/entropy.md)", "[e](../families/entropy/index.md)"),
+        ("docs/evidence/A.md", "[r](../README.md)", "[r](../README.md)"),
         ("CHANGELOG.md", "[e](docs/methods/entropy.md#epo)", "[e](recipes/epo.md)"),
         ("docs/A.md", "[m](METHODS.md)", "[m](METHODS.md)"),
     ],

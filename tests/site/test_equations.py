@@ -51,6 +51,8 @@ def test_words_stay_words_and_what_is_reckoned_with_does_not() -> None:
         ("a / b c", 0),
         ("sum_t x_t / y", 0),
         ("ln p / ln V", 0),
+        ("(a - b) / c factor", 0),
+        ("(a - b) / c over the step", 1),
     ],
 )
 def test_a_slash_becomes_a_fraction_only_beyond_doubt(text: str, number: int) -> None:

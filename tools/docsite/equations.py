@@ -26,7 +26,7 @@ FUNCTIONS = frozenset((
 # Log-probabilities, and what their names say of whose they are.
 LOGP = {"logp": "p", "logq": "q"}
 SHORT = ("old", "ref", "max", "min")  # subscripts of names that are words
-# Before these "a" is a variable, not an article.
+# No name of a number: before these "a" is a variable, not an article.
 JOINING = frozenset((
     "if", "else", "for", "over", "of", "in", "and", "or", "is", "are", "to", "from", "with",
     "where", "within", "at", "by", "as", "on", "than", "the", "after", "before", "until", "while",
@@ -384,7 +384,8 @@ def _is_clear(before: list[Node], slash: Op, after: list[Node]) -> bool:
         isinstance(beside, Op) and (beside.infix or beside.text in MARKS or beside.text in SUMS)
     )
     bar = isinstance(follows, Op) and (follows.text in ("*", "/", "**", "|", "||"))
-    return not taken and not bar and not isinstance(follows, OPERANDS)
+    factor = isinstance(follows, Word) and follows.kind == "word" and follows.text not in JOINING
+    return not taken and not bar and not factor and not isinstance(follows, OPERANDS)
 
 
 def _is_prefix(node: Node) -> bool:

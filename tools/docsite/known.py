@@ -2,6 +2,7 @@
 
 import ast
 import functools
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from html import escape
@@ -97,6 +98,12 @@ class Known:
 def _stages(shown: Iterable[tuple[str, Any]]) -> list[str]:
     """The stages of these rows, each once, where phases have rows of their own."""
     return list(dict.fromkeys(write_catalogue.stage_of(stage) for stage, _ in shown))
+
+
+def coded(text: str) -> str:
+    """Text with names in it set as code, of which those of recipes and parts become links."""
+    name = r"(?<![`\w./])[A-Za-z]\w*(?:\.\w+)*(?:_\w+)+(?![`\w/])"
+    return re.sub(name, lambda found: f"`{found[0]}`", text)
 
 
 def facts(told: dict[str, str]) -> str:

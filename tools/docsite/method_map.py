@@ -22,13 +22,12 @@ the method's page.
 
 def page(known: Known) -> str:
     """The page in Markdown."""
-    shown = [stage for stage in (*STAGES, PHASES) if _changing(stage, known)]
     chips = "".join(
         f'<button data-stage="{stage}" aria-pressed="false">{STAGE_WORDS.get(stage, stage)}'
         f" <small>{len(_changing(stage, known))}</small></button>"
-        for stage in shown
+        for stage in _shown(known)
     )
-    blocks = "".join(_block(family, known, shown) for family in known.families)
+    blocks = "".join(block(family, known) for family in known.families)
     return (
         "---\ntitle: Map of the methods\nhide:\n  - navigation\n  - toc\n---\n\n"
         + TEXT
@@ -41,10 +40,16 @@ def _changing(stage: str, known: Known) -> list[str]:
     return [name for name, stages in known.changed.items() if stage in stages]
 
 
-def _block(family: Family, known: Known, shown: list[str]) -> str:
+def _shown(known: Known) -> list[str]:
+    """The stages at which some method is other than its parent."""
+    return [stage for stage in (*STAGES, PHASES) if _changing(stage, known)]
+
+
+def block(family: Family, known: Known, up: str = "") -> str:
+    """The picture of one family; up: the way from the page to the site's first folder."""
     members = known.families[family]
     height = HEAD + ROW * len(members) + 6
-    at = {stage: LEFT + STEP * (n + 0.5) for n, stage in enumerate(shown)}
+    at = {stage: LEFT + STEP * (n + 0.5) for n, stage in enumerate(_shown(known))}
     heads = "".join(
         f'<text class="head" data-stage="{stage}" transform="translate({x + 4} {HEAD - 8}) '
         f'rotate(-60)">{STAGE_WORDS.get(stage, stage)}</text>'
@@ -55,16 +60,16 @@ def _block(family: Family, known: Known, shown: list[str]) -> str:
     for n, entry in enumerate(members):
         parent = entry.line("Parent")
         depth[entry.name] = depth.get(parent, -1) + 1
-        rows.append(_row(entry, HEAD + ROW * n, depth[entry.name], at, known))
+        rows.append(_row(entry, HEAD + ROW * n, depth[entry.name], at, known, up))
     label = f"{family.title}: methods and the stages they change"
     return (
-        f'<figure><figcaption><a href="docs/methods/{family.name}.html">{family.title}</a>'
+        f'<figure><figcaption><a href="{up}families/{family.name}/index.html">{family.title}</a>'
         f'</figcaption><svg viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{label}">'
         f"{heads}{''.join(rows)}</svg></figure>"
     )
 
 
-def _row(entry: Entry, y: int, depth: int, at: dict[str, float], known: Known) -> str:
+def _row(entry: Entry, y: int, depth: int, at: dict[str, float], known: Known, up: str) -> str:
     middle, x = y + ROW / 2, 4 + 11 * depth
     root = entry.name not in known.changed  # it has no parent to be other than
     changed = known.changed.get(entry.name, [])
@@ -82,7 +87,7 @@ def _row(entry: Entry, y: int, depth: int, at: dict[str, float], known: Known) -
     room = int((LEFT - x) / LETTER)
     name = entry.name if len(entry.name) <= room else entry.name[: room - 1] + "…"
     return (
-        f'<a href="recipes/{entry.name}.html" data-stages="{" ".join(changed)}">'
+        f'<a href="{up}recipes/{entry.name}.html" data-stages="{" ".join(changed)}">'
         f'<title>{said}</title><rect class="row" x="0" y="{y}" width="{WIDTH}" height="{ROW}" '
         f'rx="3"/>{bend}<text class="name" x="{x}" y="{middle + 4}">{name}</text>{line}{dots}</a>'
     )

@@ -6,7 +6,7 @@ from typing import Any
 
 import write_catalogue
 
-from docsite.known import Known, facts, ranges
+from docsite.known import Known, coded, facts, ranges
 from strop import catalogue
 from strop.cli import listing
 from strop.seams import SEAM_OF, SPECIAL
@@ -57,7 +57,7 @@ def _words(doc: str) -> str:
     """What the docstring says after the equation and before the columns."""
     found = re.search(r"\n    [^\n]*\n\n(?=\S)(.*?)\n(?:\n)?Reads:", doc, re.S)
     text = found[1] if found else ""
-    return "\n" + " ".join(text.split()) + "\n" if text and "    " not in text else ""
+    return "\n" + coded(" ".join(text.split())) + "\n" if text and "    " not in text else ""
 
 
 def _columns(names: tuple[str, ...], verb: str, line: str) -> str:
@@ -68,7 +68,7 @@ def _columns(names: tuple[str, ...], verb: str, line: str) -> str:
         column = standard.get(name)
         if column is not None:
             rows.append((f"`{name}`", column.dtype, column.unit, column.meaning))
-    head = f"**It {verb}:** {line or 'no column'}.\n"
+    head = f"**It {verb}:** {coded(line) or 'no column'}.\n"
     heads = ("column", "dtype", "unit", "meaning")
     return head.replace("..", ".") + (f"\n{table(heads, rows)}" if rows else "")
 
@@ -99,17 +99,13 @@ def _source(name: str, told: dict[str, Any], known: Known) -> str:
     source = re.sub(
         r"arXiv (\d{4}\.\d{4,5})", r"[arXiv \1](https://arxiv.org/abs/\1)", told["source"]
     )
-    nearest = re.sub(r"^(\w+)", lambda found: _link(found[1], known), told["nearest_part"], count=1)
+    nearest = coded(told["nearest_part"])
     code = (ROOT / path).read_text(encoding="utf-8").rstrip()
     shown = "\n".join("    " + line if line else "" for line in code.splitlines())
     return (
         f"## Source\n\n{source}.\n\n"
-        f"- **Differs from the source:** {told['differs_from_source']}.\n"
+        f"- **Differs from the source:** {coded(told['differs_from_source'])}.\n"
         f"- **Nearest part:** {nearest}.\n"
-        f"- **Edges:** {told['edges']}.\n\n"
+        f"- **Edges:** {coded(told['edges'])}.\n\n"
         f'??? note "{path}"\n\n    ```{{ .python data-search-exclude }}\n{shown}\n    ```\n'
     )
-
-
-def _link(name: str, known: Known) -> str:
-    return f"[`{name}`]({name}.md)" if name in known.parts else name

@@ -9,7 +9,7 @@ from typing import Any
 import write_catalogue
 
 from docsite import drawing
-from docsite.known import Known, facts, ranges
+from docsite.known import Known, coded, facts, ranges
 from strop.cli import listing
 from strop.cost import needs_of
 
@@ -47,7 +47,7 @@ def _head(name: str, told: dict[str, Any], known: Known) -> str:
         needs = "given answers" if needs == "prompts and a reward" else f"given answers, {needs}"
     told_of = {
         "paper": f"[arXiv {told['arxiv']}](https://arxiv.org/abs/{told['arxiv']})",
-        "family": f"[{family.title}](../docs/methods/{family.name}.md)",
+        "family": f"[{family.title}](../families/{family.name}/index.md)",
         "parent": link(parent) if parent in known.recipes else parent,
         "status": f"[{told['status']}](../docs/METHODS.md)",
         "needs": needs,
@@ -88,7 +88,7 @@ def _drawn(name: str, known: Known) -> str:
 
 
 def _differences(name: str, told: dict[str, Any], known: Known) -> str:
-    pieces = [f"\n**Differs from the parent:** {told['differs_from_parent']}.\n"]
+    pieces = [f"\n**Differs from the parent:** {coded(told['differs_from_parent'])}.\n"]
     parent = known.composed.get(told["parent"])
     ours = known.composed[name]
     if parent is not None and len(drawing.phases(ours)) == len(drawing.phases(parent)) == 1:
@@ -103,7 +103,8 @@ def _differences(name: str, told: dict[str, Any], known: Known) -> str:
 
 def _value(value: Any) -> str:
     texts = value if isinstance(value, list | tuple) else [value]
-    return "<br>".join(f"`{text}`" for text in map(str, texts) if text) or "none"
+    links = [link for text in texts if text is not None for link in str(text).split(" | ")]
+    return "<br>".join(f"`{link}`" for link in links if link) or "none"
 
 
 def _run(name: str, told: dict[str, Any], known: Known) -> str:
@@ -141,7 +142,7 @@ def _parameters(name: str, told: dict[str, Any], known: Known) -> str:
     if not rows:
         return ""
     text = "## Parameters\n\n" + table(("parameter", "default", "values", "meaning"), rows)
-    return text + (f"\nWorth trying: {told['try']}.\n" if told["try"] else "")
+    return text + (f"\nWorth trying: {coded(told['try'])}.\n" if told["try"] else "")
 
 
 def _source(told: dict[str, Any]) -> str:
@@ -149,7 +150,8 @@ def _source(told: dict[str, Any]) -> str:
     return (
         f"## Source\n\n{told['title']}. "
         f"[arXiv {told['arxiv']}](https://arxiv.org/abs/{told['arxiv']}){where}. "
-        f"Code: {told['code']}.\n\n**Differs from the paper:** {told['differs_from_paper']}.\n"
+        f"Code: {told['code']}.\n\n"
+        f"**Differs from the paper:** {coded(told['differs_from_paper'])}.\n"
     )
 
 

@@ -26,6 +26,14 @@ def write(folder: Path, known: Known) -> list[Any]:
         _write(folder / f"docs/notebooks/{notebook.stem}.md", text)
         for name, picture in pictures.items():
             _write(folder / f"docs/notebooks/{name}", picture)
+    for path in sorted((folder / "docs/methods").glob("*.md")):
+        (folder / "families" / path.stem).mkdir(parents=True)
+        path.rename(folder / f"families/{path.stem}/index.md")
+    for family in known.families:
+        place = folder / f"families/{family.name}/index.md"
+        head, rest = place.read_text(encoding="utf-8").split("\n| recipe |", 1)
+        shown = f'<div class="map" markdown="0">{method_map.block(family, known, "../../")}</div>'
+        _write(place, f"{head}\n{shown}\n\n| recipe |{rest}")
     for path in folder.rglob("*.md"):
         _write(path, of_the_site(path.read_text(encoding="utf-8"), path.relative_to(folder)))
     for name in known.recipes:
@@ -48,24 +56,25 @@ def _write(path: Path, text: str) -> None:
 
 
 def of_the_site(text: str, place: Path) -> str:
-    """A page of docs/ with links to what has another place here: the first page, notebooks and
-    recipes, each of which has a page of its own.
+    """A page of docs/ with links to what has another place here.
+
+    That is the first page, notebooks, families of methods, and recipes with a page for each.
     """
     up = "../" * (len(place.parts) - 1)
-    text = re.sub(r"\]\((?:\.\./)+README\.md\)", f"]({up}index.md)", text)
+    text = text.replace(f"]({up}README.md)", f"]({up}index.md)")
     text = re.sub(r"(\]\(notebooks/\w+)\.ipynb\)", r"\1.md)", text)
-    text = re.sub(
-        r"\]\((?:\.\./)*(?:docs/)?methods/\w+\.md#(\w+)\)", rf"]({up}recipes/\1.md)", text
+    methods = r"\]\((?:\.\./)*(?:docs/)?methods/"
+    text = re.sub(methods + r"\w+\.md#(\w+)\)", rf"]({up}recipes/\1.md)", text)
+    text = re.sub(methods + r"(\w+)\.md\)", rf"]({up}families/\1/index.md)", text)
+    if place.parts[0] != "families":
+        return text
+    text = re.sub(r"\]\((?:\w+\.md)?#(\w+)\)", rf"]({up}recipes/\1.md)", text)
+    return (
+        text.partition("\nWritten by `python tools/")[0]
+        + "\nStages: those that differ from the parent's. Cost: work of a step beside sampling its "
+        f"rollouts and one update on them. [All methods]({up}docs/METHODS.md), "
+        f"[the map]({up}map.md).\n"
     )
-    if place.parent.name == "methods":
-        text = re.sub(r"\]\((?:\w+\.md)?#(\w+)\)", rf"]({up}recipes/\1.md)", text)
-        text = text.partition("\nWritten by `python tools/")[0]
-        text += (
-            "\nStages: those that differ from the parent's. Cost: work of a step beside sampling "
-        )
-        text += "its rollouts and one update on them. [All methods](../METHODS.md), "
-        text += "[the map](../../map.md).\n"
-    return text
 
 
 def navigation(known: Known) -> list[Any]:
@@ -77,7 +86,7 @@ def navigation(known: Known) -> list[Any]:
     methods = [
         {
             family.title: [
-                f"docs/methods/{family.name}.md", *(f"recipes/{e.name}.md" for e in members)
+                f"families/{family.name}/index.md", *(f"recipes/{e.name}.md" for e in members)
             ]
         }
         for family, members in known.families.items()

@@ -66,10 +66,10 @@ def _cards(known: Known) -> str:
     cards = []
     for family, members in known.families.items():
         shown = ", ".join(f"[{e.name}](recipes/{e.name}.md)" for e in members[:4])
-        more = f", [and {len(members) - 4} more](docs/methods/{family.name}.md)"
+        more = f", [and {len(members) - 4} more](families/{family.name}/index.md)"
         cards.append(
             '<div class="card" markdown="1">\n\n'
-            f"**[{family.title}](docs/methods/{family.name}.md)**\n\n"
+            f"**[{family.title}](families/{family.name}/index.md)**\n\n"
             f"{family.sentence}\n\n{shown}{more if len(members) > 4 else ''}\n{{ .few }}\n\n</div>"
         )
     return '<div class="cards" markdown="1">\n\n' + "\n\n".join(cards) + "\n\n</div>\n"

@@ -99,7 +99,7 @@ class _Flow:
             self.math = []
 
     def _text(self, html: str, spaced: bool) -> None:
-        apart = not (self.math and 'form="infix"' in self.math[-1])  # which brings its own room
+        apart = not (self.math and self.math[-1].startswith('<mo form="infix"'))  # has its own room
         self._end()
         self.pieces.append(" " * (spaced and apart) + html)
 

@@ -1,5 +1,5 @@
 // The map: a stage chosen dims the methods that leave it as their parent has it.
-for (const map of document.querySelectorAll(".map")) {
+for (const map of document.querySelectorAll(".map:has(.chips)")) {
   const buttons = [...map.querySelectorAll(".chips button")];
   const rows = [...map.querySelectorAll("a[data-stages]")];
   const said = map.querySelector(".chosen");
