@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import time
 from pathlib import Path
@@ -13,11 +14,16 @@ from models import without_times
 from typer.testing import CliRunner
 
 from strop.cli.main import app
+from strop.cli.train import Job
+from strop.cli.trainers import TrainerLost, Trainers
+from strop.errors import RunStopped
+from strop.training import config
+from strop.training.environment import write_environment
 
 STEPS = 6
 
 
-def wait_for(condition: Any, process: Any, output: Path, seconds: float = 120) -> None:
+def wait_for(condition: Any, process: Any, output: Path, seconds: float = 300) -> None:
     end = time.monotonic() + seconds
     while not condition():
         assert process.is_alive(), output.read_text()
@@ -26,7 +32,7 @@ def wait_for(condition: Any, process: Any, output: Path, seconds: float = 120) -
 
 
 def ended(process: Any, output: Path) -> int:
-    process.join(120)
+    process.join(300)
     assert process.exitcode is not None, output.read_text()
     return process.exitcode
 
@@ -44,34 +50,81 @@ def started_by(process: int) -> list[int]:
     return [*below, *(each for child in below for each in started_by(child))]
 
 
+def command(process: int) -> str:
+    """What a process does; empty where there is none."""
+    path = Path(f"/proc/{process}/cmdline")
+    return path.read_bytes().decode(errors="replace") if path.exists() else ""
+
+
+def engines(process: Any) -> list[int]:
+    """Processes of engines below one."""
+    return sorted(pid for pid in started_by(process.pid) if "Member" in command(pid))
+
+
+def saved(folder: Path) -> set[str]:
+    return {path.name for path in (folder / "checkpoints").glob("step-*")}
+
+
 def test_trainers_are_actors_and_whoever_is_killed_the_run_goes_on(lab, tmp_path):
-    """A trainer is killed; the run goes on; the driver is killed; it ends as one process's."""
+    """A trainer is killed: all start again and the engine stays; the driver is killed, and all
+    with it; the run goes on, and ends as one process's.
+    """
     plain, folder, output = tmp_path / "plain", tmp_path / "run", tmp_path / "output"
     words = lab.arguments(f"training.steps={STEPS}", "training.save_every=1")
     assert ended(launch(["train", *words, "--out", plain], output), output) == 0
     ray = ["--ray", "local", "ray.cpus_per_engine=1"]
     process = launch(["train", *words, *ray, "ray.num_trainers=2", "--out", folder], output)
-    wait_for(lambda: (folder / "checkpoints/step-000001").exists(), process, output)
-    os.kill(*trainers(folder), signal.SIGKILL)
-    assert ended(process, output) == 1, output.read_text()
-    assert f"go on with: strop train --resume {folder}" in output.read_text()
-
-    process = launch(["train", "--resume", folder, "ray.num_trainers=1"], output)
-    wait_for(lambda: trainers(folder), process, output)
+    wait_for(lambda: saved(folder), process, output)
+    (first,), engine = trainers(folder), engines(process)
+    os.kill(first, signal.SIGKILL)
+    wait_for(lambda: trainers(folder) not in ([], [first]), process, output)
+    before = saved(folder)
+    wait_for(lambda: saved(folder) - before, process, output)
+    assert len(engine) == 1
+    assert engines(process) == engine
+    assert re.search(
+        r"a trainer is lost .*; all start again, behind step [1-5]", output.read_text()
+    )
     own = started_by(process.pid)
     process.kill()
     process.join()
-    end = time.monotonic() + 30
-    while any(Path(f"/proc/{pid}").exists() for pid in own) and time.monotonic() < end:
+    end = time.monotonic() + 120
+    while any(map(command, own)) and time.monotonic() < end:
         time.sleep(0.1)
-    assert not [pid for pid in own if Path(f"/proc/{pid}").exists()]
+    assert not [*filter(None, map(command, own))]
 
     process = launch(["train", "--resume", folder, "ray.address="], output)
     assert ended(process, output) == 0, output.read_text()
-    assert without_times(folder)[-1]["step"] == STEPS
+    assert [line["step"] for line in without_times(folder)] == [*range(1, STEPS + 1)]
     for one, other in zip(without_times(plain), without_times(folder), strict=True):
         finite = {name: value for name, value in one.items() if value is not None}
         assert {name: other[name] for name in finite} == pytest.approx(finite, rel=1e-4, abs=1e-5)
+
+
+def test_trainers_that_are_lost_again_and_again_end_the_run(tmp_path):
+    """Twice without a checkpoint between them; the first time before there was a run."""
+    done: list[Job] = []
+
+    class Losing(Trainers):
+        def _hired(self) -> list[Any]:
+            return []
+
+        def _trained(self, trainers: Any, job: Job) -> Any:
+            done.append(job)
+            if len(done) == 2:
+                write_environment(tmp_path, [{}])
+                (tmp_path / "config.toml").touch()
+            if len(done) == 3:
+                (tmp_path / "checkpoints" / "step-000003").mkdir(parents=True)
+                (tmp_path / "checkpoints" / "step-000003" / "trainer.pt").touch()
+            raise TrainerLost("it is gone")
+
+    told: list[str] = []
+    job = Job(["seed=1"], {}, None, tmp_path, None, 0, True, 0)
+    settings = config.make({"ray": {"restarts": 2}})
+    with pytest.raises(RunStopped, match=f"it is gone: go on with: .* --resume {tmp_path}"):
+        Losing(None, settings, None, None, tmp_path).done(job, told.append)
+    assert done == [job, job, *[job.again(tmp_path)] * 3]
 
 
 def test_the_doctor_asks_every_machine(cluster, tmp_path, monkeypatch):

@@ -8,7 +8,8 @@ import pytest
 
 from strop.tasks import wire
 from strop.training.apart import Box
-from strop.training.collecting import Begin, Broken, Over, Post
+from strop.training.collecting import Over, Post
+from strop.training.letters import Begin, Broken
 
 UNREADABLE = b"cno_such_module\nThing\n."  # a pickle of what no process finds
 

@@ -1,6 +1,7 @@
 """Groups that begin and end one by one: in order, within the bound, each once, also anew."""
 
 import dataclasses
+import time
 
 import pytest
 import torch
@@ -10,7 +11,8 @@ from strop.batch import Batch
 from strop.rollout.drive import RolledOut
 from strop.training import config
 from strop.training.collect import pooled
-from strop.training.collecting import Begin, Collected, Collecting, Ended, Weights
+from strop.training.collecting import Collecting
+from strop.training.letters import Begin, Collected, Ended, Weights
 from strop.training.setup import load_model, load_prompts, make_world
 
 STEPS, PROMPTS, ROLLOUTS = 5, 4, 2
@@ -50,10 +52,13 @@ class Trainer:
 
 @pytest.fixture
 def collect(lab, tmp_path):
-    """(max_staleness, recipe, fields of Begin) -> the trainer's end, and what ran together."""
+    """(max_staleness, recipe, fields of Begin) -> the trainer's end, and what ran together.
+
+    slow: turns that the engine takes before the rewards of step 1 are there.
+    """
     worlds = []
 
-    def collected(max_staleness, recipe="grpo", **begun):
+    def collected(max_staleness, recipe="grpo", slow=0, **begun):
         raw = lab.raw(recipe, training={"steps": STEPS, "max_staleness": max_staleness})
         raw["algorithm"] |= {
             "sampling.num_prompts": PROMPTS, "sampling.num_rollouts": ROLLOUTS,
@@ -74,7 +79,19 @@ def collect(lab, tmp_path):
             turn()
 
         process.under_way.turn = looking
+        grader = world.services.grading.grader
+        grade = grader.grade
+
+        def grading(*given, **more):
+            before, until = len(seen), time.monotonic() + 60
+            while more["step"] == 1 and len(seen) < before + slow and time.monotonic() < until:
+                time.sleep(0.001)
+            turns[more["step"]] = len(seen) - before
+            return grade(*given, **more)
+
+        grader.grade, turns = grading, {}
         process.go()
+        assert turns.get(1, 0) >= slow
         return trainer, seen
 
     yield collected
@@ -116,6 +133,20 @@ def test_a_step_draws_the_prompts_that_it_draws_alone(collect):
     assert not alone.of(Ended)
     for one, other in zip(ahead.of(Collected), alone.of(Collected), strict=True):
         assert prompts_of(one.batch) == prompts_of(other.batch)
+
+
+def test_other_steps_are_drawn_while_one_is_graded(collect):
+    """By a grader that waits for that; what was graded, and is drawn later, is as ever."""
+    trainer, _ = collect(2, slow=8)
+    other, _ = collect(2)
+    assert [each.step for each in trainer.of(Collected)] == [*range(1, STEPS + 1)]
+    for one, two in zip(trainer.of(Collected), other.of(Collected), strict=True):
+        assert prompts_of(one.batch) == prompts_of(two.batch)
+        assert one.batch["rollout_uid_B"].equal(two.batch["rollout_uid_B"])
+    first, plain = trainer.of(Collected)[0], other.of(Collected)[0]
+    assert first.batch["id_T"].equal(plain.batch["id_T"])
+    assert first.batch["reward_B"].equal(plain.batch["reward_B"])
+    assert first.batch["reward_B"].unique().shape[0] > 1
 
 
 def test_a_new_process_draws_no_group_again_that_had_ended(collect):

@@ -210,7 +210,7 @@ def work(job: Job, led: bool = False) -> None:
                 raise UserError("torchrun and ray.num_trainers both start trainers: leave one out")
             from strop.cli.trainers import lead
 
-            lead(job, settings)
+            lead(job, settings, watcher.note)
         elif job.resume is not None:
             _go_on(job.resume, settings, job.step, watcher, ranks)
         else:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import signal
 import socket
-import sys
+import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,12 +18,26 @@ from strop._writing import writing
 from strop.cli.train import Job, work
 from strop.door.session import new_folder
 from strop.errors import RunStopped, UserError
-from strop.training.cluster.connect import LOOK_SECONDS, connect, first_line, reserve
+from strop.training import checkpoint
+from strop.training.cluster.connect import (
+    BEGIN_SECONDS,
+    LED,
+    LED_ENGINES,
+    LOOK_SECONDS,
+    connect,
+    enter,
+    first_line,
+    reserve,
+)
+from strop.training.cluster.engines import Engines, begin
 from strop.training.config import RunConfig
+from strop.training.environment import read_environment
+from strop.training.lock import in_use
 from strop.training.ranks import Ranks
 from strop.training.stopping import asking_first
 
 KINDS = {"UserError": UserError, "RunStopped": RunStopped}
+LEAVE_SECONDS = 60.0  # for a process that was ended to let go of the run's folder
 
 
 class Ended(NamedTuple):
@@ -34,14 +48,16 @@ class Ended(NamedTuple):
     text: str = ""
 
 
+class TrainerLost(Exception):
+    """A trainer, or its machine, is gone; the text says how."""
+
+
 class Trainer:
     """A process that trains."""
 
     def __init__(self, folder: str, search: list[str]) -> None:
         """folder: that the command was given in. search: where Python looks for modules besides."""
-        if Path(folder).is_dir():
-            os.chdir(folder)
-        sys.path += [place for place in search if place not in sys.path]
+        enter(folder, search)
 
     def place(self) -> tuple[str, int, int]:
         """Where others reach it: address and a free port; and its process id."""
@@ -69,8 +85,8 @@ class Trainer:
         return Ended(0)
 
 
-def lead(job: Job, settings: RunConfig) -> None:
-    """Let `ray.num_trainers` actors do a job, and say how it ended.
+def lead(job: Job, settings: RunConfig, tell: Callable[[str], None]) -> None:
+    """Let `ray.num_trainers` actors do a job, and say how it ended. tell: for what goes on.
 
     Raises UserError, RunStopped, and typer.Exit after Ctrl-C, as training in this process does.
     """
@@ -78,38 +94,147 @@ def lead(job: Job, settings: RunConfig) -> None:
 
     ray = connect(settings.ray)
     needed = {"CPU": float(settings.ray.cpus_per_trainer), "GPU": settings.ray.gpus_per_trainer}
-    trainers: list[Any] = []
     group = reserve(ray, [needed] * settings.ray.num_trainers, "the trainers")
+    engines: Engines | None = None
     try:
         with new_folder(settings.recipe, job.resume or job.out, Ranks()) as folder:
-            trainers += _hired(ray, settings, group)
-            _check_shared(ray, trainers, folder)
-            ended = _trained(ray, trainers, job if job.resume else job._replace(out=folder), folder)
-    except ray.exceptions.RayActorError as error:
-        raise UserError(f"a trainer does not start: {first_line(error)}") from error
+            engines = begin(ray, settings)
+            if job.resume is None:
+                job = job._replace(out=folder)
+            ended = Trainers(ray, settings, group, engines, folder).done(job, tell)
     finally:
-        for trainer in trainers:
-            ray.kill(trainer)
+        if engines is not None:
+            engines.end()
         remove_placement_group(group)
     _conclude(ended)
 
 
-def _hired(ray: Any, settings: RunConfig, group: Any) -> list[Any]:
-    from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+class Trainers(NamedTuple):
+    """What trainers need, those that are started in place of lost ones too."""
 
-    own = settings.ray
-    return [
-        ray.remote(Trainer)
-        .options(
-            num_cpus=own.cpus_per_trainer,
-            num_gpus=own.gpus_per_trainer,
-            scheduling_strategy=PlacementGroupSchedulingStrategy(
-                group, placement_group_bundle_index=number
-            ),
-        )
-        .remote(str(Path.cwd()), search_path())
-        for number in range(own.num_trainers)
-    ]
+    ray: Any
+    settings: RunConfig
+    group: Any
+    engines: Engines
+    folder: Path
+
+    def done(self, job: Job, tell: Callable[[str], None]) -> list[Ended]:
+        """How all have ended; where one is lost all start again behind the newest checkpoint.
+
+        Raises RunStopped where that has been so for `ray.restarts` times without a checkpoint
+        between them; UserError, KeyboardInterrupt.
+        """
+        restarts, most = 0, self.settings.ray.restarts
+        while True:
+            saved, starts = self._saved(), len(read_environment(self.folder))
+            trainers: list[Any] = []
+            try:
+                trainers += self._hired()
+                return self._trained(trainers, job)
+            except TrainerLost as error:
+                restarts = 1 if self._saved() > saved else restarts + 1
+                if restarts > most:
+                    begun = (self.folder / "config.toml").exists()
+                    resume = f"go on with: strop train --resume {self.folder}"
+                    raise RunStopped(f"{error}: {resume if begun else 'start it again'}") from error
+                if len(read_environment(self.folder)) > starts:
+                    job = job.again(self.folder)
+                tell(f"{error}; all start again, behind step {max(self._saved(), 0)}")
+            finally:
+                for trainer in trainers:
+                    self.ray.kill(trainer)
+            self._wait_until_left()
+
+    def _saved(self) -> int:
+        """The step of the newest checkpoint; -1: there is none."""
+        found = checkpoint.complete(self.folder / "checkpoints")
+        return checkpoint.step_of(found[-1]) if found else -1
+
+    def _wait_until_left(self) -> None:
+        """Until no process that was ended writes the run any more, or for a while."""
+        end = time.monotonic() + LEAVE_SECONDS
+        while in_use(self.folder) and time.monotonic() < end:
+            time.sleep(0.1)
+
+    def _hired(self) -> list[Any]:
+        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+        own = self.settings.ray
+        return [
+            self.ray.remote(Trainer)
+            .options(
+                num_cpus=own.cpus_per_trainer,
+                num_gpus=own.gpus_per_trainer,
+                scheduling_strategy=PlacementGroupSchedulingStrategy(
+                    self.group, placement_group_bundle_index=number
+                ),
+            )
+            .remote(str(Path.cwd()), search_path())
+            for number in range(own.num_trainers)
+        ]
+
+    def _begun(self, trainers: Sequence[Any]) -> list[tuple[str, int, int]]:
+        """Where the trainers are, once all are there and see the run's folder.
+
+        Raises UserError and RunStopped.
+        """
+        try:
+            places: list[tuple[str, int, int]] = self.ray.get(
+                [trainer.place.remote() for trainer in trainers], timeout=BEGIN_SECONDS
+            )
+            _check_shared(self.ray, trainers, self.folder)
+        except self.ray.exceptions.RayActorError as error:
+            raise UserError(f"a trainer does not start: {first_line(error)}") from error
+        except self.ray.exceptions.GetTimeoutError as error:
+            raise RunStopped(
+                f"Ray has not begun all trainers within {BEGIN_SECONDS:g} s: is there room for "
+                "them on machines that live?"
+            ) from error
+        return places
+
+    def _trained(self, trainers: Sequence[Any], job: Job) -> list[Ended]:
+        """Let all train until all have ended. Raises TrainerLost."""
+        places = self._begun(trainers)
+        address, port, _ = places[0]
+        shared = {
+            "WORLD_SIZE": str(len(trainers)),
+            "MASTER_ADDR": address,
+            "MASTER_PORT": str(port),
+            LED: self.ray.get_runtime_context().gcs_address,
+            LED_ENGINES: self.engines.name,
+        }
+        under_way = [
+            trainer.train.remote({**shared, "RANK": str(number), "LOCAL_RANK": "0"}, job)
+            for number, trainer in enumerate(trainers)
+        ]
+        asked: list[bool] = []
+        told = False
+        with asking_first(lambda: asked.append(True)):
+            while left := self._left(under_way):
+                for ref in under_way:
+                    if ref not in left:
+                        self._outcome(ref, bool(asked))
+                if asked and not told:
+                    told = True
+                    _end_gently(self.ray, places)
+            return [self._outcome(ref, bool(asked)) for ref in under_way]
+
+    def _left(self, under_way: Sequence[Any]) -> list[Any]:
+        """The trainers that have not ended, after a moment."""
+        _, left = self.ray.wait(list(under_way), num_returns=len(under_way), timeout=LOOK_SECONDS)
+        return list(left)
+
+    def _outcome(self, ref: Any, asked: bool) -> Ended:
+        """How a trainer ended. Raises TrainerLost; KeyboardInterrupt where it was asked to end."""
+        try:
+            found: Ended = self.ray.get(ref)
+        except self.ray.exceptions.RayTaskError as error:
+            raise error.cause from error
+        except self.ray.exceptions.RayError as error:
+            if asked:
+                raise KeyboardInterrupt from error
+            raise TrainerLost(f"a trainer is lost ({first_line(error)})") from error
+        return found
 
 
 def _check_shared(ray: Any, trainers: Sequence[Any], folder: Path) -> None:
@@ -129,28 +254,6 @@ def _check_shared(ray: Any, trainers: Sequence[Any], folder: Path) -> None:
         )
 
 
-def _trained(ray: Any, trainers: Sequence[Any], job: Job, folder: Path) -> list[Ended]:
-    """Let all train until all have ended. Raises RunStopped where one is lost."""
-    places = ray.get([trainer.place.remote() for trainer in trainers])
-    address, port, _ = places[0]
-    world = {"WORLD_SIZE": str(len(trainers)), "MASTER_ADDR": address, "MASTER_PORT": str(port)}
-    under_way = [
-        trainer.train.remote({**world, "RANK": str(number), "LOCAL_RANK": "0"}, job)
-        for number, trainer in enumerate(trainers)
-    ]
-    asked: list[bool] = []
-    told = False
-    with asking_first(lambda: asked.append(True)):
-        while left := ray.wait(under_way, num_returns=len(under_way), timeout=LOOK_SECONDS)[1]:
-            for ref in under_way:
-                if ref not in left:
-                    _outcome(ray, ref, folder, bool(asked))
-            if asked and not told:
-                told = True
-                _end_gently(ray, places)
-        return [_outcome(ray, ref, folder, bool(asked)) for ref in under_way]
-
-
 def _end_gently(ray: Any, places: Sequence[tuple[str, int, int]]) -> None:
     """Send SIGTERM to all trainers: they finish the step and save."""
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -164,21 +267,6 @@ def _end_gently(ray: Any, places: Sequence[tuple[str, int, int]]) -> None:
 
 def _terminate(process: int) -> None:
     os.kill(process, signal.SIGTERM)
-
-
-def _outcome(ray: Any, ref: Any, folder: Path, asked: bool) -> Ended:
-    """How a trainer ended. Raises RunStopped where it is lost; KeyboardInterrupt where asked to."""
-    try:
-        found: Ended = ray.get(ref)
-    except ray.exceptions.RayTaskError as error:
-        raise error.cause from error
-    except ray.exceptions.RayError as error:
-        if asked:
-            raise KeyboardInterrupt from error
-        begun = (folder / "config.toml").exists()
-        again = f"go on with: strop train --resume {folder}" if begun else "start it again"
-        raise RunStopped(f"a trainer is lost ({first_line(error)}): {again}") from error
-    return found
 
 
 def _conclude(ended: Sequence[Ended]) -> None:

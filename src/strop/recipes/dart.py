@@ -59,7 +59,8 @@ def dart(
     weight w, clip 0.1 and 0.28 with a dual clip, beta 0.1.
     Differs from the paper: 1. a prompt with N(s) < num_rollouts is ready with these (there all
     need 8); 2. episodes have one limit of turns, not that of the prompt's longest success; 3.
-    with `training.max_staleness` one process draws, so workers' weights never differ.
+    workers take new weights each for itself on Ray alone, with `training.max_staleness` and
+    `training.renew_between_tokens=false`.
     Try: versions, quantile (0), ratio=ratio_per_sequence (the released script), N_min.
     """
     draw = DrawInShuffledOrder(num_prompts, num_rollouts)

@@ -35,19 +35,9 @@ from strop.rollout.engines.weights_folder import WeightsFolder
 from strop.tasks import wire
 from strop.tasks.worker_process import GuardedProcess
 from strop.training.clock import Clock
-from strop.training.collecting import (
-    ALIVE,
-    Begin,
-    Broken,
-    Collected,
-    Ended,
-    Trained,
-    Weights,
-    collected,
-    is_collected,
-    learns,
-)
+from strop.training.collecting import ALIVE, collected, is_collected, learns
 from strop.training.config import RunConfig
+from strop.training.letters import Begin, Broken, Collected, Ended, Trained, Weights
 from strop.training.policy import Policy
 from strop.training.services.run import RunServices
 from strop.training.services.stores import RunStores

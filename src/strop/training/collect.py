@@ -101,6 +101,7 @@ class Collector:
     run_columns: dict[str, Any]
     drawn: dict[int, int] = field(default_factory=dict)  # draws of each prompt in this step
     first: dict[tuple[int, int], Draw] = field(default_factory=dict)  # of each group in this step
+    rewarding: bool = False  # now
 
     def collect(self, algorithm: Algorithm) -> Batch:
         """One step's curated batch."""
@@ -185,7 +186,9 @@ class Collector:
             chains.services.log.log_rollouts(name, values)
         told = pooled(rolled)
         with self.clock("reward"):
+            self.rewarding = True
             batch = chains.telling(told).write("reward", algorithm.reward, batch, turn)
+            self.rewarding = False
         self.tell(told, batch.size("B"))
         return batch
 

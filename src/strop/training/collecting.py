@@ -19,7 +19,7 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from concurrent.futures import Future, wait
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,7 @@ from strop.part import Use
 from strop.rollout.engines.base import Event
 from strop.tasks import wire
 from strop.training.config import RunConfig
+from strop.training.letters import Begin, Broken, Collected, Ended, Trained, Weights
 from strop.training.seeds import generators
 from strop.training.setup import load_model, load_prompts, make_world
 from strop.training.under_way import Plain, UnderWay
@@ -43,90 +44,12 @@ from strop.training.world import World
 STAGES = ("sampling", "rollout", "reward", "curation")
 ALIVE = "alive"
 ALIVE_SECONDS = 1.0  # between two signs of life
+LOOK_SECONDS = 0.1  # between two looks whether grades are there, where nothing else is to be done
 
 
 def is_collected(path: str) -> bool:
     """Whether a part's path is of the stages that collect."""
     return path.partition(".")[0] in STAGES
-
-
-@dataclass(frozen=True)
-class Begin:
-    """What a collecting process begins with: the state of its parts, before the rollouts of `step`.
-
-    folder: of the weights, which a killed trainer leaves behind. between_tokens: whether new
-    weights are taken while rollouts are under way. search: where Python looks for modules. drawn,
-    held: what later steps had drawn in `state`, and groups that had ended, both by step. store:
-    folder and owner of the files of rollouts that parts keep.
-    """
-
-    config: dict[str, Any]
-    step: int
-    state: dict[str, Any]
-    max_staleness: int
-    threads: int
-    folder: str
-    between_tokens: bool = True
-    search: list[str] = field(default_factory=list)
-    drawn: dict[int, tuple[Any, ...]] = field(default_factory=dict)
-    held: dict[int, list[Plain]] = field(default_factory=dict)
-    store: tuple[str, dict[str, int]] | None = None
-
-
-@dataclass(frozen=True)
-class Weights:
-    """A file with the trained weights of a version; who reads it deletes it."""
-
-    version: int
-    path: str
-
-
-@dataclass(frozen=True)
-class Trained:
-    """The batch of a step after it has been trained on, for the parts that learn from it."""
-
-    step: int
-    batch: Batch
-
-
-@dataclass(frozen=True)
-class Ended:
-    """A group of a step whose rollouts have all ended; its rewards come with the step."""
-
-    step: int
-    group: Plain
-
-
-@dataclass(frozen=True)
-class Collected:
-    """A step's curated batch and what the step needs of its making.
-
-    state: of the collecting parts after it; trained: the last step that they have seen trained.
-    waited, worked: seconds without work, and of all, since the batch before. drawn: what later
-    steps have drawn in this state; under_way: draws whose rollouts have not ended.
-    """
-
-    step: int
-    batch: Batch
-    metrics: dict[str, float]
-    seconds: dict[str, float]
-    state: dict[str, Any]
-    trained: int
-    logged: dict[str, dict[int, Any]]
-    spent: dict[str, float]
-    failures: tuple[list[Any], list[Any]]  # of rewards, of requests
-    waited: float
-    worked: float
-    drawn: dict[int, tuple[Any, ...]]
-    under_way: int
-
-
-@dataclass(frozen=True)
-class Broken:
-    """Why the process ends; user: for people, without a traceback."""
-
-    text: str
-    kind: str = ""
 
 
 class Over(BaseException):
@@ -234,13 +157,16 @@ class Collecting:
         self.learns = learns(algorithm)
         self.sampler = world.engine
         world.engine = Renewing(self.sampler, self._between_tokens)
-        ahead = begin.max_staleness > 0 and begin.between_tokens
-        by_draw = ahead and algorithm.rollout.part.by_draw
+        # Whether weights are handed over as they come.
+        self.at_once = begin.between_tokens or self.sampler.renews_alone
+        by_draw = begin.max_staleness > 0 and self.at_once and algorithm.rollout.part.by_draw
         self.under_way = UnderWay(
             world, algorithm, self.state, by_draw, self._tell, begin.drawn, begin.held
         )
         self.since = time.perf_counter()  # the last batch
         self.waited = self.generated = 0.0  # seconds since then
+        if by_draw:
+            world.services.grading.meanwhile = self._while_graded
 
     def go(self) -> None:
         """Collect every step that is left."""
@@ -254,18 +180,35 @@ class Collecting:
     def _go_on(self) -> None:
         """Take what is new, begin what the bound allows; let the engine step, or wait."""
         self._renew()
+        before = time.perf_counter()
+        if not self._turn() and not self.under_way.steps:
+            self.post.wait()
+            self.waited += time.perf_counter() - before
+
+    def _turn(self) -> bool:
+        """Begin what the bound allows and let the engine step; False where it has nothing to do."""
         self.under_way.begin()
         while self.under_way.has_room() and self._may_draw():
             self.drawn += 1
             self.under_way.draw(self.drawn)
             self.under_way.begin()
+        if not self.under_way.crowd.runs:
+            return False
         before = time.perf_counter()
-        if self.under_way.crowd.runs:
-            self.under_way.turn()
-            self.generated += time.perf_counter() - before
-        elif not self.under_way.steps:
-            self.post.wait()
-            self.waited += time.perf_counter() - before
+        self.under_way.turn()
+        self.generated += time.perf_counter() - before
+        return True
+
+    def _while_graded(self, graded: Future[Any]) -> None:
+        """Let the other steps go on while one has its rewards; else it is waited for."""
+        steps = self.under_way.steps
+        if not steps or not steps[0].collector.rewarding:
+            return
+        with self.under_way.beside():
+            while not graded.done():
+                self.post.live()
+                if not self._turn():
+                    wait([graded], LOOK_SECONDS)
 
     def _may_draw(self) -> bool:
         """Whether the weights are there, and all else that is known, that begin the next step."""
@@ -303,13 +246,16 @@ class Collecting:
 
     def _between_tokens(self) -> None:
         self.post.live()
-        if self.begin.between_tokens:
+        if self.at_once:
             self._take()
 
     def _renew(self) -> None:
         """Take what is new; parts learn where no strategy has read their state."""
-        if self.begin.between_tokens or not self.under_way.steps:
+        under_way = self.under_way
+        if self.begin.between_tokens:
             self._take()
+        elif not (under_way.crowd.runs if self.at_once else under_way.steps):
+            self._take()  # else before a turn, when strategies have said what goes on
         if self.under_way.by_draw or not self.under_way.steps:
             for each in self.unlearnt:
                 now = self.algorithm.at_step(each.step, self.world.num_steps)

@@ -166,7 +166,7 @@ class TrainingSettings(Section):
     renew_between_tokens: bool = Field(
         default=True,
         description="with max_staleness: new weights go on with the rollouts that are under way; "
-        "false: these end under the weights that they began with",
+        "false: these end under the weights that they began with, on Ray engine by engine",
     )
     collector_device: str = Field(
         default="",
@@ -240,6 +240,18 @@ class RaySettings(Section):
     )  # fmt: skip
     cpus_per_trainer: int = Field(default=1, ge=1, le=MOST, description="CPUs of a trainer")
     gpus_per_trainer: float = Field(default=0.0, ge=0, le=MOST, description="GPUs of a trainer")
+    restarts: int = Field(
+        default=2, ge=0, le=MOST,
+        description="times that lost trainers start again without a checkpoint between them; 0: "
+        "the run ends",
+    )  # fmt: skip
+    num_environments: int = Field(
+        default=0, ge=0, le=MOST,
+        description="processes that play the episodes, an actor each; 0: every trainer plays them",
+    )  # fmt: skip
+    cpus_per_environment: int = Field(
+        default=1, ge=1, le=MOST, description="CPUs of such a process"
+    )
     cpus_for_rewards: int = Field(
         default=0, ge=0, le=MOST,
         description="CPUs of an actor that grades, with reward.num_workers processes; 0: these run "
@@ -247,7 +259,8 @@ class RaySettings(Section):
     )  # fmt: skip
     timeout_seconds: float = Field(
         default=600.0, gt=0, le=LONGEST,
-        description="silence after which an engine is ended and begun anew",
+        description="silence after which an engine, or a process that plays, is ended and begun "
+        "anew",
     )  # fmt: skip
 
     @field_validator("address")

@@ -4,7 +4,8 @@
     a draw is begun     in order, as far as no more rollouts are under way than the step's draws ask
                         for, whenever a quarter of them has ended
     a group has ended   when its draw's strategy has: it is told at once, and waits for its step
-    a step is whole     when all its groups have ended; steps are finished in order
+    a step is whole     when all its groups have ended; steps are finished in order, and while one
+                        is graded the others go on
 
 So the engine is never without work for the sake of a slow group, no group is older than the bound
 when its step trains on it, and a step trains on the prompts that it drew, slow ones too. Strategies
@@ -13,7 +14,8 @@ whose draws depend on each other (not `by_draw`) are run whole, one step at a ti
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -155,6 +157,18 @@ class UnderWay:
         batch = step.collector.finish(step.algorithm, step.draws, rolled)
         self.steps.pop(0)
         return step, batch
+
+    @contextmanager
+    def beside(self) -> Iterator[None]:
+        """Inside `finish`, while the first step is graded: the others go on."""
+        first, last = self.steps[0], self.steps[-1]
+        generator = torch.get_rng_state()
+        self._turn_to(last.number, last.algorithm, last.logged)
+        try:
+            yield
+        finally:
+            self._turn_to(first.number, first.algorithm, first.logged)
+            torch.set_rng_state(generator)
 
     def ahead(self) -> dict[int, tuple[Any, ...]]:
         """What the steps under way have drawn, in plain form."""

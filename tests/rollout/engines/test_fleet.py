@@ -39,19 +39,22 @@ class HereCrew:
         self.gone: set[int] = set()
         self.orders: list[tuple[int, tuple]] = []
         self.version = 0
+        self.versions = [0] * count
 
     def facts(self) -> list[Facts]:
         return [Facts(t.engine.capabilities, None, self.num_slots) for t in self.engines]
 
     def publish(self, weights, version: int) -> None:
         self.version = version
-        for each in self.engines:
-            each.engine.load_weights(None, version)
 
-    def exchange(self, orders, busy, wait):
+    def exchange(self, orders, busy, wait, behind):
         for number, own in orders.items():
             self.outbox[number] += own
             self.orders += [(number, order) for order in own]
+        for number, each in enumerate(self.engines):
+            if number not in behind and self.versions[number] != self.version:
+                self.versions[number] = self.version
+                each.engine.load_weights(None, self.version)
         if not wait:
             return []
         if self.gone:
@@ -67,7 +70,7 @@ class HereCrew:
         if not self.losing(number, self.taken[number]):
             return turn
         self.engines[number] = Turns(local(self.num_slots))
-        self.engines[number].engine.version = self.version
+        self.engines[number].engine.version = self.versions[number] = self.version
         self.gone.add(number)
         return Lost("it was to be")
 
@@ -75,8 +78,8 @@ class HereCrew:
         pass
 
 
-def fleet(crew: HereCrew) -> FleetEngine:
-    return FleetEngine(crew, MODEL, lambda make: make())
+def fleet(crew: HereCrew, renews_alone: bool = False) -> FleetEngine:
+    return FleetEngine(crew, MODEL, lambda make: make(), renews_alone=renews_alone)
 
 
 def finish(engine: Engine, heard: dict[int, list[Event]] | None = None) -> dict[int, list[Event]]:
@@ -194,7 +197,7 @@ def test_an_aborted_request_has_what_was_drawn_of_it():
         engine.release(id)
     engine.step()
     assert not engine.busy()
-    crew.exchange({}, set(), wait=True)
+    crew.exchange({}, set(), wait=True, behind=set())
     assert not crew.engines[0].ids
     assert not crew.engines[0].engine.known
 
@@ -226,6 +229,34 @@ def test_tokens_keep_the_version_that_drew_them():
     heard += finish(engine)[id]
     assert [(event.version, len(event.ids)) for event in heard] == [(0, 3), (5, 3), (5, 2)]
     assert engine.lost == 1
+
+
+def test_an_engine_takes_new_weights_when_its_own_have_ended_whatever_others_do():
+    """What goes on from an answer has its weights; what is new goes to who has the newest."""
+    crew = HereCrew(2)
+    engine = fleet(crew, renews_alone=True)
+    short, long = (
+        engine.submit(Request((3, n), size, seed=n, keep=True, pause_every=2))
+        for n, size in ((4, 2), (5, 12))
+    )
+    heard: dict[int, list[Event]] = {short: [], long: []}
+    while not heard[short]:
+        for event in engine.step():
+            heard[event.request].append(event)
+            if event.ended == "paused":
+                engine.resume(event.request)
+    fork = engine.fork(short, 3, (7,), seed=9, max_tokens=2)
+    engine.load_weights(None, 5)
+    first = engine.submit(Request((3, 6), 2, seed=6))  # nobody may begin it yet
+    finish(engine, heard)
+    later = engine.submit(Request((3, 6), 2, seed=7))
+    finish(engine, heard)
+    versions = {id: {event.version for event in heard[id]} for id in heard}
+    assert versions == {short: {0}, long: {0}, fork: {0}, first: {5}, later: {5}}
+    order = [order[1] for _, order in crew.orders if order[0] in ("submit", "fork")]
+    assert order == [short, long, fork, first, later]
+    number = {order[1]: number for number, order in crew.orders}
+    assert number[fork] == number[short] == number[first] != number[long]
 
 
 def test_requests_of_one_prompt_stay_together_and_others_go_to_the_idlest():

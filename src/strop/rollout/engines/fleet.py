@@ -75,11 +75,12 @@ class Crew(Protocol):
         ...
 
     def exchange(
-        self, orders: Mapping[int, list[Order]], busy: set[int], wait: bool
+        self, orders: Mapping[int, list[Order]], busy: set[int], wait: bool, behind: set[int]
     ) -> list[tuple[int, News]]:
         """Give orders, let the engines with orders or in `busy` work on, and tell what came.
 
-        wait: until something has come. Raises what an engine raised, RunStopped where none is left.
+        wait: until something has come. behind: who draws on with the weights that it has. Raises
+        what an engine raised, RunStopped where none is left.
         """
         ...
 
@@ -133,6 +134,8 @@ class FleetEngine(Engine):
 
     model: its trained weights are those that are drawn with. first: as Ranks.from_first, what a
     function gives in the process that has the crew. ready: called before the weights are read.
+    renews_alone: an engine takes new weights once all that it has begun has ended, whatever others
+    do; until then it is handed what goes on from that, and nothing new.
     """
 
     def __init__(
@@ -141,7 +144,9 @@ class FleetEngine(Engine):
         model: Any,
         first: Callable[[Callable[[], Any]], Any],
         ready: Callable[[], None] = lambda: None,
+        renews_alone: bool = False,
     ) -> None:
+        self.renews_alone = renews_alone
         self.crew, self.model, self.first, self.ready = crew, model, first, ready
         facts = first(lambda: self._crew.facts())
         self.places = [each.place for each in facts]
@@ -160,6 +165,7 @@ class FleetEngine(Engine):
         self.orders: dict[int, list[Order]] = {number: [] for number in self.alive}
         self.open: dict[int, set[int]] = {number: set() for number in self.alive}
         self.heard: list[Event] = []
+        self.behind: set[int] = set()  # engines that draw to the end with older weights
         self.last: tuple[int, tuple[int, ...]] = (NOWHERE, ())  # who got one last, and its prompt
 
     @property
@@ -257,6 +263,9 @@ class FleetEngine(Engine):
         weights = own if state is None else {name: state[name] for name in own}
         self.first(lambda: self._crew.publish(weights, version))
         self.version = version
+        if self.renews_alone:
+            self.behind = set(self.open)
+            self._hand_out()
         self._exchange(wait=False)  # so that they come while something else is done
 
     def close(self) -> None:
@@ -268,20 +277,26 @@ class FleetEngine(Engine):
 
     def _hand_out(self) -> None:
         """Give waiting requests to engines that have room, in the order that they came in."""
-        left: deque[Known] = deque()
-        for known in self.queue:
-            if not self._hand(known):
-                left.append(known)
-        self.queue = left
+        if self.behind:  # which are so until nothing goes on from what they have begun
+            self.queue = deque(known for known in self.queue if not self._hand_fork(known))
+            self.behind = {number for number in self.behind if self.open[number]}
+        self.queue = deque(known for known in self.queue if not self._hand(known))
+
+    def _hand_fork(self, known: Known) -> bool:
+        """Give a fork to the engine that has its parent; False for any other request."""
+        if known.parent is None or known.events:
+            return False
+        parent, at, forced, changes = known.parent
+        above = self.known.get(parent)
+        if above is None or above.engine == NOWHERE or above.before:
+            return False
+        self._order(known, above.engine, ("fork", known.id, parent, at, forced, changes))
+        return True
 
     def _hand(self, known: Known) -> bool:
         """Give a request to an engine; False where none has room."""
-        if known.parent is not None and not known.events:
-            parent, at, forced, changes = known.parent
-            above = self.known.get(parent)
-            if above is not None and above.engine != NOWHERE and not above.before:
-                self._order(known, above.engine, ("fork", known.id, parent, at, forced, changes))
-                return True
+        if self._hand_fork(known):
+            return True
         engine = self._idlest(known.request.ids)
         if engine == NOWHERE:
             return False
@@ -297,7 +312,11 @@ class FleetEngine(Engine):
 
     def _idlest(self, ids: tuple[int, ...]) -> int:
         """Who gets a request with this prompt; NOWHERE where nobody has room."""
-        loads = {number: len(self.open[number]) for number, up in self.alive.items() if up}
+        loads = {
+            number: len(self.open[number])
+            for number, up in self.alive.items()
+            if up and number not in self.behind
+        }
         if not loads:
             return NOWHERE
         least = min(loads, key=lambda number: (loads[number], number))
@@ -311,7 +330,8 @@ class FleetEngine(Engine):
         orders = {number: own for number, own in self.orders.items() if own}
         self.orders = {number: [] for number in self.orders}
         busy = {number for number, ids in self.open.items() if ids}
-        for number, news in self.first(lambda: self._crew.exchange(orders, busy, wait)):
+        behind = self.behind & busy
+        for number, news in self.first(lambda: self._crew.exchange(orders, busy, wait, behind)):
             if isinstance(news, Turn):
                 self.drafted[number] = news.drafts
                 self._hear(number, news.events)
@@ -333,6 +353,7 @@ class FleetEngine(Engine):
     def _lose(self, number: int) -> None:
         """Take back what an engine had, to be sent again before all else."""
         self.alive[number], self.lost = False, self.lost + 1
+        self.behind.discard(number)
         self.orders[number], self.open[number] = [], set()
         (made, drawn), (more, of_them) = self.drafted_before, self.drafted[number]
         self.drafted_before, self.drafted[number] = (made + more, drawn + of_them), (0, 0)

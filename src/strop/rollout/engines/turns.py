@@ -34,6 +34,12 @@ class Turns:
                 events.append(event._replace(request=name))
         return Turn(tuple(events), self.engine.drafts)
 
+    def clear(self) -> None:
+        """Forget all requests."""
+        for name in list(self.ids):
+            self._obey("abort", name)
+            self._obey("release", name)
+
     def _obey(self, what: str, name: int, *more: Any) -> list[Event]:
         if what == "submit":
             self._keep(name, self.engine.submit(*more))

@@ -5,17 +5,24 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import sys
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 from strop.errors import UserError
 from strop.training.settings import RaySettings
 
 LOCAL = "local"
+NAMESPACE = "strop"  # of names on a cluster
+# What trainers find in their environment: the Ray that the driver is connected to, and the names
+# of the engines that it has begun.
+LED, LED_ENGINES = "STROP_RAY_ADDRESS", "STROP_RAY_ENGINES"
 LOOK_SECONDS = 1.0
 REACH_SECONDS = 10.0
 RESERVE_SECONDS = 60.0  # for what others give back
+BEGIN_SECONDS = 600.0  # at least, for Ray to begin a process and for it to load the model
 
 
 def library() -> Any:
@@ -40,9 +47,11 @@ def connect(settings: RaySettings) -> Any:
         return ray
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     address, more = settings.address, dict[str, Any]()
+    if address == LOCAL and LED in os.environ:
+        address = os.environ[LED]
     if address == LOCAL:
         wanted = settings.num_engines * max(settings.cpus_per_engine, 1)
-        wanted += settings.num_trainers * settings.cpus_per_trainer
+        wanted += _besides(settings)
         more = {"include_dashboard": False, "num_cpus": max(wanted, os.cpu_count() or 1)}
     else:
         _reach(address)
@@ -110,13 +119,26 @@ def _told(bundles: list[dict[str, float]]) -> str:
     return ", ".join(each)
 
 
+def _besides(settings: RaySettings) -> int:
+    """CPUs of all that are no engines."""
+    playing = settings.num_environments * settings.cpus_per_environment
+    training = settings.num_trainers * settings.cpus_per_trainer
+    return training + playing + settings.cpus_for_rewards
+
+
 def cpus_each(ray: Any, settings: RaySettings) -> int:
     """CPUs of an engine: as asked for, else an equal share of what the cluster has."""
     if settings.cpus_per_engine:
         return settings.cpus_per_engine
-    training = settings.num_trainers * settings.cpus_per_trainer
-    left = int(ray.cluster_resources().get("CPU", 1)) - training
+    left = int(ray.cluster_resources().get("CPU", 1)) - _besides(settings)
     return max(left // settings.num_engines, 1)
+
+
+def enter(folder: str, search: list[str]) -> None:
+    """Work, in an actor, in the folder that the command was given in, and find its modules."""
+    if Path(folder).is_dir():
+        os.chdir(folder)
+    sys.path += [place for place in search if place not in sys.path]
 
 
 def first_line(error: Exception) -> str:

@@ -3,27 +3,19 @@
 from __future__ import annotations
 
 import time
+import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
-
-from strop._loading import search_path
 from strop.errors import RunStopped, UserError
 from strop.rollout.engines.fleet import Back, Facts, Lost, News, Order
-from strop.training.cluster.connect import (
-    LOOK_SECONDS,
-    connect,
-    cpus_each,
-    first_line,
-    reserve,
-)
-from strop.training.cluster.member import Member, packed
+from strop.training.cluster.connect import BEGIN_SECONDS, LOOK_SECONDS, connect, first_line
+from strop.training.cluster.engines import begun_or_new
+from strop.training.cluster.member import packed
 from strop.training.config import RunConfig
 
 MOST_LOSSES = 3  # of one engine in a row, without a turn between them
-BEGIN_SECONDS = 600.0  # at least, for Ray to begin one and for it to load the model
 
 
 @dataclass(eq=False)
@@ -47,34 +39,13 @@ class RayCrew:
     """
 
     def __init__(self, config: RunConfig) -> None:
-        settings = config.ray
-        self.ray = connect(settings)
-        self.limit = settings.timeout_seconds
+        self.ray = connect(config.ray)
+        self.limit = config.ray.timeout_seconds
         self.weights: Any = None  # in the object store
         self.version = -1
-        cpus = cpus_each(self.ray, settings)
-        bundle = {"CPU": float(cpus), "GPU": settings.gpus_per_engine}
-        self.group = reserve(self.ray, [bundle] * settings.num_engines, "the engines")
-        threads = config.threads or min(cpus, torch.get_num_threads())
-        self.seats = [
-            Seat(self._actor(config, number, cpus, threads))
-            for number in range(settings.num_engines)
-        ]
-
-    def _actor(self, config: RunConfig, number: int, cpus: int, threads: int) -> Any:
-        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
-
-        settings = config.ray
-        options = {
-            "num_cpus": cpus,
-            "num_gpus": settings.gpus_per_engine,
-            "max_restarts": -1,
-            "scheduling_strategy": PlacementGroupSchedulingStrategy(
-                self.group, placement_group_bundle_index=number
-            ),
-        }
-        plain = config.model_dump()
-        return self.ray.remote(Member).options(**options).remote(plain, threads, search_path())
+        self.name = uuid.uuid4().hex  # engines heed who has opened them last
+        self.engines = begun_or_new(self.ray, config)
+        self.seats = [Seat(actor) for actor in self.engines.actors]
 
     def facts(self) -> list[Facts]:
         """Of every engine, once it can work. Raises UserError."""
@@ -94,15 +65,16 @@ class RayCrew:
         self.weights, self.version = self.ray.put(packed(weights)), version
 
     def exchange(
-        self, orders: Mapping[int, list[Order]], busy: set[int], wait: bool
+        self, orders: Mapping[int, list[Order]], busy: set[int], wait: bool, behind: set[int]
     ) -> list[tuple[int, News]]:
         """Let engines work, and tell what came; see Crew."""
         for number, own in orders.items():
             self.seats[number].outbox += own
         for number, seat in enumerate(self.seats):
-            wanted = seat.outbox or seat.version != self.version or number in busy
+            renew = seat.version != self.version and number not in behind
+            wanted = seat.outbox or renew or number in busy
             if wanted and seat.turn is None and seat.opening is None:
-                self._start(seat)
+                self._start(seat, renew)
         news: list[tuple[int, News]] = []
         while wait and not news:
             asked = {seat.turn or seat.opening: n for n, seat in enumerate(self.seats)}
@@ -118,26 +90,22 @@ class RayCrew:
         return news
 
     def close(self) -> None:
-        """End the engines and give their room back."""
-        from ray.util.placement_group import remove_placement_group
-
-        if not self.ray.is_initialized():
-            return
-        for seat in self.seats:
-            self.ray.kill(seat.actor)
-        remove_placement_group(self.group)
+        """End the engines that it has begun."""
+        self.engines.end()
 
     # ---- from here on: how
 
     def _open(self, seat: Seat) -> None:
         """Ask it to begin, as soon as its process is there."""
-        seat.opening = seat.actor.open.options(max_task_retries=-1).remote()
+        seat.opening = seat.actor.open.options(max_task_retries=-1).remote(self.name)
         seat.since, seat.version, seat.outbox = time.monotonic(), -1, []
 
-    def _start(self, seat: Seat) -> None:
-        weights = self.weights if seat.version != self.version else None
-        seat.turn = seat.actor.turn.remote(seat.outbox, weights, self.version)
-        seat.since, seat.version, seat.outbox = time.monotonic(), self.version, []
+    def _start(self, seat: Seat, renew: bool) -> None:
+        weights = self.weights if renew else None
+        seat.turn = seat.actor.turn.remote(self.name, seat.outbox, weights, self.version)
+        seat.since, seat.outbox = time.monotonic(), []
+        if renew:
+            seat.version = self.version
 
     def _got(self, ref: Any) -> Any:
         """What an engine answers. Raises what it raised, and RayError where it is gone."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 from strop.errors import UserError
 from strop.rollout.engines.fleet import FleetEngine
+from strop.training.cluster.connect import LED_ENGINES
 from strop.training.config import RunConfig
 from strop.training.models import Loaded
 from strop.training.ranks import Ranks
@@ -37,8 +39,12 @@ def open_fleet(config: RunConfig, loaded: Loaded, ranks: Ranks) -> FleetEngine:
 
     ranks.from_first(hire)
     crew = crews[0] if crews else None
+    alone = config.training.max_staleness > 0 and not config.training.renew_between_tokens
     try:
-        return FleetEngine(crew, loaded.model, ranks.from_first)
+        engine = FleetEngine(crew, loaded.model, ranks.from_first, renews_alone=alone)
+        if LED_ENGINES in os.environ:  # they may have those of a process that was lost
+            engine.load_weights(None, 0)
+        return engine
     except BaseException:
         if crew is not None:
             crew.close()

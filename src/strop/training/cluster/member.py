@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from strop.errors import RunStopped
 from strop.rollout.engines.fleet import Facts, Order, Turn
 from strop.rollout.engines.turns import Turns
 from strop.training.config import RunConfig
@@ -28,20 +29,28 @@ class Member:
         self.config = RunConfig(**config)
         self.loaded: Any = None
         self.turns: Turns | None = None
+        self.holder = ""  # who has opened it
 
-    def open(self) -> Facts:
-        """Make an engine, with the weights of the start and no request. Raises UserError."""
-        if self.turns is not None:
-            self.turns.engine.close()
-        if self.loaded is None:
+    def open(self, holder: str) -> Facts:
+        """Make an engine without requests, for a holder: with the weights of the start, or those
+        that it had for another one. Raises UserError.
+        """
+        self.holder = holder
+        if self.turns is None:
             self.loaded = load_model(self.config)
-        engine = open_engine(self.config, self.config.engine, self.loaded)
-        self.turns = Turns(engine)
+            self.turns = Turns(open_engine(self.config, self.config.engine, self.loaded))
+        self.turns.clear()
+        engine = self.turns.engine
         place = (socket.gethostname(), os.getpid())
         return Facts(engine.capabilities, engine.longest, self.config.training.num_slots, place)
 
-    def turn(self, orders: Iterable[Order], weights: Any, version: int) -> Turn:
-        """Take weights, if any, then orders; see Turns."""
+    def turn(self, holder: str, orders: Iterable[Order], weights: Any, version: int) -> Turn:
+        """Take weights, if any, then orders; see Turns.
+
+        Raises RunStopped for who holds it no more: what a killed process had asked for.
+        """
+        if holder != self.holder:
+            raise RunStopped("another process has this engine by now")
         assert self.turns is not None, "it is opened first"
         if weights is not None:
             own = self.loaded.model.state_dict()
@@ -53,10 +62,17 @@ Packed = tuple[str, tuple[int, ...], np.ndarray]  # type, shape, bytes
 
 
 def packed(weights: Mapping[str, torch.Tensor]) -> dict[str, Packed]:
-    """Tensors as plain bytes, which Ray's object store holds once a machine and never copies."""
+    """Tensors as plain bytes, which Ray's object store holds once a machine and never copies.
+
+    They are no `.numpy()` of the tensors, whose storage could then never be let go again.
+    """
+    flat = {
+        name: value.detach().to("cpu").contiguous().reshape(-1).view(torch.uint8)
+        for name, value in weights.items()
+    }
     return {
         name: (str(value.dtype).removeprefix("torch."), tuple(value.shape),
-               value.detach().to("cpu").contiguous().reshape(-1).view(torch.uint8).numpy())
+               np.from_dlpack(flat[name]))
         for name, value in weights.items()
     }  # fmt: skip
 

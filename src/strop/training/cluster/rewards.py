@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
@@ -13,7 +11,7 @@ from strop._loading import search_path
 from strop.errors import UserError
 from strop.tasks.grader import Grader, Grades
 from strop.tasks.task import RewardSpec
-from strop.training.cluster.connect import connect, first_line
+from strop.training.cluster.connect import connect, enter, first_line
 from strop.training.settings import RaySettings
 
 MOST_TRIES = 3  # more, of a batch whose grader is lost with its machine
@@ -23,9 +21,7 @@ class There:
     """The actor: a grader, made in the folder that the command was given in."""
 
     def __init__(self, folder: str, search: list[str]) -> None:
-        if Path(folder).is_dir():
-            os.chdir(folder)
-        sys.path += [place for place in search if place not in sys.path]
+        enter(folder, search)
         self.grader: Grader | None = None
 
     def begin(self, specs: Sequence[RewardSpec], options: dict[str, Any]) -> Sequence[RewardSpec]:

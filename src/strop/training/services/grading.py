@@ -1,7 +1,10 @@
 """Grades of rollouts: what the reward functions and the environment give."""
 
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -12,7 +15,7 @@ from strop import segments
 from strop.batch import Batch
 from strop.errors import UserError
 from strop.services import Graded
-from strop.tasks.grader import Failure, Grader, weighted_sum
+from strop.tasks.grader import Failure, Grader, Grades, weighted_sum
 from strop.tasks.task import RewardSpec, Task
 from strop.training.graded import with_episodes
 from strop.training.services.log import RunLog
@@ -32,7 +35,9 @@ class NoGrader:
 
 @dataclass
 class RunGrading:
-    """The task's rewards. step: what reward functions see as global_step."""
+    """The task's rewards. step: what reward functions see as global_step. meanwhile: what is done
+    while they are asked, given what ends when they have answered.
+    """
 
     task: Task
     grader: Grader | NoGrader
@@ -40,6 +45,8 @@ class RunGrading:
     log: RunLog
     step: int = 0
     failures: list[Failure] = field(default_factory=list)  # of this step
+    meanwhile: Callable[[Future[Grades]], None] | None = None
+    _asked: Future[Grades] | None = None
 
     @property
     def can_grade(self) -> bool:
@@ -117,14 +124,15 @@ class RunGrading:
         rows = [self.texts.row(uid) for uid in uids]
         columns = {name: [row.get(name) for row in rows] for name in _names(rows)} | dict(more)
         shown = {uid: self.texts.prompt_text(uid) for uid in set(uids)}
-        grades = self.grader.grade(
-            prompts,
-            texts,
-            self.texts.completion_ids(batch),
-            columns,
-            step=self.step,
-            groups=batch["group_B"].tolist(),
-            prompt_texts=[shown[uid] for uid in uids],
+        given = (prompts, texts, self.texts.completion_ids(batch), columns)
+        grades = self._answer(
+            partial(
+                self.grader.grade,
+                *given,
+                step=self.step,
+                groups=batch["group_B"].tolist(),
+                prompt_texts=[shown[uid] for uid in uids],
+            )
         )
         self.failures.extend(grades.failures)
         for name, values in grades.extra.items():
@@ -141,6 +149,30 @@ class RunGrading:
             dict(grades.metrics),
             failed_B,
         )
+
+    def _answer(self, ask: Callable[[], Grades]) -> Grades:
+        """What the reward functions answer; one call at a time, by a thread of its own where
+        something is done meanwhile.
+        """
+        if self._asked is not None:  # this is asked by what is done meanwhile
+            wait([self._asked])
+            return ask()
+        if self.meanwhile is None:
+            return ask()
+        asked = self._asked = Future[Grades]()
+        threading.Thread(target=_fill, args=(asked, ask), daemon=True).start()
+        try:
+            self.meanwhile(asked)
+            return asked.result()
+        finally:
+            self._asked = None
+
+
+def _fill(asked: Future[Grades], ask: Callable[[], Grades]) -> None:
+    try:
+        asked.set_result(ask())
+    except BaseException as error:  # which is raised where the answer is read
+        asked.set_exception(error)
 
 
 def _without_lost(graded: Graded, batch: Batch) -> Graded:
