@@ -15,6 +15,31 @@ from strop.errors import UserError
 from strop.training import config
 
 STEPS = 5
+OWN = """
+from pathlib import Path
+
+from strop.tasks.environment import Environment, Observation
+
+
+class Count(Environment):
+    \"\"\"Two turns; tells what its process is called.\"\"\"
+
+    max_turns, max_tokens = 2, 4
+
+    def __init__(self, told):
+        self.told = Path(told)
+
+    def reset(self, seed):
+        self.turns = 0
+        return Observation(f"{seed % 10}:")
+
+    def step(self, action):
+        with self.told.open("a") as file:
+            file.write(Path("/proc/self/cmdline").read_text().strip("\\0") + "\\n")
+        self.turns += 1
+        found = sum(c.isdigit() for c in action)
+        return Observation(f"={found}:", found / 4, self.turns == 2)
+"""
 
 
 def raw_of(lab: Lab, cluster: Any = None, steps: int = STEPS, **ray: Any) -> dict[str, Any]:
@@ -44,12 +69,12 @@ def hurt(run: Any, number: int, how: signal.Signals) -> None:
     crew, place = run.world.engine.crew, run.world.engine.places[number]
     exchange = crew.exchange
 
-    def exchanging(orders: Any, busy: set[int], wait: bool) -> Any:
+    def exchanging(orders: Any, busy: set[int], wait: bool, behind: set[int]) -> Any:
         if number in busy:
-            exchange(orders, busy, False)
+            exchange(orders, busy, False, behind)
             os.kill(place[1], how)
             crew.exchange, orders = exchange, {}
-        return exchange(orders, busy, wait)
+        return exchange(orders, busy, wait, behind)
 
     crew.exchange = exchanging
 
@@ -94,11 +119,22 @@ def test_engines_that_are_killed_hang_or_lose_their_node_change_no_token(
         )
 
 
-def test_a_process_that_collects_has_engines_of_its_own(lab, cluster, runner, tmp_path):
-    raw = raw_of(lab, cluster, steps=4)
-    raw["training"]["max_staleness"] = 1
+def test_a_process_that_collects_has_engines_and_environments_of_its_own(
+    lab, cluster, runner, tmp_path
+):
+    """The engine ends what it has begun with the weights of then."""
+    raw = raw_of(lab, cluster, steps=4, num_environments=1)
+    raw["training"] |= {"max_staleness": 1, "renew_between_tokens": False}
     raw["evaluation"] = {"every": 0}
+    (tmp_path / "own.py").write_text(OWN)
+    told = tmp_path / "told"
+    raw["data"] = {
+        "task": f"{tmp_path / 'own.py'}:Count", "task_config": {"told": str(told)},
+        "train_size": 8, "validation_size": 2,
+    }  # fmt: skip
+    del raw["reward"]
     runner.whole(raw, tmp_path / "run")
+    assert {words for words in told.read_text().split("\n") if words} == {"ray::There.step"}
     lines = without_times(tmp_path / "run")
     assert [line["step"] for line in lines] == [1, 2, 3, 4]
     assert {line["sampling/oldest_age_steps"] for line in lines} <= {0.0, 1.0}

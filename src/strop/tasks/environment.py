@@ -223,8 +223,16 @@ class Episodes:
 
         Raises RunStopped where it shows something else.
         """
+        return self.begin(self.seeds[number], actions, seen)[0]
+
+    def begin(
+        self, seed: int, actions: Sequence[str] = (), seen: Sequence[str] = ()
+    ) -> tuple[int, Observation]:
+        """A further episode of a seed that has come through these actions: its number, and what it
+        shows then. Raises RunStopped where that is not what was `seen`.
+        """
         again = len(self.environments)
-        self.seeds = (*self.seeds, self.seeds[number])
+        self.seeds = (*self.seeds, seed)
         self._make(again)
         shown = self._reset(again)
         for place, text in enumerate(seen):
@@ -234,10 +242,10 @@ class Episodes:
                 after = f"the first {place} actions" if place else "its reset"
                 raise RunStopped(
                     f"environment {self.source.name} does not repeat: in the episode of the seed "
-                    f"{self.seeds[number]} it showed {text[:SHOWN]!r} after {after}, and then "
+                    f"{seed} it showed {text[:SHOWN]!r} after {after}, and then "
                     f"{shown.text[:SHOWN]!r}. Equal seeds and actions must give equal episodes"
                 )
-        return again
+        return again, shown
 
     def close(self) -> None:
         """Close the environments of the episodes that are not over."""

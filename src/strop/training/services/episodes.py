@@ -1,6 +1,6 @@
 """Episodes of the task's environment, in tokens and in texts."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,14 +22,21 @@ class RunEpisodes:
 
     environment: EnvironmentSource | None
     texts: RunTexts
+    play: Callable[[EnvironmentSource, Sequence[int]], Any] = Episodes
+    stage: Any = None  # where they are played, if that is elsewhere
 
     def __post_init__(self) -> None:
         self._observed = Lately[tuple[str, int], tuple[int, ...]](MOST_TOKENS)
 
-    def begin_episodes(self, uids: Sequence[int]) -> Episodes:
-        """One episode of the task's environment per uid."""
+    def begin_episodes(self, uids: Sequence[int]) -> Any:
+        """One episode of the task's environment per uid: `Episodes`, or what stands for them."""
         assert self.environment is not None, "the configuration refuses such a rollout"
-        return Episodes(self.environment, [self.texts.row(uid)["seed"] for uid in uids])
+        return self.play(self.environment, [self.texts.row(uid)["seed"] for uid in uids])
+
+    def close(self) -> None:
+        """End what plays them elsewhere."""
+        if self.stage is not None:
+            self.stage.close()
 
     def observation_ids(self, text: str, last: int) -> tuple[int, ...]:
         """Tokens that show an observation after an action whose last token is `last`."""

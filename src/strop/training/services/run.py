@@ -67,8 +67,9 @@ class RunServices:
         return found | self.sampling.drafts()
 
     def close(self) -> None:
-        """End the processes of the reward functions."""
+        """End the processes of the reward functions and of the environments."""
         self.grading.grader.close()
+        self.episodes.close()
 
 
 def serve(
