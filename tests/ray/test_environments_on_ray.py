@@ -133,19 +133,20 @@ def test_a_process_that_dies_of_its_work_ends_the_run():
 
 def test_an_actor_that_is_killed_is_begun_anew(cluster, source):
     settings = RaySettings(address=cluster.address, num_environments=1)
-    stage, play = open_stage(settings, Ranks())
+    shared = open_stage(settings, source, Ranks())
     try:
         killed: list[int] = []
 
         def kill() -> None:
             if not killed:
+                stage = shared.stage
                 pid = stage.ray.get(stage.actors[0].__ray_call__.remote(lambda _: os.getpid()))
                 os.kill(pid, signal.SIGKILL)
                 killed.append(pid)
 
-        episodes = play(source, [3, 1, 2, 7])
+        episodes = shared.play(source, [3, 1, 2, 7])
         assert shown(episodes, kill) == shown(Episodes(source, [3, 1, 2, 7]))
         assert killed
         episodes.close()
     finally:
-        stage.close()
+        shared.close()

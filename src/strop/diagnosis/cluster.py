@@ -15,7 +15,7 @@ import numpy as np
 import strop
 from strop._writing import writing
 from strop.diagnosis.finding import Finding
-from strop.training.cluster.connect import connect, cpus_each, first_line
+from strop.training.cluster.connect import connect, cpus_besides, cpus_each, first_line
 
 GIB = 2**30
 PACKAGES = ("torch", "transformers", "ray")
@@ -154,11 +154,13 @@ def _versions(nodes: Sequence[Mapping[str, Any]]) -> Finding:
 def _room_to_work(ray: Any, settings: Any, nodes: Sequence[Mapping[str, Any]]) -> Finding:
     question = "Is there room for the engines and trainers?"
     own = settings.ray
-    cpus = own.num_engines * cpus_each(ray, own) + own.num_trainers * own.cpus_per_trainer
+    cpus = own.num_engines * cpus_each(ray, own) + cpus_besides(own)
+    besides = own.num_environments + bool(own.cpus_for_rewards)
     gpus = own.num_engines * own.gpus_per_engine + own.num_trainers * own.gpus_per_trainer
     has = {kind: sum(node[kind] for node in nodes) for kind in ("cpus", "gpus")}
     answer = (
-        f"{own.num_engines} engines and {own.num_trainers} trainers need {cpus:g} CPUs and "
+        f"{own.num_engines} engines and {own.num_trainers} trainers"
+        f"{', and what plays or grades,' if besides else ''} need {cpus:g} CPUs and "
         f"{gpus:g} GPUs; the machines have {has['cpus']:g} and {has['gpus']:g}."
     )
     if cpus > has["cpus"] or gpus > has["gpus"]:

@@ -25,6 +25,7 @@ from strop.tasks.reward_source import reward_name
 from strop.tasks.task import RewardSpec, Task, load_task
 from strop.training import adapters, models, rows, seeds, shards, sharing
 from strop.training.adapters import Lora
+from strop.training.cluster.environments import open_stage
 from strop.training.cluster.rewards import maker
 from strop.training.config import RunConfig
 from strop.training.critic import Critic, make_critic
@@ -227,8 +228,8 @@ def make_world(
     ]
     services = make_services(config, loaded, task, rollouts[0], longest[0], ranks)
     try:
-        if config.ray.address and config.ray.num_environments and task.environment is not None:
-            _play_elsewhere(config, services, ranks, learns)
+        if not (learns and config.training.max_staleness):  # else the process that collects has it
+            services.episodes.stage = open_stage(config.ray, task.environment, ranks)
         most, asked = loaded.context, config.data.max_prompt_tokens
         later = zip(rollouts[1:], longest[1:], strict=True)
         limits = (
@@ -244,15 +245,6 @@ def make_world(
     except BaseException:
         services.close()
         raise
-
-
-def _play_elsewhere(config: RunConfig, services: RunServices, ranks: Ranks, learns: bool) -> None:
-    """Let actors play the episodes; where another process collects, it is the one that has them."""
-    from strop.training.cluster.environments import open_stage
-
-    if not (learns and config.training.max_staleness):
-        episodes = services.episodes
-        episodes.stage, episodes.play = open_stage(config.ray, ranks)
 
 
 def _world(

@@ -51,7 +51,7 @@ def connect(settings: RaySettings) -> Any:
         address = os.environ[LED]
     if address == LOCAL:
         wanted = settings.num_engines * max(settings.cpus_per_engine, 1)
-        wanted += _besides(settings)
+        wanted += cpus_besides(settings)
         more = {"include_dashboard": False, "num_cpus": max(wanted, os.cpu_count() or 1)}
     else:
         _reach(address)
@@ -119,7 +119,7 @@ def _told(bundles: list[dict[str, float]]) -> str:
     return ", ".join(each)
 
 
-def _besides(settings: RaySettings) -> int:
+def cpus_besides(settings: RaySettings) -> int:
     """CPUs of all that are no engines."""
     playing = settings.num_environments * settings.cpus_per_environment
     training = settings.num_trainers * settings.cpus_per_trainer
@@ -130,7 +130,7 @@ def cpus_each(ray: Any, settings: RaySettings) -> int:
     """CPUs of an engine: as asked for, else an equal share of what the cluster has."""
     if settings.cpus_per_engine:
         return settings.cpus_per_engine
-    left = int(ray.cluster_resources().get("CPU", 1)) - _besides(settings)
+    left = int(ray.cluster_resources().get("CPU", 1)) - cpus_besides(settings)
     return max(left // settings.num_engines, 1)
 
 

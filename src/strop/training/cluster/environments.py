@@ -6,7 +6,6 @@ import itertools
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -272,9 +271,31 @@ def _in_order(told: Sequence[tuple[Facts, Mapping[int, Observation]]]) -> list[O
     return [shown[number] for number in sorted(shown)]
 
 
-def open_stage(settings: RaySettings, ranks: Ranks) -> tuple[Stage | None, Any]:
-    """The stage, in the first process, and what begins episodes there. Raises UserError."""
+class SharedStage(NamedTuple):
+    """A stage of several processes, of which the first has it."""
+
+    stage: Stage | None
+    ranks: Ranks
+
+    def play(self, source: EnvironmentSource, seeds: Sequence[int]) -> RayEpisodes:
+        """Begin episodes."""
+        return RayEpisodes(self.stage, self.ranks.from_first, source, seeds)
+
+    def close(self) -> None:
+        """End the actors."""
+        if self.stage is not None:
+            self.stage.close()
+
+
+def open_stage(
+    settings: RaySettings, source: EnvironmentSource | None, ranks: Ranks
+) -> SharedStage | None:
+    """Where episodes are played on Ray; None where there is none, or it is not to.
+
+    Raises UserError.
+    """
+    if not settings.address or not settings.num_environments or source is None:
+        return None
     stages: list[Stage] = []
     ranks.from_first(lambda: stages.append(Stage(settings)))
-    stage = stages[0] if stages else None
-    return stage, partial(RayEpisodes, stage, ranks.from_first)
+    return SharedStage(stages[0] if stages else None, ranks)

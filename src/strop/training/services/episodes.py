@@ -1,6 +1,6 @@
 """Episodes of the task's environment, in tokens and in texts."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +22,6 @@ class RunEpisodes:
 
     environment: EnvironmentSource | None
     texts: RunTexts
-    play: Callable[[EnvironmentSource, Sequence[int]], Any] = Episodes
     stage: Any = None  # where they are played, if that is elsewhere
 
     def __post_init__(self) -> None:
@@ -31,7 +30,9 @@ class RunEpisodes:
     def begin_episodes(self, uids: Sequence[int]) -> Any:
         """One episode of the task's environment per uid: `Episodes`, or what stands for them."""
         assert self.environment is not None, "the configuration refuses such a rollout"
-        return self.play(self.environment, [self.texts.row(uid)["seed"] for uid in uids])
+        seeds = [self.texts.row(uid)["seed"] for uid in uids]
+        play = Episodes if self.stage is None else self.stage.play
+        return play(self.environment, seeds)
 
     def close(self) -> None:
         """End what plays them elsewhere."""
