@@ -15,7 +15,7 @@ WORDS = (
     "first_intra", "reward", "any", "verl", "exponential", "up",
     "sequence", "mask", "linear", "sqrt", "exact", "seq_mean_k1", "k3",
     "prompt", "none",
-    "clip", "fixed", "last", "js", "discounted", "HW", "demonstration", "hard", "json",
+    "clip", "fixed", "last", "js", "discounted", "HW", "demonstration", "hard", "json", "nsr",
 )  # fmt: skip
 
 
