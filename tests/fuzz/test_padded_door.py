@@ -131,7 +131,8 @@ def plain(rng):
     call = rng.choice([*calls])
     usual = {
         **tensors, "per_token_loss": torch.ones(3, 4), "aggregation": "token-mean", "L_max": 4,
-        "clip_value": 0.2, "name": "spo_tree", "call": "selection", "params": {}, "tree": [1, [0, 1]],
+        "clip_value": 0.2, "name": "spo_tree", "call": "selection", "params": {},
+        "tree": [1, [0, 1]],
         "logits": torch.ones(2, 3, 4), "token_ids": torch.ones(2, 3), "top_p": 0.5, "kappa": 0.1,
         "variant": "code",
     }  # fmt: skip
