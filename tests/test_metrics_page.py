@@ -111,6 +111,8 @@ def logged(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
     for recipe, task in (("mrs", "corridor"), ("grpo", "hide_and_guess")):
         data = {"data": {"task": task}, "model": {"name": "tiny"}, "reward": {"functions": []}}
         found[task] = keys_of_run(lab, recipe, folder, task, **data)
+    mixed = {"files": [str(lab.data), f"other={lab.data}"], "weights": [2, 1]}
+    found["mixed"] = keys_of_run(lab, "grpo", folder, "mixed", data=mixed)
     ahead = {**lab.raw()["training"], "save_every": 0, "max_staleness": 1}
     found["ahead"] = keys_of_run(lab, "grpo", folder, "ahead", training=ahead)
     with pytest.MonkeyPatch.context() as patch:

@@ -47,6 +47,11 @@ class Texts(Protocol):
         """Tokens that are no text."""
         ...
 
+    @property
+    def mixture(self) -> Sequence[tuple[str, int, float]]:
+        """Where the training prompts are from: name, the uid behind its last, weight."""
+        ...
+
     def encode(self, text: str) -> tuple[int, ...]:
         """Token ids of a text, nothing added."""
         ...

@@ -51,9 +51,33 @@ def test_renamed_columns_and_named_validation_sets(train, strop, tmp_path):
     assert json.loads(scored.out)["pass@1"] == 1.0
 
 
+def test_sources_by_weight(train, strop, tmp_path):
+    """Each source has its epochs and rewards; what is broken off goes on with the same draws."""
+    write(tmp_path / "more.jsonl", [{"prompt": f"{n}*9:", "answer": "x"} for n in range(3)])
+    words = ["--map", "question=prompt", "--map", "solution=answer", "--data", "other=more.jsonl",
+             "data.weights=[1, 3]", "training.save_every=1", "evaluation.every=0",
+             "sampling.num_prompts=6"]  # fmt: skip
+    said = train(*words, "training.steps=4")
+    assert said.code == 0, said.err
+    whole = without_times(tmp_path / "run")
+    for line in whole:
+        passes = 8 * line["sources/data/epoch"] + 3 * line["sources/other/epoch"]
+        assert passes == pytest.approx(6 * line["step"]) == pytest.approx(11 * line["data/epoch"])
+        assert line["sources/data/share"] + line["sources/other/share"] == pytest.approx(1)
+        assert line.get("sources/data/reward", 1.0) == 1.0
+        assert line.get("sources/other/reward", 0.0) == 0.0
+    assert whole[-1]["sources/other/epoch"] > 2
+    again = strop("train", "--resume", "run", "--step", "2")
+    assert again.code == 0, again.err
+    assert without_times(tmp_path / "run") == whole
+
+
 @pytest.mark.parametrize(
     ("words", "why"),
     [
+        (["data.weights=[1, 2]", "--map", "question=prompt"], "2 numbers for 1 sources (data)"),
+        (["data.weights=[0]"], "greater than 0"),
+        (["vade", "data.weights=[1]"], "vade chooses them itself (draw_uncertain_prompts)"),
         (["--map", "question"], "--map takes THEIRS=OURS, such as question=prompt"),
         (["--map", "qestion=prompt"], "renames 'qestion', which data.jsonl does not have (did you"),
         (["--map", "question=solution"], "row 1 has both 'question' and 'solution'"),

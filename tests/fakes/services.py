@@ -40,6 +40,8 @@ class FakeTexts:
         self.special_ids, self.said = frozenset(special_ids), said
         self.ids = {piece: id for id, piece in pieces.items()}
 
+    mixture: Sequence[tuple[str, int, float]] = ()
+
     @property
     def num_tokens(self) -> int:
         return len(self.pieces)

@@ -8,12 +8,13 @@ from types import MappingProxyType
 from typing import Any
 
 from strop.errors import UserError
+from strop.tasks.data_sources import named_sources
 from strop.tasks.names import did_you_mean
 from strop.tasks.prompt_rows import Many, Pack, PromptRows, stride, those
-from strop.tasks.read_rows import Row, Source, open_source, short_name
+from strop.tasks.read_rows import Row, Source, open_source
 from strop.tasks.renaming import Renaming, renamed
 from strop.tasks.row_layouts import Reader, from_question, reader_of
-from strop.tasks.task import Prompt, RewardSpec, Task
+from strop.tasks.task import Origin, Prompt, RewardSpec, Task
 
 # What a reward receives beside the columns, so a column may not take the name.
 RESERVED = frozenset(
@@ -37,6 +38,7 @@ def load_data(
     reader: Reader | str = "auto",
     columns: Mapping[str, str] = NOTHING,
     sets: Mapping[str, Sequence[str | Path]] = NOTHING,
+    weights: Sequence[float] = (),
 ) -> Task:
     """Build a task from files whose rows have a prompt (text or chat messages) and any columns.
 
@@ -45,12 +47,14 @@ def load_data(
     alone, and a carved row keeps the uid of its place in the files. Columns that a row lacks are
     None. `columns` renames columns, theirs to ours; after that `reader` translates rows of another
     layout: a function or a name of `row_layouts.LAYOUTS`. `prompt_column` is the prompt's then.
-    `sets` are further files for validation, by the name of their set.
+    `sets` are further files for validation, by the name of their set. Training files may be given
+    as NAME=FILE; `weights` say how often each is drawn from.
 
     Raises UserError, naming file and line or row, for whatever cannot be read.
     """
     load = _Loader(prompt_column, reader, columns)
-    first = load(files, 0)
+    named = named_sources(_paths(files))
+    first = load([path for _, path in named], 0)
     rest: Sequence[int] = range(len(first))
     splits: dict[str, Sequence[Prompt]] = {}
     for number, (split, given) in enumerate((("validation", validation), ("heldout", heldout)), 1):
@@ -61,9 +65,10 @@ def load_data(
             splits[split] = those(first, sorted(taken))
         else:
             splits[split] = load(given, number)
-    names = [short_name(path) for path in _paths(files)]
+    names = [name for name, _ in named]
     return Task(
         name="+".join(names),
+        origins=_origins(names, first, weights),
         train=those(first, rest),
         validation=splits["validation"],
         heldout=splits["heldout"],
@@ -72,6 +77,21 @@ def load_data(
         max_tokens=max_tokens,
         sets={name: load(given, number) for number, (name, given) in enumerate(sets.items(), 3)},
     )
+
+
+def _origins(
+    names: Sequence[str], rows: PromptRows, weights: Sequence[float]
+) -> tuple[Origin, ...]:
+    """Where the prompts of several sources are from. Raises UserError."""
+    if weights and len(weights) != len(names):
+        raise UserError(
+            f"data.weights has {len(weights)} numbers for {len(names)} sources "
+            f"({', '.join(names)}): give one for each"
+        )
+    if len(names) == 1:
+        return ()
+    told = zip(names, rows.pack.ends_of_sources(), weights or (1.0,) * len(names), strict=True)
+    return tuple(Origin(*each) for each in told)
 
 
 class _Loader:

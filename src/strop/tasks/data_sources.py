@@ -1,13 +1,35 @@
-"""How settings name data: files, and files for a validation set of its own."""
+"""How settings name data: files, sources with a name, files for a validation set of its own."""
 
 import os
 import re
 from collections.abc import Sequence
+from pathlib import Path
 
 from strop.errors import UserError
+from strop.tasks.read_rows import short_name
 
 _NAMED = re.compile(r"([A-Za-z_][\w.-]*)=(.+)")
 TAKEN = ("train", "heldout")  # names of other splits
+
+
+def named_sources(given: Sequence[str | Path]) -> list[tuple[str, str | Path]]:
+    """Training files with their names: NAME=FILE, else the file's own, made to differ.
+
+    Raises UserError for a name that is given twice.
+    """
+    found = [_NAMED.fullmatch(str(text)) for text in given]
+    parted: list[tuple[str, str | Path]] = [
+        (short_name(text), text) if each is None or os.path.exists(text) else (each[1], each[2])
+        for text, each in zip(given, found, strict=True)
+    ]
+    names = [name for name, _ in parted]
+    told: list[tuple[str, str | Path]] = []
+    for number, (name, text) in enumerate(parted):
+        if names.count(name) > 1 and text is not given[number]:
+            raise UserError(f"data.files names two sources {name!r}: give each a name of its own")
+        twice = names.count(name) > 1
+        told.append((f"{name}-{names[: number + 1].count(name)}" if twice else name, text))
+    return told
 
 
 def validation_sets(given: Sequence[str]) -> tuple[list[str], dict[str, list[str]]]:

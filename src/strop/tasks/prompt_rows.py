@@ -58,6 +58,10 @@ class Pack:
         """All rows are looked at."""
         return 0
 
+    def ends_of_sources(self) -> list[int]:
+        """The number behind the last row of each file."""
+        return [first for first, _, _ in self.files[1:]] + [len(self)]
+
     def prompt(self, row: int) -> Prompt:
         """The prompt of a row, counted from 0; columns that the row lacks are None."""
         said, *values = pickle.loads(self.content[self.ends[row] : self.ends[row + 1]])
@@ -81,6 +85,10 @@ class Holds(Protocol):
 
     def crc(self) -> int:
         """A sum of what nobody looks at before step 1; 0 where all is looked at."""
+        ...
+
+    def ends_of_sources(self) -> list[int]:
+        """The number behind the last row of each source."""
         ...
 
 
@@ -130,6 +138,10 @@ class Many:
     def crc(self) -> int:
         """The sum of all sources."""
         return zlib.crc32(repr([source.crc() for source in self.sources]).encode())
+
+    def ends_of_sources(self) -> list[int]:
+        """The number behind the last row of each source."""
+        return list(self._ends)
 
 
 def stride(size: int) -> int:

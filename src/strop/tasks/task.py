@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from strop._loading import attribute
 from strop.errors import RunStopped, UserError
@@ -37,6 +37,16 @@ class Prompt:
         return self.place or f"prompt {self.uid}"
 
 
+class Origin(NamedTuple):
+    """One of several sources of the training prompts: those of the uids before `end`, from that
+    of the source before it on. weight: how often it is drawn from, beside the others'.
+    """
+
+    name: str
+    end: int
+    weight: float = 1.0
+
+
 @dataclass(frozen=True)
 class RewardSpec:
     """Where a reward function lives and how its value enters the weighted sum."""
@@ -63,6 +73,7 @@ class Task:
     reward_range: tuple[float, float] | None = None  # of the weighted sum; None: not known
     reward_values: tuple[float, ...] = ()  # all possible rewards where they are few: (0.0, 1.0)
     environment: "EnvironmentSource | None" = None  # what the episodes are played in
+    origins: tuple[Origin, ...] = ()  # of the training prompts, where they have several
     sets: Mapping[str, Sequence[Prompt]] = field(default_factory=dict)  # of validation, by name
 
     @property

@@ -31,7 +31,13 @@ from strop.rollout.engines.open import ENGINES, EngineSettings, kinds_with, read
 from strop.schedule import Schedule, number_at
 from strop.seams import PLACE_OF, STAGES
 from strop.training import phase_options
-from strop.training.method import complete, composed, playing_turns, with_options
+from strop.training.method import (
+    complete,
+    composed,
+    drawing_from_sources,
+    playing_turns,
+    with_options,
+)
 from strop.training.settings import (
     MOST,
     CriticSettings,
@@ -134,6 +140,12 @@ class RunConfig(Section):
                 f"rollout: {algorithm.rollout.label} lacks what a run asks of a strategy: derive "
                 "its class from strop.rollout.base.SamplingFields"
             )
+        if self.data.weights:
+            if not self.data.files:
+                raise UserError(
+                    "data.weights are those of data.files: give --data, or leave them out"
+                )
+            algorithm = drawing_from_sources(algorithm, self.recipe)
         if self.data.environment() is not None:
             return playing_turns(algorithm, self.recipe)
         if algorithm.rollout.part.needs_environment:

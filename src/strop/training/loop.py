@@ -20,6 +20,7 @@ from strop.training.apart import Apart
 from strop.training.best import Race, race_of
 from strop.training.config import RunConfig
 from strop.training.fingerprint import check_same, fingerprint, owner_of
+from strop.training.metrics import source_metrics
 from strop.training.metrics_file import read_metrics
 from strop.training.models import Loaded
 from strop.training.policy import check_finite
@@ -370,6 +371,7 @@ def _one_step(run: Run, tokens: Tokens | None) -> Stepped:
         raise RunStopped(f"step {step}: {error}") from error
     run.ranks.agree(stepped.batch.columns, step)
     stepped.metrics.update(run.world.services.metrics())
+    stepped.metrics |= source_metrics(stepped.batch, run.world.services.task.origins)
     run.done, run.state = step, stepped.state
     run.world.services.stores.sweep(files_in(run.state), run.done)
     return stepped

@@ -9,8 +9,10 @@ from strop import notation
 from strop._notation_text import Text
 from strop.algorithm import Algorithm
 from strop.errors import UserError
-from strop.part import Use
+from strop.part import Use, name_of
 from strop.phases import Method, Phase, Phases, read_until
+from strop.sampling.draw_from_sources import DrawFromSources
+from strop.sampling.draw_in_shuffled_order import DrawInShuffledOrder
 from strop.schedule import Schedule
 from strop.training.settings import PhaseSettings
 
@@ -117,3 +119,26 @@ def playing_turns(algorithm: Algorithm, recipe: str) -> Algorithm:
     if playing is use.part:
         return algorithm
     return dataclasses.replace(algorithm, rollout=Use(playing))
+
+
+def drawing_from_sources(algorithm: Algorithm, recipe: str) -> Algorithm:
+    """The method with prompts drawn by the weights of their sources (`data.weights`).
+
+    Raises UserError for one that chooses its prompts itself.
+    """
+    parts = [use.part for use in algorithm.sampling]
+    if any(isinstance(part, DrawFromSources) for part in parts):
+        return algorithm
+    if not any(isinstance(part, DrawInShuffledOrder) for part in parts):
+        raise UserError(
+            f"data.weights draws prompts by their source, and {recipe or 'the method'} chooses "
+            f"them itself ({name_of(parts[0])}): leave the weights out, or give a method "
+            "that draws in shuffled order, such as grpo"
+        )
+    sampling = tuple(
+        Use(DrawFromSources(part.num_prompts, part.num_rollouts))
+        if isinstance(part := use.part, DrawInShuffledOrder)
+        else use
+        for use in algorithm.sampling
+    )
+    return dataclasses.replace(algorithm, sampling=sampling)

@@ -8,6 +8,7 @@ from torch import Tensor
 from strop import segments
 from strop.batch import Batch
 from strop.kernel import Tally
+from strop.tasks.task import Origin
 
 WEIGHT, SQUARE = "weight", "weight squared"  # tallied, not logged
 KNUTH = 0x2545F4914F6CDD1D  # an odd multiplier of 62 bits
@@ -54,6 +55,23 @@ def reward_metrics(batch: Batch, names: Sequence[str]) -> dict[str, float]:
         given = column[~column.isnan()]
         found[f"rewards/{name}/mean"] = _mean(given)
         found[f"rewards/{name}/std"] = float(given.std(correction=0)) if given.numel() else 0.0
+    return found
+
+
+def source_metrics(batch: Batch, origins: Sequence[Origin]) -> dict[str, float]:
+    """sources/{name}/reward and /share, where the training prompts have several sources."""
+    if not origins or batch.size("B") == 0:
+        return {}
+    uid_B = batch["uid_P"][batch["group_B"]].cpu()
+    ends = torch.tensor([origin.end for origin in origins])
+    source_B = torch.bucketize(uid_B, ends, right=True).masked_fill(uid_B < 0, len(origins))
+    scored_B, reward_B = batch["scored_B"].cpu(), batch["reward_B"].cpu()
+    found = {}
+    for number, origin in enumerate(origins):
+        theirs_B = source_B == number
+        found[f"sources/{origin.name}/share"] = _mean(theirs_B)
+        if bool((theirs_B & scored_B).any()):
+            found[f"sources/{origin.name}/reward"] = _mean(reward_B[theirs_B & scored_B])
     return found
 
 

@@ -69,7 +69,12 @@ class DataSettings(Section):
     files: tuple[str, ...] = Field(
         default=(),
         description="JSON Lines, Parquet or CSV with a prompt column, a folder of datasets, or "
-        "hf:NAME:CONFIG:SPLIT",
+        "hf:NAME:CONFIG:SPLIT; NAME=FILE names a source",
+    )
+    weights: tuple[Annotated[FiniteFloat, Field(gt=0)], ...] = Field(
+        default=(),
+        description="how often each of the files is drawn from, in their order; none: all prompts "
+        "equally often",
     )
     reader: str = Field(default="auto", description="layout of rows: auto, prompt, verl, question")
     prompt_column: str = Field(default="prompt", description="column of the files with the prompts")

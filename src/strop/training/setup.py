@@ -135,6 +135,7 @@ def _from_files(data: DataSettings, seed: int) -> Task:
         prompt_column=data.prompt_column,
         columns=data.columns,
         sets=named,
+        weights=data.weights,
     )
     if data.validation_files and (most := data.validation_size):
         sets = {name: prompts[:most] for name, prompts in task.sets.items()}

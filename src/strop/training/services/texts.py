@@ -55,6 +55,11 @@ class RunTexts:
         return frozenset(self.tokenizer.all_special_ids)
 
     @property
+    def mixture(self) -> Sequence[tuple[str, int, float]]:
+        """Where the training prompts are from: name, the uid behind its last, weight."""
+        return self.task.origins
+
+    @property
     def is_chat(self) -> bool:
         """Whether what the policy is told comes through a chat template."""
         return self.chat.speaks(self.tokenizer)
