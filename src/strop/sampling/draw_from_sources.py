@@ -1,6 +1,7 @@
 """Draw prompts from several sources by weight, each in an order of its own."""
 
 from bisect import bisect_left
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -84,7 +85,7 @@ class DrawFromSources:
         return torch.multinomial(share, wanted, replacement=True, generator=rng).tolist()
 
 
-def _check(sources: tuple[tuple[str, int, float], ...], begins: list[int], ends: list[int]) -> None:
+def _check(sources: Sequence[tuple[str, int, float]], begins: list[int], ends: list[int]) -> None:
     """Raise UserError for a source without a prompt."""
     for (name, *_), begin, end in zip(sources, begins, ends, strict=True):
         if begin == end:

@@ -1,0 +1,131 @@
+"""`strop export --push`: what a server that speaks as the hub does gets, and what goes wrong."""
+
+import base64
+import contextlib
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import huggingface_hub
+import pytest
+from models import without_times
+
+
+class Hub(BaseHTTPRequestHandler):
+    """Takes models, all files inside the commit; `server.seen` holds what it was sent."""
+
+    def do_POST(self):
+        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        self.server.seen[self.path.partition("?")[0]] = body
+        name = "someone/small"
+        answers = {
+            "/api/repos/create": {"url": f"{self.server.url}/{name}"},
+            "/api/validate-yaml": {"errors": [], "warnings": []},
+            f"/api/models/{name}/commit/main": {
+                "commitUrl": f"{self.server.url}/{name}/commit/1", "commitOid": "1", "success": True
+            },
+        }  # fmt: skip
+        if self.path.startswith(f"/api/models/{name}/preupload/"):
+            files = [each["path"] for each in json.loads(body)["files"]]
+            told = {"uploadMode": "regular", "shouldIgnore": False}
+            answers[self.path] = {"files": [{"path": path, **told} for path in files]}
+        found = answers.get(self.path.partition("?")[0])
+        refused = self.headers.get("Authorization") != "Bearer hf_good"
+        status = 401 if refused else 404 if found is None else 200
+        text = json.dumps({"error": "Invalid credentials"} if refused else found or {}).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text)
+
+    def log_message(self, *_):
+        """Nothing to print."""
+
+
+@pytest.fixture
+def hub(monkeypatch):
+    server = HTTPServer(("127.0.0.1", 0), Hub)
+    server.url, server.seen = f"http://127.0.0.1:{server.server_port}", {}
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
+    thread.start()
+    monkeypatch.setenv("HF_ENDPOINT", server.url)
+    monkeypatch.setenv("HF_TOKEN", "hf_good")
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
+    yield server
+    server.shutdown()
+    thread.join()
+    server.server_close()
+    with contextlib.suppress(AttributeError):
+        huggingface_hub.close_session()
+
+
+@pytest.fixture(scope="module")
+def run(lab, tmp_path_factory):
+    """A run of a step with a validation before and behind it."""
+    from runs import Runner
+
+    folder = tmp_path_factory.mktemp("run") / "run"
+    raw = lab.raw(training={"steps": 1}, evaluation={"every": 1, "num_samples": 2})
+    Runner().whole(raw, folder)
+    return folder
+
+
+def test_a_model_is_sent_with_a_page_about_its_run(strop, run, hub, tmp_path, lab):
+    said = strop("export", run, tmp_path / "model", "--push", "someone/small", "--private")
+    assert (said.code, said.err) == (0, "")
+    assert said.out.endswith(f"sent to {hub.url}/someone/small/commit/1\n")
+    created = json.loads(hub.seen["/api/repos/create"])
+    assert (created["name"], created["visibility"]) == ("small", "private")
+    lines = hub.seen["/api/models/someone/small/commit/main"].splitlines()
+    sent = [json.loads(line)["value"] for line in lines[1:]]
+    files = {each["path"]: base64.b64decode(each["content"]) for each in sent}
+    written = {path.name: path.read_bytes() for path in (tmp_path / "model").iterdir()}
+    assert files == written
+    assert {"README.md", "config.json", "model.safetensors", "tokenizer.json"} <= files.keys()
+    page = files["README.md"].decode()
+    assert page.startswith('---\nlibrary_name: "transformers"\n')
+    assert '- "grpo"\n---\n\n# small\n\n`model`, trained by `grpo` for 1 steps' in page
+    assert "- Data: train\n- Rewards: digits\n" in page
+    first, last = (line["eval/validation/pass@1"] for line in without_times(run))
+    low = without_times(run)[1]["eval/validation/pass@1/low"]
+    assert f"| validation/pass@1 | {first:.3f} (step 0) | {last:.3f} (step 1; 95% {low:.3f}" in page
+    assert "| `training.lr` | 0.01 |" in page
+    assert "from_pretrained('someone/small')" in page
+    assert str(lab.data.parent) not in page
+
+
+def test_a_dry_run_sends_nothing(strop, run, hub, tmp_path, monkeypatch):
+    monkeypatch.delenv("HF_TOKEN")
+    said = strop("export", run, tmp_path / "model", "--push", "someone/small", "--dry-run")
+    assert (said.code, hub.seen) == (0, {})
+    assert "would be sent to someone/small (public):" in said.out
+    assert " bytes  model.safetensors\n" in said.out
+    assert "trained by `grpo`" in said.out
+
+
+@pytest.mark.parametrize(
+    ("words", "token", "why"),
+    [
+        (["--push", "a/b/c"], "hf_good", "'a/b/c' is no name on the hub, such as USER/MODEL"),
+        (["--dry-run"], "hf_good", "--private and --dry-run go with --push USER/MODEL"),
+        (["--push", "someone/small"], None, "only with a token: log in with `hf auth login`"),
+        (["--push", "someone/small"], "hf_bad", "refuses someone/small: "),
+    ],
+)
+def test_what_cannot_be_sent(strop, run, hub, tmp_path, monkeypatch, words, token, why):
+    monkeypatch.setattr(huggingface_hub, "get_token", lambda: token)
+    monkeypatch.setenv("HF_TOKEN", token or "")
+    said = strop("export", run, tmp_path / "model", *words)
+    assert said.code == 2, said
+    assert why in said.err
+    assert said.err.count("\n") == 1
+    assert (tmp_path / "model").exists() == ("refuses" in why)
+
+
+def test_without_a_network(strop, run, hub, tmp_path, monkeypatch):
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    said = strop("export", run, tmp_path / "model", "--push", "someone/small")
+    assert said.code == 2
+    assert f"{hub.url} cannot be reached: " in said.err
+    assert f"send it with `hf upload someone/small {tmp_path / 'model'}`" in said.err
