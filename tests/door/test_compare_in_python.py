@@ -55,6 +55,12 @@ WIDE = {"loss_clip_high": 0.5}
         (["grpo"], {"baseline": "rloo"}, "baseline= rloo is none of the methods"),
         (["grpo"], {"k": (8,), "samples": 4}, "k=8 needs at least as many samples="),
         (["grpo"], {"data": 3}, "data is int"),
+        (["grpo"], {"seeds": 0}, "seeds is 0: give how many"),
+        (["grpo"], {"k": 0}, "k is .*: give whole numbers"),
+        (["grpo"], {"at": "3"}, "at is .*: give whole numbers"),
+        (["grpo"], {"mean": 3}, "mean is .*: give names"),
+        (["grpo"], {"target": "pass@1"}, "target is 'pass@1': give a pair"),
+        (["grpo"], {"band": (0.4, 0.3)}, "band is .*: give a pair, such as .0.3"),
     ],
 )
 def test_mistakes_leave_no_folder(

@@ -13,6 +13,7 @@ from short import column, lines, rows_of, trained
 
 import strop
 from strop import UserError
+from strop.door import run as module
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +46,7 @@ def test_leaving_the_loop_saves_and_another_goes_on(lab: Any, here: Any, whole: 
     assert lines(other.folder) == lines(whole.folder)
     more = strop.resume(str(run.folder), training_steps=4, progress=False)
     assert (more.steps_done, len(lines(more.folder))) == (4, 4)
-    with pytest.raises(UserError, match=r"leave training\.lr out"):
+    with pytest.raises(UserError, match=r"a run that goes on .* leave training\.lr out"):
         strop.resume(run, training_lr=1.0)
 
 
@@ -62,6 +63,39 @@ def test_a_callback_sees_every_step_and_stops(lab: Any, here: Any, whole: Any) -
     run.train()
     assert (seen, run.finished) == ([1, 2, 3], True)
     assert lines(run.folder) == lines(whole.folder)
+
+
+def test_one_that_goes_on_elsewhere_is_closed(lab: Any, here: Any, whole: Any) -> None:
+    """Two of one folder would write over each other."""
+    run = trained(lab, start=False, data_validation_size=2, training_save_every=0)
+    next(iter(run))
+    other = strop.resume(str(run.folder), progress=False)
+    assert lines(other.folder) == lines(whole.folder)
+    with pytest.raises(UserError, match="was closed after step 1"):
+        run.train()
+    assert lines(other.folder) == lines(whole.folder)
+    left = trained(lab, start=False)
+    next(iter(left))
+    module._close_all()  # as at the end of a script
+    assert left._session.closed
+    assert (left.folder / "checkpoints/step-000001").is_dir()
+
+
+def test_a_run_that_nobody_has_is_closed(lab: Any, here: Any) -> None:
+    seen: list[strop.Run] = []
+
+    def raises(step: strop.Step) -> None:
+        seen.append(step.run)
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        trained(lab, callbacks=raises)
+    (run,) = seen
+    assert run._session.closed
+    assert run.steps_done == 1
+    assert (run.folder / "checkpoints/step-000001").is_dir()
+    with pytest.raises(UserError, match="a callback is str: give functions"):
+        trained(lab, callbacks="print")
 
 
 @pytest.fixture

@@ -85,4 +85,5 @@ class Watch:
 def _nothing_scored(finding: Finding, failures: list[Any], num_steps: int) -> str:
     steps = "the first step" if num_steps == 1 else f"the first {num_steps} steps"
     first = f" The first failure ({failures[0].kind}): {failures[0].message}." if failures else ""
-    return f"no answer got a reward in {steps}, so nothing is learnt.{first} {finding.advice}"
+    advice = finding.advice[:1].upper() + finding.advice[1:]
+    return f"no answer got a reward in {steps}, so nothing is learnt.{first} {advice}"

@@ -2,7 +2,7 @@
 
 import contextlib
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ from strop.door.run import Run
 from strop.door.sections import sections_of
 from strop.door.tables import Table
 from strop.door.told import told_in_python
-from strop.errors import RunStopped
+from strop.errors import RunStopped, UserError
 from strop.training.record import GIVEN
 
 
@@ -119,8 +119,8 @@ def compare(
     *,
     seeds: int = 5,
     steps: int = 0,
-    at: Sequence[int] = (),
-    k: Sequence[int] = (1, 16),
+    at: Sequence[int] | int = (),
+    k: Sequence[int] | int = (1, 16),
     samples: int = 0,
     prompts: int = 0,
     score_on: Any = None,
@@ -128,7 +128,7 @@ def compare(
     by: str = "steps",
     target: tuple[str, float] | None = None,
     band: tuple[float, float] | None = None,
-    mean: Sequence[str] = (),
+    mean: Sequence[str] | str = (),
     score_start: bool = False,
     model: Any = None,
     tokenizer: Any = None,
@@ -149,6 +149,8 @@ def compare(
     call with the same `out` goes on. Raises UserError, RunStopped where a run failed, and
     KeyboardInterrupt after Ctrl-C, with every run saved.
     """
+    asked = {"at": _several(at), "k": _several(k), "mean": _several(mean)}
+    _check(seeds, asked, target, band)
     swept = methods if isinstance(methods, Swept) else Swept("", ())
     named = swept.named or labelled(methods, "compare")
     folder = Path(out) if out is not None else numbered(Path("comparisons"))
@@ -157,10 +159,11 @@ def compare(
             given, _ = sections_of(folder / GIVEN, model, tokenizer, data, validation, reward, task)
             found = settings_of_all(named, given, options)
             steps = steps or found[0][1].training.steps
-            at = tuple(sorted(set(at))) or ((steps,) if by == "steps" else ())
+            at = tuple(sorted(set(asked["at"]))) or ((steps,) if by == "steps" else ())
             on = files_of(score_on, folder / GIVEN / "score_on.jsonl")
-            scoring = Scoring(at, tuple(k), samples or max(k), prompts, on, by, target, band,
-                              tuple(mean), score_start)  # fmt: skip
+            ks = asked["k"]
+            scoring = Scoring(at, ks, samples or max(ks), prompts, on, by, target, band,
+                              asked["mean"], score_start)  # fmt: skip
             values = swept.values or [()] * len(found)
             entries = [(*each, value) for each, value in zip(found, values, strict=True)]
             plan = plan_of(entries, seeds, steps, scoring, baseline, swept.method)
@@ -185,6 +188,31 @@ def _carried_out(plan: Plan, folder: Path, jobs: int, progress: bool) -> Compari
             f"{found.failures[0]}. Mend the cause and make the same call with out={str(folder)!r}"
         )
     return Comparison(folder, plan, found.rows)
+
+
+def _several(values: Any) -> tuple[Any, ...]:
+    """Values of which one may stand alone."""
+    return (values,) if isinstance(values, int | str) else tuple(values)
+
+
+def _check(seeds: Any, asked: Mapping[str, tuple[Any, ...]], target: Any, band: Any) -> None:
+    """Raise UserError for what would show after all runs alone, or train nothing."""
+    if type(seeds) is not int or seeds < 1:
+        raise UserError(f"seeds is {seeds!r}: give how many runs each method has, 1 or more")
+    for name in ("at", "k"):
+        values = asked[name]
+        if any(type(x) is not int or x < 1 for x in values) or (name == "k" and not values):
+            raise UserError(f"{name} is {values!r}: give whole numbers of at least 1")
+    if not all(isinstance(name, str) for name in asked["mean"]):
+        raise UserError(f"mean is {asked['mean']!r}: give names of numbers")
+    if target is not None and not (_is_pair(target, str) and isinstance(target[1], int | float)):
+        raise UserError(f"target is {target!r}: give a pair, such as ('pass@1', 0.5)")
+    if band is not None and not (_is_pair(band, int | float) and band[0] <= band[1]):
+        raise UserError(f"band is {band!r}: give a pair, such as (0.3, 0.4), the lower edge first")
+
+
+def _is_pair(value: Any, first: Any) -> bool:
+    return isinstance(value, tuple | list) and len(value) == 2 and isinstance(value[0], first)
 
 
 def _tidy(folder: Path, made: bool) -> None:

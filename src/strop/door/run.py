@@ -1,5 +1,8 @@
 """A run as a script or notebook sees it: its steps, its tables, what may be asked of it."""
 
+import atexit
+import os
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,6 +47,7 @@ class Step:
 
 SHOWN = ("reward", "policy_loss", "entropy", "grad_norm")  # of a step, in one line
 Callback = Callable[[Step], Any]
+PROCESS = os.getpid()
 
 
 class Run:
@@ -73,6 +77,7 @@ class Run:
         """The run of a session that has just begun."""
         run = cls(session.folder, trust_files=True)
         run._session, run._callbacks = session, tuple(callbacks)
+        _under_way.add(run)
         run._watcher = Progress(quiet=not progress, heard=progress)
         notes = session.run.world.services.notes
         notes[:] = map(in_python, notes)
@@ -220,6 +225,9 @@ class Run:
 
     def _end(self, session: Session) -> None:
         self._watcher.close()
+        if self._going is not None:
+            self._going.close()  # type: ignore[attr-defined]
+            self._going = None
         session.close()
 
     def _check_asked(self) -> None:
@@ -302,3 +310,20 @@ class Run:
         told = self.config
         name = told.recipe or "a method of its own"
         return f"Run({str(self.folder)!r}: {name}, step {self.steps_done}/{told.training.steps})"
+
+
+_under_way: "weakref.WeakSet[Run]" = weakref.WeakSet()  # those that were not closed among them
+
+
+def let_go(folder: Path) -> None:
+    """Save and close what this process has under way in a folder: another run goes on there."""
+    for run in list(_under_way):
+        if run.folder.resolve() == folder.resolve():
+            run.close()
+
+
+@atexit.register
+def _close_all() -> None:
+    """Before the interpreter is gone, of which closing needs a lot; a copy of it has no runs."""
+    for run in list(_under_way) if os.getpid() == PROCESS else ():
+        run.close()

@@ -101,9 +101,10 @@ def evaluate(
     its best one by training.best.
     trust_files: what a folder's config.toml names may be used. Raises UserError.
     """
-    ks = tuple(sorted({k} if isinstance(k, int) else set(k)))
-    if not ks or ks[0] < 1:
+    several = {k} if isinstance(k, int | str) else set(k)
+    if not several or any(type(each) is not int or each < 1 for each in several):
         raise UserError(f"k is {k!r}: give whole numbers of at least 1")
+    ks = tuple(sorted(several))
     samples = samples or max(16, *ks)
     split = split or ("train" if data is not None else "heldout")
     opening = _opened(
@@ -137,8 +138,11 @@ def sample(
     **options: Any,
 ) -> list[Answer]:
     """Answers of a run's checkpoint or of a model to a prompt; arguments as in `evaluate`."""
-    if not isinstance(prompt, str) or n < 1:
-        raise UserError(f"prompt is {type(prompt).__name__}, n is {n}: give text, and at least 1")
+    if not isinstance(prompt, str) or type(n) is not int or n < 1:
+        raise UserError(
+            f"prompt is {type(prompt).__name__}, n is {n!r}: give text, and a whole number of at "
+            "least 1"
+        )
     opening = _opened(
         source, tokenizer, step=step, temperature=temperature, max_tokens=max_tokens,
         engine=engine, trust=trust_files, assignments=from_keywords(options), with_rewards=False,

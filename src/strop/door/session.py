@@ -93,7 +93,7 @@ def changed(folder: Path, changes: Sequence[str | tuple[str, Any]]) -> config.Ru
         if not found or not path.strip().startswith(CHANGEABLE):
             text = each if isinstance(each, str) else path
             raise UserError(
-                f"--resume takes the run's own configuration: leave {text} out; only "
+                f"a run that goes on has its own configuration: leave {text} out; only "
                 "training.steps, training.save_every, training.best, training.patience, "
                 "evaluation, tracking and ray options may change"
             )

@@ -19,6 +19,7 @@ PATTERNS = (
     (re.compile(r"(?:strop train )?--resume (\S*[^\s:,;.`])"), r"strop.resume('\1')"),
     (re.compile(r"pickled:\S*/given/(\w+)\.pickle"), r"\1"),
     (re.compile(r"\S*/given/(\w+)\.jsonl"), r"\1"),
+    (re.compile("strop doctor --data FILE --reward SOURCE"), "strop.doctor(data=, reward=)"),
     (re.compile("--trust-files"), "trust_files=True"),
     (re.compile(r"-{2}split (\w+)"), r"split='\1'"),
     (re.compile(r"strop plan RUN OTHER"), "run.plan(other)"),

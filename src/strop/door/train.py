@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from strop.door.options import DEFAULT, combined, from_keywords, method_of
-from strop.door.run import Callback, Run
+from strop.door.run import Callback, Run, let_go
 from strop.door.sections import sections_of
 from strop.door.session import Session, changed, new_folder
 from strop.door.told import told_in_python
@@ -35,7 +35,7 @@ def train(
     out: str | Path | None = None,
     start: bool = True,
     progress: bool = True,
-    callbacks: Sequence[Callback] = (),
+    callbacks: Sequence[Callback] | Callback = (),
     **options: Any,
 ) -> Run:
     """Train a model with reinforcement learning. Without arguments: the shipped one on Countdown.
@@ -55,6 +55,7 @@ def train(
     on, and KeyboardInterrupt after Ctrl-C, with the step saved.
     """
     _check_alone()
+    heard = _several(callbacks)
     method, ranks = method_of(recipe), Ranks()
     file = Path(config) if config is not None else None
     line = method if isinstance(method, str) else ""
@@ -73,8 +74,8 @@ def train(
             settings = combined(method, from_keywords(options), given, file)
             _check_one_trainer(settings)
             begun = loop.start(settings, folder, ranks, loaded)
-        run = Run.under_way(Session(begun, again=AGAIN), progress, callbacks)
-        return run.train() if start else run
+        run = Run.under_way(Session(begun, again=AGAIN), progress, heard)
+    return _trained(run) if start else run
 
 
 def resume(
@@ -83,7 +84,7 @@ def resume(
     step: int = 0,
     start: bool = True,
     progress: bool = True,
-    callbacks: Sequence[Callback] = (),
+    callbacks: Sequence[Callback] | Callback = (),
     **options: Any,
 ) -> Run:
     """Go on with a run from its newest checkpoint, or that of `step`; what is later is cut off.
@@ -92,7 +93,9 @@ def resume(
     them. Raises as `train`.
     """
     _check_alone()
+    heard = _several(callbacks)
     folder = run.folder if isinstance(run, Run) else Path(run)
+    let_go(folder)
     with told_in_python():
         settings = changed(folder, from_keywords(options))
         _check_one_trainer(settings)
@@ -103,8 +106,26 @@ def resume(
             session.report()  # perhaps a kill came before it
         finally:
             session.close()
-    found = Run.under_way(session, progress, callbacks)
-    return found.train() if start else found
+    found = Run.under_way(session, progress, heard)
+    return _trained(found) if start else found
+
+
+def _trained(run: Run) -> Run:
+    """All its steps; where they break off nobody has the run, so it is closed."""
+    try:
+        return run.train()
+    except BaseException:
+        run.close()
+        raise
+
+
+def _several(callbacks: Any) -> tuple[Callback, ...]:
+    """The callbacks, of which one may stand alone. Raises UserError."""
+    found = (callbacks,) if callable(callbacks) else tuple(callbacks)
+    for each in found:
+        if not callable(each):
+            raise UserError(f"a callback is {type(each).__name__}: give functions of a step")
+    return found
 
 
 def _check_alone() -> None:
