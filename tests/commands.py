@@ -97,10 +97,14 @@ def _command(
     if folder is not None:
         os.chdir(folder)
         sys.path.insert(0, str(folder))
-    # Processes of its own come from the same server.
-    forkserver._forkserver.ensure_running = lambda: None  # type: ignore[attr-defined]
+    from_the_same_server()
     sys.argv = ["strop", *words]
     main()
+
+
+def from_the_same_server() -> None:
+    """Let processes that this one begins come from the server that it came from."""
+    forkserver._forkserver.ensure_running = lambda: None  # type: ignore[attr-defined]
 
 
 class Descriptor:

@@ -1,9 +1,7 @@
 """One small comparison, made as a user makes it, for all tests of this folder."""
 
-import subprocess
-import sys
-
 import pytest
+from commands import ended
 from compared import Made, words_for
 from models import Lab
 
@@ -14,9 +12,6 @@ def made(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Made:
     folder = tmp_path_factory.mktemp("made") / "comparison"
     words = words_for(lab, "grpo", "rloo", "training.lr=2e-3", "--seeds", "1", "--start")
     words += ["--target", "pass@1=0.9", "--band", "1,9", "--mean", "groups/frac_mixed"]
-    done = subprocess.run(
-        [sys.executable, "-m", "strop", "compare", *words, "--out", str(folder)],
-        capture_output=True, text=True, timeout=300,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    return Made(folder, words, done.stdout)
+    done = ended(["compare", *words, "--out", folder], folder.parent)
+    assert done.code == 0, done.err
+    return Made(folder, words, done.out)

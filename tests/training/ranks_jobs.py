@@ -11,6 +11,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from commands import collectors_copied, from_the_same_server
+
 from strop.errors import RunStopped
 from strop.evaluation.validate import validator
 from strop.training import config, loop
@@ -63,9 +65,10 @@ def join_and_do(environment: dict[str, str], jobs: list[dict[str, Any]], output:
     os.environ.update(environment)
     for number in (1, 2):
         os.dup2(os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND), number)
+    from_the_same_server()
     try:
         ranks = join()
-        with ranks.speaking():
+        with ranks.speaking(), collectors_copied():
             for job in jobs:
                 do(job, ranks)
     except RunStopped as error:
