@@ -27,6 +27,7 @@ def test_a_recipe_says_what_it_is(known: Known) -> None:
         "https://arxiv.org/abs/2507.18071), eq. 5 and 7", "Single tokens' ratios are noise",
         "| `terms.policy.objective.clip_high` | `0.2` | `0.0004` |", "strop train gspo\n",
         'strop.train("gspo")', "| `clip_high` | `0.0004` | at least 0.0 |",
+        "- TRL: yes\n- verl: advantages: yes",
         "Parent: [`grpo`](grpo.md)", "[`gspo_token`](gspo_token.md)",
     ):  # fmt: skip
         assert said in text

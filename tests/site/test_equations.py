@@ -1,6 +1,7 @@
 """Equations in docstrings' plain text become mathematics, or are refused."""
 
 import re
+from xml.etree import ElementTree
 
 import pytest
 from docsite import typeset
@@ -31,6 +32,21 @@ def test_letters_greek_scripts_and_fields() -> None:
     assert "<msubsup><mi>R</mi><mi>i</mi><mo>′</mo></msubsup>" in math("R'_i")
     assert "<munder><mo" in math("sum_{j in group} r_j")
     assert "<mn>10</mn><mrow><mo>−</mo><mn>6</mn></mrow>" in math("1e-6")
+
+
+def test_every_script_and_fraction_has_what_it_is_of() -> None:
+    parts = {"msub": 2, "msup": 2, "mfrac": 2, "munder": 2, "mover": 2, "msubsup": 3}
+    texts = [e.line("Equation") for e in catalogue.recipes()]
+    texts += [line for e in catalogue.parts() for _, line in typeset.lines_of(indented(e.doc))]
+    for text in texts:
+        html = typeset.line(text).replace("<wbr>", "<wbr/>")
+        for each in ElementTree.fromstring(f"<p>{html}</p>").iter():
+            assert len(each) == parts.get(each.tag, len(each)), text
+    assert math("y_ij") == ("<math><msub><mi>y</mi><mrow><mi>i</mi><mi>j</mi></mrow></msub></math>")
+
+
+def indented(doc: str) -> str:
+    return "\n".join(line for line in doc.splitlines() if line.startswith("    "))
 
 
 def test_words_stay_words_and_what_is_reckoned_with_does_not() -> None:

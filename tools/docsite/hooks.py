@@ -23,6 +23,8 @@ def places() -> dict[str, str]:
 def on_page_content(html: str, page: Any, **_: Any) -> str:
     """The page with these links; a bar that a table in Markdown had to escape stands as it is."""
     html = re.sub(r"<code>[^<]*</code>", lambda code: code[0].replace("\\|", "|"), html)
+    if page.url in places().values():  # a name as a title may end a line at its underscores
+        html = re.sub(r"(<h1[^>]*>)(\w+)", lambda h: h[1] + h[2].replace("_", "_<wbr>"), html)
     return html if page.file.src_uri in LEFT else linked(html, page.url)
 
 

@@ -14,6 +14,7 @@ from strop.cli import listing
 from strop.cost import needs_of
 
 DOCS = Path(__file__).parents[2] / "docs"
+PEERS = "COMING_FROM_TRL_AND_VERL.md#strops-recipes-in-trl"
 FLOOR = "../docs/evidence/every_recipe_learns.md"
 table = write_catalogue.table
 
@@ -33,6 +34,7 @@ def page(name: str, known: Known) -> str:
         _parameters(name, told, known),
         _source(told),
         _evidence(name),
+        _hosts(name),
         _kin(name, known),
     ]
     return "\n".join(pieces)
@@ -162,13 +164,28 @@ def _floor() -> dict[str, dict[str, str]]:
 
 
 @functools.cache
-def _audit() -> tuple[list[str], dict[str, list[str]]]:
-    """The heads of the audit's table, and its rows by what they are of."""
-    lines = (DOCS / "AUDIT.md").read_text(encoding="utf-8").splitlines()
-    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
-    (heads,) = [row for row in cells if row[:2] == ["recipe", "scale"]]
-    rows = {row[0]: row[1:] for row in cells if len(row) == len(heads) and row[0].startswith("`")}
-    return heads[1:], rows
+def _tables(page: str) -> list[tuple[list[str], dict[str, list[str]]]]:
+    """The tables of a page in docs/ that are by recipe: heads, and rows by what they are of."""
+    found: list[tuple[list[str], dict[str, list[str]]]] = []
+    for line in (DOCS / page).read_text(encoding="utf-8").splitlines():
+        cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
+        if line.startswith("| recipe |"):
+            found.append((cells[1:], {}))
+        elif found and line.startswith("| `"):
+            found[-1][1][cells[0]] = cells[1:]
+    return found
+
+
+def _hosts(name: str) -> str:
+    """What TRL and verl take of it, and why not the rest."""
+    for heads, rows in _tables("HOSTED.md"):
+        if row := rows.get(f"`{name}`"):
+            both = heads == ["it"]
+            told = [f"- {'TRL and verl' if both else head}: {coded(cell)}" for head, cell in
+                    zip(heads, row, strict=True)]  # fmt: skip
+            text = "\n".join(told)
+            return f"## In TRL and verl\n\n{text}\n\n[How](../docs/{PEERS}).\n"
+    return ""
 
 
 @functools.cache
@@ -196,12 +213,10 @@ def _evidence(name: str) -> str:
     for title, text in _pages().items():
         if re.search(rf"`{name}[`(]", text[1]):
             pieces.append(f"- [{text[0]}](../docs/evidence/{title})")
-    heads, rows = _audit()
+    heads, rows = _tables("AUDIT.md")[0]
     mine = {key: row for key, row in rows.items() if key.split("`")[1] == name}
     if mine:
-        pieces.append(
-            "- By enumeration on a table policy ([what the columns mean](../docs/AUDIT.md)):\n"
-        )
+        pieces.append("- By enumeration on a table policy ([its columns](../docs/AUDIT.md)):\n")
         pieces.append(table(("", *heads), [(key, *row) for key, row in mine.items()]))
     if len(pieces) == 1:
         pieces.append("Nothing was measured of it but that its tests hold.")

@@ -30,7 +30,7 @@ def page(known: Known) -> str:
     lead, _, rest = about.partition(". ")
     return "\n".join(
         [
-            "---\ntitle: strop\nhide:\n  - navigation\n  - toc\n---\n",
+            "---\nhide:\n  - navigation\n  - toc\n---\n",
             '<div class="hero" markdown="1">\n\n<div markdown="1">\n\n# strop\n',
             f"{lead}.\n{{ .claim }}\n\n{rest}\n",
             "[Train on your own task](docs/notebooks/train_on_your_own_task.md){ .button .first } "

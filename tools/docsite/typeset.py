@@ -242,7 +242,9 @@ def _math(node: Node, calls: str = "") -> str:
         return _scripted(node, calls)
     if isinstance(node, Group):
         left, right = node.open, PAIRS[node.open]
-        return f"<mrow><mo>{left}</mo>{_row(node.items)}<mo>{right}</mo></mrow>"
+        high = any(isinstance(each, Fraction) for each in walk(node.items))
+        fence = f'<mo stretchy="{str(high).lower()}">'
+        return f"<mrow>{fence}{left}</mo>{_row(node.items)}{fence}{right}</mo></mrow>"
     if isinstance(node, Fraction):
         if not (_fits(node.above) and _fits(node.below)):
             return f"<mrow>{_math(node.above)}<mo>/</mo>{_math(node.below)}</mrow>"
@@ -288,7 +290,7 @@ def _name(node: Name, calls: str = "") -> str:
         if digits:
             letter = GREEK.get(digits[1], digits[1])
             return f"<msub><mi>{letter}</mi><mn>{digits[2]}</mn></msub>"
-        return "".join(f"<mi>{letter}</mi>" for letter in text)
+        return f"<mrow>{''.join(f'<mi>{letter}</mi>' for letter in text)}</mrow>"
     return f"<mi>{escape(text)}</mi>"
 
 
