@@ -61,7 +61,8 @@ def open_door(
     state = {} if state is None else state
     check_call(name, params, seed, state)
     names, given = compose(name, params, {k: v for k, v in given.items() if v is not None})
-    names = dataclasses.replace(names.with_knobs(state.get("knobs", {})), which=which)
+    names = names.with_knobs(state.get("knobs", {}))
+    names = dataclasses.replace(names, which=which) if which else names
     if call == "advantages" and "advantages_seq" in given:
         names = names.begun()
         given["rewards"] = given.pop("advantages_seq")

@@ -159,6 +159,15 @@ class Names:
 
     def inputs(self, call: str) -> dict[str, bool]:
         """The names that the call takes, and whether each must be there."""
+        if call not in self._inputs:
+            self._inputs[call] = self._inputs_of(call)
+        return dict(self._inputs[call])
+
+    @functools.cached_property
+    def _inputs(self) -> dict[str, dict[str, bool]]:
+        return {}
+
+    def _inputs_of(self, call: str) -> dict[str, bool]:
         found = dict.fromkeys(("step", "total_steps"), False)
         found |= {name: name in ALWAYS for name in CALLS[call][1]}
         found["mask"] = call not in CREDITING  # one advantage a rollout or turn needs none

@@ -130,6 +130,7 @@ def find(kind: str, name: str) -> Entry:
     )
 
 
+@functools.cache
 def _in_its_file(kind: str, name: str) -> Entry | None:
     """The built-in one whose file bears its name, so that a run reads a few files and not all;
     None where there is none, or a package brings another by this name.
