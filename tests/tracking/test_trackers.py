@@ -200,6 +200,16 @@ def test_answers_are_shown_on_request(strop: Strop, lab: Lab, tmp_path):
             assert f"{reward:.3f}" in found.out[title:]
 
 
+def test_one_is_given_to_a_run_that_goes_on(told, strop: Strop, runner, lab: Lab, tmp_path):
+    folder = tmp_path / "run"
+    runner.whole(lab.raw(), folder)
+    told(Listening)
+    found = strop("train", "--resume", folder, "--track", "tensorboard", "training.steps=4")
+    assert found.code == 0, found.err
+    assert [heard[1] for heard in HEARD if heard[0] == "metrics"] == [1, 2, 3, 4]
+    assert config.load(folder / "config.toml").tracking.to == ("tensorboard",)
+
+
 def test_names_for_mlflow():
     assert plain("eval/validation/pass@8/low") == "eval.validation.pass_at_8.low"
     assert plain("//odd//{name}/../ü!") == "odd.ü_"

@@ -1,5 +1,6 @@
 """`strop train`: start a run, or go on with one."""
 
+import json
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
@@ -82,7 +83,7 @@ Resume = Annotated[
     typer.Option(
         help="Go on with the run in this folder. Beside it only `training.steps=...`, "
         "`training.save_every=...`, `training.best=...`, `training.patience=...`, "
-        "`evaluation....=...`, `tracking....=...`, `ray....=...` and --ray may be given."
+        "`evaluation....=...`, `tracking....=...`, `ray....=...`, --ray and --track may be given."
     ),
 ]
 Step = Annotated[int, typer.Option(help="With --resume: go on from this step's checkpoint.")]
@@ -143,13 +144,13 @@ def train(
         *(arguments or []),
         *(f"{k}={text}" for k, text in stages.items() if text is not None),
         *([f"ray.address={ray}"] if ray is not None else []),
+        *([f"tracking.to={json.dumps(track)}"] if track else []),
     ]
     given: dict[str, dict[str, Any]] = {
         "model": {"name": model},
         "data": {"task": task, "files": data, "validation_files": validation,
                  "columns": pairs(renamed or [], "--map")},
         "reward": {"functions": reward},
-        "tracking": {"to": track},
     }  # fmt: skip
     options = {
         section: kept
