@@ -37,9 +37,26 @@ def test_tables_become_the_rows_that_they_hold(tmp_path: Path) -> None:
     both = datasets.DatasetDict(train=datasets.Dataset.from_list(texts))
     with pytest.raises(UserError, match="data is a DatasetDict with train: give a path, or rows"):
         written(both, tmp_path)
+    many = datasets.Dataset.from_dict({"prompt": ["1"] * 20_001})
+    (folder,) = files_of(many, tmp_path / "many.jsonl")
+    assert len(datasets.load_from_disk(folder)) == 20_001
     dates = pandas.DataFrame({"prompt": ["1"], "at": [pandas.Timestamp(2026, 1, 1)]})
     with pytest.raises(UserError, match="data row 1 has a value that no file of rows can hold"):
         written(dates, tmp_path)
+
+
+def test_sources_and_validation_sets_by_name(lab: Any, here: Path) -> None:
+    """Rows or files by name are sources with weights, and sets with scores of their own."""
+    hard = [{"prompt": "9*9=", "answer": "81"}]
+    run = trained(lab, data={"easy": str(lab.data), "hard": hard}, data_weights=[1, 2],
+                  validation={"few": hard, "same": str(lab.data)}, data_validation_size=0,
+                  training_steps=1, evaluation_every=1, sampling_num_prompts=8)  # fmt: skip
+    line = lines(run.folder)[-1]
+    assert line["sources/hard/epoch"] + 12 * line["sources/easy/epoch"] == pytest.approx(8)
+    assert {"eval/few/pass@1", "eval/same/pass@1"} <= line.keys()
+    assert run.evaluate(split="few", samples=1, k=1)["pass@1"] in (0.0, 1.0)
+    with pytest.raises(UserError, match="data is a dict with prompt: give a path, or rows"):
+        trained(lab, data={"prompt": ["1", "2"]}, out="columns")
 
 
 def test_functions_travel_with_what_they_refer_to(tmp_path: Path) -> None:

@@ -7,6 +7,8 @@ from strop import Run as Opened
 from strop.door.evaluating import checkpoint_of
 from strop.errors import UserError
 from strop.report.page import write_report
+from strop.report.run_folder import read_run
+from strop.report.watch import State, state_of
 from strop.training import checkpoint, config, loop
 from strop.training.best import Race
 
@@ -51,6 +53,9 @@ def test_the_best_stays_and_the_run_ends_early(lab, runner, tmp_path):
     assert (Opened(folder).finished, Opened(folder).best_step) == (True, 2)
     page = write_report([folder], tmp_path / "page.html").read_text()
     assert f"<dt>Best checkpoint</dt><dd>step 2 · {NAME} 0.5</dd>" in page
+    told = state_of(read_run(folder), active=False)
+    assert told == State("complete, ended early after 5 steps: nothing better since step 2", 0)
+    assert state_of(read_run(folder), active=True).wait > 0
     whole = without_times(folder)
 
     again = runner.resume(folder)  # nothing goes on by itself

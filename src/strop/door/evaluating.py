@@ -84,7 +84,8 @@ def open_subject(
         settings, model = config.make({"model": {"name": source or "loaded"}}), source
     options: dict[str, Any] = {}
     if task or data:
-        own = {"validation_files": (), "validation_size": 0, "heldout_size": 0, "train_size": 0}
+        own = {"validation_files": (), "validation_size": 0, "heldout_size": 0, "train_size": 0,
+               "weights": ()}  # fmt: skip
         kept = settings.data.task_config if task == settings.data.task else {}
         options["data"] = {
             **own, "task_config": kept, "task": task, "files": tuple(data or ())

@@ -12,6 +12,7 @@ from typing import Any
 from strop._writing import writing
 from strop.errors import UserError
 from strop.tasks import pickled
+from strop.tasks.prompt_rows import stride
 
 ROWS = (
     "a path, or rows: a list of dicts, a datasets.Dataset, a pandas or polars frame, or an Arrow "
@@ -30,6 +31,8 @@ def files_of(given: Any, path: Path) -> tuple[str, ...]:
         return (str(given),)
     if isinstance(given, list | tuple) and given and all(isinstance(f, str | Path) for f in given):
         return tuple(map(str, given))
+    if hasattr(given, "save_to_disk") and not isinstance(given, Mapping) and stride(len(given)) > 1:
+        return _saved(given, path)
     count = 0
     with writing(path.parent, f"the rows of {path.stem}"):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -39,6 +42,28 @@ def files_of(given: Any, path: Path) -> tuple[str, ...]:
     if not count:
         raise UserError(f"{path.stem} has no rows: give at least one")
     return (str(path),)
+
+
+def _saved(given: Any, path: Path) -> tuple[str, ...]:
+    """A large data set of `datasets` in its own form, which is mapped into memory."""
+    folder = path.with_suffix("")
+    with writing(path.parent, f"the rows of {path.stem}"):
+        given.save_to_disk(str(folder))
+    return (str(folder),)
+
+
+def sources_given(given: Any, path: Path) -> tuple[str, ...]:
+    """As `files_of`, of a dict each entry as a source or set of its own, `NAME=FILE`.
+
+    Raises UserError.
+    """
+    if not isinstance(given, Mapping):
+        return files_of(given, path)
+    return tuple(
+        f"{name}={file}"
+        for name, rows in given.items()
+        for file in files_of(rows, path.with_name(f"{path.stem}_{name}{path.suffix}"))
+    )
 
 
 def _rows(given: Any, name: str) -> Iterator[Any]:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from strop.door.given import files_of, sources_of
+from strop.door.given import files_of, sources_given, sources_of
 from strop.door.given_model import model_of
 from strop.training.models import Loaded
 
@@ -26,8 +26,8 @@ def sections_of(
         "model": settings,
         "data": {
             "task": task,
-            "files": files_of(data, folder / "data.jsonl"),
-            "validation_files": _validation(validation, folder),
+            "files": _trained(data, folder / "data.jsonl"),
+            "validation_files": sources_given(validation, folder / "validation.jsonl"),
         },
         "reward": {"functions": sources_of(reward, folder)},
     }
@@ -38,12 +38,12 @@ def sections_of(
     return given, loaded
 
 
-def _validation(given: Any, folder: Path) -> tuple[str, ...]:
-    """Files of a validation, or, by their names, of several sets. Raises UserError."""
-    if not isinstance(given, Mapping):
-        return files_of(given, folder / "validation.jsonl")
-    return tuple(
-        f"{name}={file}"
-        for name, rows in given.items()
-        for file in files_of(rows, folder / f"validation_{name}.jsonl")
+def _trained(given: Any, path: Path) -> tuple[str, ...]:
+    """Files of the training data. A dict has sources by name; one of `datasets` has splits, which
+    are not all to train on, and one of plain lists is a table's columns: these are refused.
+    """
+    rows_by_name = type(given) is dict and not any(
+        isinstance(rows, list | tuple) and not all(isinstance(row, Mapping) for row in rows)
+        for rows in given.values()
     )
+    return sources_given(given, path) if rows_by_name else files_of(given, path)

@@ -5,11 +5,10 @@ from dataclasses import replace
 from html import escape
 from pathlib import Path
 
-import numpy as np
-
 from strop._writing import write_whole, writing
 from strop.errors import UserError
-from strop.report.about import changed, facts, parsed
+from strop.report.about import changed, facts
+from strop.report.best import best_of
 from strop.report.browser import rollout_browser
 from strop.report.html import charts_grid, document, section, slug
 from strop.report.run_folder import Run, read_run
@@ -106,25 +105,13 @@ def _about(method: Run) -> list[tuple[str, str]]:
         told.append(("Runs", ", ".join(run.name for run in method.members)))
         told.append(("Seeds", ", ".join(str(seed_of(run)) for run in method.members)))
     told.append(("Each trained" if method.members else "Trained", _trained(method)))
-    if (best := _best(method)) and not method.members:
-        told.append(("Best checkpoint", best))
+    if (best := best_of(method)) and not method.members:
+        told.append(("Best checkpoint", f"step {best.step} · {best.name} {best.value:.4g}"))
     rows, _ = changed(method.config)
     kept = [row for row in rows if not (method.members and row[0] == "seed")]
     if kept:
         told.append(("Set", " · ".join(f"{path} = {value}" for path, value, _ in kept)))
     return told
-
-
-def _best(run: Run) -> str:
-    """The step that was best by `training.best`, with its value; empty where none was kept."""
-    training = parsed(run.config).get("training", {})
-    steps, values = run.series(str(training.get("best", "")))
-    trained = steps > 0
-    if not trained.any():
-        return ""
-    sign = -1 if training.get("best_is") == "lowest" else 1
-    at = int(np.argmax(sign * values[trained]))
-    return f"step {steps[trained][at]} · {training['best']} {values[trained][at]:.4g}"
 
 
 def _prefixed(run: Run, note: str, runs: Sequence[Run]) -> str:

@@ -13,6 +13,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from strop.errors import UserError
 from strop.report.about import parsed
+from strop.report.best import best_of
 from strop.report.html import document
 from strop.report.page import body, parts, title_of, unique_names
 from strop.report.run_folder import Reader, Run
@@ -45,6 +46,9 @@ def state_of(run: Run, active: bool) -> State:
     steps = parsed(run.config).get("training", {}).get("steps", 0)
     if steps and step >= steps:
         return State(f"complete, {_counted(step)}", 0)
+    if not active and (best := best_of(run)) and best.ended_early:
+        told = f"nothing better since step {best.step}"
+        return State(f"complete, ended early after {_counted(step)}: {told}", 0)
     of = f" of {steps:,}" if steps else ""
     if not active:
         after = f"after step {step:,}{of}" if step else "before the first step"
