@@ -3,59 +3,49 @@
 import base64
 import contextlib
 import json
-import threading
-from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import huggingface_hub
 import pytest
+from fakes.loopback import loopback
 from models import without_times
 
 
-class Hub(BaseHTTPRequestHandler):
-    """Takes models, all files inside the commit; `server.seen` holds what it was sent."""
+class Hub:
+    """Takes models, all files inside the commit; `seen` holds what it was sent."""
 
-    def do_POST(self):
-        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        self.server.seen[self.path.partition("?")[0]] = body
-        name = "someone/small"
+    def __init__(self):
+        self.url, self.seen = "", {}
+
+    def __call__(self, asked):
+        path, name = asked.path.partition("?")[0], "someone/small"
+        self.seen[path] = asked.body
         answers = {
-            "/api/repos/create": {"url": f"{self.server.url}/{name}"},
+            "/api/repos/create": {"url": f"{self.url}/{name}"},
             "/api/validate-yaml": {"errors": [], "warnings": []},
             f"/api/models/{name}/commit/main": {
-                "commitUrl": f"{self.server.url}/{name}/commit/1", "commitOid": "1", "success": True
+                "commitUrl": f"{self.url}/{name}/commit/1", "commitOid": "1", "success": True
             },
         }  # fmt: skip
-        if self.path.startswith(f"/api/models/{name}/preupload/"):
-            files = [each["path"] for each in json.loads(body)["files"]]
+        if asked.path.startswith(f"/api/models/{name}/preupload/"):
+            files = [each["path"] for each in json.loads(asked.body)["files"]]
             told = {"uploadMode": "regular", "shouldIgnore": False}
-            answers[self.path] = {"files": [{"path": path, **told} for path in files]}
-        found = answers.get(self.path.partition("?")[0])
-        refused = self.headers.get("Authorization") != "Bearer hf_good"
+            answers[asked.path] = {"files": [{"path": path, **told} for path in files]}
+        found = answers.get(path)
+        refused = asked.headers.get("Authorization") != "Bearer hf_good"
         status = 401 if refused else 404 if found is None else 200
-        text = json.dumps({"error": "Invalid credentials"} if refused else found or {}).encode()
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(text)))
-        self.end_headers()
-        self.wfile.write(text)
-
-    def log_message(self, *_):
-        """Nothing to print."""
+        text = json.dumps({"error": "Invalid credentials"} if refused else found or {})
+        return status, text, {"Content-Type": "application/json"}
 
 
 @pytest.fixture
 def hub(monkeypatch):
-    server = HTTPServer(("127.0.0.1", 0), Hub)
-    server.url, server.seen = f"http://127.0.0.1:{server.server_port}", {}
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
-    thread.start()
-    monkeypatch.setenv("HF_ENDPOINT", server.url)
-    monkeypatch.setenv("HF_TOKEN", "hf_good")
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
-    yield server
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    found = Hub()
+    with loopback(found, keeps=False) as server:
+        found.url = server.url
+        monkeypatch.setenv("HF_ENDPOINT", found.url)
+        monkeypatch.setenv("HF_TOKEN", "hf_good")
+        monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
+        yield found
     with contextlib.suppress(AttributeError):
         huggingface_hub.close_session()
 

@@ -4,9 +4,8 @@ import json
 import math
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -14,6 +13,7 @@ from urllib.parse import urlsplit
 import torch
 from safetensors.torch import load_file
 
+from fakes.loopback import Asked, Reply, loopback
 from strop.rollout.drive import sample
 from strop.rollout.engines.base import Engine, Event, Request
 from strop.rollout.engines.rules import MinP, TopK, TopP
@@ -63,55 +63,37 @@ class Served:
 def serve(engine: Engine, vocab_size: int, **settings: Any) -> Iterator[Served]:
     """The server, until the end of the block."""
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            assert self.path == "/v1/models"
-            served.headers.append(dict(self.headers))
+    def reply(asked: Asked) -> Reply:
+        if asked.method == "GET":
+            assert asked.path == "/v1/models"
+            served.headers.append(dict(asked.headers))
             data = [{"id": name, "max_model_len": size} for name, size in served.models.items()]
-            self._say(200, json.dumps({"object": "list", "data": data}))
+            return 200, json.dumps({"object": "list", "data": data}), {}
+        body = json.loads(asked.body)
+        if asked.path == "/v1/completions":
+            return *_answered(served, body, dict(asked.headers)), {}
+        return *obey(served, asked.path, body), {}
 
-        def do_POST(self) -> None:
-            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            if self.path == "/v1/completions":
-                self._complete(body)
-            else:
-                self._say(*obey(served, self.path, body))
-
-        def _complete(self, body: dict[str, Any]) -> None:
-            with served.lock:
-                served.bodies.append(body)
-                served.headers.append(dict(self.headers))
-                served.running += 1
-                served.at_once.append(served.running)
-            said = served.instead(body)
-            if said is None:
-                served.going.wait(20)
-            with served.lock:
-                said = said or (200, json.dumps(complete(served, body)))
-                served.running -= 1
-            self._say(*said)
-
-        def _say(self, status: int, text: str) -> None:
-            with suppress(ConnectionError):  # who asked may break off, and then hears nothing
-                self.send_response(status)
-                self.send_header("Content-Length", str(len(text.encode())))
-                self.end_headers()
-                self.wfile.write(text.encode())
-
-        def log_message(self, *arguments: Any) -> None:
-            """Nothing to print."""
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        place = f"http://127.0.0.1:{server.server_address[1]}"
-        served = Served(place, engine, vocab_size, **settings)
+    with loopback(reply, keeps=False) as server:
+        served = Served(server.url, engine, vocab_size, **settings)
         served.going.set()
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        try:
-            yield served
-        finally:
-            server.shutdown()
-            thread.join()
+        yield served
+
+
+def _answered(served: Served, body: dict[str, Any], headers: Mapping[str, str]) -> tuple[int, str]:
+    """What a call for completions gets, once the server is not paused."""
+    with served.lock:
+        served.bodies.append(body)
+        served.headers.append(headers)
+        served.running += 1
+        served.at_once.append(served.running)
+    said = served.instead(body)
+    if said is None:
+        served.going.wait(20)
+    with served.lock:
+        said = said or (200, json.dumps(complete(served, body)))
+        served.running -= 1
+    return said
 
 
 def obey(served: Served, path: str, body: dict[str, Any]) -> tuple[int, str]:

@@ -7,8 +7,9 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+
+from fakes.loopback import Asked, Reply, loopback
 
 Answer = Callable[[dict[str, Any]], str | tuple[int, str, dict[str, str]]]
 
@@ -27,39 +28,17 @@ class Served:
 def serve(answer: Answer) -> Iterator[Served]:
     """`answer(body)` gives the text of the completion, or (status, raw body, headers)."""
 
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
+    def reply(asked: Asked) -> Reply:
+        assert (asked.method, asked.path) == ("POST", "/v1/chat/completions")
+        body = json.loads(asked.body)
+        served.bodies.append(body)
+        served.headers.append(dict(asked.headers))
+        said = answer(body)
+        return said if isinstance(said, tuple) else (200, chat(said), {})
 
-        def setup(self) -> None:
-            super().setup()
-            served.connections.append(self.client_address)
-
-        def do_POST(self) -> None:
-            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            served.bodies.append(body)
-            served.headers.append(dict(self.headers))
-            assert self.path == "/v1/chat/completions"
-            said = answer(body)
-            status, raw, headers = said if isinstance(said, tuple) else (200, chat(said), {})
-            self.send_response(status)
-            for name, value in {"Content-Length": str(len(raw.encode())), **headers}.items():
-                self.send_header(name, value)
-            self.end_headers()
-            self.wfile.write(raw.encode())
-
-        def log_message(self, *arguments: Any) -> None:
-            """Nothing to print."""
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        server.handle_error = lambda *arguments: None  # who asked has gone
-        served = Served(f"http://127.0.0.1:{server.server_address[1]}/v1")
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        try:
-            yield served
-        finally:
-            server.shutdown()
-            thread.join()
+    with loopback(reply) as server:
+        served = Served(f"{server.url}/v1", connections=server.connections)
+        yield served
 
 
 def chat(text: str) -> str:

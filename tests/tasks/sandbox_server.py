@@ -3,13 +3,13 @@
 import json
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+
+from fakes.loopback import Asked, Reply, loopback
 
 
 @dataclass
@@ -28,36 +28,15 @@ Instead = Callable[[dict[str, Any]], "tuple[int, str] | None"]
 def serve(instead: Instead = lambda body: None) -> Iterator[Served]:
     """`instead(body)` gives a status and a raw body, or None: the program is run."""
 
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
+    def reply(asked: Asked) -> Reply:
+        body = json.loads(asked.body)
+        served.bodies.append(body)
+        known = asked.path == "/run_code"
+        return *((instead(body) or (200, run(body))) if known else (404, "no such place")), {}
 
-        def setup(self) -> None:
-            super().setup()
-            served.connections.append(self.client_address)
-
-        def do_POST(self) -> None:
-            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            served.bodies.append(body)
-            known = self.path == "/run_code"
-            status, said = (instead(body) or (200, run(body))) if known else (404, "no such place")
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(said.encode())))
-            self.end_headers()
-            self.wfile.write(said.encode())
-
-        def log_message(self, *arguments: Any) -> None:
-            """Nothing to print."""
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        server.handle_error = lambda *arguments: None  # who asked has gone
-        served = Served(f"http://127.0.0.1:{server.server_address[1]}")
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        try:
-            yield served
-        finally:
-            server.shutdown()
-            thread.join()
+    with loopback(reply) as server:
+        served = Served(server.url, connections=server.connections)
+        yield served
 
 
 def run(body: dict[str, Any]) -> str:
