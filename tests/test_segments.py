@@ -180,6 +180,19 @@ def test_a_key_comes_with_its_number():
     assert segments.count_of(torch.tensor([0, 3, 1])) == 4
 
 
+@pytest.mark.parametrize("dtype", [torch.int32, torch.uint8, torch.bool])
+def test_a_key_of_narrow_columns_is_as_of_wide_ones(dtype):
+    """Their product does not fit into their own type; nor can every type be subtracted."""
+    first, second = torch.tensor([1, 250, 250, 9, 1]), torch.tensor([2**31, 2**31 - 1, 0, 3, 5])
+    narrow = (first if dtype != torch.bool else first > 0).to(dtype)
+    for columns in ((narrow, second), (narrow, narrow, second)):
+        wide, num = segments.key_of(*(column.long() for column in columns))
+        found = segments.key_of(*columns)
+        assert (found[0].tolist(), found[1]) == (wide.tolist(), num)
+    large = torch.tensor([1, 100_000, 1], dtype=torch.int32)
+    assert segments.wide_key_of(large, large)[0].tolist() == [0, 1, 0]
+
+
 @pytest.mark.parametrize(
     "statistic",
     [segments.total, segments.mean, segments.std, segments.extreme, segments.leave_one_out_mean],

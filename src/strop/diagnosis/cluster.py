@@ -78,7 +78,7 @@ def examine(settings: Any, size: int) -> tuple[dict[str, Any], list[str], list[F
         _answers(nodes, failed),
         _versions(report["nodes"]),
         _room_to_work(ray, settings, report["nodes"]),
-        _broadcast(report["broadcast"], len(nodes)),
+        _broadcast(report["broadcast"]),
         _store(report["nodes"], size),
         _folder(report["nodes"], mark.parent),
     ]
@@ -172,7 +172,7 @@ def _room_to_work(ray: Any, settings: Any, nodes: Sequence[Mapping[str, Any]]) -
     return Finding(question, "ok", answer)
 
 
-def _broadcast(found: Mapping[str, Any], count: int) -> Finding:
+def _broadcast(found: Mapping[str, Any]) -> Finding:
     question = "How fast do weights reach the machines?"
     if not found["seconds"]:
         return Finding(question, "unknown", "No machine read them.")
@@ -180,7 +180,7 @@ def _broadcast(found: Mapping[str, Any], count: int) -> Finding:
     rate = found["bytes"] / seconds
     answer = (
         f"{found['bytes'] / 2**20:.0f} MiB went into the object store and were read by "
-        f"{count} machines in {seconds:.2f} s: {rate / 1e6:.0f} MB/s to each."
+        f"{len(found['seconds'])} machines in {seconds:.2f} s: {rate / 1e6:.0f} MB/s to each."
     )
     numbers = {"bytes_per_second": rate, "seconds": seconds}
     if rate < SLOW:
