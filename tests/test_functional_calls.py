@@ -53,8 +53,27 @@ def test_rewards_follow_the_parts_after_the_reward_functions():
     mask = torch.arange(10) < torch.tensor([[4], [9], [10]])
     params = {"overlong_buffer": 2, "length": 10}
     close(F.rewards("dapo", rewards=f64(1, 1, 0), mask=mask, params=params), 1, 0.5, -1)
-    with pytest.raises(UserError, match="reward_majority_answer needs a run's grading and texts"):
-        F.rewards("ettrl_ear", rewards=f64(1, 0), groups=ONE_GROUP[:2])
+    pairs = {"stage": [0, 1] * 2, "conversation": [3, 3, 9, 9]}
+    close(F.rewards("score_two_attempt", rewards=f64(0, 1, 1, 0), **pairs), 0, 11, 1, -10)
+    close(F.rewards("cory", rewards=f64(0.2, 0.9, 0.5, 0), **pairs), 1.1, 1.1, 0.5, 0.5)
+    # four failures, cut off: peaks 2, 1.5, 1.8, 1 over .6, .8, .9, .7, so that S = 3, 0, 0, 0
+    peaks, rests = [2.0, 1.5, 1.8, 1.0], [0.6, 0.8, 0.9, 0.7]
+    entropies = f64(*([peak] + [rest] * 9 for peak, rest in zip(peaks, rests, strict=True)))
+    found = F.rewards("r3_replay_reflection_ranking", rewards=torch.zeros(4).double(),
+                      groups=ONE_GROUP, mask=torch.ones(4, 10), truncated=[True] * 4,
+                      entropy_behavior=entropies, params={"R_max": 0.5, "p": 0.1})  # fmt: skip
+    close(found, 0.5, *[0.5 / 3] * 3)
+    # what a run's reward functions would have said
+    said = {"correct": [1, 1], "speedup": f64(1.8, 7), "profiled": f64(0.4, 0.5), "decoy": [0, 0]}
+    close(F.rewards("profiling_reward", rewards=f64(1, 1), **said), 1.6, 2.25)
+    for name, asked in (
+        ("profiling_reward", "note_profiles needs a run's grading and log"),
+        ("fapo", "penalise_flawed_answers needs a run's grading and log"),
+        ("ettrl_ear", "reward_majority_answer needs a run's grading and texts"),
+    ):
+        given = {"rewards": f64(1, 0), "groups": ONE_GROUP[:2]}
+        with pytest.raises(UserError, match=asked):
+            F.rewards(name, **given, **({} if name == "ettrl_ear" else {"rollout_uid": [3, 4]}))
 
 
 def test_a_table_of_scores_plays_the_tournament():
@@ -200,6 +219,33 @@ def test_what_a_loss_left_out():
         assert int(found["counted"].sum()) == (2 if name == "forking_token_mask" else 10)
     with pytest.raises(UserError, match="no term 'kl'; it has policy"):
         F.loss_parts("grpo", **given, term="kl")
+
+
+def test_what_controls_carry_from_step_to_step():
+    state = None
+    for entropy in (0.3, 0.7):
+        state = F.next_state("epo", metrics={"entropy": entropy}, state=state)
+    assert state["knobs"] == {"terms.entropy.objective.past": pytest.approx(0.5)}
+    zero = torch.zeros(1, 3).double()
+    given = {"logp": zero, "logp_old": zero, "advantages": zero, "mask": torch.ones(1, 3),
+             "entropy": f64([0.1, 0.5, 1.0]), "turn_ids": torch.zeros(1, 3).long()}  # fmt: skip
+    params = {"lam": 1.0, "kappa_l": 0.5, "kappa_r": 1.5, "alpha": 1.0, "step": 1,
+              "total_steps": 120}  # fmt: skip
+    loss, _ = F.policy_loss("epo", **given, params=params, state=state)
+    assert float(loss) == pytest.approx(-(1.6 - 2 * (0.15 + 0.25)) / 3)
+    # siren's anchor is its own entropy at the first step
+    state = F.next_state("siren", metrics={"siren/entropy": 0.4})
+    state = F.next_state("siren", metrics={"siren/entropy": 0.9}, state=state)
+    assert state["knobs"] == {"terms.entropy.objective.anchor": 0.4}
+    found = {"nucleus_entropy_0.8": f64([0, 0.1, 0.2, 0.3, 1]), "mask": torch.ones(1, 5)}
+    loss, metrics = F.policy_loss("siren", **found, state=state)
+    assert metrics["siren/entropy"] == pytest.approx(1.0)  # the card's l is .44
+    assert float(loss) == pytest.approx(0.005 * 0.6**2)
+    # gtpo's filter is off where the first policy's entropy was above ln 2
+    unsure = {"advantages": f64(1), "mask": torch.ones(1, 1), "entropy": f64([0.9])}
+    for first, kept in ((0.6, False), (0.8, True)):
+        state = F.next_state("gtpo_conflict", metrics={"entropy": first})
+        assert bool(F.selection("gtpo_conflict", **unsure, state=state)[0]) == kept
 
 
 def test_nuclei_of_the_cards():

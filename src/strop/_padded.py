@@ -63,6 +63,7 @@ def open_door(
     names, given = compose(name, params, {k: v for k, v in given.items() if v is not None})
     names = names.with_knobs(state.get("knobs", {}))
     names = dataclasses.replace(names, which=which) if which else names
+    names = names.answered(given) if call == "rewards" else names
     if call == "advantages" and "advantages_seq" in given:
         names = names.begun()
         given["rewards"] = given.pop("advantages_seq")
@@ -84,6 +85,8 @@ def open_door(
     batch = _with_outcome(batch) if call in CREDITING else batch
     if "groups" in given:
         batch = batch.set(uid_P=given["groups"].unique().to(batch["uid_P"].device))
+    if "scored_B" in reads and "scored_B" not in batch:
+        batch = batch.set(scored_B=torch.ones_like(batch["group_B"], dtype=torch.bool))
     batch = _with_advantage_B(call, batch) if "advantage_B" in reads else batch
     stages = (CALLS[call][0], *(("control",) if call == "next_state" else ()))
     algorithm = at_step(names.algorithm, stages, name, batch)

@@ -7,13 +7,14 @@ its own file brings (`recipes/_door.py`).
 import dataclasses
 import functools
 import inspect
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from strop import catalogue, columns, notation
 from strop import part as parts
 from strop._loading import attribute
+from strop._padded_chains import asks, is_penalty, leading_to, learning, over_the_mask
 from strop._padded_given import DTYPES, number_of, tensor_of
 from strop._padded_params import own_names
 from strop._padded_tournament import PAIR_SCORES, plays
@@ -116,6 +117,9 @@ class Names:
         for use in uses:
             for one in parts.reads(use):
                 read(one.column, one.required and use in run)
+            for column in parts.writes(use) if call == "rewards" and asks(use) else ():
+                if self.known[column].writer != "reward":
+                    read(column, False)
             inside |= set(parts.writes(use))
         for _, use, hook in learning(self.algorithm) if call == "next_state" else ():
             for column in parts.update_reads(use, hook):
@@ -134,6 +138,22 @@ class Names:
         if call == "advantages":
             return leading_to(uses, {"advantage_T"})
         return leading_to(uses, {*self.returns()[-1:]}) if call == "returns" else uses
+
+    def answered(self, given: Collection[str]) -> "Names":
+        """Of the algorithm without reward parts that would ask a run for what is given.
+
+        Not of those that write rewards: the rewards that are given are what they begin with.
+        """
+
+        def is_answered(use: Use) -> bool:
+            written = [self.of(column) for column in parts.writes(use)]
+            found = all("rewards" not in names and {*names} & {*given} for names in written)
+            return asks(use) and bool(found)
+
+        kept = tuple(use for use in self.algorithm.reward if not is_answered(use))
+        if kept == self.algorithm.reward:
+            return self
+        return dataclasses.replace(self, algorithm=dataclasses.replace(self.algorithm, reward=kept))
 
     def begun(self) -> "Names":
         """Of the algorithm whose advantage chain goes on from advantages of rollouts."""
@@ -204,7 +224,10 @@ class Names:
 
     def of_terms(self, terms: Iterable[Term]) -> "Names":
         """Of the algorithm with these terms alone."""
-        algorithm = dataclasses.replace(self.algorithm, terms=tuple(terms))
+        chosen = tuple(terms)
+        if chosen == self.algorithm.terms:
+            return self
+        algorithm = dataclasses.replace(self.algorithm, terms=chosen)
         return dataclasses.replace(self, algorithm=algorithm)
 
     def fed(self, given: dict[str, Any]) -> tuple["Names", dict[str, Any]]:
@@ -215,21 +238,21 @@ class Names:
         names, whose policy term then lacks something.
         """
         terms = self.algorithm.terms
-        if len(terms) < 2 or self._feeds(terms[0], given):
+        if len(terms) < 2 or self._has_all(given) or self.of_terms(terms[:1])._has_all(given):
             return self, given
-        alone = [_over_the_mask(term) for term in terms if _is_penalty(term)]
+        alone = [over_the_mask(term) for term in terms if is_penalty(term)]
         started = {"logp_old" if name == "logp" else name: value for name, value in given.items()}
         for found in (given, started):
-            chosen = [term for term in alone if self._feeds(term, found)]
+            chosen = [term for term in alone if self.of_terms([term])._has_all(found)]
             names = self.of_terms(chosen)
             read = {name for column in names.reads("policy_loss") for name in self.of(column)}
             if chosen and {*found} <= read | {*ALONE}:
                 return names, found
         return self, given
 
-    def _feeds(self, term: Term, given: Collection[str]) -> bool:
-        """Whether a term finds all that it needs among the given names."""
-        reads = self.of_terms([term]).reads("policy_loss")
+    def _has_all(self, given: Collection[str]) -> bool:
+        """Whether the loss finds all that it needs among the given names."""
+        reads = self.reads("policy_loss")
         return all(
             any(name in given for name in self.of(column)) for column, must in reads.items() if must
         )
@@ -301,42 +324,6 @@ def _check_penalty(name: str, algorithm: Algorithm) -> None:
         raise UserError(
             f"params: beta of recipe {name} is no kl_loss_coef; give beta if you mean it"
         )
-
-
-def leading_to(uses: Sequence[Use], wanted: Collection[str]) -> tuple[Use, ...]:
-    """Of a chain of parts those that the wanted columns, as they are at its end, depend on."""
-    live = {*wanted}
-    kept: list[Use] = []
-    for number, use in reversed([*enumerate(uses)]):
-        written = {*parts.writes(use)}
-        if not written & live:
-            continue
-        if any(parameter.name == "batch" for parameter in parts.parameters(use.part)):
-            return (*uses[: number + 1], *kept[::-1])  # it may read anything
-        kept.append(use)
-        live = (live - written) | {read.column for read in parts.reads(use)}
-    return tuple(kept[::-1])
-
-
-def _is_penalty(term: Term) -> bool:
-    """Whether the term is a bonus or a divergence beside what the policy learns."""
-    return parts.kind_of(term.objective.part) == "loss/penalty"
-
-
-def _over_the_mask(term: Term) -> Term:
-    """A term by itself: where it is of tokens of one origin, they are those of the mask."""
-    of_origin = term.on is not None and any(r.column == "origin_T" for r in parts.reads(term.on))
-    return dataclasses.replace(term, on=None) if of_origin else term
-
-
-def learning(algorithm: Algorithm) -> list[tuple[str, Use, str]]:
-    """The parts that keep a state by `update` or `observe`, with path and the name of that."""
-    return [
-        (path, use, hook)
-        for path, use in algorithm.uses()
-        for hook in ("observe", "update")
-        if hasattr(use.part, hook)
-    ]
 
 
 _PLAIN = (bool, int, float, str, type(None))

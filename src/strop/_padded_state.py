@@ -6,8 +6,9 @@ from typing import Any
 import torch
 
 from strop._padded import Door, at_step
+from strop._padded_chains import learning
 from strop._padded_given import number_of, tensor_of
-from strop._padded_names import Names, learning
+from strop._padded_names import Names
 from strop.algorithm import Algorithm
 from strop.batch import Batch
 from strop.chains import Chains

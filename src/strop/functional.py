@@ -72,19 +72,21 @@ def rewards(
     mask: Tensor | None = None,
     params: Mapping[str, Any] | None = None,
     seed: int = 0,
+    state: Mapping[str, Any] | None = None,
     **columns: Any,
 ) -> Tensor:
     """Rewards [B] that a recipe makes of those that the reward functions gave; NaN: no score.
 
     rewards: [B], as the reward functions gave them. A recipe with a tournament takes `pair_scores`
     [B, B] in their place: what row i scores in its match with row j, NaN where a judgement failed.
+    What a part would ask reward functions or texts for may be given in its place (`speedup`).
     Raises UserError for a recipe whose rewards depend on texts or on anything else of a run.
     """
     given = {"rewards": rewards, "groups": groups, **columns}
     judge, given = judged(given)
     if mask is None and given["groups"] is None and rewards is not None:
         mask = torch.ones(len(of_dtype("rewards", rewards, "float").flatten()), 1)
-    door = open_door("rewards", name, params, seed, mask, given)
+    door = open_door("rewards", name, params, seed, mask, given, state=state)
     chains, batch = door.chains(), door.batch
     chains.services = None if judge is None else judge.services()
     uses = door.names.run_by("rewards")
@@ -230,6 +232,7 @@ def selection(
     mask: Tensor,
     params: Mapping[str, Any] | None = None,
     seed: int = 0,
+    state: Mapping[str, Any] | None = None,
     **columns: Any,
 ) -> tuple[Tensor, Tensor]:
     """Which tokens keep their gradient and which count in averages, two bool masks [B, T].
@@ -238,7 +241,7 @@ def selection(
     reads one advantage a rollout.
     """
     given = {"advantages": advantages, "groups": groups, **columns}
-    door = open_door("selection", name, params, seed, mask, given)
+    door = open_door("selection", name, params, seed, mask, given, state=state)
     batch = door.chains().select(door.algorithm.selection, door.batch)
     return door.back(batch["gradient_T"]), door.back(batch["denominator_T"])
 
