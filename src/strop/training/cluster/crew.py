@@ -16,15 +16,19 @@ from strop.training.cluster.member import packed
 from strop.training.config import RunConfig
 
 MOST_LOSSES = 3  # of one engine in a row, without a turn between them
+TURNS = 2  # that an engine is asked for at once, so that it works while its last answer is read
 
 
 @dataclass(eq=False)
 class Seat:
-    """An engine's actor. turn, opening: what it was asked and has not answered. since: when."""
+    """An engine's actor. turns, opening: what it was asked and has not answered, in this order.
+
+    since: when it began with the first of them, as far as can be seen from here.
+    """
 
     actor: Any
     opening: Any = None
-    turn: Any = None
+    turns: list[Any] = field(default_factory=list)
     since: float = 0.0
     version: int = -1  # of the weights that it was given
     losses: int = 0
@@ -73,12 +77,14 @@ class RayCrew:
         for number, seat in enumerate(self.seats):
             renew = seat.version != self.version and number not in behind
             wanted = seat.outbox or renew or number in busy
-            if wanted and seat.turn is None and seat.opening is None:
+            if wanted and len(seat.turns) < TURNS and seat.opening is None:
                 self._start(seat, renew)
         news: list[tuple[int, News]] = []
         while wait and not news:
-            asked = {seat.turn or seat.opening: n for n, seat in enumerate(self.seats)}
-            asked.pop(None, None)
+            asked = {
+                ref: n for n, seat in enumerate(self.seats)
+                for ref in (seat.turns or [seat.opening])[:1] if ref is not None
+            }  # fmt: skip
             if not asked:
                 break
             ready, _ = self.ray.wait(list(asked), num_returns=1, timeout=LOOK_SECONDS)
@@ -102,8 +108,10 @@ class RayCrew:
 
     def _start(self, seat: Seat, renew: bool) -> None:
         weights = self.weights if renew else None
-        seat.turn = seat.actor.turn.remote(self.name, seat.outbox, weights, self.version)
-        seat.since, seat.outbox = time.monotonic(), []
+        if not seat.turns:
+            seat.since = time.monotonic()
+        seat.turns.append(seat.actor.turn.remote(self.name, seat.outbox, weights, self.version))
+        seat.outbox = []
         if renew:
             seat.version = self.version
 
@@ -120,10 +128,11 @@ class RayCrew:
             answer = self._got(ref)
         except self.ray.exceptions.RayError as error:
             return self._lost(number, first_line(error))
-        if seat.turn is None:
+        if not seat.turns:
             seat.opening = None
             return [(number, Back())]
-        seat.turn, seat.losses = None, 0
+        del seat.turns[0]
+        seat.since, seat.losses = time.monotonic(), 0
         return [(number, answer)]
 
     def _lost(self, number: int, why: str) -> list[tuple[int, News]]:
@@ -131,8 +140,8 @@ class RayCrew:
         seat.losses += 1
         if seat.losses >= MOST_LOSSES:
             raise RunStopped(f"engine {number} was lost {seat.losses} times in a row ({why})")
-        had = seat.turn is not None
-        seat.turn = None
+        had = bool(seat.turns)
+        seat.turns = []  # what was asked for besides is of a holder that the new process has not
         self._open(seat)
         return [(number, Lost(why))] if had else []
 
@@ -140,7 +149,7 @@ class RayCrew:
         """End engines that give no answer. Raises RunStopped where none is left for too long."""
         now, news = time.monotonic(), list[tuple[int, News]]()
         for number, seat in enumerate(self.seats):
-            if seat.turn is not None and now - seat.since > self.limit:
+            if seat.turns and now - seat.since > self.limit:
                 self.ray.kill(seat.actor, no_restart=False)
                 news += self._lost(number, f"no answer for {self.limit:g} s")
         waits = [now - seat.since for seat in self.seats if seat.opening is not None]
