@@ -51,6 +51,10 @@ def indented(doc: str) -> str:
 
 def test_words_stay_words_and_what_is_reckoned_with_does_not() -> None:
     html = math("a turn's mean of a over the group, else 0")
+    assert math("with a clip of n") == "with a clip of <math><mi>n</mi></math>"
+    assert math("the (1 - x)-quantile").endswith("<mo>)</mo></math>-quantile")
+    assert math("fork_at") == '<math><mtext class="field">fork_at</mtext></math>'
+    assert "</math>\u2003 " in math("k1: d    k2: e")
     assert html.startswith("a turn’s mean of <math><mi>a</mi></math> over the group, else <math>")
     assert math("loss = -x").startswith("<math><mi>loss</mi></math><wbr><math><mo>=</mo>")
 

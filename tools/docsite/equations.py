@@ -9,39 +9,19 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-GREEK = {
-    "alpha": "α", "beta": "β", "gamma": "γ", "delta": "δ", "epsilon": "ε", "eps": "ε", "zeta": "ζ",
-    "eta": "η", "theta": "θ", "kappa": "κ", "lambda": "λ", "lam": "λ", "mu": "μ", "nu": "ν",
-    "xi": "ξ", "pi": "π", "rho": "ρ", "sigma": "σ", "tau": "τ", "phi": "φ", "chi": "χ", "psi": "ψ",
-    "omega": "ω", "Delta": "Δ", "Gamma": "Γ", "Lambda": "Λ", "Omega": "Ω", "Phi": "Φ", "Psi": "Ψ",
-    "Sigma": "Σ", "Theta": "Θ",
-}  # fmt: skip
-# Names that stand upright before what they are taken of.
-FUNCTIONS = frozenset((
-    "agg", "argmax", "ceil", "clamp", "clip", "cos", "dev", "exp", "floor", "grad", "int", "ln",
-    "log", "max", "mean", "med", "median", "min", "norm", "relu", "round", "sg", "sigmoid", "sign",
-    "sim", "sin", "softmax", "softplus", "sqrt", "std", "sum", "tanh", "var", "KL", "MSE", "Var",
-    "MAD",
-))  # fmt: skip
-# Log-probabilities, and what their names say of whose they are.
-LOGP = {"logp": "p", "logq": "q"}
-SHORT = ("old", "ref", "max", "min")  # subscripts of names that are words
-# No name of a number: before these "a" is a variable, not an article.
-JOINING = frozenset((
-    "if", "else", "for", "over", "of", "in", "and", "or", "is", "are", "to", "from", "with",
-    "where", "within", "at", "by", "as", "on", "than", "the", "after", "before", "until", "while",
-))  # fmt: skip
+from docsite.words import FUNCTIONS, GREEK, JOINING, LOGP, PARTICLES, SHORT
+
 PAIRS = {"(": ")", "[": "]", "{": "}"}
 RELATIONS = frozenset(("=", "<", ">", "<=", ">=", "!=", "<-", "->", "~", "+=", "-="))
 SUMS = frozenset(("+", "-", "+-"))
 MARKS = frozenset((",", ";", ":", ".", "...", "..", "%", "?", "!", "&"))
 TOKEN = re.compile(
-    r"(?P<space>\s+)|`(?P<code>[^`]+)`|(?P<quote>\"[^\"]*\")"
+    r"(?P<gap>\s{3,})|(?P<space>\s+)|`(?P<code>[^`]+)`|(?P<quote>\"[^\"]*\")"
     r"|(?P<word>\d+(?:st|nd|rd|th)\b|\d+-[a-z]{2,}|[A-Za-z]{2,}'s\b|[a-z]{2,}s'(?=\s|$)"
-    r"|[A-Za-z]+(?:-[A-Za-z]{2,})+|(?<=[A-Za-z])(?:'s\b|-th\b))"
+    r"|[A-Za-z]+(?:-[A-Za-z]{2,})+|(?<=[A-Za-z])(?:'s\b|-th\b)|(?<=[)`])-[a-z]{2,})"
     r"|(?P<number>\d+(?:\.\d+)?(?:e-?\d+)?)"
     r"|(?P<name>[A-Za-z][A-Za-z0-9]*(?:_[A-Za-z0-9]+)*(?:_(?![{(]))?)"
-    r"|(?P<op>\.\.\.|\.\.|<-|->|<=|>=|!=|\*\*|\+-|\+=|-=|\|\||[-+*/=<>~,;:.|%^_'!?&\[\](){}])"
+    r"|(?P<op>\.\.\.|\.\.|<-|->|<=|>=|!=|\*\*|\+-|\+=|-=|//|\|\||[-+*/=<>~,;:.|%^_'!?&\[\](){}])"
 )
 
 
@@ -58,7 +38,7 @@ class Node:
 
 @dataclass
 class Word(Node):
-    """Prose, a quoted text, or code: kind is "word", "quote" or "code"."""
+    """Prose, a quoted text, code, or a wide gap: kind is "word", "quote", "code" or "gap"."""
 
     text: str
     kind: str = "word"
@@ -190,6 +170,8 @@ class _Reader:
         return self._put_together(found)
 
     def _nodes(self, kind: str, text: str, spaced: bool) -> list[Node]:
+        if kind == "gap":
+            return [Word("", kind)]
         if kind in ("word", "quote", "code"):
             return [Word(text, kind, spaced=spaced)]
         if kind == "number":
@@ -255,9 +237,12 @@ class _Reader:
         stem = digits[1] if digits else base
         letter = len(stem) == 1 or stem in GREEK or stem in LOGP
         called = stem in FUNCTIONS
-        short = all(len(sub) <= 2 or sub in SHORT for sub in subs)
+        short = any(sign.isupper() for sign in base) or all(
+            len(sub) <= 2 or sub in SHORT or sub in GREEK for sub in subs
+        )
         if text.endswith("_") and stem in GREEK:
             return Name(text, "letter", spaced=spaced)
+        short = short and not (called and len(subs) > 1) and not set(subs) & PARTICLES
         if not letter and (text in self.fields or (subs and not short) or text.endswith("_")):
             return Name(text, "field", spaced=spaced)
         if not letter and not called and not subs:
@@ -326,7 +311,13 @@ def _articles(nodes: list[Node]) -> list[Node]:
     for at, node in enumerate(nodes[:-1]):
         after = nodes[at + 1]
         prose = isinstance(after, Word) and after.kind == "word" and after.text not in JOINING
-        if prose and after.spaced and node == Name("a", "letter", spaced=node.spaced):
+        named = isinstance(after, Name) and after.kind in ("field", "function")
+        follows = at == 0 or isinstance(nodes[at - 1], Word)
+        if (
+            (prose or (named and follows))
+            and after.spaced
+            and node == Name("a", "letter", spaced=node.spaced)
+        ):
             found[at] = Word("a", spaced=node.spaced)
     return found
 
@@ -340,15 +331,15 @@ def _place(nodes: list[Node], at: int, op: Op) -> None:
         op.infix = (
             before is not None
             and not isinstance(before, Op)
-            and not (signed and isinstance(before, Word))
+            and not (signed and (isinstance(before, Word) or _is_prefix(before)))
         )
         if after is None:
             raise Unreadable(f"{op.text} with nothing after it")
-    elif op.text in RELATIONS or op.text in ("*", "/"):
+    elif op.text in RELATIONS or op.text in ("*", "/", "//"):
         op.infix = True
         if before is None or after is None:
             raise Unreadable(f"{op.text} with nothing {'before' if before is None else 'after'} it")
-    elif op.text in ("|", "||"):
+    elif op.text in ("|", "||", "."):
         op.infix = op.spaced and after is not None and after.spaced
 
 

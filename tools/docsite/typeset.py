@@ -5,8 +5,6 @@ from collections.abc import Sequence
 from html import escape
 
 from docsite.equations import (
-    GREEK,
-    LOGP,
     MARKS,
     OPERANDS,
     PAIRS,
@@ -26,6 +24,7 @@ from docsite.equations import (
     read,
     walk,
 )
+from docsite.words import GREEK, LOGP
 
 SIGNS = {
     "<-": "←", "->": "→", "<=": "≤", ">=": "≥", "!=": "≠", "*": "·", "+-": "±", "-": "−",
@@ -160,12 +159,13 @@ def _has_words(group: Group) -> bool:
 
 
 def _is_dot(node: Op, before: Node | None) -> bool:
-    return node.text == "." and before is None
+    return node.text == "." and (before is None or (node.infix and isinstance(before, OPERANDS)))
 
 
 def _is_word(node: Name, before: Node | None, after: Node | None) -> bool:
     """Whether a function's name is but a word here: "the sum of", "mean length", "dual clip"."""
-    alone = after is None or isinstance(after, Word | Op)
+    bar = isinstance(after, Op) and after.text in ("|", "||") and not after.infix
+    alone = after is None or (isinstance(after, Word | Op) and not bar)
     wanted = ("sum", "mean", "max", "min", "median", "round", "sign", "int", "sim", "grad")
     return node.kind == "function" and alone and (node.text in wanted or isinstance(before, Word))
 
@@ -194,6 +194,8 @@ def _fits(node: Node) -> bool:
 
 
 def _word(node: Word) -> str:
+    if node.kind == "gap":
+        return "\u2003 "
     if node.kind == "code":
         return f"<code>{escape(node.text)}</code>"
     return escape(node.text.replace("'", "’"), quote=False)
@@ -203,9 +205,9 @@ def _op(node: Op) -> str:
     form = "infix" if node.infix else "prefix"
     if node.text in ("|", "||") and not node.infix:
         return f'<mo stretchy="false" lspace="0" rspace="0">{SIGNS.get(node.text, "|")}</mo>'
-    if node.text == "/":
+    if node.text in ("/", "//"):
         gap = "0.2em" if node.spaced else "0"
-        return f'<mo stretchy="false" lspace="{gap}" rspace="{gap}">/</mo>'
+        return f'<mo stretchy="false" lspace="{gap}" rspace="{gap}">{node.text}</mo>'
     return f'<mo form="{form}" stretchy="false">{escape(SIGNS.get(node.text, node.text))}</mo>'
 
 
@@ -216,8 +218,11 @@ def _row(nodes: Sequence[Node]) -> str:
         if isinstance(node, Word):
             text = "∈" if node.text == "in" else _word(node).replace("<code>", "")
             text = text.replace("</code>", "")
-            left = "\u00a0" if node.spaced else ""
-            right = "\u00a0" if at + 1 < len(nodes) and nodes[at + 1].spaced else ""
+            before = nodes[at - 1] if at else None
+            after = nodes[at + 1] if at + 1 < len(nodes) else None
+            begins = before is None or isinstance(before, Word) or _roomy(before)
+            left = "\u00a0" if node.spaced and not begins else ""
+            right = "\u00a0" if after and after.spaced and not _roomy(after) else ""
             found.append(f"<mtext>{left}{text}{right}</mtext>")
             continue
         if isinstance(node, Op) and node.text in MARKS:
@@ -226,6 +231,11 @@ def _row(nodes: Sequence[Node]) -> str:
         beside = at and isinstance(nodes[at - 1], OPERANDS) and isinstance(node, OPERANDS)
         found.append((THIN if node.spaced and beside else "") + _math(node))
     return "".join(found) if len(found) == 1 else f"<mrow>{''.join(found)}</mrow>"
+
+
+def _roomy(node: Node) -> bool:
+    """Whether a node brings its own room, so that a word before or after it needs none."""
+    return isinstance(node, Op) and node.infix
 
 
 def _math(node: Node, calls: str = "") -> str:
@@ -305,7 +315,7 @@ def _scripted(node: Scripted, calls: str) -> str:
     if node.tilde:
         base = f'<mover accent="true">{base}<mo>~</mo></mover>'
     prime = "<mo>′</mo>" * node.primes
-    sup = prime + (_script(node.sup) if node.sup is not None else "")
+    sup = prime + (_script(node.sup, "({") if node.sup is not None else "")
     sup = f"<mrow>{sup}</mrow>" if (prime and node.sup is not None) or node.primes > 1 else sup
     sub = "<mo>,</mo>".join(subs)
     sub = f"<mrow>{sub}</mrow>" if len(subs) > 1 else sub
@@ -327,7 +337,8 @@ def _with(base: str, sub: str, sup: str) -> str:
     return f"<msup>{base}{sup}</msup>" if sup else base
 
 
-def _script(nodes: Sequence[Node]) -> str:
-    if len(nodes) == 1 and isinstance(nodes[0], Group) and nodes[0].open in "({":
+def _script(nodes: Sequence[Node], braces: str = "{") -> str:
+    """A script, without the brackets that only hold it together."""
+    if len(nodes) == 1 and isinstance(nodes[0], Group) and nodes[0].open in braces:
         return _row(nodes[0].items)
     return _row(nodes)
