@@ -150,7 +150,8 @@ def compare(
     KeyboardInterrupt after Ctrl-C, with every run saved.
     """
     asked = {"at": _several(at), "k": _several(k), "mean": _several(mean)}
-    _check(seeds, asked, target, band)
+    _check({"seeds": seeds, "steps": steps, "samples": samples, "prompts": prompts, "jobs": jobs},
+           asked, target, band)  # fmt: skip
     swept = methods if isinstance(methods, Swept) else Swept("", ())
     named = swept.named or labelled(methods, "compare")
     folder = Path(out) if out is not None else numbered(Path("comparisons"))
@@ -195,10 +196,14 @@ def _several(values: Any) -> tuple[Any, ...]:
     return (values,) if isinstance(values, int | str) else tuple(values)
 
 
-def _check(seeds: Any, asked: Mapping[str, tuple[Any, ...]], target: Any, band: Any) -> None:
+def _check(
+    counts: Mapping[str, Any], asked: Mapping[str, tuple[Any, ...]], target: Any, band: Any
+) -> None:
     """Raise UserError for what would show after all runs alone, or train nothing."""
-    if type(seeds) is not int or seeds < 1:
-        raise UserError(f"seeds is {seeds!r}: give how many runs each method has, 1 or more")
+    for name, value in counts.items():
+        least = int(name == "seeds")
+        if type(value) is not int or value < least:
+            raise UserError(f"{name} is {value!r}: give a whole number of at least {least}")
     for name in ("at", "k"):
         values = asked[name]
         if any(type(x) is not int or x < 1 for x in values) or (name == "k" and not values):

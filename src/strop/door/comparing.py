@@ -14,9 +14,12 @@ from strop.comparison.plan import Plan, Scoring, entry_of
 from strop.comparison.runs import Job, work
 from strop.comparison.scores import Row, collect
 from strop.comparison.table import write_tables
+from strop.door.evaluating import ALONE
 from strop.door.runs_shown import Shown
+from strop.errors import UserError
 from strop.training.config import RunConfig
 from strop.training.lock import Lock
+from strop.training.setup import load_prompts
 from strop.training.stopping import interrupting
 
 Found = Sequence[tuple[str, RunConfig, Any]]  # label, settings and values of a sweep
@@ -27,9 +30,28 @@ def plan_of(
 ) -> Plan:
     """The plan of methods; without steps those of the first. Raises UserError."""
     steps = steps or found[0][1].training.steps
+    _check_scored(found, scoring)
     entries = tuple(entry_of(label, each, steps, scoring.at, v) for label, each, v in found)
     baseline = baseline or entries[0].label
     return Plan(entries, tuple(range(seeds)), steps, scoring, baseline, swept)
+
+
+def _check_scored(found: Found, scoring: Scoring) -> None:
+    """Raise UserError where no rows are there to score on, which else all runs came before."""
+    seen = []
+    for label, settings, _ in found if scoring.by == "steps" else ():
+        data = settings.data
+        if scoring.files:
+            data = data.model_copy(update={**ALONE, "task": "", "files": scoring.files})
+        if not data.files or data in seen:  # a task has held-out prompts of its own
+            continue
+        seen.append(data)
+        task = load_prompts(data, settings.reward, settings.seed, needs_reward=False)
+        if not (task.train if scoring.files else task.heldout):
+            raise UserError(
+                f"{label}: its data has no held-out rows to score on: give --score-on FILE, or "
+                "data.heldout_size, how many rows are kept for that and not trained on"
+            )
 
 
 @dataclass(frozen=True)

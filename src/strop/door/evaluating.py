@@ -18,6 +18,10 @@ from strop.training.models import Loaded
 from strop.training.rows import fitting
 
 SPLITS = ("heldout", "validation", "train")
+# Settings of data where some files stand for all of them.
+ALONE = {
+    "validation_files": (), "validation_size": 0, "heldout_size": 0, "train_size": 0, "weights": (),
+}  # fmt: skip
 MODELS = ("config.json", "adapter_config.json")  # either is in the folder of a model
 
 
@@ -84,11 +88,9 @@ def open_subject(
         settings, model = config.make({"model": {"name": source or "loaded"}}), source
     options: dict[str, Any] = {}
     if task or data:
-        own = {"validation_files": (), "validation_size": 0, "heldout_size": 0, "train_size": 0,
-               "weights": ()}  # fmt: skip
         kept = settings.data.task_config if task == settings.data.task else {}
         options["data"] = {
-            **own, "task_config": kept, "task": task, "files": tuple(data or ())
+            **ALONE, "task_config": kept, "task": task, "files": tuple(data or ())
         }  # fmt: skip
     if reward or not scored:
         options["reward"] = {"functions": tuple(reward or ()), "weights": ()}
