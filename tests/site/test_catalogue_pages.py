@@ -72,6 +72,16 @@ def test_the_map_has_every_method_once_and_its_stages(known: Known) -> None:
     assert f'data-stage="control" aria-pressed="false">control <small>{number}</small>' in text
 
 
+def test_names_in_the_tables_of_parts_and_methods_become_code(known: Known) -> None:
+    row = "| `clip_both_sides` | A token stops. | none like ratio_per_token | gspo, dapo |"
+    assert source.named(row, known) == (
+        "| `clip_both_sides` | A token stops. | none like `ratio_per_token` | `gspo`, `dapo` |\n"
+    )
+    assert source.named("| [`ace`](a.md) | 1 | grpo | when |", known) == (
+        "| [`ace`](a.md) | 1 | `grpo` | when |\n"
+    )
+
+
 @pytest.mark.parametrize(
     ("place", "text", "wanted"),
     [

@@ -55,9 +55,11 @@ def _head(name: str, told: dict[str, Any], known: Known) -> str:
         "needs": needs,
         "cost": costs,
     }
+    # Who looks for a name that others begin with means the one that has no more to it.
+    boost = 4 if any(other.startswith(f"{name}_") for other in known.recipes) else 2
     about = (told["in_short"] or told["title"]).replace('"', "'")
     return (
-        f'---\ntitle: {name}\ndescription: "{about}"\nsearch:\n  boost: 2\n---\n\n'
+        f'---\ntitle: {name}\ndescription: "{about}"\nsearch:\n  boost: {boost}\n---\n\n'
         f"# {name}\n\n{_sentence(told['title'])}\n{{ .lead }}\n\n"
         f"{facts(told_of)}"
     )

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from docsite import method_map, notebooks, pages, part_page, recipe_page, start
-from docsite.known import Known
+from docsite.known import Known, coded
 from strop.seams import KINDS
 
 ROOT = Path(__file__).parents[2]
@@ -36,6 +36,8 @@ def write(folder: Path, known: Known) -> list[Any]:
         _write(place, f"{head}\n{shown}\n\n| recipe |{rest}")
     for path in folder.rglob("*.md"):
         _write(path, of_the_site(path.read_text(encoding="utf-8"), path.relative_to(folder)))
+    for name in pages.INDEXES:
+        _write(folder / "docs" / name, named((folder / "docs" / name).read_text("utf-8"), known))
     for name in known.recipes:
         _write(folder / f"recipes/{name}.md", recipe_page.page(name, known))
     for name in known.parts:
@@ -77,6 +79,19 @@ def of_the_site(text: str, place: Path) -> str:
     )
 
 
+def named(text: str, known: Known) -> str:
+    """A page with the names in its tables set as code, of which links become."""
+    lines = []
+    for line in text.splitlines():
+        if line.startswith("| "):
+            *cells, users = line.strip("| ").split(" | ")
+            names = [f"`{n}`" if n in known.recipes else n for n in users.split(", ")]
+            cells = [f"`{cell}`" if cell in known.recipes else coded(cell) for cell in cells]
+            line = f"| {' | '.join([*cells, ', '.join(names)])} |"
+        lines.append(line)
+    return "\n".join(lines) + "\n"
+
+
 def navigation(known: Known) -> list[Any]:
     """The pages in their order, as the generator takes them."""
     written = {
@@ -101,8 +116,8 @@ def navigation(known: Known) -> list[Any]:
         {"Home": "index.md"},
         {"Tutorials": written["Tutorials"]},
         {"Guide": [*written["Guide"], *inside]},
-        {"Methods": ["docs/METHODS.md", {"Map": "map.md"}, *methods]},
-        {"Parts": ["docs/PARTS.md", *parts]},
+        {"Methods": [{"All methods": "docs/METHODS.md"}, {"Map": "map.md"}, *methods]},
+        {"Parts": [{"All parts": "docs/PARTS.md"}, *parts]},
         {"Reference": written["Reference"]},
         {"Evidence": written["Evidence"]},
         {"Contribute": list(COPIED)},
