@@ -35,9 +35,10 @@ def compare_with_sampler(batch: Batch, logp_T: Tensor, tally: Tally) -> None:
     if "logp_behavior_T" in batch:
         with torch.no_grad():
             weight_T = (logp_T - batch["logp_behavior_T"]).double().exp()
-            weight_T = weight_T[weight_T.isfinite()]
-            tally.add(WEIGHT, float(weight_T.sum()), weight_T.numel())
-            tally.add(SQUARE, float(weight_T.square().sum()), weight_T.numel())
+            known_T = weight_T.isfinite()
+            weight_T = torch.where(known_T, weight_T, 0)  # picking them out would make a GPU wait
+            tally.add(WEIGHT, weight_T.sum(), known_T.sum())
+            tally.add(SQUARE, weight_T.square().sum(), known_T.sum())
 
 
 def effective_share(means: dict[str, float]) -> float:
