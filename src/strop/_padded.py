@@ -61,6 +61,10 @@ def open_door(
     state = {} if state is None else state
     check_call(name, params, seed, state)
     names, given = compose(name, params, {k: v for k, v in given.items() if v is not None})
+    if "mask" in given:
+        if mask_BT is not None:
+            raise UserError("the mask is given twice: leave it out where steps are given whole")
+        mask_BT = given.pop("mask")
     names = names.with_knobs(state.get("knobs", {}))
     names = dataclasses.replace(names, which=which) if which else names
     names = names.answered(given) if call == "rewards" else names

@@ -15,7 +15,7 @@ from strop import catalogue, columns, notation
 from strop import part as parts
 from strop._loading import attribute
 from strop._padded_chains import asks, is_penalty, leading_to, learning, over_the_mask
-from strop._padded_given import DTYPES, number_of, tensor_of
+from strop._padded_given import DTYPES, number_of, of_dtype, tensor_of
 from strop._padded_params import own_names
 from strop._padded_tournament import PAIR_SCORES, plays
 from strop.algorithm import OUTSIDE, Algorithm, Term
@@ -302,7 +302,7 @@ def compose(
     run_wide = {key: value for key, value in told.items() if key in numbers - own.keys()}
     if len(run_wide) + len(own) < len(told):
         notation.build_recipe(name, {k: v for k, v in told.items() if k not in run_wide})
-    return names, {**_usual(names, words.tensors, given), **run_wide}
+    return names, {**_usual(names, words.tensors, _taken_apart(words.several, given)), **run_wide}
 
 
 def words_of(recipe: Any) -> Any:
@@ -356,6 +356,20 @@ def _known(algorithm: Algorithm) -> dict[str, Column]:
     kinds += [entry.load() for entry in elsewhere if entry]
     found = columns.of(uses, kinds)
     return found | {name: Column(name, "float", "") for name in sorted(read - found.keys())}
+
+
+def _taken_apart(several: Mapping[str, Any], given: dict[str, Any]) -> dict[str, Any]:
+    """The tensors with those in place of one that stands for several, a mask maybe among them."""
+    found = dict(given)
+    for name in several.keys() & given.keys():
+        tensor = of_dtype(name, found.pop(name), "float")
+        if tensor.dim() != 2 or tensor.shape[1] < 2:
+            raise UserError(f"{name} must be [B, n + 1] of n steps; it is {[*tensor.shape]}")
+        made = several[name](tensor)
+        if clash := made.keys() & found.keys():
+            raise UserError(f"{name} says {' and '.join(sorted(clash))}: give one of the two")
+        found |= made
+    return found
 
 
 def _usual(names: Names, words: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:

@@ -28,8 +28,9 @@ class Words:
     made of the value, or to None where TRL's or verl's name means something else here. columns:
     name of a tensor to the column that it fills. tensors: further name to the usual one, and what
     is made of the tensor (None: nothing). series: name of numbers, one a step of the run so far, to
-    the column or metric that each is; the last one of a column is this step's. prepare: the
-    recipe's own parameters from those given, where several stand for one."""
+    the column or metric that each is; the last one of a column is this step's. several: name of a
+    tensor that stands for several, to what makes them. prepare: the recipe's own parameters from
+    those given, where several stand for one."""
 
     also: tuple[str, ...] = ()
     parameters: Mapping[str, Own] = field(default_factory=dict)
@@ -37,6 +38,7 @@ class Words:
     tensors: Mapping[str, Made] = field(default_factory=dict)
     series: Mapping[str, str] = field(default_factory=dict)
     prepare: Prepare | None = None
+    several: Mapping[str, Callable[[Tensor], dict[str, Tensor]]] = field(default_factory=dict)
 
     def beside(self, other: "Words") -> "Words":
         """These and the other's; its names of a recipe and its `prepare` are not taken over."""
@@ -47,6 +49,7 @@ class Words:
             {**other.tensors, **self.tensors},
             {**other.series, **self.series},
             self.prepare,
+            {**other.several, **self.several},
         )
 
 
@@ -58,6 +61,7 @@ def door(
     tensors: Mapping[str, Made] | None = None,
     series: Mapping[str, str] | None = None,
     prepare: Prepare | None = None,
+    several: Mapping[str, Callable[[Tensor], dict[str, Tensor]]] | None = None,
 ) -> Callable[[One], One]:
     """Let `strop.functional` take a recipe by the words of its own paper or code.
 
@@ -70,7 +74,10 @@ def door(
     """
 
     def decorate(recipe: One) -> One:
-        words = Words(also, parameters or {}, columns or {}, tensors or {}, series or {}, prepare)
+        words = Words(
+            also, parameters or {}, columns or {}, tensors or {}, series or {}, prepare,
+            several or {},
+        )  # fmt: skip
         recipe.door = words.beside(words_of(recipe))  # type: ignore[attr-defined]
         return recipe
 

@@ -1,0 +1,106 @@
+"""Pay the step at which an answer turned to where it ended with all that was gained from there."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from strop import segments
+from strop.part import require, require_one_of
+
+
+@dataclass(frozen=True)
+class CreditTurningPoints:
+    """A step earns what the value rose by; one that turned it for good, all that came after it.
+
+        steps of a rollout: from a known prefix value R_{t-1} to the next one R_t; R_n = its reward
+        d_t = R_t - R_{t-1}, s_t = sign(d_t) sign(R_n - R_0)
+        turn: d_t and R_n - R_t have one sign, and s_t > 0 > s_{t-1}, or t = 1
+        r_t = eta (R_n - R_{t-1}) at a turn (d_t where that is 0), else d_t
+        advantage_t = (r_t - mean) / (std + eps) over the prompt's rollouts at their t-th step,
+                      between -clamp and clamp
+
+    balance: where turns of rollouts that rose and of ones that fell both occur, as many of each,
+    those of the largest |R_n - R_0| first.
+
+    Reads: prefix_value_T [T] float (NaN: not known), reward_B [B] float, scored_B [B] bool,
+    rollout_T, group_T [T] int, mask_T [T] bool; cut_T [T] bool where given.
+    Writes: advantage_T [T] float.
+    Source: arXiv 2602.06422; code YunzeTong/TurningPoint-GRPO (its launch script's options).
+    Differs from the source: steps are stretches of tokens, there of denoising; one turn, the last
+    step, is none in both, as nothing follows it.
+    Nearest part: credit_value_steps, which has d_t alone and no peers.
+    Edges: tokens before the first known value, unscored rollouts -> 0; a step without peers -> 0.
+    """
+
+    facts: ClassVar[frozenset[str]] = frozenset({"order_breaks_ties"})
+    # Weight of what a turn is paid. Default: released code.
+    eta: float = 1.0
+    # Whether turns up and down are made equally many. Default: released code.
+    balance: bool = True
+    # Added to the deviation, reward units. Default: released code.
+    eps: float = 1e-4
+    # Deviation: "biased" (n) or "unbiased" (n - 1). Default: released code.
+    std: str = "biased"
+    # Largest advantage either way. Default: released code.
+    clamp: float = 5.0
+
+    def __post_init__(self) -> None:
+        require(self, "eta", low=0.0)
+        require(self, "eps", low=0.0)
+        require(self, "clamp", low=0.0)
+        require_one_of(self, "std", ("biased", "unbiased"))
+
+    def __call__(
+        self,
+        prefix_value_T: Tensor,
+        reward_B: Tensor,
+        scored_B: Tensor,
+        rollout_T: Tensor,
+        group_T: Tensor,
+        mask_T: Tensor,
+        cut_T: Tensor | None = None,
+    ) -> Tensor:
+        learns_T = mask_T & scored_B[rollout_T]
+        known_T = learns_T & ~prefix_value_T.isnan()
+        known_T = known_T if cut_T is None else known_T & cut_T
+        row_N = known_T.nonzero().squeeze(1)
+        if row_N.shape[0] == 0:
+            return torch.zeros_like(prefix_value_T)
+        rollout_N, before_N = rollout_T[row_N], prefix_value_T[row_N]
+        r_N = self._paid(before_N, reward_B.to(before_N.dtype)[rollout_N], rollout_N)
+        place_N = segments.place_in_run(rollout_N, reward_B.shape[0])
+        key_N, num = segments.key_of(group_T[row_N], place_N)
+        centred_N = segments.centred(r_N, key_N, num)
+        std_N = segments.std(r_N, key_N, num, ddof=int(self.std == "unbiased"))[key_N]
+        advantage_N = (centred_N / (std_N + self.eps)).clamp(-self.clamp, self.clamp)
+        advantage_N = torch.where(centred_N == 0, 0, advantage_N)
+        last_T = (known_T.cumsum(0) - 1).clamp(min=0)
+        covered_T = learns_T & (known_T.cumsum(0) > 0) & (rollout_N[last_T] == rollout_T)
+        return torch.where(covered_T, advantage_N[last_T], 0)
+
+    def _paid(self, before_N: Tensor, final_N: Tensor, rollout_N: Tensor) -> Tensor:
+        """What every step is paid [N]; steps of a rollout lie together."""
+        start_N = rollout_N.diff(prepend=rollout_N[:1] - 1) != 0
+        goes_on_N = ~start_N.roll(-1)  # a further step of the rollout follows
+        after_N = torch.where(goes_on_N, before_N.roll(-1), final_N)
+        rise_N = after_N - before_N
+        first_N = before_N[start_N][start_N.cumsum(0) - 1]
+        whole_N = final_N - first_N
+        sign_N = rise_N.sign() * whole_N.sign()
+        turned_N = start_N | ((sign_N.roll(1) < 0) & (sign_N > 0))
+        turn_N = turned_N & (rise_N.sign() * (final_N - after_N).sign() > 0)
+        if self.balance:
+            turn_N = turn_N & self._kept(turn_N, whole_N)
+        bonus_N = torch.where(turn_N, self.eta * (final_N - before_N), 0)
+        return torch.where(bonus_N != 0, bonus_N, rise_N)
+
+    def _kept(self, turn_N: Tensor, whole_N: Tensor) -> Tensor:
+        """The turns that stay: as many up as down, the largest first; all where one side is."""
+        order_N = whole_N.abs().argsort(descending=True, stable=True)
+        up_N, down_N = turn_N & (whole_N > 0), turn_N & (whole_N < 0)
+        fewest = torch.minimum(up_N.sum(), down_N.sum())
+        place_N = torch.where(up_N[order_N], up_N[order_N].cumsum(0), down_N[order_N].cumsum(0))
+        kept_N = torch.empty_like(turn_N).index_copy(0, order_N, place_N <= fewest)
+        return kept_N | (fewest == 0)

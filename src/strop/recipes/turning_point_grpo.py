@@ -1,0 +1,69 @@
+"""Credit for stretches of an answer by values along it, most where the answer turned for good."""
+
+import dataclasses
+from typing import Any
+
+from torch import Tensor
+
+from strop.advantage.credit.credit_turning_points import CreditTurningPoints
+from strop.algorithm import Algorithm
+from strop.part import Use
+from strop.probe.cut_at_unlikely_tokens import CutAtUnlikelyTokens
+from strop.probe.estimate_values_by_continuing import EstimateValuesByContinuing
+from strop.recipes._base import ESTIMATOR
+from strop.recipes._door import door
+from strop.recipes._inherit import inherits
+from strop.recipes.grpo import grpo
+
+
+def _along(scores_BN: Tensor) -> dict[str, Tensor]:
+    """A score before each step and one at the end [B, n + 1] as steps of one token."""
+    values_BN = scores_BN[:, :-1]
+    return {"prefix_value": values_BN, "rewards": scores_BN[:, -1], "mask": values_BN == values_BN}
+
+
+@door(several={"prefix_scores": _along})
+@inherits(grpo, without=ESTIMATOR, aggregation="token-mean", beta=1e-4, num_rollouts=8)
+def turning_point_grpo(
+    *,
+    # Weight of what a turning point is paid.
+    eta: float = 1.0,
+    # Whether turns of answers that rose and of ones that fell are made equally many.
+    balance: bool = True,
+    # Largest advantage either way.
+    clamp: float = 5.0,
+    eps: float = 1e-4,
+    # Deviation: "biased" (n) or "unbiased" (n - 1).
+    std: str = "biased",
+    # Probability below which a token is unlikely: there answers are cut.
+    p0: float = 0.9,
+    # Every so many unlikely tokens one cut.
+    interval: int = 5,
+    # Fresh answers from each cut.
+    num_continuations: int = 4,
+    **parent: Any,
+) -> Algorithm:
+    """Alleviating Sparse Rewards by Modeling Step-Wise and Long-Term Sampling Effects in Flow-Based
+    GRPO.
+
+    arXiv 2602.06422. Code: YunzeTong/TurningPoint-GRPO. Parent: grpo. Status: partial.
+
+    Family: credit.
+    In short: turns earn all they led to.
+    Choose it when: answers go wrong and are caught again on the way, short answers from inside them
+    can be paid, and the stretch that turned them should earn more than its own step.
+    Equation: d_t = R_t - R_{t-1}, values along the answer, R_n its reward; r_t = eta (R_n -
+    R_{t-1}) where d_t turns to the side on which the answer ends and stays, else d_t;
+    A_t = (r_t - mean) / (std + eps) over the prompt's answers at their t-th stretch, within clamp.
+    Differs from the parent: an advantage of each stretch, compared with the others' t-th one.
+    Differs from the paper: it is for images. 1. Stretches between unlikely tokens stand for steps
+    of denoising, means of continuations at the rollouts' temperature for its deterministic ends;
+    2. tokens before the first unlikely one get 0; 3. the loss is the parent's, with its clip.
+    Try: interval, num_continuations, eta (0: plain steps), balance.
+    """
+    values = Use(EstimateValuesByContinuing(num_continuations))
+    return dataclasses.replace(
+        grpo(**parent),
+        probes=(Use(CutAtUnlikelyTokens(p0, interval)), values),
+        advantage=(Use(CreditTurningPoints(eta, balance, eps, std, clamp)),),
+    )
