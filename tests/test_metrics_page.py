@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -30,6 +31,8 @@ from strop.rollout.engines import speculation
 TEXT = PAGE.read_text(encoding="utf-8")
 PARTS = {entry.name: metrics_of(entry) for entry in catalogue.parts()}
 MEASURING = {name: keys for name, keys in PARTS.items() if keys}
+# Evaluations differ by what a method learns from: answers of its own, given ones, pairs.
+EVALUATED = ("grpo", "sft", "dpo")
 # A penalty over the whole distribution: no recipe has one by default.
 FULL_KL = """
 import dataclasses
@@ -88,7 +91,7 @@ def recipes_that_measure() -> list[str]:
 
 @pytest.fixture(scope="module")
 def logged(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
-    """Every key of a three-step run of enough recipes and tasks, by name."""
+    """Every key of a run of two steps, or three, of enough recipes and tasks, by name."""
     folder = tmp_path_factory.mktemp("logged")
     lab = make_lab(folder)
     own = folder / "own.py"
@@ -107,7 +110,8 @@ def logged(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
         removing,
         f"sapo_swarm(store='{folder}/shared', node='one')",
     ]
-    found = {name: keys_of_run(lab, name, folder) for name in [*recipes_that_measure(), *extra]}
+    found = {name: keys_of_steps(lab, name, folder) for name in recipes_that_measure()}
+    found |= {name: keys_of_run(lab, name, folder) for name in [*EVALUATED, *extra]}
     for recipe, task in (("mrs", "corridor"), ("grpo", "hide_and_guess")):
         data = {"data": {"task": task}, "model": {"name": "tiny"}, "reward": {"functions": []}}
         found[task] = keys_of_run(lab, recipe, folder, task, **data)
@@ -126,6 +130,16 @@ def logged(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
     return found
 
 
+def keys_of_steps(lab: Lab, recipe: str, folder: Path) -> set[str]:
+    """The keys that two steps log, without an evaluation: those are of no recipe."""
+    training = {"steps": 2, "save_every": 0, "rollouts_every": 0}
+    return keys_in(run_of(settings_for(lab, recipe, training=training), folder / f"{recipe}-2"))
+
+
+def keys_in(lines: list[dict[str, Any]]) -> set[str]:
+    return {key for line in lines for key in line} - {"step"}
+
+
 def keys_of_run(
     lab: Lab, recipe: str, folder: Path, name: str = "", **sections: object
 ) -> set[str]:
@@ -133,7 +147,7 @@ def keys_of_run(
     raw = settings_for(lab, recipe, training={"save_every": 0, "rollouts_every": 0},
                        evaluation={"every": 3})  # fmt: skip
     lines = run_of({**raw, **sections}, folder / re.sub(r"\W", "", name or recipe))
-    return {key for line in lines for key in line} - {"step"}
+    return keys_in(lines)
 
 
 @pytest.mark.parametrize("part", sorted(MEASURING))

@@ -5,11 +5,13 @@ import os
 import signal
 import threading
 import time
+from contextlib import contextmanager
 
 import pytest
 from commands import forked
 from fakes.serving import serving
 from models import without_times
+from runs import Runner
 
 from strop.errors import UserError
 from strop.rollout.engines import completions, vllm
@@ -39,11 +41,18 @@ class Servers:
         os.kill(self.begun[-1].pid, number)
 
 
-@pytest.fixture
-def servers(lab, tmp_path, monkeypatch):
-    monkeypatch.setattr(completions, "WAITS", (0.0, 0.05))
-    monkeypatch.setattr(vllm, "ANSWER_SECONDS", 0.2)
-    found = Servers(lab.model, tmp_path)
+@pytest.fixture(autouse=True, scope="module")
+def quick():
+    """Engines that try again at once."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(completions, "WAITS", (0.0, 0.05))
+        patch.setattr(vllm, "ANSWER_SECONDS", 0.2)
+        yield
+
+
+@contextmanager
+def servers_of(lab, folder):
+    found = Servers(lab.model, folder)
     yield found
     for process in found.begun:
         process.kill()
@@ -51,10 +60,18 @@ def servers(lab, tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def whole(lab, runner, servers, tmp_path):
+def servers(lab, tmp_path):
+    with servers_of(lab, tmp_path) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def whole(lab, quick, tmp_path_factory):
     """The lines of a run that nothing happened to."""
-    runner.whole(raw(lab, servers.begin()), tmp_path / "whole")
-    return without_times(tmp_path / "whole")
+    folder = tmp_path_factory.mktemp("whole")
+    with servers_of(lab, folder) as servers:
+        Runner().whole(raw(lab, servers.begin()), folder / "run")
+    return without_times(folder / "run")
 
 
 def raw(lab, engine):
