@@ -8,11 +8,14 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+import torch
 from models import Lab, without_times
 from runs import Runner
 
-from strop.errors import UserError
+from strop.errors import RunStopped, UserError
+from strop.rollout.engines.base import Request
 from strop.training import config
+from strop.training.cluster.member import Member
 
 STEPS = 5
 OWN = """
@@ -93,12 +96,16 @@ def test_one_engine_gives_the_numbers_of_the_run_in_one_process(
 def test_engines_that_are_killed_hang_or_lose_their_node_change_no_token(
     lab, cluster, here, runner, tmp_path
 ):
-    run = runner.start(raw_of(lab, cluster, num_engines=2, timeout_seconds=6.0), tmp_path / "run")
+    """New weights are broadcast to the engines that are there."""
+    raw = raw_of(lab, cluster, num_engines=2, timeout_seconds=6.0, weights="broadcast")
+    run = runner.start(raw, tmp_path / "run")
     engine = run.world.engine
     assert len(set(engine.places)) == 2
+    had: list[set[int]] = []
     hurts = {1: (0, signal.SIGKILL), 2: (1, signal.SIGSTOP)}
 
     def at_step(run: Any) -> None:
+        had.append({seat.staged for seat in engine.crew.seats})
         if run.done in hurts:
             hurt(run, *hurts.pop(run.done))
         if run.done == 3:
@@ -108,6 +115,9 @@ def test_engines_that_are_killed_hang_or_lose_their_node_change_no_token(
 
     runner.go(run, at_step)
     cluster.second = cluster.add_node(num_cpus=1)
+    assert had[0] == {-1}  # nothing is new before the first step
+    assert had[1] == {1}
+    assert had[-1] != {-1}
     assert engine.lost >= 3  # a busy machine may seem to hang once more
     for one, other in zip(answers(here), answers(tmp_path / "run"), strict=True):
         assert one.equals(other)
@@ -117,6 +127,20 @@ def test_engines_that_are_killed_hang_or_lose_their_node_change_no_token(
         assert {k: v for k, v in other.items() if v is not None} == pytest.approx(
             {k: v for k, v in one.items() if v is not None}, rel=1e-4, abs=1e-6
         )
+
+
+def test_an_engine_heeds_who_has_opened_it_last_and_forgets_what_others_asked(lab):
+    member = Member(config.make(raw_of(lab)).model_dump(), torch.get_num_threads(), [])
+    assert member.turn("one", [], None, 0) is None  # a new process, which is to be opened
+    member.open("one")
+    member.turn("one", [("submit", 7, Request((4, 5), 3, seed=1, pause_every=1))], None, 0)
+    assert member.turns.ids
+    member.open("two")
+    assert not member.turns.ids
+    with pytest.raises(RunStopped, match="another process has this engine by now"):
+        member.turn("one", [], None, 0)
+    found = member.turn("two", [("submit", 7, Request((4, 5), 3, seed=1))], None, 0)
+    assert {event.request for event in found.events} == {7}
 
 
 def test_a_process_that_collects_has_engines_and_environments_of_its_own(

@@ -250,6 +250,11 @@ class RaySettings(Section):
         description="times that lost trainers start again without a checkpoint between them; 0: "
         "the run ends",
     )  # fmt: skip
+    weights: Literal["store", "broadcast"] = Field(
+        default="store",
+        description="how new weights reach the engines: Ray's object store, or a broadcast in a "
+        "group of processes, NCCL where they lie on GPUs and gloo on CPUs",
+    )
     num_environments: int = Field(
         default=0, ge=0, le=MOST,
         description="processes that play the episodes, an actor each; 0: every trainer plays them",

@@ -10,9 +10,10 @@ from typing import Any
 
 from strop.errors import RunStopped, UserError
 from strop.rollout.engines.fleet import Back, Facts, Lost, News, Order
+from strop.training.cluster.broadcast import Broadcast
 from strop.training.cluster.connect import BEGIN_SECONDS, LOOK_SECONDS, connect, first_line
 from strop.training.cluster.engines import begun_or_new
-from strop.training.cluster.member import packed
+from strop.training.cluster.member import STAGED, packed
 from strop.training.config import RunConfig
 
 MOST_LOSSES = 3  # of one engine in a row, without a turn between them
@@ -31,6 +32,7 @@ class Seat:
     turns: list[Any] = field(default_factory=list)
     since: float = 0.0
     version: int = -1  # of the weights that it was given
+    staged: int = -1  # of those that were broadcast to it
     losses: int = 0
     outbox: list[Order] = field(default_factory=list)
 
@@ -46,9 +48,13 @@ class RayCrew:
         self.ray = connect(config.ray)
         self.limit = config.ray.timeout_seconds
         self.weights: Any = None  # in the object store
+        self.kept: Mapping[str, Any] = {}  # what was broadcast, for engines that lack it
         self.version = -1
         self.name = uuid.uuid4().hex  # engines heed who has opened them last
         self.engines = begun_or_new(self.ray, config)
+        self.broadcast: Broadcast | None = None
+        if config.ray.weights == "broadcast":
+            self.broadcast = Broadcast(self.ray, self.name)
         self.seats = [Seat(actor) for actor in self.engines.actors]
 
     def facts(self) -> list[Facts]:
@@ -65,8 +71,19 @@ class RayCrew:
         return found
 
     def publish(self, weights: Mapping[str, Any], version: int) -> None:
-        """Put weights into the object store, from where every machine takes them once."""
-        self.weights, self.version = self.ray.put(packed(weights)), version
+        """Put weights into the object store, from where every machine takes them once; or
+        broadcast them to the engines that are there.
+        """
+        self.version = version
+        if self.broadcast is None:
+            self.weights = self.ray.put(packed(weights))
+            return
+        self.weights = None
+        self.kept = {name: value.detach().to("cpu", copy=True) for name, value in weights.items()}
+        there = [seat for seat in self.seats if seat.opening is None]
+        have = self.broadcast.send([seat.actor for seat in there], weights, version)
+        for seat, has in zip(there, have, strict=True):
+            seat.staged = version if has else -1
 
     def exchange(
         self, orders: Mapping[int, list[Order]], busy: set[int], wait: bool, behind: set[int]
@@ -105,15 +122,26 @@ class RayCrew:
         """Ask it to begin, as soon as its process is there."""
         seat.opening = seat.actor.open.options(max_task_retries=-1).remote(self.name)
         seat.since, seat.version, seat.outbox = time.monotonic(), -1, []
+        seat.staged = -1
+        if self.broadcast is not None:
+            self.broadcast.group = None
 
     def _start(self, seat: Seat, renew: bool) -> None:
-        weights = self.weights if renew else None
+        weights: Any = None
+        if renew:
+            weights = STAGED if seat.staged == self.version else self._stored()
         if not seat.turns:
             seat.since = time.monotonic()
         seat.turns.append(seat.actor.turn.remote(self.name, seat.outbox, weights, self.version))
         seat.outbox = []
         if renew:
             seat.version = self.version
+
+    def _stored(self) -> Any:
+        """The newest weights in the object store."""
+        if self.weights is None and self.kept:
+            self.weights = self.ray.put(packed(self.kept))
+        return self.weights
 
     def _got(self, ref: Any) -> Any:
         """What an engine answers. Raises what it raised, and RayError where it is gone."""
@@ -131,6 +159,8 @@ class RayCrew:
         if not seat.turns:
             seat.opening = None
             return [(number, Back())]
+        if answer is None:
+            return self._lost(number, "it was begun anew")
         del seat.turns[0]
         seat.since, seat.losses = time.monotonic(), 0
         return [(number, answer)]
