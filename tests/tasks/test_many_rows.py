@@ -8,7 +8,7 @@ from test_data_files import write_csv, write_jsonl, write_parquet
 from strop.errors import UserError
 from strop.tasks import content, prompt_rows, row_tables
 from strop.tasks.data_files import load_data
-from strop.tasks.prompt_rows import Known, PromptRows
+from strop.tasks.prompt_rows import PromptRows, pool_of
 from strop.training.fingerprint import fingerprint
 
 WRITERS = {"jsonl": write_jsonl, "csv": write_csv, "parquet": write_parquet}
@@ -88,10 +88,22 @@ def test_a_file_that_changes_is_noticed(few, tmp_path):
         task.train[1]
 
 
-def test_known_uids():
-    known = Known((5, 3, 10**9))
-    assert [uid in known for uid in (3, 4, 5, 10**9, 10**9 + 1, -1)] == [1, 0, 1, 1, 0, 0]
-    assert 1 not in Known(())
+def test_uids_of_many_rows_are_as_a_tuple_of_them(few, tmp_path):
+    path = write_jsonl(tmp_path / "a.jsonl", ROWS)
+    whole, carved = load_data(path).train, load_data(path, validation=30).train
+    for rows in (whole, carved):
+        found, expected = pool_of(rows), tuple(prompt.uid for prompt in rows)
+        assert not isinstance(found, tuple) or len(rows) <= 10
+        assert (tuple(found), tuple(found[2:5]), found[-1]) == (
+            expected, expected[2:5], expected[-1]
+        )  # fmt: skip
+        assert [uid in found for uid in (*range(42), -1)] == [
+            uid in expected for uid in (*range(42), -1)
+        ]
+    assert isinstance(pool_of(carved), tuple)  # ten are few
+    few_of_many = whole[:1:3].uids
+    assert [few_of_many.place(uid) for uid in (0, 1, 3)] == [0, None, None]
+    assert [whole[::3].uids.place(uid) for uid in (0, 1, 39, 40, -3)] == [0, None, 13, None, None]
 
 
 def test_folders_and_names_that_datasets_reads(few, tmp_path, monkeypatch):

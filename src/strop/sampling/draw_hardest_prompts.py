@@ -52,9 +52,9 @@ class DrawHardestPrompts(DrawInShuffledOrder):
         self, pool: tuple[int, ...], state: dict[str, Any], rng: torch.Generator, texts: Texts,
         grading: Grading, sampling: Sampling, num_wanted: int | None = None,
     ) -> Result:  # fmt: skip
-        kept, rates = state["kept"] or pool, state["success"]
+        kept, rates = state["kept"] or tuple(pool), state["success"]
         if self.keep != state["keep"] and num_wanted is None:
-            kept = kept if self.keep else pool
+            kept = kept if self.keep else tuple(pool)
             rates = {}
             if self.keep:
                 rates = success_of(

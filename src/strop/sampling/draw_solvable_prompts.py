@@ -87,7 +87,7 @@ class DrawSolvablePrompts(DrawInShuffledOrder):
         rng: torch.Generator,
     ) -> tuple[int, ...]:
         if self.threshold < 0 and not self.drop_mastered and self.spread < 0:
-            return pool
+            return tuple(pool)
         found = presample(texts, grading, sampling, pool, self.num_answers, rng)
         kept = []
         for place, uid in enumerate(pool):

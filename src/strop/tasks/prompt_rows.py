@@ -4,12 +4,10 @@ import itertools
 import pickle
 import zlib
 from array import array
-from bisect import bisect_right
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, overload
-
-import numpy as np
 
 from strop.errors import UserError
 from strop.tasks.task import MAX_SPLIT_ROWS, Prompt
@@ -190,10 +188,9 @@ class PromptRows(Sequence[Prompt]):
     __hash__ = None  # type: ignore[assignment]
 
     @property
-    def uids(self) -> Iterator[int]:
+    def uids(self) -> "Uids":
         """The prompts' uids, without making prompts."""
-        first = self.pack.split * MAX_SPLIT_ROWS
-        return (first + row for row in self.rows)
+        return Uids(self.pack.split * MAX_SPLIT_ROWS, self.rows)
 
     def changed(self, change: Change) -> "PromptRows":
         """The same prompts, each changed when it is asked for."""
@@ -201,15 +198,41 @@ class PromptRows(Sequence[Prompt]):
         return PromptRows(self.pack, self.rows, change)
 
 
-class Known(Container[int]):
-    """Uids to look one up among: eight bytes each, where a set takes eighty."""
+class Uids(Sequence[int]):
+    """The uids of rising rows, as a tuple of them would be, without an object of each."""
 
-    def __init__(self, uids: Iterable[int]) -> None:
-        self._sorted = np.sort(np.fromiter(uids, np.int64))
+    def __init__(self, first: int, rows: Sequence[int]) -> None:
+        self.first, self.rows = first, rows
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @overload
+    def __getitem__(self, at: int) -> int: ...
+    @overload
+    def __getitem__(self, at: slice) -> "Uids": ...
+    def __getitem__(self, at: int | slice) -> "int | Uids":
+        if isinstance(at, slice):
+            return Uids(self.first, self.rows[at])
+        return self.first + self.rows[at]
+
+    def __iter__(self) -> Iterator[int]:
+        return (self.first + row for row in self.rows)
 
     def __contains__(self, uid: object) -> bool:
-        at = int(np.searchsorted(self._sorted, uid))  # type: ignore[call-overload]
-        return at < len(self._sorted) and bool(self._sorted[at] == uid)
+        return isinstance(uid, int) and self.place(uid) is not None
+
+    def place(self, uid: int) -> int | None:
+        """Where a uid stands; None where it does not."""
+        at = bisect_left(self.rows, uid - self.first)
+        return at if at < len(self.rows) and self.rows[at] == uid - self.first else None
+
+
+def pool_of(prompts: Sequence[Prompt]) -> Sequence[int]:
+    """The uids to draw from: a tuple, or where there are very many what takes less room."""
+    if isinstance(prompts, PromptRows) and stride(len(prompts)) > 1:
+        return prompts.uids
+    return tuple(uids_of(prompts))
 
 
 def uids_of(prompts: Sequence[Prompt]) -> "array[int]":

@@ -95,7 +95,7 @@ class Collector:
 
     chains: Chains
     engine: Any
-    pool: tuple[int, ...]
+    pool: Sequence[int]
     known: Container[int]  # the same prompts, to look one up
     clock: Any
     run_columns: dict[str, Any]

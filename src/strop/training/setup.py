@@ -20,7 +20,7 @@ from strop.rollout.engines.open import EngineSettings, read
 from strop.tasks.data_files import load_data
 from strop.tasks.data_sources import validation_sets
 from strop.tasks.grader import Grader
-from strop.tasks.prompt_rows import uids_of
+from strop.tasks.prompt_rows import pool_of
 from strop.tasks.reward_source import reward_name
 from strop.tasks.task import RewardSpec, Task, load_task
 from strop.training import adapters, models, rows, seeds, shards, sharing
@@ -290,7 +290,7 @@ def _world(
         reference,
         engine,
         services,
-        tuple(uids_of(task.train)),
+        pool_of(task.train),
         config.seed,
         training.steps,
         config.lr(),

@@ -1,7 +1,7 @@
 """What a training step acts on."""
 
 import functools
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,7 +12,6 @@ from strop.batch import Batch
 from strop.chains import Chains
 from strop.errors import UserError
 from strop.rollout.engines.dealt import DealtEngine
-from strop.tasks.prompt_rows import Known
 from strop.training import shards
 from strop.training.clock import Clock
 from strop.training.collect import Collects, Here
@@ -32,7 +31,7 @@ class World:
     reference: Policy | None
     engine: Any
     services: RunServices
-    pool: tuple[int, ...]
+    pool: Sequence[int]
     seed: int
     num_steps: int
     lr: Any  # number or schedule
@@ -42,8 +41,8 @@ class World:
 
     @functools.cached_property
     def known(self) -> Container[int]:
-        """The prompts of the pool, to look one up: of very many in little room."""
-        return Known(self.pool)
+        """The prompts of the pool, to look one up."""
+        return frozenset(self.pool) if isinstance(self.pool, tuple) else self.pool
 
     @property
     def ranks(self) -> Ranks:

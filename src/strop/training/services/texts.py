@@ -1,18 +1,15 @@
 """Prompts and answers of a run: rows, texts and tokens."""
 
-from array import array
-from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 
 from strop.batch import Batch
 from strop.tasks.chat import PLAIN, Chat
 from strop.tasks.encode import encode_answer, encode_prompt, encode_reworded
-from strop.tasks.prompt_rows import uids_of
+from strop.tasks.prompt_rows import PromptRows
 from strop.tasks.task import Prompt, Task
 from strop.training.limits import Limits, TooLong
 from strop.training.services.bounds import Bounds
@@ -37,10 +34,10 @@ class RunTexts:
 
     def __post_init__(self) -> None:
         self.bounds = Bounds(self.tokenizer, self.chat.template)
-        self._splits = tuple(self.task.splits.values())
-        uids = np.concatenate([np.array(uids_of(split), np.int64) for split in self._splits])
-        order = uids.argsort(kind="stable")
-        self._uids, self._rows = array("q", uids[order].tobytes()), array("q", order.tobytes())
+        splits = self.task.splits.values()
+        self._packed = [split for split in splits if isinstance(split, PromptRows)]
+        lists = [split for split in splits if not isinstance(split, PromptRows)]
+        self._listed = {prompt.uid: prompt for split in reversed(lists) for prompt in split}
         self._prompts = Lately[int, Prompt](MOST_PROMPTS)
         self._encoded = Lately[int, tuple[int, ...]](MOST_TOKENS)
 
@@ -97,14 +94,11 @@ class RunTexts:
         return self._prompts.get(uid, lambda: self._found(uid), lambda prompt: 1)
 
     def _found(self, uid: int) -> Prompt:
-        at = bisect_left(self._uids, uid)
-        if at == len(self._uids) or self._uids[at] != uid:
-            raise KeyError(uid)
-        row = self._rows[at]
-        for split in self._splits:
-            if row < len(split):
-                return split[row]
-            row -= len(split)
+        if uid in self._listed:
+            return self._listed[uid]
+        for split in self._packed:
+            if (at := split.uids.place(uid)) is not None:
+                return split[at]
         raise KeyError(uid)
 
     def row(self, uid: int) -> Mapping[str, Any]:
