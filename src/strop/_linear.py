@@ -65,8 +65,12 @@ class Linear(nn.Linear):
     packed: Tensor | None = None
 
     def forward(self, input: Tensor) -> Tensor:
-        packed = self.packed if _packed and not torch.is_grad_enabled() else None
-        if packed is None or not _suits(input, self.weight):
+        packed = self.packed
+        # of what is packed the weight is known to suit
+        if (
+            packed is None or not _packed or _plain or input.dtype != torch.float32
+            or input.numel() * self.out_features < LEAST or torch.is_grad_enabled()
+        ):  # fmt: skip
             return linear(input, self.weight, self.bias)
         found = _product(input.reshape(-1, input.shape[-1]), packed)
         found = found.view(*input.shape[:-1], self.out_features)
@@ -116,10 +120,10 @@ def _product(x_NI: Tensor, weight_OI: Tensor) -> Tensor:
 
 
 def _suits(x: Tensor, weight_OI: Tensor) -> bool:
-    if _plain or x.dtype != torch.float32 or weight_OI.dtype != torch.float32:
-        return False
     size: int = x.numel() * weight_OI.shape[0]
-    return x.device.type == "cpu" and size >= LEAST and torch.backends.mkldnn.is_available()
+    if size < LEAST or _plain or x.dtype != torch.float32 or weight_OI.dtype != torch.float32:
+        return False
+    return x.device.type == "cpu" and torch.backends.mkldnn.is_available()
 
 
 class _Product(torch.autograd.Function):

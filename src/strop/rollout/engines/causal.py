@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -52,6 +52,7 @@ class CachedModel:
         self.device: torch.device = next(model.parameters()).device
         self.num_layers: int = config.num_hidden_layers
         self.packed = False
+        self.without: Callable[[], AbstractContextManager[Any]] = torch.no_grad
         self.attention = Attention(model)
         # whether layers take bands; None: not tried
         self.takes_bands = None if self.attention.implementation == "sdpa" else False
@@ -173,11 +174,17 @@ class CachedModel:
 
     @contextmanager
     def generating(self) -> Iterator[None]:
-        """`evaluating`, without gradient and with weights packed where the layers can do it."""
+        """`evaluating`, without gradient and with weights packed where the layers can do it.
+
+        What is computed inside can have no gradient later. Layers that gather their weights from
+        several processes keep them, and must not.
+        """
         if not self.packed:
             _linear.pack(self.model)
             self.packed = True
-        with torch.no_grad(), self.evaluating(), _linear.with_packed():
+            whole = all(type(each) is nn.Parameter for each in self.model.parameters())
+            self.without = torch.inference_mode if whole else torch.no_grad
+        with self.without(), self.evaluating(), _linear.with_packed():
             yield
 
     def unpack(self) -> None:

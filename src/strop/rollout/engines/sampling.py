@@ -124,8 +124,8 @@ def draw(logits: Tensor, plan: Plan, uniform: Tensor) -> tuple[Tensor, Tensor]:
     logits = logits if logits.dtype == torch.float64 else logits.float()
     scaled = logits if plan.temperature is None else logits / plan.temperature.to(logits.dtype)
     ruled = _apply_rules(scaled, plan)
-    log_norm = _log_norm(ruled)
-    cdf = (ruled - log_norm).exp_().cumsum(-1, dtype=torch.float64)
+    weight, log_norm = _weights(ruled)
+    cdf = weight.cumsum(-1, dtype=torch.float64)
     token = torch.searchsorted(cdf, uniform[:, None] * cdf[:, -1:], right=True)
     token = token.clamp_(max=logits.shape[-1] - 1)  # only reached by NaN, reported by the engine
     if plan.greedy is not None:
@@ -141,10 +141,11 @@ def draw(logits: Tensor, plan: Plan, uniform: Tensor) -> tuple[Tensor, Tensor]:
     return token[:, 0], record
 
 
-def _log_norm(logits: Tensor) -> Tensor:
-    """`logsumexp` [N, 1] in its own steps, at half its time; NaN where no logit is finite."""
+def _weights(logits: Tensor) -> tuple[Tensor, Tensor]:
+    """Of tokens, relative to the likeliest, and `logsumexp` [N, 1]; NaN if no logit is finite."""
     most = logits.amax(-1, keepdim=True)
-    return (logits - most).exp_().sum(-1, keepdim=True).log_().add_(most)
+    weight = (logits - most).exp_()
+    return weight, weight.sum(-1, keepdim=True).log_().add_(most)
 
 
 def _apply_rules(scaled: Tensor, plan: Plan) -> Tensor:
