@@ -56,7 +56,10 @@ def by_function(run: Any, number: int) -> None:
     found.disable()
     stats: Any = pstats.Stats(found)
     lines = sorted(stats.stats.items(), key=lambda item: -item[1][2])
-    print("\nof processor time, each function without those that it calls")
+    python = sum(own for (file, *_), (_, _, own, *_) in lines if file != "~") / stats.total_tt
+    print(
+        f"\nof processor time, each function without those that it calls; Python's own {python:.1%}"
+    )
     for (file, line, name), (_, calls, own, *_) in lines[:number]:
         where = f"{'/'.join(file.split('/')[-2:])}:{line} " if line else ""
         print(f"  {own / stats.total_tt:6.1%} {calls:8d} calls  {where}{name}")
