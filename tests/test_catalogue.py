@@ -102,3 +102,8 @@ def test_reading_the_catalogue_imports_no_torch():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
+
+
+def test_a_line_of_a_docstring_goes_on_behind_a_colon_that_no_label_has() -> None:
+    assert catalogue.find("recipe", "ace").line("Equation").endswith("others stay")
+    assert catalogue.find("recipe", "gae").line("Code").endswith("OpenRLHF carry it)")

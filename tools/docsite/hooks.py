@@ -35,7 +35,8 @@ def linked(html: str, here: str) -> str:
         named = re.fullmatch(r"<code>(\w+)</code>", piece)
         place = places().get(named[1]) if named and not depth else None
         if place and place != here:
-            piece = f'<a class="named" href="{get_relative_url(place, here)}">{piece}</a>'
+            words = piece.replace("_", "_<wbr>")  # where a line may end
+            piece = f'<a class="named" href="{get_relative_url(place, here)}">{words}</a>'
         tag = re.match(r"<(/?)(\w+)[^>]*?(/?)>", piece)
         if tag and tag[2] in CLOSED and not tag[3] and not (place and named):
             depth += -1 if tag[1] else 1
