@@ -31,7 +31,7 @@ def page(known: Known) -> str:
     return (
         "---\ntitle: Map of the methods\nhide:\n  - navigation\n  - toc\n---\n\n"
         + TEXT
-        + f'<div class="map" markdown="0"><div class="chips">{chips}</div>'
+        + f'<div class="map" markdown="0" data-search-exclude><div class="chips">{chips}</div>'
         + f'<p class="chosen" hidden></p><div class="blocks">{blocks}</div></div>\n'
     )
 

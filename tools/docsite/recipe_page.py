@@ -88,7 +88,7 @@ def _drawn(name: str, known: Known) -> str:
         if parent
         else ""
     )
-    return f'<div class="drawings" markdown="0">{"".join(pieces)}{key}</div>\n'
+    return f'<div class="drawings" markdown="0" data-search-exclude>{"".join(pieces)}{key}</div>\n'
 
 
 def _differences(name: str, told: dict[str, Any], known: Known) -> str:
