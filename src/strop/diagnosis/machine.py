@@ -12,6 +12,7 @@ from strop.tracking.base import TRACKERS
 PACKAGES = {
     "peft": "low-rank adapters: pip install 'strop[lora]'",
     "gguf": "GGUF models: pip install 'strop[gguf]'",
+    "datasets": "data sets of the hub and their folders: pip install 'strop[data]'",
     "open-spiel": "games: pip install 'strop[games]'",
     "vllm": "sampling by vLLM: pip install 'strop[vllm]', or engine.python",
     "ray": "engines and trainers on a cluster: pip install 'strop[ray]'",

@@ -173,6 +173,6 @@ def _package(what: str) -> Any:
         import datasets
     except ImportError as error:
         raise UserError(
-            f"{what} needs the package datasets: pip install datasets, or give the data as .parquet"
+            f"{what} needs the package datasets: pip install datasets, or give .parquet"
         ) from error
     return datasets
