@@ -130,6 +130,7 @@ def test_a_sweep_is_a_comparison_of_values(
     plan: Any = strop.sweep(
         "grpo", {"training_lr": [1e-4, 1e-3], "loss_clip_high": "grid(0.2,0.3)"}, seeds=2,
         model=str(lab.model), data=rows_of(lab.data), reward=even, training_steps=2,
+        data_heldout_size=2,
     )  # fmt: skip
     assert (plan.swept, plan.seeds) == ("grpo", (0, 1))
     rates, clips = ("0.0001", "0.001"), ("0.2", "0.3")

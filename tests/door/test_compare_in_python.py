@@ -11,6 +11,7 @@ from short import SHORT, column, even, lines, rows_of, trained
 import strop
 from strop import UserError
 from strop.comparison.runs import _main_hidden
+from strop.door import compare
 
 OPTIONS = {name: value for name, value in SHORT.items() if name != "training_steps"}
 
@@ -76,6 +77,22 @@ def test_mistakes_leave_no_folder(
     with pytest.raises(UserError, match=said):
         compared(lab, methods, **changes)
     assert not (here / "comparisons").exists()
+
+
+def test_other_rows_are_another_comparison(
+    lab: Any, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compare, "_carried_out", lambda plan, *_: plan)
+    rows = rows_of(lab.data)
+    compared(lab, ["grpo"], out="mine")
+    compared(lab, ["grpo"], out="mine")
+    with pytest.raises(UserError, match=r"mine was begun with other rows \(data\)"):
+        compared(lab, ["grpo"], out="mine", data=rows[1:])
+    assert rows_of(here / "mine/given/data.jsonl") == rows
+    (here / "other/given").mkdir(parents=True)
+    with pytest.raises(UserError, match="other has its own given"):
+        compared(lab, ["grpo"], out="other")
+    assert (here / "other/given").is_dir()
 
 
 def test_a_script_is_not_run_again_in_its_children(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -95,3 +95,15 @@ def test_what_cannot_leave_this_process_is_refused(lab: Any, here: Any) -> None:
         trained(lab, reward=lambda completions, **_: [lock.locked() for _ in completions])
     with pytest.raises(UserError, match="already holds a run"):
         trained(lab, out=trained(lab, training_steps=1).folder)
+
+
+def test_files_that_are_there_are_not_touched(lab: Any, here: Any) -> None:
+    """Neither written over, nor taken away with a run that came to nothing."""
+    for name in ("given/rows.jsonl", "data.json", "wandb/other/run"):
+        path = here / name.replace("/", "_") / name
+        path.parent.mkdir(parents=True)
+        path.write_text("mine")
+        own = name.partition("/")[0]
+        with pytest.raises(UserError, match=rf"has its own {own}, .* another folder with out="):
+            trained(lab, out=here / name.replace("/", "_"))
+        assert path.read_text() == "mine"

@@ -24,7 +24,7 @@ from strop.door.html import numbers
 from strop.door.methods import labelled, settings_of_all
 from strop.door.plot import Plot, plot
 from strop.door.run import Run
-from strop.door.sections import sections_of
+from strop.door.sections import check_not_given, sections_of
 from strop.door.tables import Table
 from strop.door.told import told_in_python
 from strop.errors import RunStopped, UserError
@@ -155,6 +155,7 @@ def compare(
     swept = methods if isinstance(methods, Swept) else Swept("", ())
     named = swept.named or labelled(methods, "compare")
     folder = Path(out) if out is not None else numbered(Path("comparisons"))
+    rows = _rows_there(folder)
     try:
         with told_in_python():
             given, _ = sections_of(folder / GIVEN, model, tokenizer, data, validation, reward, task)
@@ -162,6 +163,7 @@ def compare(
             steps = steps or found[0][1].training.steps
             at = tuple(sorted(set(asked["at"]))) or ((steps,) if by == "steps" else ())
             on = files_of(score_on, folder / GIVEN / "score_on.jsonl")
+            _check_same(rows)
             ks = asked["k"]
             scoring = Scoring(at, ks, samples or max(ks), prompts, on, by, target, band,
                               asked["mean"], score_start)  # fmt: skip
@@ -218,6 +220,30 @@ def _check(
 
 def _is_pair(value: Any, first: Any) -> bool:
     return isinstance(value, tuple | list) and len(value) == 2 and isinstance(value[0], first)
+
+
+def _rows_there(folder: Path) -> dict[Path, bytes]:
+    """The rows that the comparison in a folder was begun with; none where there is none.
+
+    Raises UserError where something else lies in their place.
+    """
+    if (folder / NAME).exists():
+        return {path: path.read_bytes() for path in (folder / GIVEN).glob("*.jsonl")}
+    with told_in_python():
+        check_not_given(folder)
+    return {}
+
+
+def _check_same(rows: Mapping[Path, bytes]) -> None:
+    """Raise UserError where a call gives other rows than the comparison was begun with."""
+    other = [path for path, before in rows.items() if path.read_bytes() != before]
+    for path in other:
+        path.write_bytes(rows[path])
+    if other:
+        raise UserError(
+            f"{other[0].parent.parent} was begun with other rows ({other[0].stem}): give another "
+            "folder with --out"
+        )
 
 
 def _tidy(folder: Path, made: bool) -> None:

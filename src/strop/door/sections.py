@@ -6,7 +6,9 @@ from typing import Any
 
 from strop.door.given import files_of, sources_given, sources_of
 from strop.door.given_model import model_of
+from strop.errors import UserError
 from strop.training.models import Loaded
+from strop.training.record import GIVEN
 
 
 def sections_of(
@@ -47,3 +49,12 @@ def _trained(given: Any, path: Path) -> tuple[str, ...]:
         for rows in given.values()
     )
     return sources_given(given, path) if rows_by_name else files_of(given, path)
+
+
+def check_not_given(folder: Path) -> None:
+    """Raise UserError where what a call gives would be written over files that are there."""
+    if (folder / GIVEN).exists():
+        raise UserError(
+            f"{folder} has its own {GIVEN}, where what a script gives is kept: give another folder "
+            "with --out"
+        )

@@ -9,7 +9,7 @@ from typing import Any
 
 from strop.door.options import DEFAULT, combined, from_keywords, method_of
 from strop.door.run import Callback, Run, let_go
-from strop.door.sections import sections_of
+from strop.door.sections import check_not_given, sections_of
 from strop.door.session import Session, changed, new_folder
 from strop.door.told import told_in_python
 from strop.errors import UserError
@@ -150,6 +150,7 @@ def _check_one_trainer(settings: RunConfig) -> None:
 def _kept_with_a_run(folder: Path) -> Iterator[None]:
     """Inside, files of what was given are written; without a run that has them they go again."""
     Record(folder).check_free()
+    check_not_given(folder)
     try:
         yield
     except BaseException:

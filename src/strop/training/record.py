@@ -18,7 +18,8 @@ import torch
 from strop._writing import append_line, write_whole, writing
 from strop.batch import Batch
 from strop.errors import RunStopped, UserError
-from strop.tracking.watch import forget
+from strop.tracking.watch import NAME as TRACKING
+from strop.tracking.watch import WRITTEN, forget
 from strop.training.environment import NAME as ENVIRONMENT
 from strop.training.environment import write_environment
 from strop.training.fingerprint import NAME as FINGERPRINT
@@ -30,6 +31,10 @@ from strop.training.tokens import Tokens
 from strop.training.tokens_table import token_table
 
 GIVEN = "given"  # folder of what a script gave in place of files
+OWN = (
+    FINGERPRINT, ENVIRONMENT, TRACKING, *WRITTEN, "rollouts", "tokens", "stores", "checkpoints",
+    "report.html",
+)  # fmt: skip
 
 
 class Record:
@@ -76,6 +81,12 @@ class Record:
             )
         if self.folder.exists() and not self.folder.is_dir():
             raise UserError(f"{self.folder} is a file: give a folder with --out")
+        for name in OWN:  # nobody else's may be written over, or be taken away with a run
+            if (self.folder / name).exists():
+                raise UserError(
+                    f"{self.folder} has its own {name}, which a run writes, too: give another "
+                    "folder with --out"
+                )
 
     def discard(self) -> None:
         """Take away what `create` made and the first lines, of a run that never took a step."""
