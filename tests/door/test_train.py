@@ -65,7 +65,7 @@ def test_rewards_are_named_and_weighed(lab: Any, here: Any) -> None:
     ("given", "said"),
     [
         ({"data": 3}, "data is int: give a path, or rows"),
-        ({"data": {"train": []}}, "data is a dict with train: give a path"),
+        ({"data": {"train": []}}, "data_train has no rows: give at least one"),
         ({"data": []}, "data has no rows"),
         ({"data": ["a.jsonl", {"prompt": "1"}]}, "data row 1 is str: a row is a dict"),
         ({"data": [{"prompt": "1", "when": object()}]}, "data row 1 has a value that no file"),
