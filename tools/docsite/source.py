@@ -32,7 +32,8 @@ def write(folder: Path, known: Known) -> list[Any]:
     for family in known.families:
         place = folder / f"families/{family.name}/index.md"
         head, rest = place.read_text(encoding="utf-8").split("\n| recipe |", 1)
-        shown = f'<div class="map" markdown="0" data-search-exclude>{method_map.block(family, known, "../../")}</div>'
+        picture = method_map.block(family, known, "../../")
+        shown = f'<div class="map" markdown="0" data-search-exclude>{picture}</div>'
         _write(place, f"{head}\n{shown}\n\n| recipe |{rest}")
     for path in folder.rglob("*.md"):
         _write(path, of_the_site(path.read_text(encoding="utf-8"), path.relative_to(folder)))
