@@ -23,8 +23,11 @@ torch.set_num_threads(1)
 # No test cuts the power, and waiting for the disk is a tenth of the suite. Tests of a disk that
 # fails put their own in its place.
 os.fsync = lambda _: None
-LONGEST = ("tests/training/test_ranks.py", "tests/test_metrics_page.py",
-           "tests/training/test_asynchronous.py", "tests/comparison/")  # fmt: skip
+LONGEST = (
+    "tests/training/test_ranks.py", "tests/test_metrics_page.py", "tests/ray/",
+    "tests/training/test_asynchronous.py", "tests/comparison/", "tests/door/test_notebooks.py",
+    "tests/door/test_compare_in_python.py", "tests/trl/test_trl_processes.py",
+)  # fmt: skip
 settings.register_profile(
     "strop", deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow]
 )
