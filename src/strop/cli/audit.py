@@ -16,7 +16,7 @@ from strop.door.words import OVERRIDE
 from strop.errors import UserError
 
 if TYPE_CHECKING:
-    from strop.door.audit import Part
+    from strop.door.audit import Audited, Part
 
 Numbers = Annotated[str, typer.Option()]
 
@@ -73,19 +73,22 @@ def audit(
         changes, step=step, depth=depth, branching=branching, ragged=ragged, prompts=prompts,
         share=share, shape=seed,
     )  # fmt: skip
-    rows = []
+    rows, tell = [], _json if as_json else _quiet
     for recipe in recipes:
         settings = settings_of([recipe, *options], {}, None)
-        found = audits(recipe, settings, base, changes, most, draws, _json if as_json else _quiet)
-        for line in found.left_out:
-            print(line, file=sys.stderr)
-        for each in found.parts if not as_json else ():
-            console = Console(highlight=False)
-            console.print(f"[bold]{escape(each.label)}[/] {escape(each.about)}")
-            console.print(_table(each))
-        rows += [row for each in found.parts for row in each.rows]
+        found = audits(recipe, settings, base, changes, most, draws, tell)
+        rows += _told(found, as_json)
     if out is not None:
         _write(rows, out)
+
+
+def _told(found: "Audited", as_json: bool) -> list[dict[str, Any]]:
+    """Show what was found, if rows were not as they came; all rows."""
+    for line in found.left_out:
+        print(line, file=sys.stderr)
+    for part in found.parts if not as_json else ():
+        _show(part)
+    return [row for part in found.parts for row in part.rows]
 
 
 def _quiet(row: dict[str, Any]) -> None:
@@ -96,8 +99,10 @@ def _json(row: dict[str, Any]) -> None:
     print(json.dumps({k: v if v == v else None for k, v in row.items()}), flush=True)
 
 
-def _table(part: "Part") -> Table:
-    """The settings' numbers."""
+def _show(part: "Part") -> None:
+    """What it is about, and the settings' numbers."""
+    console = Console(highlight=False)
+    console.print(f"[bold]{escape(part.label)}[/] {escape(part.about)}")
     head, lines = part.shown()
     table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False)
     table.add_column(head[0], no_wrap=True)
@@ -105,7 +110,7 @@ def _table(part: "Part") -> Table:
         table.add_column(name, justify="right", no_wrap=True)
     for line in lines:
         table.add_row(*line)
-    return table
+    console.print(table)
 
 
 def _values(name: str, text: str) -> tuple[Any, ...]:

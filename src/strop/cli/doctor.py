@@ -65,24 +65,25 @@ def doctor(
             raise UserError("a run is judged by its own files: leave the other options out")
         found = after_a_run(Path(runs[0]))
     else:
-        from strop.door.options import settings_of
-
-        options: dict[str, Any] = {}
-        for section, key, value in (
-            ("model", "name", model), ("data", "files", data), ("reward", "functions", reward),
-            ("ray", "address", ray),
-        ):  # fmt: skip
-            if value:
-                options[section] = {key: value}
+        sections: dict[str, dict[str, Any]]
+        sections = {"model": {"name": model}, "data": {"files": data},
+                    "reward": {"functions": reward}, "ray": {"address": ray}}  # fmt: skip
         heads = {text.partition(".")[0] for text in given}
         found = before_a_run(
-            settings_of(given, options, None),
+            _settings(given, sections),
             with_model=bool(model or heads - {"ray"}),
             with_data=bool(data or reward or heads & {"data", "reward"}),
         )
     _print(found, as_json)
     if found.problems:
         raise typer.Exit(1)
+
+
+def _settings(given: list[str], sections: dict[str, dict[str, Any]]) -> Any:
+    """The configuration of a run that is made of these. Raises UserError."""
+    from strop.door.options import settings_of
+
+    return settings_of(given, {k: own for k, own in sections.items() if any(own.values())}, None)
 
 
 def _print(found: "Diagnosis", as_json: bool) -> None:

@@ -108,10 +108,10 @@ class Swept:
         """Label and method of each."""
         return [(label, method) for label, method, _ in self.entries]
 
-    @property
-    def values(self) -> list[Values]:
-        """The values of each."""
-        return [values for *_, values in self.entries]
+    def with_values(self, found: Sequence[tuple[str, Any]]) -> list[tuple[str, Any, Values]]:
+        """Label and settings, with the values that they are of; none where nothing is swept."""
+        values = [values for *_, values in self.entries] or [()] * len(found)
+        return [(*each, own) for each, own in zip(found, values, strict=True)]
 
 
 def compare(
@@ -167,9 +167,7 @@ def compare(
             ks = asked["k"]
             scoring = Scoring(at, ks, samples or max(ks), prompts, on, by, target, band,
                               asked["mean"], score_start)  # fmt: skip
-            values = swept.values or [()] * len(found)
-            entries = [(*each, value) for each, value in zip(found, values, strict=True)]
-            plan = plan_of(entries, seeds, steps, scoring, baseline, swept.method)
+            plan = plan_of(swept.with_values(found), seeds, steps, scoring, baseline, swept.method)
             plan.keep(folder)
     except BaseException:
         _tidy(folder, out is None)
