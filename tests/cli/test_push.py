@@ -75,7 +75,7 @@ def test_a_model_is_sent_with_a_page_about_its_run(strop, run, hub, tmp_path, la
     assert {"README.md", "config.json", "model.safetensors", "tokenizer.json"} <= files.keys()
     page = files["README.md"].decode()
     assert page.startswith('---\nlibrary_name: "transformers"\n')
-    assert '- "grpo"\n---\n\n# small\n\n`model`, trained by `grpo` for 1 steps' in page
+    assert '- "grpo"\n---\n\n# small\n\n`model`, trained by `grpo` for 1 step ' in page
     assert "- Data: train\n- Rewards: digits\n" in page
     first, last = (line["eval/validation/pass@1"] for line in without_times(run))
     low = without_times(run)[1]["eval/validation/pass@1/low"]

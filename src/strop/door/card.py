@@ -31,7 +31,8 @@ def card(name: str, settings: RunConfig, run: Path | None = None, step: int = 0)
     if run is not None:
         method = settings.recipe or "a method of its own parts"
         tags += ["reinforcement-learning", *([named(settings.recipe)[0]] * bool(settings.recipe))]
-        told[2:2] = [f"`{_short(base)}`, trained by `{method}` for {step} steps with strop.", ""]
+        taken = f"{step} step{'s' * (step != 1)}"
+        told[2:2] = [f"`{_short(base)}`, trained by `{method}` for {taken} with strop.", ""]
         told += [*_data(settings), *_scores(run, step), *_set(run), *_versions(run)]
     if _is_of_a_hub(base):
         header["base_model"] = base
@@ -93,8 +94,12 @@ def _band(line: Mapping[str, Any], key: str) -> str:
 def _set(run: Path) -> list[str]:
     """The settings that were given, but for those that name files."""
     rows, _ = changed(text_of(run / "config.toml", "the configuration"))
-    kept = [(f"`{path}`", value) for path, value, _ in rows if "/" not in value]
+    kept = [(f"`{path}`", value) for path, value, _ in rows if not _names_a_file(value)]
     return ["## Settings", "", *_table(("setting", "value"), kept), ""] if kept else []
+
+
+def _names_a_file(value: str) -> bool:
+    return "/" in value and not value.startswith("eval/")
 
 
 def _versions(run: Path) -> list[str]:
