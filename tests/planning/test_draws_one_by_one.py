@@ -15,13 +15,14 @@ from strop.training import under_way
 GROUPS = st.lists(st.lists(st.integers(1, 30), min_size=1, max_size=3), min_size=1, max_size=4)
 
 
-def slow(groups, num_groups, staleness, rest, count):
+def slow(groups, num_groups, staleness, reward, rest, count):
     """When each step is trained, of one engine whose decode steps take a second, as a training
-    step takes `rest`: the same as under_way.py has it, token by token."""
+    step takes `rest` and an answer `reward`: the same as under_way.py has it, token by token."""
     rng = np.random.default_rng(SEED)
     now, drawn, size, trained = 0, 0, 0, []
     left, rows = [], []  # rows: step, group, tokens left
     for step in range(count):
+        graded = None
         while True:
             unended = {group for _, group, tokens in rows if tokens}
             running = sum(group in unended for _, group, _ in rows)
@@ -43,29 +44,34 @@ def slow(groups, num_groups, staleness, rest, count):
                 if left:
                     break
             waits = drawn <= step or any(number == step for number, *_ in left)
-            if not waits and not any(tokens for number, _, tokens in rows if number == step):
+            own = [tokens for number, _, tokens in rows if number == step]
+            if graded is None and not waits and not any(own):
+                graded = now + reward * len(own)
+            if graded is not None and now >= graded:
                 break
             if any(tokens for *_, tokens in rows):
                 now += 1
                 for row in rows:
                     row[2] = max(row[2] - 1, 0)
             else:
-                now = min(when for when in trained if when > now)
+                later = [when for when in trained if when > now]
+                now = min(later + ([] if graded is None else [graded]))
         rows = [row for row in rows if row[0] != step]
         trained.append(max(now, trained[-1] if trained else 0) + rest)
     return trained
 
 
 @settings(max_examples=30)
-@example([[2], [1, 1, 1]], 3, 1, 0)  # a prompt that does not fit beside those under way
-@given(GROUPS, st.integers(1, 5), st.integers(1, 3), st.integers(0, 60))
-def test_as_a_loop_over_decode_steps(groups, num_groups, staleness, rest):
-    costs = Costs(Speed(1.0, 0.0, 0.0, 0.0), 0.0, 0.0, float(rest))
+@example([[2], [1, 1, 1]], 3, 1, 0, 0)  # a prompt that does not fit beside those under way
+@given(GROUPS, st.integers(1, 5), st.integers(1, 3), st.integers(0, 3), st.integers(0, 60))
+def test_as_a_loop_over_decode_steps(groups, num_groups, staleness, reward, rest):
+    costs = Costs(Speed(1.0, 0.0, 0.0, 0.0), float(reward), 0.0, float(rest))
     work = Work(tuple(map(np.array, groups)), num_groups, 0.0, 1.0, 99)
     found = simulate(costs, work, Layout(1, 1, False, staleness), steps=6)
-    expected = slow(groups, num_groups, staleness, rest, len(found.trained))
+    expected = slow(groups, num_groups, staleness, reward, rest, len(found.trained))
     assert found.trained.tolist() == pytest.approx(expected)
     assert (found.begun <= found.ended).all()
+    assert (found.ended <= found.graded + 1e-6).all()
     assert (found.drawn[:, 0] <= found.ended + 1e-6).all()
 
 

@@ -4,7 +4,7 @@ step s is drawn    when the weights are there that s - 1 - staleness steps have 
                    draw of an earlier one is left to begin
 draws begin        in order, up to a step's rollouts, whenever no more than FULL of these are
                    under way; a prompt's all count until the last of them has ended
-step s is graded   when its last answer has ended; nothing is drawn meanwhile
+step s is graded   when its last answer has ended and s - 1 is graded; the others go on meanwhile
 """
 
 import bisect
@@ -55,27 +55,30 @@ class Draws:
 
         drawn: takes when each engine would have ended, had it not waited in between.
         """
-        begun = NEVER
+        begun = graded = ended = NEVER
+        lengths = self.length[:0]
         busy = np.zeros(self.layout.generate)
         while True:
             self._take_weights(there)
             self._begin()
             whole = self.drawn > step and not (self.left and self.drawn == step + 1)
             own = slice(0, self.begun.get(step, 0))  # those of earlier steps are gone
-            if whole and (self.done[own] == self.length[own]).all():
+            if graded == NEVER and whole and (self.done[own] == self.length[own]).all():
+                ended, lengths = self.now, self.length[own]
+                graded = ended + self.costs.reward * len(lengths) / self.layout.generate
+            if self.now >= graded:
                 break
             newer = there[self.version] if self.version < len(there) else NEVER
+            until = min(newer, graded)
             if (self.done == self.length).all():
-                self.now = newer
+                self.now = until
                 continue
             begun = min(begun, self.now)
-            self._go_on(own if whole else None, newer, busy)
-        lengths = self.length[own]
+            self._go_on(own if whole and graded == NEVER else None, until, busy)
         self._forget(self.begun.pop(step))
-        begun, ended = min(begun, self.now), self.now
+        begun = min(begun, ended)
         drawn[:] = begun + busy
-        self.now += self.costs.reward * len(lengths) / self.layout.generate
-        return Round(begun, ended, self.now, lengths)
+        return Round(begun, max(ended, min(float(drawn.max()), graded)), graded, lengths)
 
     def _take_weights(self, there: Sequence[float]) -> None:
         """Caches of rows under way are read again, once for all weights that have come."""
@@ -118,8 +121,8 @@ class Draws:
         self.done = np.append(self.done, np.zeros(len(length), np.int64))
         self.prompt, self.unread = (np.append(x, prompt) for x in (self.prompt, self.unread))
 
-    def _go_on(self, whole: slice | None, newer: float, busy: Floats) -> None:
-        """Until new weights come, draws begin, or the rows of `whole` have ended.
+    def _go_on(self, whole: slice | None, until: float, busy: Floats) -> None:
+        """Until a second at most; draws can begin, or the rows of `whole` have ended, before.
 
         busy: takes what engines work.
         """
@@ -132,7 +135,7 @@ class Draws:
         began = self.now - self.since  # of each engine
         ends = np.full(len(self.length), self.now)
         ends[open_] = began[engine] + course.ends
-        stop = min(newer, self._room(ends))
+        stop = min(until, self._room(ends))
         if whole is not None:
             stop = min(stop, float(ends[whole].max()))
         new, tick, seconds = course.drawn_by(stop - began)
