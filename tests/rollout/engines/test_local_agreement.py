@@ -5,6 +5,7 @@ import torch
 from fakes.models import FAMILIES, VOCAB, tiny
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from transformers import Qwen3ForCausalLM
 
 from strop.rollout.drive import sample
 from strop.rollout.engines.base import Finished, Request
@@ -115,6 +116,26 @@ def test_bfloat16_model():
     for finished in sample(LocalEngine(model, num_slots=2), requests(4)):
         assert len(joined(finished, "ids")) == finished.request.max_tokens
         check_against_forward(model, finished, 0.15)
+
+
+class Keeping(Qwen3ForCausalLM):
+    """Keeps what it computes, as models of one's own may, for the passes with gradient."""
+
+    def forward(self, **given):
+        found = super().forward(**given)
+        self.kept = found.logits.detach()
+        return found
+
+
+def test_what_a_model_keeps_of_sampling_may_have_part_in_a_gradient():
+    model = tiny("qwen3")
+    plain = sample(LocalEngine(model, num_slots=2), requests(2))
+    model.__class__ = Keeping
+    found = sample(LocalEngine(model, num_slots=2), requests(2))
+    assert [joined(each, "ids") for each in found] == [joined(each, "ids") for each in plain]
+    factor = torch.ones_like(model.kept, requires_grad=True)
+    (factor * model.kept).sum().backward()
+    assert torch.equal(factor.grad, model.kept)
 
 
 def test_dropout_is_off_while_sampling_and_on_again_afterwards():

@@ -176,14 +176,16 @@ class CachedModel:
     def generating(self) -> Iterator[None]:
         """`evaluating`, without gradient and with weights packed where the layers can do it.
 
-        What is computed inside can have no gradient later. Layers that gather their weights from
-        several processes keep them, and must not.
+        What is computed inside can have no part in a gradient later. Layers that gather their
+        weights from several processes keep them; classes that are not of transformers may keep
+        anything.
         """
         if not self.packed:
             _linear.pack(self.model)
             self.packed = True
+            known = type(self.model).__module__.startswith("transformers.")
             whole = all(type(each) is nn.Parameter for each in self.model.parameters())
-            self.without = torch.inference_mode if whole else torch.no_grad
+            self.without = torch.inference_mode if known and whole else torch.no_grad
         with self.without(), self.evaluating(), _linear.with_packed():
             yield
 
