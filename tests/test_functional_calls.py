@@ -304,6 +304,9 @@ def test_names_of_the_vocabulary():
     loss, _ = F.policy_loss("entropy_sft", **given)
     assert float(loss) == pytest.approx(float(cross[kept].mean()))
     assert int((F.token_weights("entropy_sft", **given) > 0).sum()) == 2
+    given["params"] = {"q": 0.67, "c": 1.0, "num_items_in_batch": 12}
+    whole, _ = F.policy_loss("entropy_sft", **given)  # int(.67 * 12) = 8 tokens
+    assert float(whole) == pytest.approx(float(loss) * 2 / 8)
     # canon: the cosine of its schedule
     half = {"rewards": f64(1, 0, 1, 1), "groups": ONE_GROUP, "lengths": [1, 2, 3, 4]}
     turn = {"schedule": "cosine_first_intra", "total": 6, "warmup": 2, "cycles": 2, "max": 0.6,

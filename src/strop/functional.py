@@ -266,6 +266,9 @@ def policy_loss(
 
     Methods on pairs take `logp_chosen`, `logp_rejected`, `mask_chosen`, `mask_rejected` and, where
     they have a reference, `logp_ref_chosen` and `logp_ref_rejected` [N, T] in place of rows.
+    `logits` with `labels` [B, T] (-100: none) stand for `logp`, `entropy` and the mask. Where the
+    policy's own term lacks what it needs, the loss is that of the penalties for which all is there:
+    a bonus or a divergence by itself, over `kept` [B, T] of the mask where it is given.
     """
     given = pairs_as_rows({"logp": logp, "mask": mask, "advantages": advantages, **columns})
     if "labels" in given:

@@ -3,13 +3,16 @@
 from typing import Any
 
 from strop.algorithm import Algorithm
+from strop.loss.average.average_by_constant_length import AverageByConstantLength
 from strop.part import Use
 from strop.recipes._base import with_policy
+from strop.recipes._door import door
 from strop.recipes._inherit import inherits
 from strop.recipes.sft import sft
 from strop.selection.keep_confident_errors import KeepConfidentErrors
 
 
+@door(parameters={"num_items_in_batch": "num_items"})
 @inherits(sft)
 def entropy_sft(
     *,
@@ -17,6 +20,8 @@ def entropy_sft(
     q: float = 0.8,
     # How much entropy excuses an error.
     c: float = 0.8,
+    # Tokens of a whole batch: the sum is divided by the share q of them; 0: by the learned tokens.
+    num_items: int = 0,
     **parent: Any,
 ) -> Algorithm:
     """Light-IF: Endowing LLMs with Generalizable Reasoning via Preview and Self-Checking (SFT).
@@ -29,7 +34,7 @@ def entropy_sft(
     Choose it when: fine-tuning prepares reinforcement and should not use up the entropy that
     exploration will need.
     Equation: d_t = -logp_t - c H_t; loss = -mean of logp over the max(int(q N), 1) tokens of
-    largest d, of the N of an update.
+    largest d, of the N of an update; with num_items their sum over int(q num_items).
     Differs from the parent: tokens that the model knows, or where it is undecided, are not
     learned, so that reinforcement finds more entropy afterwards.
     Differs from the paper: no; its code selects on each device, here over the update (the number
@@ -37,4 +42,8 @@ def entropy_sft(
     Defaults are the published command's (the code's own: q 0.2, c 1).
     Try: q (1: the parent), c.
     """
-    return with_policy(sft(**parent), on=Use(KeepConfidentErrors(q, c)))
+    algorithm = with_policy(sft(**parent), on=Use(KeepConfidentErrors(q, c)))
+    if not num_items:
+        return algorithm
+    length = max(int(num_items * q), 1)
+    return with_policy(algorithm, average=Use(AverageByConstantLength(length, per_rollout=False)))
