@@ -8,6 +8,7 @@ import torch
 
 from strop.errors import RunStopped
 from strop.training.cluster.broadcast import Group, in_buckets
+from strop.training.cluster.member import packed, unpacked
 
 WEIGHTS = {
     "a": torch.arange(6.0).view(2, 3),
@@ -88,3 +89,14 @@ def test_another_version_is_refused():
     found = together(2, work)
     assert isinstance(found[1], RunStopped)
     assert "version 4 came for version 3" in str(found[1])
+
+
+def test_weights_as_bytes_are_the_same_and_their_storage_can_be_let_go():
+    weights = {"t": torch.randn(3, 4).T, **{name: each.clone() for name, each in WEIGHTS.items()}}
+    found = unpacked(packed(weights))
+    for name, value in weights.items():
+        assert found[name].dtype == value.dtype
+        assert found[name].equal(value)
+    del found
+    for value in weights.values():
+        value.untyped_storage().resize_(0)

@@ -110,22 +110,26 @@ def packed(weights: Mapping[str, torch.Tensor]) -> dict[str, Packed]:
 
     They are no `.numpy()` of the tensors, whose storage could then never be let go again.
     """
-    flat = {
-        name: value.detach().to("cpu").contiguous().reshape(-1).view(torch.uint8)
+    return {
+        name: (str(value.dtype).removeprefix("torch."), tuple(value.shape), _bytes(value))
         for name, value in weights.items()
     }
-    return {
-        name: (str(value.dtype).removeprefix("torch."), tuple(value.shape),
-               np.from_dlpack(flat[name]))
-        for name, value in weights.items()
-    }  # fmt: skip
+
+
+def _bytes(value: torch.Tensor) -> np.ndarray:
+    flat = value.detach().to("cpu").contiguous().reshape(-1)
+    return np.from_dlpack(flat.view(torch.uint8))
 
 
 def unpacked(weights: Mapping[str, Packed]) -> dict[str, torch.Tensor]:
     """The tensors again, over the same bytes: to read."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # that torch could write where it may not
-        return {
-            name: torch.from_numpy(data).view(getattr(torch, kind)).reshape(shape)
-            for name, (kind, shape, data) in weights.items()
-        }
+        return {name: _tensor(*each) for name, each in weights.items()}
+
+
+def _tensor(kind: str, shape: tuple[int, ...], data: np.ndarray) -> torch.Tensor:
+    dtype = getattr(torch, kind)
+    if not data.size:
+        return torch.empty(shape, dtype=dtype)
+    return torch.from_numpy(data).view(dtype).reshape(shape)
