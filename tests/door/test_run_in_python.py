@@ -1,5 +1,6 @@
 """A run from Python: its steps one by one, stopped, gone on with, and what may be asked of it."""
 
+import math
 import os
 import signal
 import xml.etree.ElementTree as ElementTree
@@ -14,6 +15,7 @@ from short import column, lines, rows_of, trained
 import strop
 from strop import UserError
 from strop.door import run as module
+from strop.evaluation.samples import Estimate
 
 
 @pytest.fixture(scope="module")
@@ -166,6 +168,19 @@ def test_a_loaded_model_and_rows_are_scored(lab: Any, whole: Any) -> None:
     assert found.title == "Qwen3ForCausalLM on data train"
 
 
+def test_a_score_without_a_value_is_shown() -> None:
+    """As a calibration of answers that all are right; one prompt gives no interval."""
+    none = math.nan
+    estimates = {
+        "calibration/auc": Estimate(none, none, none, 4), "pass@1": Estimate(0.5, none, none, 1),
+        "pass@2": Estimate(0.5, 0.25, 0.75, 4),
+    }  # fmt: skip
+    found = strop.Evaluation("it", estimates, 0)
+    assert [line.split()[1:] for line in repr(found).splitlines()[1:]] == [
+        ["-"], ["0.500"], ["0.500", "(0.250", "to", "0.750)"],
+    ]  # fmt: skip
+
+
 def test_curves_are_drawn(whole: Any) -> None:
     plot = whole.plot()
     assert repr(plot).startswith("Plot(Reward, Entropy")
@@ -175,6 +190,8 @@ def test_curves_are_drawn(whole: Any) -> None:
     (trace,) = one.charts[0].data
     assert trace["y"] == [float(f"{x['reward']:.5g}") for x in lines(whole.folder)]
     assert one.svg.count("<polyline") == 1
+    with pytest.raises(UserError, match="No such file"):
+        one.save(whole.folder / "nowhere/one.svg")
     with pytest.raises(UserError, match="no number 'rewards' was recorded, did you mean reward"):
         whole.plot("rewards")
 

@@ -21,6 +21,7 @@ def model_of(model: Any, tokenizer: Any, folder: Path) -> tuple[dict[str, Any], 
         name = str(model or "")
         if tokenizer is None:
             return ({"name": name} if name else {}), None
+        _check_tokenizer(tokenizer)
         found = Loaded(load(name or "tiny").model, tokenizer, name)
     else:
         found = in_memory(model, tokenizer)
@@ -38,6 +39,8 @@ def in_memory(model: Any, tokenizer: Any) -> Loaded:
     name = str(getattr(model, "name_or_path", "") or "")
     if tokenizer is None and not name:
         raise UserError("the model does not say where it is from: give its tokenizer, tokenizer=")
+    if tokenizer is not None:
+        _check_tokenizer(tokenizer)
     return Loaded(checked, tokenizer_of(name) if tokenizer is None else tokenizer, name)
 
 
@@ -63,6 +66,14 @@ def _checked(model: Any) -> nn.Module:
             "transformers has loaded"
         )
     return model
+
+
+def _check_tokenizer(tokenizer: Any) -> None:
+    """Raise UserError for what is no tokenizer of transformers."""
+    if not all(hasattr(tokenizer, name) for name in ("save_pretrained", "encode", "decode")):
+        raise UserError(
+            f"tokenizer is {type(tokenizer).__name__}: give one that transformers has loaded"
+        )
 
 
 def _dtype(model: Any) -> str:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from strop._writing import writing
 from strop.door.drawing import picture
 from strop.errors import UserError, nearest
 from strop.report.charts import Chart, Curve, lines
@@ -29,8 +30,9 @@ class Plot:
         return picture(self.charts)
 
     def save(self, path: str | Path) -> Path:
-        """Write the picture to a file `.svg`."""
-        Path(path).write_text(self.svg, encoding="utf-8")
+        """Write the picture to a file `.svg`. Raises UserError."""
+        with writing(Path(path).parent, Path(path).name):
+            Path(path).write_text(self.svg, encoding="utf-8")
         return Path(path)
 
     def _repr_svg_(self) -> str:

@@ -1,6 +1,7 @@
 """`strop.evaluate` and `strop.sample`: scores of a model or of a run's checkpoint, and answers."""
 
 import contextlib
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,11 +54,15 @@ class Evaluation:
 
 
 def interval(found: Estimate) -> str:
-    """A value with its interval, where it has one."""
-    if found.value == int(found.value) and found.low == found.high:
+    """A value with its interval, where it has one; `-` where there is no value."""
+    if math.isnan(found.value):
+        return "-"
+    if found.value == round(found.value) and found.low == found.high:
         return f"{found.value:.0f}"
     value = f"{found.value:.3f}"
-    return value if found.low == found.high else f"{value} ({found.low:.3f} to {found.high:.3f})"
+    if math.isnan(found.low) or found.low == found.high:
+        return value
+    return f"{value} ({found.low:.3f} to {found.high:.3f})"
 
 
 @dataclass(frozen=True)
