@@ -64,7 +64,7 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Lab:
 def raw_of(lab: Lab, name: str, steps: int = 2) -> dict[str, Any]:
     recipe, changes = RUNS[name]
     raw = settings_for(lab, recipe)
-    raw["training"] = {**raw["training"], "steps": steps, "lr": 1e-3}
+    raw["training"] = {**raw["training"], "steps": steps, "lr": 1e-3, "save_every": 2}
     for section, values in changes.items():
         raw[section] = {**raw.get(section, {}), **values}
     return raw
