@@ -5,12 +5,15 @@ import math
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from commands import ended
 from models import without_times
 from runs import Runner
 
+from strop.cli import evaluate
+from strop.evaluation.samples import Estimate
 from strop.training import config
 
 
@@ -201,3 +204,12 @@ def test_the_shipped_model_trains_from_a_shell(tmp_path):
     assert {"rewards/correct/mean", "entropy_control/low"} <= lines[1].keys()
     assert "eval/validation/pass@1" in lines[0]
     assert f"{config.load(folder / 'config.toml').recipe}" == "entrocraft"
+
+
+def test_scores_without_a_value_or_an_interval_are_shown(capsys):
+    none = math.nan
+    estimates = {"one": Estimate(0.5, none, none, 1), "none": Estimate(none, none, none, 1)}
+    evaluate._show(SimpleNamespace(estimates=estimates, num_left_out=0), "it", 4)
+    said = capsys.readouterr().out
+    assert "nan" not in said
+    assert "0.500" in said

@@ -108,3 +108,5 @@ def test_files_that_are_there_are_not_touched(lab: Any, here: Any) -> None:
         with pytest.raises(UserError, match=rf"has its own {own}, .* another folder with out="):
             trained(lab, out=here / name.replace("/", "_"))
         assert path.read_text() == "mine"
+    (here / "begun/rollouts").mkdir(parents=True)  # all that a full disk let a run write
+    assert trained(lab, out=here / "begun", training_steps=1).finished

@@ -1,6 +1,7 @@
 """`strop eval`: scores of a run's checkpoint, or of any model."""
 
 import json
+import math
 import sys
 from collections.abc import Sequence
 from typing import Annotated, Any
@@ -113,10 +114,10 @@ def _show(evaluated: Any, title: str, num_samples: int) -> None:
     table.add_column("value", justify="right")
     table.add_column("95% interval", justify="right")
     for name, estimate in evaluated.estimates.items():
-        inside = (
-            "" if estimate.low == estimate.high else f"{estimate.low:.3f} to {estimate.high:.3f}"
-        )
+        alone = estimate.low == estimate.high or math.isnan(estimate.low)  # as of one prompt
+        inside = "" if alone else f"{estimate.low:.3f} to {estimate.high:.3f}"
         value = f"{estimate.value:.0f}" if name.startswith("num_") else f"{estimate.value:.3f}"
+        value = "-" if math.isnan(estimate.value) else value
         table.add_row(name.replace("@n", f"@{num_samples}"), value, inside)
     console = Console(highlight=False)
     console.print(table)

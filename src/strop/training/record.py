@@ -82,7 +82,10 @@ class Record:
         if self.folder.exists() and not self.folder.is_dir():
             raise UserError(f"{self.folder} is a file: give a folder with --out")
         for name in OWN:  # nobody else's may be written over, or be taken away with a run
-            if (self.folder / name).exists():
+            path = self.folder / name
+            if path.is_dir() and not any(path.iterdir()):
+                continue  # as a full disk leaves it
+            if path.exists():
                 raise UserError(
                     f"{self.folder} has its own {name}, which a run writes, too: give another "
                     "folder with --out"
