@@ -10,7 +10,7 @@ from ragged import ragged_batch
 from short_runs import make_lab, run_of, settings_for
 
 from strop import catalogue, columns, functional
-from strop._padded_names import compose
+from strop._padded_names import STRUCTURE, compose
 from strop.batch import DERIVED, level_of
 from strop.columns import Column
 from strop.errors import UserError
@@ -206,9 +206,9 @@ def test_the_words_of_a_recipe_are_its_own():
     assert {"v_high", "v_low", "v_term"} <= turns.keys()
     assert "v1" not in turns
     rewards, groups = torch.tensor([1.0, 0.0]), torch.zeros(2, dtype=torch.int64)
-    with pytest.raises(UserError, match="no parameter norm_adv_by_std_in_grpo"):
+    with pytest.raises(UserError, match="no parameter divide_by_std"):
         functional.advantages(
-            "grpo", rewards=rewards, groups=groups, params={"norm_adv_by_std_in_grpo": False}
+            "grpo", rewards=rewards, groups=groups, params={"divide_by_std": False}
         )
 
 
@@ -220,6 +220,7 @@ def test_the_words_of_a_recipe_name_what_is_there(entry):
         return
     assert words.also == entry.also
     names = compose(entry.name, {}, {})[0]
-    assert {*words.parameters.values()} <= {field.name for field in entry.fields}
+    own = [to[0] if isinstance(to, tuple) else to for to in words.parameters.values()]
+    assert {name for name in own if name} <= {field.name for field in entry.fields}
     assert {*words.columns.values()} <= names.known.keys()
-    assert {usual for usual, _ in words.tensors.values()} <= names.fills.keys()
+    assert {usual for usual, _ in words.tensors.values()} <= {*names.fills, *STRUCTURE}

@@ -14,8 +14,11 @@ BLOCK = re.compile(r"^    strop compare (.*?[^\\])$", re.M | re.S)
 
 
 def test_the_commands_on_the_pages_make_plans(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
+    monkeypatch.chdir(tmp_path)
+    row = '{"prompt": "3,5:8=", "numbers": [3, 5], "target": 8}'
+    (tmp_path / "hard_heldout.jsonl").write_text(row)  # which a command before it writes
     plans: dict[str, Plan] = {}
     monkeypatch.setattr(
         "strop.cli.compare.begin", lambda plan, out, jobs: plans.update({str(out): plan})
