@@ -74,6 +74,14 @@ def forked(function: Callable[..., None], *given: Any) -> Any:
     return process
 
 
+def lives(pid: int) -> bool:
+    """Whether a process is there that is not only waiting to be buried."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
 def ended(words: Sequence[str | Path], folder: Path, seconds: float = 300) -> Said:
     """What the command said that worked in a folder, from its start to its end."""
     with TemporaryDirectory() as place:

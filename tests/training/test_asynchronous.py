@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from builders import flat_batch
-from commands import forked, launch
+from commands import forked, launch, lives
 from models import without_times
 from runs import Runner
 from short_runs import make_lab, settings_for
@@ -117,14 +117,6 @@ def test_the_effective_share_of_old_tokens():
     assert effective_share(means) == pytest.approx(0.727273, abs=1e-6)
     assert means == {}
     assert effective_share({}) == 1
-
-
-def lives(pid):
-    """Whether a process is there that is not only waiting to be buried."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
 
 
 def test_a_collector_that_dies_or_hangs_is_begun_anew(lab, runner, tmp_path, synchronous):

@@ -154,6 +154,7 @@ class Collecting:
         self.version = -1  # of the weights that sample; none yet
         self.trained = self.drawn = begin.step - 1
         self.unlearnt: list[Trained] = []
+        self.refused: Exception | None = None  # what the samplers of the next step raised
         self.learns = learns(algorithm)
         self.sampler = world.engine
         world.engine = Renewing(self.sampler, self._between_tokens)
@@ -186,12 +187,20 @@ class Collecting:
             self.waited += time.perf_counter() - before
 
     def _turn(self) -> bool:
-        """Begin what the bound allows and let the engine step; False where it has nothing to do."""
+        """Begin what the bound allows and let the engine step; False where it has nothing to do.
+
+        What a sampler raises ends the run once the steps before it have gone to the trainer.
+        """
         self.under_way.begin()
-        while self.under_way.has_room() and self._may_draw():
+        while self.refused is None and self.under_way.has_room() and self._may_draw():
             self.drawn += 1
-            self.under_way.draw(self.drawn)
+            try:
+                self.under_way.draw(self.drawn)
+            except Exception as error:
+                self.refused = error
             self.under_way.begin()
+        if self.refused is not None and not self.under_way.steps:
+            raise self.refused
         if not self.under_way.crowd.runs:
             return False
         before = time.perf_counter()
