@@ -68,15 +68,19 @@ def answers(folder: Path) -> list[Any]:
 
 
 def hurt(run: Any, number: int, how: signal.Signals) -> None:
-    """Let the process of an engine be hurt once in the next step, with requests under way."""
+    """Let the process of an engine be hurt once in the next step: killed with requests under way,
+    or stopped just before it gets some, so that it owes an answer.
+    """
     crew, place = run.world.engine.crew, run.world.engine.places[number]
     exchange = crew.exchange
 
     def exchanging(orders: Any, busy: set[int], wait: bool, behind: set[int]) -> Any:
-        if number in busy:
-            exchange(orders, busy, False, behind)
+        if number in (orders if how == signal.SIGSTOP else busy):
+            if how == signal.SIGKILL:
+                exchange(orders, busy, False, behind)
+                orders = {}
             os.kill(place[1], how)
-            crew.exchange, orders = exchange, {}
+            crew.exchange = exchange
         return exchange(orders, busy, wait, behind)
 
     crew.exchange = exchanging
