@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import datetime
 import math
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -18,6 +19,7 @@ import torch
 from torch import Tensor
 
 from strop.errors import RunStopped
+from strop.training.cluster.connect import first_line
 
 BUCKET_BYTES = 64 * 2**20
 LIMIT_SECONDS = 60.0  # for all to come together, and for one bucket
@@ -136,7 +138,9 @@ class Broadcast:
             assert self.group is not None
             refs = [each.receive.remote(self.holder, buckets, version) for each in members]
             self.group.send(weights, buckets, version)
-        except RuntimeError:  # another one is lost, or late
+        except RuntimeError as error:  # another one is lost, or late
+            print(f"note: weights of version {version} were not broadcast, engines take them from "
+                  f"the object store: {first_line(error)}", file=sys.stderr)  # fmt: skip
             self.group = None
             return [False] * len(members)
         have = [self._has(ref) for ref in refs]
