@@ -24,8 +24,7 @@ def slow(groups, num_groups, staleness, reward, rest, count):
     for step in range(count):
         graded = None
         while True:
-            unended = {group for _, group, tokens in rows if tokens}
-            running = sum(group in unended for _, group, _ in rows)
+            running = sum(tokens > 0 for *_, tokens in rows)
             while running <= draws.FULL * size:
                 if not left:
                     needed = drawn - staleness - 1

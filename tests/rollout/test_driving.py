@@ -1,5 +1,6 @@
 """Strategies on the table engine: answers, events, sharing, refusals; and the fake itself."""
 
+import itertools
 from types import SimpleNamespace
 
 import pytest
@@ -12,7 +13,7 @@ from strop.errors import UserError
 from strop.part import Draw
 from strop.rollout.assemble import assemble
 from strop.rollout.commands import Abort, Fork, Resume, Reward, Score, Submit
-from strop.rollout.drive import drive, drive_all, roll_out, sample
+from strop.rollout.drive import Crowd, _turn, drive, drive_all, roll_out, sample
 from strop.rollout.engines.base import Request
 from strop.rollout.engines.local import LocalEngine
 from strop.rollout.engines.rules import TopK
@@ -97,6 +98,26 @@ def test_abort_withholds_events_that_were_not_heard_yet():
         return [id for event in answers[0].events for id in event.ids]
 
     assert drive(strategy(), cycle()) == [2]
+
+
+def test_a_crowd_knows_what_is_left_of_each():
+    def strategy():
+        ids, _ = yield [Submit(Request((0,), 1)), Submit(Request((0,), 2))]
+        ended = 0
+        while ended < 2:
+            _, events = yield []
+            ended += sum(bool(event.ended) for event in events)
+        yield [Fork(ids[1], 1, ()), Fork(ids[1], 1, ())]
+        while True:
+            yield []
+
+    crowd, left = Crowd(cycle()), []
+    crowd.begin("a", strategy())
+    while left[-1:] != [(2, 2)]:
+        left.append((crowd.left("a", 2), crowd.left("a", 4)))
+        _turn([*crowd.runs.values()], crowd.owners, crowd.engine)
+    crowd.close()
+    assert [own for own, _ in itertools.groupby(left)] == [(2, 4), (1, 3), (0, 2), (2, 2)]
 
 
 def test_services_answer_score_and_reward():

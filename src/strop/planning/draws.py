@@ -3,7 +3,7 @@
 step s is drawn    when the weights are there that s - 1 - staleness steps have trained, and no
                    draw of an earlier one is left to begin
 draws begin        in order, up to a step's rollouts, whenever no more than FULL of these are
-                   under way; a prompt's all count until the last of them has ended
+                   under way
 step s is graded   when its last answer has ended and s - 1 is graded; the others go on meanwhile
 """
 
@@ -11,7 +11,6 @@ import bisect
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from strop.planning.course import Course, Floats, Ints
 from strop.planning.rounds import SEED, Round, dealt
@@ -44,7 +43,6 @@ class Draws:
         self.size = 0  # rollouts of the last step that was drawn
         self.left: list[Ints] = []  # the lengths of its groups that have not begun
         self.begun: dict[int, int] = {}  # rows of each step, while it is not whole
-        self.sizes = np.empty(0, np.int64)  # of each group
         # of each row under way, and of those that have ended while their step has not
         self.engine, self.length, self.done = np.empty((3, 0), np.int64)
         self.prompt = np.empty(0)  # tokens of it that a row reads: its group shares it
@@ -89,7 +87,7 @@ class Draws:
 
     def _begin(self) -> None:
         """Begin the draws for which there is room, of this step and of the next."""
-        running = self._running(self.done < self.length)
+        running = self._running()
         while running <= FULL * self.size:
             if not self.left:
                 if self.version < self.drawn - self.layout.staleness:
@@ -115,7 +113,6 @@ class Draws:
         load = np.bincount(self.engine[self.done < self.length], minlength=self.layout.generate)
         step = self.drawn - 1
         self.begun[step] = self.begun.get(step, 0) + len(length)
-        self.sizes = np.append(self.sizes, sizes)
         self.engine = np.append(self.engine, dealt(load, len(length)))
         self.length = np.append(self.length, length)
         self.done = np.append(self.done, np.zeros(len(length), np.int64))
@@ -149,28 +146,21 @@ class Draws:
 
     def _room(self, ends: Floats) -> float:
         """When so many rollouts have ended that draws may begin; never, if none wait for that."""
-        last = np.maximum.reduceat(ends, self._firsts())
-        order = np.argsort(last, kind="stable")
-        running = self.sizes.sum() - np.cumsum(self.sizes[order])
+        last = np.sort(ends[self.done < self.length])
+        running = np.arange(len(last))[::-1]
         most = FULL * self.size
-        if (now := self._running(self.done < self.length)) <= most:
+        if len(last) <= most:
             if not self.left:
                 return NEVER
-            most = now - 1  # the next one does not fit beside them
-        return float(last[order][np.flatnonzero(running <= most)[0]])
+            most = len(last) - 1  # the next one does not fit beside them
+        return float(last[np.flatnonzero(running <= most)[0]])
 
-    def _running(self, open_: NDArray[np.bool_]) -> int:
-        """Rollouts of the groups that have not ended."""
-        if not len(self.sizes):
-            return 0
-        return int(self.sizes[np.maximum.reduceat(open_, self._firsts())].sum())
-
-    def _firsts(self) -> Ints:
-        return np.cumsum(self.sizes) - self.sizes
+    def _running(self) -> int:
+        """Rollouts that have not ended."""
+        return int((self.done < self.length).sum())
 
     def _forget(self, count: int) -> None:
-        """The first rows, of whole groups."""
-        self.sizes = self.sizes[self._firsts() >= count]
+        """The first rows."""
         self.engine, self.length, self.done = (
             x[count:] for x in (self.engine, self.length, self.done)
         )

@@ -90,6 +90,11 @@ class Crowd:
         """Run a strategy beside the others from the next turn on."""
         self.runs[key] = _Run(strategy, self.engine, self.services)
 
+    def left(self, key: Any, size: int) -> int:
+        """Rollouts that one under way has yet to end, of `size`; it may have more requests open."""
+        run = self.runs[key]
+        return max(size - (len(run.ids) - len(run.open)), len(run.open))
+
     def turn(self) -> list[tuple[Any, RolledOut, Heard]]:
         """Let the engine step once; those that have ended by then, with their keys."""
         runs = [*self.runs.values()]
@@ -198,6 +203,7 @@ class _Run:
         self.engine = engine
         self.services = services
         self.ids: set[int] = set()
+        self.open: set[int] = set()  # of these, the ones that have not ended
         self.unknown: list[int] = []  # those of its requests that nobody was told of
         self.commands: list[Command] = []
         self.answers: list[Any] = []  # to the first commands, while the engine is full
@@ -235,6 +241,8 @@ class _Run:
 
     def hear(self, event: Event) -> None:
         self.inbox.append(event)
+        if event.ended and event.ended != "paused":
+            self.open.discard(event.request)
         if event.ended == "failed":
             self.failures.append(event.why)
             if self.services is not None:
@@ -273,6 +281,7 @@ class _Run:
             self._check_owner(command.id)
             for unheard in (self.heard or [], self.inbox, self.engine.parked):
                 unheard[:] = [event for event in unheard if event.request != command.id]
+            self.open.discard(command.id)
             return self.engine.abort(command.id)
         if not isinstance(command, Score | Reward):
             raise UserError(f"a strategy yielded {command!r}, which is no command")
@@ -284,6 +293,7 @@ class _Run:
 
     def _own(self, id: int) -> int:
         self.ids.add(id)
+        self.open.add(id)
         self.unknown.append(id)
         return id
 

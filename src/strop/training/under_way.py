@@ -31,9 +31,8 @@ from strop.training.collect import Collector, collector_of
 from strop.training.seeds import generators
 from strop.training.world import World
 
-FULL = (
-    0.75  # of a step's rollouts: while more are under way none begin; many prompts are read at once
-)
+# Of a step's rollouts: while more are under way none begin, so that many prompts are read at once.
+FULL = 0.75
 APART = 10_000  # numbers of a step's sampling rounds; a draw's own are beyond
 Plain = dict[str, Any]  # of numbers, texts and tensors alone, for letters and checkpoints
 
@@ -182,8 +181,8 @@ class UnderWay:
         self.crowd.close()
 
     def _running(self) -> int:
-        """Rollouts that are under way."""
-        return sum(self.sizes.values())
+        """Rollouts that have not ended; those of a group that have make room before the others."""
+        return sum(self.crowd.left(key, size) for key, size in self.sizes.items())
 
     def _begin(self, step: Step, place: int) -> None:
         piece = step.pieces[place]
