@@ -10,7 +10,8 @@ from ragged import ragged_batch
 from short_runs import make_lab, run_of, settings_for
 
 from strop import catalogue, columns, functional
-from strop._padded_names import STRUCTURE, compose
+from strop._padded_compose import compose
+from strop._padded_names import STRUCTURE
 from strop.batch import DERIVED, level_of
 from strop.columns import Column
 from strop.errors import UserError

@@ -11,7 +11,7 @@ import pytest
 from models import Lab
 from runs import Runner
 
-from strop import catalogue
+from strop import catalogue, functional
 from strop.families import FAMILIES
 from strop.training import config
 
@@ -80,10 +80,16 @@ def test_an_old_page_of_a_family_is_removed(
 
 
 def test_generated_pages_hold_every_recipe_part_and_setting() -> None:
-    for page, entries in (("METHODS", catalogue.recipes()), ("PARTS", catalogue.parts())):
+    for page, entries in (
+        ("METHODS", catalogue.recipes()), ("PARTS", catalogue.parts()),
+        ("PADDED", catalogue.recipes()),
+    ):  # fmt: skip
         text = read(f"docs/{page}.md")
         for entry in entries:
             assert f"`{entry.name}`" in text
+    doors = {*functional.__all__} - {"UserError"}
+    told = read("docs/BATCH.md").partition("## Padded tensors")[2]
+    assert not {name for name in doors if f"`{name}`" not in told and f".{name}(" not in told}
     notation = read("docs/NOTATION.md")
     assert all(f"| `{path}` |" in notation for path in config.settings())
 

@@ -170,8 +170,6 @@ def test_tracked_quantiles_and_successes_of_prompts():
     tracked = state["sampling.track_success"]
     assert tracked["uid"].tolist() == [4, 9]
     assert [tracked[name].tolist() for name in ("right", "wrong")] == [[1, 1], [0, 1]]
-    with pytest.raises(UserError, match="learns from what only a run has"):
-        F.next_state("v_half", rewards=f64(1, 0), groups=[0, 0], mask=torch.ones(2, 1))
     with pytest.raises(UserError, match="needs rewards: subtract_tracked_success"):
         F.next_state("mssr", metrics={"entropy": 1.0})
     with pytest.raises(UserError, match="what next_state gave"):

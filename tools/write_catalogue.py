@@ -2,11 +2,11 @@
 
     python tools/write_catalogue.py [--check]
 
-src/strop/assets/run.schema.json, docs/METHODS.md, docs/methods/ (a page a family), docs/PARTS.md
-and docs/HOSTED.md are written whole, from settings, recipes and parts; a page in docs/methods/ that
-no family has is removed. In docs/NOTATION.md, docs/BATCH.md and docs/COMING_FROM_TRL_AND_VERL.md
-the tables between `<!-- table: NAME -->` and `<!-- end -->` are replaced. With --check nothing is
-written, and the exit code is 1 where a file is out of date.
+src/strop/assets/run.schema.json, docs/METHODS.md, docs/methods/ (a page a family), docs/PARTS.md,
+docs/HOSTED.md and docs/PADDED.md are written whole, from settings, recipes and parts; a page in
+docs/methods/ that no family has is removed. In docs/NOTATION.md, docs/BATCH.md and
+docs/COMING_FROM_TRL_AND_VERL.md the tables between `<!-- table: NAME -->` and `<!-- end -->` are
+replaced. With --check nothing is written, and the exit code is 1 where a file is out of date.
 """
 
 import re
@@ -19,6 +19,7 @@ from typing import Any
 from strop import catalogue, columns, families, notation, peers
 from strop import part as parts
 from strop._entries import Entry
+from strop._padded_page import page as padded_page
 from strop.assets import SCHEMA
 from strop.batch import LEVELS, SIZES, level_of
 from strop.columns import Column
@@ -97,7 +98,8 @@ def unwanted() -> list[Path]:
 def wanted() -> dict[Path, str]:
     """Every file that this script writes, with the text it should have."""
     found = {
-        **methods(), DOCS / "PARTS.md": parts_page(), DOCS / "HOSTED.md": hosted_page()
+        **methods(), DOCS / "PARTS.md": parts_page(), DOCS / "HOSTED.md": hosted_page(),
+        DOCS / "PADDED.md": padded_page(),
     }  # fmt: skip
     for name in ("NOTATION.md", "BATCH.md", "COMING_FROM_TRL_AND_VERL.md"):
         path = DOCS / name

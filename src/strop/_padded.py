@@ -1,7 +1,7 @@
 """Padded tensors under their public names to one flat batch of a recipe's stage, and back."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from strop import segments
+from strop._padded_compose import compose
 from strop._padded_given import check_call, mask_of, of_dtype
-from strop._padded_names import CALLS, CREDITING, Names, compose
+from strop._padded_names import ANSWERED, CALLS, CREDITING, Names
 from strop._padded_turns import Layout, layout_of
 from strop.algorithm import Algorithm
 from strop.batch import Batch, level_of
@@ -56,7 +57,9 @@ def open_door(
     denominator_BT: Tensor | None = None,
     state: Mapping[str, Any] | None = None,
     which: str = "",
+    without: Collection[str] = (),
 ) -> Door:
+    """The door of a call; `without`: labels of advantage parts in whose place factors are given."""
     params = {} if params is None else params
     state = {} if state is None else state
     check_call(name, params, seed, state)
@@ -67,7 +70,7 @@ def open_door(
         mask_BT = given.pop("mask")
     names = names.with_knobs(state.get("knobs", {}))
     names = dataclasses.replace(names, which=which) if which else names
-    names = names.answered(given) if call == "rewards" else names
+    names = names.answered(given) if call in ANSWERED else names.without(without)
     if call == "advantages" and "advantages_seq" in given:
         names = names.begun()
         given["rewards"] = given.pop("advantages_seq")
@@ -141,7 +144,8 @@ def _columns(key: str, value: Tensor, layout: Layout, names: Names, call: str) -
     column = value.to(mask_BT.device)
     filled = names.filled(key, call, column.dim())
     level, where = level_of(filled[0]), dict(names.known[filled[0]].where)
-    if key in ("advantages", *where) and column.dim() == 1:
+    whole_row = key in names.own and filled[0].endswith("_T") and column.dim() == 1
+    if whole_row or (key in ("advantages", *where) and column.dim() == 1):
         level = "B"
     axes = layout.axes(level) + filled[0].endswith(("_TV", "_BM"))
     wanted = layout.shape(level)
@@ -164,6 +168,8 @@ def _columns(key: str, value: Tensor, layout: Layout, names: Names, call: str) -
     if key in where:
         column = column if column.dim() == 2 else column[:, None].expand_as(mask_BT)
         return {filled[0]: torch.where(column, where[key], 0)}
+    if whole_row:  # a word of the recipe's own: one number for all tokens of the row
+        column = column[:, None].expand(mask_BT.shape)
     if filled[0].endswith("_TV"):
         inside = mask_BT.bool()[..., None]
         column = torch.log_softmax(torch.where(inside, column, column.new_zeros(())), dim=-1)

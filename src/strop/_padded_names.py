@@ -6,17 +6,20 @@ its own file brings (`recipes/_door.py`).
 
 import dataclasses
 import functools
-import inspect
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from strop import catalogue, columns, notation
 from strop import part as parts
-from strop._loading import attribute
-from strop._padded_chains import asks, is_penalty, leading_to, learning, over_the_mask
-from strop._padded_given import DTYPES, number_of, of_dtype, tensor_of
-from strop._padded_params import own_names
+from strop._padded_chains import (
+    asks,
+    is_penalty,
+    leading_to,
+    learning,
+    over_the_mask,
+    told_to_plan,
+)
+from strop._padded_given import DTYPES
 from strop._padded_tournament import PAIR_SCORES, plays
 from strop.algorithm import OUTSIDE, Algorithm, Term
 from strop.batch import level_of
@@ -36,6 +39,7 @@ CALLS: dict[str, tuple[str, tuple[str, ...]]] = {
 }
 ALWAYS = ("logp", "rewards", "mask")  # of those, what must be given
 # Names that say how rows and tokens make up turns; taken where something reads turns.
+ANSWERED = ("rewards", "next_state")  # calls that may be given what a run would be asked for
 CREDITING = ("rewards", "advantages", "returns", "next_state")  # calls that begin with rewards
 STRUCTURE = ("turn_ids", "turn_end", "turn_valid", "trajectories", "turn_index", "steps")
 # What may stand beside the tensors of a term by itself.
@@ -45,12 +49,14 @@ ALONE = (*STRUCTURE, "groups", "step", "total_steps", "length")
 @dataclass(frozen=True)
 class Names:
     """What an algorithm's columns are called. `known`: their records; `own`: the recipe's words
-    for some of them, name to column; `which`: of several returns those that are asked for."""
+    for some of them, name to column; `which`: of several returns those that are asked for;
+    `num_parts`: of how many micro-batches of an update the tensors are one."""
 
     algorithm: Algorithm
     known: Mapping[str, Column]
     own: Mapping[str, str]
     which: str = ""
+    num_parts: int = 1
 
     def of(self, column: str) -> list[str]:
         """The names of a column, the usual one first: the recipe's words, or those it has."""
@@ -104,6 +110,11 @@ class Names:
         stage = CALLS[call][0]
         uses = [use for path, use in self.algorithm.uses() if path.split(".")[0] == stage]
         run = self.run_by(call)
+        if call == "rewards":
+            uses = [*run]
+        if call == "next_state" and self.learns_rewards:
+            rewarding = self.run_by("rewards")
+            uses, run = [*rewarding, *uses], (*rewarding, *run)
         inside: set[str] = set()
         found: dict[str, bool] = {}
 
@@ -115,16 +126,34 @@ class Names:
                 found[column] = found.get(column, False) or must
 
         for use in uses:
+            answered = call in ANSWERED and asks(use)  # what it lacks is said with what it asks for
             for one in parts.reads(use):
-                read(one.column, one.required and use in run)
-            for column in parts.writes(use) if call == "rewards" and asks(use) else ():
+                read(one.column, one.required and use in run and not answered)
+            for column in parts.writes(use) if call in ANSWERED and asks(use) else ():
                 if self.known[column].writer != "reward":
                     read(column, False)
             inside |= set(parts.writes(use))
         for _, use, hook in learning(self.algorithm) if call == "next_state" else ():
             for column in parts.update_reads(use, hook):
                 read(column, True)
+        if call == "advantages":
+            found |= dict.fromkeys(told_to_plan(self.algorithm), False)
         return found
+
+    @property
+    def learns_rewards(self) -> bool:
+        """Whether a reward part keeps a state: then next_state begins with the reward chain."""
+        return any(path.startswith("reward.") for path, _, _ in learning(self.algorithm))
+
+    @property
+    def tracks(self) -> bool:
+        """Whether an advantage part carries what it has learnt to the next step."""
+        return any(path.startswith("advantage.") for path, _, _ in learning(self.algorithm))
+
+    @property
+    def credits_edges(self) -> bool:
+        """Whether a tree's edges are credited before the advantage chain."""
+        return any("credit_T" in parts.writes(use) for use in self.run_by("rewards"))
 
     def run_by(self, call: str) -> tuple[Use, ...]:
         """The parts of the call's stage that its result depends on.
@@ -147,13 +176,21 @@ class Names:
 
         def is_answered(use: Use) -> bool:
             written = [self.of(column) for column in parts.writes(use)]
-            found = all("rewards" not in names and {*names} & {*given} for names in written)
-            return asks(use) and bool(found)
+            found = all("rewards" not in names and bool({*names} & {*given}) for names in written)
+            return bool(asks(use)) and found
 
         kept = tuple(use for use in self.algorithm.reward if not is_answered(use))
         if kept == self.algorithm.reward:
             return self
         return dataclasses.replace(self, algorithm=dataclasses.replace(self.algorithm, reward=kept))
+
+    def without(self, labels: Collection[str]) -> "Names":
+        """Of the algorithm without these parts of its advantage chain."""
+        if not labels:
+            return self
+        kept = tuple(use for use in self.algorithm.advantage if use.label not in labels)
+        algorithm = dataclasses.replace(self.algorithm, advantage=kept)
+        return dataclasses.replace(self, algorithm=algorithm)
 
     def begun(self) -> "Names":
         """Of the algorithm whose advantage chain goes on from advantages of rollouts."""
@@ -174,7 +211,7 @@ class Names:
 
     def reads_turns(self, call: str) -> bool:
         """Whether some part of the call's stage looks at turns."""
-        read = self.algorithm.reads((CALLS[call][0],))
+        read = {*self.algorithm.reads((CALLS[call][0],)), *self.reads(call)}
         return "turn_T" in read or any(level_of(column) == "K" for column in read)
 
     def inputs(self, call: str) -> dict[str, bool]:
@@ -276,111 +313,3 @@ class Names:
             names = self.of(column) + ["token_rewards"] * (column == "reward_K")
             if must and not any(key in given for key in names):
                 raise UserError(f"{call}({name!r}) needs {' or '.join(names)} (column {column})")
-
-
-def compose(
-    name: str, params: Mapping[str, Any], given: Mapping[str, Any]
-) -> tuple[Names, dict[str, Any]]:
-    """A recipe's names, and the given tensors under the usual ones, with those numbers for the
-    whole run that stood in `params`.
-
-    Raises UserError for a parameter that the recipe does not have and a tensor given twice.
-    """
-    name = catalogue.recipe_called(name)
-    recipe = catalogue.load("recipe", name)
-    words = words_of(recipe)
-    parameters = inspect.signature(recipe).parameters
-    given = dict(given)
-    moved = {key: number_of(key, given.pop(key)) for key in words.parameters if key in given}
-    told = own_names(name, {**params, **moved}, parameters, words.parameters)
-    told = words.prepare(told) if words.prepare else told
-    own = {key: value for key, value in told.items() if key in parameters}
-    names = _names(name, recipe, own)
-    if "kl_loss_coef" in params and own.get("beta"):
-        _check_penalty(name, names.algorithm)
-    numbers = {n for n, filled in names.fills.items() if not level_of(filled[0])}
-    run_wide = {key: value for key, value in told.items() if key in numbers - own.keys()}
-    if len(run_wide) + len(own) < len(told):
-        notation.build_recipe(name, {k: v for k, v in told.items() if k not in run_wide})
-    return names, {**_usual(names, words.tensors, _taken_apart(words.several, given)), **run_wide}
-
-
-def words_of(recipe: Any) -> Any:
-    """The words that a recipe's own file brings; none where it brings none."""
-    return attribute("strop.recipes._door:words_of")(recipe)
-
-
-def series_words(name: str) -> Mapping[str, str]:
-    """The recipe's names for numbers of the steps so far, each to the column or metric it is."""
-    series: Mapping[str, str] = words_of(
-        catalogue.load("recipe", catalogue.recipe_called(name))
-    ).series
-    return series
-
-
-def _check_penalty(name: str, algorithm: Algorithm) -> None:
-    """Raise UserError where a recipe's beta is not the weight of a penalty to the reference."""
-    if not any(term.name == "kl" for term in algorithm.terms):
-        raise UserError(
-            f"params: beta of recipe {name} is no kl_loss_coef; give beta if you mean it"
-        )
-
-
-_PLAIN = (bool, int, float, str, type(None))
-
-
-def _names(name: str, recipe: Any, own: Mapping[str, Any]) -> Names:
-    """The names of a recipe with parameters; those of plain values are kept for the next call."""
-    if all(isinstance(value, _PLAIN) for value in own.values()):
-        return _kept(name, recipe, tuple((key, type(own[key]), own[key]) for key in own))
-    return _made(name, recipe, own)
-
-
-@functools.lru_cache(maxsize=256)
-def _kept(name: str, recipe: Any, own: tuple[tuple[str, type, Any], ...]) -> Names:
-    return _made(name, recipe, {key: value for key, _, value in own})
-
-
-def _made(name: str, recipe: Any, own: Mapping[str, Any]) -> Names:
-    algorithm = notation.build_recipe(name, own).algorithms[-1]  # what a method of phases comes to
-    return Names(algorithm, _known(algorithm), words_of(recipe).columns)
-
-
-def _known(algorithm: Algorithm) -> dict[str, Column]:
-    """The records of the algorithm's columns, also of those that another part declares."""
-    uses = list(algorithm.uses())
-    read = {name for _, use in uses for r in parts.reads(use) for name in (r.parameter, r.column)}
-    read |= {name for _, use, hook in learning(algorithm) for name in parts.update_reads(use, hook)}
-    kinds = [type(use.part) for _, use in uses]
-    elsewhere = (catalogue.declarer(name) for name in read - columns.together(kinds).keys())
-    kinds += [entry.load() for entry in elsewhere if entry]
-    found = columns.of(uses, kinds)
-    return found | {name: Column(name, "float", "") for name in sorted(read - found.keys())}
-
-
-def _taken_apart(several: Mapping[str, Any], given: dict[str, Any]) -> dict[str, Any]:
-    """The tensors with those in place of one that stands for several, a mask maybe among them."""
-    found = dict(given)
-    for name in several.keys() & given.keys():
-        tensor = of_dtype(name, found.pop(name), "float")
-        if tensor.dim() != 2 or tensor.shape[1] < 2:
-            raise UserError(f"{name} must be [B, n + 1] of n steps; it is {[*tensor.shape]}")
-        made = several[name](tensor)
-        if clash := made.keys() & found.keys():
-            raise UserError(f"{name} says {' and '.join(sorted(clash))}: give one of the two")
-        found |= made
-    return found
-
-
-def _usual(names: Names, words: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """The tensors under their usual names. Raises UserError for one that is there twice."""
-    also = {other: (c.names[0], None) for c in names.known.values() for other in c.also}
-    found = dict(given)
-    for name, (usual, make) in {**also, **words}.items():
-        if name not in given:
-            continue
-        if usual in found:
-            raise UserError(f"{name} is {usual}: give one of the two")
-        tensor = tensor_of(name, found.pop(name))
-        found[usual] = make(tensor) if make else tensor
-    return found

@@ -16,6 +16,8 @@ PEERS = {
     "loss_type": "aggregation", "loss_agg_mode": "aggregation",
     "scale_rewards": "normalize_std", "norm_adv_by_std_in_grpo": "normalize_std",
 }  # fmt: skip
+# Of how many micro-batches of an update, whose losses are added, the given tensors are one.
+PARTS = ("accumulation", "gradient_accumulation_steps")
 BOTH_SIDES = ("epsilon", "clip_ratio")  # also the width above, unless that one is given
 
 
@@ -45,6 +47,23 @@ def own_names(
     if {"clip_low", "clip_high"} <= {*parameters} and said.get("clip_low") in BOTH_SIDES:
         found.setdefault("clip_high", found["clip_low"])
     return found
+
+
+def without_parts(
+    params: Mapping[str, Any], parameters: Collection[str]
+) -> tuple[dict[str, Any], int]:
+    """`params` without the number of micro-batches, and that number, 1 where it is not given.
+
+    A recipe's own parameter of that name stays one. Raises UserError for what is no such number.
+    """
+    rest = {key: value for key, value in params.items() if key not in PARTS or key in parameters}
+    said = {key: params[key] for key in params.keys() - rest.keys()}
+    for key, value in said.items():
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise UserError(f"params: {key} must be a whole number from 1 on, it is {value!r}")
+    if len({*said.values()}) > 1:
+        raise UserError(f"params: {' and '.join(sorted(said))} are the same: give one of the two")
+    return rest, max(said.values(), default=1)
 
 
 def _own(

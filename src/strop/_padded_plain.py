@@ -10,9 +10,10 @@ from strop import catalogue
 from strop import part as parts
 from strop._fitting import fitting
 from strop._loading import attribute
+from strop._padded_compose import compose
 from strop._padded_given import check_call, rows_of
 from strop._padded_labels import distributions_of, ids_of
-from strop._padded_names import compose
+from strop._padded_names import Names
 from strop._padded_tree import batch_of, by_level, leaves_of
 from strop.chains import Chains
 from strop.errors import UserError
@@ -120,10 +121,27 @@ def tree_edges(name: str, *, tree: Any, params: Mapping[str, Any] | None = None)
     """
     params = {} if params is None else params
     check_call(name, params)
-    uses = compose(name, params, {})[0].run_by("rewards")
-    credits = [column for use in uses for column in parts.writes(use) if column == "credit_T"]
-    if not credits:
-        raise UserError(f"tree_edges({name!r}): the recipe credits no edges of a tree")
+    return by_level(*_credited("tree_edges", name, compose(name, params, {})[0], tree))
+
+
+def tree_rows(name: str, names: Names, mask: Any, given: Mapping[str, Any]) -> Tensor:
+    """The same [leaves, levels]: a row has the edges on the way to its leaf, 0 after them."""
+    beside = [key for key, value in {"mask": mask, **given}.items() if value is not None]
+    if beside != ["tree"]:
+        others = ", ".join(key for key in beside if key != "tree")
+        raise UserError(f"advantages({name!r}): a tree stands alone, leave {others} out")
+    leaves, credit_T = _credited("advantages", name, names, given["tree"])
+    rows = torch.tensor([row for row, (path, _) in enumerate(leaves) for _ in path]).long()
+    return pack.to_padded(credit_T, rows, len(leaves), max(len(path) for path, _ in leaves))
+
+
+def _credited(
+    call: str, name: str, names: Names, tree: Any
+) -> tuple[list[tuple[tuple[int, ...], float]], Tensor]:
+    """A tree's leaves, and what the edges on the way to each have earned, one after another."""
+    if not names.credits_edges:
+        raise UserError(f"{call}({name!r}): the recipe credits no edges of a tree")
     leaves = list(leaves_of(tree))
     chains = Chains(lambda part, number: torch.Generator())
-    return by_level(leaves, chains.write("reward", uses, batch_of(leaves))["credit_T"])
+    batch = chains.write("reward", names.run_by("rewards"), batch_of(leaves))
+    return leaves, batch["credit_T"]

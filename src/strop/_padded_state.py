@@ -6,6 +6,7 @@ from typing import Any
 import torch
 
 from strop._padded import Door, at_step
+from strop._padded_asked import services_for
 from strop._padded_chains import learning
 from strop._padded_given import number_of, tensor_of
 from strop._padded_names import Names
@@ -13,7 +14,6 @@ from strop.algorithm import Algorithm
 from strop.batch import Batch
 from strop.chains import Chains
 from strop.errors import UserError
-from strop.part import Use
 from strop.training import pack
 
 METRICS = "metrics."
@@ -38,8 +38,13 @@ class Told(dict[str, float]):
 
 def learnt(name: str, door: Door, metrics: Mapping[str, Any]) -> dict[str, Any]:
     """The state after a step whose tensors were given."""
-    chains = door.chains()
-    batch = chains.write("advantage", door.algorithm.advantage, door.batch)
+    chains, batch = door.chains(), door.batch
+    if door.names.learns_rewards:
+        uses = door.names.run_by("rewards")
+        chains.services = services_for("next_state", name, uses, batch)
+        batch = chains.write("reward", uses, batch)
+        batch = batch.set(advantage_B=batch["reward_B"])
+    batch = chains.write("advantage", door.algorithm.advantage, batch)
     uses = list(door.algorithm.uses())
     chains.learn(uses, batch, "observe")
     chains.learn(uses, batch)
@@ -91,21 +96,6 @@ def _measured(batch: Batch) -> dict[str, float]:
         if column in batch and bool(batch["mask_T"].any()):
             return {"entropy": float(batch[column][batch["mask_T"]].double().mean())}
     return {}
-
-
-def check_outside_a_run(name: str, algorithm: Algorithm) -> None:
-    """Raise UserError for a part that learns what a run alone has: texts, or its own answers."""
-    for path, use, hook in learning(algorithm):
-        _check_hook(name, path.split(".")[0], use, hook)
-
-
-def _check_hook(name: str, stage: str, use: Use, hook: str) -> None:
-    tracks = stage == "advantage" or hasattr(use.part, "view")
-    if not tracks and not (stage == "rollout" and hook == "update"):
-        raise UserError(
-            f"next_state({name!r}): {use.label} learns from what only a run has, prompts' texts or "
-            "its own rollouts"
-        )
 
 
 def series_of(name: str, value: Any) -> list[float]:

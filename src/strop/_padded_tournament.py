@@ -69,20 +69,22 @@ def judged(given: Mapping[str, Any]) -> tuple[Judge | None, dict[str, Any]]:
     return Judge(scores), rest
 
 
-def check_alone(
-    name: str, algorithm: Algorithm, uses: Sequence[Use], judge: Judge | None, num: int
-) -> None:
-    """Raise UserError where rewards depend on more than tensors, or a table fits nothing."""
+def check_table(name: str, algorithm: Algorithm, judge: Judge | None, num: int) -> None:
+    """Raise UserError where a table of scores is missing or fits nothing."""
     if judge is not None and not plays(algorithm):
         raise UserError(f"rewards({name!r}) takes no {PAIR_SCORES}: no tournament is played")
     if judge is None and plays(algorithm):
         raise UserError(f"rewards({name!r}) needs {PAIR_SCORES} [B, B]")
     if judge is not None and len(judge.pair_scores) != num:
         raise UserError(f"{PAIR_SCORES} is of {len(judge.pair_scores)} answers, there are {num}")
+
+
+def check_alone(call: str, name: str, uses: Sequence[Use]) -> None:
+    """Raise UserError where rewards depend on more than tensors."""
     for use in uses:
         asked = sorted({p.name for p in parts.parameters(use.part)} & SERVICES)
-        if asked and judge is None:
+        if asked:
             raise UserError(
-                f"rewards({name!r}): {use.label} needs a run's {' and '.join(asked)}, which "
+                f"{call}({name!r}): {use.label} needs a run's {' and '.join(asked)}, which "
                 "tensors do not hold"
             )

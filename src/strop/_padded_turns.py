@@ -169,13 +169,14 @@ def layout_of(
 ) -> tuple[Layout, dict[str, Tensor]]:
     """How the given tensors lie, and those that are left as columns.
 
-    Without a mask: one token per turn where `turn_rewards` is [B, K], else one per row.
+    Without a mask: one token per turn where `turn_rewards` or `turn_updates` is [B, K], else one
+    per row.
     Raises UserError for tensors of the wrong shape.
     """
     rest = dict(given)
     trajectories, index = rest.pop("trajectories", None), rest.pop("turn_index", None)
     turn_ids, turn_end = rest.pop("turn_ids", None), rest.pop("turn_end", None)
-    valid, turns = rest.pop("turn_valid", None), rest.get("turn_rewards")
+    valid, turns = rest.pop("turn_valid", None), rest.get("turn_rewards", rest.get("turn_updates"))
     if turn_end is not None:
         turn_ids = _turns_that_end(turn_end, turn_ids)
     if mask_BT is None and trajectories is None and turns is not None and turns.dim() == 2:

@@ -20,6 +20,7 @@ stage runs, the result is padded again.
 """
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -27,9 +28,19 @@ from torch import Tensor
 
 from strop import kernel
 from strop._padded import Door, open_door
+from strop._padded_asked import TEXTS, begun_state, services_for, with_texts
+from strop._padded_chains import carried
+from strop._padded_compose import (
+    compose,
+    in_one_group,
+    names_of,
+    whole_call_names,
+    words_called,
+)
+from strop._padded_factors import known_factors
 from strop._padded_given import check_call, of_dtype
 from strop._padded_labels import labelled
-from strop._padded_names import CALLS, compose, series_words
+from strop._padded_names import CALLS
 from strop._padded_pairs import pairs_as_rows
 from strop._padded_plain import (
     kl_estimators,
@@ -37,10 +48,12 @@ from strop._padded_plain import (
     nucleus_entropy,
     plausible_logp,
     tree_edges,
+    tree_rows,
     value_loss_clip,
 )
-from strop._padded_state import METRICS, check_outside_a_run, learnt, split, told
-from strop._padded_tournament import PAIR_SCORES, check_alone, judged
+from strop._padded_state import learnt, told
+from strop._padded_steps import SEQ, after_series, from_rollouts, over_steps, step_rows
+from strop._padded_tournament import PAIR_SCORES, check_table, judged
 from strop._padded_turns import TurnsInRows
 from strop.errors import UserError
 
@@ -88,9 +101,9 @@ def rewards(
         mask = torch.ones(len(of_dtype("rewards", rewards, "float").flatten()), 1)
     door = open_door("rewards", name, params, seed, mask, given, state=state)
     chains, batch = door.chains(), door.batch
-    chains.services = None if judge is None else judge.services()
     uses = door.names.run_by("rewards")
-    check_alone(name, door.algorithm, uses, judge, batch.size("B"))
+    check_table(name, door.algorithm, judge, batch.size("B"))
+    chains.services = judge.services() if judge else services_for("rewards", name, uses, batch)
     batch = chains.write("reward", uses, batch.set(row_B=batch["index_B"]))
     reward_B = torch.where(batch["scored_B"], batch["reward_B"], torch.nan)
     return door.layout.back_B(batch, reward_B)
@@ -117,12 +130,21 @@ def advantages(
     turns: `trajectories` [R], `turn_index` [R] with `turn_rewards` [R] and `mask` [R, T]. Without
     a mask the result is one advantage a turn, in the shape of `turn_rewards`. Without `rewards` a
     rollout's is the sum of its turns'. `advantages_seq` [B] in place of rewards are advantages of
-    rollouts: what is left of the chain is their credit.
+    rollouts: what is left of the chain is their credit. `tree` (see `tree_edges`) alone gives a row
+    a leaf, a column a level. `steps` [B] names the training step of each row, for what is tracked.
     """
     given = {"rewards": rewards, "groups": groups, **columns}
-    door = _scored("advantages", name, params, seed, mask, given, state)
-    batch = door.chains().write("advantage", door.names.run_by("advantages"), door.batch)
-    advantage_BT = door.back(batch["advantage_T"])
+    names = names_of(name, params, seed, state)
+    if given.get("tree") is not None:
+        return tree_rows(name, names, mask, given)
+    if names.tracks and given.get("steps") is not None:
+        each = [partial(call, name, params=params, seed=seed) for call in (advantages, next_state)]
+        return over_steps(*each, mask, given, state)
+    given, known = known_factors(words_called(name), given)
+    door = _scored("advantages", name, params, seed, mask, given, state, without=known.parts)
+    chains = door.chains()
+    batch = chains.write("advantage", door.names.run_by("advantages"), door.batch)
+    advantage_BT = known.times(door.back(carried(door.algorithm, chains, batch)))
     one_a_row = mask is None and not isinstance(door.layout, TurnsInRows)
     return advantage_BT.squeeze(1) if one_a_row else advantage_BT
 
@@ -146,12 +168,11 @@ def returns(
     chain writes. Arguments as in `advantages`. Raises UserError for a recipe without returns.
     """
     given = {"rewards": rewards, "groups": groups, **columns}
-    check_call(name, {} if params is None else params, seed, state)
-    written = compose(name, {} if params is None else params, {})[0].returns()
+    written = names_of(name, params, seed, state).returns()
     if not written or (which and which not in written):
         known = f"it has {', '.join(written)}" if written else "it has none"
         raise UserError(f"returns({name!r}): no {which or 'returns'}; {known}")
-    door = _scored("returns", name, params, seed, mask, given, state, which)
+    door = _scored("returns", name, params, seed, mask, given, state, which=which)
     found = which or written[-1]
     column = door.chains().write("advantage", door.names.run_by("returns"), door.batch)[found]
     return door.back(column) if found.endswith("_T") else door.layout.back_K(door.batch, column)
@@ -173,19 +194,27 @@ def next_state(
 
     The state of every part that keeps one, by its path ("advantage.subtract_tracked_success"), and
     under "knobs" the options that its controls have set. state: that of the step before; none
-    before the first. Tensors as in `advantages`, with those that trackers learn from; without any,
-    the controls go on by `metrics` alone, such as {"entropy": 0.3}. Raises UserError for a recipe
-    whose parts learn what a run alone has.
+    before the first. Tensors as in `advantages`, with those that trackers learn from; `texts` [B],
+    a list of prompts, where one learns from these; where a reward part learns, `rewards` are those
+    of the reward functions. Without any of them the controls go on by `metrics` alone, such as
+    {"entropy": 0.3}. Raises UserError for a recipe whose parts learn what a run alone has.
     """
     metrics, params = ({} if each is None else each for each in (metrics, params))
     check_call(name, params, seed, state)
     names, numbers = compose(name, params, {})
-    check_outside_a_run(name, names.algorithm)
     given = {"rewards": rewards, "groups": groups, **columns}
-    if mask is not None or any(value is not None for value in given.values()):
-        door = open_door("next_state", name, params, seed, mask, given, state=state)
-        return learnt(name, door, metrics)
-    return told(name, names, numbers, {} if state is None else state, metrics)
+    has_texts = given.get(TEXTS) is not None
+    begun = begun_state(name, names.algorithm, {} if state is None else state, has_texts)
+    if mask is None and all(value is None for value in given.values()):
+        return told(name, names, numbers, begun, metrics)
+    if names.tracks and given.get("steps") is not None:
+        for _, own in step_rows(mask, given):
+            begun = next_state(name, state=begun, metrics=metrics, params=params, seed=seed, **own)
+        return begun
+    if has_texts:
+        given, begun = with_texts("next_state", name, names, given, begun)
+    door = open_door("next_state", name, params, seed, mask, given, state=begun)
+    return learnt(name, door, metrics)
 
 
 def _scored(
@@ -196,32 +225,20 @@ def _scored(
     mask: Any,
     given: dict[str, Any],
     state: Any,
-    which: str = "",
+    **how: Any,
 ) -> Door:
     """The door of a call that begins with rewards, after the steps that a series tells of."""
+    given = in_one_group(name, given)
+    if given.get(TEXTS) is not None:
+        given, state = with_texts(call, name, names_of(name, params, seed, state), given, state)
     if given.get(PAIR_SCORES) is not None:
         scores, groups = given.pop(PAIR_SCORES), given["groups"]
         found = rewards(
             name, groups=groups, mask=mask, params=params, seed=seed, **{PAIR_SCORES: scores}
         )
         given |= {"rewards": found, "groups": torch.zeros(len(found)) if groups is None else groups}
-    given, state = _after_series(name, params, seed, mask, given, state)
-    return open_door(call, name, params, seed, mask, given, state=state, which=which)
-
-
-def _after_series(
-    name: str, params: Any, seed: int, mask: Any, given: dict[str, Any], state: Any
-) -> tuple[dict[str, Any], Any]:
-    """The tensors of this step, and the state after the earlier ones that a series tells of."""
-    check_call(name, {} if params is None else params, seed, state)
-    given, earlier = split(series_words(name), given)
-    for what, number in earlier:
-        step = {"state": state, "params": params, "seed": seed}
-        if what.startswith(METRICS):
-            state = next_state(name, metrics={what.removeprefix(METRICS): number}, **step)
-        else:
-            state = next_state(name, mask=mask, **{**given, what: number}, **step)
-    return given, state
+    given, state = after_series(next_state, name, params, seed, mask, given, state)
+    return open_door(call, name, params, seed, mask, given, state=state, **how)
 
 
 def selection(
@@ -269,12 +286,20 @@ def policy_loss(
     `logits` with `labels` [B, T] (-100: none) stand for `logp`, `entropy` and the mask. Where the
     policy's own term lacks what it needs, the loss is that of the penalties for which all is there:
     a bonus or a divergence by itself, over `kept` [B, T] of the mask where it is given.
+    `advantages_seq` [B] are advantages of rollouts: they go through the rest of the advantage chain
+    and the selection first. `accumulation` in `params`: of how many micro-batches of an update this
+    is one; the loss is divided by it.
     """
     given = pairs_as_rows({"logp": logp, "mask": mask, "advantages": advantages, **columns})
     if "labels" in given:
         given = labelled(given, inputs(name, "policy_loss", params))
     mask = _needed(name, given.pop("mask"), "mask")
-    given, state = _after_series(name, params, seed, mask, given, state)
+    if given.get(SEQ) is not None:
+        calls = [partial(c, name, params=params, seed=seed, state=state) for c in _CREDIT]
+        takes = {call: inputs(name, call, params) for call in _UP_TO_THE_LOSS}
+        given, mask, counted = from_rollouts(*calls, takes, mask, given)
+        denominator_mask = counted if denominator_mask is None else denominator_mask
+    given, state = after_series(next_state, name, params, seed, mask, given, state)
     door = open_door("policy_loss", name, params, seed, mask, given, denominator_mask, state)
     terms = door.algorithm.terms
     view = kernel.View(kernel.prepare(terms, door.batch, door.rng()))
@@ -282,8 +307,9 @@ def policy_loss(
     losses = [kernel.term_loss(term, view, tally, rng=door.rng()) for term in terms]
     if not losses:
         raise UserError(f"recipe {name} has no loss terms with these parameters")
-    each = {f"loss/{term}": float(loss) for term, loss in tally.losses.items()}
-    return torch.stack(losses).sum(), {**tally.means(), **each}
+    num = door.names.num_parts
+    each = {f"loss/{term}": float(loss) / num for term, loss in tally.losses.items()}
+    return torch.stack(losses).sum() / num, {**tally.means(), **each}
 
 
 def token_weights(
@@ -361,6 +387,9 @@ def inputs(name: str, call: str, params: Mapping[str, Any] | None = None) -> dic
     """
     if call not in [*CALLS]:
         raise UserError(f"no call {call!r}; there are {', '.join(CALLS)}")
-    params = {} if params is None else params
-    check_call(name, params)
-    return compose(name, params, {})[0].inputs(call)
+    names = names_of(name, params)
+    return names.inputs(call) | dict.fromkeys(whole_call_names(name, names, call), False)
+
+
+_CREDIT = (advantages, selection)  # what stands between rewards and a loss
+_UP_TO_THE_LOSS = ("advantages", "selection", "policy_loss")

@@ -5,7 +5,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from strop._padded_names import STRUCTURE, Names, compose
+from strop._padded_compose import compose
+from strop._padded_names import STRUCTURE, Names
 from strop._padded_tournament import PAIR_SCORES
 from strop.batch import level_of
 

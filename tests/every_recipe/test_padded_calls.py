@@ -1,6 +1,8 @@
 """Every recipe through the padded front door: invariances and gradients."""
 
 import functools
+import re
+from pathlib import Path
 
 import pytest
 import torch
@@ -8,6 +10,7 @@ from differences import gradient_by_differences
 from padded import inputs_for, names_of, padded, rows, with_noise
 
 from strop import catalogue, functional, kernel, notation
+from strop._padded_chains import learning
 from strop.columns import has_gradient
 
 NAMES = [entry.name for entry in catalogue.recipes()]
@@ -19,6 +22,7 @@ WITH_PARAMS = [(name, {}) for name in NAMES] + [
     for entry in catalogue.recipes()
     if "beta" in {field.name for field in entry.fields} and entry.name not in OTHER_BETA
 ]
+PAGE = Path(__file__).parents[2] / "docs" / "PADDED.md"
 every_recipe = pytest.mark.parametrize("recipe", NAMES)
 SEEDS = range(5)  # of a hundred recipes each
 
@@ -147,6 +151,38 @@ def test_missing_and_unknown_tensors_are_named(recipe):
                     continue
                 with pytest.raises(functional.UserError, match=f"needs .*{name}"):
                     function(recipe, **fewer)
+
+
+ROWS = dict(
+    re.findall(
+        r"^\| `(\w+)` \| (.*) \|$", PAGE.read_text().partition("next_state carries")[2], re.M
+    )
+)
+
+
+@every_recipe
+def test_next_state_serves_what_the_page_says(recipe):
+    said, given, metrics = ROWS.get(recipe, ""), inputs_for(recipe, "next_state", 0), {}
+    if "refused" in said:
+        with pytest.raises(functional.UserError, match="which only a run has"):
+            functional.next_state(recipe, **given)
+        return
+    if "`texts`" in said:
+        with pytest.raises(functional.UserError, match="needs texts"):
+            functional.next_state(recipe, **given)
+        given["texts"] = [str(group) for group in given["groups"].tolist()]
+    if "`state` with" in said:
+        with pytest.raises(functional.UserError, match="give state="):
+            functional.next_state(recipe, **given)
+        path = next(path for path, _, _ in learning(names_of(recipe).algorithm))
+        given["state"] = {path: {"ranking": (3, 1, 2)}}
+    for _ in range(4):  # metrics of the step that controls look for
+        try:
+            state = functional.next_state(recipe, **given, metrics=metrics)
+        except functional.UserError as error:
+            (wanted,) = re.findall(r"needs the metric (\S+):", str(error))
+            metrics[wanted] = 0.3
+    assert bool(set(state) - {"knobs"} or state["knobs"]) == bool(said)
 
 
 def nobody(inputs):

@@ -26,10 +26,11 @@ CALLS = {
 }
 OF_LOSSES = ("token_weights", "loss_parts")
 FURTHER = {
-    "advantages": ("state", "pair_scores", "batch_entropy_sequence", "advantages_seq"),
-    "policy_loss": ("state", "labels", "step_entropy", "kept"),
+    "advantages": ("state", "pair_scores", "batch_entropy_sequence", "advantages_seq", "tree",
+                   "steps", "texts", "lambda_", "n_conflict", "initial_outcomes"),
+    "policy_loss": ("state", "labels", "step_entropy", "kept", "advantages_seq"),
     "loss_parts": ("state", "term"), "rewards": ("pair_scores",), "returns": ("state", "which"),
-    "next_state": ("state", "metrics"),
+    "next_state": ("state", "metrics", "steps", "texts"),
 }  # fmt: skip
 DTYPES = (
     torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.float16,

@@ -35,6 +35,8 @@ def test_composes():
     assert (part.target, part.dual_clip_c) == (1.0, 3.0)
     with pytest.raises(UserError, match="source_form"):
         bapo(variant="verl")
+    with pytest.raises(UserError, match="high has more than 100000 bounds"):
+        bapo(high_max=1e300)
 
 
 @pytest.mark.parametrize("variant", ["paper", "code"])

@@ -2,13 +2,14 @@
 
 from collections.abc import Generator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from strop import segments
 from strop.batch import Batch
+from strop.columns import Column
 from strop.errors import UserError
 from strop.part import Update, require, require_one_of
 
@@ -30,6 +31,10 @@ class UpdateTurnByTurn:
     Edges: a rollout without tokens in a turn keeps its M; M ends with the step.
     """
 
+    declares: ClassVar[tuple[Column, ...]] = (
+        Column("turn_change_K", "float", "mean change of its log-probabilities by its update; "
+               "NaN: not updated yet", "nats", door=("turn_updates",)),
+    )  # fmt: skip
     # "reverse" (last turn first), "forward" or "random". Default: paper (reverse).
     order: str = "reverse"
     # How far below 1 a factor can go. Default: released code (0.2).

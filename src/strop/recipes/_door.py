@@ -11,6 +11,7 @@ from strop.phases import Method
 Recipe = Callable[..., Method]
 One = TypeVar("One", bound=Recipe)
 Made = tuple[str, Callable[[Tensor], Tensor] | None]
+Factor = tuple[str, Callable[[Tensor], Tensor] | None]
 Prepare = Callable[[dict[str, Any]], dict[str, Any]]
 Own = str | tuple[str, Callable[[Any], Any]] | None
 
@@ -29,8 +30,11 @@ class Words:
     name of a tensor to the column that it fills. tensors: further name to the usual one, and what
     is made of the tensor (None: nothing). series: name of numbers, one a step of the run so far, to
     the column or metric that each is; the last one of a column is this step's. several: name of a
-    tensor that stands for several, to what makes them. prepare: the recipe's own parameters from
-    those given, where several stand for one."""
+    tensor that stands for several, to what makes them. factors: name of a tensor [B, T] or [B] that
+    advantages are multiplied by, to the part in whose place it is (empty: none's), and what is made
+    of the tensor. instead: name that means nothing here, to what to give in its place. prepare: the
+    recipe's own parameters from those given, where several stand for one; prepared: names of such
+    that are none of its own."""
 
     also: tuple[str, ...] = ()
     parameters: Mapping[str, Own] = field(default_factory=dict)
@@ -39,9 +43,12 @@ class Words:
     series: Mapping[str, str] = field(default_factory=dict)
     prepare: Prepare | None = None
     several: Mapping[str, Callable[[Tensor], dict[str, Tensor]]] = field(default_factory=dict)
+    factors: Mapping[str, Factor] = field(default_factory=dict)
+    instead: Mapping[str, str] = field(default_factory=dict)
+    prepared: tuple[str, ...] = ()
 
     def beside(self, other: "Words") -> "Words":
-        """These and the other's; its names of a recipe and its `prepare` are not taken over."""
+        """These and the other's; its names of a recipe and what it prepares are not taken over."""
         return Words(
             self.also,
             {**other.parameters, **self.parameters},
@@ -50,6 +57,9 @@ class Words:
             {**other.series, **self.series},
             self.prepare,
             {**other.several, **self.several},
+            {**other.factors, **self.factors},
+            {**other.instead, **self.instead},
+            self.prepared,
         )
 
 
@@ -62,6 +72,9 @@ def door(
     series: Mapping[str, str] | None = None,
     prepare: Prepare | None = None,
     several: Mapping[str, Callable[[Tensor], dict[str, Tensor]]] | None = None,
+    factors: Mapping[str, Factor] | None = None,
+    instead: Mapping[str, str] | None = None,
+    prepared: tuple[str, ...] = (),
 ) -> Callable[[One], One]:
     """Let `strop.functional` take a recipe by the words of its own paper or code.
 
@@ -76,7 +89,7 @@ def door(
     def decorate(recipe: One) -> One:
         words = Words(
             also, parameters or {}, columns or {}, tensors or {}, series or {}, prepare,
-            several or {},
+            several or {}, factors or {}, instead or {}, prepared,
         )  # fmt: skip
         recipe.door = words.beside(words_of(recipe))  # type: ignore[attr-defined]
         return recipe

@@ -5,6 +5,7 @@ from typing import Any
 
 from strop.advantage.baseline.compare_halves import CompareHalves
 from strop.advantage.credit.spread_evenly import SpreadEvenly
+from strop.advantage.scale.weigh_signs import WeighSigns
 from strop.algorithm import Algorithm
 from strop.errors import UserError, nearest
 from strop.part import Use
@@ -13,6 +14,7 @@ from strop.recipes._inherit import inherits
 from strop.recipes.dr_grpo import dr_grpo
 from strop.schedule import CosineRestarts, Schedule
 
+NORM = "seq-mean-token-sum-norm"
 # At the padded door, numbers of the cosine schedules; the last two are of the first weight.
 COSINE = ("total", "warmup", "cycles", "max", "min")
 # Weight of the comparison between halves over the run: (mu, where mu comes from).
@@ -48,7 +50,7 @@ def _cosine(params: dict[str, Any]) -> dict[str, Any]:
     return {"total_steps": int(total), **found}
 
 
-@door(prepare=_cosine)
+@door(prepare=_cosine, prepared=COSINE)
 @inherits(dr_grpo, without=("eps", "normalize_std", "singleton"), clip_high=0.28)
 def canon(
     *,
@@ -63,6 +65,8 @@ def canon(
     # How mu moves: "none", "first_intra", "first_inter" (by the step's mean reward), or
     # "cosine_first_intra", "cosine_first_inter" (cycles of 40 steps after 30).
     schedule: str = "none",
+    # Tokens by which advantages are divided, for a loss that sums over tokens; 0: as dr_grpo.
+    max_length: int = 0,
     **parent: Any,
 ) -> Algorithm:
     """Conditional Advantage Estimation for Reinforcement Learning in Large Reasoning Models.
@@ -86,5 +90,14 @@ def canon(
     moved, source = SCHEDULES[schedule]
     if schedule != "none" and mu != 1.0:
         raise UserError(f"recipe canon: schedule {schedule!r} moves mu: leave mu out, or schedule")
-    halves = CompareHalves(metric, moved or mu, source, alpha, beta)
-    return dataclasses.replace(dr_grpo(**parent), advantage=(Use(halves), Use(SpreadEvenly())))
+    halves = Use(CompareHalves(metric, moved or mu, source, alpha, beta))
+    if not max_length:
+        return dataclasses.replace(dr_grpo(**parent), advantage=(halves, Use(SpreadEvenly())))
+    if max_length < 0 or parent["length"] or parent["aggregation"] != NORM:
+        raise UserError(
+            "recipe canon: max_length divides the advantages of a loss that sums over tokens; it "
+            "is positive, and aggregation and length are left out"
+        )
+    share = Use(WeighSigns(1 / max_length, 1 / max_length))
+    summed = dr_grpo(**{**parent, "aggregation": "seq-mean-token-sum"})
+    return dataclasses.replace(summed, advantage=(halves, share, Use(SpreadEvenly())))

@@ -4,6 +4,8 @@ import dataclasses
 import math
 from typing import Any
 
+from torch import Tensor
+
 from strop.advantage.scale.charge_entropy import ChargeEntropy
 from strop.advantage.weight.protect_shared_tokens import ProtectSharedTokens
 from strop.algorithm import Algorithm
@@ -21,7 +23,17 @@ KNOB = "selection.drop_unsure_rollouts.initial"
 THRESHOLDS = {"paper": math.log(2), "code": 0.7}
 
 
-@door(also=("gtpo_conflict_loss",))
+def _shared_out(conflicts: Tensor) -> Tensor:
+    """What a rollout's tokens count where it has so many in conflict."""
+    return 1 / conflicts.double().clamp(min=1)
+
+
+@door(
+    also=("gtpo_conflict_loss",),
+    columns={"mean_entropy": "entropy_old_T"},
+    tensors={"advantages_seq": ("rewards", None)},  # centred already: centring changes nothing
+    factors={"lambda_": ("protect_shared_tokens", None), "n_conflict": ("", _shared_out)},
+)
 @inherits(grpo, without=(*CLIP, *ESTIMATOR, "beta"), num_rollouts=8)
 def gtpo_conflict(
     *,

@@ -15,6 +15,7 @@ from strop.errors import UserError
 from strop.loss.bound.clip_both_sides import ClipBothSides
 from strop.part import Use
 from strop.recipes._base import ESTIMATOR, with_policy
+from strop.recipes._door import door
 from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
 from strop.rollout.play_turns import PlayTurns
@@ -26,6 +27,12 @@ VARIANTS = ("paper", "code")
 WHITENS = {"paper": False, "code": True}
 
 
+@door(
+    instead={
+        "values": "it has no critic (gae has): give turn_rewards, or token_rewards with turn_end; "
+        "its mean over distinct values alone is variant='code', reward_norm='none', no whitening"
+    }
+)
 @inherits(grpo, without=ESTIMATOR, beta=0.2, num_rollouts=1)
 def mars(
     *,

@@ -3,6 +3,8 @@
 import dataclasses
 from typing import Any
 
+from torch import Tensor
+
 from strop.advantage.baseline.subtract_group_mean import SubtractGroupMean
 from strop.advantage.baseline.subtract_tracked_success import SubtractTrackedSuccess
 from strop.advantage.credit.spread_evenly import SpreadEvenly
@@ -12,13 +14,32 @@ from strop.algorithm import Algorithm
 from strop.errors import UserError
 from strop.part import Use
 from strop.recipes._base import ESTIMATOR
+from strop.recipes._door import door
 from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
 from strop.sampling.estimate_success_first import EstimateSuccessFirst
 
+SHAPING = ("shaping", "use_entropy_shaping")  # its code's switch, at the padded door
 WHOLE = (("group_B", "whole_B"),)  # all rollouts of the step as group 0
 
 
+def _success(outcomes: Tensor) -> Tensor:
+    """The success [B] that answers before training had, of outcomes [B, n_0] or [B]."""
+    return outcomes if outcomes.dim() < 2 else outcomes.double().nanmean(1)
+
+
+def _shaping(params: dict[str, Any]) -> dict[str, Any]:
+    """Without entropy shaping the bonus weighs nothing."""
+    found = dict(params)
+    for name in SHAPING:
+        on = found.pop(name, True)
+        if not isinstance(on, bool):
+            raise UserError(f"recipe mssr: {name} is true or false, it is {on!r}")
+        found |= {} if on else {"alpha": 0.0}
+    return found
+
+
+@door(tensors={"initial_outcomes": ("first_success", _success)}, prepare=_shaping, prepared=SHAPING)
 @inherits(
     grpo, without=ESTIMATOR, beta=0.01, aggregation="token-mean", num_prompts=512, num_rollouts=1
 )

@@ -3,21 +3,31 @@
 import dataclasses
 from typing import Any
 
+from strop.advantage.baseline.subtract_group_log_mean_exp import SubtractGroupLogMeanExp
 from strop.advantage.baseline.subtract_group_mean import SubtractGroupMean
 from strop.advantage.credit.spread_evenly import SpreadEvenly
 from strop.advantage.scale.fix_praise_of_successes import FixPraiseOfSuccesses
 from strop.advantage.scale.weigh_signs import WeighSigns
 from strop.algorithm import Algorithm, Term
+from strop.errors import UserError
 from strop.loss.bound.follow_advantage import FollowAdvantage
 from strop.loss.penalty.penalise_kl_to_reference import PenaliseKlToReference
 from strop.part import Use
 from strop.recipes._base import CLIP, ESTIMATOR, average
+from strop.recipes._door import door
 from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
 from strop.rollout.retry_from_reflection import RetryFromReflection
 from strop.selection.drop_reused_prefixes import DropReusedPrefixes
 
+BASELINES = ("mean", "logavgexp")
 
+
+@door(
+    parameters={
+        "amplify": "alpha", "success_threshold": "success", "opmd_baseline": "baseline",
+    }
+)  # fmt: skip
 @inherits(grpo, without=(*ESTIMATOR, *CLIP, "beta"), num_rollouts=4)
 def r3l(
     *,
@@ -25,6 +35,10 @@ def r3l(
     alpha: float = 3.0,
     # Advantage of a success.
     praise: float = 1.0,
+    # Outcome from which an answer is a success.
+    success: float = 1.0,
+    # What rewards are compared with: "mean", or "logavgexp": tau log mean exp(reward / tau).
+    baseline: str = "mean",
     # The loss is divided by 1 + tau.
     tau: float = 1.0,
     # Weight of the squared distance from the reference, halved (released code: 0.001).
@@ -56,9 +70,12 @@ def r3l(
     step brings new rollouts, its queue takes those first; 4. no penalty unless beta > 0.
     Try: form ("json"), rollout.ask and rollout.guide, alpha (1) with praise, pivotal (false).
     """
+    if baseline not in BASELINES:
+        raise UserError(f"recipe r3l: baseline is {' or '.join(BASELINES)}, it is {baseline!r}")
     rollout = RetryFromReflection(form=form)
-    weigh, fix = WeighSigns(alpha, 1.0), FixPraiseOfSuccesses(praise=praise)
-    chain = (SubtractGroupMean("raw"), weigh, fix, SpreadEvenly())
+    centre = SubtractGroupMean("raw") if baseline == "mean" else SubtractGroupLogMeanExp(tau)
+    weigh, fix = WeighSigns(alpha, 1.0), FixPraiseOfSuccesses(success, praise)
+    chain = (centre, weigh, fix, SpreadEvenly())
     follow = Term("policy", Use(FollowAdvantage()), average(aggregation), coef=1 / (1 + tau))
     kl = Term("kl", Use(PenaliseKlToReference("k2")), average(aggregation), coef=beta)
     return dataclasses.replace(

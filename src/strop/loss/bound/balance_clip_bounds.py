@@ -12,6 +12,7 @@ from strop.loss.bound._bounds import clip, steps, sum_below
 from strop.part import Result, require, require_one_of
 
 Search = tuple[float, float, float]  # first bound, last bound, step; ratios
+MOST_BOUNDS = 100_000  # that are tried
 
 
 @dataclass(frozen=True)
@@ -116,3 +117,5 @@ class BalanceClipBounds:
 def _check(name: str, search: Search) -> None:
     if len(search) != 3 or search[2] <= 0:
         raise UserError(f"balance_clip_bounds.{name} must be (first, last, step > 0): {search}")
+    if not (search[1] - search[0]) / search[2] < MOST_BOUNDS:
+        raise UserError(f"balance_clip_bounds.{name} has more than {MOST_BOUNDS} bounds: {search}")
