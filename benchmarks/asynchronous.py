@@ -10,7 +10,8 @@ that are there already are not made again, so a table that was broken off goes o
 
 speed: `grpo` and `april_partial_rollout` (twice as many prompts under way), synchronous on both
 cores, as one process with two threads and (grpo) as two with one; and with a process that
-collects, bounds 1 and 4, one thread each. The order changes from repeat to repeat. Medians of
+collects, bounds 1 and 4, one thread each, also `areal_decoupled_ppo`, which corrects for the age.
+The order changes from repeat to repeat. Medians of
 
     step         seconds of a step, the first three left out
     rollout      of these, seconds for the answers: in the collecting process where there is one
@@ -52,9 +53,12 @@ NAMES = (
     "step", "rollout", "update", "engine idle", "trainer idle", "age", "to target", "pass@1",
 )  # fmt: skip
 PLAIN = "grpo(num_prompts=16, num_rollouts=8)"
+DECOUPLED = "areal_decoupled_ppo(num_prompts=16, num_rollouts=8, num_minibatches=1)"
 APRIL = "april_partial_rollout(num_prompts=16, chunk=32, num_rollouts=8)"
 AGES = (0, 4, 16)
-METHODS = ("grpo", "areal_decoupled_ppo", "vcpo")
+METHODS = {  # one update a step each
+    "grpo": PLAIN, "areal_decoupled_ppo": DECOUPLED, "vcpo": "vcpo(num_prompts=16, num_rollouts=8)",
+}  # fmt: skip
 
 
 class Way(NamedTuple):
@@ -75,6 +79,8 @@ SPEED = {
     **SYNCHRONOUS,
     "bound 1": Way(PLAIN, 2, 1),
     "bound 4": Way(PLAIN, 2, 4),
+    "decoupled, bound 1": Way(DECOUPLED, 2, 1),
+    "decoupled, bound 4": Way(DECOUPLED, 2, 4),
     "partial": Way(APRIL, 2),
     "partial, bound 1": Way(APRIL, 2, 1),
     "one thread": Way(PLAIN, 1),
@@ -172,7 +178,7 @@ def speed(options: argparse.Namespace) -> None:
     most = middle[best]["step"] / longest
     print(f"answers are {alone['rollout'] / alone['step']:.0%} of a step of one thread")
     print(f"at most: {most:.3f} of {best}, the best synchronous one; reached of it:")
-    for name in ("bound 1", "bound 4", "partial, bound 1"):
+    for name in (name for name, way in SPEED.items() if way.bound):
         print(f"    {name:18s}{middle[best]['step'] / middle[name]['step'] / most:.0%}")
 
 
@@ -195,10 +201,9 @@ def staleness(options: argparse.Namespace) -> None:
     }
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
         made = [
-            pool.submit(train, folder, seed, Way(f"{method}(num_prompts=16, num_rollouts=8)", 1,
-                                                 age=age), options)
+            pool.submit(train, folder, seed, Way(METHODS[method], 1, age=age), options)
             for (method, age, seed), folder in jobs.items()
-        ]  # fmt: skip
+        ]
         for each in made:
             each.result()
     print(f"{'pass@1 by age':24s}" + "".join(f"{f'{age} steps':>26s}" for age in AGES))

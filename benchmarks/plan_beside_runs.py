@@ -3,7 +3,9 @@
     python benchmarks/plan_beside_runs.py --out FOLDER [--steps 40] [--model tiny-worked]
 
 A worker is one core. Two synchronous runs on one worker, with 16 prompts and with 4, give the
-costs. Planned from them, and then run on an idle machine with two cores:
+costs: where one core works, runs alone; where both do, runs with the same beside them, since two
+cores that are at work slow each other down. Planned from them, and then run on an idle machine
+with two cores:
 
     synchronous     one worker, 16 prompts again with another seed, and 8
     partial         april_partial_rollout, 16 prompts of 32 under way
@@ -18,6 +20,7 @@ are those of the first run, so the learning rate is 0: all runs then draw from o
 """
 
 import argparse
+import concurrent.futures
 import json
 import math
 import statistics
@@ -49,6 +52,22 @@ def train(
         ]  # fmt: skip
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     return folder
+
+
+def costs_of(out: Path, options: argparse.Namespace, method: str, beside: bool) -> list[Path]:
+    """The runs that measure, with 16 prompts and with 4; each with its like at the same time."""
+    found = []
+    for name, prompts in (("large", LARGE), ("small", SMALL)):
+        folders = [out / (f"{name}-beside" if beside else name)]
+        folders += [out / f"{name}-other"] * beside
+        with concurrent.futures.ThreadPoolExecutor(2) as pool:
+            jobs = [
+                pool.submit(train, folder, options, method.format(prompts), 1, "seed=0")
+                for folder in folders
+            ]
+            done = [job.result() for job in jobs]
+            found.append(done[0])
+    return found
 
 
 def measured(folder: Path, settle: int) -> dict[str, float]:
@@ -85,8 +104,7 @@ def main() -> int:
     plain = f"grpo(num_prompts={{}}, num_rollouts={SIZE})"
     april = f"april_partial_rollout(num_prompts={LARGE}, chunk={2 * LARGE}, num_rollouts={SIZE})"
     out = options.out
-    large = train(out / "large", options, plain.format(LARGE), 1, "seed=0")
-    small = train(out / "small", options, plain.format(SMALL), 1, "seed=0")
+    costs = {beside: costs_of(out, options, plain, beside) for beside in (False, True)}
     runs: list[tuple[str, str, Layout, int, list[str]]] = [
         ("synchronous", plain.format(LARGE), Layout(1, 1), LARGE, []),
         ("synchronous, 8 prompts", plain.format(8), Layout(1, 1), 8, []),
@@ -104,7 +122,7 @@ def main() -> int:
     for name, method, layout, prompts, words in runs:
         folder = out / name.replace(", ", "-").replace(" ", "-")
         train(folder, options, method, 1 if layout.shared else 2, "seed=1", *words)
-        known = measure([large, small], prompts=prompts)
+        known = measure(costs[not layout.shared], prompts=prompts)
         plan = simulate(known.costs, known.work, layout, LONG)
         own = math.nan
         if not layout.spare:

@@ -17,7 +17,8 @@ WRITTEN: dict[str, tuple[str, ...]] = {
     ),
     "Scale": ("ENGINES.md", "SCALE.md", "STALENESS.md", "PLAN.md"),
     "Other libraries": ("COMING_FROM_TRL_AND_VERL.md", "HOSTED.md"),
-    "Reference": ("NOTATION.md", "METRICS.md", "BATCH.md", "PADDED.md", "UNIFIED_ESTIMATOR.md"),
+    "Reference": ("NOTATION.md", "METRICS.md", "BATCH.md", "PADDED.md", "UNIFIED_ESTIMATOR.md",
+                  "WITHOUT_A_RECIPE.md"),
     "Evidence": (
         "evidence/every_recipe_learns.md", "evidence/entropy_on_the_tiny_model.md",
         "evidence/credit_on_small_tasks.md", "evidence/policy_on_small_tasks.md",

@@ -34,7 +34,7 @@ class JsonLines:
         if not line.strip():
             raise UserError(f"{self.name} line {number} is empty: remove it")
         try:
-            text = line.decode()
+            text = line.rstrip().decode()  # so that a line cut short ends in its own last column
             found = json_of(text)
         except UnicodeDecodeError as error:
             raise _not_utf8(self.name, error) from error

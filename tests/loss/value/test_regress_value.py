@@ -53,6 +53,21 @@ def test_gradient_is_the_error_except_where_the_value_is_held():
     assert torch.allclose(found, slope(loss_of, VALUES), atol=1e-8)
 
 
+def test_far_errors_cost_a_line():
+    # within 0.4 of the return e^2 / 2, beyond it 0.4 (|e| - 0.2): 0.12 for -0.5, 0.16 for 0.6; V
+    # 0.9 is held at 0.7, 0.3 away: 0.045
+    part = RegressValue(0.5, delta=0.4)
+    found = part(VALUES, RETURNS, OLD).value
+    assert (-found).tolist() == pytest.approx([0.12, 0.045, 0.16])
+    slopes = gradient(lambda values: -part(values, RETURNS, OLD).value.sum(), VALUES)
+    assert slopes.tolist() == pytest.approx([-0.4, 0.0, 0.4])
+    assert part(VALUES / 2 + 0.5, RETURNS, OLD).value.equal(
+        RegressValue(0.5)(VALUES / 2 + 0.5, RETURNS, OLD).value
+    )
+    with pytest.raises(UserError, match="delta must be at least 0"):
+        RegressValue(delta=-1.0)
+
+
 def test_at_a_tie_the_gradient_is_that_of_the_value_itself():
     def loss_of(values):
         return -RegressValue(0.5)(values, RETURNS, values.detach()).value.sum()

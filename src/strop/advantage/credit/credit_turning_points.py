@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from strop import segments
+from strop.advantage.credit._steps import Steps, steps_of
 from strop.part import require, require_one_of
 
 
@@ -62,30 +63,23 @@ class CreditTurningPoints:
         mask_T: Tensor,
         cut_T: Tensor | None = None,
     ) -> Tensor:
-        learns_T = mask_T & scored_B[rollout_T]
-        known_T = learns_T & ~prefix_value_T.isnan()
-        known_T = known_T if cut_T is None else known_T & cut_T
-        row_N = known_T.nonzero().squeeze(1)
-        if row_N.shape[0] == 0:
+        steps = steps_of(prefix_value_T, scored_B, rollout_T, mask_T, cut_T)
+        if steps is None:
             return torch.zeros_like(prefix_value_T)
-        rollout_N, before_N = rollout_T[row_N], prefix_value_T[row_N]
-        r_N = self._paid(before_N, reward_B.to(before_N.dtype)[rollout_N], rollout_N)
-        place_N = segments.place_in_run(rollout_N, reward_B.shape[0])
-        key_N, num = segments.key_of(group_T[row_N], place_N)
+        before_N = prefix_value_T[steps.row_N]
+        r_N = self._paid(steps, before_N, reward_B.to(before_N.dtype)[steps.rollout_N])
+        place_N = segments.place_in_run(steps.rollout_N, reward_B.shape[0])
+        key_N, num = segments.key_of(group_T[steps.row_N], place_N)
         centred_N = segments.centred(r_N, key_N, num)
         std_N = segments.std(r_N, key_N, num, ddof=int(self.std == "unbiased"))[key_N]
         advantage_N = (centred_N / (std_N + self.eps)).clamp(-self.clamp, self.clamp)
-        advantage_N = torch.where(centred_N == 0, 0, advantage_N)
-        last_T = (known_T.cumsum(0) - 1).clamp(min=0)
-        covered_T = learns_T & (known_T.cumsum(0) > 0) & (rollout_N[last_T] == rollout_T)
-        return torch.where(covered_T, advantage_N[last_T], 0)
+        return steps.spread(torch.where(centred_N == 0, 0, advantage_N))
 
-    def _paid(self, before_N: Tensor, final_N: Tensor, rollout_N: Tensor) -> Tensor:
-        """What every step is paid [N]; steps of a rollout lie together."""
-        start_N = rollout_N.diff(prepend=rollout_N[:1] - 1) != 0
-        goes_on_N = ~start_N.roll(-1)  # a further step of the rollout follows
-        after_N = torch.where(goes_on_N, before_N.roll(-1), final_N)
+    def _paid(self, steps: Steps, before_N: Tensor, final_N: Tensor) -> Tensor:
+        """What every step is paid [N]."""
+        after_N = steps.after(before_N, final_N)
         rise_N = after_N - before_N
+        start_N = steps.rollout_N.diff(prepend=steps.rollout_N[:1] - 1) != 0
         first_N = before_N[start_N][start_N.cumsum(0) - 1]
         whole_N = final_N - first_N
         sign_N = rise_N.sign() * whole_N.sign()

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from strop.advantage.credit._steps import steps_of
 from strop.errors import UserError
 from strop.part import require
 
@@ -48,21 +49,14 @@ class CreditValueSteps:
         cut_T: Tensor | None = None,
         value_std_T: Tensor | None = None,
     ) -> Tensor:
-        learns_T = mask_T & scored_B[rollout_T]
-        known_T = learns_T & ~prefix_value_T.isnan()
-        known_T = known_T if cut_T is None else known_T & cut_T
-        row_N = known_T.nonzero().squeeze(1)
-        if row_N.shape[0] == 0:
+        steps = steps_of(prefix_value_T, scored_B, rollout_T, mask_T, cut_T)
+        if steps is None:
             return torch.zeros_like(prefix_value_T)
-        rollout_N = rollout_T[row_N]
-        next_N = torch.cat([rollout_N[1:], rollout_N.new_full((1,), -1)]) == rollout_N
-        after_N = torch.where(next_N, prefix_value_T[row_N].roll(-1), reward_B[rollout_N])
-        step_N = after_N - prefix_value_T[row_N]
+        before_N = prefix_value_T[steps.row_N]
+        rise_N = steps.after(before_N, reward_B[steps.rollout_N]) - before_N
         if self.normalize_std:
             if value_std_T is None:
                 raise UserError("credit_value_steps.normalize_std needs a part that writes "
                                 "value_std_T, such as back_up_tree_values")  # fmt: skip
-            step_N = step_N / (value_std_T[row_N] + self.eps)
-        last_T = (known_T.cumsum(0) - 1).clamp(min=0)
-        covered_T = learns_T & (known_T.cumsum(0) > 0) & (rollout_N[last_T] == rollout_T)
-        return torch.where(covered_T, step_N[last_T], 0)
+            rise_N = rise_N / (value_std_T[steps.row_N] + self.eps)
+        return steps.spread(rise_N)

@@ -1,0 +1,100 @@
+"""Agents that work one after another on a task: one critic says what each of them added."""
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+from strop.advantage.baseline.centre_turns import CentreTurns
+from strop.advantage.credit.estimate_turn_advantage import EstimateTurnAdvantage
+from strop.advantage.credit.spread_turns import SpreadTurns
+from strop.algorithm import Algorithm, Term
+from strop.loss.average.average_per_turn import AveragePerTurn
+from strop.loss.penalty.reward_entropy import RewardEntropy
+from strop.loss.ratio.ratio_per_sequence import RatioPerSequence
+from strop.loss.value.regress_value import RegressValue
+from strop.part import Use
+from strop.plan.update_while_near import UpdateWhileNear
+from strop.probe.read_turn_value import ReadTurnValue
+from strop.recipes._base import average, with_policy
+from strop.recipes._inherit import inherits
+from strop.recipes.gae import gae
+from strop.rollout.play_turns import PlayTurns
+from strop.selection.keep_marked_tokens import KeepMarkedTokens
+from strop.selection.take_roles_in_turn import TakeRolesInTurn
+
+WHOLE = Use(RatioPerSequence(product=True, unit="turn"))
+ONCE = Use(AveragePerTurn(per_rollout=False))  # every turn of the update weighs the same
+STEP = (("group_K", "rollout_K"), ("values_K", "advantage_K"))  # groups play no part
+RETURNS = (("advantage_K", "return_K"), ("advantage_T", "return_T"))
+
+
+@inherits(gae, without=("whiten_eps", "aggregation", "beta"), num_prompts=32, num_rollouts=1)
+def marft(
+    *,
+    # Discount from an agent's turn to the next one's.
+    gamma: float = 0.99,
+    # How far the critic's surprises reach back: 0 to the turn before, 1 to all.
+    lam: float = 0.95,
+    # Whether advantages are normalised over the step's turns.
+    normalize: bool = True,
+    eps: float = 1e-8,
+    # Most useful change of a value within a step, in reward units; 0: any.
+    clip_value: float = 0.2,
+    # Error beyond which the critic's loss grows in a straight line, reward units; 0: nowhere.
+    huber_delta: float = 10.0,
+    # Weight of the entropy, a nat of a turn's mean token.
+    entropy_coef: float = 0.01,
+    num_epochs: int = 5,
+    num_minibatches: int = 1,
+    # Divergence of a turn, nats, beyond which the policy rests for the step; 0: it never does.
+    max_kl: float = 1e-3,
+    # Steps at the beginning in which the critic alone learns.
+    warmup_steps: int = 0,
+    # Steps for which one agent's turns learn before the next one's do; 0: all learn together.
+    interval: int = 0,
+    **parent: Any,
+) -> Algorithm:
+    """MARFT: Multi-Agent Reinforcement Fine-Tuning.
+
+    arXiv 2504.16129. Code: jwliao-ai/MARFT. Parent: gae. Status: partial.
+
+    Family: turns.
+    In short: agents in turn, one critic.
+    Choose it when: several agents work one after another on a task that is paid as a whole, and a
+    critic should say what each of them left to the next.
+    Equation: over turns in the order of play (agents of a step, then the next step): delta = r +
+    gamma V_next - V, A = delta + gamma lam A_next, G = A + V; A <- (A - mean) / (std + eps); loss =
+    -mean over turns of [min(w A, clip(w) A) + entropy_coef H], w = exp(sum_t (logp - logp_old));
+    critic: mean max(h(V - G), h(clip(V) - G)), h(e) = e^2 / 2, a line beyond huber_delta.
+    Differs from the parent: values and ratios of turns, not of tokens; an entropy bonus; several
+    epochs, in which the policy rests once it has moved by max_kl.
+    Differs from the paper: 1. one model is all agents (there an adapter each): `role` of an
+    observation tells them apart, and the turns that `interval` chooses change every agent; 2. the
+    critic is a head on the policy's hidden states (there on a copy of the base model); 3. one
+    normalisation over the step (there a mini-batch each, without exact zeros); 4. the kl is taken
+    after an update, on its rollouts (there before it); 5. no level of tokens: where all is paid at
+    the end, that is gae(gamma=0.99, lam=0.95). Seats of a game have rollouts and so credit of their
+    own: a team is one player.
+    Try: critic.lr (5e-4), lam, max_kl (0.01), interval (50), num_epochs.
+    """
+    algorithm = with_policy(gae(**parent), ratio=WHOLE, average=ONCE)
+    scale = (Use(CentreTurns("batch", scale="biased", eps=eps), STEP),) if normalize else ()
+    credit = Use(EstimateTurnAdvantage(gamma, lam, bootstrap_truncated=False))
+    return dataclasses.replace(
+        algorithm,
+        rollout=Use(PlayTurns()),
+        probes=(Use(ReadTurnValue("first")),),
+        advantage=(credit, *scale, Use(SpreadTurns(), RETURNS, "returns"), Use(SpreadTurns())),
+        selection=(Use(TakeRolesInTurn(interval)),) if interval else (),
+        terms=tuple(_terms(algorithm, entropy_coef, RegressValue(clip_value, huber_delta))),
+        plan=Use(UpdateWhileNear(num_epochs, num_minibatches, max_kl, warmup_steps)),
+    )
+
+
+def _terms(algorithm: Algorithm, entropy_coef: float, value: RegressValue) -> Iterator[Term]:
+    """The policy's terms, and the critic's at the tokens where a turn's value is read."""
+    yield from (term for term in algorithm.terms if term.learner == "policy")
+    if entropy_coef:
+        yield Term("entropy", Use(RewardEntropy()), ONCE, coef=entropy_coef)
+    on = Use(KeepMarkedTokens(), (("learning_T", "at_T"),))
+    yield Term("value", Use(value), average("token-mean"), on=on, learner="critic")

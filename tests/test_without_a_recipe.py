@@ -1,0 +1,34 @@
+"""docs/WITHOUT_A_RECIPE.md: what it says has an idea is there, and no idea on it has a recipe."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from strop import catalogue
+from strop._loading import attribute
+
+PAGE = (Path(__file__).parents[1] / "docs/WITHOUT_A_RECIPE.md").read_text(encoding="utf-8")
+ROWS = re.findall(r"^\| (`.+?) \| (none|\d{4}\.\d{4,5}) \| (.+) \|$", PAGE, re.M)
+NAMED = sorted({name for row in ROWS for name in re.findall(r"`([\w.:]+)`", row[2])})
+
+
+def names_of(kind: str) -> set[str]:
+    listed = catalogue.recipes() if kind == "recipe" else catalogue.parts()
+    return {entry.name for entry in listed}
+
+
+def test_an_idea_stands_there_once_and_is_no_recipe() -> None:
+    ideas = [name for row in ROWS for name in re.findall(r"`(\w+)`", row[0])]
+    assert len(ideas) == 36
+    assert len(set(ideas)) == 36
+    assert not names_of("recipe") & set(ideas)
+    assert len(ROWS) == PAGE.count("\n| `")  # every row was read
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_what_has_it_is_there(name: str) -> None:
+    if ":" in name:
+        assert callable(attribute(name))
+    else:
+        assert name in names_of("recipe") | names_of("part")
