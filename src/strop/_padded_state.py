@@ -40,9 +40,9 @@ def learnt(name: str, door: Door, metrics: Mapping[str, Any]) -> dict[str, Any]:
     """The state after a step whose tensors were given."""
     chains, batch = door.chains(), door.batch
     if door.names.learns_rewards:
-        uses = door.names.run_by("rewards")
-        chains.services = services_for("next_state", name, uses, batch)
-        batch = chains.write("reward", uses, batch)
+        rewarding = door.names.run_by("rewards")
+        chains.services = services_for("next_state", name, rewarding, batch)
+        batch = chains.write("reward", rewarding, batch)
         batch = batch.set(advantage_B=batch["reward_B"])
     batch = chains.write("advantage", door.algorithm.advantage, batch)
     uses = list(door.algorithm.uses())

@@ -138,8 +138,9 @@ def advantages(
     if given.get("tree") is not None:
         return tree_rows(name, names, mask, given)
     if names.tracks and given.get("steps") is not None:
-        each = [partial(call, name, params=params, seed=seed) for call in (advantages, next_state)]
-        return over_steps(*each, mask, given, state)
+        how: dict[str, Any] = {"params": params, "seed": seed}
+        credit, learn = partial(advantages, name, **how), partial(next_state, name, **how)
+        return over_steps(credit, learn, mask, given, state)
     given, known = known_factors(words_called(name), given)
     door = _scored("advantages", name, params, seed, mask, given, state, without=known.parts)
     chains = door.chains()
@@ -295,9 +296,10 @@ def policy_loss(
         given = labelled(given, inputs(name, "policy_loss", params))
     mask = _needed(name, given.pop("mask"), "mask")
     if given.get(SEQ) is not None:
-        calls = [partial(c, name, params=params, seed=seed, state=state) for c in _CREDIT]
+        how: dict[str, Any] = {"params": params, "seed": seed, "state": state}
         takes = {call: inputs(name, call, params) for call in _UP_TO_THE_LOSS}
-        given, mask, counted = from_rollouts(*calls, takes, mask, given)
+        credit, choose = partial(_credit, name, **how), partial(selection, name, **how)
+        given, mask, counted = from_rollouts(credit, choose, takes, mask, given)
         denominator_mask = counted if denominator_mask is None else denominator_mask
     given, state = after_series(next_state, name, params, seed, mask, given, state)
     door = open_door("policy_loss", name, params, seed, mask, given, denominator_mask, state)
@@ -391,5 +393,5 @@ def inputs(name: str, call: str, params: Mapping[str, Any] | None = None) -> dic
     return names.inputs(call) | dict.fromkeys(whole_call_names(name, names, call), False)
 
 
-_CREDIT = (advantages, selection)  # what stands between rewards and a loss
+_credit = advantages  # where a parameter has that name
 _UP_TO_THE_LOSS = ("advantages", "selection", "policy_loss")
