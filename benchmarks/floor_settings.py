@@ -49,6 +49,7 @@ OF_RECIPES = {
     "ui_s1_semi_online": "recordings",
     "chi0_stage_advantage": "moves",
     # In the corridor one success in a thousand is lost among the step's, or the critic's, failures.
+    "marft": "kernel_timing",
     "mars": "kernel_timing",
     "archer": "kernel_timing",
     "digirl": "kernel_timing",
