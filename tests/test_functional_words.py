@@ -181,6 +181,17 @@ def test_a_word_that_means_nothing_says_what_to_give():
     close(F.advantages("mars", turn_rewards=f64([0], [1], [2]), params=params), [-1], [0], [1])
 
 
+def test_agents_in_turn_by_the_masks_of_their_buffer():
+    """The card's two steps of two agents; a value of .5 that came after them."""
+    given = {"turn_rewards": f64([0, 0, 0, 1]), "value": f64([0.4, 0.5, 0.6, 0.7]),
+             "step_masks": [[1, 1, 1, 0]], "params": {"normalize": False}}  # fmt: skip
+    close(F.advantages("marft", **given), [0.5152, 0.4468, 0.3752, 0.3])
+    with pytest.raises(UserError, match=r"takes no next_value: what follows .* is worth 0"):
+        F.advantages("marft", **given, next_value=0.5)
+    given["turn_rewards"] = f64([0, 0, 0, 1 + 0.99 * 0.5])
+    assert F.advantages("marft", **given)[0, 3] == pytest.approx(1 + 0.99 * 0.5 - 0.7)
+
+
 def test_a_tree_has_a_row_for_each_leaf():
     close(F.advantages("spo_tree", tree=[[1, 0], [0, 0]]),
           [0.25, 0.5], [0.25, -0.5], [-0.25, 0], [-0.25, 0])  # fmt: skip

@@ -16,6 +16,7 @@ from strop.part import Use
 from strop.plan.update_while_near import UpdateWhileNear
 from strop.probe.read_turn_value import ReadTurnValue
 from strop.recipes._base import average, with_policy
+from strop.recipes._door import door
 from strop.recipes._inherit import inherits
 from strop.recipes.gae import gae
 from strop.rollout.play_turns import PlayTurns
@@ -28,6 +29,14 @@ STEP = (("group_K", "rollout_K"), ("values_K", "advantage_K"))  # groups play no
 RETURNS = (("advantage_K", "return_K"), ("advantage_T", "return_T"))
 
 
+@door(
+    # of a turn: 1 where its episode goes on after it
+    tensors={"step_masks": ("done", lambda mask: mask == 0)},
+    instead={
+        "next_value": "what follows the last turn is worth 0; add gamma times it to that turn's "
+        "turn_rewards"
+    },
+)
 @inherits(gae, without=("whiten_eps", "aggregation", "beta"), num_prompts=32, num_rollouts=1)
 def marft(
     *,
