@@ -54,7 +54,7 @@ def train_step(
 
     tokens: looks on and keeps what happens to each token; the step is the same without.
     """
-    clock = Clock()
+    clock = Clock(tell=lambda stage: world.ranks.at(f"step {step}, {stage}"))
     rng_of = generators(world.seed, step)
     torch.manual_seed(rng_of("global", 0).initial_seed())
     phase = phase_at(state)

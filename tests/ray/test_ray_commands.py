@@ -68,20 +68,28 @@ def saved(folder: Path) -> set[str]:
 
 
 def test_trainers_are_actors_and_whoever_is_killed_the_run_goes_on(lab, tmp_path):
-    """A trainer is killed: all start again and the engine stays; the driver is killed, and all
-    with it; the run goes on, and ends as one process's.
+    """A trainer is killed: all start again and the engine stays; one is stopped: it is named, and
+    all start again; the driver is killed, and all with it; the run goes on, and ends as one
+    process's.
     """
     plain, folder, output = tmp_path / "plain", tmp_path / "run", tmp_path / "output"
     words = lab.arguments(f"training.steps={STEPS}", "training.save_every=1")
     assert ended(launch(["train", *words, "--out", plain], output), output) == 0
     ray = ["--ray", "local", "ray.cpus_per_engine=1"]
-    process = launch(["train", *words, *ray, "ray.num_trainers=2", "--out", folder], output)
+    ray += ["ray.num_trainers=2", "training.process_timeout_seconds=4"]
+    process = launch(["train", *words, *ray, "--out", folder], output)
     wait_for(lambda: saved(folder), process, output)
     (first,), engine = trainers(folder), engines(process)
     os.kill(first, signal.SIGKILL)
     wait_for(lambda: trainers(folder) not in ([], [first]), process, output)
     before = saved(folder)
     wait_for(lambda: saved(folder) - before, process, output)
+    (second,) = trainers(folder)
+    os.kill(second, signal.SIGSTOP)
+    silent = re.compile(
+        rf"process 0 of 2 \({second} on .*\) gave no sign of life for 4 s .*; all start again"
+    )
+    wait_for(lambda: silent.search(output.read_text()), process, output)
     assert len(engine) == 1
     assert engines(process) == engine
     assert re.search(

@@ -13,8 +13,8 @@ from strop.curation.train_on_shared_groups import FOREIGN, TrainOnSharedGroups
 from strop.errors import UserError
 from strop.recipes.grpo import grpo
 from strop.recipes.sapo_swarm import sapo_swarm
-from strop.training import config, loop
-from strop.training.ranks import Several
+from strop.training import apart, config
+from strop.training.ranks import Ranks, Several
 
 PIECES = {0: "", 5: "a", 6: "b", 7: "x", 8: "y", 9: "z"}  # 0 ends an answer
 PROMPTS = {31: (7,), 32: (8,), 33: (9,)}
@@ -137,8 +137,9 @@ def test_several_processes_would_each_read_for_themselves(tmp_path):
     lab = Lab.make(tmp_path)
     raw = lab.raw("sapo_swarm(store='somewhere', node='one')", "even")
     with pytest.raises(UserError, match="2 processes may not find the same"):
-        loop._check_inside(config.make(raw).build(), Several(0, 2, 0, None))
-    loop._check_inside(config.make(lab.raw("sapo_swarm")).build(), Several(0, 2, 0, None))
+        apart.check_here(config.make(raw).build(), Several(0, 2, 0, None))
+    apart.check_here(config.make(raw).build(), Ranks())
+    apart.check_here(config.make(lab.raw("sapo_swarm")).build(), Several(0, 2, 0, None))
 
 
 def test_a_node_without_others_is_grpo_and_nodes_of_different_models_share(tmp_path):

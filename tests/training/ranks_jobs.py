@@ -1,38 +1,46 @@
-"""What each of several processes of a test does: runs, one after another.
+"""Several processes of a test, and what each of them does: runs, one after another.
 
 A job has the settings of a run and its folder; one without settings goes on with a run. "breaks":
-the process that fails in the first step. "full": a process, and the step from which on no file of
+the process that fails in the first step. "stands": the one that does nothing there, and never
+comes back. "full": a process, and the step from which on no file of
 its may have more than some bytes.
 """
 
 import os
 import resource
 import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from commands import collectors_copied, from_the_same_server
+from commands import collectors_copied, forked, from_the_same_server
 
 from strop.errors import RunStopped
 from strop.evaluation.validate import validator
-from strop.training import config, loop
+from strop.training import config, launched, loop
 from strop.training.apart import Apart
 from strop.training.ranks import Ranks, join
 
 
 class Silent:
-    """A watcher that shows nothing. breaks: whether it fails. full: the step of a full disk."""
+    """A watcher that shows nothing. breaks, stands: whether it fails or hangs. full: the step of a
+    full disk.
+    """
 
-    def __init__(self, breaks: bool = False, full: int = 0) -> None:
-        self.breaks, self.full = breaks, full
+    def __init__(self, breaks: bool = False, stands: bool = False, full: int = 0) -> None:
+        self.breaks, self.stands, self.full = breaks, stands, full
 
     def begin(self, run: Any, before: list[dict[str, float]]) -> None:
         """Nothing to show."""
 
     def step(self, run: Any, metrics: dict[str, float]) -> None:
-        """Fail, or have no more room, if that is wanted."""
+        """Fail, hang, or have no more room, if that is wanted."""
         if self.breaks:
             raise RunStopped("its memory is full")
+        if self.stands:
+            time.sleep(1000)
         if self.full and run.done == self.full:
             resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
 
@@ -53,7 +61,11 @@ def do(job: dict[str, Any], ranks: Ranks) -> None:
         run.world.collector = Apart(run.config, run.algorithm, run.world.policy, max_staleness=0)
     evaluation = run.config.evaluation
     process, step = job.get("full", (0, 0))
-    watcher = Silent(job.get("breaks") == ranks.number, step if process == ranks.number else 0)
+    watcher = Silent(
+        job.get("breaks") == ranks.number,
+        job.get("stands") == ranks.number,
+        step if process == ranks.number else 0,
+    )
     try:
         loop.go(run, watcher, validator(evaluation.num_samples, evaluation.ks, run.config.seed))
     finally:
@@ -74,3 +86,35 @@ def join_and_do(environment: dict[str, str], jobs: list[dict[str, Any]], output:
     except RunStopped as error:
         print(f"said: {error}")
         sys.exit(1)
+
+
+@contextmanager
+def surroundings(count: int) -> Iterator[list[dict[str, str]]]:
+    """What torchrun puts into the environment of so many processes, while its store is there."""
+    store = launched.new_store()
+    shared = {"WORLD_SIZE": str(count), **launched.started_by("127.0.0.1", store.port)}
+    yield [{"RANK": str(n), "LOCAL_RANK": str(n), **shared} for n in range(count)]
+
+
+def ends(processes: list[Any]) -> list[int]:
+    """Their exit codes."""
+    for process in processes:
+        process.join(300)
+    return [process.exitcode for process in processes]
+
+
+def launch(count: int, jobs: list[dict[str, Any]], folder: Path) -> tuple[list[int], str]:
+    """Run the jobs in so many processes: their exit codes, and what they printed."""
+    output = folder / f"said-{count}"
+    with surroundings(count) as places:
+        codes = ends([forked(join_and_do, each, jobs, output) for each in places])
+    return codes, output.read_text(encoding="utf-8")
+
+
+def wait_for_steps(lines: Path, processes: list[Any], output: Path) -> None:
+    """Until two lines of metrics are written."""
+    end = time.monotonic() + 300
+    while not lines.exists() or len(lines.read_text().splitlines()) < 2:
+        assert all(process.is_alive() for process in processes), output.read_text()
+        assert time.monotonic() < end
+        time.sleep(0.02)

@@ -8,8 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +17,7 @@ from commands import forked
 from commands import launch as begin
 from fakes.completions_server import serve, worker
 from models import Lab, without_times
-from ranks_jobs import do, join_and_do
+from ranks_jobs import do, ends, join_and_do, launch, surroundings, wait_for_steps
 from safetensors.torch import load_file
 from short_runs import make_lab, settings_for
 
@@ -28,6 +26,11 @@ from strop.rollout.engines.local import LocalEngine
 from strop.training import checkpoint, environment, launched, models
 from strop.training.ranks import Ranks
 
+# Step 1 is as good as any by this number, so the run ends behind step 2.
+EARLY = {
+    "best": "eval/validation/num_unscored", "best_is": "lowest", "patience": 1,
+    "keep_checkpoints": 1,
+}  # fmt: skip
 # Every one asks something else of the models or the engine.
 RUNS: dict[str, tuple[str, dict[str, Any]]] = {
     "plain": ("grpo", {"evaluation": {"every": 2}}),
@@ -37,7 +40,10 @@ RUNS: dict[str, tuple[str, dict[str, Any]]] = {
     "whole_rollout": ("gspo", {"training": {"share_prefixes": "on"}}),
     "adapters": ("grpo(beta=0.1)", {"model": {"lora_rank": 2}}),
     "half": ("grpo", {"model": {"dtype": "bfloat16"}, "training": {"lr": 1e-4}}),
-    "forks": ("spo_tree", {}),
+    "forks": (
+        "spo_tree",
+        {"evaluation": {"every": 1}, "training": {"steps": 4, "save_every": 0, **EARLY}},
+    ),
     "left_for_later": ("april_partial_rollout", {}),
     "old_weights": ("vcpo", {"engine": {"staleness": 1}}),
     "turns": ("gigpo", {}),
@@ -68,32 +74,6 @@ def raw_of(lab: Lab, name: str, steps: int = 2) -> dict[str, Any]:
     for section, values in changes.items():
         raw[section] = {**raw.get(section, {}), **values}
     return raw
-
-
-@contextmanager
-def surroundings(count: int) -> Iterator[list[dict[str, str]]]:
-    """What torchrun puts into the environment of so many processes, while its store is there."""
-    store = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    shared = {
-        "WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port),
-        "TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RESTART_COUNT": "0",
-    }  # fmt: skip
-    yield [{"RANK": str(n), "LOCAL_RANK": str(n), **shared} for n in range(count)]
-
-
-def ends(processes: list[Any]) -> list[int]:
-    """Their exit codes."""
-    for process in processes:
-        process.join(300)
-    return [process.exitcode for process in processes]
-
-
-def launch(count: int, jobs: list[dict[str, Any]], folder: Path) -> tuple[list[int], str]:
-    """Run the jobs in so many processes: their exit codes, and what they printed."""
-    output = folder / f"said-{count}"
-    with surroundings(count) as places:
-        codes = ends([forked(join_and_do, each, jobs, output) for each in places])
-    return codes, output.read_text(encoding="utf-8")
 
 
 def copied(folder: Path, to: Path) -> dict[str, Any]:
@@ -159,6 +139,14 @@ def test_a_run_goes_on_with_another_number_of_processes(folders, name, count):
     """From two to one, from one to two, from two to four."""
     found = differences(folders[1] / f"unbroken-{name}", folders[count] / f"more-{name}")
     assert max(found.values()) < close(name), found
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_all_processes_keep_the_best_and_end_early(folders, count):
+    folder = folders[count] / "forks"
+    assert [line["step"] for line in without_times(folder)] == [0, 1, 2]
+    kept = sorted(path.name for path in (folder / "checkpoints").iterdir())
+    assert kept == ["step-000001", "step-000002"]
 
 
 @pytest.mark.parametrize(
@@ -269,11 +257,7 @@ def test_a_process_that_is_killed_ends_all_and_the_run_goes_on(lab, tmp_path, nu
     with surroundings(2) as places:
         jobs = [{"raw": raw, "folder": str(folder)}]
         processes = [forked(join_and_do, each, jobs, output) for each in places]
-        end = time.monotonic() + 300
-        while not lines.exists() or len(lines.read_text().splitlines()) < 2:
-            assert all(process.is_alive() for process in processes), output.read_text()
-            assert time.monotonic() < end
-            time.sleep(0.02)
+        wait_for_steps(lines, processes, output)
         processes[number].kill()
         assert all(ends(processes))
     assert f"said: process {1 - number} of 2 has lost another one" in output.read_text()

@@ -18,7 +18,7 @@ from strop._writing import writing
 from strop.cli.train import Job, work
 from strop.door.session import new_folder
 from strop.errors import RunStopped, UserError
-from strop.training import checkpoint
+from strop.training import checkpoint, launched, signs
 from strop.training.cluster.connect import (
     BEGIN_SECONDS,
     LED,
@@ -59,13 +59,11 @@ class Trainer:
         """folder: that the command was given in. search: where Python looks for modules besides."""
         enter(folder, search)
 
-    def place(self) -> tuple[str, int, int]:
-        """Where others reach it: address and a free port; and its process id."""
+    def place(self) -> tuple[str, int]:
+        """The address of its machine, and its process id."""
         from ray.util import get_node_ip_address
 
-        with socket.socket() as free:
-            free.bind(("", 0))
-            return get_node_ip_address(), free.getsockname()[1], os.getpid()
+        return get_node_ip_address(), os.getpid()
 
     def lacks(self, path: str) -> str:
         """The name of its machine, where that does not see a path."""
@@ -173,13 +171,13 @@ class Trainers(NamedTuple):
             for number in range(own.num_trainers)
         ]
 
-    def _begun(self, trainers: Sequence[Any]) -> list[tuple[str, int, int]]:
+    def _begun(self, trainers: Sequence[Any]) -> list[tuple[str, int]]:
         """Where the trainers are, once all are there and see the run's folder.
 
         Raises UserError and RunStopped.
         """
         try:
-            places: list[tuple[str, int, int]] = self.ray.get(
+            places: list[tuple[str, int]] = self.ray.get(
                 [trainer.place.remote() for trainer in trainers], timeout=BEGIN_SECONDS
             )
             _check_shared(self.ray, trainers, self.folder)
@@ -194,12 +192,22 @@ class Trainers(NamedTuple):
 
     def _trained(self, trainers: Sequence[Any], job: Job) -> list[Ended]:
         """Let all train until all have ended. Raises TrainerLost."""
-        places = self._begun(trainers)
-        address, port, _ = places[0]
+        places, store = self._begun(trainers), launched.new_store()
+        try:
+            return self._watched(trainers, job, places, store)
+        except TrainerLost as error:  # perhaps ended by one that found another silent
+            said = signs.verdict(launched.part(store, "0"))
+            raise TrainerLost(said or str(error)) from error
+
+    def _watched(
+        self, trainers: Sequence[Any], job: Job, places: Sequence[tuple[str, int]], store: Any
+    ) -> list[Ended]:
+        """How all end, which find each other by the store. Raises TrainerLost."""
+        from ray.util import get_node_ip_address
+
         shared = {
             "WORLD_SIZE": str(len(trainers)),
-            "MASTER_ADDR": address,
-            "MASTER_PORT": str(port),
+            **launched.started_by(get_node_ip_address(), store.port),
             LED: self.ray.get_runtime_context().gcs_address,
             LED_ENGINES: self.engines.name,
         }
@@ -254,12 +262,12 @@ def _check_shared(ray: Any, trainers: Sequence[Any], folder: Path) -> None:
         )
 
 
-def _end_gently(ray: Any, places: Sequence[tuple[str, int, int]]) -> None:
+def _end_gently(ray: Any, places: Sequence[tuple[str, int]]) -> None:
     """Send SIGTERM to all trainers: they finish the step and save."""
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     nodes = {node["NodeManagerAddress"]: node["NodeID"] for node in ray.nodes() if node["Alive"]}
-    for address, _, process in places:
+    for address, process in places:
         if address in nodes:
             there = NodeAffinitySchedulingStrategy(nodes[address], soft=False)
             ray.remote(_terminate).options(num_cpus=0, scheduling_strategy=there).remote(process)

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from strop._hub import trouble_with
 from strop._writing import writing
 from strop.errors import UserError
 from strop.tasks import content
@@ -154,7 +155,10 @@ def from_hub(text: str) -> Saved:
             "hf:NAME:CONFIG:SPLIT"
         )
     package = _package(f"reading {text}")
+    read_before = Path(package.config.HF_DATASETS_CACHE) / given["name"].replace("/", "___")
     try:
+        if not Path(given["name"]).exists() and not read_before.exists():
+            _ask_for(given["name"])
         found = package.load_dataset(
             given["name"], given["config"], split=given["split"] or "train",
             revision=given["revision"],
@@ -166,6 +170,12 @@ def from_hub(text: str) -> Saved:
             "network there is only what was read before (HF_HOME), or a folder of save_to_disk"
         ) from error
     return Saved(text, found)
+
+
+def _ask_for(name: str) -> None:
+    """Raise UserError where the hub does not give a data set."""
+    if trouble := trouble_with(name, "dataset"):
+        raise UserError(trouble)
 
 
 def _package(what: str) -> Any:

@@ -39,6 +39,7 @@ from strop.training.collecting import ALIVE, collected, is_collected, learns
 from strop.training.config import RunConfig
 from strop.training.letters import Begin, Broken, Collected, Ended, Trained, Weights
 from strop.training.policy import Policy
+from strop.training.ranks import Ranks
 from strop.training.services.run import RunServices
 from strop.training.services.stores import RunStores
 from strop.training.under_way import Plain
@@ -374,3 +375,16 @@ def check(config: RunConfig, method: Method) -> None:
     for path, use in method.uses():
         if not is_collected(path) and hasattr(use.part, "observe"):
             raise UserError(f"{wanted}: {path} looks at rollouts as they come: leave one out")
+
+
+def check_here(method: Method, ranks: Ranks) -> None:
+    """Raise UserError where several processes collect, and each would read for itself what other
+    runs write.
+    """
+    for algorithm in method.algorithms:
+        for path, use in algorithm.uses():
+            if not ranks.alone and getattr(use.part, "looks_outside", False):
+                raise UserError(
+                    f"{path} reads what other runs write, and {ranks.count} processes may not find "
+                    "the same: train in one, or let one collect, training.max_staleness=1"
+                )

@@ -12,14 +12,22 @@ from strop.batch import Batch
 
 
 class Clock:
-    """Adds up seconds by stage, `with clock("reward"): ...`; `now` is the wall clock."""
+    """Adds up seconds by stage, `with clock("reward"): ...`; `now` is the wall clock.
 
-    def __init__(self, now: Callable[[], float] = time.perf_counter) -> None:
-        self.now, self.begun = now, now()
+    tell: is told each stage as it begins.
+    """
+
+    def __init__(
+        self,
+        now: Callable[[], float] = time.perf_counter,
+        tell: Callable[[str], None] = lambda stage: None,
+    ) -> None:
+        self.now, self.tell, self.begun = now, tell, now()
         self.seconds: dict[str, float] = {}
 
     @contextmanager
     def __call__(self, stage: str) -> Iterator[None]:
+        self.tell(stage)
         start = self.now()
         try:
             yield

@@ -215,9 +215,9 @@ def make_critic(
     dtype = torch.promote_types(weight.dtype, torch.float32)
     heads = ValueHeads(columns, width, hidden_size or width, dtype, seed).to(policy.device)
     slow = copy.deepcopy(heads).requires_grad_(False) if target_tau else None
-    if not policy.ranks.alone:
-        shards.shard(heads)
-        slow = shards.shard(slow) if slow is not None else None
+    policy.ranks.shard(heads)
+    if slow is not None:
+        policy.ranks.shard(slow)
     optimiser = torch.optim.AdamW(heads.parameters(), lr=0.0, betas=betas, weight_decay=0.0)
     return Critic(policy, heads, optimiser, lr, max_grad_norm, slow, target_tau)
 

@@ -1,4 +1,5 @@
 """What torchrun keeps while it starts processes again: which run they had begun, and their talk.
+On Ray the command keeps it in torchrun's place.
 
 Its store outlives the processes, so `torchrun --max-restarts` finds there the run that its own
 processes have begun, and takes no other for it.
@@ -21,6 +22,10 @@ def _store(limit: datetime.timedelta = LIMIT) -> Any:
     """The store of who has started this process and starts it again; None where nobody does."""
     if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
         return None
+    return _client(limit)
+
+
+def _client(limit: datetime.timedelta) -> Any:
     address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     return torch.distributed.TCPStore(address, port, is_master=False, timeout=limit)
 
@@ -31,8 +36,32 @@ def attempt(limit: datetime.timedelta) -> Any:
     In the whole of it torch would find addresses of processes that are gone.
     """
     kept = _store(limit)
-    number = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    return None if kept is None else torch.distributed.PrefixStore(f"strop/{number}", kept)
+    return None if kept is None else part(kept, os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+
+
+def part(store: Any, number: str) -> Any:
+    """What belongs, in the store, to the processes of a start."""
+    return torch.distributed.PrefixStore(f"strop/{number}", store)
+
+
+def new_store() -> Any:
+    """A store to keep in this process for others that it starts, until nothing holds it."""
+    return torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+
+
+def started_by(address: str, port: int) -> dict[str, str]:
+    """What processes find in their environment that are started with such a store."""
+    return {
+        "MASTER_ADDR": address,
+        "MASTER_PORT": str(port),
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
+        "TORCHELASTIC_RESTART_COUNT": "0",
+    }
+
+
+def connected() -> Any:
+    """A connection of its own to the store of the processes that were started together."""
+    return attempt(LIMIT) or _client(LIMIT)
 
 
 def tell_begun(folder: Path) -> None:

@@ -88,6 +88,7 @@ class Run:
         if self.saved == self.done:
             return
         world = self.world
+        self.ranks.at(f"the checkpoint of step {self.done}")
         try:
             check_finite(world.policy.parameters(), "training.lr")
             if world.critic is not None:
@@ -258,10 +259,11 @@ def _prepare(config: RunConfig, record: Record, ranks: Ranks, given: Loaded | No
             f"ray.num_trainers={config.ray.num_trainers}, and {ranks.count} trains: strop train "
             "starts so many; from a script, leave it out"
         )
+    ranks.watch(config.training.process_timeout_seconds, record.folder)
     if config.training.max_staleness:
         apart.check(config, algorithm)
-    elif not ranks.alone:
-        _check_inside(algorithm, ranks)
+    else:
+        apart.check_here(algorithm, ranks)
     scored = any(not each.rollout.part.given for each in algorithm.algorithms)
     task = load_prompts(config.data, config.reward, config.seed, needs_reward=scored, heldout=False)
     loaded = load_model(config, ranks=ranks, given=given)
@@ -270,17 +272,6 @@ def _prepare(config: RunConfig, record: Record, ranks: Ranks, given: Loaded | No
         assert isinstance(algorithm, Algorithm), "phases were refused"
         world.collector = Apart(config, algorithm, world.policy, config.training.max_staleness)
     return Run(config, algorithm, loaded, world, record, race)
-
-
-def _check_inside(method: Method, ranks: Ranks) -> None:
-    """Raise UserError for a part that reads what other runs write: each process would itself."""
-    for algorithm in method.algorithms:
-        for path, use in algorithm.uses():
-            if getattr(use.part, "looks_outside", False):
-                raise UserError(
-                    f"{path} reads what other runs write, and {ranks.count} processes may not find "
-                    "the same: train in one, or let one collect, training.max_staleness=1"
-                )
 
 
 def go(run: Run, watcher: Watcher, evaluator: Evaluator) -> None:
@@ -330,6 +321,7 @@ def steps(run: Run, watcher: Watcher, evaluator: Evaluator) -> Iterator[dict[str
             yield metrics
         if run.finished or run.stop_asked:
             run.save()
+        run.ranks.at("")
 
 
 def _written_step(run: Run, evaluator: Evaluator) -> dict[str, float]:
@@ -382,6 +374,7 @@ def _evaluated(run: Run, evaluator: Evaluator, metrics: dict[str, float]) -> dic
     sets = run.world.services.task.validations
     if not sets:
         return metrics
+    run.ranks.at(f"the validation after step {run.done}")
     phase = phase_at(run.state)["number"]
     now = run.algorithm.in_phase(phase).at_step(max(run.done, 1), run.config.training.steps)
     run.world.act(now, phase)

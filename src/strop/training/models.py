@@ -14,7 +14,7 @@ from jinja2 import TemplateError
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
-from strop import _linear
+from strop import _hub, _linear
 from strop._files import json_of, text_of
 from strop.assets import SHIPPED, model_folder
 from strop.errors import UserError
@@ -178,7 +178,7 @@ def ready(
     """A model that is in memory, made ready to be trained in its place; options as in `load`."""
     model, tokenizer = found.model, found.tokenizer
     if chat_template:
-        tokenizer.chat_template = _read_text(chat_template, "model.chat_template")
+        tokenizer.chat_template = text_of(Path(chat_template), "model.chat_template:")
     for module in model.modules():
         if isinstance(module, nn.Dropout):
             module.p = 0.0
@@ -206,15 +206,15 @@ def skeleton(name: str) -> Any:
     path = model_path(name)
     if path.endswith(".gguf"):
         raise UserError(f"{name} can only be read as a whole: give a model folder or name")
-    _check_folder(name, path)
+    where = _where(name, path)
     try:
-        config = AutoConfig.from_pretrained(path, trust_remote_code=False)
+        config = AutoConfig.from_pretrained(path, trust_remote_code=False, **where)
         with torch.device("meta"):
             model = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
     except UNREADABLE as error:
         raise UserError(f"cannot read the model {name!r}: {_why(error)}") from error
     with contextlib.suppress(OSError):  # a model may have none
-        model.generation_config = GenerationConfig.from_pretrained(path)
+        model.generation_config = GenerationConfig.from_pretrained(path, **where)
     return model
 
 
@@ -222,12 +222,14 @@ def tokenizer_of(name: str, chat_template: str = "") -> Any:
     """The model's tokenizer with the run's chat template. Raises UserError."""
     from transformers import AutoTokenizer
 
+    path = model_path(name)
+    where = _where(name, path)
     try:
-        tokenizer = AutoTokenizer.from_pretrained(model_path(name), trust_remote_code=False)
+        tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=False, **where)
     except UNREADABLE as error:
         raise UserError(f"no tokenizer for the model {name!r}: {_why(error)}") from error
     if chat_template:
-        tokenizer.chat_template = _read_text(chat_template, "model.chat_template")
+        tokenizer.chat_template = text_of(Path(chat_template), "model.chat_template:")
     return tokenizer
 
 
@@ -239,17 +241,17 @@ def _pretrained(name: str, dtype: torch.dtype, attention: str) -> tuple[Any, Any
     place: str = path
     file, more = {}, {}
     if path.endswith(".gguf"):
-        _check_gguf(path)
+        where = _check_gguf(path)
         place, file = os.path.dirname(path) or ".", {"gguf_file": os.path.basename(path)}
         if unpack := getattr(transformers, "GgufConfig", None):  # else it always unpacks
             more = {"quantization_config": unpack(dequantize=True)}
     else:
-        _check_folder(name, path)
+        where = _where(name, path)
     try:
         tokenizer = transformers.AutoTokenizer.from_pretrained(
-            place, trust_remote_code=False, **file
+            place, trust_remote_code=False, **file, **where
         )
-        model = _whole(place, dtype=dtype, attn_implementation=attention, **file, **more)
+        model = _whole(place, dtype=dtype, attn_implementation=attention, **file, **more, **where)
     except UNREADABLE as error:
         raise UserError(f"cannot load the model {name!r}: {_why(error)}") from error
     model.name_or_path = path
@@ -283,19 +285,23 @@ def _why(error: Exception) -> str:
     return text.splitlines()[0] if text else type(error).__name__
 
 
-def _check_gguf(path: str) -> None:
-    """Raise UserError unless GGUF files can be read, and this one is there or on the hub."""
+def _check_gguf(path: str) -> dict[str, bool]:
+    """As `_where` for a GGUF file. Raises UserError where none can be read, too."""
     for package in ("gguf", "accelerate"):
         if importlib.util.find_spec(package) is None:
             raise UserError(
                 f"reading {path} needs the package {package}: pip install 'strop[gguf]'"
             )
     on_hub = not path.startswith((".", "/", "~")) and path.count("/") == 2
-    if not Path(path).is_file() and not on_hub:
+    if Path(path).is_file():
+        return {}
+    if not on_hub:
         raise UserError(f"no model file {path}")
+    return {"local_files_only": _hub.only_cached(*path.rsplit("/", 1))}
 
 
-def _check_folder(name: str, path: str) -> None:
+def _where(name: str, path: str) -> dict[str, bool]:
+    """Where transformers is to look for a model. Raises UserError where there is none."""
     folder = Path(path)
     looks_local = folder.exists() or path.startswith((".", "/", "~"))
     if looks_local and adapters.is_adapter(folder):
@@ -305,10 +311,7 @@ def _check_folder(name: str, path: str) -> None:
         )
     if looks_local and not (folder / "config.json").is_file():
         raise UserError(f"no model in {name}: the folder has no config.json")
-
-
-def _read_text(path: str, option: str) -> str:
-    return text_of(Path(path), f"{option}:")
+    return {} if looks_local else {"local_files_only": _hub.only_cached(name)}
 
 
 def check_same_architecture(folder: Path, model: nn.Module) -> None:

@@ -80,8 +80,6 @@ class Policy:
         of no account until the others are.
         """
         micros = self.micro_batches(batch)
-        if self.ranks.alone:
-            return [(index_B, True) for index_B in micros]
         costs = [int(batch["size_B"][index_B].sum()) for index_B in micros]
         spare = micros[costs.index(min(costs))][:1] if micros else None
         dealt = self.ranks.deal(costs)

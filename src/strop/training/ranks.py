@@ -22,10 +22,13 @@ import torch
 from torch import Tensor
 
 from strop.errors import RunStopped, UserError
-from strop.training import launched
+from strop.training import launched, shards
+from strop.training.signs import Signs
 
 T = TypeVar("T")
-SILENCE = datetime.timedelta(hours=2)  # of a process that the others wait for; rewards take long
+# That the others wait for a process; what the first does for all, as rewards, may take long. One
+# that hangs is noticed by its signs of life, see signs.py.
+SILENCE = datetime.timedelta(hours=2)
 # What torch says in a process whose connection to another one is gone.
 LOST = re.compile(r"[Cc]onnection (closed|reset|refused)|Broken pipe|gloo|NCCL")
 CLOSE = 1e-6  # of a column's sum on two GPUs, by the sum of its sizes
@@ -72,6 +75,15 @@ class Ranks:
         """Until all have come this far."""
         self.some(False)
 
+    def watch(self, limit: float, folder: Path) -> None:
+        """From now on notice a process that hangs for so many seconds, and end the run.
+
+        folder: of the run.
+        """
+
+    def at(self, place: str) -> None:
+        """Say where in the run this process is; empty: where it may stand still for long."""
+
     def check_shared(self, path: Path) -> None:
         """Raise UserError unless all processes see the file that the first one has written."""
         lacking = [n for n, seen in enumerate(self.gathered(path.exists())) if not seen]
@@ -91,6 +103,10 @@ class Ranks:
         """
         return list(range(len(costs)))
 
+    def shard(self, model: Any) -> Any:
+        """The model, its weights cut into parts, one a process, in place."""
+        return model
+
     @contextmanager
     def speaking(self, *besides: type[Exception]) -> Iterator[None]:
         """Inside, one process alone says why a run of several ends; the others end silently.
@@ -108,6 +124,7 @@ class Several(Ranks):
 
     def __init__(self, number: int, count: int, local: int, talk: Any) -> None:
         self.number, self.count, self.local, self.talk = number, count, local, talk
+        self.signs = Signs(number, count)
 
     def device(self, name: str) -> str:
         """This process's own of the devices of a kind."""
@@ -126,7 +143,8 @@ class Several(Ranks):
         failure: Exception | None = None
         if self.first:
             try:
-                said[0] = make()
+                with self.signs.patient():
+                    said[0] = make()
             except Exception as error:
                 failure, said[1] = error, _sendable(error)
         torch.distributed.broadcast_object_list(said, src=0, group=self.talk)
@@ -145,6 +163,14 @@ class Several(Ranks):
         flag = torch.tensor(int(said))
         torch.distributed.all_reduce(flag, torch.distributed.ReduceOp.MAX, group=self.talk)
         return bool(flag)
+
+    def watch(self, limit: float, folder: Path) -> None:
+        """From now on notice a process that hangs for so many seconds, and end the run."""
+        self.signs.watch(limit, folder, launched.connected, self._speaks)
+
+    def at(self, place: str) -> None:
+        """Say where in the run this process is; empty: where it may stand still for long."""
+        self.signs.place = place
 
     def agree(self, columns: Mapping[str, Tensor], step: int) -> None:
         """Raise RunStopped unless all processes hold the same columns."""
@@ -170,6 +196,10 @@ class Several(Ranks):
         own = sorted(dealt[self.number])
         return [*own, *[None] * (turns - len(own))]
 
+    def shard(self, model: Any) -> Any:
+        """The model, its weights cut into parts, one a process, in place."""
+        return shards.shard(model)
+
     @contextmanager
     def speaking(self, *besides: type[Exception]) -> Iterator[None]:
         """Inside, one process alone says why a run of several ends; the others end silently."""
@@ -189,6 +219,8 @@ class Several(Ranks):
                 text = f"process {self.number} of {self.count}: {error}"
                 raise type(error)(text) from error
             raise
+        finally:
+            self.signs.leave()
         torch.distributed.destroy_process_group()
 
     def _speaks(self) -> bool:

@@ -182,6 +182,11 @@ class TrainingSettings(Section):
         default=600.0, gt=0, le=LONGEST,
         description="with max_staleness: silence after which the collecting process is begun anew",
     )  # fmt: skip
+    process_timeout_seconds: float = Field(
+        default=600.0, gt=0, le=LONGEST,
+        description="with several processes: silence, or standing still in a step, after which one "
+        "hangs, and the run ends and names it",
+    )  # fmt: skip
     num_slots: int = Field(
         default=512, ge=1, le=2**20, description="sequences that the engine generates at once"
     )

@@ -373,9 +373,7 @@ def _reference(method: Method, policy: Policy, loaded: Loaded) -> Policy | None:
     if loaded.adapter is not None and not renews:
         model, switch = loaded.model, loaded.without_adapter
         return Policy(model, policy.token_budget, policy.share, switch=switch, ranks=policy.ranks)
-    frozen: Any = freeze(copy.deepcopy(policy.model))
-    if not policy.ranks.alone:
-        shards.shard(frozen)
+    frozen: Any = policy.ranks.shard(freeze(copy.deepcopy(policy.model)))
     return Policy(frozen, policy.token_budget, policy.share, ranks=policy.ranks)
 
 
