@@ -64,7 +64,7 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
     return lines + [f"| {' | '.join(row)} |" for row in rows]
 
 
-def _taken(name: str, call: str, but: Collection[str] = ()) -> str:
+def _taken(name: str, call: str, but: Collection[str] = (), also_must: Collection[str] = ()) -> str:
     """The names that a call takes, each column's with "or" between them."""
     names = names_of(name)
     takes = names.inputs(call)
@@ -72,7 +72,8 @@ def _taken(name: str, call: str, but: Collection[str] = ()) -> str:
     for column in names.reads(call):
         alike = tuple(n for n in names.of(column) if n not in {*NOT_LISTED, *but})
         if alike:
-            found[alike] = found.get(alike, False) or takes[alike[0]]
+            must = takes[alike[0]] or alike[0] in also_must
+            found[alike] = found.get(alike, False) or must
     said = {n for alike in found for n in alike} | NOT_LISTED | {*but}
     further = [n for n in takes if n not in said and n not in names.fills]
     found |= dict.fromkeys(((n,) for n in (*further, *whole_call_names(name, names, call))), False)
@@ -125,7 +126,11 @@ def _needed(name: str, names: Names) -> str:
     if any(path.startswith("rollout.") and hook == "observe" for path, _, hook in hooked):
         return f"refused: it learns from {INSIDE}"
     told = {names.of(column)[0] for use in readers(names.algorithm) for column in parts.writes(use)}
-    found = [_taken(name, "next_state", told)] if hooked else ["`metrics` of the step"]
+    asking = [use for use in names.run_by("rewards") if asks(use)]  # answered by columns
+    answers = {read.column for use in asking for read in parts.reads(use)}
+    answers |= {column for use in asking for column in parts.writes(use)}
+    must = {known for column in answers for known in names.of(column)[:1]}
+    found = [_taken(name, "next_state", told, must)] if hooked else ["`metrics` of the step"]
     for path, use, _ in hooked:
         asked = asks(use) if path.startswith("sampling.") else frozenset()
         if asked == {TEXTS}:
