@@ -22,6 +22,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import torch
@@ -111,8 +112,9 @@ class Signs:
             self.left.set()
 
     def _sign(self) -> str:
-        """A sign of life, different from the one before."""
-        frame = sys._current_frames().get(self.main)
+        """A sign of life, different from the one before, with the line that is run now."""
+        own = (frame for frame in self._frames() if not _module(frame).startswith("torch."))
+        frame = next(own, None)
         line = f"{Path(frame.f_code.co_filename).name}, line {frame.f_lineno}" if frame else ""
         return json.dumps([self.rounds, os.getpid(), socket.gethostname(), self.place, line])
 
@@ -157,12 +159,14 @@ class Signs:
 
     def _waits(self) -> bool:
         """Whether the thread that trains is inside torch.distributed."""
+        return any(_module(frame).startswith("torch.distributed") for frame in self._frames())
+
+    def _frames(self) -> Iterator[FrameType]:
+        """What the thread that trains has called and not come back from, the last one first."""
         frame = sys._current_frames().get(self.main)
         while frame is not None:
-            if frame.f_globals.get("__name__", "").startswith("torch.distributed"):
-                return True
+            yield frame
             frame = frame.f_back
-        return False
 
     def _named(self, number: int, sign: bytes | None) -> str:
         """A process, and where it was when it told last."""
@@ -184,6 +188,10 @@ class Signs:
             again = f" Go on with: strop train --resume {self.folder}" if begun else ""
             print(f"stopped: {text}.{again}", file=sys.stderr, flush=True)
         os._exit(1)
+
+
+def _module(frame: FrameType) -> str:
+    return str(frame.f_globals.get("__name__", ""))
 
 
 def _key(number: int) -> str:
