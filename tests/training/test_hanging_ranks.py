@@ -12,6 +12,7 @@ from models import Lab
 from ranks_jobs import do, ends, join_and_do, launch, surroundings, wait_for_steps
 from short_runs import make_lab, settings_for
 
+from strop.door.session import changed
 from strop.training import checkpoint
 from strop.training.ranks import Ranks
 
@@ -54,6 +55,7 @@ def test_a_process_that_is_stopped_is_named_and_ends_all(lab, tmp_path, number):
     ), said
     done = checkpoint.step_of(checkpoint.newest(folder / "checkpoints"))
     assert done >= len(lines.read_text().splitlines()) - 1
+    assert changed(folder, ["training.process_timeout_seconds=60"]).training.steps == 5000
     do({"folder": str(folder), "steps": done + 1}, Ranks())
 
 

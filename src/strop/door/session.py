@@ -14,7 +14,7 @@ from strop.training.ranks import Ranks
 
 # Of a run that goes on.
 CHANGEABLE = ("training.steps", "training.save_every", "training.best", "training.patience",
-              "evaluation.", "tracking.", "ray.")  # fmt: skip
+              "training.process_timeout_seconds", "evaluation.", "tracking.", "ray.")  # fmt: skip
 
 
 class Session:
@@ -95,7 +95,7 @@ def changed(folder: Path, changes: Sequence[str | tuple[str, Any]]) -> config.Ru
             raise UserError(
                 f"a run that goes on has its own configuration: leave {text} out; only "
                 "training.steps, training.save_every, training.best, training.patience, "
-                "evaluation, tracking and ray options may change"
+                "training.process_timeout_seconds, evaluation, tracking and ray options may change"
             )
     settings = config.load(folder / "config.toml")
     return config.make(config.override(settings.model_dump(), changes)) if changes else settings
