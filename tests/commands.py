@@ -8,19 +8,28 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from multiprocessing import forkserver, reduction
+from multiprocessing import forkserver
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import pytest
+from copied import Descriptor, begun, guarded
 
 from strop.cli import forked as forked_run
 from strop.cli.main import main
-from strop.tasks import worker_guard
+from strop.tasks import worker_process
 from strop.training import apart
 
-PRELOADED = [*forked_run.PRELOADED, "strop.door.progress", "strop.report.page", apart.MODULE]
+GRADER = worker_process._WORKER
+# What a copy's function imports lies here.
+OWN = str(Path(__file__).parent)
+PRELOADED = [
+    *forked_run.PRELOADED, "strop.door.progress", "strop.report.page", apart.MODULE, __name__,
+]  # fmt: skip
+# A server of its own for what grades, which imports no torch: it is there, and copied, in a moment.
+SMALL = forkserver.ForkServer()
+SMALL.set_forkserver_preload(["copied", GRADER])
 
 
 class Said(NamedTuple):
@@ -40,7 +49,7 @@ class Strop:
     def __call__(self, *words: str | Path) -> Said:
         self.capture.readouterr()
         self.patch.setattr(sys, "argv", ["strop", *map(str, words)])
-        with pytest.raises(SystemExit) as ended:
+        with pytest.raises(SystemExit) as ended, graders_copied():
             main()
         code = ended.value.code
         return Said(0 if code is None else int(code), *self.capture.readouterr())
@@ -69,8 +78,23 @@ def forked(function: Callable[..., None], *given: Any) -> Any:
     """A process of its own that calls a function, forked from that server."""
     context: Any = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(PRELOADED)
-    process = context.Process(target=function, args=given)
-    process.start()
+    return _from_server(forkserver._forkserver, function, *given)
+
+
+def _from_server(server: Any, function: Callable[..., None], *given: Any) -> Any:
+    """A process of its own that calls a function in this environment, forked from a server."""
+    context: Any = multiprocessing.get_context("forkserver")
+    environment = dict(os.environ)
+    with pytest.MonkeyPatch.context() as patch:
+        # The script that runs the tests is nothing to a copy, which would run it first.
+        patch.delattr(sys.modules["__main__"], "__file__", raising=False)
+        patch.setattr(forkserver, "connect_to_new_process", server.connect_to_new_process)
+        patch.setenv("PYTHONPATH", OWN, prepend=os.pathsep)
+        if server is SMALL:  # as a grader has it
+            patch.setenv("PYTHONHASHSEED", "0")
+        server.ensure_running()
+        process = context.Process(target=begun, args=(environment, function, *given))
+        process.start()
     return process
 
 
@@ -115,26 +139,15 @@ def from_the_same_server() -> None:
     forkserver._forkserver.ensure_running = lambda: None  # type: ignore[attr-defined]
 
 
-class Descriptor:
-    """A file that a new process from the server is handed, open; there it is a number."""
-
-    def __init__(self, fileno: int) -> None:
-        self.fileno = fileno
-
-    def __reduce__(self) -> Any:
-        return _received, (reduction.DupFd(self.fileno),)
-
-
-def _received(handed: Any) -> int:
-    return int(handed.detach())
-
-
 class Copied:
-    """What `subprocess.Popen` gives, of a guarded process that is forked from the server."""
+    """What `subprocess.Popen` gives, of a guarded process that is forked from a server."""
 
     def __init__(self, words: Sequence[str], pass_fds: tuple[int], **given: Any) -> None:
-        told = {**given["env"]}
-        self.process = forked(_guarded, Descriptor(pass_fds[0]), words[-1], told)
+        output, module = given["stdout"], words[-1]
+        number = output if isinstance(output, int) else output.fileno()
+        server = SMALL if module == GRADER else forkserver._forkserver
+        told = (Descriptor(pass_fds[0]), Descriptor(number), module, {**given["env"]})
+        self.process = _from_server(server, guarded, *told)
         self.pid = self.process.pid
         with suppress(ProcessLookupError):  # it has ended
             while os.getpgid(self.pid) != self.pid:
@@ -151,21 +164,32 @@ class Copied:
         return int(self.process.exitcode)
 
 
-def _guarded(fileno: int, module: str, environment: Mapping[str, str]) -> None:
-    os.setsid()
-    os.environ.update(environment)
-    worker_guard.serve(fileno, os.getppid(), module)
-
-
 @contextmanager
 def collectors_copied() -> Iterator[None]:
     """Inside, processes that collect are forked from the server of `forked`. They are what they
     are otherwise, but for the five seconds in which each would import torch and transformers.
     """
+    multiprocessing.get_context("forkserver").set_forkserver_preload(PRELOADED)
+    with _copied(apart.MODULE):
+        yield
+
+
+@contextmanager
+def graders_copied() -> Iterator[None]:
+    """Inside, processes that grade are forked from a server that has imported what they need. They
+    are what they are otherwise, but for the start of Python, which is half of a short run; the
+    tests of graders have that too.
+    """
+    with _copied(GRADER):
+        yield
+
+
+@contextmanager
+def _copied(module: str) -> Iterator[None]:
     plain = subprocess.Popen
 
     def begin(words: Any, *more: Any, **given: Any) -> Any:
-        return (Copied if words[-1] == apart.MODULE else plain)(words, *more, **given)
+        return (Copied if words[-1] == module else plain)(words, *more, **given)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(subprocess, "Popen", begin)

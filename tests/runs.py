@@ -4,6 +4,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from commands import graders_copied
+
 from strop.evaluation.validate import validator
 from strop.training import config, loop
 
@@ -35,13 +37,15 @@ class Runner:
         self.open: list[loop.Run] = []
 
     def start(self, raw: dict[str, Any], folder: Path) -> loop.Run:
-        return self._kept(loop.start(config.make(raw), folder))
+        with graders_copied():
+            return self._kept(loop.start(config.make(raw), folder))
 
     def resume(self, folder: Path, **changes: Any) -> loop.Run:
         raw = config.load(folder / "config.toml").model_dump()
         for section, values in changes.items():
             raw[section] = {**raw[section], **values}
-        return self._kept(loop.resume(config.make(raw), folder))
+        with graders_copied():
+            return self._kept(loop.resume(config.make(raw), folder))
 
     def go(self, run: loop.Run, at_step: Callable[[Any], None] | None = None) -> Watcher:
         watcher = Watcher(at_step)

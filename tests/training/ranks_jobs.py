@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from commands import collectors_copied, forked, from_the_same_server
+from commands import collectors_copied, forked, from_the_same_server, graders_copied
 
 from strop.errors import RunStopped
 from strop.evaluation.validate import validator
@@ -80,7 +80,7 @@ def join_and_do(environment: dict[str, str], jobs: list[dict[str, Any]], output:
     from_the_same_server()
     try:
         ranks = join()
-        with ranks.speaking(), collectors_copied():
+        with ranks.speaking(), collectors_copied(), graders_copied():
             for job in jobs:
                 do(job, ranks)
     except RunStopped as error:
