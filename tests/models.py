@@ -86,8 +86,8 @@ class Lab:
     rewards: Path
 
     @classmethod
-    def make(cls, folder: Path) -> "Lab":
-        return cls(save_model(folder / "model"), *save_data(folder))
+    def make(cls, folder: Path, layers: int = 2) -> "Lab":
+        return cls(save_model(folder / "model", layers=layers), *save_data(folder))
 
     def raw(self, recipe: str = "grpo", reward: str = "digits", **sections: Any) -> dict[str, Any]:
         """Plain settings: two prompts, four answers of at most six tokens, three steps."""

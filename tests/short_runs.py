@@ -56,8 +56,11 @@ GAMES = {"mars": "open_spiel", "advevo_public_baseline": "hide_and_guess"}
 
 
 def make_lab(folder: Path) -> Lab:
-    """Prompts with given answers each; about half of the answers that are drawn are right."""
-    lab = Lab.make(folder)
+    """Prompts with given answers each; about half of the answers that are drawn are right.
+
+    One layer, for methods see the model's columns and nothing of its depth.
+    """
+    lab = Lab.make(folder, layers=1)
     rows = [{"prompt": f"{n}+{3 * n % 7}:", "answer": str(n), "completion": f"={n}",
              "set": n // 2, "safe": n % 2 == 0, "episode": n // 4, "stage": n % 4 // 2,
              "chosen": f"={n}", "rejected": f"={n + 1}+1"} for n in range(12)]  # fmt: skip
@@ -73,11 +76,11 @@ def settings_for(lab: Lab, recipe: str, **sections: Any) -> dict[str, Any]:
     method = notation.recipe(recipe)
     rollout = method.algorithms[0].rollout.part
     raw["algorithm"]["sampling.num_prompts"] = 3
-    for path in method.paths():
+    for path, number in method.paths().items():
         if path.endswith(".warmup_steps"):  # two steps have no room for a warm-up
             raw["algorithm"][path] = 0
-        if path.endswith(".num_critic_updates"):  # an update a rollout, by default
-            raw["algorithm"][path] = 4
+        if path.endswith((".num_critic_updates", ".num_policy_updates")):
+            raw["algorithm"][path] = min(number, 4)  # of up to fifty, by default
     if given := rollout.given:
         raw["algorithm"]["sampling.num_rollouts"] = len(given)
     if recipe in GAMES:

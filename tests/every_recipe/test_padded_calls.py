@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from differences import gradient_by_differences
+from differences import slopes_by_differences
 from padded import inputs_for, names_of, padded, rows, with_noise
 
 from strop import catalogue, functional, kernel, notation
@@ -104,9 +104,13 @@ def test_permuting_rollouts_permutes_the_results(recipe):
 
 
 @pytest.mark.parametrize(("recipe", "params"), WITH_PARAMS)
-@pytest.mark.parametrize("seed", [0, 1])
-def test_gradient_is_that_of_finite_differences(recipe, seed, params):
+def test_gradient_is_that_of_finite_differences(recipe, params):
     """In every tensor that carries gradient, with stopped gradients held; seeds lie off kinks."""
+    for seed in (0, 1):
+        check_gradient(recipe, seed, params)
+
+
+def check_gradient(recipe, seed, params):
     given = inputs_for(recipe, "policy_loss", seed, (3, 5), params)
     algorithm = notation.build_recipe(recipe, params).algorithms[-1]
     reads = algorithm.reads(("terms",)) | {"logp_T"}
@@ -125,8 +129,8 @@ def test_gradient_is_that_of_finite_differences(recipe, seed, params):
             inputs = {**given, name: tensor, "params": params}
             return functional.policy_loss(recipe, **inputs)[0]
 
-        analytic, numeric = gradient_by_differences(loss, given[name])
-        assert torch.allclose(analytic, numeric, rtol=1e-5, atol=1e-8)
+        analytic, found, numeric = slopes_by_differences(loss, given[name])
+        assert torch.allclose(found, numeric, rtol=1e-5, atol=1e-8)
         if name in ("logp", "logits"):
             assert (analytic != 0).any()
         if name == "logp":
@@ -198,8 +202,12 @@ def alone(inputs):
 
 
 @every_recipe
-@pytest.mark.parametrize("change", [nobody, masked, alone])
-def test_no_rollout_no_token_and_one_rollout(recipe, change):
+def test_no_rollout_no_token_and_one_rollout(recipe):
+    for change in (nobody, masked, alone):
+        check_few(recipe, change)
+
+
+def check_few(recipe, change):
     loss, metrics, results = call_all(recipe, 1, change)
     assert torch.isfinite(loss)
     assert all(value == value for value in metrics.values())
