@@ -14,8 +14,9 @@ ROOT = Path(__file__).parents[2]
 NOTEBOOKS = sorted((ROOT / "docs/notebooks").glob("*.ipynb"))
 # What the tests change in the cells: they learn less from fewer answers, and show as much.
 FEWER = {
-    "steps=15": "steps=2", "prompts=48": "prompts=8", "num_prompts=16": "num_prompts=2",
-    "num_prompts=8": "num_prompts=2", "num_rollouts=8": "num_rollouts=4", "range(80)": "range(40)",
+    "training_steps=25": "training_steps=5", "steps=15": "steps=2", "prompts=48": "prompts=8",
+    "num_prompts=16": "num_prompts=2", "num_prompts=8": "num_prompts=2",
+    "num_rollouts=8": "num_rollouts=4", "range(80)": "range(40)",
 }  # fmt: skip
 
 

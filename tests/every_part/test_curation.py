@@ -51,11 +51,11 @@ def test_inputs_stay_as_they_are(entry, stages):
 
 
 @every_part
-@pytest.mark.parametrize("seed", [0, 1, 2])
-def test_rows_kept_added_and_asked_for_fit_together(entry, stages, seed):
+def test_rows_kept_added_and_asked_for_fit_together(entry, stages):
     place = stages.of(entry)
-    batch = place.batch(seed)
-    check(curated(place, batch)[0], batch)
+    for seed in range(3):
+        batch = place.batch(seed)
+        check(curated(place, batch)[0], batch)
 
 
 @every_part

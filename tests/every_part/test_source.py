@@ -19,7 +19,7 @@ from strop.seams import SPECIAL
 
 ENTRIES = catalogue.parts()
 NAMES = [entry.name for entry in ENTRIES]
-every_part = pytest.mark.parametrize("entry", ENTRIES, ids=NAMES)
+every_part = pytest.mark.parametrize("entry", ENTRIES, ids=NAMES)  # three tests each
 LINES = ("Reads", "Writes", "Source", "Differs from the source", "Nearest part", "Edges")
 MOST_LINES = {"rollout": 200}  # strategies
 ORIGINS = r"Default: (paper|released code|ours)\b"
@@ -31,13 +31,23 @@ def source(entry):
     return (ROOT / entry.folder / f"{entry.name}.py").read_text(encoding="utf-8")
 
 
+@functools.cache
+def nodes(entry):
+    """All nodes of its source."""
+    return [*ast.walk(ast.parse(source(entry)))]
+
+
+@functools.cache
+def recipe_names():
+    return {recipe.name for recipe in catalogue.recipes()}
+
+
 def test_there_are_parts_and_their_names_are_distinct():
     assert len(NAMES) > 20
     assert len(set(NAMES)) == len(NAMES)
 
 
-@every_part
-def test_frozen_hashable_and_equal_by_value(entry):
+def frozen_hashable_and_equal_by_value(entry):
     kind = entry.load()
     part = kind()
     assert part == kind()
@@ -49,8 +59,7 @@ def test_frozen_hashable_and_equal_by_value(entry):
     assert parts.kind_of(part) == entry.folder
 
 
-@every_part
-def test_fields_survive_the_notation(entry):
+def fields_survive_the_notation(entry):
     part = entry.load()()
     assert notation.chain(notation.part_text(part)) == (Use(part),)
     for name, value in changed_values(parts.fields_of(part)).items():
@@ -59,8 +68,7 @@ def test_fields_survive_the_notation(entry):
         assert notation.chain(notation.part_text(changed)) == (Use(changed),)
 
 
-@every_part
-def test_docstring_says_everything(entry):
+def docstring_says_everything(entry):
     assert entry.summary.endswith(".")
     assert len(entry.doc.splitlines()) <= 25
     for line in LINES:
@@ -73,27 +81,24 @@ def test_docstring_says_everything(entry):
     assert re.match(r"arXiv \d{4}\.\d{5}|code only: [\w-]+/[\w-]+|none", text), text
 
 
-@every_part
-def test_docstring_names_what_is_read_and_an_existing_nearest_part(entry):
+def docstring_names_what_is_read_and_an_existing_nearest_part(entry):
     for name in entry.reads:
         assert name in SPECIAL or name in entry.doc, f"{entry.name} does not document {name}"
     nearest = re.match(r"\w+", entry.line("Nearest part")).group()
     assert nearest == "none" or nearest in NAMES
 
 
-@every_part
-def test_no_recipe_is_named(entry):
+def no_recipe_is_named(entry):
     """A recipe bears its paper's name; a part says its effect and knows no recipe."""
-    recipes = {recipe.name for recipe in catalogue.recipes()}
-    for node in ast.walk(ast.parse(source(entry))):
+    recipes = recipe_names()
+    for node in nodes(entry):
         named = getattr(node, "id", None) or getattr(node, "name", None) or getattr(node, "arg", "")
         assert named not in recipes, f"line {node.lineno} names {named}"
         if isinstance(node, ast.Constant):
             assert node.value not in recipes, f"line {node.lineno} names {node.value}"
 
 
-@every_part
-def test_fields_are_few_and_say_where_their_default_comes_from(entry):
+def fields_are_few_and_say_where_their_default_comes_from(entry):
     own = inspect.get_annotations(entry.load())
     assert len([field for field in entry.fields if field.name in own]) <= 5
     for field in entry.fields:
@@ -101,19 +106,16 @@ def test_fields_are_few_and_say_where_their_default_comes_from(entry):
         assert re.search(ORIGINS, field.comment), f"{entry.name}.{field.name}: {field.comment!r}"
 
 
-@every_part
-def test_sizes(entry):
+def sizes(entry):
     text = source(entry)
     top = entry.folder.split("/")[0]
     assert len(text.splitlines()) <= MOST_LINES.get(top, 150)
 
 
-@every_part
-def test_grouped_statistics_stay_in_segments(entry):
+def grouped_statistics_stay_in_segments(entry):
     if entry.folder.split("/")[0] not in NO_LOOPS:
         return
-    tree = ast.parse(source(entry))
-    for node in ast.walk(tree):
+    for node in nodes(entry):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             owner = node.func.value
             inside = isinstance(owner, ast.Name) and owner.id == "segments"
@@ -121,8 +123,7 @@ def test_grouped_statistics_stay_in_segments(entry):
         assert not isinstance(node, ast.For | ast.While), f"line {node.lineno} loops"
 
 
-@every_part
-def test_sizes_of_tables_are_ints(entry):
+def sizes_of_tables_are_ints(entry):
     for parameter in parts.parameters(entry.load()()):
         assert parameter.name not in SIZES or parameter.annotation in (int, "int"), parameter
 
@@ -135,19 +136,17 @@ def test_no_part_measures_a_key():
             assert not found, path
 
 
-@every_part
-def test_every_column_that_it_reads_or_writes_is_declared(entry):
+def every_column_that_it_reads_or_writes_is_declared(entry):
     use, known = Use(entry.load()()), catalogue.columns()
     for column in (*(read.column for read in parts.reads(use)), *parts.writes(use)):
         assert column in known, f"declare {column} in the part that brings it"
 
 
-@every_part
-def test_imports_only_batch_segments_and_part(entry):
+def imports_only_batch_segments_and_part(entry):
     """A folder of parts imports the core and its own folder, nothing beside it."""
     top = entry.folder.split("/")[0]
     core = ("batch", "columns", "segments", "part", "services", "schedule", "student", "errors")
-    for node in ast.walk(ast.parse(source(entry))):
+    for node in nodes(entry):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("strop."):
             assert node.module.split(".")[1] in (*core, top), node.module
 
@@ -165,3 +164,26 @@ def test_no_two_files_share_most_of_their_lines():
             matcher.set_seq1(lines[one])
             if matcher.real_quick_ratio() > 0.7 and matcher.quick_ratio() > 0.7:
                 assert matcher.ratio() <= 0.7, f"{one} and {other}"
+
+
+@every_part
+def test_its_class(entry):
+    frozen_hashable_and_equal_by_value(entry)
+    fields_survive_the_notation(entry)
+    sizes_of_tables_are_ints(entry)
+    every_column_that_it_reads_or_writes_is_declared(entry)
+
+
+@every_part
+def test_its_docstring_and_comments(entry):
+    docstring_says_everything(entry)
+    docstring_names_what_is_read_and_an_existing_nearest_part(entry)
+    fields_are_few_and_say_where_their_default_comes_from(entry)
+
+
+@every_part
+def test_its_file(entry):
+    no_recipe_is_named(entry)
+    sizes(entry)
+    grouped_statistics_stay_in_segments(entry)
+    imports_only_batch_segments_and_part(entry)
