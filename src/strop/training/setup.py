@@ -273,6 +273,7 @@ def _world(
     engine = _engine(config, settings, loaded, ranks, apart=learns and training.max_staleness > 0)
     check_trainable(engine, settings.kind)
     check_engine(method.uses(), engine, settings.kind)
+    services.notes += engine.notes
     reference = _reference(method, policy, loaded) if learns else None
     if not ranks.alone:
         engine = _share_out(policy, reference, engine, loaded)

@@ -85,7 +85,7 @@ def test_tokens_are_those_of_one_band(family):
     wanted = uneven(12)
     whole, parted = (Reading(model, call, num_slots=8) for call in (10**9, 1))
     expected, found = sample(whole, wanted), sample(parted, wanted)
-    assert parted.model.takes_bands
+    assert parted.notes == ()
     assert told(found, "ids") == told(expected, "ids")
     for own, others in zip(told(found, "logp"), told(expected, "logp"), strict=True):
         assert own == pytest.approx(others, abs=1e-9)
@@ -107,7 +107,35 @@ def test_rows_with_drafts_are_read_in_bands_too():
     assert told(found[0], "ids") == told(found[1], "ids")
 
 
-def test_layers_that_take_no_bands_read_all(monkeypatch):
+def test_rows_that_fill_holes_stay_in_their_band():
+    bands = Bands(call=10)
+    bands.part(np.array([100] * 4 + [40] * 4 + [10] * 4))
+    assert bands.cuts.tolist() == [0, 4, 8]
+    # places 1 and 5 are left: 3 fills 1, then each band has lost a place before it and one inside
+    source, target = bands.close(np.array([0, 2, 3, 4, 6, 7, 8, 9, 10, 11]))
+    assert (source.tolist(), target.tolist()) == ([3, 6, 7, 10, 11], [1, 3, 5, 6, 7])
+    assert bands.cuts.tolist() == [0, 3, 6]
+    # a whole band is left, and one row of the last
+    source, target = bands.close(np.array([0, 1, 2, 6, 8, 9]))
+    assert (source.tolist(), target.tolist()) == ([6, 8, 9], [3, 4, 5])
+    assert bands.cuts.tolist() == [0, 3]
+    # of one band the last rows fill the holes
+    bands.clear()
+    assert [x.tolist() for x in bands.close(np.array([0, 3, 4, 5]))] == [[4, 5], [1, 2]]
+
+
+def test_bands_outlast_the_ends_of_rows():
+    """Long rows end first, in the middle of their band; none of the others is read any longer."""
+    model = tiny("qwen3")
+    ids = [tuple(3 + (i + k) % 9 for k in range(LONG if i < 6 else SHORT)) for i in range(12)]
+    wanted = [Request(own, 2 + i if i < 6 else 14, seed=i) for i, own in enumerate(ids)]
+    engine = Reading(model, 1, num_slots=12)
+    told_here = told(sample(engine, wanted), "ids")
+    assert told_here == told(sample(Reading(model, 10**9, num_slots=12), wanted), "ids")
+    assert engine.read < 1.3 * engine.there
+
+
+def test_layers_that_take_no_bands_read_all_and_it_is_said(monkeypatch):
     def refuses(*args: Any, **options: Any) -> Any:
         raise TypeError("strop_bands")
 
@@ -115,6 +143,27 @@ def test_layers_that_take_no_bands_read_all(monkeypatch):
     monkeypatch.setitem(ragged.AttentionInterface._global_mapping, ragged.NAME, refuses)
     engine = Reading(model, 1, num_slots=8)
     found = sample(engine, uneven(8))
-    assert engine.model.takes_bands is False
+    (note,) = engine.notes
+    assert "Qwen3ForCausalLM cannot read those of one length together, TypeError" in note
+    assert "its attention is eager" in LocalEngine(tiny("llama", "eager")).notes[0]
     monkeypatch.undo()
     assert told(found, "ids") == told(sample(Reading(model, 1, num_slots=8), uneven(8)), "ids")
+
+
+def test_prompts_of_about_one_length_make_a_pass(monkeypatch):
+    engine = LocalEngine(tiny("qwen3", context=512), num_slots=64)
+    passes: list[list[int]] = []
+    fill = engine.model._fill
+
+    def counted(parts: list[Any]) -> None:
+        passes.append([part.end - part.start for part in parts])
+        fill(parts)
+
+    monkeypatch.setattr(engine.model, "_fill", counted)
+    # all but the last token; of 4 * 100 and 6 * 20 one pass would have 480 for nothing, and of
+    # 6 * 20 and 2 * 12 only 16; 30 of 120 are more than 2048 tokens
+    sizes = [13, 21, 101] * 2 + [101, 21] * 2 + [21] * 2 + [121] * 30
+    sample(
+        engine, [Request((3 + i % 20, *[4] * (n - 2), 5 + i // 20), 1) for i, n in enumerate(sizes)]
+    )
+    assert passes == [[120] * 15, [120] * 15, [100] * 4, [20] * 6 + [12] * 2]

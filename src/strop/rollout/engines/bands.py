@@ -13,9 +13,9 @@ import numpy as np
 
 # Keys and values, in bytes, that are read in the time of one more call of attention. Of a GPU not
 # measured: a call of some 40 microseconds.
-CALL_BYTES, CALL_BYTES_ELSEWHERE = 2**18, 2**27
+CALL_BYTES, CALL_BYTES_ELSEWHERE = 2**17, 2**27
 # What bands must save, of the places of all rows and in calls: less is not worth other roundings.
-LEAST_SAVED, LEAST_CALLS = 1 / 16, 4
+LEAST_SAVED, LEAST_CALLS = 1 / 16, 8
 MOVED = 3  # places that are read in the time in which one is moved
 TILE = 16  # places that attention adds up at once: whole ones leave a row's bits as they are
 
@@ -72,6 +72,21 @@ class Bands:
         self.owed = 0
         return self.moves
 
+    def close(self, place_N: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Rows that change places so that these become the first, from and to.
+
+        place_N: where they lie, in order. Each stays in its band, so that bands stay in order.
+        """
+        band = np.searchsorted(self.cuts, place_N, "right") - 1
+        size = np.bincount(band, minlength=len(self.cuts))
+        end = size.cumsum()
+        first = end - size
+        stays = (place_N >= first[band]) & (place_N < end[band])
+        free = np.ones(len(place_N), bool)
+        free[place_N[stays]] = False
+        self.cuts = first[size > 0]
+        return place_N[~stays], np.flatnonzero(free)
+
     def of(self, length_N: np.ndarray) -> list[Band]:
         """The bands of the rows, which have so many tokens by now."""
         longest = np.maximum.reduceat(length_N, self.cuts)
@@ -94,22 +109,27 @@ class Bands:
         whole = len(length_N) * int(length_N.max())
         worth = max(LEAST_CALLS * self.call, LEAST_SAVED * whole)
         if len(length_N) * int(np.ptp(length_N)) > worth:
-            cuts, read = self._parted(length_N, 0)
+            cuts, read = parted(length_N, self.call)
             if whole - read >= worth:
                 return np.array(cuts), read
         return np.zeros(1, np.int64), whole
 
-    def _parted(self, length_N: np.ndarray, first: int) -> tuple[list[int], int]:
-        """Cut where it saves most, and both parts again, while it saves more than a call."""
-        number, longest = len(length_N), int(length_N.max())
-        if number * (longest - int(length_N.min())) > self.call:
-            before = np.maximum.accumulate(length_N)[:-1]
-            behind = np.maximum.accumulate(length_N[::-1])[-2::-1]
-            rows = np.arange(1, number)
-            read = rows * before + (number - rows) * behind
-            cut = 1 + int(read.argmin())
-            if number * longest - int(read[cut - 1]) > self.call:
-                one, read_one = self._parted(length_N[:cut], first)
-                two, read_two = self._parted(length_N[cut:], first + cut)
-                return one + two, read_one + read_two
-        return [first], number * longest
+
+def parted(length_N: np.ndarray, call: int, first: int = 0) -> tuple[list[int], int]:
+    """Cut where it saves most, and both parts again, while it saves more than a call.
+
+    The first row of each part, the first of all being `first`, and what all parts are: rows times
+    the longest.
+    """
+    number, longest = len(length_N), int(length_N.max(initial=0))
+    if number > 1 and number * (longest - int(length_N.min())) > call:
+        before = np.maximum.accumulate(length_N)[:-1]
+        behind = np.maximum.accumulate(length_N[::-1])[-2::-1]
+        rows = np.arange(1, number)
+        read = rows * before + (number - rows) * behind
+        cut = 1 + int(read.argmin())
+        if number * longest - int(read[cut - 1]) > call:
+            one, read_one = parted(length_N[:cut], call, first)
+            two, read_two = parted(length_N[cut:], call, first + cut)
+            return one + two, read_one + read_two
+    return [first], number * longest

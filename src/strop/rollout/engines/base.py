@@ -125,6 +125,7 @@ class Engine(Protocol):
     parked: list[Event]  # events that somebody stepped over for other callers; see `drive`
     longest: int | None = None  # tokens of a sequence that it has room for; None: as the model has
     drafts: tuple[int, int] = (0, 0)  # tokens drafted so far, those of them that were then drawn
+    notes: tuple[str, ...] = ()  # what to tell whoever runs it, once
     renews_alone: bool = False  # what it has begun ends with the weights that were there then
 
     def submit(self, request: Request) -> int:

@@ -57,9 +57,11 @@ class SlotLayer(CacheLayerMixin):
             self.lazy_initialization(key_states, value_states)
         span = self.cache.span
         written = self.cache.written(key_states.shape[1])
+        several = key_states.shape[2] > 1  # heads come first, and are to come last but one
         for store, new in ((self.keys, key_states), (self.values, value_states)):
             size = store.shape[3]
-            store.view(-1, size).index_copy_(0, written, new.transpose(1, 2).reshape(-1, size))
+            vectors = new.transpose(1, 2) if several else new
+            store.view(-1, size).index_copy_(0, written, vectors.reshape(-1, size))
         if span.fresh:
             return key_states, value_states
         rows, used = span.rows, span.used
@@ -98,6 +100,7 @@ class SlotCache(Cache):
     ) -> None:
         super().__init__(layers=[SlotLayer(self) for _ in range(num_layers)])
         self.num_slots = num_slots
+        self.device = device
         self.max_tokens = max_tokens
         self.lines = 0  # slots that have memory
         self.places = 0
@@ -186,11 +189,20 @@ class SlotCache(Cache):
             for store in (layer.keys, layer.values):
                 store[slots, :, places] = 0
 
-    def copy(self, source: Tensor, target: Tensor, length: int) -> None:
+    def copy(self, source: Sequence[int], target: Sequence[int], length: int) -> None:
         """Copy the first `length` places of slots `source` to slots `target`, all at once."""
-        for layer in self.live_layers():
-            for store in (layer.keys, layer.values):
-                store[target, :, :length] = store[:, :, :length].index_select(0, source)
+        stores = [x.narrow(2, 0, length) for y in self.live_layers() for x in (y.keys, y.values)]
+        read_last = {slot: turn for turn, slot in enumerate(source)}
+        if self.device.type == "cpu" and all(
+            read_last.get(slot, turn) <= turn for turn, slot in enumerate(target)
+        ):  # in turn no slot is read after it was written, and nothing has to be put aside
+            for store in stores:
+                for one, other in zip(source, target, strict=True):
+                    store[other].copy_(store[one])
+            return
+        source_N, target_N = torch.tensor([source, target], device=self.device)
+        for store in stores:
+            store.index_copy_(0, target_N, store.index_select(0, source_N))
 
     def live_layers(self) -> list[SlotLayer]:
         return [layer for layer in self.layers if layer.is_initialized]

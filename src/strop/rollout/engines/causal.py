@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, NamedTuple
@@ -10,16 +11,23 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from strop import _linear
+from strop import _linear, _norm
 from strop.errors import UserError
-from strop.rollout.engines.bands import CALL_BYTES, CALL_BYTES_ELSEWHERE, Band
+from strop.rollout.engines.bands import CALL_BYTES, CALL_BYTES_ELSEWHERE, Band, parted
 from strop.rollout.engines.cache import Attention, SlotCache, Span
-from strop.rollout.engines.ragged import Ragged, attending, lay_out
+from strop.rollout.engines.ragged import Parted, Ragged, attending, lay_out
 
 UNBOUNDED = 1 << 40
-PADDING = 512  # tokens of a pass over prompts for which another pass is not worth it
+# Tokens of prompts that are computed in the time that a further pass takes, and most of one pass,
+# whose intermediate results a processor had better hold in its caches.
+PASS, PASS_ELSEWHERE = 64, 512
+MOST, MOST_ELSEWHERE = 2048, 8192
 # What models raise for arguments that they do not take.
 REFUSED = (TypeError, ValueError, RuntimeError, AttributeError, IndexError, KeyError)
+
+
+# Of some tokens, the logits that are held against those of a plain forward pass.
+Trial = Callable[[list[int]], Tensor]
 
 
 class Part(NamedTuple):
@@ -37,6 +45,7 @@ class CachedModel:
     max_cached: most tokens in the cache; None: no bound. Who calls reserves room in `cache` first.
     several: `decode_several` will be called.
     call: places of a layer that are read in the time of one more call of attention.
+    why_no_bands: why its layers read all rows up to the longest; empty where they take bands.
 
     Raises UserError when the model's architecture can't be cached in slots: a short decode is
     compared with a plain forward pass once, here.
@@ -54,10 +63,10 @@ class CachedModel:
         self.packed = False
         self.without: Callable[[], AbstractContextManager[Any]] = torch.no_grad
         self.attention = Attention(model)
-        # whether layers take bands; None: not tried
-        self.takes_bands = None if self.attention.implementation == "sdpa" else False
+        self.why_no_bands = ""
         with torch.no_grad(), self.evaluating():
             self._check_against_plain_forward()
+            self.why_no_bands = self._why_no_bands()
             if several:
                 self._check_several()
         self.call = self._call()
@@ -80,33 +89,18 @@ class CachedModel:
 
     def decode(self, tokens: Tensor, positions: Tensor, bands: Sequence[Band]) -> Tensor:
         """Logits [N, V] after the newest tokens [N] of the first N slots, at `positions` [N]."""
-        span = Span(slice(0, len(tokens)), positions[:, None], max(band.used for band in bands))
-        given = tokens[:, None], positions[:, None], span
-        if len(bands) == 1 or self.takes_bands is False:
-            return self.forward(*given)
-        if self.takes_bands is None:  # writing the same again changes nothing
-            plain = self.forward(*given)
-            self.takes_bands = self._agree(plain, *given, bands)
-            return plain
+        places = positions[:, None]
+        span = Span(slice(0, len(tokens)), places, max(band.used for band in bands))
+        if len(bands) == 1 or self.why_no_bands:
+            return self.forward(tokens[:, None], places, span)
         with attending(self.model):
-            return self.forward(*given, strop_bands=bands)
+            return self.forward(tokens[:, None], places, span, strop_bands=Parted(bands))
 
     def _call(self) -> int:
         cache = self.cache  # of the trial
         place = cache.num_bytes() / (len(cache.layers) * cache.lines * cache.places)
         call = CALL_BYTES if self.device.type == "cpu" else CALL_BYTES_ELSEWHERE
         return round(call / place)
-
-    def _agree(
-        self, plain: Tensor, ids: Tensor, positions: Tensor, span: Span, bands: Sequence[Band]
-    ) -> bool:
-        """Whether these logits also come of bands. Layers that do not know them read all places."""
-        try:
-            with attending(self.model):
-                found = self.forward(ids, positions, span, strop_bands=bands)
-        except REFUSED:
-            return False
-        return self._difference(found, plain) <= self._rounding()
 
     def decode_several(
         self, token_T: Tensor, ragged: Ragged, first_N: Tensor, bands: Sequence[Band]
@@ -126,26 +120,27 @@ class CachedModel:
                 past_key_values=self.cache,
                 use_cache=True,
                 strop_ragged=ragged,
-                strop_bands=bands,
+                strop_bands=Parted(bands),
             )
         logits_TV: Tensor = output.logits[0]
         return logits_TV
 
-    def fill(self, parts: Sequence[Part], max_tokens: int) -> None:
-        """Compute the cache of these parts, shortest first, in passes of at most max_tokens."""
-        ordered = sorted(parts, key=lambda part: part.end - part.start)
-        batch: list[Part] = []
-        own = 0  # tokens of the batch
-        for part in ordered:
-            length = part.end - part.start
-            whole = (len(batch) + 1) * length
-            if batch and (whole > max_tokens or whole - own - length > max(PADDING, own / 4)):
-                self._fill(batch)
-                batch, own = [], 0
-            batch.append(part)
-            own += length
-        if batch:
-            self._fill(batch)
+    def fill(self, parts: Sequence[Part], max_tokens: int | None = None) -> None:
+        """Compute the cache of these parts, longest first, in passes of at most max_tokens.
+
+        Parts of about one length make a pass, so that there is little padding.
+        """
+        if not parts:
+            return
+        here = self.device.type == "cpu"
+        most = max_tokens or (MOST if here else MOST_ELSEWHERE)
+        ordered = sorted(parts, key=lambda part: part.start - part.end)
+        lengths = np.array([part.end - part.start for part in ordered])
+        cuts, _ = parted(lengths, PASS if here else PASS_ELSEWHERE)
+        for first, end in itertools.pairwise([*cuts, len(ordered)]):
+            passes = -(-(end - first) // max(1, most // int(lengths[first])))
+            for rows in np.array_split(np.arange(first, end), passes):
+                self._fill(ordered[rows[0] : rows[-1] + 1])
 
     def _fill(self, parts: list[Part]) -> None:
         start = torch.tensor([part.start for part in parts])[:, None]
@@ -182,6 +177,7 @@ class CachedModel:
         """
         if not self.packed:
             _linear.pack(self.model)
+            _norm.fuse(self.model)
             self.packed = True
             known = type(self.model).__module__.startswith("transformers.")
             whole = all(type(each) is nn.Parameter for each in self.model.parameters())
@@ -192,6 +188,7 @@ class CachedModel:
     def unpack(self) -> None:
         """Before the weights change, or to have the memory back."""
         _linear.unpack(self.model)
+        _norm.undo(self.model)
         self.packed = False
 
     def renew(self, state: Mapping[str, Tensor] | None) -> None:
@@ -202,17 +199,31 @@ class CachedModel:
 
     def _check_against_plain_forward(self) -> None:
         """Two rows of different lengths, prefilled and decoded, must give the plain logits."""
+        name, instead = self.model.config.model_type, "use another engine"
         length = min(8, self.context_length)
         lengths = [length, max(length // 2, 1)]
+        decoded = self._decoded(lengths, [Band(0, 2, length)])
+        self._compare(decoded, length, lengths, f"drive a {name!r} model", instead)
+
+    def _why_no_bands(self) -> str:
+        """The same in two bands."""
+        if self.attention.implementation != "sdpa":
+            return f"its attention is {self.attention.implementation}"
+        length = min(8, self.context_length)
+        lengths = [length, max(length // 2, 1)]
+        bands = [Band(0, 1, length), Band(1, 2, lengths[1])]
+        return self._why_not(self._decoded(lengths, bands), length, lengths)
+
+    def _decoded(self, lengths: Sequence[int], bands: Sequence[Band]) -> Trial:
+        """Prefills rows of these lengths but for their last token, which it decodes."""
 
         def decoded(tokens: list[int]) -> Tensor:
-            self.fill([Part(i, tokens, 0, n - 1) for i, n in enumerate(lengths) if n > 1], 64)
+            self.fill([Part(i, tokens, 0, n - 1) for i, n in enumerate(lengths) if n > 1])
             newest = torch.tensor([tokens[n - 1] for n in lengths], device=self.device)
             positions = torch.tensor(lengths, device=self.device) - 1
-            return self.decode(newest, positions, [Band(0, 2, length)])
+            return self.decode(newest, positions, bands)
 
-        name, instead = self.model.config.model_type, "use another engine"
-        self._compare(decoded, length, lengths, f"drive a {name!r} model", instead)
+        return decoded
 
     def _check_several(self) -> None:
         """Two rows with different numbers of new tokens must give the plain logits."""
@@ -222,7 +233,7 @@ class CachedModel:
 
         def decoded(tokens: list[int]) -> Tensor:
             first = [n - k for n, k in zip(lengths, numbers.tolist(), strict=True)]
-            self.fill([Part(i, tokens, 0, n) for i, n in enumerate(first) if n > 0], 64)
+            self.fill([Part(i, tokens, 0, n) for i, n in enumerate(first) if n > 0])
             new = [*tokens[first[0] : lengths[0]], tokens[first[1]]]
             new_T, first_N = (torch.tensor(x, device=self.device) for x in (new, first))
             bands = [Band(0, 1, length), Band(1, 2, lengths[1])]
@@ -238,29 +249,27 @@ class CachedModel:
         self._compare(decoded, length, ends, what, "leave engine.speculate out")
 
     def _compare(
-        self,
-        decoded: Callable[[list[int]], Tensor],
-        length: int,
-        ends: Sequence[int],
-        what: str,
-        instead: str,
+        self, decoded: Trial, length: int, ends: Sequence[int], what: str, instead: str
     ) -> None:
         """UserError unless `decoded` gives, of a trial's tokens, the logits after the first n."""
+        if reason := self._why_not(decoded, length, ends):
+            raise UserError(f"the local engine can't {what}: {reason}; {instead}")
+
+    def _why_not(self, decoded: Trial, length: int, ends: Sequence[int]) -> str:
+        """Why it does not give them; empty where it does."""
         tokens = [index % self.vocab_size for index in range(3, 3 + length)]
         self.cache = SlotCache(self.num_layers, 2, self.device)
         self.cache.reserve(length, 2)
         try:
             logits = decoded(tokens).double()
         except REFUSED as error:
-            raise UserError(f"the local engine can't {what} ({error}); {instead}") from error
+            return f"{type(error).__name__}: {error}"
         ids = torch.tensor([tokens], device=self.device)
         plain = self.model(input_ids=ids, use_cache=False).logits[0, [n - 1 for n in ends]]
         difference = self._difference(logits, plain)
         if difference > self._rounding():
-            raise UserError(
-                f"the local engine can't {what}: its cached logits differ from the plain forward "
-                f"pass by {difference:.1%}; {instead}"
-            )
+            return f"its cached logits differ from the plain forward pass by {difference:.1%}"
+        return ""
 
     def _difference(self, found: Tensor, plain: Tensor) -> float:
         """Of logits, relative to how much they vary."""

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor, nn
 
 from strop.errors import UserError
@@ -42,7 +41,7 @@ class LocalEngine(Engine):
     takes the place of the shortest, which wait and go on where they were, with the same tokens.
 
     decode: token ids -> text, for stop strings only; by default the tokenizer's.
-    max_prefill_tokens: most tokens, padding included, that one prefill pass takes.
+    max_prefill_tokens: most tokens, padding included, of a prefill pass; None: as the device likes.
     max_cached_tokens: most tokens that the cache has room for: slots times the longest row.
     speculate: most tokens that a row drafts in a step from what others wrote; see Speculation.
     """
@@ -55,7 +54,7 @@ class LocalEngine(Engine):
         decode: Callable[[Sequence[int]], str] | None = None,
         num_slots: int = 256,
         context_length: int | None = None,
-        max_prefill_tokens: int = 8192,
+        max_prefill_tokens: int | None = None,
         max_cached_tokens: int | None = None,
         speculate: int = 0,
         version: int = 0,
@@ -72,6 +71,11 @@ class LocalEngine(Engine):
         self.vocab_size = self.model.vocab_size
         self.context_length = min(context_length or UNBOUNDED, self.model.context_length)
         self.max_prefill_tokens = max_prefill_tokens
+        if why := self.model.why_no_bands:
+            self.notes = (
+                f"every step reads all answers under way up to the longest: {type(model).__name__} "
+                f"cannot read those of one length together, {why}",
+            )
         self.slots = Slots(num_slots, self.model.cache, self.model.device, self.model.call)
         self.speculation = (
             Speculation(self.model, self.slots, speculate, self._draw) if speculate else None
@@ -219,7 +223,7 @@ class LocalEngine(Engine):
     def _tokens(self, row: Row) -> list[int]:
         if row.slot < 0 or self._length(row.slot) == len(row.tokens):
             return row.tokens
-        unread = self.slots.unread([row.slot])[0]
+        (unread,) = self.slots.records.of([row.slot])
         return row.tokens + unread[:, 0].astype(np.int64).tolist()
 
     def _set_pause(self, row: Row) -> None:
@@ -246,17 +250,10 @@ class LocalEngine(Engine):
             row.status = "waiting"
             self.waiting.appendleft(row)
 
-    def _let_in(self, waiting: list[Row]) -> list[Row]:
-        """The first of these that the bound on the cache lets in."""
-        if self.slots.cache.max_tokens is None:
-            return waiting
-        sizes = ((len(row.tokens), self._limit(row.request)) for row in waiting)
-        return waiting[: self.slots.fitting(sizes)]
-
     def _make_room(self, number: int) -> int:
         """Let the cache have room for the running rows' next token; how many still run."""
         slots = self.slots
-        if int(slots.table["length"][:number].max()) >= slots.cache.places:
+        if slots.longest >= slots.cache.places:
             if surplus := slots.surplus(number):
                 self._suspend(surplus)
                 number = slots.compact()
@@ -270,7 +267,8 @@ class LocalEngine(Engine):
         if resumed:
             self.slots.place(resumed, [row.slot for row in resumed], self.context_length)
             waiting = [row for row in waiting if row.slot < 0]
-        let_in = self._let_in(waiting)
+        sizes = [(len(row.tokens), self._limit(row.request)) for row in waiting]
+        let_in = waiting[: self.slots.fitting(sizes)]
         heirs = self.slots.heirs(let_in)
         others = [row for row in let_in if row.id not in heirs]
         chosen = self.slots.choose(len(others))
@@ -321,8 +319,7 @@ class LocalEngine(Engine):
             return
         copies = [fill for fill in fills if fill.shared and fill.source != fill.slot]
         if copies:
-            source = torch.tensor([fill.source for fill in copies], device=self.model.device)
-            target = torch.tensor([fill.slot for fill in copies], device=self.model.device)
+            source, target = ([getattr(x, name) for x in copies] for name in ("source", "slot"))
             self.slots.cache.copy(source, target, max(fill.shared for fill in copies))
         parts = [
             Part(fill.slot, fill.row.tokens, fill.shared, len(fill.row.tokens) - 1)
@@ -332,14 +329,14 @@ class LocalEngine(Engine):
 
     def _draw(self, number: int) -> tuple[Plan, np.ndarray]:
         """Give each of the first rows a token: by which plan, and its records."""
-        slots, table = self.slots, self.slots.table[:number]
-        positions, bits = slots.numbers(number)
-        logits = self.model.decode(slots.last[:number], positions, slots.bands.of(table["length"]))
+        slots = self.slots
+        positions, uniform = slots.numbers(number)
+        logits = self.model.decode(slots.last[:number], positions, slots.read(number))
         if self.plan is None or slots.changed:
             requests, like = slots.ways(number)
             self.plan = make_plan(requests, self.vocab_size, self.model.device, like)
             slots.changed = False
-        token, record = draw(logits, self.plan, bits.view(torch.float64))
+        token, record = draw(logits, self.plan, uniform)
         told = record.cpu().numpy()
         slots.write(token, told)
         return self.plan, told
@@ -354,14 +351,15 @@ class LocalEngine(Engine):
         if failed.any():
             self._fail(np.flatnonzero(failed).tolist(), plan)
             stopped &= ~failed
-        if table["strings"].any():
+        elif slots.quiet > 0 and not slots.texts and not stopped.any():
+            return
+        if slots.texts:
             for slot in np.flatnonzero(table["strings"] & ~stopped & ~failed).tolist():
                 stopped[slot] = self._has_stop_string(slots.row(slot))
+        left = np.minimum(table["limit"], table["pause"]) - table["length"]
+        slots.quiet = int(left.min())
+        reported = np.flatnonzero((stopped | (left <= 0)) & ~failed).tolist()
         full = table["length"] >= table["limit"]
-        ends = (stopped | full | (table["length"] >= table["pause"])) & ~failed
-        if not ends.any():
-            return
-        reported = np.flatnonzero(ends).tolist()
         reasons: list[Ended] = [
             "stop" if stopped[slot] else "length" if full[slot] else "paused" for slot in reported
         ]

@@ -46,6 +46,30 @@ def lay_out(number_N: np.ndarray, device: torch.device) -> Ragged:
     return Ragged(row, column, len(number_N), width, *index)
 
 
+class Parted:
+    """The bands of one forward pass, and what each of them sees of its masks, for all layers."""
+
+    def __init__(self, bands: Sequence[Band]) -> None:
+        self.used = [band.used for band in bands]
+        self.sizes = [band.end - band.first for band in bands]
+        self._seen: dict[int, tuple[Tensor, list[Tensor]]] = {}
+
+    def rows(self, stored: Tensor) -> list[Tensor]:
+        """Of each band, from [N, ...]."""
+        return [*stored.split(self.sizes)] if len(self.sizes) > 1 else [stored]
+
+    def places(self, stored: Tensor, dim: int = 2) -> list[Tensor]:
+        """Of each band, as far as it reaches, from keys or values [N, heads, places, size]."""
+        parts = zip(self.rows(stored), self.used, strict=True)
+        return [part.narrow(dim, 0, used) for part, used in parts]
+
+    def masks(self, mask: Tensor) -> list[Tensor]:
+        """The same from [N, 1, Q, places]; computed once, for layers are handed the same ones."""
+        if id(mask) not in self._seen:
+            self._seen[id(mask)] = mask, self.places(mask, 3)
+        return self._seen[id(mask)][1]
+
+
 def attend(
     module: nn.Module,
     query: Tensor,
@@ -53,7 +77,7 @@ def attend(
     value: Tensor,
     attention_mask: Tensor | None,
     *,
-    strop_bands: Sequence[Band],
+    strop_bands: Parted,
     strop_ragged: Ragged | None = None,
     **options: Any,
 ) -> tuple[Tensor, None]:
@@ -69,14 +93,37 @@ def attend(
         padded = query.new_zeros(given.num_rows * given.width, heads, size)
         padded[given.index_T] = query[0].transpose(0, 1)
         query = padded.view(given.num_rows, given.width, heads, size).transpose(1, 2)
-    parts = []
-    for first, end, used in strop_bands:
-        rows = slice(first, end)
-        keys, values = key[rows, :, :used], value[rows, :, :used]
-        mask = attention_mask[rows, ..., :used]
-        parts.append(sdpa_attention_forward(module, query[rows], keys, values, mask, **options)[0])
-    found = torch.cat(parts) if len(parts) > 1 else parts[0]
+    elif query.shape[2] == 1 and not {"softcap", "position_bias"} & options.keys():
+        return _newest(module, query, key, value, attention_mask, strop_bands, options), None
+    parts = zip(
+        strop_bands.rows(query),
+        strop_bands.places(key),
+        strop_bands.places(value),
+        strop_bands.masks(attention_mask),
+        strict=True,
+    )
+    found = torch.cat([sdpa_attention_forward(module, *part, **options)[0] for part in parts])
     return found if given is None else found.flatten(0, 1)[given.index_T][None], None
+
+
+def _newest(
+    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor, bands: Parted,
+    options: dict[str, Any],
+) -> Tensor:  # fmt: skip
+    """The same of one query a row: what transformers does at each call is done for all at once."""
+    number, heads, _, size = query.shape
+    together = getattr(module, "num_key_value_groups", 1)  # heads with the same keys: as queries
+    query = query.reshape(number, heads // together, together, size)
+    attend, scale = nn.functional.scaled_dot_product_attention, options.get("scaling")
+    found = [
+        attend(own, keys, values, attn_mask=seen, scale=scale)
+        for own, keys, values, seen in zip(
+            *(bands.rows(query), bands.places(key), bands.places(value), bands.masks(mask)),
+            strict=True,
+        )
+    ]
+    whole = torch.cat(found) if len(found) > 1 else found[0]
+    return whole.reshape(number, 1, heads, -1)
 
 
 AttentionInterface.register(NAME, attend)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -11,11 +11,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from strop.rollout.engines.bands import Bands
+from strop.rollout.engines.bands import Band, Bands
 from strop.rollout.engines.base import Ended, Event, Request
 from strop.rollout.engines.cache import BLOCK, SlotCache
 from strop.rollout.engines.ragged import Ragged
-from strop.rollout.engines.sampling import ENTROPY, LOGP, LOGP_MODEL, TOKEN, TOP, uniforms
+from strop.rollout.engines.records import Records, event_of
+from strop.rollout.engines.sampling import uniforms
 
 NEVER = 1 << 62
 AHEAD = 16  # most steps that random numbers are made for at once
@@ -23,7 +24,6 @@ RECENT = 8  # newest tokens that are kept on the host, of each row
 FIELDS = np.dtype(
     [
         ("length", np.int64),  # tokens so far, prompt included; all but the last are cached
-        ("base", np.int64),  # tokens already reported in events, prompt included
         ("limit", np.int64),  # ends with "length" at this many tokens
         ("pause", np.int64),  # pauses at this many tokens
         ("seed", np.uint64),
@@ -69,7 +69,11 @@ class Slots:
     """A fixed number of rows with caches; running rows come first after `compact`.
 
     Numbers that change at every token are columns of one array each, on the host (`table`,
-    `records`) or on the device (`last`), so that a step has no loop over rows.
+    `records`) or on the device (`last`), so that a step has no loop over rows. While the same rows
+    run, a step looks at none of these columns but `last`: `compact` notes what it has to know.
+
+    longest: tokens of the longest running row. texts: some of these have stop strings. quiet: in
+    fewer than so many steps none of them comes to its limit or pause.
     """
 
     def __init__(self, num_slots: int, cache: SlotCache, device: torch.device, call: int) -> None:
@@ -79,9 +83,12 @@ class Slots:
         self.rows: list[Row | None] = [None] * num_slots
         self.table = np.zeros(num_slots, FIELDS)
         self.last = torch.zeros(num_slots, dtype=torch.long, device=device)  # newest token
-        self.records = np.zeros((0, num_slots, 2))  # of tokens that are in no event yet
+        self.records = Records(num_slots)
+        self.number = -1  # of running rows, which are the first; -1: not known
+        self.longest = self.quiet = 0
+        self.texts = False
         self.changed = True  # the set of running rows differs from the last plan's
-        self.ahead: list[Tensor] = []  # what `numbers` gives next, the nearest last
+        self.ahead: list[tuple[Tensor, Tensor]] = []  # what `numbers` gives next, the nearest last
         self.reach = 1  # steps that it is made for
         self.kinds: dict[tuple[Any, ...], tuple[int, Request]] = {}  # one of each way to draw
 
@@ -135,11 +142,12 @@ class Slots:
             strings = bool(request.stop_strings)
             recent = (*(-1,) * (RECENT - length), *row.tokens[-RECENT:])
             self.table[slot] = (
-                *(length, length, limit, row.pause_at, seed, row.prompt_hash, row.group),
+                *(length, limit, row.pause_at, seed, row.prompt_hash, row.group),
                 *(recent, self._kind(request), strings, True, True),
             )
             self.rows[slot] = row
             row.slot, row.status, row.source = slot, "running", None
+        self.records.forget(slots)
         index = torch.tensor(slots, device=self.last.device)
         self.last[index] = torch.tensor([row.tokens[-1] for row in rows], device=self.last.device)
         self._change()
@@ -172,17 +180,29 @@ class Slots:
         """Forget what was made ready for the rows that ran."""
         self.changed = True
         self.parted = False
+        self.number = -1
         self.ahead, self.reach = [], 1
 
     def compact(self) -> int:
         """Move running rows to the first slots; return their number."""
+        if self.number < 0:
+            self.number = self._close_up()
+            running = self.table[: self.number]
+            self.longest = int(running["length"].max(initial=0))
+            self.texts = bool(running["strings"].any())
+            self.quiet = 0
+        return self.number
+
+    def _close_up(self) -> int:
+        """Fill the holes among running rows; held rows that lie there go behind them."""
         running = self.table["running"]
         number = int(np.count_nonzero(running))
         if not running[:number].all():
             holes = np.flatnonzero(~running[:number])
             tail = number + np.flatnonzero(running[number:])
             swap = self.table["taken"][holes]
-            self._move(np.concatenate([tail, holes[swap]]), np.concatenate([holes, tail[swap]]))
+            source, target = self.bands.close(np.flatnonzero(running))
+            self._move(np.concatenate([source, holes[swap]]), np.concatenate([target, tail[swap]]))
             self.table["running"][tail] = False
             self.table["taken"][tail] = swap
             for slot in tail[~swap].tolist():
@@ -200,6 +220,12 @@ class Slots:
             self.bands.part(length)
         self.parted = True
         return number
+
+    def read(self, number: int) -> list[Band]:
+        """The bands of the running rows, once they are arranged."""
+        if len(self.bands.cuts) == 1:
+            return [Band(0, number, self.longest)]
+        return self.bands.of(self.table["length"][:number])
 
     def sorted(self, rows: list[Row]) -> list[Row]:
         """Rows that are to come in the order in which they had better lie."""
@@ -219,13 +245,14 @@ class Slots:
             for slot in tail.tolist():
                 self.rows[slot] = None
 
-    def fitting(self, sizes: Iterable[tuple[int, int]]) -> int:
+    def fitting(self, sizes: Sequence[tuple[int, int]]) -> int:
         """How many of these waiting rows, (tokens, limit) each, the cache's bound lets in.
 
         They and the running rows have room to grow, so that none has to leave again soon.
         """
-        most, number, chosen = self.cache.max_tokens, self.compact(), 0
-        assert most is not None
+        if (most := self.cache.max_tokens) is None:
+            return len(sizes)
+        number, chosen = self.compact(), 0
         running = self.table[:number]
         places = int(np.minimum(running["length"] + BLOCK, running["limit"]).max(initial=1))
         for length, limit in sizes:
@@ -283,19 +310,18 @@ class Slots:
 
     def _move(self, source: np.ndarray, target: np.ndarray) -> None:
         length = int(self.table["length"][source].max())
-        unread = int((self.table["length"] - self.table["base"])[source].max())
         self.table[target] = self.table[source]
         moved = [self.row(slot) for slot in source.tolist()]
         for row, slot in zip(moved, target.tolist(), strict=True):
             self.rows[slot] = row
             row.slot = slot
+        self.cache.copy(source.tolist(), target.tolist(), length)
         source_t, target_t = (torch.from_numpy(x).to(self.last.device) for x in (source, target))
-        self.cache.copy(source_t, target_t, length)
         self.last[target_t] = self.last[source_t]
-        self.records[:unread, target] = self.records[:unread, source]
+        self.records.move(source, target)
 
-    def numbers(self, number: int) -> Tensor:
-        """[2, number] on the device: the position of each row's newest token, its random bits.
+    def numbers(self, number: int) -> tuple[Tensor, Tensor]:
+        """[number] on the device: the position of each row's newest token, its random number.
 
         They go there together, and for some steps at once while the same rows run: it costs the
         same whatever its size.
@@ -304,43 +330,30 @@ class Slots:
             steps = np.arange(self.reach - 1, -1, -1)[:, None]
             length = self.table["length"][:number] + steps
             uniform = uniforms(self.table["seed"][:number], length.astype(np.uint64))
-            found = torch.from_numpy(np.stack((length - 1, uniform.view(np.int64)), axis=1))
-            self.ahead = list(found.to(self.last.device))
+            found = torch.from_numpy(np.stack((length - 1, uniform.view(np.int64))))
+            positions, bits = found.to(self.last.device)
+            drawn = bits.view(torch.float64)
+            self.ahead = list(zip(positions.unbind(), drawn.unbind(), strict=True))
             self.reach = min(2 * self.reach, AHEAD)
         return self.ahead.pop()
 
     def write(self, token: Tensor, told: np.ndarray) -> None:
         """Append one token to each of the first rows, with its records [N, width] on the host."""
-        table, width = self.table[: len(token)], told.shape[1]
-        unread = table["length"] - table["base"]
-        self._reserve_records(int(unread.max()) + 1, width)
-        self.records[unread, np.arange(len(token)), :width] = told
+        self.records.append(told)
         self.last[: len(token)] = token
-        table["length"] += 1
+        self.table["length"][: len(token)] += 1
+        self.longest += 1
+        self.quiet -= 1
 
     def write_several(
         self, ragged: Ragged, number_N: np.ndarray, token_T: Tensor, told: np.ndarray
     ) -> None:
         """Append the first `number_N` of the tokens that each of the first rows has drawn."""
-        table, width = self.table[: ragged.num_rows], told.shape[1]
-        unread = table["length"] - table["base"]
-        self._reserve_records(int((unread + number_N).max()), width)
-        kept = np.flatnonzero(ragged.column < number_N[ragged.row])
-        row, column = ragged.row[kept], ragged.column[kept]
-        newest = column == number_N[row] - 1
-        self.records[unread[row] + column, row, :width] = told[kept]
-        self.last[: ragged.num_rows] = token_T[torch.from_numpy(kept[newest]).to(token_T.device)]
-        table["length"] += number_N
-        self.ahead = []
-
-    def _reserve_records(self, length: int, width: int) -> None:
-        old_length, slots, old_width = self.records.shape
-        if length <= old_length and width <= old_width:
-            return
-        length = old_length if length <= old_length else max(32, 2 * length)
-        grown = np.zeros((length, slots, max(width, old_width)))
-        grown[:old_length, :, :old_width] = self.records
-        self.records = grown
+        self.records.append_several(ragged, number_N, told)
+        newest = np.flatnonzero(ragged.column == number_N[ragged.row] - 1)
+        self.last[: ragged.num_rows] = token_T[torch.from_numpy(newest).to(token_T.device)]
+        self.table["length"][: ragged.num_rows] += number_N
+        self.number, self.quiet, self.ahead = -1, 0, []
 
     def fail(self, slots: Sequence[int], why: Sequence[str], version: int) -> list[Event]:
         """Take back the newest token of rows for which none could be drawn; their last events.
@@ -348,6 +361,7 @@ class Slots:
         Their caches are cleared: a NaN there would reach the slot's next row, masked or not.
         """
         self.table["length"][slots] -= 1
+        self.records.take_back(slots)
         for slot, reason in zip(slots, why, strict=True):
             row = self.row(slot)
             (event,) = self.report([slot], ["failed"], version)
@@ -355,44 +369,14 @@ class Slots:
         self.cache.clear(slots)
         return [self.row(slot).events[-1] for slot in slots]
 
-    def unread(self, slots: Sequence[int]) -> list[np.ndarray]:
-        """Records [new tokens, width] since the last report of each slot's row."""
-        if not slots:
-            return []
-        counts = (self.table["length"] - self.table["base"])[slots].tolist()
-        return [self.records[:count, slot] for slot, count in zip(slots, counts, strict=True)]
-
     def report(self, slots: Sequence[int], ended: Sequence[Ended], version: int) -> list[Event]:
         """Turn what each row has sampled since its last report into one event a row."""
         events = []
-        for slot, reason, record in zip(slots, ended, self.unread(slots), strict=True):
+        for slot, reason, record in zip(slots, ended, self.records.of(slots), strict=True):
             row = self.row(slot)
             event = event_of(row.id, row.request, record, version, reason)
             row.tokens.extend(event.ids)
             row.events.append(event)
             events.append(event)
-        self.table["base"][slots] = self.table["length"][slots]
+        self.records.forget(slots)
         return events
-
-
-def event_of(id: int, request: Request, record: np.ndarray, version: int, ended: Ended) -> Event:
-    """What the records [N, columns of `sampling.draw`] of a row's new tokens say."""
-    top: tuple[dict[int, float], ...] = ()
-    if request.num_top:
-        pairs = record[:, TOP : TOP + 2 * request.num_top]
-        ids, values = pairs[:, 0::2].astype(np.int64).tolist(), pairs[:, 1::2].tolist()
-        top = tuple(dict(zip(*pair, strict=True)) for pair in zip(ids, values, strict=True))
-
-    def column(name: str, index: int) -> tuple[float, ...]:
-        return tuple(record[:, index].tolist()) if name in request.want else ()
-
-    return Event(
-        request=id,
-        ids=tuple(record[:, TOKEN].astype(np.int64).tolist()),
-        logp=tuple(record[:, LOGP].tolist()),
-        version=version,
-        logp_model=column("logp_model", LOGP_MODEL),
-        entropy=column("entropy", ENTROPY),
-        top=top,
-        ended=ended,
-    )

@@ -21,9 +21,9 @@ from strop.errors import UserError
 from strop.rollout.engines import weights_folder
 from strop.rollout.engines.base import CAPABILITIES, WAITING, Ended, Engine, Event, Request
 from strop.rollout.engines.causal import load_state
+from strop.rollout.engines.records import event_of
 from strop.rollout.engines.rows import Row, RowEngine
 from strop.rollout.engines.sampling import LOGP, TOKEN, TOP
-from strop.rollout.engines.slots import event_of
 from strop.rollout.engines.vllm_options import VllmOptions
 from strop.rollout.engines.weights_folder import WeightsFolder
 
