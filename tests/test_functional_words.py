@@ -127,6 +127,8 @@ def test_steps_of_a_tracked_success():
     close(on[:, 0], 1.4, -0.6)
     with pytest.raises(UserError, match="shaping is true or false, it is 'no'"):
         F.advantages("mssr", **plain, params={"shaping": "no"})
+    with pytest.raises(UserError, match="without shaping alpha is 0: leave one"):
+        F.advantages("mssr", **plain, params={"shaping": False, "alpha": 0.4})
     assert F.inputs("mssr", "advantages")["steps"] is False
     with pytest.raises(UserError, match="groups has 1 rows, steps has 2"):
         F.advantages("mssr", **{**given, "groups": [7]})

@@ -4,6 +4,7 @@ import contextlib
 import json
 import time
 
+import datasets
 import huggingface_hub
 import pytest
 from fakes.loopback import loopback
@@ -112,3 +113,18 @@ def test_data_sets_too(hub, monkeypatch):
     with pytest.raises(UserError, match="hf:someone/none:test cannot be read: the hub has none"):
         load_data("hf:someone/none:test")
     assert hub.asked == ["/api/datasets/someone/none"]
+
+
+@pytest.mark.parametrize(
+    ("name", "kept"), [("someone/GSM8K-Hard", "someone___gsm8_k-hard"), ("plain", "plain")]
+)
+def test_a_data_set_that_was_read_before_is_not_asked_for(hub, monkeypatch, tmp_path, name, kept):
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path)
+    rows = datasets.Dataset.from_list([{"prompt": "1+1=", "answer": "2"}])
+    monkeypatch.setattr(datasets, "load_dataset", lambda *given, **more: rows)
+    (tmp_path / kept).mkdir()
+    assert len(load_data(f"hf:{name}:test").train) == 1
+    assert hub.asked == []
+    (tmp_path / kept).rmdir()
+    with pytest.raises(UserError, match="the hub has none"):
+        load_data(f"hf:{name}:test")

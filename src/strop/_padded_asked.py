@@ -78,19 +78,19 @@ def services_for(call: str, name: str, uses: Sequence[Use], batch: Batch) -> Any
     `preference` [B] is what was logged; `reward_components` [B, M] are rewards that weigh 1 each.
     Raises UserError for parts that ask for more.
     """
-    for use in uses:
-        if parts.name_of(use.part) == "learn_reward_weights":
-            if not {"preference_B", "reward_BM", "rollout_uid_B"} <= batch.columns.keys():
-                raise UserError(
-                    f"{call}({name!r}): {use.label} needs preference [B], reward_components [B, M] "
-                    "and rollout_uid [B], in place of a run's grading and log"
-                )
-            names = tuple(f"reward_{m}" for m in range(batch["reward_BM"].shape[1]))
-            uids, liked = batch["rollout_uid_B"].tolist(), batch["preference_B"].tolist()
-            logged = {use.part.preference: dict(zip(uids, liked, strict=True))}
-            grading = SimpleNamespace(reward_names=names, reward_weights=(1.0,) * len(names))
-            return SimpleNamespace(grading=grading, log=SimpleNamespace(logged=logged))
-    check_alone(call, name, uses)
+    learns = [use for use in uses if parts.name_of(use.part) == "learn_reward_weights"]
+    check_alone(call, name, [use for use in uses if use not in learns])
+    for use in learns:
+        if not {"preference_B", "reward_BM", "rollout_uid_B"} <= batch.columns.keys():
+            raise UserError(
+                f"{call}({name!r}): {use.label} needs preference [B], reward_components [B, M] "
+                "and rollout_uid [B], in place of a run's grading and log"
+            )
+        names = tuple(f"reward_{m}" for m in range(batch["reward_BM"].shape[1]))
+        uids, liked = batch["rollout_uid_B"].tolist(), batch["preference_B"].tolist()
+        logged = {use.part.preference: dict(zip(uids, liked, strict=True))}
+        grading = SimpleNamespace(reward_names=names, reward_weights=(1.0,) * len(names))
+        return SimpleNamespace(grading=grading, log=SimpleNamespace(logged=logged))
     return None
 
 

@@ -38,9 +38,9 @@ CALLS: dict[str, tuple[str, tuple[str, ...]]] = {
     "next_state": ("advantage", SCORED),
 }
 ALWAYS = ("logp", "rewards", "mask")  # of those, what must be given
-# Names that say how rows and tokens make up turns; taken where something reads turns.
 ANSWERED = ("rewards", "next_state")  # calls that may be given what a run would be asked for
 CREDITING = ("rewards", "advantages", "returns", "next_state")  # calls that begin with rewards
+# Names that say how rows and tokens make up turns; taken where something reads turns.
 STRUCTURE = ("turn_ids", "turn_end", "turn_valid", "trajectories", "turn_index", "steps")
 # What may stand beside the tensors of a term by itself.
 ALONE = (*STRUCTURE, "groups", "step", "total_steps", "length")

@@ -117,7 +117,24 @@ def test_a_crowd_knows_what_is_left_of_each():
         left.append((crowd.left("a", 2), crowd.left("a", 4)))
         _turn([*crowd.runs.values()], crowd.owners, crowd.engine)
     crowd.close()
-    assert [own for own, _ in itertools.groupby(left)] == [(2, 4), (1, 3), (0, 2), (2, 2)]
+    assert [own for own, _ in itertools.groupby(left)] == [(2, 4), (1, 3), (2, 2)]
+
+
+def test_an_episode_between_two_turns_has_not_ended():
+    def strategy():
+        for _ in range(3):
+            yield [Submit(Request((0,), 2))]
+            while not any(event.ended for event in (yield [])[1]):
+                pass
+        while True:
+            yield []
+
+    crowd = Crowd(cycle())
+    crowd.begin("a", strategy())
+    while crowd.left("a", 1):
+        _turn([*crowd.runs.values()], crowd.owners, crowd.engine)
+    assert len(crowd.runs["a"].ids) == 3
+    crowd.close()
 
 
 def test_services_answer_score_and_reward():

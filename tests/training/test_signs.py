@@ -119,6 +119,23 @@ def test_a_store_without_answer_is_named_itself(ended, tmp_path, capfd, monkeypa
     assert "from the store of all processes at there:29500" in capfd.readouterr().err
 
 
+class Refusing(torch.distributed.HashStore):
+    """A store that breaks when it is told of a process that hangs."""
+
+    def set(self, name: str, value: Any) -> None:
+        if name == signs.VERDICT:
+            raise torch.distributed.DistNetworkError("Connection reset by peer")
+        super().set(name, value)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_who_cannot_tell_the_store_ends_all_the_same(ended, tmp_path, capfd):
+    ended.watch(1, Refusing(), tmp_path)
+    assert ended.over.wait(30)
+    assert ended == [1]
+    assert "process 0 of 2 gave no sign of life for 1 s" in capfd.readouterr().err
+
+
 def test_who_started_the_processes_being_gone_ends_the_watch(ended, tmp_path):
     one = ended.watch(1, Hanging(2, torch.distributed.DistNetworkError), tmp_path)
     assert one.left.wait(30)

@@ -30,12 +30,13 @@ def _success(outcomes: Tensor) -> Tensor:
 
 def _shaping(params: dict[str, Any]) -> dict[str, Any]:
     """Without entropy shaping the bonus weighs nothing."""
-    found = dict(params)
-    for name in SHAPING:
-        on = found.pop(name, True)
+    said = {name: params[name] for name in SHAPING if name in params}
+    found = {name: value for name, value in params.items() if name not in said}
+    for name, on in said.items():
         if not isinstance(on, bool):
             raise UserError(f"recipe mssr: {name} is true or false, it is {on!r}")
-        found |= {} if on else {"alpha": 0.0}
+        if not on and found.setdefault("alpha", 0.0):
+            raise UserError(f"recipe mssr: without {name} alpha is 0: leave one of the two out")
     return found
 
 

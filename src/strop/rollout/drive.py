@@ -91,9 +91,14 @@ class Crowd:
         self.runs[key] = _Run(strategy, self.engine, self.services)
 
     def left(self, key: Any, size: int) -> int:
-        """Rollouts that one under way has yet to end, of `size`; it may have more requests open."""
+        """Rollouts that one under way has yet to end, of `size`; it may have more requests open.
+
+        A request whose end it has not heard of is open: what follows it, such as an episode's next
+        turn, is asked for then.
+        """
         run = self.runs[key]
-        return max(size - (len(run.ids) - len(run.open)), len(run.open))
+        num_open = len(run.open) + run.num_held_back()
+        return max(size - (len(run.ids) - len(run.open)), num_open)
 
     def turn(self) -> list[tuple[Any, RolledOut, Heard]]:
         """Let the engine step once; those that have ended by then, with their keys."""
@@ -203,7 +208,7 @@ class _Run:
         self.engine = engine
         self.services = services
         self.ids: set[int] = set()
-        self.open: set[int] = set()  # of these, the ones that have not ended
+        self.open: set[int] = set()  # of these, the ones of whose end it has not heard
         self.unknown: list[int] = []  # those of its requests that nobody was told of
         self.commands: list[Command] = []
         self.answers: list[Any] = []  # to the first commands, while the engine is full
@@ -220,6 +225,7 @@ class _Run:
         """Answer commands as far as the engine takes requests; whether that was any."""
         if self.heard is None:
             self.heard, self.inbox = self.inbox, []
+            self.open -= {e.request for e in self.heard if e.ended and e.ended != "paused"}
         before = len(self.answers)
         while len(self.answers) < len(self.commands):
             command = self.commands[len(self.answers)]
@@ -241,8 +247,6 @@ class _Run:
 
     def hear(self, event: Event) -> None:
         self.inbox.append(event)
-        if event.ended and event.ended != "paused":
-            self.open.discard(event.request)
         if event.ended == "failed":
             self.failures.append(event.why)
             if self.services is not None:

@@ -155,9 +155,8 @@ def from_hub(text: str) -> Saved:
             "hf:NAME:CONFIG:SPLIT"
         )
     package = _package(f"reading {text}")
-    read_before = Path(package.config.HF_DATASETS_CACHE) / given["name"].replace("/", "___")
     try:
-        if not Path(given["name"]).exists() and not read_before.exists():
+        if not Path(given["name"]).exists() and not _was_read(package, given["name"]):
             _ask_for(given["name"])
         found = package.load_dataset(
             given["name"], given["config"], split=given["split"] or "train",
@@ -170,6 +169,14 @@ def from_hub(text: str) -> Saved:
             "network there is only what was read before (HF_HOME), or a folder of save_to_disk"
         ) from error
     return Saved(text, found)
+
+
+def _was_read(package: Any, name: str) -> bool:
+    """Whether the cache of `datasets`, which writes names in snake case, has a data set."""
+    owner, _, own = name.rpartition("/")
+    kept = package.naming.camelcase_to_snakecase(own)
+    place = f"{owner}___{kept}" if owner else kept
+    return (Path(package.config.HF_DATASETS_CACHE) / place).exists()
 
 
 def _ask_for(name: str) -> None:

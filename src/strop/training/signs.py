@@ -181,13 +181,15 @@ class Signs:
 
         said: whether others may say it too, so that one has to be chosen.
         """
-        if not said or self.speaks():
-            if said:
-                self.store.set(VERDICT, text)
-            begun = (self.folder / "config.toml").exists()
-            again = f" Go on with: strop train --resume {self.folder}" if begun else ""
-            print(f"stopped: {text}.{again}", file=sys.stderr, flush=True)
-        os._exit(1)
+        try:
+            if not said or self.speaks():
+                begun = (self.folder / "config.toml").exists()
+                again = f" Go on with: strop train --resume {self.folder}" if begun else ""
+                print(f"stopped: {text}.{again}", file=sys.stderr, flush=True)
+                if said:
+                    self.store.set(VERDICT, text)
+        finally:  # also where the store is gone
+            os._exit(1)
 
 
 def _module(frame: FrameType) -> str:
