@@ -1,11 +1,12 @@
 """Flip signs, comparisons and bounds in every part and see that a test notices.
 
-    python tools/mutate_parts.py [--only NAME] [--folder FOLDER]
+    python tools/mutate_parts.py [--only NAME] [--folder FOLDER] [--near]
 
 For every part, each `-`, `+`, comparison, `min`, `max`, `&` and `|` outside its `__post_init__` is
-changed in turn. The part's own test runs first, then the wider suite of parts and recipes; a
-mutant that both let pass is printed with its file and line, and the exit code is 1. One process
-per mutant, forked from one that has imported the heavy libraries.
+changed in turn. The part's own test runs first, then those of all parts for this one and those of
+the recipes that have it, then the wider suite of parts and recipes, which takes minutes a mutant
+(not with --near). A mutant that all let pass is printed with its file and line, and the exit code
+is 1. One process per mutant and stage, forked from one that has imported the heavy libraries.
 """
 
 import argparse
@@ -126,17 +127,28 @@ def caught(module: str, path: Path, source: str, tests: list[str]) -> bool:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) != 0
 
 
+def recipes_with(name: str) -> list[str]:
+    """Tests of the recipes whose file has the part."""
+    having = [
+        path for path in (ROOT / "src/strop/recipes").glob("*.py") if name in path.read_text()
+    ]
+    tests = [ROOT / "tests/recipes" / f"test_{path.stem}.py" for path in sorted(having)]
+    return [str(test) for test in tests if test.exists()]
+
+
 def main() -> int:
     """Run all mutants and print the survivors."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", default="", help="one part")
     parser.add_argument("--folder", default="", help="one folder of parts, such as loss")
+    parser.add_argument("--near", action="store_true", help="leave the wider suite out")
     options = parser.parse_args()
     os.chdir(ROOT)
     torch.set_num_threads(1)
     print(f"torch {torch.__version__}, numpy {numpy.__version__}, "
           f"hypothesis {hypothesis.__version__}")  # fmt: skip
     begun, survivors, total = time.time(), [], 0
+    wider = [] if options.near else [name for name in WIDER if (ROOT / name).exists()]
     for part in catalogue.parts(options.folder):
         path = ROOT / "src/strop" / part.folder / f"{part.name}.py"
         test = ROOT / "tests" / part.folder / f"test_{part.name}.py"
@@ -144,15 +156,15 @@ def main() -> int:
             continue
         module = ".".join(("strop", *path.relative_to(ROOT / "src/strop").with_suffix("").parts))
         own = [str(test)] if test.exists() else []
-        found = 0
+        asked, found = (
+            (own, ["tests/every_part", "-k", part.name], recipes_with(part.name), wider),
+            0,
+        )
         if own and caught(module, path, path.read_text(), own):
             raise SystemExit(f"{own[0]} fails as the part is: nothing can be said of its mutants")
         for line, change, source in mutants(path.read_text()):
             found += 1
-            wider = [name for name in WIDER if (ROOT / name).exists()]
-            if not (own and caught(module, path, source, own)) and not caught(
-                module, path, source, wider
-            ):
+            if not any(caught(module, path, source, tests) for tests in asked if tests):
                 survivors.append(f"{path.relative_to(ROOT)}:{line}: {change}")
         total += found
         print(f"{path.stem}: {found} mutants", flush=True)
