@@ -1,3 +1,4 @@
+import pytest
 import torch
 from builders import NAN, flat_batch, members_of, ragged_batch, run
 
@@ -28,3 +29,17 @@ def test_edges():
     batch = batch.set(scored_B=torch.tensor([True, True, True, True, False]))
     assert run(SubtractGroupMean("raw"), batch).value.tolist() == [0.7, 0, 0, 0, 0]
     assert run(SubtractGroupMean("zero"), batch).value.tolist() == [0, 0, 0, 0, 0]
+
+
+@pytest.mark.parametrize("leave_one_out", [False, True])
+@pytest.mark.parametrize("num_imagined", [0, 2])
+def test_the_mean_is_that_of_members_and_imagined_ones(leave_one_out, num_imagined):
+    rewards, best = [1.0, 0.25, 0.0], 2.0
+    batch = flat_batch((1,) * 3, advantage_B=rewards)
+    expected = []
+    for place, reward in enumerate(rewards):
+        counted = rewards[:place] + rewards[place + 1 :] if leave_one_out else rewards
+        counted = counted + [best] * num_imagined
+        expected.append(reward - sum(counted) / len(counted))
+    part = SubtractGroupMean(leave_one_out=leave_one_out, num_imagined=num_imagined, best=best)
+    assert run(part, batch).value.tolist() == pytest.approx(expected)
