@@ -156,15 +156,15 @@ def main() -> int:
             continue
         module = ".".join(("strop", *path.relative_to(ROOT / "src/strop").with_suffix("").parts))
         own = [str(test)] if test.exists() else []
-        asked, found = (
-            (own, ["tests/every_part", "-k", part.name], recipes_with(part.name), wider),
-            0,
-        )
-        if own and caught(module, path, path.read_text(), own):
-            raise SystemExit(f"{own[0]} fails as the part is: nothing can be said of its mutants")
+        near = (own, ["tests/every_part", "-k", part.name], recipes_with(part.name))
+        asked, found = [tests for tests in (*near, wider) if tests], 0
+        for tests in filter(None, near):
+            if caught(module, path, path.read_text(), tests):
+                raise SystemExit(f"{' '.join(tests)}: fails as the part is, or has no tests; "
+                                 "nothing can be said of its mutants")  # fmt: skip
         for line, change, source in mutants(path.read_text()):
             found += 1
-            if not any(caught(module, path, source, tests) for tests in asked if tests):
+            if not any(caught(module, path, source, tests) for tests in asked):
                 survivors.append(f"{path.relative_to(ROOT)}:{line}: {change}")
         total += found
         print(f"{path.stem}: {found} mutants", flush=True)
