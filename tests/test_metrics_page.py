@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from commands import collectors_copied
 from fakes.brittle import BrittleSettings
 from metrics_page import (
     PAGE,
@@ -118,7 +119,8 @@ def logged(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
     mixed = {"files": [str(lab.data), f"other={lab.data}"], "weights": [2, 1]}
     found["mixed"] = keys_of_run(lab, "grpo", folder, "mixed", data=mixed)
     ahead = {**lab.raw()["training"], "save_every": 0, "max_staleness": 1}
-    found["ahead"] = keys_of_run(lab, "grpo", folder, "ahead", training=ahead)
+    with collectors_copied():
+        found["ahead"] = keys_of_run(lab, "grpo", folder, "ahead", training=ahead)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(speculation, "STEP", 1e9)  # draft whatever is known, not what pays
         few = {**lab.raw()["training"], "save_every": 0, "num_slots": 2}  # some answers come first

@@ -1,9 +1,10 @@
 """Runs from a script, in a folder of their own."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from commands import Strop
+from commands import Strop, graders_copied
 
 
 @pytest.fixture
@@ -17,3 +18,10 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty working folder."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
+
+
+@pytest.fixture(autouse=True)
+def graders_start_at_once() -> Iterator[None]:
+    """As in other runs of tests; those of notebooks and commands start as anywhere."""
+    with graders_copied():
+        yield
