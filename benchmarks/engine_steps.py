@@ -1,0 +1,156 @@
+"""Steps of the local engine beside a bare loop's, and what a stream of rollouts makes it read.
+
+    OMP_NUM_THREADS=1 python benchmarks/engine_steps.py [--repeats 8]
+
+Steps: `tiny`, 32 prompts of 24 tokens, answers of 96, engine and loop of benchmarks/engine.py
+taking turns; median processor time of a step, prompts left out, and of what the engine does beside
+the forward pass. To compare two versions, let them take turns.
+
+Stream: `tiny-worked`, 16 prompts of 8 answers under way, 8 more whenever 8 have ended, weights that
+change every 50 of 250 steps, as an asynchronous run has it. Counts, which no load changes: calls of
+attention a layer and step; places of the cache that are there and that are read; rows moved; tokens
+of prompts, of the passes over them with padding, and these passes.
+"""
+
+import argparse
+import collections
+import random
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from engine import EQUAL, loaded, prompts
+from transformers import DynamicCache
+
+from strop.rollout.engines.base import Request
+from strop.rollout.engines.local import LocalEngine
+from strop.training import models
+
+Counts = collections.Counter[str]
+
+
+def by_engine(engine: LocalEngine, asked: list[tuple[int, ...]]) -> Iterator[None]:
+    """A step at each turn; the first, with the prompts, is over before."""
+    ids = [engine.submit(Request(own, EQUAL, seed=n)) for n, own in enumerate(asked)]
+    engine.step()
+    while engine.busy():
+        yield
+        engine.step()
+    for id in ids:
+        engine.release(id)
+
+
+def by_loop(model: Any, asked: list[tuple[int, ...]]) -> Iterator[None]:
+    """The same of the loop."""
+    ids, cache = torch.tensor(asked), DynamicCache()
+    for number in range(EQUAL):
+        if number:
+            yield
+        with torch.no_grad():
+            said = model(ids, past_key_values=cache, use_cache=True, logits_to_keep=1)
+            ids = torch.multinomial(said.logits[:, -1].float().softmax(-1), 1)
+
+
+def seconds_of(turns: Iterator[None]) -> list[float]:
+    next(turns)
+    found = []
+    over = False
+    while not over:
+        begun = time.thread_time()
+        over = next(turns, 0) == 0
+        found.append(time.thread_time() - begun)
+    return found
+
+
+def steps(repeats: int) -> None:
+    model = loaded("tiny")
+    asked = prompts(model, 32)
+    engine, beside = (LocalEngine(model, num_slots=32) for _ in range(2))
+    logits = torch.zeros(32, model.config.vocab_size)
+    beside.model.decode = lambda tokens, *_: logits  # type: ignore[method-assign]
+    ways: dict[str, Callable[[], Iterator[None]]] = {
+        "engine": lambda: by_engine(engine, asked),
+        "loop": lambda: by_loop(model, asked),
+        "engine without the forward pass": lambda: by_engine(beside, asked),
+    }
+    spent: dict[str, list[float]] = {way: [] for way in ways}
+    for turn in range(repeats + 1):
+        for way, run in ways.items():
+            spent[way] += seconds_of(run()) if turn else []
+            if not turn:
+                collections.deque(run(), maxlen=0)
+    for way, found in spent.items():
+        print(f"{way}: {1e6 * statistics.median(found):.0f} microseconds a step")
+
+
+def watch(engine: LocalEngine) -> Counts:
+    found: Counts = collections.Counter()
+    model, slots = engine.model, engine.slots
+    decode, fill, move = model.decode, model._fill, slots._move
+
+    def decoded(tokens: Any, positions: Any, bands: Any) -> Any:
+        found["steps"] += 1
+        found["calls"] += len(bands)
+        found["there"] += int((positions + 1).sum())
+        found["read"] += sum((end - first) * used for first, end, used in bands)
+        return decode(tokens, positions, bands)
+
+    def filled(parts: Any) -> None:
+        widths = [part.end - part.start for part in parts]
+        found["prompt passes"] += 1
+        found["prompt tokens"] += sum(widths)
+        found["padded"] += len(widths) * max(widths)
+        fill(parts)
+
+    def moved(source: Any, target: Any) -> None:
+        found["rows moved"] += len(source)
+        move(source, target)
+
+    model.decode, model._fill, slots._move = decoded, filled, moved  # type: ignore[method-assign]
+    return found
+
+
+def stream(number: int = 250, every: int = 50) -> Counts:
+    made = models.load("tiny-worked")
+    drawn = random.Random(0)
+    engine = LocalEngine(made.model, num_slots=512)
+    found = watch(engine)
+    begun = 0
+
+    def begin() -> None:
+        nonlocal begun
+        numbers = [str(drawn.randint(1, 10)) for _ in range(drawn.choice([3, 4, 4]))]
+        ids = tuple(made.tokenizer.encode(f"{','.join(numbers)}:{drawn.randint(5, 50)}\n"))
+        for _ in range(8):
+            engine.submit(Request(ids, 160, seed=begun, stop_ids=made.stop_ids))
+            begun += 1
+
+    for _ in range(16):
+        begin()
+    ended = 0
+    for step in range(1, number + 1):
+        for event in engine.step():
+            if event.ended:
+                engine.release(event.request)
+                ended += 1
+                if not ended % 8:
+                    begin()
+        if not step % every:
+            engine.load_weights(None, engine.version + 1)
+    return found
+
+
+def main() -> None:
+    """Measure, count, print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--repeats", type=int, default=8)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    steps(options.repeats)
+    print(", ".join(f"{name} {number}" for name, number in stream().items()))
+
+
+if __name__ == "__main__":
+    main()
