@@ -2,45 +2,43 @@
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from commands import forked
 from models import Lab
-from trainers import QUIET, trained, written
+from trainers import QUIET, make, trained, written
 
-TESTS = Path(__file__).parents[1]
+from strop.training import launched
+
 RECIPES = ("grpo(aggregation='token-mean')", "clip_cov(clip_cov_ratio=0.2, clip_cov_lb=0.01)")
-WORKER = """
-import json, sys
-from pathlib import Path
-from trainers import make, trained, written
-model, out, *recipes = sys.argv[1:]
-for number, recipe in enumerate(recipes):
-    trainer = make(
-        model, Path(out) / str(number), recipe, rollout_func=written, num_iterations=2,
-        per_device_train_batch_size=2, gradient_accumulation_steps=2, max_steps=4,
-    )
-    rows = trained(trainer)
-    if trainer.accelerator.is_main_process:
-        Path(out, f"{number}.json").write_text(json.dumps(rows))
-"""
 pytestmark = pytest.mark.filterwarnings(QUIET)
 
 
+def train(environment: dict[str, str], model: Path, out: Path) -> None:
+    """What each process does, in the environment that torchrun gives it."""
+    os.environ.update(environment)
+    for number in (1, 2):
+        os.dup2(os.open(out / "said", os.O_WRONLY | os.O_CREAT | os.O_APPEND), number)
+    for number, recipe in enumerate(RECIPES):
+        trainer = make(
+            model, out / str(number), recipe, rollout_func=written, num_iterations=2,
+            per_device_train_batch_size=2, gradient_accumulation_steps=2, max_steps=4,
+        )  # fmt: skip
+        rows = trained(trainer)
+        if trainer.accelerator.is_main_process:
+            (out / f"{number}.json").write_text(json.dumps(rows))
+
+
 def test_two_processes(lab: Lab, build: Any, tmp_path: Path) -> None:
-    (tmp_path / "worker.py").write_text(WORKER, encoding="utf-8")
-    command = [
-        sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
-        str(tmp_path / "worker.py"), str(lab.model), str(tmp_path), *RECIPES,
-    ]  # fmt: skip
-    paths = os.pathsep.join([str(TESTS), *sys.path])
-    done = subprocess.run(
-        command, env=os.environ | {"PYTHONPATH": paths}, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+    store = launched.new_store()
+    shared = {"WORLD_SIZE": "2", **launched.started_by("127.0.0.1", store.port)}
+    places = [{"RANK": str(n), "LOCAL_RANK": str(n), **shared} for n in range(2)]
+    processes = [forked(train, place, lab.model, tmp_path) for place in places]
+    for process in processes:
+        process.join(300)
+        assert process.exitcode == 0, (tmp_path / "said").read_text()[-3000:]
     for number, recipe in enumerate(RECIPES):
         found = json.loads((tmp_path / f"{number}.json").read_text(encoding="utf-8"))
         alone = trained(build(recipe, rollout_func=written, num_iterations=2, max_steps=4))
