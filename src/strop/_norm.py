@@ -3,7 +3,7 @@
     x w / sqrt(mean(x^2) + eps)
 
 torch's own operator takes the same steps without going back to Python between them: the same bits,
-for a small batch in four fifths of the time (docs/evidence/engine.md).
+for a small batch in two thirds to four fifths of the time (docs/evidence/engine.md).
 """
 
 import functools
