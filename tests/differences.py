@@ -44,7 +44,7 @@ def slopes_by_differences(
     gradient and by central differences.
 
     An entry of the gradient that is wrong is wrong in every direction, for none is at right angles
-    to it; so this finds what one difference for each entry finds.
+    to it. It is found where its error is not small beside the whole slope: callers compare closely.
     """
     analytic, tape = _by_autograd(loss, at)
     rng = torch.Generator().manual_seed(0)

@@ -38,6 +38,8 @@ def test_two_processes(lab: Lab, build: Any, tmp_path: Path) -> None:
     processes = [forked(train, place, lab.model, tmp_path) for place in places]
     for process in processes:
         process.join(300)
+    for process in processes:
+        process.kill()  # one that hangs would outlive the test
         assert process.exitcode == 0, (tmp_path / "said").read_text()[-3000:]
     for number, recipe in enumerate(RECIPES):
         found = json.loads((tmp_path / f"{number}.json").read_text(encoding="utf-8"))
