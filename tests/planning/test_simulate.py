@@ -139,7 +139,7 @@ def test_shares_are_shares(costs, groups, num_groups, count, bound, spare, read)
         assert (found.trains[1:] >= found.trained[:-1] - 1e-9).all()
 
 
-@settings(max_examples=12)
+@settings(max_examples=6)
 @given(SOME, st.integers(1, 9), st.integers(1, 4), st.integers(1, 5), st.integers(1, 3))
 def test_more_workers_are_never_slower_with_answers_of_one_length(
     costs, length, size, num_groups, bound
