@@ -14,9 +14,10 @@ with two cores:
 
 Prints seconds of a step, planned and measured (the mean without the first --settle steps), their
 ratio, the same ratio when the plan has the run's own costs (which leaves out what the costs differ
-by, as under another load; a partial run tells none), and the idle share of engine and trainer where
-they are apart. Exit code 1 where a ratio is off by more than --within (0.15). The answers of a plan
-are those of the first run, so the learning rate is 0: all runs then draw from one distribution.
+by, as under another load; only synchronous runs tell them), and the idle share of engine and
+trainer where they are apart. Exit code 1 where a ratio is off by more than --within (0.15). The
+answers of a plan are those of the first run, so the learning rate is 0: all runs then draw from one
+distribution.
 """
 
 import argparse
@@ -125,7 +126,7 @@ def main() -> int:
         known = measure(costs[not layout.shared], prompts=prompts)
         plan = simulate(known.costs, known.work, layout, LONG)
         own = math.nan
-        if not layout.spare:
+        if layout.shared and not layout.spare:
             itself = measure([folder])
             own = simulate(itself.costs, itself.work, layout, LONG).step_seconds
         near.append(shown(name, plan, own, measured(folder, options.settle), options.within))

@@ -16,6 +16,7 @@ WORDS = (
     "sequence", "mask", "linear", "sqrt", "exact", "seq_mean_k1", "k3",
     "prompt", "none",
     "clip", "fixed", "last", "js", "discounted", "HW", "demonstration", "hard", "json", "nsr",
+    "logavgexp",
 )  # fmt: skip
 
 

@@ -144,6 +144,11 @@ def _read(folder: Path) -> _Run:
             f"{folder} put long answers off from step to step, so its steps do not tell what one "
             "costs: give a run that waits for them, such as one of grpo; --spare plans the other"
         )
+    if any("asynchronous/collector_idle" in line for line in lines):
+        raise UserError(
+            f"{folder} drew answers of several steps at once (training.max_staleness), so that its "
+            "steps do not tell what one costs: give a run without; --staleness plans the other"
+        )
     before = 0.0
     for line in lines:
         so_far = line["num_tokens"] if is_number(line.get("num_tokens")) else before
