@@ -111,7 +111,7 @@ def test_steps_that_are_alike_are_said_to_be(tmp_path):
 def test_what_is_no_run_to_plan_from(tmp_path):
     with pytest.raises(UserError, match="is not a run"):
         measure([tmp_path / "none"])
-    ahead = write_run(tmp_path / "d", **{"asynchronous/collector_idle": 0.0})
+    ahead = write_run(tmp_path / "ahead", **{"asynchronous/collector_idle": 0.0})
     with pytest.raises(UserError, match="several steps at once"):
         measure([ahead])
     put_off = write_run(tmp_path / "a", **{"partial/groups_left": 3.0})
