@@ -122,7 +122,7 @@ def test_engines_that_are_killed_hang_or_lose_their_node_change_no_token(
     assert had[0] == {-1}  # nothing is new before the first step
     assert had[1] == {1}
     assert had[-1] != {-1}
-    # The node takes one more with it, unless what was begun anew lies on the other.
+    # One that is hurt at each of two steps; one more where the node that is lost has one by then.
     assert engine.lost >= 2
     for one, other in zip(answers(here), answers(tmp_path / "run"), strict=True):
         assert one.equals(other)
