@@ -2,8 +2,7 @@
 
 Every function takes `values_N` [N], a key `key_N` [N] int in 0..num-1 and `num`, and returns one
 number per key ([num]) unless it says otherwise. `where_N` [N] bool names the members that count;
-values elsewhere may be anything, NaN included. Sums are taken in float64 and returned in the
-values' dtype, so a float32 batch of millions of tokens loses nothing.
+values elsewhere may be anything, NaN too. Sums are taken in float64, returned in the values' dtype.
 """
 
 from collections.abc import Sequence

@@ -1,7 +1,6 @@
 """Stage 8, the update: a plan's optimiser steps, each measured where it must be, then applied.
 
-Every update is prepared once over all its rows (shares, corrections, masks). Then, as the widest
-scope of its parts allows,
+An update is prepared once over its rows (shares, corrections, masks); then, by its widest scope:
 
 - token:   one pass; each head chunk asks for the adjoints of its own tokens;
 - rollout: a micro-batch (whole rollouts) is measured and applied over the same hidden states;
