@@ -23,7 +23,9 @@ on from, once or four times each, for 8 tokens; a resubmission gives the same to
 
 Memory: the most that the engine's cache ever has, in places (rows times the longest), beside that
 of a loop over `rows` prompts at its last step. A place costs both the same. --peak prints the peak
-memory of a process that does nothing but one run of each, less what it had before.
+memory of a process that does nothing but one run of each, and how much of it is beyond what the
+process had with the model loaded; also of the engine with torch's own products
+(`model.onednn=false`), for which no weights are packed.
 
 Variants take turns, so that a busy machine slows all of them. Printed are medians over the repeats
 of the processor time of this process, which hardly depends on what else runs, and their ratios.
@@ -68,9 +70,13 @@ def random_model(vocabulary: int, width: int, wide: int, layers: int, heads: int
     return Qwen3ForCausalLM(config).eval()
 
 
-def loaded(name: str) -> Any:
-    model = random_model(*SIZES[name]) if name in SIZES else models.load(name).model.eval()
-    _linear.use_in(model)  # for all variants; a model that strop loads has it
+def loaded(name: str, onednn: bool = True) -> Any:
+    if name in SIZES:
+        model = random_model(*SIZES[name])
+    else:
+        model = models.load(name, onednn=False).model.eval()
+    if onednn:
+        _linear.use_in(model)  # for all variants; a model that strop loads has it
     model.generation_config.eos_token_id = None  # `generate` would fill it in
     return model
 
@@ -254,30 +260,30 @@ def memory(name: str, model: Any, rows: int) -> None:
 
 
 def peaks(name: str, rows: int) -> None:
-    """Peak memory of the engine's and of the loop's process beyond what loading took."""
+    """Peak memory of the processes of engine and loop, and of it beyond the loaded model's."""
     found = {}
-    for way in ("engine", "loop"):
+    for way in ("engine", "unpacked", "loop"):
         command = [sys.executable, __file__, "--rows", str(rows), "--alone", f"{name}:{way}"]
         done = subprocess.run(command, check=True, capture_output=True, text=True)
-        found[way] = float(done.stdout)
-    ratio = found["engine"] / found["loop"]
-    print(
-        f"{name} {kinds_of(name)[-1]}: peak memory beyond the model's, engine "
-        f"{found['engine']:.0f} MB, loop {found['loop']:.0f} MB, ratio {ratio:.2f}",
-        flush=True,
-    )
+        found[way] = [float(word) for word in done.stdout.split()]
+    print(f"{name} {kinds_of(name)[-1]}: peak memory of the process; beyond the loaded model's")
+    for way, told in found.items():
+        ratios = (here / there for here, there in zip(told, found["loop"], strict=True))
+        cells = zip(told, ratios, strict=True)
+        print(f"    {way:10s}" + "; ".join(f"{mb:6.0f} MB, {x:.2f} of the loop" for mb, x in cells))
 
 
 def alone(name: str, way: str, rows: int) -> None:
-    model = loaded(name)
+    model = loaded(name, onednn=way != "unpacked")
     ends = lengths(name, "long", rows, model.config.max_position_embeddings - PROMPT)
-    run = {"engine": by_engine, "loop": by_loop}[way](model, rows)
+    run = (by_loop if way == "loop" else by_engine)(model, rows)
     asked = prompts(model, len(ends))
     with torch.no_grad():
         model(torch.tensor(asked[:1]))
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     run(asked, ends)
-    print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    print(most / 1024, (most - before) / 1024)
 
 
 def forks(name: str, model: Any, repeats: int) -> None:
