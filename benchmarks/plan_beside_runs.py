@@ -2,22 +2,28 @@
 
     python benchmarks/plan_beside_runs.py --out FOLDER [--steps 40] [--model tiny-worked]
 
-A worker is one core. Two synchronous runs on one worker, with 16 prompts and with 4, give the
-costs: where one core works, runs alone; where both do, runs with the same beside them, since two
-cores that are at work slow each other down. Planned from them, and then run on an idle machine
-with two cores:
+A worker is one core. Costs are measured in
+
+    alone    two synchronous runs on one worker, with 16 prompts and with 4
+    beside   the same, each with its like at the same time: two cores at work slow each other down
+    unlike   an asynchronous run with a bound of 2: one worker generates while the other trains
+
+What is planned, and then run on an idle machine with two cores:
 
     synchronous     one worker, 16 prompts again with another seed, and 8
     partial         april_partial_rollout, 16 prompts of 32 under way
-    asynchronous    grpo with training.max_staleness 1 and 4: a worker generates, one trains
+    asynchronous    grpo with training.max_staleness 1 and 4
     both            april_partial_rollout with training.max_staleness=1
 
-Prints seconds of a step, planned and measured (the mean without the first --settle steps), their
-ratio, the same ratio when the plan has the run's own costs (which leaves out what the costs differ
-by, as under another load; only synchronous runs tell them), and the idle share of engine and
-trainer where they are apart. Exit code 1 where a ratio is off by more than --within (0.15). The
-answers of a plan are those of the first run, so the learning rate is 0: all runs then draw from one
-distribution.
+First the costs. Then seconds of a step, planned and measured (the mean without the first --settle
+steps), and their ratio: of layouts on one core by the costs of runs alone, of those on two by those
+of the asynchronous run. `like`: the ratio by the costs of runs with the same beside them; where it
+is lower, that much is unlike work on the two cores, and caches whose rows differ more. `own`: the
+ratio by the costs of the run itself, which leaves the plan alone to blame. Then, where they are
+apart, the idle shares of engine and trainer.
+
+Exit code 1 where a ratio is off by more than --within (0.15). The answers of a plan are those of
+the first run, so the learning rate is 0: all runs then draw from one distribution.
 """
 
 import argparse
@@ -29,14 +35,18 @@ import subprocess
 import sys
 from pathlib import Path
 
-from strop.planning.measured import measure
+from strop.planning.measured import Measured, measure
 from strop.planning.simulate import Outcome, simulate
-from strop.planning.work import Layout
+from strop.planning.work import Costs, Layout
 
 SIZE = 8  # answers to a prompt
 LARGE, SMALL = 16, 4  # prompts of the runs that measure
+UNLIKE = 2  # the bound of the asynchronous one
+ROWS, TOKENS = 105, 3800  # of a decode step that is shown: those of a bound of 4
 LONG = 100  # steps of a plan
 SPARE = 1.0  # prompts under way beyond a step's
+PLAIN = f"grpo(num_prompts={{}}, num_rollouts={SIZE})"
+APRIL = f"april_partial_rollout(num_prompts={LARGE}, chunk={2 * LARGE}, num_rollouts={SIZE})"
 
 
 def train(
@@ -55,7 +65,7 @@ def train(
     return folder
 
 
-def costs_of(out: Path, options: argparse.Namespace, method: str, beside: bool) -> list[Path]:
+def synchronous(out: Path, options: argparse.Namespace, beside: bool) -> list[Path]:
     """The runs that measure, with 16 prompts and with 4; each with its like at the same time."""
     found = []
     for name, prompts in (("large", LARGE), ("small", SMALL)):
@@ -63,7 +73,7 @@ def costs_of(out: Path, options: argparse.Namespace, method: str, beside: bool) 
         folders += [out / f"{name}-other"] * beside
         with concurrent.futures.ThreadPoolExecutor(2) as pool:
             jobs = [
-                pool.submit(train, folder, options, method.format(prompts), 1, "seed=0")
+                pool.submit(train, folder, options, PLAIN.format(prompts), 1, "seed=0")
                 for folder in folders
             ]
             done = [job.result() for job in jobs]
@@ -76,21 +86,40 @@ def measured(folder: Path, settle: int) -> dict[str, float]:
     text = (folder / "metrics.jsonl").read_text(encoding="utf-8")
     lines = [json.loads(line) for line in text.splitlines()]
     steps = [line for line in lines if line["step"] > settle]
-    names = ("step_time", "timing_s/waiting", "asynchronous/collector_idle")
+    names = ("step_time", "timing_s/waiting", "asynchronous/collector_idle",
+             "perf/decode/places", "perf/decode/tokens")  # fmt: skip
     return {name: statistics.mean(line.get(name, 0.0) for line in steps) for name in names}
 
 
-def shown(name: str, plan: Outcome, own: float, run: dict[str, float], within: float) -> bool:
-    """Print a line; whether the plan is near enough. own: seconds planned from the run itself."""
+def show_costs(name: str, costs: Costs, folder: Path) -> None:
+    """Print a line: milliseconds and microseconds."""
+    speed, run = costs.speed, measured(folder, 0)
+    decode = speed.step + speed.row * ROWS + speed.cached * TOKENS
+    read = run["perf/decode/places"] / run["perf/decode/tokens"]
+    print(f"{name:24s}{decode * 1e3:10.2f}{speed.step * 1e3:8.2f}{speed.row * 1e6:8.1f}"
+          f"{speed.cached * 1e6:8.3f}{read:8.2f}{speed.begin * 1e3:8.2f}{speed.read * 1e6:8.1f}"
+          f"{speed.answer * 1e6:8.0f}{costs.reward * 1e6:8.0f}{costs.token * 1e6:8.1f}"
+          f"{costs.rest * 1e3:8.1f}", flush=True)  # fmt: skip
+
+
+def shown(
+    name: str, plan: Outcome, like: float, own: float, run: dict[str, float], within: float
+) -> bool:
+    """Print a line; whether the plan is near enough. like, own: seconds by other costs."""
     ratio = plan.step_seconds / run["step_time"]
     line = f"{name:24s}{plan.step_seconds:10.3f}{run['step_time']:10.3f}{ratio:8.2f}"
-    line += f"{own / run['step_time']:8.2f}"
+    line += f"{like / run['step_time']:8.2f}{own / run['step_time']:8.2f}"
     if not plan.layout.shared:
         waiting = run["timing_s/waiting"] / run["step_time"]
         idle = plan.shares["idle engines"], run["asynchronous/collector_idle"]
         line += "".join(f"{x:9.2f}" for x in (*idle, plan.shares["idle trainers"], waiting))
     print(line, flush=True)
     return abs(ratio - 1) <= within
+
+
+def planned(known: Measured, layout: Layout) -> Outcome:
+    """A layout at the costs of its kind."""
+    return simulate(known.costs_of(layout), known.work, layout, LONG)
 
 
 def main() -> int:
@@ -102,34 +131,38 @@ def main() -> int:
     parser.add_argument("--model", default="tiny-worked")
     parser.add_argument("--within", type=float, default=0.15)
     options = parser.parse_args()
-    plain = f"grpo(num_prompts={{}}, num_rollouts={SIZE})"
-    april = f"april_partial_rollout(num_prompts={LARGE}, chunk={2 * LARGE}, num_rollouts={SIZE})"
-    out = options.out
-    costs = {beside: costs_of(out, options, plain, beside) for beside in (False, True)}
+    out, words = options.out, "training.max_staleness={}"
+    alone, beside = (synchronous(out, options, also) for also in (False, True))
+    unlike = train(out / "unlike", options, PLAIN.format(LARGE), 2, "seed=0", words.format(UNLIKE))
+    print(f"{'costs':24s}{f'{ROWS} rows':>10s}" + "".join(f"{each:>8s}" for each in (
+        "ms step", "us row", "token", "read x", "ms read", "token", "answer", "reward", "train",
+        "ms rest",
+    )))  # fmt: skip
+    for name, folders in (("alone", alone), ("beside", beside), ("unlike", [unlike])):
+        show_costs(name, measure(folders).costs, folders[0])
     runs: list[tuple[str, str, Layout, int, list[str]]] = [
-        ("synchronous", plain.format(LARGE), Layout(1, 1), LARGE, []),
-        ("synchronous, 8 prompts", plain.format(8), Layout(1, 1), 8, []),
-        ("partial", april, Layout(1, 1, spare=SPARE), LARGE, []),
+        ("synchronous", PLAIN.format(LARGE), Layout(1, 1), LARGE, []),
+        ("synchronous, 8 prompts", PLAIN.format(8), Layout(1, 1), 8, []),
+        ("partial", APRIL, Layout(1, 1, spare=SPARE), LARGE, []),
     ]
     for bound in (1, 4):
-        words = [f"training.max_staleness={bound}"]
         layout = Layout(1, 1, False, bound)
-        runs.append((f"async {bound}", plain.format(LARGE), layout, LARGE, words))
+        runs.append((f"async {bound}", PLAIN.format(LARGE), layout, LARGE, [words.format(bound)]))
     both = Layout(1, 1, False, 1, SPARE)
-    runs.append(("async 1, partial", april, both, LARGE, ["training.max_staleness=1"]))
-    print(f"{'':24s}{'planned':>10s}{'measured':>10s}{'ratio':>8s}{'own':>8s}   idle: engine "
-          "planned, measured; trainer planned, measured")  # fmt: skip
+    runs.append(("async 1, partial", APRIL, both, LARGE, [words.format(1)]))
+    print(f"{'seconds of a step':24s}{'planned':>10s}{'measured':>10s}{'ratio':>8s}{'like':>8s}"
+          f"{'own':>8s}   idle: engine planned, measured; trainer planned, measured")  # fmt: skip
     near = []
-    for name, method, layout, prompts, words in runs:
+    for name, method, layout, prompts, more in runs:
         folder = out / name.replace(", ", "-").replace(" ", "-")
-        train(folder, options, method, 1 if layout.shared else 2, "seed=1", *words)
-        known = measure(costs[not layout.shared], prompts=prompts)
-        plan = simulate(known.costs, known.work, layout, LONG)
-        own = math.nan
-        if layout.shared and not layout.spare:
-            itself = measure([folder])
-            own = simulate(itself.costs, itself.work, layout, LONG).step_seconds
-        near.append(shown(name, plan, own, measured(folder, options.settle), options.within))
+        train(folder, options, method, 1 if layout.shared else 2, "seed=1", *more)
+        plan = planned(measure([*alone, unlike], prompts=prompts), layout)
+        like = math.nan
+        if not layout.shared:
+            like = planned(measure(beside, prompts=prompts), layout).step_seconds
+        own = planned(measure([folder], prompts=prompts), layout).step_seconds
+        run = measured(folder, options.settle)
+        near.append(shown(name, plan, like, own, run, options.within))
     print(f"{sum(near)} of {len(near)} within {options.within:.0%}")
     return 0 if all(near) else 1
 

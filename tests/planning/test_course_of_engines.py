@@ -13,21 +13,25 @@ SPEED = Speed(step=1.0, row=0.5, cached=0.1, read=0.25)
 NUMBERS = st.floats(0.0, 2.0)
 
 
-def course(engine, left, held, read, slots=9, speed=SPEED, num_engines=None):
+def course(engine, left, held, read, slots=9, speed=SPEED, num_engines=None, fresh=None):
     whole = np.array(engine, np.int64), np.array(left, np.int64)
     tokens = np.array(held, float), np.array(read, float)
-    return Course(*whole, *tokens, num_engines or max(engine) + 1, slots, speed)
+    fresh = np.ones(len(left), bool) if fresh is None else np.array(fresh, bool)
+    return Course(*whole, *tokens, fresh, num_engines or max(engine) + 1, slots, speed)
 
 
-def slow(left, held, read, slots, speed):
+def slow(left, held, read, fresh, slots, speed):
     """Ends of the rows of one engine, and (second, tokens of each row) after every decode step."""
     drawn, ends = [0] * len(left), [0.0] * len(left)
     now, seen = 0.0, [(0.0, tuple(drawn))]
     waiting, running = list(range(len(left))), []
     while waiting or running:
+        reads = False
         while waiting and len(running) < slots:
             running.append(waiting.pop(0))
-            now += speed.read * read[running[-1]]
+            now += speed.read * read[running[-1]] + speed.answer * fresh[running[-1]]
+            reads |= read[running[-1]] > 0
+        now += speed.begin * reads
         cached = sum(held[row] + drawn[row] for row in running)
         now += speed.step + speed.row * len(running) + speed.cached * cached
         for row in running:
@@ -59,21 +63,30 @@ def test_engines_do_not_touch_each_other_and_a_row_waits_for_a_slot():
     assert (drawn.tolist(), running.tolist()) == ([2, 4, 2, 0], [False, False, True, True])
 
 
+def test_rows_are_let_in_together_and_answers_handled_once():
+    speed = Speed(step=1.0, row=0.0, cached=0.0, read=0.25, begin=10.0, answer=3.0)
+    # two slots: the first two begin together, one of them anew; the third reads nothing
+    found = course([0, 0, 0], [2, 4, 1], [4, 4, 4], [4, 4, 0], 2, speed, fresh=[True, False, True])
+    first = 10 + 8 * 0.25 + 3
+    assert found.ends.tolist() == pytest.approx([first + 2, first + 4 + 3, first + 2 + 3 + 1])
+
+
 def test_no_rows():
     found = course([], [], [], [], num_engines=2)
     assert len(found.ends) == 0
     assert len(found.drawn(np.zeros(2))[0]) == 0
 
 
-ROWS = st.lists(st.tuples(st.integers(1, 9), st.integers(0, 5), st.integers(0, 5)), max_size=6)
+ROW = st.tuples(st.integers(1, 9), st.integers(0, 5), st.integers(0, 5), st.booleans())
+ROWS = st.lists(ROW, max_size=6)
 
 
 @given(st.lists(ROWS, min_size=1, max_size=3), st.integers(1, 4), NUMBERS, NUMBERS, NUMBERS)
 def test_as_a_loop_over_decode_steps(engines, slots, row, cached, read):
-    speed = Speed(0.5, row, cached, read)
+    speed = Speed(0.5, row, cached, read, begin=read / 2, answer=row / 3)
     flat = [(number, *each) for number, rows in enumerate(engines) for each in rows]
-    engine, left, held, reading = ([each[column] for each in flat] for column in range(4))
-    found = course(engine, left, held, reading, slots, speed, len(engines))
+    engine, left, held, reading, fresh = ([each[place] for each in flat] for place in range(5))
+    found = course(engine, left, held, reading, slots, speed, len(engines), fresh)
     for number, rows in enumerate(engines):
         if not rows:
             continue

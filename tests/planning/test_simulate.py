@@ -53,6 +53,16 @@ def test_prompts_are_read_once_a_group_and_trained_on_with_every_answer():
     assert found.tokens_per_second * found.step_seconds == pytest.approx(3)  # half of 6
 
 
+def test_an_answer_is_handled_once_and_rows_are_let_in_together():
+    costs = Costs(Speed(1.0, 0.0, 0.0, 0.1, begin=0.5, answer=0.25), 0.0, 0.75, 0.0)
+    found = simulate(costs, work([3, 3], prompt=10.0), Layout(1, 1))
+    assert found.step_seconds == pytest.approx(0.5 + 10 * 0.1 + 2 * 0.25 + 3 + 0.75 * 26)
+    # weights come while a row is under way: it is let in again, and is no new answer
+    free = replace(costs, token=0.0, rest=2.0, speed=replace(costs.speed, read=0.0))
+    one = simulate(free, work([4], prompt=1.0), apart(1, 1, 1))
+    assert one.step_seconds == pytest.approx(4 + 0.25 + 2 * 0.5)
+
+
 def test_training_beside_generating_takes_the_longer_of_the_two():
     two = work([4], [4])
     slow = Costs(TICKS, 0.0, 2.0, 0.0)  # 4 to generate, 8 to train

@@ -99,6 +99,8 @@ def test_what_was_measured_is_told(ahead):
         assert 0 <= line["asynchronous/batches_ready"] <= 3
         assert line["asynchronous/restarts"] == 0
         assert line["timing_s/rollout"] > 0
+        inside = line["perf/decode/seconds"] + line["perf/prefill/seconds"]
+        assert 0 < inside < line["perf/collecting_s"]
         assert 0 <= line["asynchronous/trainer_idle"] <= 1
         assert 0 <= line["asynchronous/groups_ready"] <= 6
         assert 0 <= line["asynchronous/groups_under_way"] <= 2

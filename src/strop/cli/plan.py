@@ -13,7 +13,8 @@ Runs = Annotated[
     list[Path],
     typer.Argument(
         metavar="RUN...",
-        help="Run folder; further runs, of the same model and machine, sharpen the costs.",
+        help="Run folder; further runs, of the same model and machine, sharpen the costs, those of "
+        "asynchronous layouts an asynchronous run.",
     ),
 ]
 Workers = Annotated[str, typer.Option(help="Numbers of workers: GPUs, or what the run was on.")]

@@ -1,7 +1,7 @@
 """`Run.plan`: what a run would yield on other numbers of workers."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from strop.door import tables
@@ -85,9 +85,10 @@ def plan(
             raise UserError(f"--{name} {value:g} is not between 0 and {most:g}")
     if prompts < 0:
         raise UserError(f"--prompts {prompts} is below 0")
-    measured = measure(runs, lengths, prompts)
-    costs = replace(measured.costs, exchange=exchange)
-    found = {n: layouts(costs, measured.work, n, bounds, spare) for n in counts}
+    measured = measure(runs, lengths, prompts).exchanging(exchange)
+    found = {
+        n: layouts(measured.costs, measured.work, n, bounds, spare, measured.apart) for n in counts
+    }
     return Planned(tuple(runs), measured, found)
 
 

@@ -297,8 +297,9 @@ class Run:
     ) -> "Planned":  # fmt: skip
         """What it would yield on other numbers of workers, at the costs that were measured in it.
 
-        more: further runs of the same model and machine, which sharpen the costs. lengths: mean
-        and 99th percentile of answers in place of its own. The others are those of `strop plan`.
+        more: further runs of the same model and machine, which sharpen the costs, those of
+        asynchronous layouts an asynchronous run. lengths: mean and 99th percentile of answers in
+        place of its own. The others are those of `strop plan`.
         """
         from strop.door.plan import plan
 

@@ -2,7 +2,8 @@
 
     a decode step of n rows with m tokens in their caches   a + b n + c m  seconds
     k such steps, in which no row begins or ends            k (a + b n) + c (k m + n k (k - 1) / 2)
-    t tokens read at once                                   f t
+    t tokens read at once                                   f t, and d for all rows of a step
+    an answer that begins                                   e
 
 All engines are computed at once: an event is a row's begin or end, and between two of them the
 seconds have this closed form, so that a thousand engines take as long as one with as many rows.
@@ -24,26 +25,29 @@ class Speed:
     """Seconds of an engine.
 
     step: a, of a decode step; row: b, of each row in it; cached: c, of each token in the caches;
-    read: f, of a token that is read at once, as prompts are.
+    read: f, of a token that is read at once, as prompts are; begin: d, of letting in rows that read
+    some. answer: e, of what there is to do for an answer beside all passes.
     """
 
     step: float
     row: float
     cached: float
     read: float
+    begin: float = 0.0
+    answer: float = 0.0
 
 
 class Course:
     """Rows in engines, from second 0 until the last one has ended.
 
     engine, left, held, read: of each row the engine that has it, the tokens to draw (1 at least),
-    those in its cache when it begins, and how many of these are read then. Rows beyond `slots` of
-    an engine wait, in their order, until one ends.
+    those in its cache when it begins, and how many of these are read then. fresh: whether it has
+    drawn none before. Rows beyond `slots` of an engine wait, in their order, until one ends.
     """
 
     def __init__(
-        self, engine: Ints, left: Ints, held: Floats, read: Floats, num_engines: int, slots: int,
-        speed: Speed,
+        self, engine: Ints, left: Ints, held: Floats, read: Floats, fresh: NDArray[np.bool_],
+        num_engines: int, slots: int, speed: Speed,
     ) -> None:  # fmt: skip
         self.engine, self.left, self.speed, self.num_engines = engine, left, speed, num_engines
         self.begins = begins(engine, left, slots)
@@ -58,13 +62,22 @@ class Course:
         change = np.concatenate([-(held + left), held])[order]
         grown = np.concatenate([[0], self.rows * gap])[:-1]
         self.cached = np.maximum(np.cumsum(change + grown), 0.0)
-        self.reading = speed.read * np.concatenate([np.zeros(count), read])[order]
+        beside = np.concatenate([np.zeros(count), speed.read * read + speed.answer * fresh])
+        self.reading = beside[order] + speed.begin * self._lets_in(order, read)
         before = np.concatenate([[0.0], np.cumsum(self.reading + self._seconds(gap))])
         self.first = np.searchsorted(self.at, np.arange(num_engines + 1))
         self.seconds = before[:-1] - before[self.first[self.at]]  # when each event is
         self.ends = np.empty(count)  # of rows, in seconds
         ended = order < count
         self.ends[order[ended]] = self.seconds[ended]
+
+    def _lets_in(self, order: Ints, read: Floats) -> NDArray[np.bool_]:
+        """Which events are the first of their decode step in which a row begins that reads."""
+        found = np.append(np.zeros(len(read), np.bool_), read > 0)[order]
+        place = np.flatnonzero(found)
+        same = (np.diff(self.at[place]) == 0) & (np.diff(self.ticks[place]) == 0)
+        found[place[1:][same]] = False
+        return found
 
     def _seconds(self, k: Ints) -> Floats:
         """Of k decode steps after each event."""

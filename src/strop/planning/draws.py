@@ -127,7 +127,7 @@ class Draws:
         done, engine = self.done[open_], self.engine[open_]
         course = Course(
             engine, self.length[open_] - done, self.work.prompt + done, self.unread[open_],
-            self.layout.generate, self.work.slots, self.costs.speed,
+            done == 0, self.layout.generate, self.work.slots, self.costs.speed,
         )  # fmt: skip
         began = self.now - self.since  # of each engine
         ends = np.full(len(self.length), self.now)

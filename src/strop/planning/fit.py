@@ -11,25 +11,44 @@ APART = 1 / 3  # deviation of a term's share of the seconds, before anything is 
 
 
 def likeliest(terms: Floats, seconds: Floats, shares: Floats) -> tuple[Floats, Floats, Floats]:
-    """The cost of each term: seconds = terms @ costs, none negative.
+    """The cost of each term: seconds = terms @ costs, none negative; see `likeliest_of_sums`.
 
-    terms: [N, K]. shares: [K] of the seconds that each term is thought to make up, give or take
-    APART. Returns costs, the terms' shares and the deviation of these; the costs give the measured
-    seconds all in all.
+    terms: [N, K]; what scatters is relative to the seconds.
     """
-    used = terms.any(axis=0)
-    scale = np.ones(terms.shape[1])
-    scale[used] = 1 / (terms[:, used] / seconds[:, None]).mean(axis=0)
-    ours, scatter = terms / seconds[:, None] * scale, SCATTER
+    relative = np.column_stack([terms / seconds[:, None], np.ones(len(seconds))])
+    costs, found, deviations = likeliest_of_sums(relative.T @ relative, len(seconds), shares)
+    return costs * seconds.sum() / (terms @ costs).sum(), found, deviations
+
+
+def likeliest_of_sums(
+    products: Floats, number: float, shares: Floats, sums: Floats | None = None
+) -> tuple[Floats, Floats, Floats]:
+    """The same of the sums of the products of each two of K terms and the seconds, the last.
+
+    products: [K + 1, K + 1]; number: of what is summed. sums: [K + 1], of each by itself; by
+    default those where the seconds are all 1. shares: [K] of the seconds that each term is thought
+    to make up, give or take APART. Returns costs, the terms' shares and the deviation of these; the
+    costs give the measured seconds all in all.
+    """
+    *whole, seconds = products[-1] if sums is None else sums
+    used = np.array(whole) > 0
+    scale = np.ones(len(whole))
+    scale[used] = seconds / np.array(whole)[used]
+    square, answer = products[:-1, :-1] * np.outer(scale, scale), products[:-1, -1] * scale
+    values, axes = np.linalg.eigh(square)
+    kept = values > values.max() * 1e-12
+    root = np.sqrt(values[kept])
+    ours, wanted = root[:, None] * axes.T[kept], axes.T[kept] @ answer / root
+    found, system = np.zeros(len(whole)), ours
+    scatter = least = SCATTER * seconds / number
     for _ in range(2):
-        system = np.vstack([ours / scatter, np.eye(terms.shape[1]) / APART])
-        wanted = np.concatenate([np.full(len(seconds), 1 / scatter), shares / APART])
-        found = _not_negative(system, wanted)
-        off = ours @ found - 1
-        scatter = max(SCATTER, float(np.sqrt((off**2).mean())))
+        system = np.vstack([ours / scatter, np.eye(len(whole)) / APART])
+        found = _not_negative(system, np.concatenate([wanted / scatter, shares / APART]))
+        off = products[-1, -1] - 2 * found @ answer + found @ square @ found
+        scatter = max(least, float(np.sqrt(max(off, 0.0) / number)))
     costs = found * scale
     deviations = np.sqrt(np.linalg.inv(system.T @ system).diagonal())
-    return costs * seconds.sum() / (terms @ costs).sum(), found / found.sum(), deviations
+    return costs * seconds / (np.array(whole) @ costs), found / found.sum(), deviations
 
 
 def _not_negative(system: Floats, wanted: Floats) -> Floats:

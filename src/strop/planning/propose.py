@@ -9,16 +9,20 @@ NEAR = 2  # workers on both sides of the balance that are tried as well
 
 
 def layouts(
-    costs: Costs, work: Work, num_workers: int, staleness: Sequence[int], spare: float
-) -> list[Outcome]:
-    """Every layout of so many workers, the asynchronous ones with their best division."""
+    costs: Costs, work: Work, num_workers: int, staleness: Sequence[int], spare: float,
+    apart: Costs | None = None,
+) -> list[Outcome]:  # fmt: skip
+    """Every layout of so many workers, the asynchronous ones with their best division.
+
+    apart: costs of asynchronous ones, where they have others.
+    """
     found = [
         simulate(costs, work, Layout(num_workers, num_workers, spare=more))
         for more in dict.fromkeys((0.0, spare))
     ]
     if num_workers > 1:
         found += [
-            divided(costs, work, num_workers, bound, more)
+            divided(apart or costs, work, num_workers, bound, more)
             for bound in staleness
             for more in dict.fromkeys((0.0, spare))
         ]

@@ -58,7 +58,7 @@ class Rounds:
         done, prompt = self.done[open_], self.prompt[open_]
         course = Course(
             self.engine[open_], self.length[open_] - done, self.work.prompt + done, prompt + done,
-            self.layout.generate, self.work.slots, self.costs.speed,
+            done == 0, self.layout.generate, self.work.slots, self.costs.speed,
         )  # fmt: skip
         shift = np.zeros(self.layout.generate)
         ends = np.full(len(self.group), begin)
@@ -70,7 +70,7 @@ class Rounds:
             new, running = course.drawn(own)
             size = (prompt + done + new) * running
             again = np.bincount(course.engine, size, self.layout.generate)
-            pause = self.costs.speed.read * again
+            pause = self.costs.speed.read * again + self.costs.speed.begin * (again > 0)
             ends[open_] += np.where(course.ends > own[course.engine], pause[course.engine], 0.0)
             shift += pause
         stop, taken = self._last(ends)

@@ -9,6 +9,7 @@ from rich.table import Table
 from strop.planning.measured import Measured
 from strop.planning.propose import fastest
 from strop.planning.simulate import Outcome
+from strop.planning.work import Costs
 
 HEADINGS = (
     "workers", "layout", "who", "tokens/s", "s/step", "idle", "engines", "trainers",
@@ -18,7 +19,7 @@ Found = Mapping[int, Sequence[Outcome]]  # the layouts of each number of workers
 
 def told(measured: Measured) -> list[str]:
     """What was measured, a line each."""
-    costs, work, speed = measured.costs, measured.work, measured.costs.speed
+    costs, work = measured.costs, measured.work
     lengths = np.concatenate(work.groups)
     answers = work.num_groups * np.mean([len(group) for group in work.groups])
     middle, high = np.percentile(lengths, [50, 99])
@@ -27,13 +28,24 @@ def told(measured: Measured) -> list[str]:
         f"{work.slots} at a time in an engine",
         f"an answer: {lengths.mean():.0f} tokens on average, half have at most {middle:.0f}, 1% "
         f"more than {high:.0f}",
+        *_costs(costs),
+        f"{measured.shares[0]:.0%} of the run's decoding is what a step costs whatever its rows "
+        f"(give or take {measured.unsure[0]:.0%})",
+    ]
+    if measured.apart != costs:
+        lines += ["where others train meanwhile:", *_costs(measured.apart)]
+    return [*lines, measured.warning] if measured.warning else lines
+
+
+def _costs(costs: Costs) -> list[str]:
+    speed = costs.speed
+    return [
         f"a decode step: {_short(speed.step)} s + {_short(speed.row)} s a row + "
-        f"{_short(speed.cached)} s a cached token; {measured.shares[0]:.0%} of the run's decoding "
-        f"is the first (give or take {measured.unsure[0]:.0%})",
-        f"a token read at once: {_short(speed.read)} s; a reward: {_short(costs.reward)} s",
+        f"{_short(speed.cached)} s a cached token",
+        f"reading at once: {_short(speed.begin)} s + {_short(speed.read)} s a token; an answer "
+        f"beside that: {_short(speed.answer)} s and {_short(costs.reward)} s for its reward",
         f"training: {_short(costs.token)} s a token and {_short(costs.rest)} s a step",
     ]
-    return [*lines, measured.warning] if measured.warning else lines
 
 
 def rows(found: Found) -> list[list[str]]:

@@ -53,6 +53,7 @@ LOADING_SECONDS = 1800.0  # for reading the weights of a large model
 LEAVING_SECONDS = 30.0  # for ending what its engine has started
 DRAWN, GROUPS = "drawn", "groups"  # in a checkpoint's state: what later steps have, by step
 LOOK_SECONDS = 1.0  # between two looks at the clock
+OF_ENGINE = ("drafts/", "perf/")  # metrics that are of the collecting process's engine
 ERRORS = {"UserError": UserError, "RunStopped": RunStopped}
 
 
@@ -170,7 +171,8 @@ class Apart:
                 now = self.algorithm.at_step(each.step, world.num_steps)
                 chains.learn(collected(now), each.batch)
         chains.metrics.update(found.metrics)
-        chains.metrics.update({k: v for k, v in found.spent.items() if k.startswith("drafts/")})
+        of_engine = {k: v for k, v in found.spent.items() if k.startswith(OF_ENGINE)}
+        chains.metrics.update(of_engine)
         clock.seconds.update(found.seconds)
         self._hand_over(found, world.services)
         chains.metrics.update({**told, **_ages(found.batch, step)})
@@ -239,6 +241,7 @@ class Apart:
             "asynchronous/collector_idle": found.waited / max(found.worked, 1e-9),
             "asynchronous/trainer_idle": (now - begun) / max(now - self.since, 1e-9),
             "asynchronous/restarts": float(self.restarts),
+            "perf/collecting_s": found.busy,
         }
         self.since = now
         self._sort_groups()

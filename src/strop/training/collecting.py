@@ -165,7 +165,8 @@ class Collecting:
             world, algorithm, self.state, by_draw, self._tell, begin.drawn, begin.held
         )
         self.since = time.perf_counter()  # the last batch
-        self.waited = self.generated = 0.0  # seconds since then
+        # Seconds since then; meanwhile: of what it has generated, while a step was graded.
+        self.waited = self.generated = self.meanwhile = 0.0
         if by_draw:
             world.services.grading.meanwhile = self._while_graded
 
@@ -180,7 +181,9 @@ class Collecting:
 
     def _go_on(self) -> None:
         """Take what is new, begin what the bound allows; let the engine step, or wait."""
+        before = time.perf_counter()
         self._renew()
+        self.generated += time.perf_counter() - before
         before = time.perf_counter()
         if not self._turn() and not self.under_way.steps:
             self.post.wait()
@@ -191,6 +194,7 @@ class Collecting:
 
         What a sampler raises ends the run once the steps before it have gone to the trainer.
         """
+        before = time.perf_counter()
         self.under_way.begin()
         while self.refused is None and self.under_way.has_room() and self._may_draw():
             self.drawn += 1
@@ -203,7 +207,6 @@ class Collecting:
             raise self.refused
         if not self.under_way.crowd.runs:
             return False
-        before = time.perf_counter()
         self.under_way.turn()
         self.generated += time.perf_counter() - before
         return True
@@ -213,11 +216,13 @@ class Collecting:
         steps = self.under_way.steps
         if not steps or not steps[0].collector.rewarding:
             return
+        before = self.generated
         with self.under_way.beside():
             while not graded.done():
                 self.post.live()
                 if not self._turn():
                     wait([graded], LOOK_SECONDS)
+        self.meanwhile += self.generated - before
 
     def _may_draw(self) -> bool:
         """Whether the weights are there, and all else that is known, that begin the next step."""
@@ -232,6 +237,8 @@ class Collecting:
         seconds = step.collector.clock.seconds
         seconds["rollout"] = seconds.get("rollout", 0.0) + self.generated
         now = time.perf_counter()
+        worked = now - self.since
+        grading = seconds.get("reward", 0.0) - self.meanwhile
         found = Collected(
             step.number,
             Batch(dict(batch.columns)),
@@ -243,11 +250,12 @@ class Collecting:
             services.metrics(),
             (list(services.grading.failures), list(services.sampling.failures)),
             self.waited,
-            now - self.since,
+            worked,
+            worked - self.waited - grading,
             self.under_way.ahead(),
             len(self.under_way.crowd.runs),
         )
-        self.since, self.waited, self.generated = now, 0.0, 0.0
+        self.since, self.waited, self.generated, self.meanwhile = now, 0.0, 0.0, 0.0
         return found
 
     def _tell(self, step: int, group: Plain) -> None:

@@ -61,7 +61,8 @@ class Collected:
     """A step's curated batch and what the step needs of its making.
 
     state: of the collecting parts after it; trained: the last step that they have seen trained.
-    waited, worked: seconds without work, and of all, since the batch before. drawn: what later
+    waited, worked: seconds without work, and of all, since the batch before; busy: with work, its
+    rewards left out. drawn: what later
     steps have drawn in this state; under_way: draws whose rollouts have not ended.
     """
 
@@ -76,6 +77,7 @@ class Collected:
     failures: tuple[list[Any], list[Any]]  # of rewards, of requests
     waited: float
     worked: float
+    busy: float
     drawn: dict[int, tuple[Any, ...]]
     under_way: int
 

@@ -16,6 +16,8 @@ from strop.errors import UserError
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from strop.rollout.engines.passes import Passes
+
 Rule = Callable[["Tensor"], "Tensor"]
 Ended = Literal["", "paused", "stop", "length", "aborted", "failed"]
 # What an engine can tell of the tokens that it draws, beside their log-probabilities.
@@ -77,6 +79,16 @@ class Request:
             raise UserError(f"a request has no field {unknown[0]!r}; choose from {known}")
         return replace(self, **changes)
 
+    def is_stopped(self, new: Sequence[int], decode: Callable[[Sequence[int]], str]) -> bool:
+        """Whether the newest of its new tokens completes a stop string in their text.
+
+        Each token of a match holds at least one of its bytes, so that a window of so many tokens,
+        and a few more for the start of a word and special tokens, is enough.
+        """
+        window = max(len(string.encode()) for string in self.stop_strings) + 4
+        text = decode(new[-window:])
+        return any(string in text for string in self.stop_strings)
+
 
 class Event(NamedTuple):
     """New tokens of one request, all sampled by one version of the weights.
@@ -125,6 +137,7 @@ class Engine(Protocol):
     parked: list[Event]  # events that somebody stepped over for other callers; see `drive`
     longest: int | None = None  # tokens of a sequence that it has room for; None: as the model has
     drafts: tuple[int, int] = (0, 0)  # tokens drafted so far, those of them that were then drawn
+    passes: Passes | None = None  # what its passes took so far; None: it does not measure them
     notes: tuple[str, ...] = ()  # what to tell whoever runs it, once
     renews_alone: bool = False  # what it has begun ends with the weights that were there then
 

@@ -128,7 +128,8 @@ class CachedModel:
     def fill(self, parts: Sequence[Part], max_tokens: int | None = None) -> None:
         """Compute the cache of these parts, longest first, in passes of at most max_tokens.
 
-        Parts of about one length make a pass, so that there is little padding.
+        Parts of about one length make a pass, so that there is little padding. They are computed
+        when it returns, on a GPU too, where their seconds would else be a later pass's.
         """
         if not parts:
             return
@@ -141,6 +142,8 @@ class CachedModel:
             passes = -(-(end - first) // max(1, most // int(lengths[first])))
             for rows in np.array_split(np.arange(first, end), passes):
                 self._fill(ordered[rows[0] : rows[-1] + 1])
+        if not here:
+            torch.accelerator.synchronize(self.device)
 
     def _fill(self, parts: list[Part]) -> None:
         start = torch.tensor([part.start for part in parts])[:, None]

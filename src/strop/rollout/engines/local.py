@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -22,6 +23,7 @@ from strop.rollout.engines.base import (
     resumed,
 )
 from strop.rollout.engines.causal import UNBOUNDED, CachedModel, Part, check_module
+from strop.rollout.engines.passes import Passes
 from strop.rollout.engines.sampling import Plan, draw, make_plan
 from strop.rollout.engines.slots import NEVER, Fill, Row, Slots
 from strop.rollout.engines.speculation import Speculation
@@ -65,6 +67,7 @@ class LocalEngine(Engine):
         self.capabilities = CAPABILITIES
         self.version = version
         self.parked: list[Event] = []
+        self.passes = None if speculate else Passes()  # a pass that checks drafts is like no other
         self.longest = max_cached_tokens
         self.model = CachedModel(model, num_slots, max_cached_tokens, several=speculate > 0)
         self.decode = decode or (tokenizer.decode if tokenizer is not None else None)
@@ -325,13 +328,17 @@ class LocalEngine(Engine):
             Part(fill.slot, fill.row.tokens, fill.shared, len(fill.row.tokens) - 1)
             for fill in fills
         ]
+        begun, lengths = time.perf_counter(), [part.end - part.start for part in parts]
         self.model.fill([part for part in parts if part.start < part.end], self.max_prefill_tokens)
+        if self.passes is not None:
+            self.passes.add_prefill(sum(lengths), time.perf_counter() - begun)
 
     def _draw(self, number: int) -> tuple[Plan, np.ndarray]:
         """Give each of the first rows a token: by which plan, and its records."""
-        slots = self.slots
+        slots, tokens, begun = self.slots, self.slots.tokens, time.perf_counter()
         positions, uniform = slots.numbers(number)
-        logits = self.model.decode(slots.last[:number], positions, slots.read(number))
+        bands = slots.read(number)
+        logits = self.model.decode(slots.last[:number], positions, bands)
         if self.plan is None or slots.changed:
             requests, like = slots.ways(number)
             self.plan = make_plan(requests, self.vocab_size, self.model.device, like)
@@ -339,6 +346,8 @@ class LocalEngine(Engine):
         token, record = draw(logits, self.plan, uniform)
         told = record.cpu().numpy()
         slots.write(token, told)
+        if self.passes is not None:
+            self.passes.add_decode(bands, tokens, time.perf_counter() - begun)
         return self.plan, told
 
     def _decode(self, number: int) -> None:
@@ -385,14 +394,6 @@ class LocalEngine(Engine):
             self._end(row)
 
     def _has_stop_string(self, row: Row) -> bool:
-        """True if the newest token completes a stop string in the text of the new tokens.
-
-        Each token of a match holds at least one of its bytes, so that a window of so many tokens,
-        and a few more for the start of a word and special tokens, is enough.
-        """
         assert self.decode is not None
-        strings = row.request.stop_strings
-        window = max(len(string.encode()) for string in strings) + 4
         new = self._tokens(row)[len(row.request.ids) - row.request.drawn :]
-        text = self.decode(new[-window:])
-        return any(string in text for string in strings)
+        return row.request.is_stopped(new, self.decode)

@@ -72,8 +72,8 @@ class Slots:
     `records`) or on the device (`last`), so that a step has no loop over rows. While the same rows
     run, a step looks at none of these columns but `last`: `compact` notes what it has to know.
 
-    longest: tokens of the longest running row. texts: some of these have stop strings. quiet: in
-    fewer than so many steps none of them comes to its limit or pause.
+    longest: tokens of the longest running row. tokens: of all of them. texts: some of these have
+    stop strings. quiet: in fewer than so many steps none of them comes to its limit or pause.
     """
 
     def __init__(self, num_slots: int, cache: SlotCache, device: torch.device, call: int) -> None:
@@ -85,7 +85,7 @@ class Slots:
         self.last = torch.zeros(num_slots, dtype=torch.long, device=device)  # newest token
         self.records = Records(num_slots)
         self.number = -1  # of running rows, which are the first; -1: not known
-        self.longest = self.quiet = 0
+        self.longest = self.tokens = self.quiet = 0
         self.texts = False
         self.changed = True  # the set of running rows differs from the last plan's
         self.ahead: list[tuple[Tensor, Tensor]] = []  # what `numbers` gives next, the nearest last
@@ -189,6 +189,7 @@ class Slots:
             self.number = self._close_up()
             running = self.table[: self.number]
             self.longest = int(running["length"].max(initial=0))
+            self.tokens = int(running["length"].sum())
             self.texts = bool(running["strings"].any())
             self.quiet = 0
         return self.number
@@ -343,6 +344,7 @@ class Slots:
         self.last[: len(token)] = token
         self.table["length"][: len(token)] += 1
         self.longest += 1
+        self.tokens += len(token)
         self.quiet -= 1
 
     def write_several(

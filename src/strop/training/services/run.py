@@ -56,7 +56,7 @@ class RunServices:
 
     def metrics(self) -> dict[str, float]:
         """What this step's parts cost beside the rollouts, requests that failed, the engine's
-        drafts; without 0.
+        drafts and passes; without 0.
         """
         found = {
             "services/tokens_sampled": float(self.sampling.spent),
@@ -64,7 +64,7 @@ class RunServices:
             "rollout/requests_failed": float(len(self.sampling.failures)),
         }
         found = {name: number for name, number in found.items() if number}
-        return found | self.sampling.drafts()
+        return found | self.sampling.drafts() | self.sampling.passes()
 
     def close(self) -> None:
         """End the processes of the reward functions and of the environments."""

@@ -24,12 +24,14 @@ class RunSampling:
     spent: int = 0  # tokens that parts asked for in this step
     failures: list[str] = field(default_factory=list)  # why requests of this step failed
     drafts_before: tuple[int, int] = (0, 0)  # the engine's before this step
+    passes_before: dict[str, float] = field(default_factory=dict)
 
     def begin_step(self) -> None:
         """Forget the costs and failures of the step before."""
         self.spent = 0
         self.failures.clear()
         self.drafts_before = self.engine.drafts if self.engine else (0, 0)
+        self.passes_before = self._passes_so_far()
 
     def drafts(self) -> dict[str, float]:
         """Metrics of the engine's drafts in this step; nothing where it made none."""
@@ -38,6 +40,18 @@ class RunSampling:
         now, before = self.engine.drafts, self.drafts_before
         drafted, accepted = now[0] - before[0], now[1] - before[1]
         return {"drafts/tokens": float(drafted), "drafts/frac_accepted": accepted / drafted}
+
+    def passes(self) -> dict[str, float]:
+        """Metrics of what the engine's passes took in this step; nothing where it made none, or
+        measures none.
+        """
+        now, before = self._passes_so_far(), self.passes_before
+        found = {f"perf/{name}": value - before.get(name, 0.0) for name, value in now.items()}
+        return found if found.get("perf/decode/passes") else {}
+
+    def _passes_so_far(self) -> dict[str, float]:
+        passes = None if self.engine is None else self.engine.passes
+        return {} if passes is None else passes.told()
 
     def attach(self, engine: Engine) -> None:
         """Sample with this engine, and ask it for what it can tell."""

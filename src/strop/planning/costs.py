@@ -1,0 +1,121 @@
+"""What a run's stages cost, by its metrics.
+
+Where its engine measured its passes, each cost is taken where it arises:
+
+    seconds of decode steps = a steps + b rows + c tokens in their caches
+    seconds of prefill      = d times + f tokens
+    seconds of an answer    = all else of generating / answers
+
+Else all is told by the seconds of whole rollouts:
+
+    seconds of rollout = a ticks + b tokens drawn + c tokens seen + f tokens read
+
+ticks: decode steps until the last answer ended; tokens seen: what all decode steps had in their
+caches. f is then a forward pass: that of the refresh, else a third of an update.
+
+    seconds of refresh and update = u tokens + a constant
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from strop.errors import UserError
+from strop.planning.course import Floats, Speed, begins
+from strop.planning.fit import likeliest, likeliest_of_sums
+from strop.planning.recorded import COLLECTING, Recorded
+from strop.planning.work import Costs
+from strop.rollout.engines.passes import Passes, Sums
+
+FORWARD = 1 / 3  # of an update
+SHARES = np.full(3, 1 / 3)  # of a decode step's terms, before anything is measured
+BESIDE = "timing_s/waiting"  # where it is, another process drew and graded
+
+
+def costs_of(runs: Sequence[Recorded]) -> tuple[Costs, Floats, Floats]:
+    """Costs, and the shares of a decode step's terms with their deviations.
+
+    Raises UserError where nothing tells how many decode steps there were.
+    """
+    measuring = [run for run in runs if run.measured]
+    speed, shares, unsure = _by_passes(measuring) if measuring else _by_rollouts(runs)
+    steps = [step for run in runs for step in run.steps]
+    trained = np.array([[s["tokens"], 1.0] for s in steps])
+    seconds = np.array([s["timing_s/update"] + s.get("timing_s/refresh", 0.0) for s in steps])
+    (token, constant), _, _ = likeliest(trained, seconds, np.array([1.0, 0.0]))
+    stages = seconds.sum() + _total(runs, BESIDE)
+    for name in ("timing_s/rollout", "timing_s/reward"):
+        stages += sum(each.get(name, 0.0) for each in steps if BESIDE not in each)
+    rest = max(_total(runs, "step_time") - stages, 0.0) / len(steps)
+    reward = _total(runs, "timing_s/reward") / _total(runs, "data/rollouts_sampled")
+    return Costs(speed, reward, float(token), float(constant) + rest), shares, unsure
+
+
+def _total(runs: Sequence[Recorded], name: str) -> float:
+    return sum(run.total(name) for run in runs)
+
+
+def _by_passes(runs: Sequence[Recorded]) -> tuple[Speed, Floats, Floats]:
+    """What engines measured: the speed, shares of a decode step and their deviations."""
+    passes = Passes()
+    (step, row, cached), shares, unsure = _by_sums(runs, "decode", passes.decode, SHARES)
+    (begin, read), _, _ = _by_sums(runs, "prefill", passes.prefill, np.full(2, 1 / 2))
+    inside = sum(_total(runs, f"perf/{kind}/seconds") for kind in ("decode", "prefill"))
+    spent = sum(run.total(COLLECTING if run.apart else "timing_s/rollout") for run in runs)
+    answer = max(spent - inside, 0.0) / _total(runs, "data/rollouts_sampled")
+    speed = Speed(float(step), float(row), float(cached), float(read), float(begin), answer)
+    return speed, shares, unsure
+
+
+def _by_sums(
+    runs: Sequence[Recorded], kind: str, sums: Sums, shares: Floats
+) -> tuple[Floats, Floats, Floats]:
+    """The costs of the terms of a kind of pass."""
+    size = len(sums.terms)
+    products = np.zeros((size, size))
+    values = [_total(runs, f"perf/{kind}/{name}") for name in sums.told()]
+    products[np.triu_indices(size)] = values
+    products = np.triu(products) + np.triu(products, 1).T
+    if not products[0, 0]:  # no prompt has more tokens than the last, which is decoded
+        return np.zeros(size - 1), shares, shares
+    return likeliest_of_sums(products, products[0, 0], shares, products[0])
+
+
+def _by_rollouts(runs: Sequence[Recorded]) -> tuple[Speed, Floats, Floats]:
+    """The same by the seconds of whole rollouts."""
+    tokens = _total(runs, "tokens")
+    read = _total(runs, "timing_s/refresh") / tokens
+    if read < FORWARD * _total(runs, "timing_s/update") / tokens / 10:  # nothing was refreshed
+        read = FORWARD * _total(runs, "timing_s/update") / tokens
+    terms = np.array([row for run in runs for row in _decoded(run, read)])
+    if not len(terms):
+        raise UserError(
+            f"{runs[0].folder} has recorded no rollouts and draws more of them than the engine has "
+            "slots, so its decode steps are not known: train with training.rollouts_every above 0"
+        )
+    (step, row, cached), shares, unsure = likeliest(terms[:, 1:], terms[:, 0], SHARES)
+    return Speed(float(step), float(row), float(cached), read), shares, unsure
+
+
+def _decoded(run: Recorded, read: float) -> list[tuple[float, ...]]:
+    """Seconds of decode steps, ticks, tokens drawn, tokens seen; of each step that tells them."""
+    groups = [group for each in run.groups.values() for group in each]
+    known = np.concatenate(groups).astype(float) if groups else np.ones(1)
+    uneven = float((known**2).mean() / known.mean() ** 2)
+    found: list[tuple[float, ...]] = []
+    for step in run.steps:
+        count, mean = step["data/rollouts_sampled"], step["completions/mean_length"]
+        if step["step"] in run.groups:
+            own = np.concatenate(run.groups[int(step["step"])])
+            ticks = int((begins(np.zeros(len(own), np.int64), own, run.slots) + own).max())
+            mean, square = own.mean(), (own.astype(float) ** 2).mean()
+        elif count <= run.slots:
+            ticks, square = int(step["completions/max_length"]), uneven * mean**2
+        else:
+            continue
+        seen = run.prompt * mean + (square - mean) / 2
+        seconds = step["timing_s/rollout"] - read * count * run.prompt / run.size
+        found.append(
+            (max(seconds, step["timing_s/rollout"] / 10), ticks, count * mean, count * seen)
+        )
+    return found
