@@ -16,7 +16,7 @@ What is planned, and then run on an idle machine with two cores:
     both            april_partial_rollout with training.max_staleness=1
 
 First the costs. Then seconds of a step, planned and measured (the mean without the first --settle
-steps), and their ratio: of layouts on one core by the costs of runs alone, of those on two by those
+steps, and without the last few, for which nothing is begun any more), and their ratio: of layouts on one core by the costs of runs alone, of those on two by those
 of the asynchronous run. `like`: the ratio by the costs of runs with the same beside them; where it
 is lower, that much is unlike work on the two cores, and caches whose rows differ more. `own`: the
 ratio by the costs of the run itself, which leaves the plan alone to blame. Then, where they are
@@ -43,6 +43,7 @@ SIZE = 8  # answers to a prompt
 LARGE, SMALL = 16, 4  # prompts of the runs that measure
 UNLIKE = 2  # the bound of the asynchronous one
 ROWS, TOKENS = 105, 3800  # of a decode step that is shown: those of a bound of 4
+ENDING = 5  # last steps of a run: while they are trained, engines run empty
 LONG = 100  # steps of a plan
 SPARE = 1.0  # prompts under way beyond a step's
 PLAIN = f"grpo(num_prompts={{}}, num_rollouts={SIZE})"
@@ -85,7 +86,7 @@ def measured(folder: Path, settle: int) -> dict[str, float]:
     """Means over the steps of a run that has settled."""
     text = (folder / "metrics.jsonl").read_text(encoding="utf-8")
     lines = [json.loads(line) for line in text.splitlines()]
-    steps = [line for line in lines if line["step"] > settle]
+    steps = [line for line in lines if settle < line["step"] <= lines[-1]["step"] - ENDING]
     names = ("step_time", "timing_s/waiting", "asynchronous/collector_idle",
              "perf/decode/places", "perf/decode/tokens")  # fmt: skip
     return {name: statistics.mean(line.get(name, 0.0) for line in steps) for name in names}

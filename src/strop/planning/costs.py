@@ -46,7 +46,7 @@ def costs_of(runs: Sequence[Recorded]) -> tuple[Costs, Floats, Floats]:
     stages = seconds.sum() + _total(runs, BESIDE)
     for name in ("timing_s/rollout", "timing_s/reward"):
         stages += sum(each.get(name, 0.0) for each in steps if BESIDE not in each)
-    rest = max(_total(runs, "step_time") - stages, 0.0) / len(steps)
+    rest = max(float(_total(runs, "step_time") - stages), 0.0) / len(steps)
     reward = _total(runs, "timing_s/reward") / _total(runs, "data/rollouts_sampled")
     return Costs(speed, reward, float(token), float(constant) + rest), shares, unsure
 
