@@ -16,11 +16,12 @@ What is planned, and then run on an idle machine with two cores:
     both            april_partial_rollout with training.max_staleness=1
 
 First the costs. Then seconds of a step, planned and measured (the mean without the first --settle
-steps, and without the last few, for which nothing is begun any more), and their ratio: of layouts on one core by the costs of runs alone, of those on two by those
-of the asynchronous run. `like`: the ratio by the costs of runs with the same beside them; where it
-is lower, that much is unlike work on the two cores, and caches whose rows differ more. `own`: the
-ratio by the costs of the run itself, which leaves the plan alone to blame. Then, where they are
-apart, the idle shares of engine and trainer.
+steps, and without the last few, for which nothing is begun any more), and their ratio: of layouts
+on one core by the costs of runs alone, of those on two by those of the asynchronous run. `like`:
+the ratio by the costs of runs with the same beside them; where it is lower, that much is unlike
+work on the two cores, and caches whose rows differ more. `own`: the ratio by the costs of the run
+itself, which leaves the plan alone to blame. Then, where they are apart, the idle shares of engine
+and trainer.
 
 Exit code 1 where a ratio is off by more than --within (0.15). The answers of a plan are those of
 the first run, so the learning rate is 0: all runs then draw from one distribution.
