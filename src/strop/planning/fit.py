@@ -39,7 +39,8 @@ def likeliest_of_sums(
     kept = values > values.max() * 1e-12
     root = np.sqrt(values[kept])
     ours, wanted = root[:, None] * axes.T[kept], axes.T[kept] @ answer / root
-    found, system = np.zeros(len(whole)), ours
+    found: Floats = np.zeros(len(whole))
+    system: Floats = ours
     scatter = least = SCATTER * seconds / number
     for _ in range(2):
         system = np.vstack([ours / scatter, np.eye(len(whole)) / APART])
