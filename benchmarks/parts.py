@@ -4,11 +4,15 @@
                                 --repeats 3 --only NAME,... --show 40 --device cpu]
 
 The batch is made up: groups of 16 rollouts of one to three turns, every second one forked from
-another of its group, lengths with a long tail, every column random as its record says, float32
-(distributions over 4 tokens). A part runs as its defaults have it and as each recipe sets it; shown
-is the slowest of these. Parts that answer from outside the batch (an engine, a model, rewards) are
-named at the end and not measured; texts are made of one letter a token, two prompts a set. What a
-part does at the end of a step, `update` or `observe`, is a line of its own.
+another of its group, lengths with a long tail, every column random as its record says, float32.
+A part runs as its defaults have it and as each recipe sets it; shown is the slowest of these. Parts
+that answer from outside the batch (an engine, a model, rewards) are named at the end and not
+measured; texts are made of one letter a token, two prompts a set. What a part does at the end of a
+step, `update` or `observe`, is a line of its own. Two kinds of part see less than all of it:
+
+- a loss of whole distributions, which a run hands a chunk of tokens at a time, sees one chunk, of
+  4,096 numbers a token and four for each token of the batch (7,700 tokens of 8 million);
+- a plan makes its first 8 updates: each is a mask of all tokens, and a run keeps one at a time.
 
     seconds   the shortest of the repeats, after one that does not count; elapsed or, where the
               machine is busy, of the processor on all threads, whichever is shorter
@@ -23,6 +27,7 @@ A part is slow when it takes more than 0.2 s and more than 100 clones; then the 
 import argparse
 import dataclasses
 import functools
+import itertools
 import sys
 import time
 import zlib
@@ -40,7 +45,9 @@ from strop.part import Update, Use
 from strop.seams import STAGES
 from strop.services import NAMES as SERVICES
 
-GROUP, VOCABULARY, NUM_STEPS = 16, 4, 1000
+GROUP, VOCABULARY, NUM_STEPS = 16, 4096, 1000
+NUMBERS = 4  # of a chunk's distributions, for each token of the batch
+MOST_UPDATES = 8
 MOST_CLONES, MOST_SECONDS = 100, 0.2
 OFFERED = SERVICES - {"texts", "log"}
 # Kinds that begin before there is a batch, or see numbers alone.
@@ -166,9 +173,16 @@ class Made:
     def column(self, name: str) -> Tensor:
         level = level_of(name)
         shape = (self.base.size(level),) if level else ()
-        shape += {"BM": (2,), "TV": (VOCABULARY,)}.get(name.rpartition("_")[2], ())
-        value = catalogue.columns()[name].drawn(shape, drawn(name), torch.float32).to(self.device)
-        return value.log_softmax(-1) if name.endswith("_TV") else value
+        return self._drawn(name, (*shape, 2) if name.endswith("_BM") else shape)
+
+    def _drawn(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        return catalogue.columns()[name].drawn(shape, drawn(name), torch.float32).to(self.device)
+
+    def chunk(self, names: set[str], batch: Batch) -> View:
+        """The first tokens of a batch with their distributions."""
+        num = max(self.base.size("T") * NUMBERS // VOCABULARY, 1)
+        logq = {name: self._drawn(name, (num, VOCABULARY)).log_softmax(-1) for name in names}
+        return View(batch, slice(num), logq)
 
     def batch(self, names: set[str]) -> Batch:
         return self.base.set(
@@ -200,26 +214,31 @@ def job(part: Any, made_up: Made) -> Callable[[], Any]:
     """A call of the part on a batch of that size."""
     use, name = Use(part), parts.name_of(part)
     wanted = {read.column for read in parts.reads(use)} - INSTEAD.get(name, set())
-    wanted -= set(SIZES)
+    # Where a part can do without a distribution, a run gives it a column.
+    wide = {r.column for r in parts.reads(use) if r.column.endswith("_TV") and r.required}
+    wanted = {column for column in wanted if not column.endswith("_TV")} - set(SIZES)
     if "batch" in {p.name for p in parts.parameters(part)}:
         wanted |= {"outcome_B", "reward_BM", "advantage_T", "logp_T", "logp_old_T"}
     batch = made_up.batch(wanted)
     if "rewards_from_0_to_1" in parts.facts(use):
         batch = batch.set(reward_B=batch["reward_B"].clamp(0, 1))
     shown: Any = View(batch) if parts.kind_of(part).startswith("loss") else batch
+    shown = made_up.chunk(wide, batch) if wide else shown
     state = part.init() if hasattr(part, "init") else None
 
     def run() -> Any:
         rng = torch.Generator().manual_seed(0)
         found = parts.call(use, shown, services=Offered(), rng=rng, state=state)
         is_plan = parts.kind_of(part) == "plan"
-        return list(updates(found.value, batch)) if is_plan else (found.value, found.state)
+        if is_plan:
+            return list(itertools.islice(updates(found.value, batch), MOST_UPDATES))
+        return found.value, found.state
 
     return run
 
 
 def updates(plan: Any, batch: Batch) -> Iterator[Update]:
-    """All updates of a plan; what it has computed before or after them stays as it is."""
+    """The updates of a plan; what it has computed before or after them stays as it is."""
     answer = None
     while True:
         try:

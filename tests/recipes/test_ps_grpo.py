@@ -1,5 +1,7 @@
 import json
 import math
+import random
+from collections import Counter
 
 import pytest
 import torch
@@ -12,7 +14,7 @@ from strop.errors import UserError
 from strop.part import Draw
 from strop.recipes.grpo import grpo
 from strop.recipes.ps_grpo import ps_grpo
-from strop.reward.reward_agreement_in_sets import RewardAgreementInSets, bleu
+from strop.reward.reward_agreement_in_sets import RewardAgreementInSets
 from strop.sampling.add_paraphrases import AddParaphrases
 from strop.step import train_step
 
@@ -78,7 +80,45 @@ def test_without_agreement_it_is_grpo():
     ],
 )
 def test_likeness_of_words_and_pairs(answer, reference, value):
-    assert bleu(answer, reference) == pytest.approx(value)
+    found, *_ = rewards([answer, reference], (0, 1), ("q", "q"), [0.0, 0.0], label=0.0)
+    assert float(found[0]) == pytest.approx(value)
+
+
+def likeness(answer, reference):
+    """The similarity of two texts with words, gram by gram."""
+    logs = []
+    for size in (1, 2):
+        own, theirs = (
+            Counter(tuple(words[i : i + size]) for i in range(len(words) - size + 1))
+            for words in (answer.split(), reference.split())
+        )
+        if own:
+            shared = sum((own & theirs).values())
+            logs.append(math.log(shared / sum(own.values())) if shared else -math.inf)
+    brevity = min(0.0, 1 - len(reference.split()) / len(answer.split()))
+    return math.exp(sum(logs) / len(logs) + brevity)
+
+
+def test_matches_slow_loop():
+    """Words that come again and again, prompts drawn twice, sets that lie apart."""
+    rng = random.Random(0)
+    texts = [" ".join(rng.choices("abcd", k=rng.randint(1, 9))) for _ in range(40)]
+    prompts, sets = [rng.randrange(7) for _ in texts], ("q", "r", "q", "q", "s", "r", "q")
+    scored = [rng.random() < 0.9 for _ in texts]
+    groups = list(range(len(texts)))  # one rollout each, some of one prompt
+    batch = flat_batch((1,) * len(texts), groups, reward_B=[0.0] * len(texts))
+    batch = batch.set(uid_P=torch.tensor(prompts) + 100, scored_B=torch.tensor(scored))
+    outcome = run(RewardAgreementInSets(), batch, services=services_of(texts, sets))
+    expected = []
+    for i, prompt in enumerate(prompts):
+        alike = [
+            likeness(texts[i], texts[j])
+            for j, other in enumerate(prompts)
+            if scored[i] and scored[j] and other != prompt and sets[other] == sets[prompt]
+        ]
+        expected.append(sum(alike) / max(len(alike), 1))
+    assert outcome.value.tolist() == pytest.approx(expected, rel=1e-6)
+    assert len(set(expected)) > 20
 
 
 def test_whole_sets_are_drawn_and_none_twice():

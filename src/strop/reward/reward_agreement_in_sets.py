@@ -1,13 +1,16 @@
 """Pay answers for agreeing with the answers to other wordings of the question."""
 
-import math
-from collections import Counter
-from collections.abc import Sequence
+import itertools
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+import torch
 from torch import Tensor
 
+from strop import segments
 from strop.errors import UserError
 from strop.part import Result, require, require_one_of
 from strop.services import Texts
@@ -57,49 +60,77 @@ class RewardAgreementInSets:
         scored_B: Tensor,
         texts: Texts,
     ) -> Result:
-        answers = [text.strip() for text in texts.decoded(batch)[1]]
-        uid_B = uid_P[group_B].tolist()
-        rows = {uid: texts.row(uid) for uid in set(uid_B)}
-        if missing := [uid for uid, row in rows.items() if row.get(self.column) is None]:
-            raise UserError(f"the prompt {missing[0]} has no {self.column} in the training data")
-        scored = scored_B.tolist()
-        members: dict[Any, list[int]] = {}
-        for i, uid in enumerate(uid_B):
-            if scored[i]:
-                members.setdefault(rows[uid][self.column], []).append(i)
-        compare = bleu if self.similarity == "bleu" else _exact
-        agreements = []
-        for i, uid in enumerate(uid_B):
-            others = [j for j in members.get(rows[uid][self.column], ()) if uid_B[j] != uid]
-            total = sum(compare(answers[i], answers[j]) for j in others) if scored[i] else 0.0
-            agreements.append(total / max(len(others), 1))
-        found_B = reward_B.new_tensor(agreements)
-        mean = sum(agreements) / max(sum(scored), 1)
-        shaped_B = (self.agreement * found_B + self.label * reward_B).where(scored_B, reward_B)
-        return Result(shaped_B, metrics={"agreement/mean": mean})
+        uid_U, own_B = torch.unique(uid_P[group_B].cpu(), return_inverse=True)
+        names = [texts.row(uid).get(self.column) for uid in uid_U.tolist()]
+        if None in names:
+            uid = int(uid_U[names.index(None)])
+            raise UserError(f"the prompt {uid} has no {self.column} in the training data")
+        known: dict[Any, int] = {}
+        set_U = [known.setdefault(name, len(known)) for name in names]
+        set_B, counts_B = torch.tensor(set_U, dtype=torch.int64)[own_B], scored_B.cpu()
+        said = texts.decoded(batch)[1]
+        split: Callable[[str], list[str]] = str.split if self.similarity == "bleu" else _whole
+        words = (
+            split(text) or [""] if counts else ()
+            for text, counts in zip(said, counts_B.tolist(), strict=True)
+        )
+        one_M, other_M, alike_M = _likeness(*_numbered(words, set_B))
+        alike_M = torch.where(own_B[one_M] == own_B[other_M], 0, alike_M)
+        others_B = segments.count(set_B, len(known), counts_B)[set_B]
+        others_B = others_B - segments.count(own_B, uid_U.shape[0], counts_B)[own_B]
+        agreement_B = segments.total(alike_M, one_M, counts_B.shape[0]) / others_B.clamp(min=1)
+        mean = float(agreement_B.sum()) / max(int(counts_B.sum()), 1)
+        shaped_B = self.agreement * agreement_B.to(reward_B) + self.label * reward_B
+        return Result(shaped_B.where(scored_B, reward_B), metrics={"agreement/mean": mean})
 
 
-def _exact(one: str, other: str) -> float:
-    return float(one == other)
+def _whole(text: str) -> list[str]:
+    """A text as one word: likeness is equality then."""
+    return [text.strip()]
 
 
-def bleu(answer: str, reference: str) -> float:
-    """Similarity of an answer to one reference by its words and pairs of words, 0 to 1."""
-    words, wanted = answer.split(), reference.split()
-    if not words or not wanted:
-        return float(words == wanted)
-    logs = []
-    for size in (1, 2):
-        own, theirs = _grams(words, size), _grams(wanted, size)
-        if not own:  # an answer of one word has no pair
-            continue
-        shared = sum((own & theirs).values())
-        if not shared:
-            return 0.0
-        logs.append(math.log(shared / sum(own.values())))
-    brevity = min(0.0, 1 - len(wanted) / len(words))
-    return math.exp(sum(logs) / len(logs) + brevity)
+def _numbered(words_B: Iterable[Sequence[str]], set_B: Tensor) -> tuple[Tensor, Tensor]:
+    """The words of all answers [N], a number for each of a set, and the words of an answer [B]."""
+    fresh = itertools.count()
+    known: defaultdict[int, Any] = defaultdict(lambda: defaultdict(fresh.__next__))
+    numbers, sizes = [], []
+    for words, name in zip(words_B, set_B.tolist(), strict=True):
+        numbers += map(known[name].__getitem__, words)
+        sizes.append(len(words))
+    word_N, size_B = (torch.from_numpy(np.array(each, np.int64)) for each in (numbers, sizes))
+    return word_N, size_B
 
 
-def _grams(words: Sequence[str], size: int) -> Counter[tuple[str, ...]]:
-    return Counter(tuple(words[i : i + size]) for i in range(len(words) - size + 1))
+def _likeness(word_N: Tensor, size_B: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Answers [M], others [M] that they share a word with, and the similarity to these [M]."""
+    num = size_B.shape[0]
+    text_N = torch.repeat_interleave(torch.arange(num), size_B)
+    often_N = torch.bincount(word_N)[word_N] > 1  # others are shared by nobody
+    one_M, other_M, words_M = _shared(word_N[often_N], text_N[often_N], num)
+    pairs_N = often_N[1:] & often_N[:-1] & (text_N[1:] == text_N[:-1])
+    pair_L, _ = segments.key_of(word_N[:-1][pairs_N], word_N[1:][pairs_N])
+    one_L, other_L, pairs_L = _shared(pair_L, text_N[1:][pairs_N], num)
+    place_L = torch.searchsorted(one_M * num + other_M, one_L * num + other_L)
+    pairs_M = torch.zeros_like(words_M).index_copy_(0, place_L, pairs_L)
+    size_M, other_size_M = size_B[one_M].double(), size_B[other_M].double()
+    log_M = (words_M / size_M).log()
+    both_M = (log_M + (pairs_M / (size_M - 1)).log()) / 2
+    log_M = torch.where(size_M > 1, both_M, log_M)  # an answer of one word has no pair
+    return one_M, other_M, (log_M + (1 - other_size_M / size_M).clamp(max=0)).exp()
+
+
+def _shared(item_N: Tensor, text_N: Tensor, num: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Texts [M] with others [M], themselves too, and how many of their items are the same [M].
+
+    An item that a text has several times is as often in common as in the one that has it less.
+    """
+    nth_N = segments.order_within(*segments.key_of(text_N, item_N))
+    item_N, num_items = segments.key_of(item_N, nth_N)
+    has = torch.sparse_coo_tensor(
+        torch.stack([text_N, item_N]),
+        torch.ones(item_N.shape, dtype=torch.float64),
+        (num, max(num_items, 1)),
+        check_invariants=True,
+    )
+    common = torch.sparse.mm(has, has.t()).coalesce()
+    return (*common.indices(), common.values())

@@ -77,12 +77,13 @@ class SubtractOptimalTokenMean:
         key_T, num = (group_T * num_places).add_(place_T), num_groups * num_places
         row_M = segments.rows_where(own_T)
         key_M, weight_M = segments.at(key_T, row_M), segments.at(weight_T, row_M)
-        total_N = segments.total(weight_M * segments.at(advantage_T, row_M), key_M, num)
+        value_M = segments.at(advantage_T, row_M)
+        total_N = segments.total(weight_M * value_M, key_M, num)
         mean_N = total_N / (segments.total(weight_M, key_M, num) + self.eps)
         if self.handle_zero_tail:
             mean_N = torch.where(segments.count(key_M, num) == 1, 0, mean_N)
         first_T = own_T & (seen_T == 1)
         alone_P = segments.count(group_T, num_groups, first_T) == 1
         mean_N = torch.where(alone_P[:, None], 0, mean_N.view(num_groups, num_places)).flatten()
-        mean_T = segments.at(mean_N.to(advantage_T.dtype), key_T)
-        return torch.where(own_T, advantage_T - mean_T, 0)
+        value_M = value_M - segments.at(mean_N.to(advantage_T.dtype), key_M)
+        return torch.zeros_like(advantage_T).index_copy_(0, row_M, value_M)

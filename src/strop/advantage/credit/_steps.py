@@ -5,6 +5,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from strop import segments
+
 
 class Steps(NamedTuple):
     """The steps of all rollouts, a rollout's together and in order.
@@ -25,7 +27,7 @@ class Steps(NamedTuple):
 
     def spread(self, values_N: Tensor) -> Tensor:
         """The value of each token's step [T], 0 outside."""
-        return torch.where(self.inside_T, values_N[self.step_T], 0)
+        return torch.where(self.inside_T, segments.at(values_N, self.step_T), 0)
 
 
 def steps_of(
@@ -36,13 +38,14 @@ def steps_of(
 
     A value is known where it is not NaN, and only at the tokens of `cut_T` where that is given.
     """
-    learns_T = mask_T & scored_B[rollout_T]
+    learns_T = mask_T & segments.at(scored_B, rollout_T)
     known_T = learns_T & ~prefix_value_T.isnan()
     known_T = known_T if cut_T is None else known_T & cut_T
-    row_N = known_T.nonzero().squeeze(1)
+    row_N = segments.rows_where(known_T)
     if row_N.shape[0] == 0:
         return None
-    rollout_N, number_T = rollout_T[row_N], known_T.cumsum(0)
-    step_T = (number_T - 1).clamp(min=0)
-    inside_T = learns_T & (number_T > 0) & (rollout_N[step_T] == rollout_T)
+    rollout_N = segments.at(rollout_T, row_N)
+    step_T = known_T.cumsum(0).sub_(1).clamp_(min=0)
+    inside_T = learns_T & (segments.at(rollout_N, step_T) == rollout_T)
+    inside_T[: int(row_N[0])] = False  # no step begins before them
     return Steps(row_N, rollout_N, step_T, inside_T)

@@ -62,14 +62,14 @@ class CentreTokensByPosition:
         counts_T = segments.at(scored_B, rollout_T)
         length_B = segments.count(rollout_T, group_B.shape[0], mask_T)
         start_B = own_N[(length_B.cumsum(0) - length_B).clamp(max=own_N.shape[0] - 1)]
-        # Nobody learns from places before the first policy token: all of them are place -1.
-        row_T = torch.arange(mask_T.shape[0], device=mask_T.device)
-        place_T = (row_T - segments.at(start_B, rollout_T)).clamp_(min=-1)
+        # Nobody learns from places before the first policy token: all of them are place 0.
+        row_T = torch.arange(1, mask_T.shape[0] + 1, device=mask_T.device)
+        place_T = row_T.sub_(segments.at(start_B, rollout_T)).clamp_(min=0)
         place_T, num = segments.wide_key_of(group_T, place_T)
         size_P = segments.count(group_B, num_groups, scored_B).clamp(min=1)
         sum_N = segments.total(return_T, place_T, num, counts_T)
-        size_T = segments.at(size_P[group_B], rollout_T)
-        centred_T = return_T - segments.at(sum_N, place_T) / size_T
+        size_T = segments.at(size_P[group_B].to(return_T.dtype), rollout_T)
+        centred_T = return_T - segments.at(sum_N, place_T).div_(size_T)
         return torch.where(mask_T & counts_T, centred_T, 0)
 
     def _returns(self, reward_T: Tensor, rollout_T: Tensor, mask_T: Tensor) -> Tensor:

@@ -66,13 +66,14 @@ class CreditTurningPoints:
         steps = steps_of(prefix_value_T, scored_B, rollout_T, mask_T, cut_T)
         if steps is None:
             return torch.zeros_like(prefix_value_T)
-        before_N = prefix_value_T[steps.row_N]
+        before_N = segments.at(prefix_value_T, steps.row_N)
         r_N = self._paid(steps, before_N, reward_B.to(before_N.dtype)[steps.rollout_N])
         place_N = segments.place_in_run(steps.rollout_N, reward_B.shape[0])
-        key_N, num = segments.key_of(group_T[steps.row_N], place_N)
-        centred_N = segments.centred(r_N, key_N, num)
-        std_N = segments.std(r_N, key_N, num, ddof=int(self.std == "unbiased"))[key_N]
-        advantage_N = (centred_N / (std_N + self.eps)).clamp(-self.clamp, self.clamp)
+        key_N, num = segments.key_of(segments.at(group_T, steps.row_N), place_N)
+        ddof = int(self.std == "unbiased")
+        centred_N, std_M = segments.centred_and_std(r_N, key_N, num, ddof=ddof)
+        advantage_N = centred_N / segments.at(std_M + self.eps, key_N)
+        advantage_N = advantage_N.clamp(-self.clamp, self.clamp)
         return steps.spread(torch.where(centred_N == 0, 0, advantage_N))
 
     def _paid(self, steps: Steps, before_N: Tensor, final_N: Tensor) -> Tensor:
@@ -86,15 +87,17 @@ class CreditTurningPoints:
         turned_N = start_N | ((sign_N.roll(1) < 0) & (sign_N > 0))
         turn_N = turned_N & (rise_N.sign() * (final_N - after_N).sign() > 0)
         if self.balance:
-            turn_N = turn_N & self._kept(turn_N, whole_N)
+            turn_N = self._kept(turn_N, whole_N)
         bonus_N = torch.where(turn_N, self.eta * (final_N - before_N), 0)
         return torch.where(bonus_N != 0, bonus_N, rise_N)
 
     def _kept(self, turn_N: Tensor, whole_N: Tensor) -> Tensor:
         """The turns that stay: as many up as down, the largest first; all where one side is."""
-        order_N = whole_N.abs().argsort(descending=True, stable=True)
-        up_N, down_N = turn_N & (whole_N > 0), turn_N & (whole_N < 0)
-        fewest = torch.minimum(up_N.sum(), down_N.sum())
-        place_N = torch.where(up_N[order_N], up_N[order_N].cumsum(0), down_N[order_N].cumsum(0))
-        kept_N = torch.empty_like(turn_N).index_copy(0, order_N, place_N <= fewest)
-        return kept_N | (fewest == 0)
+        sides = [segments.rows_where(turn_N & side_N) for side_N in (whole_N > 0, whole_N < 0)]
+        fewest = min(len(row_M) for row_M in sides)
+        if fewest == 0:
+            return turn_N
+        kept_N = torch.zeros_like(turn_N)
+        for row_M in sides:
+            kept_N[row_M] = segments.largest(whole_N[row_M].abs(), fewest)
+        return kept_N

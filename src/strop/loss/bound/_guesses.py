@@ -11,20 +11,20 @@ def uniforms(seed_T: Tensor, num: int) -> Tensor:
     """`num` numbers in [0, 1) for every seed [T] int64; float64 [T, num]."""
     place = torch.arange(1, num + 1, device=seed_T.device)
     mixed_TN = seed_T[:, None] + place * STEP
-    mixed_TN = (mixed_TN ^ _down(mixed_TN, 30)) * FIRST
-    mixed_TN = (mixed_TN ^ _down(mixed_TN, 27)) * SECOND
-    mixed_TN = mixed_TN ^ _down(mixed_TN, 31)
-    return _down(mixed_TN, 11).double() * 2.0**-53
+    for bits, factor in ((30, FIRST), (27, SECOND)):
+        mixed_TN.bitwise_xor_(_down(mixed_TN, bits)).mul_(factor)
+    mixed_TN.bitwise_xor_(_down(mixed_TN, 31))
+    return _down(mixed_TN, 11).double().mul_(2.0**-53)
 
 
 def drawn(weight_TV: Tensor, seed_T: Tensor, num: int) -> Tensor:
     """`num` draws [T, num] from every row of weights [T, V], which need not add up to 1."""
     sum_TV = weight_TV.cumsum(-1)
-    level_TN = (uniforms(seed_T, num) * sum_TV[:, -1:]).to(sum_TV.dtype)
+    level_TN = uniforms(seed_T, num).mul_(sum_TV[:, -1:]).to(sum_TV.dtype)
     found_TN = torch.searchsorted(sum_TV, level_TN, right=True)
-    return found_TN.clamp(max=weight_TV.shape[1] - 1)
+    return found_TN.clamp_(max=weight_TV.shape[1] - 1)
 
 
 def _down(value: Tensor, bits: int) -> Tensor:
     """A shift to the right that brings in zeros."""
-    return (value >> bits) & ((1 << (64 - bits)) - 1)
+    return (value >> bits).bitwise_and_((1 << (64 - bits)) - 1)

@@ -20,13 +20,15 @@ class Pairs(NamedTuple):
     count_B: Tensor
 
 
-def pairs_of(preferred_B: Tensor, group_B: Tensor, rollout_T: Tensor, learns_T: Tensor) -> Pairs:
+def pairs_of(
+    preferred_B: Tensor, group_B: Tensor, num_groups: int, rollout_T: Tensor, learns_T: Tensor
+) -> Pairs:
     """Every preferred answer with every rejected one of its prompt; none of them without tokens."""
     count_B = segments.count(rollout_T, group_B.shape[0], learns_T)
-    chosen = ((preferred_B > 0) & (count_B > 0)).nonzero().squeeze(1)
-    rejected = ((preferred_B < 0) & (count_B > 0)).nonzero().squeeze(1)
-    one, other = (group_B[chosen][:, None] == group_B[rejected][None]).nonzero(as_tuple=True)
-    return Pairs(chosen[one], rejected[other], count_B)
+    row_N = segments.rows_where((preferred_B != 0) & (count_B > 0))
+    one_M, other_M = (row_N[place] for place in segments.pairs(group_B[row_N], num_groups))
+    is_pair_M = (preferred_B[one_M] > 0) & (preferred_B[other_M] < 0)
+    return Pairs(one_M[is_pair_M], other_M[is_pair_M], count_B)
 
 
 def gain(logit_N: Tensor, loss: str, label_smoothing: float) -> Tensor:
@@ -47,7 +49,7 @@ def over_tokens(
 ) -> Tensor:
     """Token values [T] that add up, over each answer, to the mean gain of its prompt's pairs."""
     gain_P = segments.mean(gain_N, group_B[pairs.chosen_N], num_groups)
-    gain_T = (gain_P[group_B] / pairs.count_B.clamp(min=1))[rollout_T]
+    gain_T = segments.at(gain_P[group_B] / pairs.count_B.clamp(min=1), rollout_T)
     return torch.where(learns_T, gain_T, 0)
 
 

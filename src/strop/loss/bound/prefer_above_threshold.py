@@ -50,7 +50,7 @@ class PreferAboveThreshold:
         gradient_T: Tensor,
         num_groups: int,
     ) -> Result:
-        pairs = pairs_of(preferred_B, group_B, rollout_T, gradient_T)
+        pairs = pairs_of(preferred_B, group_B, num_groups, rollout_T, gradient_T)
         lead_T = logp_T - logp_ref_T.detach()
         reward_B = self.beta * segments.total(lead_T, rollout_T, group_B.shape[0], gradient_T)
         better_N, worse_N = reward_B[pairs.chosen_N], reward_B[pairs.rejected_N]

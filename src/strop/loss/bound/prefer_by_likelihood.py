@@ -57,7 +57,7 @@ class PreferByLikelihood:
         gradient_T: Tensor,
         num_groups: int,
     ) -> Result:
-        pairs = pairs_of(preferred_B, group_B, rollout_T, gradient_T)
+        pairs = pairs_of(preferred_B, group_B, num_groups, rollout_T, gradient_T)
         mean_B = segments.mean(logp_T, rollout_T, group_B.shape[0], gradient_T)
         better_N, worse_N = mean_B[pairs.chosen_N], mean_B[pairs.rejected_N]
         logit_N = self.beta * (better_N - worse_N - self.gamma_beta_ratio)

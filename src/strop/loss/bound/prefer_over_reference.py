@@ -59,7 +59,7 @@ class PreferOverReference:
         gradient_T: Tensor,
         num_groups: int,
     ) -> Result:
-        pairs = pairs_of(preferred_B, group_B, rollout_T, gradient_T)
+        pairs = pairs_of(preferred_B, group_B, num_groups, rollout_T, gradient_T)
         lead_T = logp_T - self.reference_weight * logp_ref_T.detach()
         lead_B = segments.total(lead_T, rollout_T, group_B.shape[0], gradient_T)
         better_N, worse_N = lead_B[pairs.chosen_N], lead_B[pairs.rejected_N]

@@ -59,13 +59,14 @@ class WidenClipByEntropy(ClipBothSides):
     ) -> Result:
         signal_T = self._signal(entropy_T.detach(), gradient_T)
         undecided_T = signal_T > 0
-        low_T = self.clip_low * (1 - self.clip_alpha * signal_T.clamp(max=0))
-        high_T = self.clip_high * (1 + self.clip_alpha * signal_T.clamp(min=0))
+        low_T = signal_T.clamp(max=0).mul_(-self.clip_alpha).add_(1).mul_(self.clip_low)
+        high_T = signal_T.clamp(min=0).mul_(self.clip_alpha).add_(1).mul_(self.clip_high)
         ratio_T = log_ratio_T.exp()
-        inside_T = (ratio_T > 1 - low_T / 2) & (ratio_T < 1 + high_T / 2)
+        inside_T = (ratio_T > (low_T / -2).add_(1)) & (ratio_T < (high_T / 2).add_(1))
         factor_T = torch.where(undecided_T != inside_T, 1 + self.adv_beta * signal_T, 1.0)
         changed_T = (advantage_T * factor_T).detach()
-        clipped = clip(ratio_T, changed_T, 1 - low_T, 1 + high_T, self.dual_clip_c)
+        low_T, high_T = low_T.neg_().add_(1), high_T.add_(1)
+        clipped = clip(ratio_T, changed_T, low_T, high_T, self.dual_clip_c)
         metrics = {
             **clipped.metrics,
             "hapo/signal_mean": signal_T,
@@ -75,7 +76,7 @@ class WidenClipByEntropy(ClipBothSides):
 
     def _signal(self, entropy_T: Tensor, gradient_T: Tensor) -> Tensor:
         """h [T]; 0 outside gradient_T."""
-        log_T = torch.where(gradient_T, entropy_T, 1.0).clamp(min=1e-8).log()
+        log_T = torch.where(gradient_T, entropy_T, 1.0).clamp_(min=1e-8).log_()
         one_T = torch.zeros_like(gradient_T, dtype=torch.int64)
         middle = segments.nearest_rank(log_T, one_T, 1, self.quantile, gradient_T)
         off_T = torch.where(gradient_T, log_T - middle, 0)
@@ -84,5 +85,5 @@ class WidenClipByEntropy(ClipBothSides):
         least = segments.extreme(off_T, one_T, 1, largest=False)
         tiny = torch.finfo(off_T.dtype).tiny
         sign = 1.0 if self.source_form == "paper" else -1.0
-        down_T = sign * off_T / (-least).clamp(min=tiny)
-        return torch.where(off_T > 0, off_T / most.clamp(min=tiny), down_T)
+        most, least = most.clamp(min=tiny), sign * (-least).clamp(min=tiny)
+        return off_T.div_(torch.where(off_T > 0, most, least))

@@ -66,36 +66,38 @@ class WeighByEngineRatio:
         gap_T = (logp_old_T - logp_behavior_T).detach()
         known_T = mask_T & ~gap_T.isnan()
         unit, _, kind = self.unit.partition("-")
-        row_T = torch.arange(mask_T.shape[0], device=mask_T.device)
-        key_T, num = {"token": (row_T, row_T.shape[0]), "turn": (turn_T, num_turns),
-                      "sequence": (rollout_T, num_rollouts)}[unit]  # fmt: skip
-        combine = segments.mean if kind else segments.total
-        log_N = combine(gap_T, key_T, num, known_T).clamp(-CLAMP_NATS, CLAMP_NATS)
-        known_N = segments.count(key_T, num, known_T) > 0
-        raw_N = log_N.exp()
+        key_T = {"turn": turn_T, "sequence": rollout_T}.get(unit)
+        if key_T is None:
+            known_N, log_N = known_T, torch.where(known_T, gap_T, 0)
+        else:
+            num = num_turns if unit == "turn" else num_rollouts
+            known_N = segments.count(key_T, num, known_T) > 0
+            combine = segments.mean if kind else segments.total
+            log_N = combine(gap_T, key_T, num, known_T)
+        raw_N = log_N.clamp_(-CLAMP_NATS, CLAMP_NATS).exp_()
         inside_N = (raw_N >= self.low) & (raw_N <= self.high) | ~known_N
-        zero_N = torch.zeros_like(raw_N)
-        bounded_N = raw_N.clamp(self.low, self.high) if self.outside == "truncate" else zero_N
+        one_N = torch.zeros_like(known_N, dtype=torch.int64)
+        if self.outside == "truncate":
+            bounded_N = raw_N.clamp(self.low, self.high)
+            near_N = inside_N | ((bounded_N - raw_N).abs_() <= ROUNDING * raw_N)
+        else:
+            bounded_N, near_N = torch.zeros_like(raw_N), inside_N
         weight_N = torch.where(inside_N, raw_N, bounded_N)
         if self.normalise:
-            mean = _mean(weight_N, known_N)
+            mean = segments.mean(weight_N, one_N, 1, known_N)[0]
             weight_N = torch.where(known_N & (mean > 1e-8), weight_N / mean, weight_N)
-        weight_T = torch.where(mask_T, weight_N[key_T], 1)
-        near_N = (
-            (bounded_N - raw_N).abs() <= ROUNDING * raw_N
-            if self.outside == "truncate"
-            else inside_N
-        )
-        squares = _mean(raw_N.double().square(), known_N)
+        weight_T = torch.where(mask_T, _spread(weight_N, key_T), 1)
+        wide_N = raw_N.double()
+        mean = segments.mean(wide_N, one_N, 1, known_N)[0]
+        squares = segments.mean(wide_N.square(), one_N, 1, known_N)[0]
         metrics = {
             "correction/mean": weight_T,
-            "correction/outside_mean": (~(inside_N | near_N)[key_T]).float(),
-            "correction/ess": _mean(raw_N.double(), known_N).square() / squares.clamp(min=1e-300),
+            "correction/outside_mean": _spread(~near_N, key_T).float(),
+            "correction/ess": mean.square() / squares.clamp(min=1e-300),
         }
         return Result(weight_T, metrics=metrics)
 
 
-def _mean(values_N: Tensor, where_N: Tensor) -> Tensor:
-    """Mean [] over the units that count; 0 where there are none."""
-    key_N = torch.zeros_like(where_N, dtype=torch.int64)
-    return segments.mean(values_N, key_N, 1, where_N)[0]
+def _spread(values_N: Tensor, key_T: Tensor | None) -> Tensor:
+    """The value of each token's unit [T]; None: tokens are the units."""
+    return values_N if key_T is None else segments.at(values_N, key_T)
