@@ -103,7 +103,8 @@ class Letters:
         return (1, 2, 3)
 
     def decoded(self, batch: Batch) -> tuple[list[Any], list[str]]:
-        ids, ends = batch["id_T"][batch["mask_T"]], batch["length_B"].cumsum(0).tolist()
+        ids = segments.at(batch["id_T"], segments.rows_where(batch["mask_T"]))
+        ends = batch["length_B"].cumsum(0).tolist()
         text = ids.to(torch.uint8).cpu().numpy().tobytes().translate(TABLE).decode()
         answers = [text[a:b] for a, b in zip([0, *ends], ends, strict=False)]
         return [""] * len(answers), answers

@@ -1,7 +1,6 @@
 """Pay answers for agreeing with the answers to other wordings of the question."""
 
-import itertools
-from collections import defaultdict
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -91,14 +90,15 @@ def _whole(text: str) -> list[str]:
 
 def _numbered(words_B: Iterable[Sequence[str]], set_B: Tensor) -> tuple[Tensor, Tensor]:
     """The words of all answers [N], a number for each of a set, and the words of an answer [B]."""
-    fresh = itertools.count()
-    known: defaultdict[int, Any] = defaultdict(lambda: defaultdict(fresh.__next__))
+    known: list[dict[str, int]] = [{} for _ in range(segments.count_of(set_B))]
     numbers, sizes = [], []
-    for words, name in zip(words_B, set_B.tolist(), strict=True):
-        numbers += map(known[name].__getitem__, words)
+    for words, place in zip(words_B, set_B.tolist(), strict=True):
+        of_set = known[place]
+        numbers += [of_set.setdefault(word, len(of_set)) for word in words]
         sizes.append(len(words))
     word_N, size_B = (torch.from_numpy(np.array(each, np.int64)) for each in (numbers, sizes))
-    return word_N, size_B
+    num_S = torch.tensor([len(of_set) for of_set in known], dtype=torch.int64)
+    return word_N + segments.spread((num_S.cumsum(0) - num_S)[set_B], size_B), size_B
 
 
 def _likeness(word_N: Tensor, size_B: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -132,5 +132,7 @@ def _shared(item_N: Tensor, text_N: Tensor, num: int) -> tuple[Tensor, Tensor, T
         (num, max(num_items, 1)),
         check_invariants=True,
     )
-    common = torch.sparse.mm(has, has.t()).coalesce()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Sparse CSR tensor support is in beta")
+        common = torch.sparse.mm(has, has.t()).coalesce()
     return (*common.indices(), common.values())

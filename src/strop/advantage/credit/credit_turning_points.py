@@ -93,11 +93,12 @@ class CreditTurningPoints:
 
     def _kept(self, turn_N: Tensor, whole_N: Tensor) -> Tensor:
         """The turns that stay: as many up as down, the largest first; all where one side is."""
-        sides = [segments.rows_where(turn_N & side_N) for side_N in (whole_N > 0, whole_N < 0)]
-        fewest = min(len(row_M) for row_M in sides)
+        up_M = segments.rows_where(turn_N & (whole_N > 0))
+        down_M = segments.rows_where(turn_N & (whole_N < 0))
+        fewest = min(up_M.shape[0], down_M.shape[0])
         if fewest == 0:
             return turn_N
         kept_N = torch.zeros_like(turn_N)
-        for row_M in sides:
-            kept_N[row_M] = segments.largest(whole_N[row_M].abs(), fewest)
+        kept_N[up_M] = segments.largest(whole_N[up_M], fewest)
+        kept_N[down_M] = segments.largest(-whole_N[down_M], fewest)
         return kept_N
