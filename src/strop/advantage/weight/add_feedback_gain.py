@@ -73,18 +73,19 @@ class AddFeedbackGain:
     ) -> Tensor:
         if n_turns_B is not None and index_K is not None and rollout_K is not None:
             gain_K = torch.where(index_K < n_turns_B[rollout_K], gain_K, 0)
-        counts_T = mask_T & segments.at(scored_B, rollout_T)
+        row_M = segments.rows_where(mask_T & segments.at(scored_B, rollout_T))
+        group_M, outcome_M = segments.at(group_T, row_M), segments.at(advantage_T, row_M)
         length_K = segments.count(turn_T, gain_K.shape[0], mask_T)
-        value_T = segments.at(gain_K / length_K.clamp(min=1), turn_T)
-        has_T = counts_T & (value_T != 0)
-        centred_T, std_P = segments.centred_and_std(value_T, group_T, num_groups, has_T)
-        z_T = torch.where(has_T, centred_T / segments.at(std_P + self.eps, group_T), 0)
-        outcome_T = torch.where(counts_T, advantage_T, 0)
-        all_T = torch.zeros_like(turn_T)
-        of_outcome = segments.std(outcome_T, all_T, 1, counts_T) + self.eps
-        of_gain = segments.std(z_T, all_T, 1, counts_T) + self.eps
+        value_M = segments.at(gain_K / length_K.clamp(min=1), segments.at(turn_T, row_M))
+        has_M = value_M != 0
+        centred_M, std_P = segments.centred_and_std(value_M, group_M, num_groups, has_M)
+        z_M = torch.where(has_M, centred_M / segments.at(std_P + self.eps, group_M), 0)
+        all_M = torch.zeros_like(row_M)
+        of_outcome = segments.std(outcome_M, all_M, 1) + self.eps
+        of_gain = segments.std(z_M, all_M, 1) + self.eps
         ratio = (of_outcome.clamp(min=1) / of_gain).clamp(max=1)
         spread_P = segments.std(reward_B, group_B, num_groups, scored_B)
-        gate_T = segments.at(torch.sigmoid(-spread_P / self.temperature), group_T)
+        gate_M = segments.at(torch.sigmoid(-spread_P / self.temperature), group_M)
         weight = self.weight * math.exp(-self.decay * self.epoch)
-        return outcome_T + weight * gate_T * ratio * z_T
+        shaped_M = outcome_M + weight * gate_M * ratio * z_M
+        return shaped_M.new_zeros(mask_T.shape).index_copy_(0, row_M, shaped_M)
