@@ -1,12 +1,15 @@
 """Collecting rollouts beside training: how much faster is it, and does it learn the same?
 
-    python benchmarks/asynchronous.py speed --out FOLDER        some 50 minutes on two idle cores
+    python benchmarks/asynchronous.py speed --out FOLDER        some 30 minutes on two idle cores
+    python benchmarks/asynchronous.py success --out FOLDER      30
     python benchmarks/asynchronous.py processes --out FOLDER    10
     python benchmarks/asynchronous.py staleness --out FOLDER    90
-        [--steps 60] [--repeats 3] [--every 10] [--target 0.35] [OPTION=VALUE ...]
+        [--steps 48] [--repeats 3] [--every 16] [--puzzles 512] [OPTION=VALUE ...]
 
 All train on `tiny-worked`, whose answers have 20 to 160 tokens, with 16 prompts of 8 answers. Runs
-that are there already are not made again, so a table that was broken off goes on.
+that are there already are not made again, so a table that was broken off goes on. No run validates,
+since a process that collects would go on meanwhile; checkpoints are graded afterwards: pass@1 of
+--puzzles held-out puzzles with 4 answers each.
 
 speed: `grpo` and `april_partial_rollout` (twice as many prompts under way), synchronous on both
 cores, as one process with two threads and (grpo) as two with one; and with a process that
@@ -19,15 +22,16 @@ The order changes from repeat to repeat. Medians of
     engine idle  share of the time for which nothing was under way in the collecting process
     trainer idle share of the time for which the trainer waited for answers
     age          mean age of the tokens, in steps
-    to target    seconds of steps until pass@1 of the validation is --target, on a line between two
-                 validations; nan: never
-    pass@1       of the validation at the end
     speed        seconds of a step of the best synchronous grpo / of this one
-    to success   the same of `to target`
 
 Then what two processes with a thread each can give at most, were both always at work: seconds of
 the best synchronous step / the longer one of the two halves of a step of one thread, its answers
 and all else. And the part of it that is reached; draws that fill up for slow ones can bring more.
+
+success: pass@1 over the seconds of steps, every --every steps, of the best synchronous grpo (two
+processes), of grpo at bound 1 and of areal_decoupled_ppo at bound 4. Printed are the means of the
+seeds, and the seconds until the line through them is at each of TARGETS, beside the synchronous
+one's; in brackets the same of every seed alone; nan: never. --grade: grade, and train nothing.
 
 processes: the first and the second of these ways alone, and what the second takes of the first.
 
@@ -38,6 +42,7 @@ Two runs at once, a thread each; times mean nothing here.
 
 import argparse
 import concurrent.futures
+import itertools
 import json
 import math
 import os
@@ -48,10 +53,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 WARM = 3  # steps
-SCORE = "eval/validation/pass@1"
-NAMES = (
-    "step", "rollout", "update", "engine idle", "trainer idle", "age", "to target", "pass@1",
-)  # fmt: skip
+NAMES = ("step", "rollout", "update", "engine idle", "trainer idle", "age")
 PLAIN = "grpo(num_prompts=16, num_rollouts=8)"
 DECOUPLED = "areal_decoupled_ppo(num_prompts=16, num_rollouts=8, num_minibatches=1)"
 APRIL = "april_partial_rollout(num_prompts=16, chunk=32, num_rollouts=8)"
@@ -85,6 +87,8 @@ SPEED = {
     "partial, bound 1": Way(APRIL, 2, 1),
     "one thread": Way(PLAIN, 1),
 }
+SUCCESS = {name: SPEED[name] for name in ("two processes", "bound 1", "decoupled, bound 4")}
+TARGETS = (0.24, 0.26, 0.28, 0.3)
 
 
 def train(folder: Path, seed: int, way: Way, options: argparse.Namespace) -> None:
@@ -99,8 +103,8 @@ def train(folder: Path, seed: int, way: Way, options: argparse.Namespace) -> Non
         "train", way.method, "--model", "tiny-worked", "--out", str(folder), "--quiet",
         f"seed={seed}", f"threads={way.threads}", f"training.max_staleness={way.bound}",
         f"engine.staleness={way.age}", f"training.steps={options.steps}", "training.lr=3e-4",
-        f"evaluation.every={options.every}", "evaluation.num_samples=4",
-        "evaluation.max_prompts=128", "training.rollouts_every=0", "training.save_every=0",
+        "evaluation.every=0", "training.rollouts_every=0", "training.keep_checkpoints=100",
+        f"training.save_every={options.every}",
         "training.inspect=0", *options.words,
     ]  # fmt: skip
     surroundings = {**os.environ, "OMP_NUM_THREADS": str(way.threads)}
@@ -114,10 +118,9 @@ def lines_of(folder: Path) -> list[dict[str, float]]:
     return [json.loads(line) for line in text.splitlines()]
 
 
-def numbers(folder: Path, target: float) -> dict[str, float]:
+def numbers(folder: Path) -> dict[str, float]:
     """The columns of a run."""
-    lines = lines_of(folder)
-    steps = [line for line in lines if line["step"] > WARM]
+    steps = [line for line in lines_of(folder) if line["step"] > WARM]
 
     def mean(name: str) -> float:
         return statistics.mean(line.get(name, 0.0) for line in steps)
@@ -129,24 +132,39 @@ def numbers(folder: Path, target: float) -> dict[str, float]:
         "engine idle": mean("asynchronous/collector_idle"),
         "trainer idle": mean("asynchronous/trainer_idle"),
         "age": mean("sampling/age_steps"),
-        "to target": seconds_to(lines, target),
-        "pass@1": lines[-1].get(SCORE, math.nan),
     }
 
 
-def seconds_to(lines: list[dict[str, float]], target: float) -> float:
-    """Seconds of steps until the validation has that score, on a line between two validations."""
-    spent, before = 0.0, (0.0, math.nan)
-    for line in lines:
-        spent += line.get("step_time", 0.0) if line["step"] else 0.0
-        if SCORE not in line:
-            continue
-        then, score = before
-        if line[SCORE] >= target:
-            if math.isnan(score):
-                return spent
-            return then + (spent - then) * (target - score) / (line[SCORE] - score)
-        before = (spent, line[SCORE])
+def score(folder: Path, step: int, options: argparse.Namespace) -> float:
+    """pass@1 of the run's checkpoint of a step (0: of what it began with); kept beside it."""
+    kept = folder / f"pass@1-{step}-of-{options.puzzles}.json"
+    if not kept.exists():
+        words = [
+            "eval", str(folder), "--k", "1", "--split", "heldout", "--samples", "4",
+            "--prompts", str(options.puzzles), "--json",
+            *(["--step", str(step)] if step else ["--start"]),
+        ]  # fmt: skip
+        done = subprocess.run(
+            [sys.executable, "-m", "strop", *words], check=True, text=True, stdout=subprocess.PIPE
+        )
+        kept.write_text(done.stdout, encoding="utf-8")
+    return float(json.loads(kept.read_text(encoding="utf-8"))["pass@1"])
+
+
+def course(folder: Path, options: argparse.Namespace) -> list[tuple[float, float]]:
+    """(seconds of steps, pass@1) every so many steps."""
+    spent = [0.0, *(line["step_time"] for line in lines_of(folder) if line["step"])]
+    return [
+        (sum(spent[: step + 1]), score(folder, step, options))
+        for step in range(0, options.steps + 1, options.every)
+    ]
+
+
+def seconds_until(points: list[tuple[float, float]], target: float) -> float:
+    """When the line through the points is there; nan: never."""
+    for (then, before), (now, after) in itertools.pairwise(points):
+        if before < target <= after:
+            return then + (now - then) * (target - before) / (after - before)
     return math.nan
 
 
@@ -157,7 +175,7 @@ def medians(ways: dict[str, Way], options: argparse.Namespace) -> dict[str, dict
         for name in sorted(ways, reverse=seed % 2 == 1):
             folder = options.out / f"{name.replace(', ', '-').replace(' ', '-')}-{seed}"
             train(folder, seed, ways[name], options)
-            found[name].append(numbers(folder, options.target))
+            found[name].append(numbers(folder))
     return {
         name: {key: statistics.median(run[key] for run in runs) for key in NAMES}
         for name, runs in found.items()
@@ -168,10 +186,9 @@ def speed(options: argparse.Namespace) -> None:
     """The table, and what there is to reach."""
     middle = medians(SPEED, options)
     best = min(SYNCHRONOUS, key=lambda name: middle[name]["step"])
-    print(f"{'':18s}" + "".join(f"{name:>13s}" for name in (*NAMES, "speed", "to success")))
+    print(f"{'':18s}" + "".join(f"{name:>13s}" for name in (*NAMES, "speed")))
     for name, row in middle.items():
-        ratios = [middle[best][key] / row[key] for key in ("step", "to target")]
-        cells = [row[key] for key in NAMES] + ratios
+        cells = [*(row[key] for key in NAMES), middle[best]["step"] / row["step"]]
         print(f"{name:18s}" + "".join(f"{cell:13.3f}" for cell in cells))
     alone = middle["one thread"]
     longest = max(alone["rollout"], alone["step"] - alone["rollout"])
@@ -180,6 +197,30 @@ def speed(options: argparse.Namespace) -> None:
     print(f"at most: {most:.3f} of {best}, the best synchronous one; reached of it:")
     for name in (name for name, way in SPEED.items() if way.bound):
         print(f"    {name:18s}{middle[best]['step'] / middle[name]['step'] / most:.0%}")
+
+
+def success(options: argparse.Namespace) -> None:
+    """Seconds to equal success."""
+    folders: dict[str, list[Path]] = {name: [] for name in SUCCESS}
+    for seed in range(options.repeats):
+        for name in sorted(SUCCESS, reverse=seed % 2 == 1):
+            folder = options.out / f"{name.replace(', ', '-').replace(' ', '-')}-{seed}"
+            folders[name].append(folder)
+            if not options.grade:
+                train(folder, seed, SUCCESS[name], options)
+    seeds = {name: [course(each, options) for each in found] for name, found in folders.items()}
+    means: dict[str, list[tuple[float, float]]] = {}
+    for name, found in seeds.items():
+        together = [zip(*points, strict=True) for points in zip(*found, strict=True)]
+        means[name] = [(statistics.mean(x), statistics.mean(y)) for x, y in together]
+        print(f"{name:18s}" + "  ".join(f"{spent:.0f} s {y:.3f}" for spent, y in means[name]))
+    first = next(iter(SUCCESS))
+    for target in TARGETS:
+        print(f"seconds to {target}, and how much sooner than {first}")
+        for name in SUCCESS:
+            taken, base = (seconds_until(means[each], target) for each in (name, first))
+            alone = ", ".join(f"{seconds_until(points, target):.0f}" for points in seeds[name])
+            print(f"    {name:18s}{taken:7.1f}{base / taken:7.2f}   ({alone})")
 
 
 def processes(options: argparse.Namespace) -> None:
@@ -210,9 +251,8 @@ def staleness(options: argparse.Namespace) -> None:
     for method in METHODS:
         cells = []
         for age in AGES:
-            found = [
-                lines_of(jobs[method, age, seed])[-1][SCORE] for seed in range(options.repeats)
-            ]
+            folders = [jobs[method, age, seed] for seed in range(options.repeats)]
+            found = [score(folder, options.steps, options) for folder in folders]
             low, high = min(found), max(found)
             cells.append(f"{statistics.mean(found):.3f} ({low:.3f} to {high:.3f})")
         print(f"{method:24s}" + "".join(f"{cell:>26s}" for cell in cells))
@@ -221,13 +261,16 @@ def staleness(options: argparse.Namespace) -> None:
 def main() -> None:
     """Train, then print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    tables = {"speed": speed, "processes": processes, "staleness": staleness}
+    tables = {
+        "speed": speed, "success": success, "processes": processes, "staleness": staleness,
+    }  # fmt: skip
     parser.add_argument("table", choices=tables)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--steps", type=int, default=48)
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--every", type=int, default=10, help="steps between validations")
-    parser.add_argument("--target", type=float, default=0.35, help="pass@1")
+    parser.add_argument("--every", type=int, default=16, help="steps between checkpoints")
+    parser.add_argument("--puzzles", type=int, default=512, help="held out, to grade by")
+    parser.add_argument("--grade", action="store_true", help="of success: train nothing")
     options, options.words = parser.parse_known_args()
     if options.steps <= WARM + max(AGES if options.table == "staleness" else (0,)):
         parser.error("--steps: more than it takes to settle")

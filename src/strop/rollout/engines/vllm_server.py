@@ -50,7 +50,7 @@ class Server:
         self.log = Path(name)
         command = [
             sys.executable, str(SIDE / "serve_while_wanted.py"), str(os.getpid()), str(folder),
-            python, "-m", "vllm.entrypoints.cli.main", "serve", str(model),
+            python, str(SIDE / "serve.py"), "serve", str(model),
             "--host", "127.0.0.1", "--port", str(port), *options,
         ]  # fmt: skip
         with os.fdopen(handle, "wb") as log:
