@@ -125,6 +125,11 @@ def _command(
         resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, most_bytes))
     for number, path in ((1, output), (2, error)):
         os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND), number)
+    # Those of the server know whether its output was a file, a pipe or a terminal.
+    sys.stdout, sys.stderr = (
+        os.fdopen(number, "w", 1 if number == 2 or os.isatty(number) else -1, closefd=False)
+        for number in (1, 2)
+    )
     os.environ.update(environment)
     if folder is not None:
         os.chdir(folder)

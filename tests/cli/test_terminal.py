@@ -5,6 +5,7 @@ import io
 import os
 import pty
 import re
+import select
 import struct
 import subprocess
 import sys
@@ -12,11 +13,13 @@ import termios
 from pathlib import Path
 
 import pytest
+from commands import launch
 from models import Lab
 from rich.console import Console
 
 from strop.door.progress import Progress
 
+SIZES = ("COLUMNS", "LINES", "NO_COLOR")  # which a terminal says itself
 CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
@@ -40,11 +43,29 @@ def on_a_terminal(words: list[str], environment: dict[str, str], columns: int = 
         written += new
     process.wait()
     os.close(terminal)
+    return lines_of(written)
+
+
+def run_on_a_terminal(words: list[str], columns: int = 80) -> list[str]:
+    """The same, of a copy of a process that has imported torch before."""
+    terminal, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    process = launch(words, Path(os.ttyname(theirs)))
+    written = b""
+    while process.is_alive() or select.select([terminal], [], [], 0)[0]:
+        if select.select([terminal], [], [], 0.1)[0]:
+            written += os.read(terminal, 65536)
+    os.close(theirs)
+    os.close(terminal)
+    return lines_of(written)
+
+
+def lines_of(written: bytes) -> list[str]:
     return re.split(r"\r\n|\r", CONTROL.sub("", written.decode()))
 
 
 def environment(**more: str) -> dict[str, str]:
-    kept = {k: v for k, v in os.environ.items() if k not in ("COLUMNS", "LINES", "NO_COLOR")}
+    kept = {k: v for k, v in os.environ.items() if k not in SIZES}
     return {**kept, "TERM": "xterm", **more}
 
 
@@ -68,12 +89,15 @@ def test_something_shows_before_torch_is_imported(words, without_torch):
     assert "loading" in shown[0], shown
 
 
-def test_a_run_at_80_columns(lab: Lab, tmp_path: Path):
+def test_a_run_at_80_columns(lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    for name in SIZES:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TERM", "xterm")
     words = [
         "train",
         *lab.arguments("training.steps=3", "evaluation.every=2", "--out", str(tmp_path / "run")),
     ]
-    shown = on_a_terminal(words, environment())
+    shown = run_on_a_terminal(words)
     text = "\n".join(shown)
     assert "done in" in text, text
     assert max(map(len, shown)) <= 80, text

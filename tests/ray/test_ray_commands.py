@@ -5,11 +5,13 @@ import os
 import re
 import signal
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import launch
+from commands import _command, forked, launch
+from copies import serve, workers_copied
 from models import without_times
 from typer.testing import CliRunner
 
@@ -23,6 +25,18 @@ from strop.training.environment import write_environment
 STEPS = 6
 # Ray's own, which look for their raylet by the minute.
 AGENTS = ("ray::DashboardAgent", "ray::RuntimeEnvAgent")
+
+
+def launch_copying(words: Sequence[str | Path], output: Path, address: Path) -> Any:
+    """As `launch`; workers of the Ray that it starts are copied from a process below it."""
+    return forked(_copying, [*map(str, words)], output, address)
+
+
+def _copying(words: list[str], output: Path, address: Path) -> None:
+    if os.fork() == 0:
+        serve(str(address))
+    with workers_copied(address):
+        _command(words, output, output, 0, None, {})
 
 
 def wait_for(condition: Any, process: Any, output: Path, seconds: float = 300) -> None:
@@ -77,7 +91,7 @@ def test_trainers_are_actors_and_whoever_is_killed_the_run_goes_on(lab, tmp_path
     assert ended(launch(["train", *words, "--out", plain], output), output) == 0
     ray = ["--ray", "local", "ray.cpus_per_engine=1"]
     ray += ["ray.num_trainers=2", "training.process_timeout_seconds=4"]
-    process = launch(["train", *words, *ray, "--out", folder], output)
+    process = launch_copying(["train", *words, *ray, "--out", folder], output, tmp_path / "asked")
     wait_for(lambda: saved(folder), process, output)
     (first,), engine = trainers(folder), engines(process)
     os.kill(first, signal.SIGKILL)

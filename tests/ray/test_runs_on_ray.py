@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 import torch
+from commands import collectors_copied
 from models import Lab, without_times
 from runs import Runner
 
@@ -162,7 +163,8 @@ def test_a_process_that_collects_has_engines_and_environments_of_its_own(
         "train_size": 8, "validation_size": 2,
     }  # fmt: skip
     del raw["reward"]
-    runner.whole(raw, tmp_path / "run")
+    with collectors_copied():
+        runner.whole(raw, tmp_path / "run")
     assert {words for words in told.read_text().split("\n") if words} == {"ray::There.step"}
     lines = without_times(tmp_path / "run")
     assert [line["step"] for line in lines] == [1, 2, 3, 4]

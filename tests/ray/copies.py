@@ -1,0 +1,93 @@
+"""Workers of Ray that are copied from a process that has imported what they need.
+
+They are what they are otherwise, but for the four seconds in which each would import torch and
+transformers. Ray's own library they import themselves, for it reads the environment then. Ray
+begins `asking.py` in the place of a worker, which asks for a copy and lives as long as that does.
+"""
+
+import ctypes
+import importlib
+import json
+import os
+import runpy
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ASKING = str(Path(__file__).with_name("asking.py"))
+ADDRESS = "COPIES_OF_WORKERS"  # in the environment: the socket at which they are asked for
+_DEATH_SIGNAL = 1  # of prctl
+# What actors, and the functions that the doctor sends, import.
+NEEDED = (
+    "strop.cli.trainers", "strop.diagnosis.cluster", "strop.training.cluster.member",
+    "strop.training.cluster.rewards", "strop.training.cluster.environments",
+)  # fmt: skip
+
+
+def serve(address: str) -> None:
+    """Copy this process for whoever asks, until its parent ends."""
+    os.setsid()  # so that copies that are stopped hear when it has ended
+    ctypes.CDLL(None).prctl(_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for a copy
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(address)
+        listener.listen(64)
+        for name in NEEDED:
+            importlib.import_module(name)
+        while True:
+            asked, _ = listener.accept()
+            if os.fork() == 0:
+                listener.close()
+                _work(asked)
+            asked.close()
+
+
+def _work(asked: socket.socket) -> None:
+    """Be the worker that is asked for, and end with the process that asks."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    os.setpgid(0, 0)  # Ray ends the group of a worker that is lost
+    size, files, _, _ = socket.recv_fds(asked, 8, 3)
+    with asked.makefile("rb") as letter:
+        given = json.loads(letter.read(int.from_bytes(size)))
+    for number, file in enumerate(files):
+        os.dup2(file, number)
+        os.close(file)
+    os.environ.clear()
+    os.environ.update(given["environment"])
+    os.chdir(given["folder"])
+    threading.Thread(target=_end_with, args=(asked,), daemon=True).start()
+    sys.argv = given["words"]
+    try:
+        runpy.run_path(sys.argv[0], run_name="__main__")
+    finally:
+        os._exit(0)
+
+
+def _end_with(asked: socket.socket) -> None:
+    asked.recv(1)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@contextmanager
+def workers_copied(address: Path) -> Iterator[None]:
+    """Inside, clusters that are begun have their workers copied by who listens at an address."""
+    from ray._private.parameter import RayParams
+
+    plain = RayParams.update_if_absent
+
+    def asking(params: Any, **given: Any) -> None:
+        if "setup_worker_path" in given:
+            given["setup_worker_path"] = ASKING
+        plain(params, **given)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(RayParams, "update_if_absent", asking)
+        patch.setenv(ADDRESS, str(address))
+        yield
