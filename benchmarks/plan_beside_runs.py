@@ -1,12 +1,15 @@
 """What `strop plan` says beside what runs measure.
 
-    python benchmarks/plan_beside_runs.py --out FOLDER [--steps 40] [--model tiny-worked]
+    python benchmarks/plan_beside_runs.py --out FOLDER [--steps 28] [--model tiny-worked]
 
 A worker is one core. Costs are measured in
 
-    alone    two synchronous runs on one worker, with 16 prompts and with 4
+    alone    synchronous runs on one worker, with 16 prompts and with 4
     beside   the same, each with its like at the same time: two cores at work slow each other down
-    unlike   an asynchronous run with a bound of 2: one worker generates while the other trains
+    unlike   asynchronous runs with a bound of 2: one worker generates while the other trains
+
+and of `alone` and `unlike` one is before the runs that are planned by it and one behind them, since
+a machine is not equally fast from one minute to the next.
 
 What is planned, and then run on an idle machine with two cores:
 
@@ -15,8 +18,8 @@ What is planned, and then run on an idle machine with two cores:
     asynchronous    grpo with training.max_staleness 1 and 4
     both            april_partial_rollout with training.max_staleness=1
 
-First the costs. Then seconds of a step, planned and measured (the mean without the first --settle
-steps, and without the last few, for which nothing is begun any more), and their ratio: of layouts
+First the costs. Then seconds of a step, planned and measured (without the first --settle steps, and
+without the last few, for which nothing is begun any more), and their ratio: of layouts
 on one core by the costs of runs alone, of those on two by those of the asynchronous run. `like`:
 the ratio by the costs of runs with the same beside them; where it is lower, that much is unlike
 work on the two cores, and caches whose rows differ more. `own`: the ratio by the costs of the run
@@ -45,6 +48,7 @@ LARGE, SMALL = 16, 4  # prompts of the runs that measure
 UNLIKE = 2  # the bound of the asynchronous one
 ROWS, TOKENS = 105, 3800  # of a decode step that is shown: those of a bound of 4
 ENDING = 5  # last steps of a run: while they are trained, engines run empty
+ROW = 4  # steps in a row of which the mean is taken
 LONG = 100  # steps of a plan
 SPARE = 1.0  # prompts under way beyond a step's
 PLAIN = f"grpo(num_prompts={{}}, num_rollouts={SIZE})"
@@ -67,30 +71,32 @@ def train(
     return folder
 
 
-def synchronous(out: Path, options: argparse.Namespace, beside: bool) -> list[Path]:
-    """The runs that measure, with 16 prompts and with 4; each with its like at the same time."""
-    found = []
-    for name, prompts in (("large", LARGE), ("small", SMALL)):
-        folders = [out / (f"{name}-beside" if beside else name)]
-        folders += [out / f"{name}-other"] * beside
-        with concurrent.futures.ThreadPoolExecutor(2) as pool:
-            jobs = [
-                pool.submit(train, folder, options, PLAIN.format(prompts), 1, "seed=0")
-                for folder in folders
-            ]
-            done = [job.result() for job in jobs]
-            found.append(done[0])
-    return found
+def twice(out: Path, options: argparse.Namespace, name: str, prompts: int) -> Path:
+    """A synchronous run with its like at the same time."""
+    method = PLAIN.format(prompts)
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        jobs = [
+            pool.submit(train, out / f"{name}-{which}", options, method, 1, "seed=0")
+            for which in ("beside", "other")
+        ]
+        done = [job.result() for job in jobs]
+    return done[0]
 
 
 def measured(folder: Path, settle: int) -> dict[str, float]:
-    """Means over the steps of a run that has settled."""
+    """Of a run that has settled: the middle of the means of every few steps in a row."""
     text = (folder / "metrics.jsonl").read_text(encoding="utf-8")
     lines = [json.loads(line) for line in text.splitlines()]
     steps = [line for line in lines if settle < line["step"] <= lines[-1]["step"] - ENDING]
     names = ("step_time", "timing_s/waiting", "asynchronous/collector_idle",
              "perf/decode/places", "perf/decode/tokens")  # fmt: skip
-    return {name: statistics.mean(line.get(name, 0.0) for line in steps) for name in names}
+    windows = [steps[first : first + ROW] for first in range(len(steps) - ROW + 1)]
+    return {
+        name: statistics.median(
+            statistics.mean(line.get(name, 0.0) for line in window) for window in windows
+        )
+        for name in names
+    }
 
 
 def show_costs(name: str, costs: Costs, folder: Path) -> None:
@@ -128,43 +134,52 @@ def main() -> int:
     """Train, plan, print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--steps", type=int, default=40)
-    parser.add_argument("--settle", type=int, default=12)
+    parser.add_argument("--steps", type=int, default=28)
+    parser.add_argument("--settle", type=int, default=8)
     parser.add_argument("--model", default="tiny-worked")
     parser.add_argument("--within", type=float, default=0.15)
     options = parser.parse_args()
-    out, words = options.out, "training.max_staleness={}"
-    alone, beside = (synchronous(out, options, also) for also in (False, True))
-    unlike = train(out / "unlike", options, PLAIN.format(LARGE), 2, "seed=0", words.format(UNLIKE))
+    out, bound = options.out, "training.max_staleness={}".format
+    large, small = PLAIN.format(LARGE), PLAIN.format(SMALL)
+
+    def run(name: str, method: str, *words: str) -> Path:
+        return train(out / name, options, method, 2 if words[1:] else 1, *words)
+
+    alone = [run("large", large, "seed=0"), run("small", small, "seed=0")]
+    beside = [twice(out, options, "large", LARGE), twice(out, options, "small", SMALL)]
+    runs = [
+        (run("synchronous", large, "seed=1"), Layout(1, 1), LARGE),
+        (run("synchronous-8-prompts", PLAIN.format(8), "seed=1"), Layout(1, 1), 8),
+        (run("partial", APRIL, "seed=1"), Layout(1, 1, spare=SPARE), LARGE),
+    ]
+    alone.append(run("large-again", large, "seed=0"))
+    unlike = [run("unlike", large, "seed=0", bound(UNLIKE))]
+    both = Layout(1, 1, False, 1, SPARE)
+    runs += [
+        (run("async-1", large, "seed=1", bound(1)), Layout(1, 1, False, 1), LARGE),
+        (run("async-4", large, "seed=1", bound(4)), Layout(1, 1, False, 4), LARGE),
+        (run("async-1-partial", APRIL, "seed=1", bound(1)), both, LARGE),
+    ]
+    unlike.append(run("unlike-again", large, "seed=0", bound(UNLIKE)))
     print(f"{'costs':24s}{f'{ROWS} rows':>10s}" + "".join(f"{each:>8s}" for each in (
         "ms step", "us row", "token", "read x", "ms read", "token", "answer", "reward", "train",
         "ms rest",
     )))  # fmt: skip
-    for name, folders in (("alone", alone), ("beside", beside), ("unlike", [unlike])):
+    for name, folders in (("alone", alone), ("beside", beside), ("unlike", unlike)):
         show_costs(name, measure(folders).costs, folders[0])
-    runs: list[tuple[str, str, Layout, int, list[str]]] = [
-        ("synchronous", PLAIN.format(LARGE), Layout(1, 1), LARGE, []),
-        ("synchronous, 8 prompts", PLAIN.format(8), Layout(1, 1), 8, []),
-        ("partial", APRIL, Layout(1, 1, spare=SPARE), LARGE, []),
-    ]
-    for bound in (1, 4):
-        layout = Layout(1, 1, False, bound)
-        runs.append((f"async {bound}", PLAIN.format(LARGE), layout, LARGE, [words.format(bound)]))
-    both = Layout(1, 1, False, 1, SPARE)
-    runs.append(("async 1, partial", APRIL, both, LARGE, [words.format(1)]))
+    for folder, layout, _ in runs:
+        show_costs(folder.name, measure([folder]).costs_of(layout), folder)
     print(f"{'seconds of a step':24s}{'planned':>10s}{'measured':>10s}{'ratio':>8s}{'like':>8s}"
           f"{'own':>8s}   idle: engine planned, measured; trainer planned, measured")  # fmt: skip
     near = []
-    for name, method, layout, prompts, more in runs:
-        folder = out / name.replace(", ", "-").replace(" ", "-")
-        train(folder, options, method, 1 if layout.shared else 2, "seed=1", *more)
-        plan = planned(measure([*alone, unlike], prompts=prompts), layout)
+    for folder, layout, prompts in runs:
+        plan = planned(measure([*alone, *unlike], prompts=prompts), layout)
         like = math.nan
         if not layout.shared:
             like = planned(measure(beside, prompts=prompts), layout).step_seconds
         own = planned(measure([folder], prompts=prompts), layout).step_seconds
-        run = measured(folder, options.settle)
-        near.append(shown(name, plan, like, own, run, options.within))
+        told = measured(folder, options.settle)
+        near.append(shown(folder.name, plan, like, own, told, options.within))
     print(f"{sum(near)} of {len(near)} within {options.within:.0%}")
     return 0 if all(near) else 1
 

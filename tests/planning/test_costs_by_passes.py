@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from strop.planning.course import Speed
-from strop.planning.fit import likeliest_of_sums
+from strop.planning.fit import likeliest_of_sums, typical
 from strop.planning.measured import measure
 from strop.planning.simulate import simulate
 from strop.planning.told import told
@@ -73,7 +73,8 @@ def write_run(
 
 def same(speed: Speed, slower: float = 1.0) -> None:
     for name, value in vars(SPEED).items():
-        assert getattr(speed, name) == pytest.approx(slower * value, rel=0.02), name
+        within = 0.05 if name == "answer" and slower > 1 else 0.02  # there by tokens, not answers
+        assert getattr(speed, name) == pytest.approx(slower * value, rel=within), name
 
 
 def test_one_run_tells_every_cost(tmp_path):
@@ -169,3 +170,24 @@ def test_least_squares_of_sums_are_those_of_the_passes():
     assert (unsure < 0.02).all()
     mixed = whole.sum(axis=0)[:3] * costs / seconds.sum()
     assert shares.tolist() == pytest.approx(mixed.tolist(), rel=0.01)
+
+
+def test_steps_that_something_else_slowed_do_not_count(tmp_path):
+    folder = write_run(tmp_path / "a")
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    for line in lines[4:8]:  # every pass of it, and what is beside them
+        for name in line:
+            if name.startswith("timing_s/") or name == "step_time" or name.endswith("seconds"):
+                line[name] *= 9.0 if name.endswith("seconds_seconds") else 3.0
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    found, plain = measure([folder]), measure([write_run(tmp_path / "b")])
+    slowed, calm = (
+        simulate(each.costs, plain.work, Layout(1, 1)).step_seconds for each in (found, plain)
+    )
+    assert slowed == pytest.approx(calm, rel=0.1)  # 1.9 times as much by the mean of all steps
+
+
+def test_the_middle_of_what_is_expected():
+    # ratios 1, 2 and 9 of which the second makes up most
+    assert typical(np.array([1.0, 16.0, 9.0]), np.array([1.0, 8.0, 1.0])) == pytest.approx(2)
+    assert typical(np.array([3.0, 5.0, 7.0, 1.0]), np.array([1.0, 1.0, 1.0, 0.0])) == 5

@@ -1,6 +1,7 @@
 """What a run's stages cost, by its metrics.
 
-Where its engine measured its passes, each cost is taken where it arises:
+Where something else slowed less than half of a run's steps, they do not count. Where its engine
+measured its passes, each cost is taken where it arises:
 
     seconds of decode steps = a steps + b rows + c tokens in their caches
     seconds of prefill      = d times + f tokens
@@ -22,7 +23,7 @@ import numpy as np
 
 from strop.errors import UserError
 from strop.planning.course import Floats, Speed, begins
-from strop.planning.fit import likeliest, likeliest_of_sums
+from strop.planning.fit import likeliest, likeliest_of_sums, typical
 from strop.planning.recorded import COLLECTING, Recorded
 from strop.planning.work import Costs
 from strop.rollout.engines.passes import Passes, Sums
@@ -42,12 +43,13 @@ def costs_of(runs: Sequence[Recorded]) -> tuple[Costs, Floats, Floats]:
     steps = [step for run in runs for step in run.steps]
     trained = np.array([[s["tokens"], 1.0] for s in steps])
     seconds = np.array([s["timing_s/update"] + s.get("timing_s/refresh", 0.0) for s in steps])
-    (token, constant), _, _ = likeliest(trained, seconds, np.array([1.0, 0.0]))
-    stages = seconds.sum() + _total(runs, BESIDE)
+    found, _, _ = likeliest(trained, seconds, np.array([1.0, 0.0]))
+    token, constant = found * typical(seconds, trained @ found)
+    inside = seconds + _column(runs, BESIDE)
     for name in ("timing_s/rollout", "timing_s/reward"):
-        stages += sum(each.get(name, 0.0) for each in steps if BESIDE not in each)
-    rest = max(float(_total(runs, "step_time") - stages), 0.0) / len(steps)
-    reward = _total(runs, "timing_s/reward") / _total(runs, "data/rollouts_sampled")
+        inside += np.array([0.0 if BESIDE in each else each.get(name, 0.0) for each in steps])
+    rest = max(float(np.median(_column(runs, "step_time") - inside)), 0.0)
+    reward = typical(_column(runs, "timing_s/reward"), _column(runs, "data/rollouts_sampled"))
     return Costs(speed, reward, float(token), float(constant) + rest), shares, unsure
 
 
@@ -55,16 +57,31 @@ def _total(runs: Sequence[Recorded], name: str) -> float:
     return sum(run.total(name) for run in runs)
 
 
+def _column(runs: Sequence[Recorded], name: str) -> Floats:
+    """Of every step."""
+    return np.array([step.get(name, 0.0) for run in runs for step in run.steps])
+
+
 def _by_passes(runs: Sequence[Recorded]) -> tuple[Speed, Floats, Floats]:
     """What engines measured: the speed, shares of a decode step and their deviations."""
     passes = Passes()
     (step, row, cached), shares, unsure = _by_sums(runs, "decode", passes.decode, SHARES)
     (begin, read), _, _ = _by_sums(runs, "prefill", passes.prefill, np.full(2, 1 / 2))
-    inside = sum(_total(runs, f"perf/{kind}/seconds") for kind in ("decode", "prefill"))
-    spent = sum(run.total(COLLECTING if run.apart else "timing_s/rollout") for run in runs)
-    answer = max(spent - inside, 0.0) / _total(runs, "data/rollouts_sampled")
+    spent = [_column([run], COLLECTING if run.apart else "timing_s/rollout") for run in runs]
+    inside = sum(_column(runs, f"perf/{kind}/seconds") for kind in ("decode", "prefill"))
+    answers = np.concatenate([_answers(run) for run in runs])
+    answer = max(typical(np.concatenate(spent) - inside, answers), 0.0)
     speed = Speed(float(step), float(row), float(cached), float(read), float(begin), answer)
     return speed, shares, unsure
+
+
+def _answers(run: Recorded) -> Floats:
+    """That its engine drew in the seconds of each step, which may be another step's: so many tokens
+    as an answer has stand for one.
+    """
+    answers = _column([run], "data/rollouts_sampled")
+    tokens = _column([run], "perf/decode/rows")
+    return tokens * answers.sum() / tokens.sum() if run.apart else answers
 
 
 def _by_sums(
@@ -78,7 +95,9 @@ def _by_sums(
     products = np.triu(products) + np.triu(products, 1).T
     if not products[0, 0]:  # no prompt has more tokens than the last, which is decoded
         return np.zeros(size - 1), shares, shares
-    return likeliest_of_sums(products, products[0, 0], shares, products[0])
+    costs, *told = likeliest_of_sums(products, products[0, 0], shares, products[0])
+    sizes = [_column(runs, f"perf/{kind}/{name}") for name in sums.terms]
+    return costs * typical(sizes[-1], costs @ sizes[:-1]), *told
 
 
 def _by_rollouts(runs: Sequence[Recorded]) -> tuple[Speed, Floats, Floats]:

@@ -52,6 +52,18 @@ def likeliest_of_sums(
     return costs * seconds / (np.array(whole) @ costs), found / found.sum(), deviations
 
 
+def typical(seconds: Floats, expected: Floats) -> float:
+    """Times as long as expected: the middle of all, each weighing as much as was expected of it.
+
+    What something else on the machine slowed, up to half of all, has no part in it.
+    """
+    known = expected > 0
+    ratio, weight = seconds[known] / expected[known], expected[known]
+    order = np.argsort(ratio)
+    before = np.cumsum(weight[order]) - weight[order] / 2
+    return float(np.interp(weight.sum() / 2, before, ratio[order]))
+
+
 def _not_negative(system: Floats, wanted: Floats) -> Floats:
     """The least squares of no negative number: the best of those with some of them 0."""
     best, least = np.zeros(system.shape[1]), np.inf
