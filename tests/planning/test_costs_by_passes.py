@@ -103,7 +103,7 @@ def test_each_kind_of_layout_has_the_costs_of_its_kind(tmp_path):
     trained = (lines[-1]["num_tokens"] - lines[2]["num_tokens"]) / len(lines[3:])
     training = np.mean([line["timing_s/update"] for line in lines[3:]])
     # what the trainer waits is none of its steps'
-    assert other.rest + other.token * trained == pytest.approx(training + 0.1)
+    assert other.rest + other.token * trained == pytest.approx(training + 0.1, rel=0.01)
     assert (found.costs.exchange, other.exchange) == (2, 2)
     assert "where others train meanwhile:" in told(found)
     alone = measure([apart])

@@ -95,9 +95,9 @@ def _by_sums(
     products = np.triu(products) + np.triu(products, 1).T
     if not products[0, 0]:  # no prompt has more tokens than the last, which is decoded
         return np.zeros(size - 1), shares, shares
-    costs, *told = likeliest_of_sums(products, products[0, 0], shares, products[0])
+    costs, found, unsure = likeliest_of_sums(products, products[0, 0], shares, products[0])
     sizes = [_column(runs, f"perf/{kind}/{name}") for name in sums.terms]
-    return costs * typical(sizes[-1], costs @ sizes[:-1]), *told
+    return costs * typical(sizes[-1], costs @ sizes[:-1]), found, unsure
 
 
 def _by_rollouts(runs: Sequence[Recorded]) -> tuple[Speed, Floats, Floats]:
