@@ -51,6 +51,8 @@ class Even(Environment):
 PHASED = {"drive": "drive(sizes=(4,), lasts=(0.5,), later=4, num_answers=2)"}
 # Recipes whose answers hold what the lab's never do, with something that they may hold.
 HOLDING = {"sage_skill_chain": "sage_skill_chain(skill='(?P<name>[0-9])', call='{name}')"}
+# Steps of a part's own training, hundreds by default, of which few show that it trains.
+FITTED = (".fit_steps", 20)
 # Recipes for several players, and the games that they train in.
 GAMES = {"mars": "open_spiel", "advevo_public_baseline": "hide_and_guess"}
 
@@ -72,6 +74,7 @@ def make_lab(folder: Path) -> Lab:
 def settings_for(lab: Lab, recipe: str, **sections: Any) -> dict[str, Any]:
     """Plain settings of a run of `recipe`."""
     recipe = (PHASED | HOLDING).get(recipe, recipe)
+    sections["training"] = {"inspect": 64, **sections.get("training", {})}
     raw = lab.raw(recipe, reward="even", **sections)
     method = notation.recipe(recipe)
     rollout = method.algorithms[0].rollout.part
@@ -81,6 +84,7 @@ def settings_for(lab: Lab, recipe: str, **sections: Any) -> dict[str, Any]:
             raw["algorithm"][path] = 0
         if path.endswith((".num_critic_updates", ".num_policy_updates")):
             raw["algorithm"][path] = min(number, 4)  # of up to fifty, by default
+    raw["algorithm"] |= fitted(method)
     if given := rollout.given:
         raw["algorithm"]["sampling.num_rollouts"] = len(given)
     if recipe in GAMES:
@@ -94,6 +98,12 @@ def settings_for(lab: Lab, recipe: str, **sections: Any) -> dict[str, Any]:
         raw["data"] = {"task": f"{episodes}:Even", "train_size": 12, "validation_size": 2}
         raw["reward"] = {}
     return raw
+
+
+def fitted(method: Any) -> dict[str, int]:
+    """What its parts train of their own, in few steps."""
+    ending, few = FITTED
+    return dict.fromkeys((path for path in method.paths() if path.endswith(ending)), few)
 
 
 def run_of(raw: dict[str, Any], folder: Path, steps: int = 0) -> list[dict[str, Any]]:

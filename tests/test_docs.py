@@ -117,7 +117,7 @@ def test_readme_names_recipes_with_their_papers() -> None:
 
 def test_run_folder_holds_what_the_page_says(tmp_path: Path) -> None:
     lab, runner = Lab.make(tmp_path), Runner()
-    run = runner.whole(lab.raw(), tmp_path / "run")
+    run = runner.whole(lab.raw(training={"inspect": 64}), tmp_path / "run")
     page = read("docs/RUN_FOLDER.md")
     (table,) = re.findall(r"\| column \| meaning \|.*?\n\n", page, re.S)
     written = pq.read_schema(next((tmp_path / "run/rollouts").glob("*.parquet"))).names

@@ -165,13 +165,13 @@ def resolve(algorithm: Algorithm, path: str) -> str:
     """
     head, *rest = path.split(".")
     head = STAGE_ALIASES.get(head, head)
-    known = algorithm.paths()
     fitting = _matching(algorithm, path)
     exact = [full for full in fitting if full == ".".join([head, *rest])]
     if len(exact or fitting) == 1:
         return (exact or fitting)[0]
     if len(fitting) > 1:
         raise UserError(f"{path} could be {' or '.join(fitting)}: write one of these")
+    known = algorithm.paths()
     same_stage = [full for full in known if full.split(".")[0] == head]
     if not same_stage:
         stages = sorted({full.split(".")[0] for full in known})
@@ -200,7 +200,11 @@ def override(method: Method, path: str, new: Any) -> Method:
 
 
 def _override(algorithm: Algorithm, path: str, new: Any) -> Algorithm:
-    return algorithm.with_knobs({resolve(algorithm, path): new})
+    path = resolve(algorithm, path)
+    old = algorithm.paths()[path]
+    if type(old) is type(new) and old == new:  # as most are in the file of a run
+        return algorithm
+    return algorithm.with_knobs({path: new})
 
 
 def replace_stage(algorithm: Algorithm, stage: str, text: Text) -> Algorithm:

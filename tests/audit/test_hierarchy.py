@@ -1,6 +1,7 @@
 """Hierarchical credit on a tree: unbiased, and less noisy than flat credit (arXiv 2602.16165)."""
 
 import dataclasses
+import functools
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -45,6 +46,7 @@ def method(every: int, subgoals: bool = True, **options: object) -> Algorithm:
     return dataclasses.replace(whole, probes=(Use(EveryFewTurns(every, subgoals)), *reads))
 
 
+@functools.cache
 def audited(every: int, subgoals: bool = True, seed: int = 1, **options: object) -> Audit:
     tree = random_tree(4, 2, share=0.4, seed=seed)
     theta = random_policy(tree, 0.4, seed)

@@ -28,9 +28,9 @@ def audited(recipe: str, tree: Tree, success: float = 0.3, **options) -> Audit:
 
 
 @pytest.mark.parametrize("ragged", [False, True])
-@pytest.mark.parametrize("group", [2, 3, 5])
-def test_leave_one_out_is_unbiased(group: int, ragged: bool) -> None:
-    tree = random_tree(3, 2, ragged=ragged, seed=group)
+@pytest.mark.parametrize(("group", "depth"), [(2, 3), (3, 3), (5, 2)])
+def test_leave_one_out_is_unbiased(group: int, depth: int, ragged: bool) -> None:
+    tree = random_tree(depth, 2, ragged=ragged, seed=group)
     found = audited(f"rloo(num_rollouts={group})", tree, 0.4)
     assert found.exact
     assert found.scale.value == pytest.approx(1, abs=1e-5)
@@ -86,9 +86,9 @@ class KeepSign:
 
 def halves(tree: Tree, theta: Tensor, **options) -> list[Audit]:
     """What is learnt from right answers, and from wrong ones."""
-    whole = options.pop("whole", notation.recipe("dr_grpo(num_rollouts=4)"))
+    whole = options.pop("whole", notation.recipe("dr_grpo(num_rollouts=3)"))
     found = [dataclasses.replace(whole, selection=(Use(KeepSign(sign)),)) for sign in (1, -1)]
-    return [audit(each, tree, theta, group_size=4, **options) for each in found]
+    return [audit(each, tree, theta, group_size=3, **options) for each in found]
 
 
 def price(found: Audit) -> float:
@@ -100,7 +100,7 @@ def test_right_and_wrong_answers_have_one_expected_gradient_on_policy() -> None:
     """So no rule by sign steers entropy, first order: what a unit of success costs is the same."""
     tree = random_tree(2, 3, share=0.3, seed=2)
     theta = random_policy(tree, 0.35, seed=2)
-    whole = audit(notation.recipe("dr_grpo(num_rollouts=4)"), tree, theta, group_size=4)
+    whole = audit(notation.recipe("dr_grpo(num_rollouts=3)"), tree, theta, group_size=3)
     right, wrong = halves(tree, theta)
     for half in (right, wrong):
         assert half.cosine.value == pytest.approx(1, abs=1e-6)
@@ -128,7 +128,7 @@ def test_with_several_updates_the_halves_part_by_the_step_and_more_by_the_clip()
     def gap(clip: float, updates: int, step: float) -> float:
         knobs = {f"terms.policy.objective.clip_{side}": clip for side in ("low", "high")}
         knobs["plan.split_into_minibatches.num_epochs"] = updates
-        whole = notation.recipe("dr_grpo(num_rollouts=4)").with_knobs(knobs)
+        whole = notation.recipe("dr_grpo(num_rollouts=3)").with_knobs(knobs)
         right, wrong = halves(tree, theta, whole=whole, step=step)
         return abs(price(right) - price(wrong))
 
@@ -165,7 +165,7 @@ def test_effective_sample_size_is_that_of_the_behaviour() -> None:
 def test_draws_agree_with_enumeration() -> None:
     tree = random_tree(2, 2, seed=1)
     exact = audited("grpo(num_rollouts=4)", tree)
-    drawn = audited("grpo(num_rollouts=4)", tree, limits=Limits(most=1, draws=600))
+    drawn = audited("grpo(num_rollouts=4)", tree, limits=Limits(most=1, draws=200))
     assert exact.exact
     assert not drawn.exact
     for name in ("scale", "success_change", "entropy_change", "no_signal", "noise"):

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from models import Lab
 from ragged import ragged_batch
-from short_runs import settings_for
+from short_runs import fitted, settings_for
 
 from strop import catalogue, notation, segments
 from strop import part as parts
@@ -98,7 +98,8 @@ def first_places() -> dict[str, tuple[Algorithm, str, tuple[Use, ...], int]]:
     """
     found: dict[str, tuple[Algorithm, str, tuple[Use, ...], int]] = {}
     methods = (notation.recipe(recipe.name) for recipe in catalogue.recipes())
-    for algorithm in (each.at_step(1, 10) for method in methods for each in method.algorithms):
+    whole = (each.at_step(1, 10) for method in methods for each in method.algorithms)
+    for algorithm in (each.with_knobs(fitted(each)) for each in whole):
         for stage in STAGES:
             chain = getattr(algorithm, stage)
             uses = chain if isinstance(chain, tuple) else (chain,)

@@ -22,7 +22,7 @@ from strop.training.models import check_same_architecture
 @pytest.fixture(scope="module")
 def done(lab, tmp_path_factory):
     folder = tmp_path_factory.mktemp("done") / "run"
-    Runner().whole(lab.raw(training={"steps": 2}), folder)
+    Runner().whole(lab.raw(training={"steps": 2, "inspect": 64}), folder)
     return folder
 
 

@@ -45,7 +45,7 @@ def test_the_estimator_learns_progress_between_frames_of_unseen_episodes():
     estimator, error = fit(feature_NF, progress_N, episode_N, 800, generator())
     assert error**0.5 < 0.05
     fresh_NF, fresh_N, fresh_stage_N = frames(num_episodes=10, seed=9)
-    a, b = pairs(fresh_N, 200, generator(5))
+    a, b = pairs(fresh_N)(200, generator(5))
     wanted = stage_progress(fresh_stage_N, fresh_N, 2)
     wanted = wanted[b] - wanted[a]
     found = estimator(fresh_NF[a], fresh_NF[b])
@@ -55,13 +55,13 @@ def test_the_estimator_learns_progress_between_frames_of_unseen_episodes():
 
 def test_pairs_are_two_frames_of_one_episode_and_all_of_them_occur():
     episode_N = torch.tensor([7, 7, 7, 2, 4, 4])
-    first, second = pairs(episode_N, 2000, generator())
+    first, second = pairs(episode_N)(2000, generator())
     assert (first != second).all()
     assert episode_N[first].equal(episode_N[second])
     seen = set(zip(first.tolist(), second.tolist(), strict=True))
     assert seen == {(a, b) for a in range(3) for b in range(3) if a != b} | {(4, 5), (5, 4)}
     with pytest.raises(ValueError, match="one frame only"):
-        pairs(torch.arange(3), 4, generator())
+        pairs(torch.arange(3))
 
 
 @pytest.mark.parametrize("relative", [True, False])

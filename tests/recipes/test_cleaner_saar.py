@@ -23,15 +23,15 @@ def test_composition():
             cleaner_saar(**wrong)
 
 
-def test_six_steps_from_the_command_line(tmp_path, monkeypatch, capsys):
+def test_three_steps_from_the_command_line(tmp_path, monkeypatch, capsys):
     said = Strop(monkeypatch, capsys)(
-        "train", "cleaner_saar(marker='')", "data.task=corridor", "training.steps=6",
+        "train", "cleaner_saar(marker='')", "data.task=corridor", "training.steps=3",
         "sampling.num_prompts=8", "sampling.num_rollouts=8", "evaluation.every=0",
         "curation.drop_uniform_groups.max_rounds=1", "--out", tmp_path / "run", "--quiet",
     )  # fmt: skip
     assert said.code == 0, said.err
     lines = [line for line in without_times(tmp_path / "run") if line["step"]]
-    assert len(lines) == 6
+    assert len(lines) == 3
     for line in lines:
         assert line["repair/kept"] == line["repair/whole"] <= line["repair/tried"]
         assert line["repair/failed"] > 0

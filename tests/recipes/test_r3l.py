@@ -85,18 +85,18 @@ def test_composition_and_mistakes():
         r3l(form="xml")
 
 
-def test_six_steps_from_the_command_line(tmp_path, monkeypatch, capsys):
+def test_three_steps_from_the_command_line(tmp_path, monkeypatch, capsys):
     said = Strop(monkeypatch, capsys)(
-        "train", "r3l", "data.task=corridor", "training.steps=6", "sampling.num_prompts=4",
+        "train", "r3l", "data.task=corridor", "training.steps=3", "sampling.num_prompts=4",
         "evaluation.every=0", "--out", tmp_path / "run", "--quiet",
     )  # fmt: skip
     assert said.code == 0, said.err
     lines = [line for line in without_times(tmp_path / "run") if line["step"]]
-    assert len(lines) == 6
+    assert len(lines) == 3
     for line in lines:
         assert line["num_rollouts"] == 16 + line["retry/tried"] + 2 * line["retry/better"]
         assert line["rollout/tokens_thrown_away"] == 16 - line["retry/better"]
-    assert sum(line["retry/tried"] for line in lines) > 6
+    assert sum(line["retry/tried"] for line in lines) > 3
 
 
 def test_words_for_the_form_json_are_refused_by_a_tokenizer_of_digits(

@@ -139,12 +139,12 @@ def test_a_run_that_is_killed_goes_on_with_its_queue(tmp_path):
     lab = Lab.make(tmp_path)
     raw = lab.raw("rollart(alpha=2, x=1, num_prompts=3)", "even")
     del raw["algorithm"]["sampling.num_prompts"]
-    raw["training"] |= {"steps": 12}
+    raw["training"] |= {"steps": 8}
     Runner().whole(raw, tmp_path / "whole")
     runner = Runner()
-    raw["training"] |= {"steps": 5}
+    raw["training"] |= {"steps": 4}
     runner.whole(raw, tmp_path / "parts")
-    runner.go(runner.resume(tmp_path / "parts", training={"steps": 12}))
+    runner.go(runner.resume(tmp_path / "parts", training={"steps": 8}))
     lines = without_times(tmp_path / "whole")
     assert without_times(tmp_path / "parts") == lines
     assert max(line["partial/tokens_left"] for line in lines) > 0

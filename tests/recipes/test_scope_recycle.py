@@ -191,13 +191,13 @@ def test_composes_and_mistakes_are_refused():
         rolled(SpliceAtFirstError(separator=";"), name="another")
 
 
-def test_twenty_steps_from_the_command_line(tmp_path, monkeypatch, capsys):
+def test_eight_steps_from_the_command_line(tmp_path, monkeypatch, capsys):
     lab: Lab = make_lab(tmp_path)
-    words = lab.arguments("training.steps=20", "--out", tmp_path / "run", "--quiet")
+    words = lab.arguments("training.steps=8", "--out", tmp_path / "run", "--quiet")
     words[words.index(f"{lab.rewards}:digits")] = f"{lab.rewards}:even"
     said = Strop(monkeypatch, capsys)("train", "scope_recycle(separator='+')", *words)
     assert said.code == 0, said.err
     lines = [line for line in without_times(tmp_path / "run") if line["step"]]
-    assert len(lines) == 20
-    assert sum(line["splice/tried"] for line in lines) > 20
-    assert sum(line["splice/repaired"] for line in lines) > 5
+    assert len(lines) == 8
+    assert sum(line["splice/tried"] for line in lines) > 8
+    assert sum(line["splice/repaired"] for line in lines) > 2

@@ -108,9 +108,10 @@ def test_bad_rows_are_refused_before_anything_is_written(row, message, lab, tmp_
 def test_pairs_from_a_file_are_put_in_order(lab, tmp_path):
     rows_of(lab, [{"prompt": f"{n}+1:", "chosen": f"={n}", "rejected": f"{n}++"}
                   for n in range(8)])  # fmt: skip
+    steps = {"steps": 30, "save_every": 0, "rollouts_every": 0}
     for recipe in ("dpo", "simpo(sft_weight=0.1)"):
         folder = tmp_path / recipe[:3]
-        raw = settings(lab, recipe, 2, training={"steps": 30}, evaluation={"every": 10})
+        raw = settings(lab, recipe, 2, training=steps, evaluation={"every": 30})
         Runner().whole(raw, folder)
         last = read_metrics(folder)[-1]
         assert last["preference/accuracy"] == 1.0

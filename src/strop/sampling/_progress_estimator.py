@@ -1,5 +1,6 @@
 """A small network that tells how far one frame of an episode is ahead of another."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -51,8 +52,10 @@ def fit(
     model = ProgressEstimator(feature_NF.mean(0), std_F, weights)
     optimiser = torch.optim.Adam(weights, lr=LR)
 
+    draw = pairs(episode_N)
+
     def error() -> Tensor:
-        a, b = pairs(episode_N, PAIRS, rng)
+        a, b = draw(PAIRS, rng)
         wanted = progress_N[b] - progress_N[a]
         return (model(feature_NF[a], feature_NF[b]) - wanted).square().mean()
 
@@ -66,22 +69,27 @@ def fit(
     return model, float(error())
 
 
-def pairs(episode_N: Tensor, num: int, rng: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Rows of `num` frames, and of another frame of each one's episode; frames alone take no part.
+def pairs(episode_N: Tensor) -> Callable[[int, torch.Generator], tuple[Tensor, Tensor]]:
+    """Draws rows of frames, and of another frame of each one's episode; frames alone take no part.
 
     Raises ValueError where every episode has one frame only.
     """
     key_N, count = segments.key_of(episode_N)
-    size_N = segments.count(key_N, count)[key_N]
+    size_P = segments.count(key_N, count)
+    size_N = size_P[key_N]
     able = (size_N > 1).nonzero().squeeze(1)
     if not able.numel():
         raise ValueError("every episode has one frame only")
-    first = able[torch.randint(able.numel(), (num,), generator=rng)]
     order = torch.argsort(key_N, stable=True)
-    start_N = torch.cumsum(segments.count(key_N, count), 0)[key_N] - size_N
+    start_N = torch.cumsum(size_P, 0)[key_N] - size_N
     place_N = segments.order_within(key_N, count)
-    # A place other than its own, all alike: one of the size - 1 that follow it in a circle.
-    ahead = 1 + (torch.rand(num, generator=rng) * (size_N[first] - 1)).long()
-    ahead = torch.minimum(ahead, size_N[first] - 1)
-    place = (place_N[first] + ahead) % size_N[first]
-    return first, order[start_N[first] + place]
+
+    def draw(num: int, rng: torch.Generator) -> tuple[Tensor, Tensor]:
+        first = able[torch.randint(able.numel(), (num,), generator=rng)]
+        size = size_N[first]
+        # A place other than its own, all alike: one of the size - 1 that follow it in a circle.
+        ahead = 1 + (torch.rand(num, generator=rng) * (size - 1)).long()
+        place = (place_N[first] + torch.minimum(ahead, size - 1)) % size
+        return first, order[start_N[first] + place]
+
+    return draw

@@ -1,5 +1,6 @@
 """A fleet of local engines in this process: tokens of one engine, whoever is lost on the way."""
 
+import functools
 import random
 from collections.abc import Callable
 
@@ -110,6 +111,12 @@ def drawn(engine: Engine) -> list[tuple[tuple[int, ...], str]]:
     return [(new_ids(heard[id]), heard[id][-1].ended) for id in ids]
 
 
+@functools.cache
+def plainly_drawn() -> list[tuple[tuple[int, ...], str]]:
+    """By one engine, without a fleet."""
+    return drawn(local())
+
+
 def test_one_engine_has_the_events_of_one_without_a_fleet():
     plain, other = local(), fleet(HereCrew(1))
     for engine in (plain, other):
@@ -120,7 +127,7 @@ def test_one_engine_has_the_events_of_one_without_a_fleet():
 
 @pytest.mark.parametrize("count", [2, 3])
 def test_several_engines_draw_the_same_tokens(count):
-    assert drawn(fleet(HereCrew(count))) == drawn(local())
+    assert drawn(fleet(HereCrew(count))) == plainly_drawn()
 
 
 @given(st.integers(0, 2**30), st.floats(0.02, 0.4))
@@ -131,7 +138,7 @@ def test_what_is_lost_is_drawn_again(seed, share):
     engine = fleet(crew)
     ids = [engine.submit(request) for request in REQUESTS]
     heard = finish(engine)
-    expected = drawn(local())
+    expected = plainly_drawn()
     assert [(new_ids(heard[id]), heard[id][-1].ended) for id in ids] == expected
     for id, request in zip(ids, REQUESTS, strict=True):
         paused = [len(event.ids) for event in heard[id] if event.ended == "paused"]
