@@ -24,7 +24,7 @@ torch.set_num_threads(1)
 # fails put their own in its place.
 os.fsync = lambda _: None
 LONGEST = (
-    "tests/training/test_ranks.py", "tests/test_metrics_page.py", "tests/ray/",
+    "tests/training/test_ranks.py", "tests/ray/",
     "tests/training/test_asynchronous.py", "tests/comparison/", "tests/door/test_notebooks.py",
     "tests/door/test_compare_in_python.py", "tests/trl/test_trl_processes.py",
 )  # fmt: skip

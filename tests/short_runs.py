@@ -1,9 +1,11 @@
 """A short run of any recipe, with the data, task and settings that it asks for."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
+import pytest
 from models import Lab
 from runs import Runner
 
@@ -116,3 +118,25 @@ def run_of(raw: dict[str, Any], folder: Path, steps: int = 0) -> list[dict[str, 
     runner.go(runner.start(raw, folder), leave)
     text = (folder / "metrics.jsonl").read_text(encoding="utf-8")
     return [json.loads(line) for line in text.splitlines()]
+
+
+class Logged:
+    """The names of what runs of recipes log, kept in a folder that all workers of the tests have:
+    whoever needs those of a recipe that one of them ran need not run it again.
+    """
+
+    def __init__(self, factory: pytest.TempPathFactory) -> None:
+        base = factory.getbasetemp()
+        self.folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "names"
+        self.folder.mkdir(exist_ok=True)
+
+    def keep(self, recipe: str, lines: list[dict[str, Any]]) -> None:
+        """The names in a run's lines."""
+        half = self.folder / f"{recipe}.{os.getpid()}"
+        half.write_text(json.dumps(sorted(set().union(*lines))), encoding="utf-8")
+        half.replace(self.folder / recipe)
+
+    def of(self, recipe: str) -> set[str]:
+        """Those of a recipe; none where nobody has run it yet."""
+        path = self.folder / recipe
+        return set(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else set()

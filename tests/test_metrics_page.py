@@ -19,7 +19,7 @@ from metrics_page import (
     undocumented,
 )
 from models import Lab
-from short_runs import make_lab, run_of, settings_for
+from short_runs import Logged, make_lab, run_of, settings_for
 
 from strop import catalogue, notation
 from strop.cost import ASKING
@@ -92,7 +92,11 @@ def recipes_that_measure() -> list[str]:
 
 @pytest.fixture(scope="module")
 def logged(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
-    """Every key of a run of two steps, or three, of enough recipes and tasks, by name."""
+    """Every key of a run of two steps, or three, of enough recipes and tasks, by name.
+
+    Where every_recipe/test_training.py has run a recipe before, it is what that run logged.
+    """
+    kept = Logged(tmp_path_factory)
     folder = tmp_path_factory.mktemp("logged")
     lab = make_lab(folder)
     own = folder / "own.py"
@@ -111,8 +115,12 @@ def logged(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
         removing,
         f"sapo_swarm(store='{folder}/shared', node='one')",
     ]
-    found = {name: keys_of_steps(lab, name, folder) for name in recipes_that_measure()}
-    found |= {name: keys_of_run(lab, name, folder) for name in [*EVALUATED, *extra]}
+    found = {
+        name: (kept.of(name) or keys_of_steps(lab, name, folder)) - {"step"}
+        for name in recipes_that_measure()
+    }
+    found |= {name: keys_of_run(lab, name, folder) for name in EVALUATED}
+    found |= {name: keys_of_steps(lab, name, folder) for name in extra}
     for recipe, task in (("mrs", "corridor"), ("grpo", "hide_and_guess")):
         data = {"data": {"task": task}, "model": {"name": "tiny"}, "reward": {"functions": []}}
         found[task] = keys_of_run(lab, recipe, folder, task, **data)
@@ -135,7 +143,8 @@ def logged(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
 def keys_of_steps(lab: Lab, recipe: str, folder: Path) -> set[str]:
     """The keys that two steps log, without an evaluation: those are of no recipe."""
     training = {"steps": 2, "save_every": 0, "rollouts_every": 0}
-    return keys_in(run_of(settings_for(lab, recipe, training=training), folder / f"{recipe}-2"))
+    place = folder / re.sub(r"\W", "", f"{recipe}-2")
+    return keys_in(run_of(settings_for(lab, recipe, training=training), place))
 
 
 def keys_in(lines: list[dict[str, Any]]) -> set[str]:

@@ -34,8 +34,8 @@ def tool() -> ModuleType:
 
 @pytest.fixture(scope="module")
 def sampled() -> tuple[list[str], list[dict]]:
-    """Sixteen completions at temperature 1 for each of the first 128 held-out puzzles."""
-    rows = [row for row in puzzles("held_out")[:128] for _ in range(NUM_ROLLOUTS)]
+    """Sixteen completions at temperature 1 for each of the first 64 held-out puzzles."""
+    rows = [row for row in puzzles("held_out")[:64] for _ in range(NUM_ROLLOUTS)]
     model = AutoModelForCausalLM.from_pretrained(model_folder("tiny"), dtype=torch.float32)
     inputs = TOKENIZER([row["prompt"] for row in rows], return_tensors="pt", padding=True)
     torch.manual_seed(0)

@@ -48,8 +48,8 @@ def tool() -> Iterator[ModuleType]:
 
 @pytest.fixture(scope="module")
 def sampled() -> tuple[list[str], list[dict]]:
-    """Sixteen completions at temperature 1 for each of the first 64 held-out puzzles."""
-    rows = [row for row in puzzles("held_out")[:64] for _ in range(NUM_ROLLOUTS)]
+    """Sixteen completions at temperature 1 for each of the first 32 held-out puzzles."""
+    rows = [row for row in puzzles("held_out")[:32] for _ in range(NUM_ROLLOUTS)]
     model = AutoModelForCausalLM.from_pretrained(FOLDER, dtype=torch.float32)
     requests = [
         Request(tuple(ids), MAX_TOKENS, stop_ids=(TOKENIZER.eos_token_id,), seed=seed)
@@ -108,7 +108,7 @@ def test_some_answers_are_wrong_in_one_step_some_are_mended(sampled):
         for text, r in zip(completions, rows, strict=True)
     ]
     assert any(right and place >= 0 for right, place in found)
-    assert sum(not right and place >= 1 for right, place in found) > 100
+    assert sum(not right and place >= 1 for right, place in found) > 50
 
 
 def test_build_is_deterministic(tool, monkeypatch):

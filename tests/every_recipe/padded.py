@@ -1,5 +1,6 @@
 """Random padded inputs for any recipe's functional calls, from the records of its columns."""
 
+import functools
 from typing import Any
 
 import torch
@@ -18,7 +19,12 @@ COMPONENTS = 2
 
 def names_of(recipe: str, params: Any = None) -> Names:
     """What the recipe's columns are called at the door."""
-    return compose(recipe, params or {}, {})[0]
+    return compose(recipe, params, {})[0] if params else _usual_names(recipe)
+
+
+@functools.cache
+def _usual_names(recipe: str) -> Names:
+    return compose(recipe, {}, {})[0]
 
 
 def value_for(
@@ -41,6 +47,21 @@ def inputs_for(
     recipe: str, call: str, seed: int, shape: tuple[int, int] = (6, 5), params: Any = None
 ) -> dict[str, Any]:
     """Every tensor that the call takes, ragged mask included; of names of one column the first."""
+    found = (
+        _drawn(recipe, call, seed, shape, params) if params else _usual(recipe, call, seed, shape)
+    )
+    return {name: x.clone() if isinstance(x, Tensor) else x for name, x in found.items()}
+
+
+@functools.cache
+def _usual(recipe: str, call: str, seed: int, shape: tuple[int, int]) -> dict[str, Any]:
+    """Those that many tests of a recipe begin with."""
+    return _drawn(recipe, call, seed, shape, None)
+
+
+def _drawn(
+    recipe: str, call: str, seed: int, shape: tuple[int, int], params: Any
+) -> dict[str, Any]:
     rng = torch.Generator().manual_seed(seed)
     mask = torch.rand(shape, generator=rng) < 0.7
     mask[0, 1] = True

@@ -5,7 +5,7 @@ import math
 import pyarrow.parquet as pq
 import pytest
 from metrics_page import undocumented
-from short_runs import make_lab, run_of, settings_for
+from short_runs import Logged, make_lab, run_of, settings_for
 
 from strop import catalogue, notation
 
@@ -45,8 +45,11 @@ def test_what_lasts_longer_than_the_few_steps_is_given_more():
 
 
 @pytest.mark.parametrize("recipe", NAMES)
-def test_a_run_stays_finite_and_a_step_in_small_micro_batches_is_the_same(recipe, lab, tmp_path):
+def test_a_run_stays_finite_and_a_step_in_small_micro_batches_is_the_same(
+    recipe, lab, tmp_path, tmp_path_factory
+):
     large = trained(lab, recipe, tmp_path / "large", 4096)
+    Logged(tmp_path_factory).keep(recipe, large)
     assert [line["step"] for line in large] == list(range(1, steps_of(recipe) + 1))
     small = trained(lab, recipe, tmp_path / "small", 32, steps=1, rollouts_every=1)
     assert [line["step"] for line in small] == [1]

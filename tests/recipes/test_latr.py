@@ -262,7 +262,10 @@ def test_composes_and_mistakes_are_refused():
 
 
 def test_twenty_steps_from_the_command_line(tmp_path, monkeypatch, capsys):
-    words = Lab.make(tmp_path).arguments("training.steps=20", "--out", tmp_path / "run", "--quiet")
+    words = Lab.make(tmp_path).arguments(
+        "training.steps=20", "training.save_every=0", "training.rollouts_every=0",
+        "--out", tmp_path / "run", "--quiet",
+    )  # fmt: skip
     method = "latr(eta=0.75, tau_abs=0.02, tau_rel=0.5, r=(2,), tau_ed=0.6, beta=0.0)"
     said = Strop(monkeypatch, capsys)("train", method, *words)
     assert said.code == 0, said.err

@@ -115,7 +115,10 @@ def test_mistakes_are_refused():
 
 
 def test_twenty_steps_from_the_command_line(tmp_path, monkeypatch, capsys):
-    words = Lab.make(tmp_path).arguments("training.steps=20", "--out", tmp_path / "run", "--quiet")
+    words = Lab.make(tmp_path).arguments(
+        "training.steps=20", "training.save_every=0", "training.rollouts_every=0",
+        "--out", tmp_path / "run", "--quiet",
+    )  # fmt: skip
     said = Strop(monkeypatch, capsys)("train", "predictive_decoding(chunk_tokens=2)", *words)
     assert said.code == 0, said.err
     lines = [line for line in without_times(tmp_path / "run") if line["step"]]

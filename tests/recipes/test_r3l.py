@@ -104,7 +104,7 @@ def test_words_for_the_form_json_are_refused_by_a_tokenizer_of_digits(
 ):
     said = Strop(monkeypatch, capsys)(
         "train", "r3l(form='json')", "data.task=corridor", "training.steps=1",
-        "--out", tmp_path / "run", "--quiet",
+        "evaluation.every=0", "--out", tmp_path / "run", "--quiet",
     )  # fmt: skip
     assert said.code != 0
     assert "the tokenizer does not know" in said.err

@@ -193,7 +193,10 @@ def test_composes_and_mistakes_are_refused():
 
 def test_eight_steps_from_the_command_line(tmp_path, monkeypatch, capsys):
     lab: Lab = make_lab(tmp_path)
-    words = lab.arguments("training.steps=8", "--out", tmp_path / "run", "--quiet")
+    words = lab.arguments(
+        "training.steps=8", "training.save_every=0", "training.rollouts_every=0",
+        "--out", tmp_path / "run", "--quiet",
+    )  # fmt: skip
     words[words.index(f"{lab.rewards}:digits")] = f"{lab.rewards}:even"
     said = Strop(monkeypatch, capsys)("train", "scope_recycle(separator='+')", *words)
     assert said.code == 0, said.err
