@@ -47,6 +47,7 @@ def pytest_collection() -> Iterator[None]:
         return (yield)
     finally:
         gc.freeze()
+        gc.set_threshold(5000, 10, 50)  # looking for garbage by default takes a twentieth of all
         gc.enable()
         sys.dont_write_bytecode = writes_none
 

@@ -126,7 +126,10 @@ def test_composes_and_mistakes_are_refused():
 
 @pytest.mark.parametrize("staleness", [0, 2])
 def test_steps_from_the_command_line(staleness, tmp_path, monkeypatch, capsys):
-    words = Lab.make(tmp_path).arguments("training.steps=10", "--out", tmp_path / "run", "--quiet")
+    words = Lab.make(tmp_path).arguments(
+        "training.steps=10", "training.save_every=0", "training.rollouts_every=0",
+        "--out", tmp_path / "run", "--quiet",
+    )  # fmt: skip
     method = "sol_rl_explore_then_train(K=2)"
     said = Strop(monkeypatch, capsys)("train", method, *words, f"engine.staleness={staleness}")
     assert said.code == 0, said.err

@@ -1,6 +1,7 @@
 """The command `strop`: each command lives in a file of its own; errors become one line."""
 
 import errno
+import functools
 import os
 import sys
 from contextlib import redirect_stderr, redirect_stdout
@@ -96,11 +97,17 @@ def main() -> None:
         _call()
 
 
+@functools.cache
+def _command() -> Any:
+    """All commands with their options, which are read off the functions once in a process."""
+    return typer.main.get_command(app)
+
+
 def _call() -> None:
     """The command; its errors on the error stream, its exit code as SystemExit."""
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     try:
-        sys.exit(app(standalone_mode=False))
+        sys.exit(_command()(standalone_mode=False))
     except typer.Abort:
         console.print("interrupted")
         sys.exit(130)

@@ -27,6 +27,9 @@ _SPLIT_SEED = 20250601
 _SYMBOLS = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/"}
 _SUMS = ("+", "-")
 _ALLOWED_CHARACTERS = frozenset("0123456789+-*/() ")
+# An expression: text, value as (numerator, denominator), which is quicker than a Fraction, and
+# outermost operation.
+Joined = tuple[str, tuple[int, int], str]
 
 
 def puzzles(split: str) -> list[dict[str, Any]]:
@@ -46,7 +49,7 @@ def puzzles(split: str) -> list[dict[str, Any]]:
             "prompt": prompt_text(numbers, target),
             "numbers": list(numbers),
             "target": target,
-            "completion": min(solutions(numbers, target), key=lambda text: (len(text), text)),
+            "completion": _shortest(numbers)[target],
         }
         for numbers, target in pairs[start:stop]
     ]
@@ -103,8 +106,19 @@ def solutions(numbers: Sequence[int], target: int) -> list[str]:
 @cache
 def expressions(numbers: tuple[int, ...]) -> tuple[tuple[str, Fraction], ...]:
     """Every expression of all the numbers without needless brackets, with its value, by text."""
-    found = {text: value for text, value, _ in _combinations(numbers)}
+    found = {text: Fraction(*value) for text, value, _ in _combinations(numbers)}
     return tuple(sorted(found.items()))
+
+
+@cache
+def _shortest(numbers: tuple[int, ...]) -> dict[int, str]:
+    """Of every target that the numbers reach the shortest answer, the first in the alphabet."""
+    found: dict[int, str] = {}
+    for text, (top, bottom), _ in _combinations(numbers):
+        target, rest = divmod(top, bottom)
+        if rest == 0 and 1 <= target <= MAX_TARGET:
+            found[target] = min(found.get(target, text), text, key=lambda each: (len(each), each))
+    return found
 
 
 @cache
@@ -112,31 +126,32 @@ def _shuffled_puzzles() -> tuple[tuple[tuple[int, ...], int], ...]:
     pairs = []
     for count, highest in MAX_NUMBER.items():
         for numbers in combinations_with_replacement(range(1, highest + 1), count):
-            values = {value for _, value in expressions(numbers)}
-            pairs += [(numbers, target) for target in range(1, MAX_TARGET + 1) if target in values]
+            pairs += [(numbers, target) for target in sorted(_shortest(numbers))]
     random.Random(_SPLIT_SEED).shuffle(pairs)
     return tuple(pairs)
 
 
-def _combinations(numbers: tuple[int, ...]) -> Iterator[tuple[str, Fraction, str]]:
-    """(text, value, outermost operation) of every expression of all the numbers."""
+@cache
+def _combinations(numbers: tuple[int, ...]) -> tuple[Joined, ...]:
+    """Every expression of all the numbers."""
     if len(numbers) == 1:
-        yield str(numbers[0]), Fraction(numbers[0]), ""
-    places = range(len(numbers))
+        return ((str(numbers[0]), (numbers[0], 1), ""),)
+    places, found = range(len(numbers)), []
     for size in range(1, len(numbers)):
         for chosen in combinations(places, size):
-            rest = [numbers[i] for i in places if i not in chosen]
+            rest = tuple(numbers[i] for i in places if i not in chosen)
             for left in _combinations(tuple(numbers[i] for i in chosen)):
-                for right in _combinations(tuple(rest)):
-                    yield from _joined(left, right)
+                for right in _combinations(rest):
+                    found += _joined(left, right)
+    return tuple(found)
 
 
-def _joined(
-    left: tuple[str, Fraction, str], right: tuple[str, Fraction, str]
-) -> Iterator[tuple[str, Fraction, str]]:
+def _joined(left: Joined, right: Joined) -> Iterator[Joined]:
     """Both expressions joined by each operation; brackets only where they change the value."""
-    (a_text, a, a_symbol), (b_text, b, b_symbol) = left, right
-    values = {"+": a + b, "-": a - b, "*": a * b, **({"/": a / b} if b != 0 else {})}
+    (a_text, (a, c), a_symbol), (b_text, (b, d), b_symbol) = left, right
+    values = {"+": (a * d + b * c, c * d), "-": (a * d - b * c, c * d), "*": (a * b, c * d)}
+    if b:
+        values["/"] = (a * d, c * b)
     for symbol, value in values.items():
         yield joined((a_text, a_symbol), symbol, (b_text, b_symbol)), value, symbol
 

@@ -195,17 +195,24 @@ def worked_out(numbers: tuple[int, ...], steps: Sequence[Step]) -> str:
 
 
 def _row(numbers: tuple[int, ...], target: int) -> dict[str, Any]:
-    worked = [worked_out(numbers, steps) for steps in _ways_to(numbers, target)]
-    expressions = dict.fromkeys(text.rpartition(STEP + ANSWER)[2] for text in worked)
+    num_solutions, completion, answers = _solved(numbers, target)
     return {
         "prompt": prompt_text(numbers, target),
         "numbers": list(numbers),
         "target": target,
         "num_numbers": len(numbers),
-        "num_solutions": len(worked),
-        "completion": worked[0],
-        "answers": list(expressions),
+        "num_solutions": num_solutions,
+        "completion": completion,
+        "answers": list(answers),
     }
+
+
+@cache
+def _solved(numbers: tuple[int, ...], target: int) -> tuple[int, str, tuple[str, ...]]:
+    """The number of ways to a target, the first of them worked out, and their expressions."""
+    worked = [worked_out(numbers, steps) for steps in _ways_to(numbers, target)]
+    expressions = dict.fromkeys(text.rpartition(STEP + ANSWER)[2] for text in worked)
+    return len(worked), worked[0], tuple(expressions)
 
 
 def _ways_to(at_hand: tuple[int, ...], target: int) -> Iterator[list[Step]]:
