@@ -136,7 +136,8 @@ def _combinations(numbers: tuple[int, ...]) -> tuple[Joined, ...]:
     """Every expression of all the numbers."""
     if len(numbers) == 1:
         return ((str(numbers[0]), (numbers[0], 1), ""),)
-    places, found = range(len(numbers)), []
+    places = range(len(numbers))
+    found: list[Joined] = []
     for size in range(1, len(numbers)):
         for chosen in combinations(places, size):
             rest = tuple(numbers[i] for i in places if i not in chosen)
