@@ -71,12 +71,12 @@ def train(
     return folder
 
 
-def twice(out: Path, options: argparse.Namespace, name: str, prompts: int) -> Path:
+def twice(options: argparse.Namespace, name: str, prompts: int) -> Path:
     """A synchronous run with its like at the same time."""
     method = PLAIN.format(prompts)
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
         jobs = [
-            pool.submit(train, out / f"{name}-{which}", options, method, 1, "seed=0")
+            pool.submit(train, options.out / f"{name}-{which}", options, method, 1, "seed=0")
             for which in ("beside", "other")
         ]
         done = [job.result() for job in jobs]
@@ -130,23 +130,18 @@ def planned(known: Measured, layout: Layout) -> Outcome:
     return simulate(known.costs_of(layout), known.work, layout, LONG)
 
 
-def main() -> int:
-    """Train, plan, print."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--steps", type=int, default=28)
-    parser.add_argument("--settle", type=int, default=8)
-    parser.add_argument("--model", default="tiny-worked")
-    parser.add_argument("--within", type=float, default=0.15)
-    options = parser.parse_args()
-    out, bound = options.out, "training.max_staleness={}".format
+def trained(
+    options: argparse.Namespace,
+) -> tuple[dict[str, list[Path]], list[tuple[Path, Layout, int]]]:
+    """The runs that measure, by kind, and those that are planned, with layouts and prompts."""
+    bound = "training.max_staleness={}".format
     large, small = PLAIN.format(LARGE), PLAIN.format(SMALL)
 
     def run(name: str, method: str, *words: str) -> Path:
-        return train(out / name, options, method, 2 if words[1:] else 1, *words)
+        return train(options.out / name, options, method, 2 if words[1:] else 1, *words)
 
     alone = [run("large", large, "seed=0"), run("small", small, "seed=0")]
-    beside = [twice(out, options, "large", LARGE), twice(out, options, "small", SMALL)]
+    beside = [twice(options, "large", LARGE), twice(options, "small", SMALL)]
     runs = [
         (run("synchronous", large, "seed=1"), Layout(1, 1), LARGE),
         (run("synchronous-8-prompts", PLAIN.format(8), "seed=1"), Layout(1, 1), 8),
@@ -161,11 +156,24 @@ def main() -> int:
         (run("async-1-partial", APRIL, "seed=1", bound(1)), both, LARGE),
     ]
     unlike.append(run("unlike-again", large, "seed=0", bound(UNLIKE)))
+    return {"alone": alone, "beside": beside, "unlike": unlike}, runs
+
+
+def main() -> int:
+    """Train, plan, print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--steps", type=int, default=28)
+    parser.add_argument("--settle", type=int, default=8)
+    parser.add_argument("--model", default="tiny-worked")
+    parser.add_argument("--within", type=float, default=0.15)
+    options = parser.parse_args()
+    costs, runs = trained(options)
     print(f"{'costs':24s}{f'{ROWS} rows':>10s}" + "".join(f"{each:>8s}" for each in (
         "ms step", "us row", "token", "read x", "ms read", "token", "answer", "reward", "train",
         "ms rest",
     )))  # fmt: skip
-    for name, folders in (("alone", alone), ("beside", beside), ("unlike", unlike)):
+    for name, folders in costs.items():
         show_costs(name, measure(folders).costs, folders[0])
     for folder, layout, _ in runs:
         show_costs(folder.name, measure([folder]).costs_of(layout), folder)
@@ -173,10 +181,10 @@ def main() -> int:
           f"{'own':>8s}   idle: engine planned, measured; trainer planned, measured")  # fmt: skip
     near = []
     for folder, layout, prompts in runs:
-        plan = planned(measure([*alone, *unlike], prompts=prompts), layout)
+        plan = planned(measure([*costs["alone"], *costs["unlike"]], prompts=prompts), layout)
         like = math.nan
         if not layout.shared:
-            like = planned(measure(beside, prompts=prompts), layout).step_seconds
+            like = planned(measure(costs["beside"], prompts=prompts), layout).step_seconds
         own = planned(measure([folder], prompts=prompts), layout).step_seconds
         told = measured(folder, options.settle)
         near.append(shown(folder.name, plan, like, own, told, options.within))
