@@ -27,6 +27,7 @@ OWN = str(Path(__file__).parent)
 PRELOADED = [
     *forked_run.PRELOADED, "strop.door.progress", "strop.report.page", apart.MODULE, __name__,
 ]  # fmt: skip
+SERVER = "preloaded"
 # A server of its own for what grades, which imports no torch: it is there, and copied, in a moment.
 SMALL = forkserver.ForkServer()
 SMALL.set_forkserver_preload(["copied", GRADER])
@@ -77,7 +78,7 @@ def launch(
 def forked(function: Callable[..., None], *given: Any) -> Any:
     """A process of its own that calls a function, forked from that server."""
     context: Any = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(PRELOADED)
+    context.set_forkserver_preload([SERVER])
     return _from_server(forkserver._forkserver, function, *given)
 
 
@@ -174,7 +175,7 @@ def collectors_copied() -> Iterator[None]:
     """Inside, processes that collect are forked from the server of `forked`. They are what they
     are otherwise, but for the five seconds in which each would import torch and transformers.
     """
-    multiprocessing.get_context("forkserver").set_forkserver_preload(PRELOADED)
+    multiprocessing.get_context("forkserver").set_forkserver_preload([SERVER])
     with _copied(apart.MODULE):
         yield
 

@@ -1,5 +1,6 @@
 """Whole-suite settings: one thread per worker, no network or disk, repeatable property tests."""
 
+import atexit
 import gc
 import os
 import sys
@@ -23,6 +24,7 @@ torch.set_num_threads(1)
 # No test cuts the power, and waiting for the disk is a tenth of the suite. Tests of a disk that
 # fails put their own in its place.
 os.fsync = lambda _: None
+atexit.register(gc.freeze)  # nothing is looked for among it while the process ends
 LONGEST = (
     "tests/training/test_ranks.py", "tests/ray/",
     "tests/training/test_asynchronous.py", "tests/comparison/", "tests/door/test_notebooks.py",

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from builders import flat_batch
-from commands import forked, launch, lives
+from commands import collectors_copied, forked, launch, lives
 from models import without_times
 from runs import Runner
 from short_runs import make_lab, settings_for
@@ -53,9 +53,10 @@ def ahead(lab, tmp_path_factory):
     """A run that is two steps ahead, with the processes and folders that it had."""
     folder = tmp_path_factory.mktemp("ahead") / "run"
     runner, seen = Runner(), set()
-    run = runner.start(raw_of(lab, max_staleness=2), folder)
-    apart = run.world.collector
-    runner.go(run, lambda run: seen.add((apart.other.process.pid, apart.folder.path)))
+    with collectors_copied():
+        run = runner.start(raw_of(lab, max_staleness=2), folder)
+        apart = run.world.collector
+        runner.go(run, lambda run: seen.add((apart.other.process.pid, apart.folder.path)))
     return folder, seen
 
 

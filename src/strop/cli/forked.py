@@ -23,6 +23,7 @@ PRELOADED = (
     "strop.recipes.grpo",
     "strop.rollout.engines.open_local",
 )
+SERVER = "strop.cli.preloaded"
 
 
 def run(arguments: Sequence[str], out: Path, error: Path) -> None:

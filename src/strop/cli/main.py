@@ -12,6 +12,7 @@ from rich.console import Console
 
 import strop
 from strop import peers
+from strop._garbage import beginning
 from strop._output import Lasting, hold_numbers
 from strop.cli import listing
 from strop.errors import RunStopped, UserError
@@ -93,7 +94,7 @@ def main() -> None:
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     hold_numbers()
-    with redirect_stdout(Lasting(sys.stdout)), redirect_stderr(Lasting(sys.stderr)):
+    with redirect_stdout(Lasting(sys.stdout)), redirect_stderr(Lasting(sys.stderr)), beginning():
         _call()
 
 

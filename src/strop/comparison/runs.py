@@ -107,7 +107,7 @@ def _begin(arguments: Sequence[str], out: Path, error: Path) -> Any:
     """A process of one thread that runs `strop`, copied from one that has imported it."""
     forked = import_module("strop.cli.forked")
     context: Any = get_context("forkserver")
-    context.set_forkserver_preload(list(forked.PRELOADED))
+    context.set_forkserver_preload([forked.SERVER])
     threads = os.environ.get("OMP_NUM_THREADS")
     os.environ["OMP_NUM_THREADS"] = "1"
     try:

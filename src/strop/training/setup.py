@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from strop._garbage import begun
 from strop.columns import slow_value
 from strop.errors import UserError
 from strop.phases import Method
@@ -87,6 +88,7 @@ def load_model(
         loaded = models.ready(given, **options)
     else:
         loaded = models.load(name, dtype=settings.dtype, attention=settings.attention, **options)
+    begun()
     models.check_head(loaded.model)
     return loaded
 

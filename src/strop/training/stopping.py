@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from strop._garbage import begun
+
 AGAIN_SECONDS = 1.0  # `timeout`, and a shell that hangs up, send one wish twice in a moment
 
 
@@ -45,6 +47,7 @@ def settled() -> Iterator[None]:
     Libraries, model and data are some 600,000 objects: to pass over them takes a third of a second
     each time, which steps with many episodes made it do every other step.
     """
+    begun()
     gc.freeze()
     try:
         yield

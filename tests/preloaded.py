@@ -1,0 +1,7 @@
+"""What the server imports whose copies are commands and other processes of tests."""
+
+from commands import PRELOADED
+
+from strop._garbage import preload
+
+preload(PRELOADED)
