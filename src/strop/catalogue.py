@@ -180,16 +180,10 @@ def load(kind: str, name: str) -> Any:
     UserError, also for what is no part's class or not declared to return an Algorithm.
     """
     thing = attribute(name) if ":" in name else find(kind, name).load()
-    if kind == "part" and not (
-        dataclasses.is_dataclass(thing) and inspect.isclass(thing) and "__call__" in dir(thing)
-    ):
+    if kind == "part" and not (inspect.isclass(thing) and _is_part(thing)):
         raise UserError(f"{name} is no part: a part is a frozen dataclass with a __call__")
-    if kind == "part":
-        bare = [
-            p.name for p in inspect.signature(thing).parameters.values() if p.default is p.empty
-        ]
-        if bare:
-            raise UserError(f"{name}: its field {bare[0]} has no default; give every field one")
+    if kind == "part" and (bare := _without_default(thing)):
+        raise UserError(f"{name}: its field {bare[0]} has no default; give every field one")
     if kind == "recipe":
         declared = getattr(thing, "__annotations__", {}).get("return")
         if not inspect.isfunction(thing) or declared not in ("Algorithm", "Phases", *_methods()):
@@ -197,6 +191,18 @@ def load(kind: str, name: str) -> Any:
                 f"{name} is no recipe: declare the function to return one, -> Algorithm"
             )
     return thing
+
+
+@functools.lru_cache(maxsize=1024)
+def _is_part(kind: type) -> bool:
+    return dataclasses.is_dataclass(kind) and "__call__" in dir(kind)
+
+
+@functools.lru_cache(maxsize=1024)
+def _without_default(kind: type) -> list[str]:
+    """The fields that must be given."""
+    given = inspect.signature(kind).parameters.values()
+    return [field.name for field in given if field.default is field.empty]
 
 
 def _methods() -> tuple[type, type]:

@@ -41,12 +41,18 @@ def nearest(name: str, known: Iterable[str]) -> str:
     come first: letters get swapped.
     """
     name, words = name.lower(), list(known)
+    matcher = difflib.SequenceMatcher(None, "", name)
+
+    def close_to(word: str) -> bool:
+        matcher.set_seq1(word.lower())
+        bounds = (matcher.real_quick_ratio, matcher.quick_ratio)  # from above, in less time
+        return all(bound() >= CLOSE for bound in bounds) and matcher.ratio() >= CLOSE
 
     def likeness(word: str) -> tuple[float, int]:
-        order = difflib.SequenceMatcher(None, word.lower(), name).ratio()
-        return order, (Counter(word.lower()) & Counter(name)).total()
+        matcher.set_seq1(word.lower())
+        return matcher.ratio(), (Counter(word.lower()) & Counter(name)).total()
 
-    close = [word for word in words if likeness(word)[0] >= CLOSE]
+    close = [word for word in words if close_to(word)]
     best = sorted(close, key=lambda word: (*likeness(word), word), reverse=True)[:3]
     return f", did you mean {' or '.join(best)}?" if best else ""
 
