@@ -180,7 +180,7 @@ def load(kind: str, name: str) -> Any:
     UserError, also for what is no part's class or not declared to return an Algorithm.
     """
     thing = attribute(name) if ":" in name else find(kind, name).load()
-    if kind == "part" and not (inspect.isclass(thing) and _is_part(thing)):
+    if kind == "part" and not (isinstance(thing, type) and _is_part(thing)):
         raise UserError(f"{name} is no part: a part is a frozen dataclass with a __call__")
     if kind == "part" and (bare := _without_default(thing)):
         raise UserError(f"{name}: its field {bare[0]} has no default; give every field one")
