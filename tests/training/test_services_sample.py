@@ -25,7 +25,10 @@ def test_requests_of_parts_run_on_the_rollouts_engine_and_are_counted(lab, tmp_p
     found = services.sampling.sample(requests)
     tokens = sum(len(event.ids) for answer in found for event in answer.events)
     assert [answer.request for answer in found] == requests
-    assert services.metrics() == {"services/tokens_sampled": float(tokens)}
+    told = services.metrics()
+    assert told.pop("services/tokens_sampled") == tokens
+    assert told["perf/decode/rows"] == tokens  # one of each row and step
+    assert all(name.startswith("perf/") for name in told)
     assert not run.world.engine.busy()
     table = services.scoring.embeddings()
     assert table.shape == (run.world.engine.vocab_size, 32)
