@@ -125,6 +125,15 @@ def test_trainers_are_actors_and_whoever_is_killed_the_run_goes_on(lab, tmp_path
         assert {name: other[name] for name in finite} == pytest.approx(finite, rel=1e-4, abs=1e-5)
 
 
+def test_workers_of_its_own_making_train_from_a_shell(lab, tmp_path):
+    """None is copied here, as in the other tests: they import all that they need themselves."""
+    folder, output = tmp_path / "run", tmp_path / "output"
+    words = lab.arguments("training.steps=1", "--ray", "local", "ray.cpus_per_engine=1")
+    process = launch(["train", *words, "ray.cpus_for_rewards=1", "--out", folder], output)
+    assert ended(process, output) == 0, output.read_text()
+    assert [line["step"] for line in without_times(folder)] == [1]
+
+
 def test_trainers_that_are_lost_again_and_again_end_the_run(tmp_path):
     """Twice without a checkpoint between them; the first time before there was a run."""
     done: list[Job] = []
