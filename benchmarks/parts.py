@@ -4,11 +4,12 @@
                                 --repeats 3 --only NAME,... --show 40 --device cpu]
 
 The batch is made up: groups of 16 rollouts of one to three turns, every second one forked from
-another of its group, lengths with a long tail, every column random as its record says, float32.
-A part runs as its defaults have it and as each recipe sets it; shown is the slowest of these. Parts
-that answer from outside the batch (an engine, a model, rewards) are named at the end and not
-measured; texts are made of one letter a token, two prompts a set. What a part does at the end of a
-step, `update` or `observe`, is a line of its own. Two kinds of part see less than all of it:
+another of its group, lengths with a long tail, every column random as its record says, float32;
+what is known at steps alone, and NaN elsewhere, is known at one token in eight. A part runs as its
+defaults have it and as each recipe sets it; shown is the slowest of these. Parts that answer from
+outside the batch (an engine, a model, rewards) are named at the end and not measured; texts are
+made of one letter a token, two prompts a set. What a part does at the end of a step, `update` or
+`observe`, is a line of its own. Two kinds of part see less than all of it:
 
 - a loss of whole distributions, which a run hands a chunk of tokens at a time, sees one chunk, of
   4,096 numbers a token and four for each token of the batch (7,700 tokens of 8 million);
@@ -48,6 +49,7 @@ from strop.services import NAMES as SERVICES
 GROUP, VOCABULARY, NUM_STEPS = 16, 4096, 1000
 NUMBERS = 4  # of a chunk's distributions, for each token of the batch
 MOST_UPDATES = 8
+KNOWN = 1 / 8  # share of the tokens that have a value, of columns that may have none
 MOST_CLONES, MOST_SECONDS = 100, 0.2
 OFFERED = SERVICES - {"texts", "log"}
 # Kinds that begin before there is a batch, or see numbers alone.
@@ -174,7 +176,10 @@ class Made:
     def column(self, name: str) -> Tensor:
         level = level_of(name)
         shape = (self.base.size(level),) if level else ()
-        return self._drawn(name, (*shape, 2) if name.endswith("_BM") else shape)
+        value = self._drawn(name, (*shape, 2) if name.endswith("_BM") else shape)
+        if level == "T" and "NaN:" in catalogue.columns()[name].meaning:
+            value[torch.rand(shape, generator=drawn("unknown")).to(self.device) > KNOWN] = torch.nan
+        return value
 
     def _drawn(self, name: str, shape: tuple[int, ...]) -> Tensor:
         return catalogue.columns()[name].drawn(shape, drawn(name), torch.float32).to(self.device)

@@ -56,9 +56,11 @@ class CentreTokensByPosition:
             size_K = segments.count(turn_T, reward_K.shape[0], mask_T)
             reward_T = reward_K.new_zeros(mask_T.shape)
             reward_T[own_N[(size_K.cumsum(0) - 1)[size_K > 0]]] = reward_K[size_K > 0]
+        else:
+            reward_T = torch.where(mask_T, reward_T, 0)
         if not own_N.numel():
             return reward_T.new_zeros(mask_T.shape)
-        return_T = self._returns(torch.where(mask_T, reward_T, 0), rollout_T, mask_T)
+        return_T = self._returns(reward_T, rollout_T, mask_T)
         counts_T = segments.at(scored_B, rollout_T)
         length_B = segments.count(rollout_T, group_B.shape[0], mask_T)
         start_B = own_N[(length_B.cumsum(0) - length_B).clamp(max=own_N.shape[0] - 1)]
@@ -73,7 +75,7 @@ class CentreTokensByPosition:
         return torch.where(mask_T & counts_T, centred_T, 0)
 
     def _returns(self, reward_T: Tensor, rollout_T: Tensor, mask_T: Tensor) -> Tensor:
-        """The rewards from each token on [T]."""
+        """The rewards from each token on [T]; what they lie in is written over."""
         if not self.reset_at_masked:
             return segments.reward_to_go(reward_T, rollout_T, self.gamma)
         # Of tokens that are not the policy's, only those right before one have a return.
@@ -86,4 +88,4 @@ class CentreTokensByPosition:
         begins_T[1:] |= ~goes_on_T
         piece_N = segments.at(begins_T, row_N).cumsum(0)
         return_N = segments.reward_to_go(segments.at(reward_T, row_N), piece_N, self.gamma)
-        return reward_T.index_copy(0, row_N, return_N)
+        return reward_T.index_copy_(0, row_N, return_N)
