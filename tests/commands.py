@@ -77,9 +77,13 @@ def launch(
 
 def forked(function: Callable[..., None], *given: Any) -> Any:
     """A process of its own that calls a function, forked from that server."""
-    context: Any = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([SERVER])
-    return _from_server(forkserver._forkserver, function, *given)
+    return _from_server(server(), function, *given)
+
+
+def server() -> Any:
+    """The server that has imported torch once."""
+    multiprocessing.get_context("forkserver").set_forkserver_preload([SERVER])
+    return forkserver._forkserver
 
 
 def _from_server(server: Any, function: Callable[..., None], *given: Any) -> Any:
@@ -175,7 +179,7 @@ def collectors_copied() -> Iterator[None]:
     """Inside, processes that collect are forked from the server of `forked`. They are what they
     are otherwise, but for the five seconds in which each would import torch and transformers.
     """
-    multiprocessing.get_context("forkserver").set_forkserver_preload([SERVER])
+    server()
     with _copied(apart.MODULE):
         yield
 

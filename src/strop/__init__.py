@@ -9,9 +9,9 @@ docs/PYTHON.md says what each of the names here takes and gives. They are loaded
 for, so that importing the package costs nothing.
 """
 
-import importlib
 from typing import TYPE_CHECKING, Any
 
+from strop._garbage import imported
 from strop.errors import RunStopped, UserError
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def __getattr__(name: str) -> Any:
     """What is asked for the first time (PEP 562)."""
     if name not in _PLACES:
         raise AttributeError(f"module 'strop' has no attribute {name!r}")
-    found = getattr(importlib.import_module(_PLACES[name]), name)
+    found = getattr(imported(_PLACES[name]), name)
     globals()[name] = found
     return found
 

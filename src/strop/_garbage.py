@@ -9,6 +9,7 @@ import gc
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
+from typing import Any
 
 RARELY = 100_000  # new objects between two looks; otherwise 700
 _usual: list[tuple[int, int, int]] = []  # thresholds while a command begins
@@ -32,11 +33,20 @@ def begun() -> None:
         gc.set_threshold(*_usual.pop())
 
 
+def imported(name: str) -> Any:
+    """A module; garbage is not looked for while it and what it needs are imported."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        return import_module(name)
+    finally:
+        if enabled:
+            gc.enable()
+
+
 def preload(names: Iterable[str]) -> None:
     """Import modules for processes that are copied from this one, which then pass over them."""
-    gc.disable()
     for name in names:
-        import_module(name)
+        imported(name)
     gc.freeze()
-    gc.enable()
     atexit.register(gc.freeze)

@@ -16,8 +16,9 @@ from strop import UserError
 
 def test_importing_the_package_loads_no_library() -> None:
     program = (
-        "import sys, strop; assert strop.train and 'Run' in dir(strop); "
-        "print([name for name in ('torch', 'pydantic', 'rich') if name in sys.modules])"
+        "import os, sys, strop; assert strop.train and 'Run' in dir(strop); "
+        "print([name for name in ('torch', 'pydantic', 'rich') if name in sys.modules]); "
+        "sys.stdout.flush(); os._exit(0)"
     )
     before = "import sys, strop; assert not {'torch', 'pydantic', 'rich'} & {*sys.modules}; "
     said = subprocess.run([sys.executable, "-c", before + program], capture_output=True, text=True)

@@ -3,9 +3,10 @@
 import re
 from pathlib import Path
 
+import commands
 import pyarrow.parquet as pq
 import pytest
-from commands import Strop
+from commands import Strop, server
 from judge_server import serve
 from test_examples import blocks, last_metrics, obey
 from test_reward_model import save
@@ -125,7 +126,8 @@ def test_task(strop: Strop, folder: Path) -> None:
     assert metrics["rewards/frac_unscored"] == 0
 
 
-def test_model(strop: Strop, folder: Path) -> None:
+def test_model(strop: Strop, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(commands, "SMALL", server())  # whose copies have what the model needs
     save(folder / "my-reward-model")
     rows, metrics = trained("model", strop)
     scores = {row["prompt"] + row["completion"]: row["reward"] for row in rows}

@@ -6,14 +6,14 @@ process ends, or the trainer does, the guard ends what is left, and then itself 
 """
 
 import ctypes
-import gc
-import importlib
 import os
 import resource
 import signal
 import sys
 import threading
 from contextlib import suppress
+
+from strop._garbage import imported
 
 ROUNDS = 100  # of looking for what was forked meanwhile
 _POLL_SECONDS = 1.0
@@ -28,10 +28,7 @@ def serve(fileno: int, trainer: int, module: str) -> None:
         ctypes.CDLL(None).prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     worker = os.fork()
     if worker == 0:
-        gc.disable()  # what is imported stays, and looking through it is a quarter of the time
-        program = importlib.import_module(module)  # not into the guard's memory
-        gc.enable()
-        program.main(fileno)
+        imported(module).main(fileno)  # not into the guard's memory
     os.close(fileno)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # the trainer decides
