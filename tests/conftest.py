@@ -12,7 +12,6 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 import pytest
-import torch
 from hypothesis import HealthCheck, settings
 
 if TYPE_CHECKING:
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
     from models import Lab
     from runs import Runner
 
-torch.set_num_threads(1)
 # No test cuts the power, and waiting for the disk is a tenth of the suite. Tests of a disk that
 # fails put their own in its place.
 os.fsync = lambda _: None
@@ -37,12 +35,18 @@ settings.load_profile("strop")
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_collection() -> Iterator[None]:
-    """Find the tests: without looking for garbage, a third of the time, among what stays.
+def pytest_collection(session: pytest.Session) -> Iterator[None]:
+    """Find the tests where they run: without looking for garbage, a third of the time, among what
+    stays.
 
     What is imported by then is compiled once, and not in each of a thousand processes that tests
     begin, also where PYTHONDONTWRITEBYTECODE is set.
     """
+    if session.config.getoption("numprocesses", None):  # in others, and torch only there
+        return (yield)
+    import torch
+
+    torch.set_num_threads(1)
     writes_none, sys.dont_write_bytecode = sys.dont_write_bytecode, False
     gc.disable()
     try:

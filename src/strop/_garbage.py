@@ -33,15 +33,22 @@ def begun() -> None:
         gc.set_threshold(*_usual.pop())
 
 
-def imported(name: str) -> Any:
-    """A module; garbage is not looked for while it and what it needs are imported."""
+@contextmanager
+def importing() -> Iterator[None]:
+    """Inside, garbage is not looked for."""
     enabled = gc.isenabled()
     gc.disable()
     try:
-        return import_module(name)
+        yield
     finally:
         if enabled:
             gc.enable()
+
+
+def imported(name: str) -> Any:
+    """A module; garbage is not looked for while it and what it needs are imported."""
+    with importing():
+        return import_module(name)
 
 
 def preload(names: Iterable[str]) -> None:

@@ -12,7 +12,7 @@ from models import Lab
 from strop.comparison.runs import Children, last_step
 from strop.errors import RunStopped
 
-STEPS = 60
+STEPS = 24
 
 
 def until_step(folder: Path, begun: Begun, step: int = 2) -> None:
@@ -52,7 +52,7 @@ def test_a_killed_comparison_goes_on_and_repeats_nothing(lab: Lab, tmp_path: Pat
     assert last_step(second) == STEPS
     lines = (second / "metrics.jsonl").read_text().splitlines()
     assert [line.split(",")[0] for line in lines] == [f'{{"step": {s}' for s in range(STEPS + 1)]
-    assert "Held-out scores after step 60" in (folder / "table.md").read_text()
+    assert f"Held-out scores after step {STEPS}" in (folder / "table.md").read_text()
 
 
 def test_an_interrupt_saves_the_runs_and_says_how_to_go_on(lab: Lab, tmp_path: Path) -> None:

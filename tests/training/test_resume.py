@@ -6,6 +6,7 @@ import shutil
 import pyarrow.parquet as pq
 import pytest
 from models import save_model, without_times
+from runs import Runner
 
 from strop.errors import UserError
 from strop.training import checkpoint, loop, record
@@ -29,8 +30,6 @@ def short(lab, recipe="grpo", **training):
 @pytest.fixture(scope="module")
 def unbroken(lab, tmp_path_factory):
     """The run of a recipe that nothing broke, once for all tests."""
-    from runs import Runner
-
     folders = {}
 
     def folder_of(recipe):
@@ -108,14 +107,19 @@ def test_a_run_may_break_off_anywhere(
     same(folder, unbroken("grpo"))
 
 
-@pytest.fixture
-def cut(lab, runner, tmp_path, monkeypatch):
-    """The folder of a run that broke off in step 4; its newest checkpoint is of step 2."""
-    folder = tmp_path / "run"
-    run = runner.start(short(lab), folder)
-    go_until(runner, run, monkeypatch, loop, "train_step", 4)
+@pytest.fixture(scope="module")
+def once_cut(lab, tmp_path_factory):
+    folder, runner = tmp_path_factory.mktemp("cut") / "run", Runner()
+    with pytest.MonkeyPatch.context() as patch:
+        go_until(runner, runner.start(short(lab), folder), patch, loop, "train_step", 4)
     assert [line["step"] for line in without_times(folder)] == [0, 1, 2, 3]
     return folder
+
+
+@pytest.fixture
+def cut(once_cut, tmp_path):
+    """A copy of a run that broke off in step 4; its newest checkpoint is of step 2."""
+    return shutil.copytree(once_cut, tmp_path / "run")
 
 
 def test_what_a_kill_leaves_behind_is_cleared_away(cut, unbroken, runner):

@@ -19,6 +19,7 @@ import zlib
 from collections.abc import Callable
 from typing import Any
 
+from strop._garbage import importing
 from strop._loading import where_raised
 from strop._output import Lasting
 from strop.errors import UserError
@@ -133,7 +134,8 @@ class _Server:
 
     def _load(self, request: dict[str, Any]) -> dict[str, Any]:
         sys.path.extend(folder for folder in request["path"] if folder not in sys.path)
-        self.functions = [load_reward(spec) for spec in request["specs"]]
+        with importing():
+            self.functions = [load_reward(spec) for spec in request["specs"]]
         facts = ("rows_are_independent", "timeout_seconds")
         return {"facts": [{name: getattr(f, name) for name in facts} for f in self.functions]}
 

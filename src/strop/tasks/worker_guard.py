@@ -17,6 +17,7 @@ from strop._garbage import imported
 
 ROUNDS = 100  # of looking for what was forked meanwhile
 _POLL_SECONDS = 1.0
+_LINE = 4096  # bytes, more than a process has in /proc
 _SET_CHILD_SUBREAPER = 36  # of prctl
 
 
@@ -65,11 +66,8 @@ def _descendants(root: int) -> set[int]:
     children: dict[int, list[int]] = {}
     for name in os.listdir("/proc") if os.path.isdir("/proc") else ():
         if name.isdigit():
-            with (
-                suppress(OSError),
-                open(f"/proc/{name}/stat", encoding="utf-8", errors="replace") as file,
-            ):
-                parent = int(file.read().rpartition(")")[2].split()[1])
+            with suppress(OSError), open(f"/proc/{name}/stat", "rb", 0) as file:
+                parent = int(file.read(_LINE).rpartition(b")")[2].split(None, 2)[1])
                 children.setdefault(parent, []).append(int(name))
     found: set[int] = set()
     waiting = [root]
