@@ -16,7 +16,8 @@ NOTEBOOKS = sorted((ROOT / "docs/notebooks").glob("*.ipynb"))
 FEWER = {
     "training_steps=25": "training_steps=5", "steps=15": "steps=2", "prompts=48": "prompts=8",
     "num_prompts=16": "num_prompts=2", "num_prompts=8": "num_prompts=2",
-    "num_rollouts=8": "num_rollouts=4", "range(80)": "range(40)",
+    "num_rollouts=8": "num_rollouts=4", "range(80)": "range(20)", "validation_size=16":
+    "validation_size=4", "product, k=(1, 8)": "product, k=(1, 2)", "seeds=2": "seeds=1",
 }  # fmt: skip
 
 

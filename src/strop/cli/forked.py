@@ -22,6 +22,9 @@ PRELOADED = (
     "pandas",  # by pyarrow, with its first table
     "strop.recipes.grpo",
     "strop.rollout.engines.open_local",
+    "strop.rollout.engines.vllm",  # by the schema of the settings
+    "strop.diagnosis.watch",
+    "pyarrow.dataset",
 )
 SERVER = "strop.cli.preloaded"
 
