@@ -17,7 +17,6 @@ from typing import Any
 
 from commands import collectors_copied, forked, from_the_same_server, graders_copied
 
-from strop.cli.main import main
 from strop.errors import RunStopped
 from strop.evaluation.validate import validator
 from strop.training import config, launched, loop
@@ -87,27 +86,6 @@ def join_and_do(environment: dict[str, str], jobs: list[dict[str, Any]], output:
     except RunStopped as error:
         print(f"said: {error}")
         sys.exit(1)
-
-
-def torchrun(count: int, words: list[str], output: Path) -> None:
-    """What `torchrun --standalone --nproc-per-node COUNT -m strop WORDS...` does, with processes
-    that come from the server that this one comes from.
-    """
-    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
-
-    from_the_same_server()
-    settings = LaunchConfig(
-        min_nodes=1, max_nodes=1, nproc_per_node=count, run_id="one", rdzv_backend="c10d",
-        rdzv_endpoint="localhost:0", start_method="forkserver",
-    )  # fmt: skip
-    elastic_launch(settings, _strop)(words, output)
-
-
-def _strop(words: list[str], output: Path) -> None:
-    for number in (1, 2):
-        os.dup2(os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND), number)
-    sys.argv = ["strop", *words]
-    main()
 
 
 @contextmanager

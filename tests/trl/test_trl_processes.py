@@ -46,6 +46,7 @@ def test_two_processes(lab: Lab, build: Any, tmp_path: Path) -> None:
     places = [{"RANK": str(n), "LOCAL_RANK": str(n), **shared} for n in range(2)]
     process = forked(train_both, places, lab.model, tmp_path)
     process.join(300)
+    process.kill()  # one that hangs would outlive the test, and so would the other, which it misses
     assert process.exitcode == 0, (tmp_path / "said").read_text()[-3000:]
     for number, recipe in enumerate(RECIPES):
         found = json.loads((tmp_path / f"{number}.json").read_text(encoding="utf-8"))
