@@ -107,6 +107,15 @@ def test_draws_of_the_store_follow_the_advantage():
     assert rare < 3  # of 100 with P = .0011
 
 
+def test_a_floor_lets_small_advantages_come_back():
+    first, small = batch_of(1, [1e-3, 1.0, 0.0, 0.0]), 0
+    for seed in range(50):
+        part = ReplayByAdvantage(0.25, capacity=2, floor=10.0)
+        found, _ = steps(part, [first, batch_of(2, [0.0] * 4)], seed=seed)
+        small += uids(found[1][0]) == [100]
+    assert 12 < small < 36  # of 50 with P = 10.001 / 21.001
+
+
 def test_groups_of_different_steps_stay_apart_and_copies_together():
     first, second = batch_of(1, [1.0, -1.0]), batch_of(2, [0.0, 0.4])
     found, _ = steps(ReplayByAdvantage(share=3.0, capacity=8), [first, second])
