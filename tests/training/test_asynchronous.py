@@ -99,14 +99,17 @@ def test_what_was_measured_is_told(ahead):
         assert 0 <= line["timing_s/waiting"] <= line["step_time"]
         assert 0 <= line["asynchronous/batches_ready"] <= 3
         assert line["asynchronous/restarts"] == 0
-        assert line["timing_s/rollout"] > 0
-        inside = line["perf/decode/seconds"] + line["perf/prefill/seconds"]
-        assert 0 < inside < line["perf/collecting_s"]
+        # Nothing of either where two steps end in one turn of the engine, and this is the second.
+        inside = sum(line.get(f"perf/{kind}/seconds", 0.0) for kind in ("decode", "prefill"))
+        assert 0 <= inside <= line["perf/collecting_s"]
+        assert line["timing_s/rollout"] > 0 or inside == 0
         assert 0 <= line["asynchronous/trainer_idle"] <= 1
         assert 0 <= line["asynchronous/groups_ready"] <= 6
         assert 0 <= line["asynchronous/groups_under_way"] <= 2
         assert 0 < line["sampling/effective_share"] <= 1 + 1e-6
     assert min(line["sampling/effective_share"] for line in lines(ahead[0])[2:]) < 1
+    for name in ("timing_s/rollout", "perf/decode/seconds", "perf/prefill/seconds"):
+        assert sum(line.get(name, 0.0) for line in lines(ahead[0])[1:]) > 0, name
 
 
 def test_the_effective_share_of_old_tokens():
