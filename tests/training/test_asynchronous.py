@@ -108,8 +108,7 @@ def test_what_was_measured_is_told(ahead):
         assert 0 <= line["asynchronous/groups_under_way"] <= 2
         assert 0 < line["sampling/effective_share"] <= 1 + 1e-6
     assert min(line["sampling/effective_share"] for line in lines(ahead[0])[2:]) < 1
-    for name in ("timing_s/rollout", "perf/decode/seconds", "perf/prefill/seconds"):
-        assert sum(line.get(name, 0.0) for line in lines(ahead[0])[1:]) > 0, name
+    assert sum(line.get("perf/decode/seconds", 0.0) for line in lines(ahead[0])[1:]) > 0
 
 
 def test_the_effective_share_of_old_tokens():
