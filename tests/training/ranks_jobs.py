@@ -2,10 +2,11 @@
 
 A job has the settings of a run and its folder; one without settings goes on with a run. "breaks":
 the process that fails in the first step. "stands": the one that does nothing there, and never
-comes back. "full": a process, and the step from which on no file of
-its may have more than some bytes.
+comes back. "disk": the process whose checkpoints never reach the disk. "full": a process, and the
+step from which on no file of its may have more than some bytes.
 """
 
+import faulthandler
 import os
 import resource
 import sys
@@ -48,6 +49,12 @@ class Silent:
         """Nothing to show."""
 
 
+def hang_at_checkpoints(file: int) -> None:
+    """What writing to the disk does where its checkpoints never arrive."""
+    if "/checkpoints/" in os.readlink(f"/proc/self/fd/{file}"):
+        time.sleep(1000)
+
+
 def do(job: dict[str, Any], ranks: Ranks) -> None:
     """One run, from its first step or its newest checkpoint to its last step."""
     folder = Path(job["folder"])
@@ -59,6 +66,8 @@ def do(job: dict[str, Any], ranks: Ranks) -> None:
         run = loop.resume(config.make(raw), folder, ranks=ranks)
     if job.get("turns"):
         run.world.collector = Apart(run.config, run.algorithm, run.world.policy, max_staleness=0)
+    if job.get("disk") == ranks.number:
+        os.fsync = hang_at_checkpoints
     evaluation = run.config.evaluation
     process, step = job.get("full", (0, 0))
     watcher = Silent(
@@ -77,6 +86,7 @@ def join_and_do(environment: dict[str, str], jobs: list[dict[str, Any]], output:
     os.environ.update(environment)
     for number in (1, 2):
         os.dup2(os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND), number)
+    faulthandler.enable()  # as the command does
     from_the_same_server()
     try:
         ranks = join()

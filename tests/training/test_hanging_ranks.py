@@ -59,10 +59,20 @@ def test_a_process_that_is_stopped_is_named_and_ends_all(lab, tmp_path, number):
     do({"folder": str(folder), "steps": done + 1}, Ranks())
 
 
-def test_a_process_that_stands_still_is_named_and_not_the_one_that_waits_for_it(lab, tmp_path):
-    raw = raw_of(lab, steps=2, process_timeout_seconds=2)
-    job = {"raw": raw, "folder": str(tmp_path / "run"), "stands": 1}
-    codes, text = launch(2, [job], tmp_path)
+@pytest.mark.parametrize(
+    ("how", "number", "place", "checkpoint"),
+    [
+        ("stands", 1, r"step 1, \w+", "whole"),
+        ("disk", 0, "the checkpoint of step 1", "whole"),
+        ("disk", 1, "the checkpoint of step 1", "sharded"),
+    ],
+)
+def test_a_process_that_stands_still_is_named_and_not_the_one_that_waits_for_it(
+    lab, tmp_path, how, number, place, checkpoint
+):
+    raw = raw_of(lab, steps=2, process_timeout_seconds=2, checkpoint=checkpoint)
+    codes, text = launch(2, [{"raw": raw, "folder": str(tmp_path / "run"), how: number}], tmp_path)
     assert codes == [1, 1]
     (said,) = [line for line in text.splitlines() if line.startswith("stopped:")]
-    assert re.search(r"process 1 of 2 \(.*ranks_jobs.py, line \d+\) did nothing for 2 s", said)
+    name = rf"process {number} of 2 \(.* at {place}, ranks_jobs.py, line \d+\)"
+    assert re.search(f"{name} did nothing for 2 s", said), said

@@ -60,6 +60,8 @@ RUNS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 IN_SHARDS = ("critic_in_shards", "half_in_shards", "renewed_in_shards")
 RESUMED = ("critic", "adapters", "half", "renewed", *IN_SHARDS)
+# Four processes wait for two cores; what they read is cut as for two, and then once more.
+BY_COUNT = {1: RESUMED, 2: RESUMED, 4: ("critic", "critic_in_shards", "half_in_shards")}
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +95,7 @@ def folders(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> dict[int, Pat
             for job in jobs:
                 do(job, Ranks())
             continue
-        jobs += [copied(found[count // 2] / n, folder / f"more-{n}") for n in RESUMED]
+        jobs += [copied(found[count // 2] / n, folder / f"more-{n}") for n in BY_COUNT[count]]
         codes, said = launch(count, jobs, folder)
         assert codes == [0] * count, said
     for name in RESUMED:
@@ -133,8 +135,7 @@ def test_four_processes_give_the_numbers_of_one(folders, name):
     assert max(found.values()) < close(name), found
 
 
-@pytest.mark.parametrize("count", [1, 2, 4])
-@pytest.mark.parametrize("name", RESUMED)
+@pytest.mark.parametrize(("count", "name"), [(c, n) for c in BY_COUNT for n in BY_COUNT[c]])
 def test_a_run_goes_on_with_another_number_of_processes(folders, name, count):
     """From two to one, from one to two, from two to four."""
     found = differences(folders[1] / f"unbroken-{name}", folders[count] / f"more-{name}")
@@ -206,7 +207,7 @@ def test_two_processes_train_on_what_an_engine_outside_draws(lab, tmp_path):
 
 @pytest.mark.parametrize("name", ["critic", "half", "renewed"])
 def test_shards_hold_what_a_whole_checkpoint_holds(folders, name):
-    """Each process wrote its part; one process and four go on with exactly the same numbers."""
+    """Each process wrote its part; others, one or four, go on with exactly the same numbers."""
     whole, shards = (
         folders[2] / each / "checkpoints" / "step-000002" for each in (name, f"{name}_in_shards")
     )
@@ -217,7 +218,7 @@ def test_shards_hold_what_a_whole_checkpoint_holds(folders, name):
     assert min(sizes) > 0.3 * sum(sizes)
     inside = (whole / "trainer.pt").stat().st_size
     assert (shards / "trainer.pt").stat().st_size < 0.5 * inside
-    for count in (1, 4):
+    for count in (1, 4) if name in BY_COUNT[4] else (1,):
         one, other = (folders[count] / f"more-{each}" for each in (name, f"{name}_in_shards"))
         assert without_times(one) == without_times(other)
 
@@ -335,7 +336,8 @@ def test_processes_that_are_started_again_go_on_with_their_own_run(lab, tmp_path
         processes[1].kill()
         assert all(ends(processes))
         again = [each | {"TORCHELASTIC_RESTART_COUNT": "1"} for each in places]
-        assert ends([begin(words, output, environment=each) for each in again]) == [0, 0]
+        codes = ends([begin(words, output, environment=each) for each in again])
+        assert codes == [0, 0], output.read_text()
         monkeypatch.setattr(os, "environ", {**os.environ, **again[0]})
         for argv, found in ((words, folder), ([*words, "seed=1"], None)):
             monkeypatch.setattr(sys, "argv", ["strop", *argv])

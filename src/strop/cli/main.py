@@ -1,6 +1,7 @@
 """The command `strop`: each command lives in a file of its own; errors become one line."""
 
 import errno
+import faulthandler
 import functools
 import os
 import sys
@@ -94,6 +95,8 @@ def main() -> None:
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     hold_numbers()
+    if sys.__stderr__ is not None and not faulthandler.is_enabled():
+        faulthandler.enable(sys.__stderr__)  # a library that crashes says where
     with redirect_stdout(Lasting(sys.stdout)), redirect_stderr(Lasting(sys.stderr)), beginning():
         _call()
 

@@ -90,11 +90,11 @@ def save(
             _seal(unfinished, place)
 
     try:
-        ranks.from_first(begin)
+        ranks.from_first(begin, limited=False)
         if parts:
             with writing(folder, what, needed, failures, RunStopped):
                 shard_files.write(parts, unfinished / shard_files.FOLDER, ranks.talk)
-        ranks.from_first(end)
+        ranks.from_first(end, limited=False)
     finally:
         if ranks.first:
             shutil.rmtree(unfinished, ignore_errors=True)

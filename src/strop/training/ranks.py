@@ -14,7 +14,7 @@ import re
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -59,8 +59,11 @@ class Ranks:
         """Columns that each process has filled for its own rows, 0 elsewhere: all rows."""
         return columns
 
-    def from_first(self, make: Callable[[], T]) -> T:
-        """What `make` gives in the first process; what it raises there is raised in all."""
+    def from_first(self, make: Callable[[], T], limited: bool = True) -> T:
+        """What `make` gives in the first process; what it raises there is raised in all.
+
+        limited: what it waits for has limits of its own; otherwise it hangs when it stands still.
+        """
         return make()
 
     def gathered(self, value: T) -> list[T]:
@@ -137,13 +140,13 @@ class Several(Ranks):
                 torch.distributed.all_reduce(columns[name])
         return columns
 
-    def from_first(self, make: Callable[[], T]) -> T:
+    def from_first(self, make: Callable[[], T], limited: bool = True) -> T:
         """What `make` gives in the first process; what it raises there is raised in all."""
         said: list[Any] = [None, None]
         failure: Exception | None = None
         if self.first:
             try:
-                with self.signs.patient():
+                with self.signs.patient() if limited else nullcontext():
                     said[0] = make()
             except Exception as error:
                 failure, said[1] = error, _sendable(error)

@@ -22,16 +22,20 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import torch
+
+from strop.training.calls import Calls
 
 SETTING = "training.process_timeout_seconds"
 LOOKS = 8  # in the time after which silence counts
 MOST_SECONDS = 10.0  # between two looks
 LEAVING_SECONDS = 5.0  # for the last sign to reach the store
 LEFT = b"left"
+TORCH = os.path.dirname(torch.__file__) + os.sep
+DISTRIBUTED = os.path.dirname(torch.distributed.__file__) + os.sep
+FILES = os.path.join(DISTRIBUTED, "checkpoint", "")  # of it what writes to the disk
 VERDICT = "strop/silent"  # in the store: what was said of a process that hangs
 
 
@@ -47,7 +51,7 @@ class Signs:
         self.limit, self.folder = 0.0, Path()
         self.store: Any = None
         self.speaks: Callable[[], bool] = lambda: True
-        self.main = 0  # the thread that trains
+        self.calls: Calls  # of the thread that trains
         self.heard: dict[int, bytes] = {}  # the newest sign of each that is watched
         self.rounds = 0  # of telling and reading
         self.seen: dict[str, tuple[Any, int]] = {}  # what a look found, and how often it did since
@@ -66,7 +70,7 @@ class Signs:
         if self.threads:
             return
         self.store, self.speaks = open_store(), speaks
-        self.main = threading.get_ident()
+        self.calls = Calls(threading.get_ident())
         for work in (self._tell, self._look):
             self.threads.append(threading.Thread(target=work, daemon=True))
             self.threads[-1].start()
@@ -113,9 +117,9 @@ class Signs:
 
     def _sign(self) -> str:
         """A sign of life, different from the one before, with the line that is run now."""
-        own = (frame for frame in self._frames() if not _module(frame).startswith("torch."))
-        frame = next(own, None)
-        line = f"{Path(frame.f_code.co_filename).name}, line {frame.f_lineno}" if frame else ""
+        own = (call for call in self.calls.now() if not call.path.startswith(TORCH))
+        call = next(own, None)
+        line = f"{Path(call.path).name}, line {call.line}" if call else ""
         return json.dumps([self.rounds, os.getpid(), socket.gethostname(), self.place, line])
 
     def _look(self) -> None:
@@ -155,18 +159,14 @@ class Signs:
         clock = getattr(time, "pthread_getcpuclockid", None)  # macOS has none
         if not self.place or self.patience or clock is None or self._waits():
             return object()
-        return time.clock_gettime(clock(self.main))
+        return time.clock_gettime(clock(self.calls.thread))
 
     def _waits(self) -> bool:
-        """Whether the thread that trains is inside torch.distributed."""
-        return any(_module(frame).startswith("torch.distributed") for frame in self._frames())
-
-    def _frames(self) -> Iterator[FrameType]:
-        """What the thread that trains has called and not come back from, the last one first."""
-        frame = sys._current_frames().get(self.main)
-        while frame is not None:
-            yield frame
-            frame = frame.f_back
+        """Whether the thread that trains waits for other processes, as far as is known."""
+        calls = self.calls.now()
+        inside = (call.path for call in calls if call.path.startswith(DISTRIBUTED))
+        last = next(inside, FILES if calls else DISTRIBUTED)
+        return not last.startswith(FILES)
 
     def _named(self, number: int, sign: bytes | None) -> str:
         """A process, and where it was when it told last."""
@@ -190,10 +190,6 @@ class Signs:
                     self.store.set(VERDICT, text)
         finally:  # also where the store is gone
             os._exit(1)
-
-
-def _module(frame: FrameType) -> str:
-    return str(frame.f_globals.get("__name__", ""))
 
 
 def _key(number: int) -> str:

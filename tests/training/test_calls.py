@@ -1,0 +1,67 @@
+"""Where a thread is, told by another one, while it works."""
+
+import os
+import threading
+import time
+from collections.abc import Iterator
+
+from strop.training.calls import Calls
+
+
+def down(depth: int) -> Iterator[int]:
+    """Frames that come and go, of functions and generators."""
+    yield depth
+    if depth:
+        yield from down(depth - 1)
+
+
+def test_the_line_that_runs_and_who_called_it():
+    over = threading.Event()
+
+    def stand() -> None:
+        over.wait()
+
+    def call() -> None:
+        stand()
+
+    other, end = threading.Thread(target=call), time.monotonic() + 60
+    other.start()
+    calls = Calls(other.ident)
+    lines = [each.__code__.co_firstlineno + 1 for each in (stand, call)]
+    while [c.line for c in calls.now() if c.path == __file__] != lines:
+        assert time.monotonic() < end
+    assert calls.now()[0].path == threading.__file__
+    over.set()
+    other.join()
+
+
+def test_a_thread_at_work_can_be_looked_at_all_the_time():
+    """Walking its frames crashes Python 3.11 here, or locks it up."""
+    ended, seen = threading.Event(), []
+
+    def look(calls: Calls) -> None:
+        while not ended.is_set():
+            seen.append(calls.now())
+
+    lookers = [threading.Thread(target=look, args=(Calls(threading.get_ident()),)) for _ in "ab"]
+    for each in lookers:
+        each.start()
+    for _ in range(3000):
+        assert sum(down(20)) == 210
+    ended.set()
+    for each in lookers:
+        each.join()
+    assert len(seen) > 100
+    assert all(call.line for calls in seen for call in calls)
+    assert any(call.path == __file__ for calls in seen for call in calls)
+
+
+def test_a_thread_that_is_not_there_is_nowhere():
+    assert Calls(1).now() == []
+
+
+def test_where_nothing_can_be_written_nothing_is_known():
+    calls = Calls(threading.get_ident())
+    with open("/dev/null", "r+b") as nothing:
+        os.dup2(nothing.fileno(), calls.file)
+    assert calls.now() == []
