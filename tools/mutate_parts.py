@@ -1,24 +1,34 @@
 """Flip signs, comparisons and bounds in every part and see that a test notices.
 
-    python tools/mutate_parts.py [--only NAME] [--folder FOLDER] [--near]
+    python tools/mutate_parts.py [--only NAME ...] [--folder FOLDER] [--reach part|recipes|all]
 
 For every part, each `-`, `+`, comparison, `min`, `max`, `&` and `|` outside its `__post_init__` is
-changed in turn. The part's own test runs first, then those of all parts for this one and those of
-the recipes that have it, then the wider suite of parts and recipes, which takes minutes a mutant
-(not with --near). A mutant that all let pass is printed with its file and line, and the exit code
-is 1. One process per mutant and stage, forked from one that has imported the heavy libraries.
+changed in turn. The part's own test runs first (that of its recipes where it has none), then those
+of all parts for this one; unless --reach is `part` those of the recipes that have it, which takes
+up to a minute a mutant, and with `all` the wider suite of parts and recipes, which takes minutes. A
+mutant that all let pass is printed with its file and line, and the exit code is 1.
+
+Tests are collected once. A mutant lives in a process forked from there, in which the functions of
+the part have other code; what is computed while the part or a test is imported is the part's own.
+One that takes ten times as long as the part itself, and a minute more, counts as noticed.
 """
 
 import argparse
 import ast
 import copy
-import importlib.abc
-import importlib.util
+import inspect
 import os
+import select
+import signal
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import CodeType, FunctionType, ModuleType
+from typing import Any
 
 import hypothesis
 import numpy
@@ -36,7 +46,10 @@ TURNS = {
 NAMES = {"minimum": "maximum", "maximum": "minimum", "amin": "amax", "amax": "amin",
          "min": "max", "max": "min"}  # fmt: skip
 # What this process has imported already is no fault.
-PLAIN = ("-W", "ignore::pytest.PytestAssertRewriteWarning")
+WORDS = (
+    "-q", "-s", "-n", "0", "-p", "no:cacheprovider",
+    "-W", "ignore::pytest.PytestAssertRewriteWarning",
+)  # fmt: skip
 WIDER = ("tests/recipes", "tests/every_part", "tests/every_recipe", "tests/test_kernel.py")
 
 
@@ -92,86 +105,146 @@ def _with(tree: ast.Module, node: ast.AST, change: str) -> str:
     return ast.unparse(ast.fix_missing_locations(changed))
 
 
-class Loader(importlib.abc.MetaPathFinder, importlib.abc.SourceLoader):
-    """Gives one module another source."""
-
-    def __init__(self, module: str, path: str, source: str) -> None:
-        self.module, self.path, self.source = module, path, source
-
-    def find_spec(self, name, path=None, target=None):
-        if name != self.module:
-            return None
-        return importlib.util.spec_from_file_location(name, self.path, loader=self)
-
-    def get_filename(self, fullname):
-        return self.path
-
-    def get_data(self, path):
-        return self.source.encode()
-
-    def path_stats(self, path):
-        raise OSError  # never take or leave a byte-code file
+def codes(code: CodeType) -> Iterator[tuple[str, CodeType]]:
+    """Names and code of what a module or class defines."""
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType):
+            yield inner.co_qualname, inner
+            yield from codes(inner)
 
 
-def caught(module: str, path: Path, source: str, tests: list[str]) -> bool:
-    """Whether the tests fail with `source` in place of the module's own."""
+def functions(space: Any, module: str) -> Iterator[FunctionType]:
+    """What a module defines, also what stands behind a decorator."""
+    for value in list(vars(space).values()):
+        for name in ("__func__", "fget", "func"):  # of class and static methods, and of properties
+            value = getattr(value, name, value)
+        value = inspect.unwrap(value) if callable(value) else value
+        if isinstance(value, FunctionType) and value.__module__ == module:
+            yield value
+        elif isinstance(value, type) and value.__module__ == module:
+            yield from functions(value, module)
+
+
+def put(source: str, module: ModuleType) -> None:
+    """Give the functions of a module the code that they have in another source."""
+    found = dict(codes(compile(source, str(module.__file__), "exec")))
+    for function in functions(module, module.__name__):
+        if function.__qualname__ in found:
+            function.__code__ = found[function.__qualname__]
+
+
+class Mutants:
+    """Runs all mutants, in place of the tests that pytest has collected."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.options = options
+        self.seconds: dict[str, float] = {}  # of tests on the parts as they are
+        self.survivors: list[str] = []
+        self.total = 0
+
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        """All parts."""
+        for part in catalogue.parts(self.options.folder):
+            if not self.options.only or part.name in self.options.only:
+                self.mutate(session, part)
+        return True
+
+    def mutate(self, session: pytest.Session, part: Any) -> None:
+        """All mutants of a part."""
+        path = ROOT / "src/strop" / part.folder / f"{part.name}.py"
+        name = ".".join(("strop", *path.relative_to(ROOT / "src/strop").with_suffix("").parts))
+        module, text = import_module(name), path.read_text(encoding="utf-8")
+        stages, found, before = self.stages(session, part), 0, len(self.survivors)
+        for line, change, source in mutants(text):
+            found += 1
+            if not any(self.caught(stage, module, source) for stage in stages):
+                self.survivors.append(f"{path.relative_to(ROOT)}:{line}: {change}")
+        self.total += found
+        print(f"{part.name}: {found} mutants, {len(self.survivors) - before} survived", flush=True)
+        for survivor in self.survivors[before:]:
+            print(f"  {survivor}", flush=True)
+
+    def stages(self, session: pytest.Session, part: Any) -> list[list[pytest.Item]]:
+        """Tests that run one after the other, by their reach."""
+        place = f"tests/{part.folder}/test_{part.name}.py"
+        files = (ROOT / "src/strop/recipes").glob("*.py")
+        having = [each.stem for each in files if part.name in each.read_text(encoding="utf-8")]
+        recipes = tuple(f"tests/recipes/test_{recipe}.py::" for recipe in having)
+        own = (f"{place}::",) if (ROOT / place).exists() else recipes
+        chosen = [
+            lambda name: name.startswith(own),
+            lambda name: name.startswith("tests/every_part/") and part.name in name,
+            lambda name: name.startswith(recipes),
+            lambda name: name.startswith(WIDER),
+        ]
+        reach = {"part": 2, "recipes": 3, "all": 4}[self.options.reach]
+        found = [[i for i in session.items if choose(i.nodeid)] for choose in chosen[:reach]]
+        return [items for items in found if items]
+
+    def caught(self, items: list[pytest.Item], module: ModuleType, source: str) -> bool:
+        """Whether a test fails with `source` in place of the module's own."""
+        new = [item for item in items if item.nodeid not in self.seconds]
+        begun = time.monotonic()
+        if new and failed(new, module, None, 3600):
+            names = sorted({item.nodeid.partition("::")[0] for item in new})
+            raise pytest.UsageError(f"{', '.join(names)}: fail as {module.__name__} is, so nothing "
+                                    "can be said of its mutants")  # fmt: skip
+        self.seconds |= {item.nodeid: (time.monotonic() - begun) / len(new) for item in new}
+        limit = 60 + 10 * sum(self.seconds[item.nodeid] for item in items)
+        return failed(items, module, source, limit)
+
+
+def failed(items: list[pytest.Item], module: ModuleType, source: str | None, limit: float) -> bool:
+    """Whether one of the tests fails in a process of its own, or they take longer than that."""
     child = os.fork()
     if child == 0:
+        os.setsid()
         null = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(null, 1)
-        os.dup2(null, 2)
-        sys.dont_write_bytecode = True
-        sys.meta_path.insert(0, Loader(module, str(path), source))
-        code = pytest.main(["-x", "-q", "-n", "0", "-p", "no:cacheprovider", *PLAIN, *tests])
-        os._exit(int(code))
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) != 0
-
-
-def recipes_with(name: str) -> list[str]:
-    """Tests of the recipes whose file has the part."""
-    having = [
-        path for path in (ROOT / "src/strop/recipes").glob("*.py") if name in path.read_text()
-    ]
-    tests = [ROOT / "tests/recipes" / f"test_{path.stem}.py" for path in sorted(having)]
-    return [str(test) for test in tests if test.exists()]
+        for number in (1, 2):
+            os.dup2(null, number)
+        session, code = items[0].session, 1
+        try:
+            if source is not None:
+                put(source, module)
+            for item, following in zip(items, [*items[1:], None], strict=True):
+                item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+                if session.testsfailed:
+                    break
+            code = int(session.testsfailed > 0)
+        finally:
+            os._exit(code)
+    ended = os.pidfd_open(child)
+    in_time, _, _ = select.select([ended], [], [], limit)
+    os.close(ended)
+    if not in_time:
+        os.kill(child, signal.SIGKILL)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    with suppress(ProcessLookupError):
+        os.killpg(child, signal.SIGKILL)  # what its tests have left
+    return code != 0
 
 
 def main() -> int:
     """Run all mutants and print the survivors."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--only", default="", help="one part")
+    parser.add_argument("--only", nargs="+", default=[], help="these parts")
     parser.add_argument("--folder", default="", help="one folder of parts, such as loss")
-    parser.add_argument("--near", action="store_true", help="leave the wider suite out")
+    parser.add_argument("--reach", choices=("part", "recipes", "all"), default="all")
     options = parser.parse_args()
     os.chdir(ROOT)
     torch.set_num_threads(1)
     print(f"torch {torch.__version__}, numpy {numpy.__version__}, "
           f"hypothesis {hypothesis.__version__}")  # fmt: skip
-    begun, survivors, total = time.time(), [], 0
-    wider = [] if options.near else [name for name in WIDER if (ROOT / name).exists()]
-    for part in catalogue.parts(options.folder):
-        path = ROOT / "src/strop" / part.folder / f"{part.name}.py"
-        test = ROOT / "tests" / part.folder / f"test_{part.name}.py"
-        if options.only and part.name != options.only:
-            continue
-        module = ".".join(("strop", *path.relative_to(ROOT / "src/strop").with_suffix("").parts))
-        own = [str(test)] if test.exists() else []
-        near = (own, ["tests/every_part", "-k", part.name], recipes_with(part.name))
-        asked, found = [tests for tests in (*near, wider) if tests], 0
-        for tests in filter(None, near):
-            if caught(module, path, path.read_text(), tests):
-                raise SystemExit(f"{' '.join(tests)}: fails as the part is, or has no tests; "
-                                 "nothing can be said of its mutants")  # fmt: skip
-        for line, change, source in mutants(path.read_text()):
-            found += 1
-            if not any(caught(module, path, source, tests) for tests in asked):
-                survivors.append(f"{path.relative_to(ROOT)}:{line}: {change}")
-        total += found
-        print(f"{path.stem}: {found} mutants", flush=True)
-    print(f"{total} mutants, {len(survivors)} survived, {time.time() - begun:.0f} s")
-    for survivor in survivors:
-        print(f"  {survivor}")
-    return 1 if survivors else 0
+    begun, runner = time.time(), Mutants(options)
+    folders = {f"tests/{part.folder}" for part in catalogue.parts(options.folder)}
+    places = [name for name in sorted(folders | set(WIDER)) if (ROOT / name).exists()]
+    with TemporaryDirectory() as place:
+        os.environ["HYPOTHESIS_STORAGE_DIRECTORY"] = place  # what fails is forgotten
+        words = [*WORDS, f"--basetemp={place}/tests", *places]
+        code = pytest.main(words, plugins=[runner])
+    print(f"{runner.total} mutants, {len(runner.survivors)} survived, "
+          f"{time.time() - begun:.0f} s")  # fmt: skip
+    return 1 if runner.survivors else int(code)
 
 
 if __name__ == "__main__":
