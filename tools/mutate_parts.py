@@ -3,7 +3,7 @@
     python tools/mutate_parts.py [--only NAME ...] [--folder FOLDER] [--reach part|recipes|all]
 
 For every part, each `-`, `+`, comparison, `min`, `max`, `&` and `|` outside its `__post_init__` is
-changed in turn. The part's own test runs first (that of its recipes where it has none), then those
+changed in turn. The part's own tests run first (those of its recipes where it has none), then those
 of all parts for this one; unless --reach is `part` those of the recipes that have it, which takes
 up to a minute a mutant, and with `all` the wider suite of parts and recipes, which takes minutes. A
 mutant that all let pass is printed with its file and line, and the exit code is 1.
@@ -166,13 +166,20 @@ class Mutants:
 
     def stages(self, session: pytest.Session, part: Any) -> list[list[pytest.Item]]:
         """Tests that run one after the other, by their reach."""
-        place = f"tests/{part.folder}/test_{part.name}.py"
-        files = (ROOT / "src/strop/recipes").glob("*.py")
-        having = [each.stem for each in files if part.name in each.read_text(encoding="utf-8")]
-        recipes = tuple(f"tests/recipes/test_{recipe}.py::" for recipe in having)
-        own = (f"{place}::",) if (ROOT / place).exists() else recipes
+        files = sorted((ROOT / "tests" / part.folder).glob("test_*.py"))
+        recipes = tuple(
+            f"tests/recipes/{test.name}::"
+            for recipe in (ROOT / "src/strop/recipes").glob("*.py")
+            if part.attribute in recipe.read_text(encoding="utf-8")
+            for test in (ROOT / "tests/recipes").glob(f"test_*{recipe.stem}*.py")
+        )
+        own = tuple(
+            f"tests/{part.folder}/{test.name}::"
+            for test in files
+            if test.stem == f"test_{part.name}" or part.attribute in test.read_text("utf-8")
+        )
         chosen = [
-            lambda name: name.startswith(own),
+            lambda name: name.startswith(own or recipes),
             lambda name: name.startswith("tests/every_part/") and part.name in name,
             lambda name: name.startswith(recipes),
             lambda name: name.startswith(WIDER),
