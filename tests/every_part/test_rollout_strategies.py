@@ -11,6 +11,7 @@ from strop import part as parts
 from strop.part import Draw, Use
 from strop.rollout.base import SamplingFields
 from strop.rollout.drive import roll_out
+from strop.rollout.engines.base import STATISTICS
 
 ENTRIES = entries("rollout")
 every_part = pytest.mark.parametrize("entry", ENTRIES, ids=[e.name for e in ENTRIES])
@@ -128,6 +129,16 @@ class Recording(TableEngine):
     def submit(self, request):
         self.asked.append(request)
         return super().submit(request)
+
+
+@every_part
+def test_an_engine_that_has_no_more_than_it_needs_is_enough(entry, stages, monkeypatch):
+    place = stages.of(entry)
+    engine, sampling = engine_for(place.world), place.world.services.sampling
+    engine.capabilities = place.part.needs | (STATISTICS - {"top"})  # asked for where they are told
+    monkeypatch.setattr(sampling, "can_fork", "fork" in engine.capabilities)
+    batch, _ = rolled(place, draws_of(place, 4, 2), engine=engine)
+    assert batch.size("P") == 2
 
 
 OPTIONS = {"temperature": 0.7, "top_p": 0.9, "top_k": 4, "min_p": 0.01, "max_tokens": 9}

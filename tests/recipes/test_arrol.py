@@ -41,13 +41,14 @@ def chances(tokens):
 
 
 class States(FakeScoring):
-    """The hidden state of a token tells the answer's first token."""
+    """The hidden state of an answer's last token, and no other, tells its first token."""
 
     def hidden(self, batch):
         ids = torch.split(batch["id_T"][batch["mask_T"]], batch["length_B"].tolist())
         for row in reversed(range(batch.size("B"))):
-            state = torch.nn.functional.one_hot(ids[row][0], 5).double()
-            yield [row], (state.expand(len(ids[row]), 5),)
+            states = torch.zeros(len(ids[row]), 5, dtype=torch.float64)
+            states[-1, ids[row][0]] = 1
+            yield [row], (states,)
 
 
 class Steps:

@@ -79,6 +79,16 @@ def test_worked_example():
     assert third.metrics["partial/groups_left"] == 0
 
 
+def test_age_is_counted_from_the_step_that_drew_a_group():
+    steps = Steps(TakeFirstCompleteGroups(max_age=1))
+    steps(draws(A, B, spare=(A,)))
+    assert steps(draws(F, B, spare=(F,))).metrics["partial/groups_left"] == 2
+    third = steps(draws(B))
+    assert third.metrics["partial/given_up"] == 1  # a; f is one step old
+    assert third.metrics["partial/groups_left"] == 1
+    assert steps(draws(B)).metrics["partial/given_up"] == 1
+
+
 def test_the_slowest_answers_are_broken_off():
     """Of e's answers some end at once, the others after three tokens: the quick ones count."""
     seed = next(s for s in range(99) if quick_of_e(s) == 2)
