@@ -10,7 +10,7 @@ mutant that all let pass is printed with its file and line, and the exit code is
 
 Tests are collected once. A mutant lives in a process forked from there, in which the functions of
 the part have other code; what is computed while the part or a test is imported is the part's own.
-One that takes ten times as long as the part itself, and a minute more, counts as noticed.
+One that takes five times as long as the part itself, and 20 seconds more, counts as noticed.
 """
 
 import argparse
@@ -29,6 +29,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
+
+os.environ["OMP_NUM_THREADS"] = "1"
 
 import hypothesis
 import numpy
@@ -133,6 +135,10 @@ def put(source: str, module: ModuleType) -> None:
             function.__code__ = found[function.__qualname__]
 
 
+class Unsteady(Exception):
+    """Tests fail where nothing was changed."""
+
+
 class Mutants:
     """Runs all mutants, in place of the tests that pytest has collected."""
 
@@ -140,7 +146,7 @@ class Mutants:
         self.options = options
         self.seconds: dict[str, float] = {}  # of tests on the parts as they are
         self.survivors: list[str] = []
-        self.total = 0
+        self.total = self.unsteady = 0
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         """All parts."""
@@ -155,10 +161,15 @@ class Mutants:
         name = ".".join(("strop", *path.relative_to(ROOT / "src/strop").with_suffix("").parts))
         module, text = import_module(name), path.read_text(encoding="utf-8")
         stages, found, before = self.stages(session, part), 0, len(self.survivors)
-        for line, change, source in mutants(text):
-            found += 1
-            if not any(self.caught(stage, module, source) for stage in stages):
-                self.survivors.append(f"{path.relative_to(ROOT)}:{line}: {change}")
+        try:
+            for line, change, source in mutants(text):
+                found += 1
+                if not any(self.caught(stage, module, source) for stage in stages):
+                    self.survivors.append(f"{path.relative_to(ROOT)}:{line}: {change}")
+        except Unsteady as error:
+            self.unsteady += 1
+            print(f"{part.name}: nothing can be said of its mutants: {error}", flush=True)
+            return
         self.total += found
         print(f"{part.name}: {found} mutants, {len(self.survivors) - before} survived", flush=True)
         for survivor in self.survivors[before:]:
@@ -193,11 +204,10 @@ class Mutants:
         new = [item for item in items if item.nodeid not in self.seconds]
         begun = time.monotonic()
         if new and failed(new, module, None, 3600):
-            names = sorted({item.nodeid.partition("::")[0] for item in new})
-            raise pytest.UsageError(f"{', '.join(names)}: fail as {module.__name__} is, so nothing "
-                                    "can be said of its mutants")  # fmt: skip
+            names = ", ".join(sorted({item.nodeid.partition("::")[0] for item in new}))
+            raise Unsteady(f"{names}: fail as it is")
         self.seconds |= {item.nodeid: (time.monotonic() - begun) / len(new) for item in new}
-        limit = 60 + 10 * sum(self.seconds[item.nodeid] for item in items)
+        limit = 20 + 5 * sum(self.seconds[item.nodeid] for item in items)
         return failed(items, module, source, limit)
 
 
@@ -239,7 +249,7 @@ def main() -> int:
     parser.add_argument("--reach", choices=("part", "recipes", "all"), default="all")
     options = parser.parse_args()
     os.chdir(ROOT)
-    torch.set_num_threads(1)
+    torch.set_num_threads = lambda number: None  # it fails in a copy of a copy; there is one thread
     print(f"torch {torch.__version__}, numpy {numpy.__version__}, "
           f"hypothesis {hypothesis.__version__}")  # fmt: skip
     begun, runner = time.time(), Mutants(options)
@@ -251,7 +261,7 @@ def main() -> int:
         code = pytest.main(words, plugins=[runner])
     print(f"{runner.total} mutants, {len(runner.survivors)} survived, "
           f"{time.time() - begun:.0f} s")  # fmt: skip
-    return 1 if runner.survivors else int(code)
+    return 1 if runner.survivors or runner.unsteady else int(code)
 
 
 if __name__ == "__main__":
