@@ -18,6 +18,7 @@ import ast
 import copy
 import inspect
 import os
+import re
 import select
 import signal
 import sys
@@ -182,7 +183,8 @@ class Mutants:
             f"tests/recipes/{test.name}::"
             for recipe in (ROOT / "src/strop/recipes").glob("*.py")
             if part.attribute in recipe.read_text(encoding="utf-8")
-            for test in (ROOT / "tests/recipes").glob(f"test_*{recipe.stem}*.py")
+            for test in (ROOT / "tests/recipes").glob("test_*.py")
+            if re.search(rf"\b{recipe.stem}\b", test.read_text(encoding="utf-8"))
         )
         own = tuple(
             f"tests/{part.folder}/{test.name}::"
