@@ -53,6 +53,7 @@ WORDS = (
     "-q", "-s", "-n", "0", "-p", "no:cacheprovider",
     "-W", "ignore::pytest.PytestAssertRewriteWarning",
 )  # fmt: skip
+UNUSED = 77  # exit code of a process in which the mutant could not take the part's place
 WIDER = ("tests/recipes", "tests/every_part", "tests/every_recipe", "tests/test_kernel.py")
 
 
@@ -224,7 +225,9 @@ def failed(items: list[pytest.Item], module: ModuleType, source: str | None, lim
         session, code = items[0].session, 1
         try:
             if source is not None:
+                code = UNUSED
                 put(source, module)
+                code = 1
             for item, following in zip(items, [*items[1:], None], strict=True):
                 item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
                 if session.testsfailed:
@@ -240,6 +243,8 @@ def failed(items: list[pytest.Item], module: ModuleType, source: str | None, lim
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     with suppress(ProcessLookupError):
         os.killpg(child, signal.SIGKILL)  # what its tests have left
+    if code == UNUSED:
+        raise RuntimeError(f"a mutant of {module.__name__} could not take its place")
     return code != 0
 
 

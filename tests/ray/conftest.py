@@ -8,7 +8,7 @@ from commands import forked
 from copies import serve, workers_copied
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """A head and a node, each with a raylet of its own and room for an engine."""
     import ray

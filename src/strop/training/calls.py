@@ -22,8 +22,8 @@ class Call(NamedTuple):
 class Calls:
     """What a thread has called and not come back from, the last one first; empty: not known.
 
-    `faulthandler` writes it down. Walking the thread's frames (`sys._current_frames`) while it runs
-    crashes Python 3.11 now and then, or locks it up (cpython issues 99110 and 106883).
+    `faulthandler` writes it down. To walk the thread's frames (`sys._current_frames`) while it runs
+    can crash Python 3.11 or lock it up (cpython issues 99110 and 106883).
     """
 
     def __init__(self, thread: int) -> None:
