@@ -250,10 +250,13 @@ def test_a_process_without_room_for_its_part_ends_all(lab, tmp_path):
 
 @pytest.mark.parametrize("number", [0, 1])
 def test_a_process_that_is_killed_ends_all_and_the_run_goes_on(lab, tmp_path, number):
-    """What was done since the newest checkpoint is lost, and nothing else."""
+    """What was done since the newest checkpoint is lost, and nothing else.
+
+    Now and then gloo waits on for the other one, until its signs of life are missed.
+    """
     folder, output = tmp_path / "run", tmp_path / "said"
     raw = raw_of(lab, "critic_in_shards", 500)
-    raw["training"] |= {"save_every": 1}
+    raw["training"] |= {"save_every": 1, "process_timeout_seconds": 20}
     lines = folder / "metrics.jsonl"
     with surroundings(2) as places:
         jobs = [{"raw": raw, "folder": str(folder)}]
@@ -261,7 +264,8 @@ def test_a_process_that_is_killed_ends_all_and_the_run_goes_on(lab, tmp_path, nu
         wait_for_steps(lines, processes, output)
         processes[number].kill()
         assert all(ends(processes))
-    assert f"said: process {1 - number} of 2 has lost another one" in output.read_text()
+    gone, silent = f"process {1 - number} of 2 has lost another one", f"process {number} of 2 ("
+    assert f"said: {gone}" in output.read_text() or f"stopped: {silent}" in output.read_text()
     done = len(lines.read_text().splitlines())
     assert checkpoint.step_of(checkpoint.newest(folder / "checkpoints")) >= done - 1
     do({"folder": str(folder), "steps": done + 1}, Ranks())
@@ -325,7 +329,7 @@ def test_a_mistake_is_said_once(lab, tmp_path):
 def test_processes_that_are_started_again_go_on_with_their_own_run(lab, tmp_path, monkeypatch):
     """As torchrun --max-restarts does when one was killed; another command's run is none of it."""
     folder, output = tmp_path / "run", tmp_path / "output"
-    words = [*words_of(lab, folder), "training.steps=4"]
+    words = [*words_of(lab, folder), "training.steps=4", "training.process_timeout_seconds=20"]
     with surroundings(2) as places:
         processes = [begin(words, output, environment=each) for each in places]
         end = time.monotonic() + 300
