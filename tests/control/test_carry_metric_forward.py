@@ -22,6 +22,11 @@ def test_over_three_steps_with_a_restart(keep, expected):
     assert carried == pytest.approx(expected)
 
 
+def test_the_engines_entropy_is_needed_where_it_is_carried():
+    assert CarryMetricForward().needs == {"entropy"}
+    assert CarryMetricForward(metric="siren/entropy").needs == set()
+
+
 def test_a_step_without_the_metric_and_an_unknown_word():
     part = CarryMetricForward()
     state = {"sum": 0.8, "count": 1.0, "first": 0.8}

@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM
 from strop.batch import Batch
 from strop.errors import UserError
 from strop.probe.measure_answer_gain import MeasureAnswerGain
-from strop.probe.measure_feedback_gain import MeasureFeedbackGain
+from strop.probe.measure_feedback_gain import MeasureFeedbackGain, _hide
 from strop.training.policy import Policy
 
 # (observation, action) of each turn: two rollouts of one prompt, one of another.
@@ -59,7 +59,8 @@ def rollouts():
 def services(policy, rows=ANSWERS, context=64, frame=("", "")):
     class Episodes(FakeEpisodes):
         def observation_ids(self, text, last):
-            return tuple(ids(frame[0] + text + frame[1]))
+            begin = frame[0] if last in ids("*3") else ""  # what the actions below end with
+            return tuple(ids(begin + text + frame[1]))
 
     return FakeServices(
         FakeTexts(pieces=PIECES, rows=dict(enumerate(rows))),
@@ -137,6 +138,16 @@ def test_what_a_template_writes_around_the_feedback_stays(policy):
     found, _ = gains(policy, frame=("=", ":"))
     wanted = logp(policy, "1+2:3*=5:", "3") - logp(policy, "1+2:3*=0:", "3")
     assert found[0].item() == pytest.approx(wanted, abs=1e-5)
+
+
+def test_a_short_placeholder_repeats_its_last_token_inside_the_frame():
+    class Framed:
+        def observation_ids(self, text, last):
+            return (90, last, int(text), 91, 92)
+
+    hidden = _hide(Framed(), (90, 3, 5, 6, 7, 8, 91, 92), 3, (1, 2, 4))
+    assert hidden == (90, 3, 1, 2, 4, 4, 91, 92)
+    assert _hide(Framed(), (5, 6, 7, 8, 9), 3, (1, 2, 4)) == (1, 2, 4, 4, 4)  # not framed so
 
 
 def test_a_placeholder_needs_tokens(policy):

@@ -1,5 +1,6 @@
 import pytest
 import torch
+from builders import flat_batch
 from ragged import ragged_batch
 
 from strop.errors import UserError
@@ -52,6 +53,23 @@ def test_matches_slow_loop(place, seed):
         rows = [row if owner.index(owner[k]) == k else None for k, row in enumerate(rows)]
     if place != "next":
         assert at_T.nonzero().squeeze(1).tolist() == sorted(r for r in rows if r is not None)
+
+
+def test_the_action_begins_behind_the_switch_block_where_there_is_no_subgoal():
+    # turns of three tokens: a switch block of one, no block, a subgoal block of one behind it
+    batch = flat_batch((9,), turn_T=torch.arange(3).repeat_interleave(3),
+                       rollout_K=torch.zeros(3, dtype=torch.int64),
+                       span_T=torch.tensor([1, 0, 0, 0, 0, 0, 1, 2, 0]),
+                       value_T=[float(t) for t in range(9)])  # fmt: skip
+    value_K, at_T = call(Use(ReadTurnValue("action")), batch).value
+    assert value_K.tolist() == [1, 3, 8]
+    assert at_T.nonzero().squeeze(1).tolist() == [1, 3, 8]
+
+
+def test_nothing_follows_the_last_turn_of_two_rollouts():
+    batch = flat_batch((2, 1), turn_T=torch.arange(3), rollout_K=torch.tensor([0, 0, 1]),
+                       value_T=[5.0, 6.0, 7.0])  # fmt: skip
+    assert call(Use(ReadTurnValue("next")), batch).value[0].tolist() == [6, 0, 0]
 
 
 def test_only_turns_of_some_origins_are_marked():

@@ -106,6 +106,13 @@ def test_groups_play_side_by_side_with_2n_minus_2_matches():
     assert judge.calls == 2 * (14 + 6)
 
 
+def test_the_part_plays_by_its_form():
+    judge = Pairs(lambda own, other: 1.0)  # equal ones share a rank in the code's form alone
+    for form, rewards in (("paper", [1.0, 0.5, 0.0]), ("code", [0.0] * 3)):
+        found = RankInTournament("anchor", form)(group(3), judge, judge).value[2]
+        assert found.tolist() == rewards
+
+
 def test_position_does_not_count_and_failures_are_ties():
     part = RankInTournament(scheme="anchor")
     judge = Pairs(lambda own, other: None if own == 2 else own)

@@ -28,6 +28,10 @@ def test_worked_example_of_the_rollouts():
     within = run(KeepSpreadAdvantages(0.5, "group"), batch).value.gradient_T
     assert within.reshape(3, 4).sum(1).tolist() == [2, 2, 2]
     assert batch["advantage_B"][within].tolist()[:2] == [1.5, -0.5]
+    # groups of one and of three: the pair furthest apart of the three
+    uneven = flat_batch((1,) * 4, [0, 1, 1, 1], advantage_B=[2.0, 1.0, 3.0, 0.0])
+    within = run(KeepSpreadAdvantages(0.6, "group"), uneven).value.gradient_T
+    assert within.tolist() == [True, False, True, True]
 
 
 def test_worked_example_of_the_tokens():

@@ -118,6 +118,10 @@ def test_unsure_rollouts_are_left_out_but_counted():
     assert run(DropUnsureRollouts(), batch).value.gradient_T.tolist() == [True, True, False, False]
     wide = batch.set(entropy_old_T=batch["entropy_old_T"] + 0.1)
     assert run(DropUnsureRollouts(), wide).value.gradient_T.all()
+    # what nobody scored is not part of that mean: with it 0.85, above ln 2
+    more = flat_batch((2, 2, 1), entropy_old_T=[0.6, 0.7, 0.7, 0.75, 1.5])
+    more = more.set(scored_B=torch.tensor([True, True, False]))
+    assert run(DropUnsureRollouts(), more).value.gradient_T.tolist() == [True] * 2 + [False] * 3
 
 
 def test_gradient_is_that_of_the_published_loss():

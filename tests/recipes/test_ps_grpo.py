@@ -71,6 +71,7 @@ def test_without_agreement_it_is_grpo():
     [
         ("the cat sat", "the cat sat", 1.0),
         ("the cat ran", "the cat sat", math.sqrt(2 / 3 * 1 / 2)),
+        ("new cat sat", "the cat sat", math.sqrt(2 / 3 * 1 / 2)),  # its first word is its own
         ("the the the", "the cat sat", 0.0),  # one word in common, no pair
         ("the cat", "the cat sat", math.exp(1 - 3 / 2)),  # shorter than the reference
         ("cat", "cat", 1.0),

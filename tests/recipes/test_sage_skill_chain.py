@@ -165,8 +165,12 @@ def test_authors_of_longer_chains_and_unscored_answers():
         skilful_B=torch.ones(6, dtype=torch.bool),
     ).set(scored_B=torch.tensor([True, True, True, True, False, True]))  # fmt: skip
     # in the second chain the second answer is unscored: it used nothing and wrote nothing
-    found = run(RewardReusedSkills(0.5), batch).value.tolist()
-    assert found == [1.5, 1.0, 1.5, 1.0, 1.0, 1.5]
+    found = run(RewardReusedSkills(0.5), batch)
+    assert found.value.tolist() == [1.5, 1.0, 1.5, 1.0, 1.0, 1.5]
+    # three scored answers after a first one, two of which call a skill that is right
+    assert found.metrics == {
+        "skills/frac_used": 2 / 3, "skills/frac_reused": 2 / 3, "skills/frac_missing": 0.0
+    }  # fmt: skip
 
 
 def test_chains_are_of_one_scenario():

@@ -166,7 +166,9 @@ def test_norms_are_those_of_the_gradient_of_the_summed_log_probability(
     batch = batch.set(id_T=batch["id_T"] % 20, reward_B=batch["reward_B"].nan_to_num())
     batch = batch.set(reward_B=torch.where(batch["group_B"] == 0, 0.5, batch["reward_B"]))
     logp_T = policy.columns(batch, ("logp_T",), 1.3)["logp_T"].double()
-    batch = batch.set(logp_old_T=logp_T)
+    void_T = batch["logp_behavior_T"].clone()
+    void_T[tokens_of(batch, int((batch["group_B"] == 2).nonzero()[0]))[0]] = math.nan  # adds 0
+    batch = batch.set(logp_old_T=logp_T, logp_behavior_T=void_T)
     services = FakeServices(
         scoring=FakeScoring(norms=partial(gradient_norms, policy, temperature=1.3))
     )
@@ -183,7 +185,7 @@ def test_norms_are_those_of_the_gradient_of_the_summed_log_probability(
         norm = math.sqrt(sum(float(g.square().sum()) for g in grads))
         assert float(found["grad_norm_B"][i]) == pytest.approx(norm, rel=1e-6)
         gap = logp_T - batch["logp_behavior_T"]
-        weight = float(gap[tokens_of(batch, i)].sum().exp())
+        weight = float(gap[tokens_of(batch, i)].nansum().exp())
         assert float(found["sequence_is_weight_B"][i]) == pytest.approx(weight, rel=1e-6)
     assert all(p.grad is None for p in model.parameters())
 

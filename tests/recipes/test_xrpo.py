@@ -71,6 +71,9 @@ def test_rounds_of_a_step():
     assert last.state == part.init()
     assert last.metrics == {"budget/mean": 4.0, "budget/least": 4.0, "budget/most": 4.0}
     assert run(AskWhereUnsure(rounds=0), batch, state=part.init()).value.ask == ()
+    uneven = flat_batch([1] * 4, [0, 1, 1, 1], outcome_B=[1.0] * 4)
+    found = run(part, uneven, state=part.init()).metrics
+    assert found == {"budget/mean": 2.0, "budget/least": 1.0, "budget/most": 3.0}
 
 
 def test_worked_example_of_novelty():

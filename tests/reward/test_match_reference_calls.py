@@ -82,6 +82,16 @@ def test_transport_between_one_call_and_its_reference_and_between_equals():
     assert transport([[0.4, 0.4], [0.4, 0.4]], 0.1) == pytest.approx([0.2, 0.2])
 
 
+@pytest.mark.parametrize(("matching", "earned"),
+                         [("exact", [11 / 12, 7 / 15]), ("greedy", [1.0, 0.25])])  # fmt: skip
+def test_the_part_assigns_as_it_is_told(matching, earned):
+    # f(a, b, c) and f(c) against references f(a, b, c) and f(a, b), equal values throughout:
+    # (1 + 1 + 3) / 5 and (1 + 2/3 + 2) / 4; (1 + 1/3 + 1) / 5 and (1 + 0 + 0) / 4
+    three, two, one = (Call("f", dict.fromkeys(names, 1)) for names in ("abc", "ab", "c"))
+    found = MatchReferenceCalls(matching)._scores([three, one], [three, two])
+    assert found == pytest.approx(earned)
+
+
 def world(columns):
     """One token a turn, whose text is `texts[id]`."""
     texts = ["", *(f'<tool_call>{{"name": "{n}"}}</tool_call>' for n in "fgh")]

@@ -24,6 +24,8 @@ def test_the_majority_is_right():
     found = voted(["7", "8", "", "7", "8", "8"], [0, 0, 0, 0, 1, 1], outcome=[1, 0, 0, 1, 0, 0])
     assert found.value.tolist() == [1, 0, 0, 1, 1, 1]
     assert found.metrics == {"majority/share": 4 / 5, "majority/right": 0.5}
+    three = voted(["7", "8", "8", "9"], [0, 1, 1, 2], outcome=[1, 0, 0, 1])
+    assert three.metrics == {"majority/share": 1.0, "majority/right": 2 / 3}
     assert voted(["8", "7", "7", "8"]).value.tolist() == [1, 0, 0, 1]  # a tie: the first
     assert voted(["7", "8", "8", "7", "7"], unscored=(3, 4)).value.tolist() == [0, 1, 1, 0, 0]
     assert voted(["", ""]).value.tolist() == [0, 0]

@@ -104,15 +104,17 @@ def test_the_paper_on_a_target_carried_over():
     assert reward.equal(batch["reward_B"])  # the target is the mean: lambda 0
     assert weight.tolist() == [0.67 if h > 1 else 1.0 for h in batch["entropy_behavior_T"]]
     state = {**part.init(), "target": (-1.0, 0.5, -1.0)}
-    found = run(part, batch, state=json.loads(json.dumps(state))).value[0]
+    found = run(part, batch, state=json.loads(json.dumps(state)))
     factor = (1 - 0.5) / 0.5
-    assert found.tolist() == pytest.approx([1.0, -factor * 0.5, 1.0, -factor * 0.5])
+    assert found.value[0].tolist() == pytest.approx([1.0, -factor * 0.5, 1.0, -factor * 0.5])
+    assert found.metrics == pytest.approx({"ares/change_mean": -factor / 4, "ares/hard": 0.0})
     fewer = run(part, batch, state={**state, "target": (-1.0, 3.0, -1.0)}).value[0]
     assert fewer.equal(batch["reward_B"])  # below the target lambda is 0
 
 
 def test_targets_are_running_means_of_the_steps():
     part = RewardOpenWindows()
+    assert all(target < 0 for target in part.init()["target"])
     windows, of = tensor(2.0, 4.0, 1.0, 9.0), torch.tensor([1, 1, 0, 2])
     scored = torch.tensor([True, True, True, False])
     state = part.update(windows, of, scored, part.init())

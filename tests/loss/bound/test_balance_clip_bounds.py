@@ -139,6 +139,9 @@ def test_edges():
     bad = good.set(advantage_T=-good["advantage_T"])
     assert _bounds(BalanceClipBounds(), bad) == pytest.approx((0.9, 3.0))
     assert _bounds(CODE, bad) == pytest.approx((0.8, 2.0))
+    BalanceClipBounds(high=(2.0, 3.0, 2e-5))  # 50,000 bounds
+    with pytest.raises(UserError, match="low has more than 100000 bounds"):
+        BalanceClipBounds(low=(0.0, 1.0, 1e-6))
     with pytest.raises(UserError, match="high"):
         BalanceClipBounds(high=(1.2, 3.0, 0.0))
     with pytest.raises(UserError, match="source_form"):

@@ -49,6 +49,15 @@ def test_matches_slow_loop_and_finite_differences():
     torch.testing.assert_close(gradient(value, x_T), slope(value, x_T), atol=1e-8, rtol=1e-6)
 
 
+@pytest.mark.parametrize(("sign", "low", "high"), [(1, [0] * 4, [1, 0, 0, 0]),
+                                                  (-1, [0, 1, 0, 0], [0] * 4)])  # fmt: skip
+def test_the_shares_that_are_clipped_below_and_above(sign, low, high):
+    batch = flat_batch((4,), log_ratio_T=[0.6, -0.6, 0.1, -0.1], advantage_T=[float(sign)] * 4)
+    metrics = run(ClipGeometricMean(), batch).metrics
+    assert metrics["clip_ratio/low_mean"].tolist() == low
+    assert metrics["clip_ratio/high_mean"].tolist() == high
+
+
 def test_edges():
     batch = flat_batch((2,), log_ratio_T=[0.9, 0.1], advantage_T=[0.0, 0.0])
     assert run(ClipGeometricMean(), batch).value.tolist() == [0, 0]

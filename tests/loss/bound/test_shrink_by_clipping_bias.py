@@ -29,6 +29,14 @@ def test_by_hand():
     assert found.metrics["clip_ratio/high_mean"].tolist() == [0, 0, 1]
 
 
+def test_what_is_bad_is_cut_off_below():
+    # ratios e^-0.4 = 0.67, held at 0.8, and e^-0.2 = 0.82; norm = 0.67 * 6 / 2
+    batch = flat_batch([2], log_ratio_T=[-0.4, -0.2], advantage_T=[-6.0] * 2)
+    norm = math.exp(-0.4) * 6 / 2
+    expected = [-0.8 * 6 / norm, -math.exp(-0.2) * 6 / norm]
+    assert run(ShrinkByClippingBias(), batch).value.tolist() == pytest.approx(expected)
+
+
 @pytest.mark.parametrize(("advantage", "floor"), [(6.0, 3.0), (0.5, 1.0)])
 def test_below_the_floor_it_is_the_plain_clip(advantage, floor):
     found = run(ShrinkByClippingBias(floor=floor), batch_of(advantage))

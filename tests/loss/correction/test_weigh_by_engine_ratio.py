@@ -46,6 +46,14 @@ def test_effective_sample_size():
     assert metrics["correction/mean"].tolist() == pytest.approx([1, 1.5, 0.5, 0.5])
 
 
+def test_a_weight_cut_to_nearly_itself_is_not_outside():
+    # 2 e^0.00005 and 2 e^0.0005 are cut to 2: by less and by more than a ten-thousandth
+    batch = _batch([math.log(2) + 5e-5, math.log(2) + 5e-4, 0.1], (3,))
+    found = run(WeighByEngineRatio(), batch)
+    assert found.value.tolist()[:2] == [2, 2]
+    assert found.metrics["correction/outside_mean"].tolist() == [0, 1, 0]
+
+
 @pytest.mark.parametrize("unit", UNITS)
 @pytest.mark.parametrize("outside", ["truncate", "mask"])
 @pytest.mark.parametrize("normalise", [False, True])
