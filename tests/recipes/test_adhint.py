@@ -109,6 +109,13 @@ def test_bad_rollouts_do_not_unlearn_their_hint():
     assert (through == 0).tolist() == [[True, True, False, False], [False] * 4]
 
 
+def test_hints_are_not_tempered_where_there_is_nothing_to_compare_with():
+    # a rollout that is all hint; one without any uncertainty
+    batch = flat_batch((2, 2), advantage_T=[0.8] * 4, entropy_old_T=[0.2, 0.4, 0.0, 0.0],
+                       origin_T=[3, 3, 3, 0])  # fmt: skip
+    assert run(TemperHintTokens(), batch).value.tolist() == [0.8] * 4
+
+
 def test_help_decides_what_a_result_means():
     batch = flat_batch(
         (1,) * 8, groups=(0,) * 4 + (1,) * 4, stage_B=[0, 0, 1, 1, 0, 0, 0, 0],

@@ -60,10 +60,10 @@ def test_worked_example():
 
 def test_the_released_codes_advantage():
     # next - V - .05 + r_h + lam^(H-h): -.05 - .05 + .25, .1 - .05 + .5, -.6 - .05 + 1 + 1 > 0;
-    # of the failure -.3 - .05 and .3 - .05
-    batch = episodes([0.55, 0.5, 0.6], [0.5, 0.2, 0.5], outcomes=[1.0, 0.0])
+    # of the failure -.3 - .05, .3 - .05 and .03 - .05
+    batch = episodes([0.55, 0.5, 0.6], [0.5, 0.2, 0.5, 0.53], outcomes=[1.0, 0.0])
     part = ChooseSurprisingTurns(share=1.0, source_form="code")
-    assert chosen(part, batch) == [True, True, True, False, True, False]
+    assert chosen(part, batch) == [True, True, True, False, True, False, False]
 
 
 def test_episodes_that_surprised_most():

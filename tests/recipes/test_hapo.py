@@ -76,6 +76,19 @@ def test_group_average_over_tokens():
     assert kept[:, 0].tolist() == pytest.approx([5.1962, -0.19245], abs=5e-4)
 
 
+def test_deviations_and_who_is_in_them():
+    # 2 of 8 tokens have reward 1: squares 1.5, over 7 of them; unscored -> 0, also falling back
+    batch = flat_batch((2, 6, 3), advantage_B=[1.0, 0.0, 5.0])
+    batch = batch.set(scored_B=torch.tensor([True, True, False]))
+    found = run(NormaliseOverGroupTokens(std="unbiased"), batch).value.tolist()
+    deviation = (1.5 / 7) ** 0.5
+    assert found == pytest.approx([0.75 / deviation, -0.25 / deviation, 0.0], rel=1e-5)
+    # .75 / (.4330 + .5) is above .7: 1 and 0 deviate by .7071 from their mean
+    falls = NormaliseOverGroupTokens(eps=0.5, fallback_threshold=0.7)
+    by_rollout = 0.5 / (0.5**0.5 + 0.5)
+    assert run(falls, batch).value.tolist() == pytest.approx([by_rollout, -by_rollout, 0.0])
+
+
 def test_padding_moves_the_threshold_in_the_released_form_only():
     # rewards 9 and 10 over 1 token each: mean 9.5, deviation .5; padding's 0 would be -19
     batch = flat_batch((1, 1), advantage_B=[9.0, 10.0], max_length=4)

@@ -1,9 +1,11 @@
 import pytest
 import torch
+from builders import flat_batch, run
 from ragged import ragged_batch
 
 from strop import functional as F
 from strop.advantage.credit.estimate_generalised_advantage import EstimateGeneralisedAdvantage
+from strop.advantage.credit.spread_over_spans import SpreadOverSpans
 from strop.errors import UserError
 from strop.part import Use, call
 from strop.recipes.hiper_hae import hiper_hae
@@ -94,6 +96,17 @@ def test_each_level_is_normalised_over_its_own_turns():
     torch.testing.assert_close(found[:, 2], (low - low.mean()) / low.std(correction=0))
     assert found[:, 1].tolist() == pytest.approx([1, 0, -1, 0], abs=1e-6)  # 0.78 and 0.4
     assert abs(float(found[:, 0].mean())) < 1e-12
+
+
+def test_tokens_of_any_block_learn():
+    # actions 1 and 3: mean 2, deviation 1; one subgoal and one switch, which are their own means
+    batch = flat_batch(
+        (4, 2), span_T=[1, 2, 4, 0, 4, 0], switch_K=[False, False], advantage_K=[1.0, 3.0],
+        segment_advantage_K=[5.0, 6.0], switch_advantage_K=[7.0, 8.0],
+    )  # fmt: skip
+    advantage_T, learning_T = run(SpreadOverSpans(eps=0.5), batch).value
+    assert advantage_T.tolist() == pytest.approx([0, 0, -1 / 1.5, 0, 1 / 1.5, 0])
+    assert learning_T.tolist() == [True, True, True, False, True, False]
 
 
 def test_always_keeping_is_gae_over_turns():

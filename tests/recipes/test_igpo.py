@@ -1,9 +1,11 @@
 import pytest
 import torch
+from builders import flat_batch, run
 from hypothesis import given as over
 from hypothesis import strategies as st
 
 from strop import functional as F
+from strop.advantage.credit.centre_tokens_by_position import CentreTokensByPosition
 from strop.errors import UserError
 
 GROUPS = torch.zeros(2, dtype=torch.long)
@@ -92,6 +94,12 @@ def test_shorter_rollouts_count_as_zero_at_later_places():
     given = {"groups": GROUPS, "turn_rewards": REWARDS, "turn_valid": valid}
     found = F.advantages("igpo", params={"variant": "code"}, **given)
     close(found, [[0.65, 0.55, 0.5], [-0.65, 0, 0]])
+
+
+def test_a_rollout_without_policy_tokens_counts_as_zero():
+    batch = flat_batch((2, 1), reward_T=[0.2, 1.0, 5.0], mask_T=[True, True, False])
+    found = run(CentreTokensByPosition(), batch).value
+    assert found.tolist() == pytest.approx([0.6, 0.5, 0.0])
 
 
 def test_one_turn_is_grpo():

@@ -3,8 +3,11 @@ import statistics
 
 import pytest
 import torch
+from builders import flat_batch, run
 
 from strop import functional as F
+from strop.advantage.credit.share_by_turn_credit import ShareByTurnCredit
+from strop.advantage.weight.add_feedback_gain import AddFeedbackGain
 from strop.errors import UserError
 from strop.recipes.infopo import infopo
 
@@ -89,6 +92,16 @@ def test_large_gains_do_not_drown_outcomes():
     assert found.abs().max() <= 0.25 * math.sqrt(0.5) + 1e-6
 
 
+def test_what_is_added_to_deviations():
+    # gains 10 and 20: z = -+5 / (7.0711 + .5), deviation sqrt(2) z; that of the outcomes .7071
+    batch = flat_batch((1, 1), advantage_T=[0.5, -0.5], reward_B=[0.0, 0.0], gain_K=[10.0, 20.0])
+    z = 5 / (50**0.5 + 0.5)
+    ratio = (0.5**0.5 + 0.5) / (z * 2**0.5 + 0.5)
+    bonus = 0.5 * 0.5 * ratio * z
+    found = run(AddFeedbackGain(eps=0.5), batch).value
+    assert found.tolist() == pytest.approx([0.5 - bonus, -0.5 + bonus])
+
+
 def test_the_weight_falls_with_the_epochs():
     later = advantages(FAILED, GAINS, decay=0.7, epoch=2.0)
     torch.testing.assert_close(later, math.exp(-1.4) * advantages(FAILED, GAINS))
@@ -151,6 +164,15 @@ def test_credits_of_turns_rescale_the_outcome():
     z = z_of(sums)[0]
     first = shared(turn_credit="discounted")[0].tolist()
     assert first == pytest.approx([z * 1.3 / 1.2, z * 1.3 / 1.2, z / 1.2])
+
+
+def test_tokens_without_credit_do_not_count_in_the_mean():
+    # turns of credit 3, 1 and 0; of five tokens one is masked: 2 tokens share, credits sum to 4
+    batch = flat_batch(
+        (5,), turn_T=[0, 0, 1, 2, 2], rollout_K=[0] * 3, mask_T=[True, False, True, True, True],
+        advantage_B=[2.0], credit_K=[3.0, 1.0, 0.0],
+    )  # fmt: skip
+    assert run(ShareByTurnCredit(), batch).value.tolist() == [3.0, 0.0, 1.0, 0.0, 0.0]
 
 
 def test_rollouts_compared_by_discounted_rewards():

@@ -97,6 +97,15 @@ def test_a_long_rollout_weighs_no_more_in_the_kl():
     assert state["kl"] == pytest.approx([0.075])
 
 
+def test_without_a_reference_no_kl_is_known():
+    batch = flat_batch((2,), advantage_B=[1.0], outcome_B=[1.0])
+    raw_B, tracked_B, whole_B, drift_B = run(PART, batch, state=PART.init()).value
+    assert drift_B.item() < 0
+    batch = batch.set(tracked_B=tracked_B, whole_B=whole_B, drift_B=drift_B)
+    after = updated(Use(PART), batch, PART.init())
+    assert (raw_B.item(), after["kl"], after["uid"].tolist()) == (0.5, [], [0])
+
+
 def test_worked_example_of_the_advantage():
     # scores 1, 0, 1, 0 over V .5, .5, .9, .1: raw .5, -.5, .1, -.1, deviation .36056
     batch = flat_batch(

@@ -29,6 +29,8 @@ def test_worked_example(name):
     # w = [[.02, .5], [.5, .5]], W = [[.02, .52], [.5, 1]], b = (.02 / .52, .52 / 1.52)
     expected = [[0.9615, 0.6579], [-0.0385, -0.3421]]
     torch.testing.assert_close(call(name), torch.tensor(expected).double(), atol=5e-5, rtol=0)
+    damped = call(name, eps=0.5)
+    assert damped[0].tolist() == pytest.approx([1 - 0.02 / 1.02, 1 - 0.52 / 2.02])
     # weights of 2 on the first rollout: W = [[.08, 2.08], [.5, 1]]
     weights = torch.tensor([[2.0, 2.0], [1.0, 1.0]]).double()
     found = call(name, columns={"rollout_is_weights": weights})

@@ -64,10 +64,18 @@ def test_one_class_or_no_eta_is_the_group_mean():
 
 
 def test_classes_apart_and_scores_that_do_not_fit():
-    batch = flat_batch([1, 1], bin_B=[-1, 1], advantage_B=[1.0, 1.0])
-    assert run(WeighBins((0.0, 2.0)), batch).value[1].tolist() == pytest.approx(
-        [1.0, math.exp(1.3)]
-    )
+    for apart in (-1, math.nan):
+        batch = flat_batch([1, 1], bin_B=[apart, 1], advantage_B=[1.0, 1.0])
+        found = run(WeighBins((0.0, 2.0)), batch).value[1].tolist()
+        assert found == pytest.approx([1.0, math.exp(1.3)])
+    # neither a rollout of no class nor an unscored one counts in the code's shares and mean
+    five = flat_batch([1] * 5, bin_B=[0, 0, 1, -1, 1], advantage_B=[1.0] * 5,
+                      scored_B=[True] * 4 + [False])  # fmt: skip
+    both = math.exp(0.65) + 1
+    q = [0.99 * math.exp(0.65) / both + 0.005, 0.99 / both + 0.005]
+    first, second = (3 * share / (2 * q[0] + q[1]) for share in q)
+    found = run(WeighBins((1.0, 0.0), source_form="code"), five).value[1].tolist()
+    assert found == pytest.approx([first, first, second, 1.0, 0.0])
     with pytest.raises(UserError, match=r"weigh_bins.scores has 1 numbers: give one for each"):
         run(WeighBins((0.0,)), batch)
 

@@ -38,6 +38,14 @@ def test_worked_example():
     assert (above - plain).tolist() == pytest.approx([shift] * 8, abs=1e-5)
 
 
+def test_narrow_levels_are_kept_off_zero():
+    # levels 0 and 1e-6: the tail is over 1e-6, the middle over 2e-6; the two are halved
+    batch = flat_batch((1,) * 2, bundle_score_B=[0.0, 1.0], slot_B=[0, 1], bundle_B=[0, 0],
+                       q_alpha=0.6, q_beta=1.4)  # fmt: skip
+    found = run(WeighLowerTail((0.0, 1e-6), weight=1.0), batch).value
+    assert found.tolist() == pytest.approx([-0.6 / 1e-6 / 2, 0.4 / 2e-6 / 2])
+
+
 def test_a_tracker_step_of_the_worked_example():
     part = WeighLowerTail((0.2, 0.8))
     batch = flat_batch((1,) * 4, bundle_score_B=[1.0, 2.0, 0.0, 1.0], slot_B=[0, 1, 2, 3])
@@ -109,6 +117,17 @@ def test_shares_are_equal_where_the_sum_is_nothing():
         bundle_score_B=[1.0] * 4, slot_B=[0, 1, 0, 1], bundle_B=[0] * 4,
     )  # fmt: skip
     assert run(ShareAmongBundle(normalize_std=False), batch).value.tolist() == [-0.5] * 4
+
+
+def test_what_is_added_to_deviations():
+    # scores 1 and 7 of the slots; prompts with rewards 0, 2 and 1, 5
+    batch = flat_batch(
+        (1,) * 4, groups=(0, 0, 1, 1), advantage_B=[1.0] * 4, reward_B=[0.0, 2.0, 1.0, 5.0],
+        bundle_score_B=[1.0, 7.0, 1.0, 7.0], slot_B=[0, 1, 0, 1], bundle_B=[0] * 4,
+    )  # fmt: skip
+    found = run(ShareAmongBundle("std", eps=0.5), batch).value.tolist()
+    first, second = (1 / (18**0.5 + 0.5) / (square**0.5 + 0.5) for square in (2, 8))
+    assert found == pytest.approx([first, first, second, second])
 
 
 def test_slots_of_ragged_and_unscored_groups():

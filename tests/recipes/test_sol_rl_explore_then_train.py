@@ -76,6 +76,8 @@ def test_deviation_is_that_of_all_scored_rewards():
     found = run(DivideByRewardStd(0.0), batch).value
     std = (14 / 9) ** 0.5  # of 1, 0, 3 about 4/3
     assert found[:3].tolist() == pytest.approx([0.5 / std, -0.5 / std, 1 / std])
+    damped = run(DivideByRewardStd(0.5), batch).value
+    assert damped.tolist() == pytest.approx([x / (std + 0.5) for x in (0.5, -0.5, 1, 0)])
 
 
 @pytest.mark.parametrize("newer", [OLD, NEW])

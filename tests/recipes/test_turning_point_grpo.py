@@ -53,7 +53,7 @@ def test_without_weight_it_is_plain_steps_that_add_up_to_the_whole_gain():
 def test_turns_up_and_down_are_made_equally_many():
     """Two more rollouts that rise at once: of six turns up the two of the largest gain stay."""
     rising = torch.tensor(
-        [[0.1, 0.2, 0.2, 0.2, 0.9], [0.1, 0.2, 0.2, 0.2, 0.35]], dtype=torch.float64
+        [[0.1, 0.2, 0.2, 0.2, 0.9], [0.1, 0.15, 0.2, 0.2, 0.35]], dtype=torch.float64
     )
     scores = torch.cat([SCORES, rising])
     groups = torch.tensor([0, 0, 0, 0, 1, 1])
@@ -64,6 +64,8 @@ def test_turns_up_and_down_are_made_equally_many():
     paid[4, 0] = 0.8
     expected = torch.cat([normalised(paid[:4]), normalised(paid[4:])])
     torch.testing.assert_close(found, expected, atol=1e-9, rtol=0)
+    mirrored = advantages(1 - scores, groups)  # six turns down
+    torch.testing.assert_close(mirrored, -expected, atol=1e-9, rtol=0)
     every = advantages(scores, groups, balance=False)
     paid[0, 2], paid[5, 0] = 0.25, 0.25
     expected = torch.cat([normalised(paid[:4]), normalised(paid[4:])])

@@ -81,6 +81,13 @@ def test_far_from_the_prior_it_is_the_group_mean():
     found = run(ShrinkMeanToPrior(), near)
     assert found.value.tolist() == pytest.approx([2 / 3, 2 / 3, -4 / 3])
     assert found.metrics["prior/trust"] == 1.0
+    # a second group, all right where V = -.2: w = 1.19 / 1.44
+    both = flat_batch(
+        (1,) * 7, [0] * 3 + [1] * 4, advantage_B=[1.0, 1, 0, 1, 1, 1, 1],
+        prior_B=[2 / 3] * 3 + [0.4] * 4,
+    )  # fmt: skip
+    trust = run(ShrinkMeanToPrior(), both).metrics["prior/trust"]
+    assert trust == pytest.approx((1 + 0.25 / 1.44) / 2)
 
 
 def sizes_at(squared, cost=0.0039):

@@ -105,6 +105,15 @@ def test_mean_matches_a_slow_loop(winsor):
     assert float(found[6]) == 0
 
 
+def test_a_reward_at_which_the_share_is_just_met_is_the_bound():
+    # a quarter of four equal weights is met at 0, three quarters at 2: held 0, 1, 2, 2
+    ones = [1.0] * 4
+    batch = flat_batch((1,) * 4, advantage_B=[0.0, 1.0, 2.0, 3.0], sequence_is_weight_B=ones,
+                       grad_norm_B=ones)  # fmt: skip
+    found = run(SubtractLeastVarianceMean(winsor=0.25), batch).value
+    assert found.tolist() == pytest.approx([-1.25, -0.25, 0.75, 1.75])
+
+
 def test_equal_rewards_teach_exactly_nothing():
     batch = weighed(flat_batch((1,) * 4, (0, 0, 1, 1), reward_B=[0.3, 0.3, 0.7, 0.7]))
     batch = batch.set(advantage_B=batch["reward_B"])

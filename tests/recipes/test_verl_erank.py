@@ -90,6 +90,8 @@ def test_means_lag_one_step_and_begin_at_zero():
     state = updated(Use(part), batch, state)
     assert state["usual"] == pytest.approx((0.6, 0.15, 0.03, 0.3))
     assert state["last"] == (4.0, 0.5, 0.1, 1.0)
+    state = updated(Use(part), batch, state)  # .7 of the means and .3 of the step before
+    assert state["usual"] == pytest.approx((1.62, 0.255, 0.051, 0.51))
     unscored = batch.set(scored_B=torch.tensor([False]))
     assert updated(Use(part), unscored, state) == state
 

@@ -87,6 +87,14 @@ def test_worked_example_of_novelty():
     assert free.value[2].item() == pytest.approx(0.57735 + 2.5 * (1 - 0.81873), abs=1e-4)
     void = batch.set(logp_sampler_T=torch.full((5,), torch.nan).double())
     assert run(FavourUnlikelySuccesses(), void).value.equal(batch["advantage_B"])
+    # a rollout without a score and one without log-probabilities are in no mean
+    more = flat_batch(
+        (1, 2, 1, 1, 1, 1), advantage_B=[0.57735, 0.57735, 0.57735, -1.73205, 1.0, 0.5],
+        logp_sampler_T=[-0.2, -0.1, -0.5, -0.6, -0.5, -9.0, torch.nan],
+        scored_B=[True] * 4 + [False, True],
+    )  # fmt: skip
+    expected = [0.5774, 0.5774, 0.8660, -1.7321, 0.0, 0.5]
+    assert run(FavourUnlikelySuccesses(), more).value.tolist() == pytest.approx(expected, abs=1e-4)
 
 
 def test_one_phase_without_examples_or_bonus_is_grpo():

@@ -31,6 +31,17 @@ def test_penalty_stays_with_its_turn():
     assert found.tolist() == pytest.approx([0.5, 0.9])
 
 
+@pytest.mark.parametrize(
+    ("stop", "expected"),
+    [("never", [4.75, 7.5, 11, 14, 16, 32]), ("after", [2, 2, 4, 14, 16, 32]),
+     ("before", [1, 2, 4, 14, 16, 32])],
+)  # fmt: skip
+def test_sums_end_at_actions_that_were_not_wanted(stop, expected):
+    match_K = torch.tensor([True, False, False, True, True, True])
+    batch = turns([1, 2, 4, 6, 16, 32], [0] * 5 + [1], match_K=match_K)
+    assert run(DiscountTurnRewards(0.5, stop=stop), batch).value.tolist() == expected
+
+
 @pytest.mark.parametrize("gamma", [0.0, 0.3, 0.9, 1.0])
 def test_matches_slow_loop(gamma):
     rng = torch.Generator().manual_seed(0)

@@ -40,6 +40,14 @@ def test_edges():
         DivideByGroupStd(std="mean")
 
 
+@pytest.mark.parametrize(("std", "variance"), [("unbiased", 6.0), ("biased", 4.5)])
+def test_imagined_members_are_in_the_deviation(std, variance):
+    # 3 and 1 with two at -2: squares 9 + 1 + 4 + 4 of four members
+    part = DivideByGroupStd(eps=0.0, std=std, num_imagined=2)
+    found = run(part, flat_batch((1,) * 2, advantage_B=[3.0, 1.0])).value
+    assert found.tolist() == pytest.approx([3 / variance**0.5, 1 / variance**0.5])
+
+
 def test_factor_of_the_deviation():
     batch = flat_batch((1,) * 5, groups=(0, 0, 0, 0, 1), advantage_B=[0.5, -0.5, -0.5, 0.5, 6.0])
     found = run(DivideByGroupStd(eps=0.5, std="biased", factor=3.0), batch).value

@@ -67,7 +67,7 @@ class ChooseSurprisingTurns:
         if self.source_form == "code":
             good_K = change_K - MARGIN + seen_K > 0
         else:
-            good_K = seen_K + (1 - seen_K) * change_K > 1 / size_K + 1e-9
+            good_K = seen_K + (1 - seen_K) * change_K > 1 / size_K
         best_B = self._best(success_B, value_task_K, rollout_K, scored_B)
         chosen_K = good_K & best_B[rollout_K]
         learning_T = chosen_K[turn_T] & mask_T
