@@ -2,6 +2,8 @@ import json
 
 import pytest
 import torch
+from fakes.engine import TableEngine, by_last_token
+from fakes.services import over_table
 from models import Lab, without_times
 from runs import Runner
 
@@ -52,6 +54,22 @@ def test_every_prompt_is_in_one_stage():
             part = DrawInStages(6, 1, "level", num_stages, (stage + 0.5) / num_stages)
             found += {draw.uid for draw in drawn(part, part.init()).value}
         assert sorted(found) == list(range(6))
+
+
+def test_measured_difficulty_is_the_share_of_wrong_answers():
+    # 5 is never solved, 6 always; 7 has no score, as if never solved
+    engine = TableEngine(by_last_token({n: [float(id == n) for id in range(5)] for n in (2, 3, 4)}))
+    outcome = {2: 0.0, 3: 1.0, 4: None}
+    prompts = {5: (2,), 6: (3,), 7: (4,)}
+    services = over_table(engine, prompts, lambda ids: outcome[ids[0]], answer_tokens=1)
+    found = []
+    for stage in range(3):
+        part = DrawInStages(1, 1, num_stages=3, progress=stage / 3, num_answers=2)
+        rng = torch.Generator().manual_seed(0)
+        told = part((5, 6, 7), part.init(), rng, services.texts, services.grading, services.sampling)
+        found.append((told.value[0].uid, told.metrics["draw/difficulty"]))
+    assert found == [(6, 0.0), (5, 1.0), (7, 1.0)]
+    assert [len(request.ids) for request in services.sampling.asked] == [1] * 3 * 3 * 2
 
 
 def test_refusals():

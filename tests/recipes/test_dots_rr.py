@@ -4,6 +4,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from builders import pushed, ragged_batch, stages
+from fakes.services import FakeScoring, FakeTexts
 from models import Lab, without_times
 from runs import Runner
 
@@ -16,6 +17,7 @@ from strop.sampling.draw_near_target_success import (
     DrawNearTargetSuccess,
     attended,
     calibrated,
+    embedded,
     predict,
 )
 
@@ -28,6 +30,30 @@ def test_worked_example_of_the_prediction():
     assert base.tolist() == pytest.approx([0.4])
     assert float(calibrated(base)) == pytest.approx(0.4)
     assert float(calibrated(base, 0.5, 0.1)) == pytest.approx(0.3294, abs=5e-5)
+    ends = calibrated(torch.tensor([0.0, 1.0]).double())
+    assert ends.tolist() == pytest.approx([1e-4, 1 - 1e-4], abs=1e-9)
+
+
+def test_embeddings_are_standardised_over_the_prompts_and_then_each():
+    prompts = {5: (0, 1), 6: (2,), 7: (3, 0, 2)}
+    state_VF = torch.tensor([[1.0, 5, 2, 0], [3, 1, 4, 7], [0, 2, 9, 1], [6, 6, 1, 3]]).double()
+
+    class States(FakeScoring):
+        def hidden(self, batch):
+            ids = torch.split(batch["id_T"], [len(ids) for ids in prompts.values()])
+            yield [0, 1, 2], tuple(state_VF[own] for own in ids)
+
+    def standard(values):
+        mean = sum(values) / len(values)
+        deviation = math.sqrt(sum((x - mean) ** 2 for x in values) / len(values))
+        return [(x - mean) / deviation for x in values]
+
+    means = [[sum(float(state_VF[id, f]) for id in ids) / len(ids) for f in range(4)]
+             for ids in prompts.values()]  # fmt: skip
+    expected = zip(*(standard(column) for column in zip(*means, strict=True)), strict=True)
+    found = embedded(tuple(prompts), FakeTexts(prompts), States())
+    for own, wanted in zip(found.tolist(), expected, strict=True):
+        assert own == pytest.approx(standard(wanted), abs=1e-4)
 
 
 def test_worked_example_of_the_draw():
@@ -48,6 +74,7 @@ def test_a_line_is_fitted_on_the_references():
     assert told == pytest.approx({"reference/success": 0.5, "reference/error": 0.0}, abs=1e-6)
     alike, told = predict(z_NF, {0: 0.5, 3: 0.5})
     assert alike.tolist() == [0.5] * 6
+    assert told == {"reference/success": 0.5, "reference/error": 0.0}
     assert predict(z_NF, {2: 0.25})[0].tolist() == [0.25] * 6
     assert predict(z_NF, {})[1] == {"reference/success": 0.0, "reference/error": 0.0}
 
@@ -78,11 +105,11 @@ def test_the_clip_is_grpos_for_the_steps_own_rollouts():
 class Drawing:
     """The part with predictions that are given."""
 
-    def __init__(self, monkeypatch, rates, **fields):
+    def __init__(self, monkeypatch, rates, num_prompts=4, **fields):
         from strop.sampling import draw_near_target_success as module
 
         self.asked = []
-        self.part = DrawNearTargetSuccess(4, 2, **fields)
+        self.part = DrawNearTargetSuccess(num_prompts, 2, **fields)
         monkeypatch.setattr(module, "embedded", lambda pool, texts, scoring: torch.zeros(20, 1))
         monkeypatch.setattr(module, "predict", lambda z, known: (rates, {}))
         monkeypatch.setattr(module, "success_of", self.success_of)
@@ -101,7 +128,7 @@ class Drawing:
 
 def test_rounds_of_a_run(monkeypatch):
     near = torch.full((20,), 0.9).double()
-    near[5:11] = 0.5
+    near[:5], near[5:11] = 0.1, 0.5
     drawing = Drawing(monkeypatch, near, every=2)
     steps = [drawing.step(seed) for seed in range(4)]
     assert [len(uids) for uids in steps] == [4, 4, 2, 2]  # all at first, then a half
@@ -112,6 +139,10 @@ def test_rounds_of_a_run(monkeypatch):
     more = drawing.step(7, num_wanted=3)
     assert not {*more} & {*steps[2], *steps[3]}
     assert drawing.state["steps"] == 4
+    for num_prompts, tried in ((9, 4), (2, 2)):  # half of them, and two at least
+        other = Drawing(monkeypatch, near, num_prompts)
+        other.step()
+        assert other.asked == [(tried, 2)]
 
 
 def test_without_replay_or_with_a_flat_draw(monkeypatch):

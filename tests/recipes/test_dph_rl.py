@@ -160,6 +160,17 @@ def test_the_store_is_made_once_and_handed_on():
     assert set(seen[:2]) == {7, 9}
 
 
+def test_only_right_answers_of_mastered_prompts_are_stored():
+    # of each prompt two answers, right half of the time: one masters it, the other is stored
+    prompts = dict.fromkeys(range(20), (2,))
+    _, _, call = store(prompts, lambda ids: float(list(ids) == [0]), num_trials=1)
+    found = call(RehearseMasteredPrompts().init())
+    stored = [draw.columns["ids"] for draw in found.value[20:]]
+    assert set(stored) == {(0,)}
+    assert 0 < len(stored) < 20 * found.metrics["rehearsal/mastered"] < 20
+    assert found.metrics["rehearsal/stored"] == len(stored)
+
+
 def test_nothing_and_everything_mastered():
     part, _, call = store({8: (2,)}, lambda ids: float(list(ids) == [0]), num_trials=40)
     found = call(part.init())

@@ -82,6 +82,8 @@ def test_the_ranking_is_by_both_cosines():
     assert inner.ranked((5, 6, 7, 8), Texts(prompts), SCORING) == (6, 7, 8, 5)
     assert inner.ranked((5,), Texts(prompts), SCORING) == (5,)
     assert part.ranked((7, 6), Texts({7: (0,), 6: (0,)}), SCORING) == (7, 6)
+    # the last token is a prompt's own: 0 + 1 of the short one, 1/2 - 1/2 of the long one
+    assert part.ranked((7, 6), Texts({7: (0, 1, 3), 6: (0, 1)}), SCORING) == (6, 7)
 
 
 def test_the_angle_of_a_rollout_is_that_of_a_loop():
@@ -109,7 +111,8 @@ def test_the_window_follows_the_centre():
     ranking = first.state["ranking"]
     assert sorted(ranking) == list(range(20))
     assert first.value[0].uid in ranking[:3]
-    assert first.value[0].why.endswith(", centre 1")
+    rank = ranking.index(first.value[0].uid) + 1
+    assert first.value[0].why == f"rank {rank} of 20, centre 1"
     last = drawn(part, {**first.state, "centre": 19.0})
     assert {draw.uid for draw in last.value} & set(ranking[-3:])
     assert last.metrics["draw/rank"] > 0.7 > 0.3 > first.metrics["draw/rank"]

@@ -109,6 +109,10 @@ def test_worked_example_of_the_split():
     ranked = {(6, 2, 2): -6.977, (5, 3, 3): -7.106, (3, 6, 2): -7.170, (4, 4, 4): -7.235}
     for nums, value in ranked.items():
         assert score(*nums) == pytest.approx(value, abs=1e-3)
+    # scores far apart: the better arm has all but its share of the even distribution
+    for scores in ((0.0, 2000.0), (-4000.0, -2000.0)):
+        found = log_shares(scores, 0.65, 0.01)
+        assert found == pytest.approx([math.log(0.005), math.log(0.995)])
 
 
 @given(data=st.data())
@@ -142,8 +146,9 @@ def test_budgets_of_the_draws():
     assert AllocateByBins()(()).value == ()
     with pytest.raises(UserError, match="sort_by_success"):
         AllocateByBins()((Draw(1, 4),))
-    with pytest.raises(UserError, match=r"has 12 numbers: give 11 .*for each of the classes"):
-        AllocateByBins(scores[:12])(draws)
+    for number in (12, 22):  # no whole classes, and one class too few
+        with pytest.raises(UserError, match=rf"has {number} numbers: give 11 .*for each of the cl"):
+            AllocateByBins(scores[:number])(draws)
 
 
 def test_what_rollouts_are_worth():

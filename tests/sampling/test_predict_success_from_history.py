@@ -1,3 +1,5 @@
+import math
+
 import pytest
 import torch
 from builders import flat_batch
@@ -33,3 +35,16 @@ def test_prior_follows_like_prompts():
     assert known == pytest.approx(0.75, abs=0.02)
     short = PredictSuccessFromHistory(context=1)
     assert parts.update(Use(short), batch, first.state, "observe")["success_N"].tolist() == [0.0]
+
+
+def test_likeness_is_the_cosine_of_three_character_pieces():
+    # " ab" and "ab " of "ab"; " ab", "abc" and "bc " of "abc"; nothing of them in "z": one in
+    # common of 2 and of 3, m = 1/2
+    part = PredictSuccessFromHistory(bandwidth=0.5, weight=2.0)
+    texts = Texts({1: "ab", 2: "z", 3: "abc"})
+    first = part((Draw(1, 1), Draw(2, 1)), texts, part.init())
+    batch = flat_batch((1, 1), (0, 1), outcome_B=[1.0, 0.0]).set(uid_P=torch.tensor([1, 2]))
+    state = parts.update(Use(part), batch, first.state, "observe")
+    (draw,) = part((Draw(3, 1),), texts, state).value
+    like, unlike = math.exp((1 / math.sqrt(6) - 1) / 0.5), math.exp(-1 / 0.5)
+    assert draw.columns["prior_B"] == pytest.approx((2 * 0.5 + like) / (2 + like + unlike))
