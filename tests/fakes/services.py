@@ -183,13 +183,14 @@ class FakeEpisodes:
     """An environment whose observations are letters, a token each, and actions digits.
 
     texts: token of an action -> its text, in place of its digits. first: tokens before what a
-    player sees who does not begin.
+    player sees who does not begin. said: (text, token before it) of every observation.
     """
 
     kind: type[Environment] | None = None
     letters: Mapping[str, int] = field(default_factory=dict)
     texts: Sequence[str] | None = None
     first: tuple[int, ...] = ()
+    said: list[tuple[str, int]] = field(default_factory=list)
 
     def begin_episodes(self, uids: Sequence[int]) -> Episodes:
         class Source:
@@ -200,6 +201,7 @@ class FakeEpisodes:
         return Episodes(source, uids)
 
     def observation_ids(self, text: str, last: int) -> tuple[int, ...]:
+        self.said.append((text, last))
         return tuple(self.letters[letter] for letter in text)
 
     def context_ids(self, text: str) -> tuple[int, ...]:

@@ -15,7 +15,7 @@ from strop.errors import UserError
 from strop.part import Draw
 from strop.recipes.adhint import adhint
 from strop.recipes.grpo import grpo
-from strop.rollout.drive import drive
+from strop.rollout.drive import drive, sample
 from strop.rollout.sample_with_hints import SampleWithHints
 from strop.services import Graded
 from strop.training.metrics_file import read_metrics
@@ -39,8 +39,8 @@ TEXTS = FakeTexts(PROMPTS, answers={(uid, "completion"): SOLUTION for uid in (5,
 DRAWS = (Draw(5, 4), Draw(9, 3), Draw(7, 2))
 
 
-def sampled(part):
-    services = FakeServices(TEXTS, Grading(), FakeSampling(answer_tokens=12))
+def sampled(part, answer_tokens=12):
+    services = FakeServices(TEXTS, Grading(), FakeSampling(answer_tokens=answer_tokens))
     strategy = strategy_of(part, DRAWS, services, torch.Generator().manual_seed(3))
     batch, state = drive(strategy, TableEngine(CHAIN), services)
     assert state is None
@@ -78,6 +78,19 @@ def test_hints_follow_the_prompt_and_are_marked():
     assert (batch["logp_behavior_T"][own_T] < 0).any()
     assert int(batch["length_B"].max()) <= 12  # hint and answer share the limit
     assert len(set(batch["rollout_uid_B"].tolist())) == 9
+
+
+@pytest.mark.parametrize("limit", [12, 9])
+def test_hint_and_answer_share_the_limit_and_the_last_token_is_not_told(limit):
+    batch, _ = sampled(SampleWithHints(ratios=(0.1, 1.0)), limit)
+    hints = {2: (9, (1,)), 3: (9, (1,)), 6: (1, (2, 2)), 8: (0, (2, 2))}  # all of 10 but the last
+    for row, (size, prompt) in hints.items():
+        begin = (*prompt, *SOLUTION[:size])
+        # a token at least, also where the hint takes all of the limit
+        seed, left = int(batch["rollout_uid_B"][row]), max(limit - size, 1)
+        (told,) = sample(TableEngine(CHAIN), [FakeSampling().request(begin, left, seed)])
+        own = [id for event in told.events for id in event.ids]
+        assert batch["id_T"][batch["rollout_T"] == row].tolist() == [*begin, *own]
 
 
 def test_without_hinted_rollouts_it_is_plain_sampling():

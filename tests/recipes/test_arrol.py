@@ -192,12 +192,16 @@ def test_head_learns_what_is_right_and_groups_come_near_the_target():
 
 
 def test_unscored_and_dropped_rollouts_teach_nothing():
-    part = StopSureAnswers(detect_at=2)
+    part = StopSureAnswers(detect_at=3)
     steps = Steps(part)
     rng = torch.Generator().manual_seed(0)
     found = roll_out(strategy_of(part, DRAWS, steps.services, rng, steps.state), steps.engine)
     size = found.batch.size("B")
     uids, nobody_B = found.batch["rollout_uid_B"], torch.zeros(size, dtype=torch.bool)
+    waiting = found.state["waiting"]  # with the states of their third tokens
+    texts = dict(zip(uids.tolist(), answers(found.batch), strict=True))
+    first = [texts[uid][0] for uid in waiting["uids"].tolist()]
+    assert waiting["states"].equal(torch.eye(5)[first])
     state = part.observe(uids, torch.ones(size), nobody_B, found.state)
     assert state["counts"].sum() == 0
     assert state["waiting"] == {}

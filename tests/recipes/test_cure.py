@@ -99,6 +99,18 @@ def test_all_branches_of_an_answer_leave_it_at_one_place():
         assert batch["fork_at_B"][batch["parent_B"] == origin].unique().numel() == 1
 
 
+def test_branches_of_an_answer_that_failed_begin_anew():
+    # after token 3 no token can be drawn
+    engine = TableEngine(by_last_token({**TABLE, 3: (0, 0, 0, 0)}))
+    batch = grown(BranchAtCriticalTokens(min_letters=0), seed=4, engine=engine)[0].batch
+    parent, texts = batch["parent_B"].tolist(), answers(batch)
+    origins = [-1, -1, 0, 1, 0, 1, 0, 1, -1, 8, 8, 8, -1, -1, 12, 13, 12, 13]
+    failed = {row for row in (0, 1, 8, 12, 13) if texts[row][-1] == 3}
+    assert 0 < len(failed) < 5
+    assert parent == [-1 if origin in failed else origin for origin in origins]
+    assert [at >= 0 for at in batch["fork_at_B"].tolist()] == [origin >= 0 for origin in parent]
+
+
 def test_the_place_is_drawn_evenly_among_the_candidates():
     part, ids = BranchAtCriticalTokens(candidates=2, min_letters=1), [3, 1, 2, 3, 0]
     entropy = torch.tensor([9.0, 0.3, 0.5, 0.4, 8.0])  # the first token and the end are none

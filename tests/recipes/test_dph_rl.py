@@ -4,7 +4,7 @@ import pytest
 import torch
 from builders import assert_same_push, clipped, flat_batch, pushed, ragged_batch, run, stages
 from fakes.engine import TableEngine, by_last_token
-from fakes.services import over_table
+from fakes.services import over_table, strategy_of
 from models import Lab
 from runs import Runner
 
@@ -13,6 +13,8 @@ from strop.loss.penalty.cover_reference import CoverReference
 from strop.part import Draw
 from strop.recipes.dph_rl import dph_rl
 from strop.recipes.grpo import grpo
+from strop.rollout.drive import drive
+from strop.rollout.sample_and_replay import SampleAndReplay
 from strop.sampling.rehearse_mastered_prompts import RehearseMasteredPrompts
 from strop.training import checkpoint
 from strop.training.metrics_file import read_metrics
@@ -169,6 +171,22 @@ def test_only_right_answers_of_mastered_prompts_are_stored():
     assert set(stored) == {(0,)}
     assert 0 < len(stored) < 20 * found.metrics["rehearsal/mastered"] < 20
     assert found.metrics["rehearsal/stored"] == len(stored)
+
+
+def test_stored_answers_stand_beside_fresh_ones():
+    engine = TableEngine(by_last_token(TABLE))
+    services = over_table(engine, {7: (1,), 9: (2,)}, answer_tokens=9)
+    draws = (Draw(9, 1, {"ids": (1, 0), "logp": (-0.25, -0.5)}), Draw(7, 2))
+    strategy = strategy_of(SampleAndReplay(), draws, services, torch.Generator().manual_seed(0))
+    batch = drive(strategy, engine)[0]
+    assert batch["id_T"].tolist() == [2, 1, 0, 1, 0, 1, 0]
+    assert batch["origin_T"].tolist() == [1, 4, 4, 1, 0, 1, 0]
+    assert batch["version_T"][batch["mask_T"]].tolist() == [-1, -1, 0, 0]  # no weights of this run
+    stored = batch["logp_stored_T"].tolist()
+    assert stored[1:3] == [-0.25, -0.5]
+    assert all(map(math.isnan, stored[:1] + stored[3:]))
+    for name in ("logp_behavior_T", "logp_sampler_T", "entropy_behavior_T"):
+        assert batch[name][batch["mask_T"]].isnan().tolist() == [True, True, False, False]
 
 
 def test_nothing_and_everything_mastered():

@@ -53,6 +53,7 @@ def test_leaves_fork_at_the_largest_entropies_of_their_trunk(places, branches):
     found, engine, _ = rolled(ForkAtEntropyPeaks(num_places=places, num_branches=branches))
     batch = found.batch
     texts, logp = answers(batch), answers(batch, "logp_behavior_T")
+    assert answers(batch, "logp_sampler_T") == logp  # the engine is asked for it as ever
     uid = batch["uid_P"][batch["group_B"]].tolist()
     row, shared = 0, 0
     for draw in DRAWS:

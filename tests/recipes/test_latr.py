@@ -142,7 +142,7 @@ def slow_trees(part, probabilities, widths, most):
 
 @pytest.mark.parametrize("share", [1.0, 0.5])
 @pytest.mark.parametrize("tree_tokens", [5, 512])
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", [0, 1, 2, 3, 4, 8])  # 8: it ends once one branch less will do
 def test_tree_is_that_of_a_slow_loop(seed, tree_tokens, share):
     part = ForkAtCloseCalls(
         share=share, forks=(3, 0.1, 0.25), windows=(2, 3), similarity=(0.7, 1.0, 1.0),
@@ -182,7 +182,9 @@ def test_tree_is_that_of_a_slow_loop(seed, tree_tokens, share):
     assert found.metrics["lookahead/pruned"] == pruned
     assert found.metrics["lookahead/width"] == sum(map(len, trees)) / sum(w for _, w in widths)
     forced = sum(1 for rows in trees for row in rows if row["parent"] is not None)
-    own = sum(map(len, texts)) - int(batch["fork_at_B"].clamp(min=0).sum())
+    shared = sum(max(at, 0) for at in batch["fork_at_B"].tolist())
+    assert found.metrics["rollout/tokens_shared"] == shared
+    own = sum(map(len, texts)) - shared
     assert engine.num_tokens == own - forced + found.num_thrown_away
 
 
@@ -233,7 +235,9 @@ def test_another_temperature_and_cuts_are_those_of_the_samples_alone():
         assert all(p > m - 1e-6 for p, m in itertools.islice(zip(plain, logp, strict=True), 2, 99))
 
 
-@pytest.mark.parametrize("limits", [{"answer_tokens": 4}, {"context_length": 7}])
+@pytest.mark.parametrize(
+    "limits", [{"answer_tokens": 4}, {"context_length": 7}, {"context_length": 5}]
+)
 def test_limits_end_branches(limits):
     part = ForkAtCloseCalls(forks=(3, 0.0, 1.0), windows=(2,), similarity=(0.0, 1.0, 1.0))
     (batch, *_), _ = rolled(part, table(5), **limits)

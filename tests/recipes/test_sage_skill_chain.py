@@ -46,11 +46,11 @@ PART = AnswerWithSkills(skill="(?P<name>[ab])=", words="{library};{prompt}")
 DRAWS = (Draw(5, 30, {"chain": (6, 7)}), Draw(6, 20, {"chain": (5,)}), Draw(7, 2))
 
 
-def sampled(part=PART, draws=DRAWS):
+def sampled(part=PART, draws=DRAWS, table=TABLE):
     services = FakeServices(Texts(PROMPTS, PIECES), FakeGrading(outcome),
                             FakeSampling(answer_tokens=6))  # fmt: skip
     strategy = strategy_of(part, draws, services, torch.Generator().manual_seed(3))
-    return roll_out(strategy, TableEngine(by_last_token(TABLE), context_length=100), services).batch
+    return roll_out(strategy, TableEngine(by_last_token(table), context_length=100), services).batch
 
 
 def rows_of(batch):
@@ -120,6 +120,19 @@ def test_the_first_tasks_are_plain_samples_and_a_chain_of_one_is_nothing_else():
         if name != "draw_P":
             assert ours[name].equal(theirs[name]), name
     assert sage_skill_chain(M=1) == grpo(normalize_std=False)
+
+
+def test_a_failed_request_ends_its_chain_alone():
+    # after "(" no token can be drawn
+    by_chain = {}
+    for row in rows_of(sampled(table={**TABLE, 4: (0,) * 7})):
+        by_chain.setdefault(row[1], []).append(row)
+    sizes = [3] * 30 + [2] * 20 + [1] * 2  # of the chains, by the draws
+    for chain, size in zip(by_chain.values(), sizes, strict=True):
+        whole = [not said.endswith("(") for _, _, _, _, said, *_ in chain]
+        assert all(whole[:-1])
+        assert len(chain) == size or not whole[-1]
+    assert {len(chain) for chain in list(by_chain.values())[:30]} == {1, 2, 3}
 
 
 def test_functions_of_python_are_skills():

@@ -7,7 +7,12 @@ from fakes.services import FakeSampling, FakeScoring, FakeServices, FakeTexts, s
 
 from strop.errors import UserError
 from strop.part import Draw
-from strop.rollout.branch_at_uncertainty import BranchAtUncertainty, branching_metric
+from strop.rollout.branch_at_uncertainty import (
+    BranchAtUncertainty,
+    _Answer,
+    _Pool,
+    branching_metric,
+)
 from strop.rollout.drive import drive
 from strop.rollout.engines.base import CAPABILITIES, Event
 from strop.rollout.sample_independently import SampleIndependently
@@ -69,7 +74,7 @@ def slow_metric(batch, measure):
 
 @pytest.mark.parametrize("measure", ["dissimilarity", "similarity", "off_diagonal", "entropy"])
 def test_every_fork_is_at_the_largest_metric_so_far(measure):
-    batch, _ = grown(BranchAtUncertainty(explore=0.3, measure=measure))
+    batch, _ = grown(BranchAtUncertainty(explore=0.3, measure=measure), seed=1)
     metric = slow_metric(batch, measure)
     parent, fork_at = batch["parent_B"].tolist(), batch["fork_at_B"].tolist()
     text, group = answers(batch), batch["group_B"].tolist()
@@ -90,7 +95,23 @@ def test_every_fork_is_at_the_largest_metric_so_far(measure):
         expected = [math.log(TABLE[a][b]) for a, b in zip(before, text[row], strict=True)]
         assert logp[row] == pytest.approx(expected, abs=1e-5)
     assert forks >= 3
+    assert set(parent) - {-1, 0, 6}  # some leave another answer than the first of their group
     assert [parent[r] for r in (0, 6, 10)] == [-1, -1, -1]
+
+
+@pytest.mark.parametrize(
+    ("metrics", "place"),
+    [
+        (([0.5, 0.1], [0.2, 0.3]), (0, 0)),
+        (([0.5, 0.1], [0.2, 0.6]), (1, 1)),
+        (([0.5], [0.5]), (0, 0)),
+        (([], [-0.4, -0.1]), (1, 1)),  # the first failed before its first token
+        (([], []), (-1, -1)),
+    ],
+)
+def test_the_place_is_that_of_the_largest_metric_of_all_answers(metrics, place):
+    answers = [_Answer(n, (), torch.tensor(each)) for n, each in enumerate(metrics)]
+    assert _Pool(Draw(5, 2), [], 0, answers).best_place() == place
 
 
 def test_metric_by_hand():

@@ -11,9 +11,9 @@ from strop.rollout.drive import drive
 from strop.rollout.read_answers import ReadAnswers
 from strop.rollout.sample_independently import SampleIndependently
 
-PROMPTS = {7: (1, 2), 9: (3,)}
+PROMPTS = {7: (1, 2), 9: (3,), 0: (3,)}
 ANSWERS = {(7, "chosen"): (4, 0), (7, "rejected"): (5, 6, 0), (9, "chosen"): (8, 0),
-           (9, "rejected"): ()}  # fmt: skip
+           (9, "rejected"): (), (0, "chosen"): (8, 0), (0, "rejected"): (4, 0)}  # fmt: skip
 SERVICES = FakeServices(FakeTexts(PROMPTS, answers=ANSWERS))
 PAIR = ReadAnswers(answers=("chosen", "rejected"))
 
@@ -34,7 +34,10 @@ def test_a_rollout_for_each_answer_after_its_prompt():
     assert batch["uid_P"].tolist() == [7]
     assert batch["preferred_B"].tolist() == [1, -1]
     assert not batch["truncated_B"].any()
-    assert len(set(batch["rollout_uid_B"].tolist())) == 2
+    # of no rollout that is sampled: their names are seeds, which are at least 0
+    uids = [uid for n in (7, 0) for uid in read(PAIR, Draw(n, 2))["rollout_uid_B"].tolist()]
+    assert len(set(uids)) == 4
+    assert max(uids) < 0
 
 
 def test_what_only_an_engine_knows_is_void():

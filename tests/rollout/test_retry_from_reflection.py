@@ -1,5 +1,6 @@
 """Reflections and retries over a table: rows, prefixes, masks, log-probabilities, rewards."""
 
+import dataclasses
 import json
 
 import pytest
@@ -73,13 +74,14 @@ def test_every_row_is_that_of_the_table(seed):
         if name not in ("group_B", "uid_P", "draw_P", "parent_B", "fork_at_B", "turn_T",
                         "rollout_K"):  # fmt: skip
             assert kept[name].equal(plain[name]), name
-    better, num_thrown, valid, retries = 0, 0, 0, []
+    better, num_thrown, valid, retries, asked_behind, told_behind = 0, 0, 0, [], [], []
     for row, (asked, retried, name) in zip(base, seeds_of(DRAWS, seed), strict=True):
         reflection = expected_reflection(batch, row, asked)
         found = [token for token in reflection if token][:2]
         turns = turns_of(batch, row)
         uids = batch["rollout_uid_B"].tolist()
         turn = int("".join(map(str, found))) if found else len(turns)
+        asked_behind.append(("?", flat(turns)[-1]))
         valid += turn < len(turns)
         if turn >= len(turns):
             assert not {asked, retried, name} & set(uids)
@@ -99,6 +101,8 @@ def test_every_row_is_that_of_the_table(seed):
         ids = [*flat(turns[:turn]), 8, *found, *turns[turn][0]]
         if turn == 0:
             ids = [3, 8, *found]
+        else:
+            told_behind.append(flat(turns[:turn])[-1])
         for given, action in [([], mine[turn][1]), *mine[turn + 1 :]]:
             ids += given
             assert drawn(ASKING, 3, ids=tuple(ids), seed=retried) == action
@@ -125,6 +129,9 @@ def test_every_row_is_that_of_the_table(seed):
             assert int((batch["group_B"] == batch["group_B"][alone]).sum()) == 1
             assert int(batch["draw_P"][batch["group_B"][alone]]) >= OWN_GROUP
     assert thrown == num_thrown
+    said = services.episodes.said
+    assert [each for each in said if each[0] == "?"] == asked_behind
+    assert [last for text, last in said if text.startswith("!")] == told_behind
     number = len(base)
     assert told == {
         "retry/valid": valid / number, "retry/tried": len(retries), "retry/better": better,
@@ -151,6 +158,30 @@ def test_forks_and_submissions_give_the_same():
             column.nan_to_num(), theirs[name].nan_to_num()
         )
         assert same, name
+
+
+@pytest.mark.parametrize("limits", [{"context": 9}, {"max_tokens": 4}])
+def test_first_actions_of_retries_have_the_room_that_is_left(limits):
+    """Of the context behind the guide, and of the episode's tokens beside what was taken over."""
+    context, most = limits.get("context", 100), limits.get("max_tokens", 12)
+    part = dataclasses.replace(PART, max_tokens=limits.get("max_tokens", 0))
+    cut = 0
+    for seed in range(4):
+        batch = tried(part, seed=seed, context=context)[0].batch
+        uids = batch["rollout_uid_B"].tolist()
+        base = zip(rows(batch, BASE), seeds_of(DRAWS, seed), strict=True)
+        for row, (asked, retried, name) in (each for each in base if each[1][2] in uids):
+            turns, again = turns_of(batch, row), turns_of(batch, uids.index(name))
+            room = min(2, context - len(flat(turns)) - 1)
+            found = drawn(ASKING, room, ids=(*flat(turns), 7), seed=asked)
+            said = [token for token in found if token]
+            turn = int("".join(map(str, said)))
+            ids = (*flat(turns[:turn]), 8, *said, *turns[turn][0])
+            used = sum(len(action) for _, action in turns[:turn])
+            left = min(most - used, context - len(ids))
+            assert again[turn][1] == drawn(ASKING, min(3, left), ids=ids, seed=retried)
+            cut += len(again[turn][1]) == left < 3 and again[turn][1][-1] != 0
+    assert cut
 
 
 def test_without_room_there_is_neither_reflection_nor_retry():

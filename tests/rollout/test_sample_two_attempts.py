@@ -12,19 +12,23 @@ from strop.rollout.sample_two_attempts import SampleTwoAttempts
 
 # Token 0 ends; 1 is usually followed by 2, 2 by 1; after the word 3 comes 1, mostly.
 TABLE = {0: (1, 0, 0, 0), 1: (0.3, 0.1, 0.6, 0), 2: (0.2, 0.7, 0.1, 0), 3: (0.1, 0.8, 0.1, 0)}
-TEXTS = FakeTexts({5: (1,), 9: (2, 1)}, pieces={0: "", 1: "a", 2: "b", 3: "?"})
+TEXTS = FakeTexts({5: (1,), 9: (2, 1), 7: (1, 3)}, pieces={0: "", 1: "a", 2: "b", 3: "?"})
 DRAWS = (Draw(5, 3), Draw(9, 2))
 
 
-def sampled(part, context=100, draws=DRAWS):
-    services = FakeServices(
+def sampled(part, context=100, draws=DRAWS, table=TABLE, services=None):
+    services = services or services_of(context)
+    rng = torch.Generator().manual_seed(2)
+    strategy = strategy_of(part, draws, services, rng)
+    engine = TableEngine(by_last_token(table), context_length=context)
+    return roll_out(strategy, engine, services).batch
+
+
+def services_of(context=100):
+    return FakeServices(
         TEXTS, sampling=FakeSampling(answer_tokens=5, context_tokens=context),
         episodes=FakeEpisodes(letters={"a": 1, "b": 2, "?": 3}),
     )  # fmt: skip
-    rng = torch.Generator().manual_seed(2)
-    strategy = strategy_of(part, draws, services, rng)
-    engine = TableEngine(by_last_token(TABLE), context_length=context)
-    return roll_out(strategy, engine, services).batch
 
 
 def rows_of(batch, column="id_T"):
@@ -32,7 +36,8 @@ def rows_of(batch, column="id_T"):
 
 
 def test_the_second_attempt_begins_with_the_first_and_the_words():
-    batch = sampled(SampleTwoAttempts(words="?{prompt}?"))
+    services = services_of()
+    batch = sampled(SampleTwoAttempts(words="?{prompt}?"), services=services)
     assert batch["stage_B"].tolist() == [0, 0, 0, 1, 1, 1, 0, 0, 1, 1]
     assert batch["group_B"].tolist() == [0] * 6 + [1] * 4
     ids, mask = rows_of(batch), rows_of(batch, "mask_T")
@@ -51,8 +56,23 @@ def test_the_second_attempt_begins_with_the_first_and_the_words():
         for place in range(len(given), len(ids[row])):
             drawn = TABLE[ids[row][place - 1]][ids[row][place]]
             assert logp[row][place] == pytest.approx(math.log(drawn), abs=1e-5)
+    firsts = [own for own, n in zip(ids, batch["stage_B"].tolist(), strict=True) if n == 0]
+    assert services.episodes.said == [
+        (words, own[-1]) for own, words in zip(firsts, ["?a?"] * 3 + ["?ba?"] * 2, strict=True)
+    ]
     assert len(set(batch["rollout_uid_B"].tolist())) == 10
     assert batch["version_T"][batch["mask_T"]].eq(0).all()
+
+
+def test_a_failed_first_attempt_stays_alone():
+    # no token can be drawn after a 3, so there is none of an answer to prompt 7
+    services, draws = services_of(), (Draw(7, 2), Draw(5, 1))
+    part, table = SampleTwoAttempts(words="b"), {**TABLE, 3: (0, 0, 0, 0)}
+    batch = sampled(part, draws=draws, table=table, services=services)
+    assert batch["stage_B"].tolist() == [0, 0, 0, 1]
+    assert batch["group_B"].tolist() == [0, 0, 1, 1]
+    assert batch["length_B"][:2].tolist() == [0, 0]
+    assert services.episodes.said[:2] == [("b", 3)] * 2  # words after the prompt alone
 
 
 def test_the_first_attempts_are_plain_samples():
