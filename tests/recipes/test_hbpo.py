@@ -102,6 +102,9 @@ def test_budgets_and_length_follow_the_longest_answer():
     assert float(found) == pytest.approx(4 * math.cos(math.pi / 8))  # 3 of 12 is 1024 of 4096
     with pytest.raises(UserError, match="budget of 2048 tokens is above the longest answer, 1"):
         functional.advantages("hbpo", **GIVEN)
+    mixed = flat_batch((1, 1), advantage_B=[1.0, 1.0], budget_B=[3, 13], max_length=12)
+    with pytest.raises(UserError, match="budget of 13 tokens is above the longest answer, 12"):
+        run(CompareBudgets(), mixed)
 
 
 def test_a_run_under_budgets(tmp_path):
