@@ -106,6 +106,11 @@ def test_bad_prompts_are_asked_once_more_with_a_wrong_answer():
     assert draw.columns["prompt_ids"][:2] == (7, len(part.words))
     wrong = [tuple(each) for each in texts.completion_ids(old)[1:3]]
     assert texts.asked[-1][1] in wrong
+    # neither the right answer of the prompt nor a wrong one of the other is shown
+    mixed = go(part, batch_of(1, [*FIRST[:5], 0.0]), part.init()).state
+    for seed in range(8):
+        go(part, batch, mixed, texts, seed)
+    assert {answer for _, answer in texts.asked} == set(wrong)
     more = batch_of(2, [0.0, 0.0, 0.0], uids=(7,), draws=(RETRY,))
     whole = batch.join(more)
     done = go(part, whole, asking.state, texts)

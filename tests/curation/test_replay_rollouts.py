@@ -77,6 +77,9 @@ def test_what_is_drawn_leaves_and_the_rest_ages():
     # 3 left of the first step, at most 3 + 3 at the second; those of the first go at the third
     assert [m["replay/stored"] for _, _, m in found][:2] == [3, 6]
     assert found[2][2]["replay/aged_out"] > 0
+    found, _ = steps(ReplayRollouts(max_age=2), 4)  # all five of the step before the last one
+    assert [metrics["replay/aged_out"] for *_, metrics in found] == [0, 0, 5, 5]
+    assert [metrics["replay/stored"] for *_, metrics in found] == [5, 10, 10, 10]
 
 
 def test_limits_of_draws_and_of_room():

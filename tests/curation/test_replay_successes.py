@@ -82,6 +82,8 @@ def test_as_many_as_a_power_of_two_and_no_more_than_size():
         found, _ = steps(ReplaySuccesses(size=size), batch_of(1, groups), batch_of(2, [[0]]))
         add = found[1][0]
         assert (0 if add is None else add.size("B")) == number
+    found, _ = steps(ReplaySuccesses(9), batch_of(1, [[1] * 14 + [0] * 20]), batch_of(2, [[0]]))
+    assert found[1][0].size("B") == 8  # of 14
     drawn = set()
     for seed in range(20):
         found, _ = steps(ReplaySuccesses(4), batch_of(1, groups), batch_of(2, [[0]]), seed=seed)

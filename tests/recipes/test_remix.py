@@ -35,6 +35,7 @@ def test_share_of_replayed_groups():
     assert int(kept[:2, 0].sum()) == 1
     assert found.metrics["replay/share"] == pytest.approx(1 / 3)
     assert share_of(KeepShareOfReplayed(0.9), {0}).value.keep_B.all()
+    assert share_of(KeepShareOfReplayed(0.5), {0, 1}).value.keep_B.all()  # as many as fresh ones
     assert share_of(KeepShareOfReplayed(0.0), {0, 1}).value.keep_B.sum() == 4
     assert not share_of(KeepShareOfReplayed(), {0, 1, 2, 3}).value.keep_B.any()
     drawn = {tuple(share_of(KeepShareOfReplayed(0.34), {0, 1}, s).value.keep_B.tolist())

@@ -21,14 +21,15 @@ PROMPTS = {31: (7,), 32: (8,), 33: (9,)}
 RIGHT, WRONG = ("a", True), ("bb", False)
 
 
-def step_of(part, step=4, state=None, seed=0):
+def step_of(part, step=4, state=None, seed=0, sizes=(2, 2)):
     """A step of a node with two groups of two rollouts, of prompts 31 and 32; a is right."""
-    batch = ragged_batch(1, (2, 2), unscored=(), num_turns=(1, 1))
+    num = sum(sizes)
+    batch = ragged_batch(1, sizes, unscored=(), num_turns=(1, 1))
     batch = batch.take(torch.argsort(batch["group_B"], stable=True))
     ids_T = torch.where(batch["mask_T"], 5 + batch["id_T"] % 2, 7)
     batch = batch.set(
         id_T=ids_T, uid_P=torch.tensor([31, 32]), step=torch.tensor(step),
-        reward_BM=torch.zeros(4, 1).double(), outcome_B=torch.zeros(4).double(),
+        reward_BM=torch.zeros(num, 1).double(), outcome_B=torch.zeros(num).double(),
     )  # fmt: skip
     texts = FakeTexts(PROMPTS, PIECES, special_ids=(0,))
     grading = FakeGrading(lambda ids: float(5 in ids))
@@ -65,6 +66,7 @@ def test_worked_example(tmp_path):
     assert added["reward_B"].tolist() == [0.0, 1.0]
     assert added["logp_behavior_T"].isnan().all()
     assert len(set(added["rollout_uid_B"].tolist())) == 2
+    assert (added["rollout_uid_B"] < 0).all()  # no number of a rollout of its own
     joined = batch.keep(found.value.keep_B).join(added)
     assert joined.size("B") == 4
     assert joined.size("P") == 2
@@ -98,7 +100,7 @@ def test_what_was_read_is_not_trained_on_again(tmp_path):
     assert second.value.add is None
     assert second.value.keep_B.all()
     other(tmp_path, (33, "z", (RIGHT, WRONG)), step=4)
-    _, third = step_of(part, step=6, state=second.state)
+    _, third = step_of(part, step=6, state=second.state, sizes=(2, 1))  # its largest group counts
     assert third.value.add["reward_B"].tolist() == [1.0, 0.0]
 
 

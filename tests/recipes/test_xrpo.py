@@ -24,6 +24,7 @@ def test_worked_example_of_the_priority():
     assert priority(0.57735, 4, 12, 0.05, 0.0) == pytest.approx(0.2018, abs=1e-4)
     assert priority(0.5, 4, 12, 0.05, 0.0) == pytest.approx(0.1748, abs=1e-4)
     assert priority(0.0, 4, 12, 0.05, 0.0) == 0.0
+    assert shared_out([0.0, 0.0], [2, 3], 1, 0.05, 0.0) == [1, 0]  # equal ones: the first
     assert priority(0.0, 4, 12, 0.05, 0.5) == pytest.approx(0.5 * (2.564949 / 4) ** 0.5)
 
 
@@ -150,6 +151,10 @@ def test_plainly_without_examples_and_within_the_room():
     long = {"answers": {7: (5,) * 9}, "asked": (), "done": False}
     (draw,) = asked(part, {8: [0, 0]}, long).value.ask
     assert draw.columns == {}  # 12 - 4 - 2 tokens of room
+    both = {"answers": {7: (5,), 9: (5, 5)}, "asked": (), "done": False}
+    (draw,) = asked(AskWithSolvedExamples(), {8: [0, 0]}, both).value.ask
+    assert draw.columns["prompt_ids"] == (1, 5, 4, 1, 2)  # 3 of the 6 tokens, 4 more are too many
+    assert draw.why.endswith("behind solved prompts 7")
     stored = asked(AskWithSolvedExamples(capacity=1), {7: [1, 1], 9: [1, 1]}, part.init())
     assert stored.state["answers"] == {9: (5, 0)}
     batch = flat_batch([1], outcome_B=[0.0], valid_K=[True])
