@@ -84,3 +84,14 @@ def test_a_certain_token_is_finite():
     batch = flat_batch((2,), logp_T=[0.0, -1e-12], logp_old_T=[-1e-9, 0.0], advantage_T=[1.0, -1.0])
     for recipe in (dppo_tv, dppo_kl):
         assert torch.isfinite(pushed(recipe(), batch)[1]["logp_T"]).all()
+
+
+def test_what_becomes_or_was_certain_has_a_divergence():
+    # .5 ln .5 + .5 ln(.5 / 1e-8) = 8.5 nats from a half to 1; ln(1 / .9) = .105361 from 1 to .9
+    batch = flat_batch((2,), logp_T=[0.0, math.log(0.9)], logp_old_T=[math.log(0.5), 0.0],
+                       advantage_T=[1.0, -1.0])  # fmt: skip
+    for clip_low, clip_high, pushes in (
+        (0.1053, 8.4, [False, False]), (0.1054, 8.6, [True, True]),
+    ):  # fmt: skip
+        found = pushed(dppo_kl(clip_low=clip_low, clip_high=clip_high), batch)[1]["logp_T"]
+        assert (found != 0).tolist() == pushes

@@ -108,6 +108,10 @@ def test_the_paper_on_a_target_carried_over():
     factor = (1 - 0.5) / 0.5
     assert found.value[0].tolist() == pytest.approx([1.0, -factor * 0.5, 1.0, -factor * 0.5])
     assert found.metrics == pytest.approx({"ares/change_mean": -factor / 4, "ares/hard": 0.0})
+    # all 2 where 1 is usual: no variance, (2 - 1) / 1e-8 for each wrong one
+    level = run(part, batch.set(windows_B=tensor(2.0, 2.0, 2.0, 2.0)),
+                state={**state, "target": (-1.0, 1.0, -1.0)}).value[0]  # fmt: skip
+    assert level.tolist() == pytest.approx([1.0, -1e8, 1.0, -1e8])
     fewer = run(part, batch, state={**state, "target": (-1.0, 3.0, -1.0)}).value[0]
     assert fewer.equal(batch["reward_B"])  # below the target lambda is 0
 

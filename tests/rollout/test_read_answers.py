@@ -6,7 +6,6 @@ from fakes.services import FakeServices, FakeTexts, strategy_of
 
 from strop.errors import UserError
 from strop.part import Draw
-from strop.reward.reward_preferred import RewardPreferred
 from strop.rollout.drive import drive
 from strop.rollout.read_answers import ReadAnswers
 from strop.rollout.sample_independently import SampleIndependently
@@ -49,12 +48,6 @@ def test_what_only_an_engine_knows_is_void():
     assert (batch["version_T"][mask_T] == -1).all()
     assert batch["uid_P"].tolist() == [9, 7]
     assert batch["preferred_B"].tolist() == [1, 1]
-
-
-def test_the_preferred_answer_has_the_reward():
-    outcome_B, reward_B, scored_B = RewardPreferred()(torch.tensor([1, -1, 0]))
-    assert outcome_B.tolist() == reward_B.tolist() == [1.0, 0.0, 0.0]
-    assert scored_B.all()
 
 
 def test_the_policy_itself_is_scored_by_sampling():
