@@ -109,6 +109,8 @@ def test_worked_example_of_the_split():
     ranked = {(6, 2, 2): -6.977, (5, 3, 3): -7.106, (3, 6, 2): -7.170, (4, 4, 4): -7.235}
     for nums, value in ranked.items():
         assert score(*nums) == pytest.approx(value, abs=1e-3)
+    # 4 and 6 are equally near to 5: the better score
+    assert [split({0: 2}, {0: arm}, 2, 5)[0] for arm in ([0.0, 1.0], [1.0, 0.0])] == [3, 2]
     # scores far apart: the better arm has all but its share of the even distribution
     for scores in ((0.0, 2000.0), (-4000.0, -2000.0)):
         found = log_shares(scores, 0.65, 0.01)
