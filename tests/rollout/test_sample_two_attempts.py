@@ -12,7 +12,7 @@ from strop.rollout.sample_two_attempts import SampleTwoAttempts
 
 # Token 0 ends; 1 is usually followed by 2, 2 by 1; after the word 3 comes 1, mostly.
 TABLE = {0: (1, 0, 0, 0), 1: (0.3, 0.1, 0.6, 0), 2: (0.2, 0.7, 0.1, 0), 3: (0.1, 0.8, 0.1, 0)}
-TEXTS = FakeTexts({5: (1,), 9: (2, 1), 7: (1, 3)}, pieces={0: "", 1: "a", 2: "b", 3: "?"})
+TEXTS = FakeTexts({5: (1,), 9: (2, 1), 7: (2, 1, 3)}, pieces={0: "", 1: "a", 2: "b", 3: "?"})
 DRAWS = (Draw(5, 3), Draw(9, 2))
 
 
