@@ -108,6 +108,11 @@ def test_ends_of_the_context_and_of_the_limit_are_leaves():
     assert batch["length_B"].tolist() == [7] * 4
 
 
+def test_what_it_asks_of_an_engine():
+    assert GrowSegmentTree().needs == {"fork"}
+    assert GrowSegmentTree(top_k=2).needs == {"fork", "rules"}
+
+
 def test_fields_are_checked():
     for wrong in ((), (3, 0)):
         with pytest.raises(UserError, match="branching"):

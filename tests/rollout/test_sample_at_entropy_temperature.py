@@ -57,6 +57,12 @@ def test_worked_example():
     assert code(torch.zeros(1, 1000).double() + 1.0)[0, 0] == pytest.approx(1 / 1.05)  # held at 1
 
 
+def test_what_it_asks_of_an_engine():
+    assert SampleAtEntropyTemperature().needs == {"rules"}
+    assert SampleAtEntropyTemperature(tau=0.0).needs == set()
+    assert SampleAtEntropyTemperature(tau=0.0, top_k=2).needs == {"rules"}
+
+
 def test_first_step_and_tau_0_are_plain():
     plain = batch_of(SampleIndependently(top_p=0.97), None)
     state = {"middle": -1.0, "rms": 1.0, "most": 1.0, "least": 1.0}
