@@ -24,7 +24,8 @@ WRITTEN: dict[str, tuple[str, ...]] = {
         "evidence/credit_on_small_tasks.md", "evidence/policy_on_small_tasks.md",
         "evidence/rollouts_and_draws.md", "evidence/worked_answers.md", "evidence/strategies.md",
         "evidence/engine.md", "evidence/speed_of_parts.md", "evidence/step_profile.md",
-        "evidence/shared_prefixes.md", "evidence/growth.md", "evidence/gpu.md", "LOG.md",
+        "evidence/shared_prefixes.md", "evidence/growth.md", "evidence/gpu.md",
+        "evidence/mutants.md", "LOG.md",
     ),
 }  # fmt: skip
 # These lead to the pages of recipes and parts.
