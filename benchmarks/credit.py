@@ -15,9 +15,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from strop import notation
-from strop import part as parts
-from strop.batch import Batch
+from strop.batch.batch import Batch
+from strop.method import notation
+from strop.method import part as parts
 
 RECIPES = ("grpo", "dr_grpo", "rloo", "mc_grpo")
 

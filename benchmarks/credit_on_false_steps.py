@@ -42,14 +42,14 @@ import torch
 from torch import Tensor
 from worked_answers import Answer, answers, credit, draw, lines_of, open_world
 
-from strop.algorithm import Algorithm
-from strop.batch import Batch
+from strop.batch.batch import Batch
 from strop.cli.compare import methods_of
-from strop.errors import UserError
+from strop.environments.worked_countdown import ANSWER, STEP, first_false_step
 from strop.evaluation.seeds import over_seeds
-from strop.step import train_step
-from strop.tasks.worked_countdown import ANSWER, STEP, first_false_step
-from strop.training import checkpoint
+from strop.method.algorithm import Algorithm
+from strop.support.errors import UserError
+from strop.training.record import checkpoint
+from strop.training.step import train_step
 from strop.training.world import World
 
 LAST, LIKELY = "no recipe: the last line", "no recipe: the least likely line"

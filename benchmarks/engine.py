@@ -46,11 +46,11 @@ import torch
 from transformers import DynamicCache, GenerationConfig, Qwen3Config, Qwen3ForCausalLM
 from transformers.generation import StoppingCriteria, StoppingCriteriaList
 
-from strop import _linear
-from strop.rollout.drive import sample
-from strop.rollout.engines.base import Request
-from strop.rollout.engines.local import LocalEngine
-from strop.training import models
+from strop.engines.base import Request
+from strop.engines.local.engine import LocalEngine
+from strop.parts.rollout.drive import sample
+from strop.support import linear
+from strop.training.learner import models
 
 PROMPT, EQUAL, PARENT, CHILD = 24, 96, 232, 8
 CONTEXT = 1024
@@ -76,7 +76,7 @@ def loaded(name: str, onednn: bool = True) -> Any:
     else:
         model = models.load(name, onednn=False).model.eval()
     if onednn:
-        _linear.use_in(model)  # for all variants; a model that strop loads has it
+        linear.use_in(model)  # for all variants; a model that strop loads has it
     model.generation_config.eos_token_id = None  # `generate` would fill it in
     return model
 

@@ -31,13 +31,13 @@ Requests = list[tuple[list[int], int]]
 def strop_engine(folder: Path, rows: int) -> Callable[[Requests], int]:
     from transformers import AutoModelForCausalLM
 
-    from strop import _linear
-    from strop.rollout.drive import sample
-    from strop.rollout.engines.base import Request
-    from strop.rollout.engines.local import LocalEngine
+    from strop.engines.base import Request
+    from strop.engines.local.engine import LocalEngine
+    from strop.parts.rollout.drive import sample
+    from strop.support import linear
 
     model = AutoModelForCausalLM.from_pretrained(folder).eval()
-    _linear.use_in(model)  # as where strop loads it
+    linear.use_in(model)  # as where strop loads it
     engine = LocalEngine(model, num_slots=rows)
 
     def run(asked: Requests) -> int:

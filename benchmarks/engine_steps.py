@@ -24,9 +24,9 @@ import torch
 from engine import EQUAL, loaded, prompts
 from transformers import DynamicCache
 
-from strop.rollout.engines.base import Request
-from strop.rollout.engines.local import LocalEngine
-from strop.training import models
+from strop.engines.base import Request
+from strop.engines.local.engine import LocalEngine
+from strop.training.learner import models
 
 Counts = collections.Counter[str]
 

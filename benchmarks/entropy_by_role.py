@@ -26,10 +26,10 @@ import torch
 from torch import Tensor
 from worked_answers import ROLES, answers, draw, lines_of, open_world, roles_of
 
-from strop.algorithm import Algorithm
+from strop.environments.worked_countdown import AGAIN, ANSWER, STEP
 from strop.evaluation.seeds import over_seeds
-from strop.selection.keep_high_entropy_tokens import KeepHighEntropyTokens
-from strop.tasks.worked_countdown import AGAIN, ANSWER, STEP
+from strop.method.algorithm import Algorithm
+from strop.parts.selection.keep_high_entropy_tokens import KeepHighEntropyTokens
 from strop.training.world import World
 
 LAST_LINE = 12  # later ones count as this

@@ -28,23 +28,24 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from strop import segments
-from strop.batch import Batch
-from strop.chains import Chains
+from strop.batch import segments
+from strop.batch.batch import Batch
+from strop.batch.pack import pad_rollouts
+from strop.environments.countdown import MAX_TOKENS
 from strop.evaluation.seeds import over_seeds
-from strop.kernel import Tally
-from strop.tasks.countdown import MAX_TOKENS
-from strop.training import config
-from strop.training.clock import Clock
-from strop.training.collect import Collector
-from strop.training.learn import Learner
-from strop.training.models import trunk_of
-from strop.training.pack import pad_rollouts
-from strop.training.seeds import generators
-from strop.training.setup import load_model, load_prompts, make_world
+from strop.method.chains import Chains
+from strop.method.seeds import generators
+from strop.training.collect.here import Collector
+from strop.training.learner.kernel import Tally
+from strop.training.learner.models import trunk_of
+from strop.training.learner.update import Learner
+from strop.training.loading import load_model
+from strop.training.record.clock import Clock
+from strop.training.settings import config
+from strop.training.setup import load_prompts, make_world
 from strop.training.world import World
 
-REWARD = "strop.tasks.countdown:correct"  # of puzzles from a file
+REWARD = "strop.environments.countdown:correct"  # of puzzles from a file
 STEP = 1e-3  # of plain gradient descent on the token mean; small enough to be first order
 
 

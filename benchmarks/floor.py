@@ -24,10 +24,11 @@ from typing import Any
 
 from floor_settings import TASKS, files, setting_of
 
-from strop import catalogue
-from strop.errors import RunStopped, UserError
+from strop.catalogue import catalogue
 from strop.evaluation.validate import validator
-from strop.training import config, loop
+from strop.support.errors import RunStopped, UserError
+from strop.training import loop
+from strop.training.settings import config
 
 HEAD = ("recipe", "task", "options", "before", "after", "floor", "learns", "entropy", "seconds")
 

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from strop import notation
-from strop.tasks.countdown import expressions, prompt_text, puzzles
-from strop.tasks.environments.corridor import Corridor
-from strop.training.config import defaults
+from strop.environments.built_in.corridor import Corridor
+from strop.environments.countdown import expressions, prompt_text, puzzles
+from strop.method import notation
+from strop.training.settings.config import defaults
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ TASKS = {
     "calculator": TaskOf(),
     "kernel_timing": TaskOf(),
     # Points of an episode: 1 for each action that is the expert's, of 5 on average.
-    "recordings": TaskOf(0.5, "mean@n", "strop.tasks.replay:Replay"),
+    "recordings": TaskOf(0.5, "mean@n", "strop.environments.replay:Replay"),
     # One action in the corridor, where the expert's is right; a third of the given ones is not.
     "moves": TaskOf(),
 }
@@ -82,7 +82,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 PROMPTS, ANSWERS = 16, 8
 REWARDS = '''
-from strop.tasks.countdown import correct
+from strop.environments.countdown import correct
 
 
 def measured(prompts, completions, numbers, target, log_extra, **columns):
@@ -208,9 +208,9 @@ def setting_of(recipe: str, folder: Path) -> Setting:
     elif setting.task == "moves":
         _from_files(setting, folder, "exact_match", "_moves")
     elif recipe == "ps_grpo":
-        _from_files(setting, folder, "strop.tasks.countdown:correct", "_reworded")
+        _from_files(setting, folder, "strop.environments.countdown:correct", "_reworded")
     elif "rejected" in part.given:
-        _from_files(setting, folder, "strop.tasks.countdown:correct")
+        _from_files(setting, folder, "strop.environments.countdown:correct")
     elif recipe in MEASURED:
         _from_files(setting, folder, f"{folder / 'rewards.py'}:measured")
     return setting

@@ -23,7 +23,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl import DPOConfig, DPOTrainer, SFTConfig, SFTTrainer
 
 from strop.assets import model_folder
-from strop.tasks import countdown
+from strop.environments import countdown
 
 RECIPES = ("sft", "dpo", 'dpo(loss_type="hinge")', 'dpo(loss_type="ipo")')
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from floor import trained
 from floor_settings import files, setting_of
 
-from strop import catalogue
+from strop.catalogue import catalogue
 
 STEPS, STEPS_OF = 2, {"drive": 8}  # its phases need some
 TIMES = ("perf/", "timing_s/", "step_time")

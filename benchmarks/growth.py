@@ -65,7 +65,7 @@ def measured(call: Callable[[], Any], curve: str, what: str, size: int, units: f
 
 
 def started(folder: Path, *options: str, recipe: str = "grpo") -> Any:
-    from strop.door.options import settings_of
+    from strop.api.options import settings_of
     from strop.training import loop
 
     return loop.start(settings_of([recipe, *QUIET, *options], {}, None), folder)
@@ -202,11 +202,13 @@ def report(size: int, folder: Path) -> Iterator[Point]:
 
 
 def resume(size: int, folder: Path) -> Iterator[Point]:
-    from strop.training import config, loop
+    from strop.training import loop
+    from strop.training.settings import config
+    from strop.training.settings.assignments import override
 
     pretended(size, folder / "run")
     settings = config.load(folder / "run" / "config.toml")
-    settings = config.make(config.override(settings.model_dump(), [f"training.steps={size + 1}"]))
+    settings = config.make(override(settings.model_dump(), [f"training.steps={size + 1}"]))
     begun: list[Any] = []
 
     def go_on() -> None:
@@ -257,7 +259,7 @@ def endless(folder: Path, context: int) -> Path:
     from transformers import Qwen3Config, Qwen3ForCausalLM
     from transformers.utils.logging import disable_progress_bar
 
-    from strop.training import models
+    from strop.training.learner import models
 
     disable_progress_bar()
     tokenizer = models.tokenizer_of("tiny")

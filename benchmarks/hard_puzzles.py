@@ -7,7 +7,7 @@ Each puzzle is answered 16 times; those with at most that share of right answers
 their numbers, target and a right answer. With --held-out every fourth of them goes to that file in
 place of the first. Train on them with
 
-    strop train METHOD --data hard.jsonl --reward strop.tasks.countdown:correct \\
+    strop train METHOD --data hard.jsonl --reward strop.environments.countdown:correct \\
         rollout.max_tokens=12
 """
 
@@ -17,8 +17,8 @@ from pathlib import Path
 
 from entropy_theorem import open_world, rollouts
 
-from strop import segments
-from strop.tasks.countdown import puzzles
+from strop.batch import segments
+from strop.environments.countdown import puzzles
 
 
 def main() -> None:

@@ -29,7 +29,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from strop.loss.head import Head, columns, push_loss
+from strop.head.head import Head, columns, push_loss
 
 VARIANTS = ("cross_entropy", "own token", "measured")
 TARGETS = {"own token": 1.3, "measured": 1.7}

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from strop import segments
-from strop.part import Result, Selected
+from strop.batch import segments
+from strop.method.part import Result, Selected
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from strop import _linear
+from strop.support import linear
 
 MODELS = {  # inputs and outputs of the layers
     "tiny": [*[(96, 96)] * 12, *[(96, 256)] * 6, *[(256, 96)] * 3, (96, 32)],
@@ -63,7 +63,7 @@ def main() -> None:
                 found: list[list[float]] = [[], []]
                 for _ in range(options.repeats + 1):
                     for times, way in zip(
-                        found, (nn.functional.linear, _linear.linear), strict=True
+                        found, (nn.functional.linear, linear.linear), strict=True
                     ):
                         times.append(run(way, weights, rows))
                 theirs, ours = (statistics.median(times[1:]) for times in found)

@@ -38,13 +38,14 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from strop import catalogue, notation, segments
-from strop import part as parts
-from strop.batch import DERIVED, SIZES, Batch, level_of
-from strop.kernel import View
-from strop.part import Update, Use
-from strop.seams import STAGES
-from strop.services import NAMES as SERVICES
+from strop.batch import segments
+from strop.batch.batch import DERIVED, SIZES, Batch, level_of
+from strop.catalogue import catalogue
+from strop.catalogue.seams import SERVICES, STAGES
+from strop.method import notation
+from strop.method import part as parts
+from strop.method.part import Update, Use
+from strop.training.learner.kernel import View
 
 GROUP, VOCABULARY, NUM_STEPS = 16, 4096, 1000
 NUMBERS = 4  # of a chunk's distributions, for each token of the batch

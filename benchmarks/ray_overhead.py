@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-from strop.door.options import settings_of
+from strop.api.options import settings_of
 from strop.training import loop
 
 WARM = 2  # steps

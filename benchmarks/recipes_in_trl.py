@@ -15,8 +15,8 @@ from datasets import Dataset
 from trl import GRPOConfig
 
 from strop.assets import model_folder
+from strop.environments import countdown
 from strop.integrations.trl import StropGRPOTrainer
-from strop.tasks import countdown
 
 RECIPES = (
     "grpo",

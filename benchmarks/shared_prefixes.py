@@ -33,15 +33,17 @@ import torch
 from torch import Tensor
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from strop.batch import Batch
-from strop.step import train_step
-from strop.training import config, sharing
-from strop.training.forest import rows_of
-from strop.training.models import DTYPES
-from strop.training.pack import from_padded
-from strop.training.policy import Policy
-from strop.training.settings import TrainingSettings
-from strop.training.setup import load_model, load_prompts, make_world
+from strop.batch.batch import Batch
+from strop.batch.pack import from_padded
+from strop.training.learner import prefix_sharing
+from strop.training.learner.forest import rows_of
+from strop.training.learner.models import DTYPES
+from strop.training.learner.policy import Policy
+from strop.training.loading import load_model
+from strop.training.settings import config
+from strop.training.settings.sections import TrainingSettings
+from strop.training.setup import load_prompts, make_world
+from strop.training.step import train_step
 
 STEPS = {"default": "grpo", "spo_tree": "spo_tree", "rose_tree": "rose_tree"}
 CASES = (*STEPS, "long")
@@ -182,7 +184,7 @@ def differences(policy: Policy, batch: Batch) -> dict[str, float]:
         "tokens": batch.size("T"),
         "nodes": rows_of(batch["id_T"], *batch.contexts()).num_nodes,
         "rows": batch.size("B"),
-        "shares": float(sharing.worthwhile(batch, "auto", policy.width) is not None),
+        "shares": float(prefix_sharing.worthwhile(batch, "auto", policy.width) is not None),
     }
 
 

@@ -25,10 +25,10 @@ from typing import Any
 
 import torch
 
-from strop.rollout.drive import sample
-from strop.rollout.engines.base import Request
-from strop.rollout.engines.local import LocalEngine
-from strop.training import models
+from strop.engines.base import Request
+from strop.engines.local.engine import LocalEngine
+from strop.parts.rollout.drive import sample
+from strop.training.learner import models
 
 PUZZLES, ANSWERS, LONGEST = 32, 16, 160
 

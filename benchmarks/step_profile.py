@@ -34,10 +34,10 @@ import torch
 from doctor_memory import Shape, build
 from torch.profiler import ProfilerActivity, profile
 
-import strop.step
-from strop.door.options import settings_of
+import strop.training.step
+from strop.api.options import settings_of
 from strop.training import loop
-from strop.training.clock import Clock
+from strop.training.record.clock import Clock
 
 LARGE = (
     "rollout.max_tokens=512", "sampling.num_prompts=4", "sampling.num_rollouts=4",
@@ -112,7 +112,7 @@ def run_of(
     """Metrics of the steps, with the seconds of writing files, and the profiles of a stage."""
     settings = configured(case, steps, folder)
     profiles: list[Any] = []
-    strop.step.Clock = functools.partial(StageClock, stage, profiles)  # type: ignore[assignment,misc]
+    strop.training.step.Clock = functools.partial(StageClock, stage, profiles)  # type: ignore[assignment,misc]
     run, seen = loop.start(settings, folder / "run"), Steps()
     spent = [0.0]
     for name in ("write_rollouts", "write_tokens"):

@@ -150,7 +150,8 @@ def run_trl(case: Case, folder: Path, steps: int, at_once: int) -> tuple[list[fl
 
 def run_strop(case: Case, folder: Path, steps: int) -> tuple[list[float], list[float]]:
     """Seconds and answer tokens of every step of strop's loop, as `strop train` runs it."""
-    from strop.training import config, loop
+    from strop.training import loop
+    from strop.training.settings import config
 
     data = folder / "prompts.jsonl"
     data.write_text(

@@ -28,7 +28,7 @@ from pathlib import Path
 import torch
 from worked_answers import draw, open_world
 
-from strop.batch import Batch
+from strop.batch.batch import Batch
 from strop.evaluation.seeds import over_seeds
 
 FIRST, SECOND = 0, 1

@@ -17,8 +17,8 @@ from typing import Any
 
 import torch
 
-from strop.door.options import settings_of
-from strop.rollout.engines.local import LocalEngine
+from strop.api.options import settings_of
+from strop.engines.local.engine import LocalEngine
 from strop.training import loop
 
 METHOD = "april_partial_rollout(num_prompts=16, chunk=32, num_rollouts=8)"

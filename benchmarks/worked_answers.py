@@ -10,16 +10,18 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from strop.algorithm import Algorithm
-from strop.batch import Batch
-from strop.chains import Chains, learnable
-from strop.door.options import settings_of
-from strop.tasks.worked_countdown import AGAIN, ANSWER, STEP
-from strop.training.clock import Clock
-from strop.training.collect import Collector
-from strop.training.refresh import refresh, wanted_columns
-from strop.training.seeds import generators
-from strop.training.setup import load_model, load_prompts, make_world
+from strop.api.options import settings_of
+from strop.batch.batch import Batch
+from strop.environments.worked_countdown import AGAIN, ANSWER, STEP
+from strop.method.algorithm import Algorithm
+from strop.method.chains import Chains, learnable
+from strop.method.refreshed import wanted_columns
+from strop.method.seeds import generators
+from strop.training.collect.here import Collector
+from strop.training.learner.refresh import refresh
+from strop.training.loading import load_model
+from strop.training.record.clock import Clock
+from strop.training.setup import load_prompts, make_world
 from strop.training.world import World
 
 SEED = 1000  # of the first batch; runs, and critics that are trained here, have smaller ones

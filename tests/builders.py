@@ -7,12 +7,12 @@ import torch
 from fakes.services import FakeServices
 from torch import Tensor
 
-from strop import kernel
-from strop import part as parts
-from strop.algorithm import Algorithm
-from strop.batch import Batch
-from strop.chains import Chains, learnable
-from strop.part import Result, Use
+from strop.batch.batch import Batch
+from strop.method import part as parts
+from strop.method.algorithm import Algorithm
+from strop.method.chains import Chains, learnable
+from strop.method.part import Result, Use
+from strop.training.learner import kernel
 
 NAN = float("nan")
 

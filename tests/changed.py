@@ -1,23 +1,13 @@
 """Another legal value for every option, to see that the option does something."""
 
+import re
+from collections.abc import Callable
 from typing import Any
 
-from strop.schedule import Constant, Schedule
+from strop.method.schedule import Constant, Schedule
+from strop.support.errors import UserError
 
-# Options of text are closed sets; a changed one is the first other that its owner accepts.
-WORDS = (
-    "hinge", "nll",
-    "biased", "unbiased", "zero", "raw", "k2", "k1", "token-sum", "token-mean",
-    "seq-mean-token-sum", "sum", "mean_norm", "trajectories", "greedy",
-    "similarity", "grpo", "paper", "code", "topk", "quantile", "full", "kept",
-    "forward", "anchor", "group", "mean", "trajectory", "uniform", "batch", "tracked", "length",
-    "tokens", "vision",
-    "first_intra", "reward", "any", "verl", "exponential", "up",
-    "sequence", "mask", "linear", "sqrt", "exact", "seq_mean_k1", "k3",
-    "prompt", "none",
-    "clip", "fixed", "last", "js", "discounted", "HW", "demonstration", "hard", "json", "nsr",
-    "logavgexp",
-)  # fmt: skip
+UNLIKE = "qqqq"
 
 
 def candidates(value: Any) -> list[Any]:
@@ -31,10 +21,23 @@ def candidates(value: Any) -> list[Any]:
     if isinstance(value, float):
         return [value / 2 if value else 0.01, value + 1.5]
     if isinstance(value, str):
-        return [word for word in (*WORDS, value + "x") if word != value]
+        return [value + "x"]  # as a free text; `texts` finds those of a closed set
     if isinstance(value, tuple):
         return [tuple(candidates(item)[0] for item in value) or (1, 2)]  # numbers of any kind
     raise TypeError(f"no other value for {value!r}")
+
+
+def texts(make: Callable[[str], object], value: str) -> list[str]:
+    """Other texts of an option: those that `make` names as it refuses one that is like none, and
+    the value with a letter more, where a text has to have a form.
+    """
+    try:
+        make(UNLIKE)
+    except UserError as error:
+        named = re.findall(r"[\w-]+", str(error))
+        others = [word for word in dict.fromkeys(named) if word not in (value, UNLIKE)]
+        return [*others, *candidates(value)]
+    return [UNLIKE]
 
 
 def changed_values(options: dict[str, Any]) -> dict[str, Any]:

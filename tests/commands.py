@@ -16,16 +16,16 @@ from typing import Any, NamedTuple
 import pytest
 from copied import Descriptor, begun, guarded
 
-from strop.cli import forked as forked_run
 from strop.cli.main import main
-from strop.tasks import worker_process
-from strop.training import apart
+from strop.comparison import child
+from strop.rewards import worker
+from strop.training.collect import asynchronous
 
-GRADER = worker_process._WORKER
+GRADER = worker._WORKER
 # What a copy's function imports lies here.
 OWN = str(Path(__file__).parent)
 PRELOADED = [
-    *forked_run.PRELOADED, "strop.door.progress", "strop.report.page", apart.MODULE, __name__,
+    *child.PRELOADED, "strop.api.progress", "strop.report.page", asynchronous.MODULE, __name__,
 ]  # fmt: skip
 SERVER = "preloaded"
 # A server of its own for what grades, which imports no torch: it is there, and copied, in a moment.
@@ -180,7 +180,7 @@ def collectors_copied() -> Iterator[None]:
     are otherwise, but for the five seconds in which each would import torch and transformers.
     """
     server()
-    with _copied(apart.MODULE):
+    with _copied(asynchronous.MODULE):
         yield
 
 

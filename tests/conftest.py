@@ -11,6 +11,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
+import every
 import pytest
 from hypothesis import HealthCheck, settings
 
@@ -25,13 +26,23 @@ os.fsync = lambda _: None
 atexit.register(gc.freeze)  # nothing is looked for among it while the process ends
 LONGEST = (
     "tests/training/test_ranks.py", "tests/ray/",
-    "tests/training/test_asynchronous.py", "tests/comparison/", "tests/door/test_notebooks.py",
-    "tests/door/test_compare_in_python.py", "tests/trl/test_trl_processes.py",
+    "tests/training/test_asynchronous.py", "tests/comparison/", "tests/api/test_notebooks.py",
+    "tests/api/test_compare_in_python.py", "tests/trl/test_trl_processes.py",
 )  # fmt: skip
 settings.register_profile(
     "strop", deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("strop")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """`pytest -n 0 tests/every_part --case divide_by_group_std`: the tests of all parts for one."""
+    parser.addoption("--case", action="append", default=[], help="only this part, recipe or other")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Before tests are found."""
+    every.ONLY.update(config.getoption("case"))
 
 
 @pytest.hookimpl(wrapper=True)
@@ -60,6 +71,8 @@ def pytest_collection(session: pytest.Session) -> Iterator[None]:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The longest begin first, so that no worker is left with one of them at the end."""
+    if unknown := every.ONLY - every.KNOWN:
+        raise pytest.UsageError(f"no test has the case {', '.join(sorted(unknown))}")
     items.sort(key=lambda item: not item.nodeid.startswith(LONGEST))
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from multiprocessing import reduction
 from typing import Any
 
-from strop.tasks import worker_guard
+from strop.support import process_guard
 
 
 class Descriptor:
@@ -37,4 +37,4 @@ def guarded(fileno: int, output: int, module: str, environment: Mapping[str, str
         os.dup2(output, number)
     sys.stdout.reconfigure(write_through=True)  # as python -u
     os.environ.update(environment)
-    worker_guard.serve(fileno, os.getppid(), module)
+    process_guard.serve(fileno, os.getppid(), module)

@@ -5,10 +5,10 @@ import functools
 import re
 from collections.abc import Iterable
 
-from strop._entries import Entry
-from strop._source import ROOT
+from strop.catalogue.entries import Entry
+from strop.support.about import PARTS, SOURCE
 
-PAGE = ROOT.parents[1] / "docs" / "METRICS.md"
+PAGE = SOURCE.parents[1] / "docs" / "METRICS.md"
 METRIC = re.compile(r"[a-z][a-z_]*(/[a-z_{}]+)+")
 HOLE = "{x}"  # what is put into a name only when it runs
 
@@ -57,7 +57,7 @@ def _text(value: ast.expr) -> str:
 
 def metrics_of(entry: Entry) -> set[str]:
     """The metrics of a part: in its file, and in the helpers of its folder that it imports."""
-    folder = ROOT / entry.folder
+    folder = PARTS / entry.folder
     text = (folder / f"{entry.name}.py").read_text(encoding="utf-8")
     top = entry.module.rpartition(".")[0]
     helpers = [

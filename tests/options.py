@@ -2,9 +2,10 @@
 
 import re
 
-from strop import catalogue, notation
-from strop.seams import CHAINS, SINGLE, SLOTS
-from strop.training import config
+from strop.catalogue import catalogue
+from strop.catalogue.seams import CHAINS, SINGLE, SLOTS
+from strop.method import notation
+from strop.training.settings import config
 
 
 def known_options() -> set[str]:

@@ -2,6 +2,6 @@
 
 from commands import PRELOADED
 
-from strop._garbage import preload
+from strop.support.garbage_collection import preload
 
 preload(PRELOADED)

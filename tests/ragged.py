@@ -3,8 +3,9 @@
 import torch
 from torch import Tensor
 
-from strop import catalogue, segments
-from strop.batch import DERIVED, Batch, level_of
+from strop.batch import segments
+from strop.batch.batch import DERIVED, Batch, level_of
+from strop.catalogue import catalogue
 
 NUM_STEPS = 10
 

@@ -7,7 +7,8 @@ from typing import Any
 from commands import graders_copied
 
 from strop.evaluation.validate import validator
-from strop.training import config, loop
+from strop.training import loop
+from strop.training.settings import config
 
 
 class Watcher:

@@ -9,7 +9,7 @@ import pytest
 from models import Lab
 from runs import Runner
 
-from strop import notation
+from strop.method import notation
 
 # 1 where an even number of digits was written; what it measures is there for recipes that ask.
 REWARD = """
@@ -25,8 +25,8 @@ def even(completions, log_extra, **columns):
 """
 # The same over two turns, for recipes that play episodes; with a call and an answer to judge by.
 EPISODES = """
-from strop.tasks.environment import Environment, Observation
-from strop.tasks.tool_calls import Call
+from strop.environments.base import Environment, Observation
+from strop.environments.tool_calls import Call
 
 
 class Even(Environment):

@@ -11,9 +11,10 @@ import pytest
 from models import Lab
 from runs import Runner
 
-from strop import catalogue, functional
-from strop.families import FAMILIES
-from strop.training import config
+from strop import functional
+from strop.catalogue import catalogue
+from strop.catalogue.families import FAMILIES
+from strop.training.settings import config
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"

@@ -18,9 +18,10 @@ from typing import Any
 import pytest
 from commands import Strop
 
-from strop.errors import UserError
+from strop.support.errors import UserError
 from strop.tracking.base import TRACKERS
-from strop.training import config, settings
+from strop.training.settings import config, sections
+from strop.training.settings.assignments import override
 
 ROOT = Path(__file__).parents[1]
 
@@ -78,7 +79,9 @@ def last_metrics(run: Path) -> dict[str, Any]:
 def test_every_marked_block_is_tested() -> None:
     assert set(blocks("README.md", "run")) == {"python", "train on puzzles", "functional"}
     assert set(blocks("README.md", "output")) == {"functional"}
-    assert set(blocks("CONTRIBUTING.md", "run")) == {"part", "recipe", "strategy", "task"}
+    assert set(blocks("CONTRIBUTING.md", "run")) == {
+        "part", "column", "recipe", "strategy", "environment"
+    }  # fmt: skip
 
 
 def test_own_data_and_rewards(folder: Path, strop: Strop) -> None:
@@ -134,19 +137,28 @@ def test_a_recipe_of_ones_own(folder: Path, strop: Strop) -> None:
     assert algorithm.paths()["terms.policy.objective.clip_high"] == 0.3
 
 
+def test_a_column_with_metric_chart_and_line_of_ones_own(folder: Path, strop: Strop) -> None:
+    write_files("CONTRIBUTING.md", folder)
+    assert "repeats/mean 0." in obey(blocks("CONTRIBUTING.md", "run")["column"], strop)
+    assert 0 <= last_metrics(folder / "runs/column")["repeats/mean"] < 1
+    (folder / "repeats.py").write_text("raise SystemExit", encoding="utf-8")  # nothing imports it
+    assert strop("report", "runs/column", "--out", "again.html").code == 0
+    for page in ("runs/column/report.html", "again.html"):
+        assert "<h3>Repeats</h3>" in (folder / page).read_text(encoding="utf-8")
+
+
+def test_an_environment_of_ones_own(folder: Path, strop: Strop) -> None:
+    write_files("CONTRIBUTING.md", folder)
+    obey(blocks("CONTRIBUTING.md", "run")["environment"], strop)
+    assert last_metrics(folder / "runs/environment")["episode/turns_mean"] > 1
+
+
 def test_a_strategy_of_ones_own(folder: Path, strop: Strop) -> None:
     write_files("CONTRIBUTING.md", folder)
     obey(blocks("CONTRIBUTING.md", "run")["strategy"], strop)
     algorithm = config.load(folder / "runs/strategy/config.toml").build()
     assert algorithm.rollout.label == "sample_top_two"
     assert algorithm.rollout.part.top_k == 2
-
-
-def test_a_task_of_ones_own(folder: Path, strop: Strop) -> None:
-    write_files("CONTRIBUTING.md", folder)
-    said = obey(blocks("CONTRIBUTING.md", "run")["task"], strop)
-    assert "56 prompts" in said
-    assert "eval/validation/pass@16" in last_metrics(folder / "runs/task")
 
 
 def settings_in(text: str) -> list[str]:
@@ -164,7 +176,7 @@ def test_a_tracker_as_its_page_says(strop: Strop, folder: Path) -> None:
     obey(blocks(page, "run")["tensorboard"], strop)
     assert len([*(folder / "runs/tracked/tensorboard").iterdir()]) == 1
     text = (ROOT / page).read_text(encoding="utf-8")
-    for name, field in settings.TrackingSettings.model_fields.items():
+    for name, field in sections.TrackingSettings.model_fields.items():
         assert f"| `tracking.{name}` |" in text
         if isinstance(field.default, int):
             assert f"| `tracking.{name}` | {field.default} |" in text
@@ -193,7 +205,7 @@ def test_given_answers_as_its_page_says(strop: Strop, folder: Path) -> None:
 @pytest.mark.parametrize("page", ["README.md", "docs/NOTATION.md", "docs/RUN_FOLDER.md"])
 def test_settings_in_commands_exist(page: str) -> None:
     words = settings_in((ROOT / page).read_text(encoding="utf-8"))
-    raw = config.override({}, words)
+    raw = override({}, words)
     own = raw.pop("algorithm", {})
     config.make(raw)
     for path, value in own.items():

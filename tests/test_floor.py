@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from strop import catalogue
-from strop.training import config
+from strop.catalogue import catalogue
+from strop.training.settings import config
 
 ROOT = Path(__file__).parents[1]
 sys.path.append(str(ROOT / "benchmarks"))

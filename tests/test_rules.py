@@ -3,10 +3,10 @@
 import ast
 from collections.abc import Iterator
 
-from strop import catalogue
-from strop._source import ROOT
+from strop.catalogue import catalogue
+from strop.support.about import SOURCE
 
-TOP = ROOT.parents[1]
+TOP = SOURCE.parents[1]
 CODE = {
     path.relative_to(TOP): path.read_text(encoding="utf-8")
     for folder in ("src", "tools", "benchmarks")
@@ -36,9 +36,9 @@ def swallowed(text: str) -> list[int]:
     ]
 
 
-def test_a_file_has_at_most_400_lines() -> None:
+def test_a_file_has_at_most_600_lines() -> None:
     assert len(CODE) > 300
-    assert not [path for path, text in (CODE | TESTS).items() if len(text.splitlines()) > 400]
+    assert not [path for path, text in (CODE | TESTS).items() if len(text.splitlines()) > 600]
 
 
 def test_a_function_has_at_most_60_lines() -> None:

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from strop import catalogue
+from strop.api.options import settings_of
 from strop.assets import SHIPPED
-from strop.door.options import settings_of
-from strop.training.config import RunConfig
+from strop.catalogue import catalogue
+from strop.training.settings.config import RunConfig
 
 
 def test_recipes_name_shipped_models_only():

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from metrics_page import undocumented
 
-from strop.training import config
+from strop.training.settings import config
 
 ROOT = Path(__file__).parents[1]
 sys.path.append(str(ROOT / "benchmarks"))

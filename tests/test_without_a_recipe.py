@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from strop import catalogue
-from strop._loading import attribute
+from strop.catalogue import catalogue
+from strop.support.loading import attribute
 
 PAGE = (Path(__file__).parents[1] / "docs/WITHOUT_A_RECIPE.md").read_text(encoding="utf-8")
 ROWS = re.findall(r"^\| (`.+?) \| (none|\d{4}\.\d{4,5}) \| (.+) \|$", PAGE, re.M)

@@ -16,7 +16,7 @@ from credit_on_false_steps import judge, kind_of, line_means, ranks, spearman
 from entropy_by_role import interval, labels_of, summaries
 from worked_answers import lines_of, roles_of
 
-from strop.errors import UserError
+from strop.support.errors import UserError
 
 SHORT = {
     "first of a line": "F", "left number, further digits": "l", "symbol": "s", "right number": "r",

@@ -3,7 +3,7 @@
 import torch
 from builders import flat_batch
 
-from strop.batch import Batch
+from strop.batch.batch import Batch
 
 
 def tree_batch(trees, tokens=2):

@@ -8,9 +8,9 @@ import torch
 from fakes.engine import TableEngine, by_last_token
 from fakes.services import FakeEpisodes, FakeSampling, FakeServices, FakeTexts, strategy_of
 
-from strop.rollout.drive import drive, roll_out
-from strop.rollout.listen import listen
-from strop.tasks.environment import Environment, Observation
+from strop.environments.base import Environment, Observation
+from strop.parts.rollout.drive import drive, roll_out
+from strop.parts.rollout.listen import listen
 
 # Tokens: 0 ends an action, 1 and 2 are what is done, a to d (3 to 6) are shown.
 LETTERS = {letter: 3 + n for n, letter in enumerate("abcd")}

@@ -1,6 +1,6 @@
 """Build the documentation site, which opens from disk and from any static host.
 
-    pip install -c constraints.txt -e '.[docs]'
+    pip install -c constraints.txt -e '.[docs]'    # the generator; npm brings KaTeX, once
     python tools/build_site.py [--out site] [--serve]
 
 The pages are those of docs/, and one for each recipe and part, written from the code into
@@ -12,6 +12,7 @@ import argparse
 import functools
 import http.server
 import logging
+import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -44,6 +45,13 @@ def build(out: Path, folder: Path = ROOT / "build/site") -> int:
     except ImportError:
         print("the site needs its generator: pip install -c constraints.txt -e '.[docs]'")
         return 1
+    if not source.KATEX.exists():
+        place, package = str(source.KATEX.parents[1]), f"katex@{source.KATEX_VERSION}"
+        try:
+            subprocess.run(["npm", "install", "--silent", "--prefix", place, package], check=True)
+        except (OSError, subprocess.CalledProcessError) as stopped:
+            print(f"the site needs KaTeX from the npm registry: {stopped}")
+            return 1
     logging.basicConfig(format="%(levelname)s: %(message)s", level=logging.WARNING)
     known = Known.make()
     nav = source.write(folder, known)

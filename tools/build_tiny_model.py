@@ -34,7 +34,7 @@ from transformers import (
 )
 
 from strop.assets import model_folder
-from strop.tasks.countdown import MAX_TOKENS, expressions, puzzles
+from strop.environments.countdown import MAX_TOKENS, expressions, puzzles
 
 SEED = 0
 NUM_STEPS = 2400

@@ -21,7 +21,7 @@ from build_tiny_model import encode
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM
 
-from strop.tasks.worked_countdown import (
+from strop.environments.worked_countdown import (
     AGAIN,
     ANSWER,
     MAX_TOKENS,

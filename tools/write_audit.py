@@ -10,11 +10,11 @@ import dataclasses
 import math
 from pathlib import Path
 
-from strop import catalogue
 from strop.auditing.estimate import Audit, Limits
 from strop.auditing.vary import Setting, one, phases_of
-from strop.errors import UserError
-from strop.training import config
+from strop.catalogue import catalogue
+from strop.support.errors import UserError
+from strop.training.settings import config
 
 PAGE = Path(__file__).parents[1] / "docs" / "AUDIT.md"
 BASE = Setting()

@@ -11,26 +11,30 @@ replaced. With --check nothing is written, and the exit code is 1 where a file i
 
 import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from strop import catalogue, columns, families, notation, peers
-from strop import part as parts
-from strop._entries import Entry
-from strop._padded_page import page as padded_page
 from strop.assets import SCHEMA
-from strop.batch import LEVELS, SIZES, level_of
-from strop.columns import Column
-from strop.cost import costs
-from strop.families import Family
+from strop.batch import columns
+from strop.batch.batch import LEVELS, SIZES, level_of
+from strop.batch.columns import Column
+from strop.catalogue import catalogue, families, peers
+from strop.catalogue.entries import Entry
+from strop.catalogue.families import Family
+from strop.catalogue.seams import KINDS
+from strop.engines import open as engines
 from strop.integrations.table import page as hosted_page
-from strop.phases import Method
-from strop.rollout.engines import open as engines
-from strop.schedule import SCHEDULES
-from strop.seams import KINDS
-from strop.training import config, schema
+from strop.method import notation
+from strop.method import part as parts
+from strop.method.cost import costs
+from strop.method.phases import Method
+from strop.method.schedule import SCHEDULES
+from strop.padded.compose import further_inputs, names_of, recipe_of
+from strop.padded.names import STRUCTURE, Names, learning_parts, services_asked
+from strop.padded.services import INSIDE, TEXTS, readers_of_texts
+from strop.training.settings import config, schema
 
 DOCS = Path(__file__).parents[1] / "docs"
 INDEX_HEADER = """# Methods, by what they change
@@ -66,6 +70,39 @@ notation.
 Beside each part stands its nearest other one, and what tells them apart or makes them equal: that
 difference is why it exists.
 """
+
+PADDED_HEADER = """# Recipes over padded tensors
+
+What `strop.functional` takes for every recipe with its default parameters; what the functions give,
+and names that all recipes share, stand in [BATCH.md](BATCH.md#padded-tensors).
+`strop.functional.inputs(recipe, call, params)` says the same for other parameters.
+
+Written by `python tools/write_catalogue.py` from the recipes and the records of columns; change
+those, not this file.
+"""
+PADDED_TENSORS = """## Tensors
+
+Taken by all: `rewards`, `groups` and `mask` for advantages; `advantages`, `groups` and `mask` for a
+selection; `logp`, `logp_old`, `advantages` and `mask` for a loss; `step` and `total_steps` where
+something follows a schedule. They are left out below. What stands in brackets may be left out.
+"turns": `turn_ids`, `turn_end`, `turn_valid`, or `trajectories` with `turn_index` or `steps`. Of
+names with "or" one is enough. Preference pairs come as rows, or as `logp_chosen`, `logp_rejected`
+and so on.
+"""
+PADDED_WORDS = """## Words of papers and of other code
+
+Beside the names of columns a recipe takes these, as a tensor or in `params`.
+"""
+PADDED_STATES = """## What next_state carries
+
+Recipes whose parts learn from steps or whose options a control moves; for all others it gives back
+what it was given. Orders of draws and stores of rollouts are a run's own: padded calls draw and
+store nothing. Tensors as above, beside `rewards`, `groups` and `mask`.
+"""
+NOT_LISTED = {
+    "rewards", "groups", "mask", "advantages", "logp", "logp_old", "logp_prox", "logp_start",
+    "step", "total_steps", *STRUCTURE,
+}  # fmt: skip
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -267,6 +304,107 @@ def _section(entry: Entry, composed: dict[str, Method], parent: str) -> str:
     )
 
 
+def padded_page() -> str:
+    """The text of docs/PADDED.md."""
+    names = [entry.name for entry in catalogue.recipes()]
+    calls = ("advantages", "selection", "policy_loss")
+    inputs = [(f"`{name}`", *(_padded_tensors(name, call) for call in calls)) for name in names]
+    words = [(f"`{name}`", *row) for name in names for row in _padded_words(name)]
+    states = [(f"`{name}`", *row) for name in names if (row := _padded_state(name))]
+    return "\n".join([
+        PADDED_HEADER, PADDED_TENSORS, table(("recipe", *calls), inputs),
+        PADDED_WORDS, table(("recipe", "word", "is"), words),
+        PADDED_STATES, table(("recipe", "carried", "needs"), states),
+    ])  # fmt: skip
+
+
+def _padded_tensors(
+    name: str, call: str, but: Collection[str] = (), also_must: Collection[str] = ()
+) -> str:
+    """The names that a call takes, each column's with "or" between them."""
+    names = names_of(name)
+    takes = names.inputs(call)
+    found: dict[tuple[str, ...], bool] = {}
+    for column in names.reads(call):
+        alike = tuple(n for n in names.of(column) if n not in {*NOT_LISTED, *but})
+        if alike:
+            must = takes[alike[0]] or alike[0] in also_must
+            found[alike] = found.get(alike, False) or must
+    said = {n for alike in found for n in alike} | NOT_LISTED | {*but}
+    further = [n for n in takes if n not in said and n not in names.fills]
+    found |= dict.fromkeys(((n,) for n in (*further, *further_inputs(name, names, call))), False)
+    words = [(" or ".join(f"`{n}`" for n in alike), must) for alike, must in found.items()]
+    turns = ["turns"] if names.reads_turns(call) else []
+    return ", ".join([*turns, *(word if must else f"[{word}]" for word, must in words)])
+
+
+def _padded_words(name: str) -> Iterable[tuple[str, str]]:
+    words = recipe_of(name).words
+    for word in words.also:
+        yield f"`{word}`", "the recipe"
+    for word, own in words.parameters.items():
+        if own is None:
+            yield f"`{word}`", "not taken: it means something else here"
+        else:
+            yield f"`{word}`", f"`{own}`" if isinstance(own, str) else f"`{own[0]}`, converted"
+    for word, column in words.columns.items():
+        yield f"`{word}`", f"the column `{column}`"
+    for word, (usual, make) in words.tensors.items():
+        yield f"`{word}`", f"`{usual}`, converted" if make else f"`{usual}`"
+    for word, what in words.series.items():
+        yield f"`{word}`", f"`{what}` of every step so far"
+    for word in words.several:
+        yield f"`{word}`", "several tensors in one"
+    for word, (part, _) in words.factors.items():
+        place = f", in place of `{part}`" if part else ""
+        yield f"`{word}`", f"a factor on advantages{place}"
+    for word in words.prepared:
+        yield f"`{word}`", "a number or switch that sets a parameter of its own"
+    for word, why in words.instead.items():
+        yield f"`{word}`", f"not taken: {why}"
+
+
+def _padded_state(name: str) -> tuple[str, str] | None:
+    """The parts that carry something to the next step, and what they need; None where none does."""
+    names = names_of(name)
+    algorithm = names.algorithm
+    learnt = list(dict.fromkeys((path, use) for path, use, _ in learning_parts(algorithm)))
+    if not learnt and not algorithm.control:
+        return None
+    carried = [parts.name_of(use.part) for _, use in learnt]
+    carried += [parts.name_of(use.part) for use in algorithm.control]
+    return ", ".join(f"`{part}`" for part in carried), _padded_needs(name, names)
+
+
+def _padded_needs(name: str, names: Names) -> str:
+    """What next_state needs beside rewards, groups and mask, or why it refuses."""
+    hooked = learning_parts(names.algorithm)
+    if any(path.startswith("rollout.") and hook == "observe" for path, _, hook in hooked):
+        return f"refused: it learns from {INSIDE}"
+    told = {
+        names.of(column)[0]
+        for use in readers_of_texts(names.algorithm)
+        for column in parts.writes(use)
+    }
+    asking = [use for use in names.run_by("rewards") if services_asked(use)]  # answered by columns
+    answers = {read.column for use in asking for read in parts.reads(use)}
+    answers |= {column for use in asking for column in parts.writes(use)}
+    must = {known for column in answers for known in names.of(column)[:1]}
+    found = (
+        [_padded_tensors(name, "next_state", told, must)] if hooked else ["`metrics` of the step"]
+    )
+    for path, use, _ in hooked:
+        asked = services_asked(use) if path.startswith("sampling.") else frozenset()
+        if asked == {TEXTS}:
+            found.append("`texts`, the prompt of each row")
+        elif asked:
+            first = ", ".join(use.part.init())
+            found.append(f"`state` with what it has made of all prompts ({first})")
+    if hooked and names.algorithm.control:
+        found.append("[`metrics`]")
+    return "; ".join(text for text in found if text) or "-"
+
+
 def settings_table() -> str:
     """Every setting outside the method, its default and meaning."""
     plain = config.RunConfig().model_dump(mode="json")
@@ -307,14 +445,14 @@ def schedules_table() -> str:
 
 def columns_table() -> str:
     """Every standard column, by table."""
-    heads = ("column", "table", "dtype", "unit", "written by", "padded door", "meaning")
+    heads = ("column", "table", "dtype", "unit", "written by", "padded calls", "meaning")
     kept = [c for c in columns.STANDARD if c.writer != "batch"]
     return table(heads, [_column(c, c.writer) for c in _by_table(kept)]).rstrip()
 
 
 def declared_table() -> str:
     """Every column that a part declares, by table."""
-    heads = ("column", "table", "dtype", "unit", "declared by", "padded door", "meaning")
+    heads = ("column", "table", "dtype", "unit", "declared by", "padded calls", "meaning")
     own = [(c, e.name) for e in catalogue.parts() if e.declares for c in e.load().declares]
     by = {column.name: part for column, part in reversed(own)}
     kept = _by_table(dict(own))

@@ -9,24 +9,26 @@ docs/PYTHON.md says what each of the names here takes and gives. They are loaded
 for, so that importing the package costs nothing.
 """
 
-from typing import TYPE_CHECKING, Any
+import sys
+from typing import TYPE_CHECKING
 
-from strop._garbage import imported
-from strop.errors import RunStopped, UserError
+from strop.support.about import VERSION
+from strop.support.errors import RunStopped, UserError
+from strop.support.faces import face
+from strop.support.moved import OldNames
 
 if TYPE_CHECKING:
-    from strop.door.audit import audit
-    from strop.door.compare import Comparison, compare, resume_comparison
-    from strop.door.doctor import doctor
-    from strop.door.export import export
-    from strop.door.options import recipe
-    from strop.door.pages import inspect, watch
-    from strop.door.run import Run, Step
-    from strop.door.scores import Evaluation, evaluate, sample
-    from strop.door.sweep import sweep
-    from strop.door.train import resume, train
+    from strop.api.audit import audit
+    from strop.api.compare import Comparison, compare, resume_comparison, sweep
+    from strop.api.doctor import doctor
+    from strop.api.evaluate import Evaluation, evaluate, sample
+    from strop.api.export import export
+    from strop.api.options import recipe
+    from strop.api.pages import inspect, watch
+    from strop.api.run import Run, Step
+    from strop.api.train import resume, train
 
-__version__ = "0.1.0"
+__version__ = VERSION
 __all__ = [
     "Comparison",
     "Evaluation",
@@ -50,34 +52,27 @@ __all__ = [
 ]
 
 _PLACES = {
-    "Comparison": "strop.door.compare",
-    "Evaluation": "strop.door.scores",
-    "Run": "strop.door.run",
-    "Step": "strop.door.run",
-    "audit": "strop.door.audit",
-    "compare": "strop.door.compare",
-    "doctor": "strop.door.doctor",
-    "evaluate": "strop.door.scores",
-    "export": "strop.door.export",
-    "inspect": "strop.door.pages",
-    "recipe": "strop.door.options",
-    "resume": "strop.door.train",
-    "resume_comparison": "strop.door.compare",
-    "sample": "strop.door.scores",
-    "sweep": "strop.door.sweep",
-    "train": "strop.door.train",
-    "watch": "strop.door.pages",
+    "Comparison": "strop.api.compare",
+    "Evaluation": "strop.api.evaluate",
+    "Run": "strop.api.run",
+    "Step": "strop.api.run",
+    "audit": "strop.api.audit",
+    "compare": "strop.api.compare",
+    "doctor": "strop.api.doctor",
+    "evaluate": "strop.api.evaluate",
+    "export": "strop.api.export",
+    "inspect": "strop.api.pages",
+    "recipe": "strop.api.options",
+    "resume": "strop.api.train",
+    "resume_comparison": "strop.api.compare",
+    "sample": "strop.api.evaluate",
+    "sweep": "strop.api.compare",
+    "train": "strop.api.train",
+    "watch": "strop.api.pages",
 }
 
+# Old names of modules, asked for in vain, name the new ones.
+if not any(isinstance(each, OldNames) for each in sys.meta_path):
+    sys.meta_path.append(OldNames())
 
-def __getattr__(name: str) -> Any:
-    """What is asked for the first time (PEP 562)."""
-    if name not in _PLACES:
-        raise AttributeError(f"module 'strop' has no attribute {name!r}")
-    found = getattr(imported(_PLACES[name]), name)
-    globals()[name] = found
-    return found
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *_PLACES})
+__getattr__, __dir__ = face(__name__, _PLACES)

@@ -1,4 +1,4 @@
-"""The padded front door: recipes as functions of padded tensors, for other trainers and checks.
+"""Recipes as functions of padded tensors, for other trainers and checks.
 
     advantages("grpo", rewards=r, groups=g, mask=m, params={"eps": 1e-4})            -> [B, T]
     gradient, denominator = selection("entrocraft", advantages=a, groups=g, mask=m,
@@ -9,40 +9,47 @@
 
 Token tensors are [B, T], rollout tensors [B], turn tensors [B, K]; prompt tokens may be there with
 mask 0, and values outside the mask never matter, NaN included. Gradient flows through `logp` (and
-`entropy`, `mean_logp`, `values`, `logits` where a recipe reads them) by ordinary autograd. `params`
-are the recipe's parameters, TRL's and verl's names for them too; `step` and `total_steps` in them
-resolve schedules. Calls of a recipe in phases are those of its last one. `inputs(name, call)` says
-which tensors a call takes. Raises UserError for a tensor or parameter that the recipe does not
-know, for a missing tensor, by the name that it has here, and for shapes that do not fit.
+`entropy`, `mean_logp`, `values`, `logits` where a recipe reads them) by ordinary autograd.
+
+Keywords that several functions share:
+
+- rewards: [B]; NaN marks a rollout without a score, which takes part in nothing.
+- groups: [B] any ints, ragged, in any order; needed where a part compares rollouts.
+- mask: [B, T], 1 for tokens of the policy; denominator_mask: tokens that count in averages, default
+  the same.
+- logp: [B, T] of the policy as it is; advantages: [B, T], or [B], one a rollout.
+- params: the recipe's parameters, TRL's and verl's names for them too; `step` and `total_steps` in
+  them resolve schedules.
+- seed: of what the parts draw.
+- state: what `next_state` returned for the steps before; none before the first step.
+- further tensors: those that the recipe reads. `inputs(name, call)` says which.
+
+Calls of a recipe in phases are those of its last one. Every function raises UserError for a tensor
+or parameter that the recipe does not know, for a missing tensor, by the name that it has here, and
+for shapes that do not fit.
 
 The same composition of parts runs here and in training: the tensors become one flat batch, the
 stage runs, the result is padded again.
 """
 
 from collections.abc import Mapping
-from functools import partial
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from strop import kernel
-from strop._padded import Door, open_door
-from strop._padded_asked import TEXTS, begun_state, services_for, with_texts
-from strop._padded_chains import carried
-from strop._padded_compose import (
-    compose,
+from strop.padded import state as states
+from strop.padded.compose import (
+    further_inputs,
     in_one_group,
     names_of,
-    whole_call_names,
-    words_called,
+    recipe_of,
+    series_words,
 )
-from strop._padded_factors import known_factors
-from strop._padded_given import check_call, of_dtype
-from strop._padded_labels import labelled
-from strop._padded_names import CALLS
-from strop._padded_pairs import pairs_as_rows
-from strop._padded_plain import (
+from strop.padded.given import PaddedCall, of_dtype
+from strop.padded.names import CALLS, PAIR_SCORES
+from strop.padded.plain import (
     kl_estimators,
     loss_aggregation,
     nucleus_entropy,
@@ -51,11 +58,12 @@ from strop._padded_plain import (
     tree_rows,
     value_loss_clip,
 )
-from strop._padded_state import learnt, told
-from strop._padded_steps import SEQ, after_series, from_rollouts, over_steps, step_rows
-from strop._padded_tournament import PAIR_SCORES, check_table, judged
-from strop._padded_turns import TurnsInRows
-from strop.errors import UserError
+from strop.padded.rows import PAIRS, known_factors, labelled, pairs_as_rows
+from strop.padded.services import TEXTS, check_table, judge_of, services_for, with_texts
+from strop.padded.stages import Stage, carried, stage_of
+from strop.padded.turns import TurnsInRows
+from strop.support.errors import UserError
+from strop.training.learner import kernel
 
 __all__ = [
     "UserError",
@@ -75,6 +83,7 @@ __all__ = [
     "tree_edges",
     "value_loss_clip",
 ]
+SEQ = "advantages_seq"  # advantages of rollouts, where the rest of the chain is still to run
 
 
 def rewards(
@@ -90,23 +99,13 @@ def rewards(
 ) -> Tensor:
     """Rewards [B] that a recipe makes of those that the reward functions gave; NaN: no score.
 
-    rewards: [B], as the reward functions gave them. A recipe with a tournament takes `pair_scores`
-    [B, B] in their place: what row i scores in its match with row j, NaN where a judgement failed.
-    What a part would ask reward functions or texts for may be given in its place (`speedup`).
-    Raises UserError for a recipe whose rewards depend on texts or on anything else of a run.
+    A recipe with a tournament takes `pair_scores` [B, B] in place of rewards: what row i scores in
+    its match with row j, NaN where a judgement failed. What a part would ask reward functions or
+    texts for may be given in its place (`speedup`). Raises UserError for a recipe whose rewards
+    depend on texts or on anything else of a run.
     """
-    given = {"rewards": rewards, "groups": groups, **columns}
-    judge, given = judged(given)
-    if mask is None and given["groups"] is None and rewards is not None:
-        mask = torch.ones(len(of_dtype("rewards", rewards, "float").flatten()), 1)
-    door = open_door("rewards", name, params, seed, mask, given, state=state)
-    chains, batch = door.chains(), door.batch
-    uses = door.names.run_by("rewards")
-    check_table(name, door.algorithm, judge, batch.size("B"))
-    chains.services = judge.services() if judge else services_for("rewards", name, uses, batch)
-    batch = chains.write("reward", uses, batch.set(row_B=batch["index_B"]))
-    reward_B = torch.where(batch["scored_B"], batch["reward_B"], torch.nan)
-    return door.layout.back_B(batch, reward_B)
+    tensors = {"rewards": rewards, "groups": groups, **columns}
+    return _rewards(PaddedCall("rewards", name, tensors, mask, params, seed, state))
 
 
 def advantages(
@@ -122,9 +121,7 @@ def advantages(
 ) -> Tensor:
     """Advantages [B, T] of a recipe's advantage chain, 0 outside the mask.
 
-    rewards: [B]; NaN marks a rollout without a score, which takes part in nothing. groups: [B] any
-    ints, ragged, in any order; needed where a part compares rollouts. mask: without it the result
-    is one advantage a rollout, [B]. state: of the steps before (`next_state`).
+    Without a mask the result is one advantage a rollout, [B].
 
     Recipes that look at turns take `turn_ids` [B, T] with `turn_rewards` [B, K], or rows that are
     turns: `trajectories` [R], `turn_index` [R] with `turn_rewards` [R] and `mask` [R, T]. Without
@@ -133,21 +130,8 @@ def advantages(
     rollouts: what is left of the chain is their credit. `tree` (see `tree_edges`) alone gives a row
     a leaf, a column a level. `steps` [B] names the training step of each row, for what is tracked.
     """
-    given = {"rewards": rewards, "groups": groups, **columns}
-    names = names_of(name, params, seed, state)
-    if given.get("tree") is not None:
-        return tree_rows(name, names, mask, given)
-    if names.tracks and given.get("steps") is not None:
-        how: dict[str, Any] = {"params": params, "seed": seed}
-        credit, learn = partial(advantages, name, **how), partial(next_state, name, **how)
-        return over_steps(credit, learn, mask, given, state)
-    given, known = known_factors(words_called(name), given)
-    door = _scored("advantages", name, params, seed, mask, given, state, without=known.parts)
-    chains = door.chains()
-    batch = chains.write("advantage", door.names.run_by("advantages"), door.batch)
-    advantage_BT = known.times(door.back(carried(door.algorithm, chains, batch)))
-    one_a_row = mask is None and not isinstance(door.layout, TurnsInRows)
-    return advantage_BT.squeeze(1) if one_a_row else advantage_BT
+    tensors = {"rewards": rewards, "groups": groups, **columns}
+    return _advantages(PaddedCall("advantages", name, tensors, mask, params, seed, state))
 
 
 def returns(
@@ -166,17 +150,18 @@ def returns(
 
     Those of tokens are what a critic should have said, before any whitening; those of turns come
     in the shape of `turn_rewards`. which: of several, "return_value_T"; default the last that the
-    chain writes. Arguments as in `advantages`. Raises UserError for a recipe without returns.
+    chain writes. Tensors as in `advantages`. Raises UserError for a recipe without returns.
     """
-    given = {"rewards": rewards, "groups": groups, **columns}
-    written = names_of(name, params, seed, state).returns()
+    tensors = {"rewards": rewards, "groups": groups, **columns}
+    call = PaddedCall("returns", name, tensors, mask, params, seed, state, which=which)
+    written = names_of(name, params).returns()
     if not written or (which and which not in written):
         known = f"it has {', '.join(written)}" if written else "it has none"
-        raise UserError(f"returns({name!r}): no {which or 'returns'}; {known}")
-    door = _scored("returns", name, params, seed, mask, given, state, which=which)
+        raise UserError(f"{call}: no {which or 'returns'}; {known}")
+    stage = _scored(call)
     found = which or written[-1]
-    column = door.chains().write("advantage", door.names.run_by("returns"), door.batch)[found]
-    return door.back(column) if found.endswith("_T") else door.layout.back_K(door.batch, column)
+    column = stage.chains().write("advantage", stage.names.run_by("returns"), stage.batch)[found]
+    return stage.back(column) if found.endswith("_T") else stage.layout.back_K(stage.batch, column)
 
 
 def next_state(
@@ -194,52 +179,15 @@ def next_state(
     """What a recipe carries to its next step: give it to that step's calls as `state`.
 
     The state of every part that keeps one, by its path ("advantage.subtract_tracked_success"), and
-    under "knobs" the options that its controls have set. state: that of the step before; none
-    before the first. Tensors as in `advantages`, with those that trackers learn from; `texts` [B],
-    a list of prompts, where one learns from these; where a reward part learns, `rewards` are those
-    of the reward functions. Without any of them the controls go on by `metrics` alone, such as
-    {"entropy": 0.3}. Raises UserError for a recipe whose parts learn what a run alone has.
+    under "knobs" the options that its controls have set. Tensors as in `advantages`, with those
+    that trackers learn from; `texts` [B], a list of prompts, where one learns from these; where a
+    reward part learns, `rewards` are those of the reward functions. Without any of them the
+    controls go on by `metrics` alone, such as {"entropy": 0.3}. Raises UserError for a recipe whose
+    parts learn what a run alone has.
     """
-    metrics, params = ({} if each is None else each for each in (metrics, params))
-    check_call(name, params, seed, state)
-    names, numbers = compose(name, params, {})
-    given = {"rewards": rewards, "groups": groups, **columns}
-    has_texts = given.get(TEXTS) is not None
-    begun = begun_state(name, names.algorithm, {} if state is None else state, has_texts)
-    if mask is None and all(value is None for value in given.values()):
-        return told(name, names, numbers, begun, metrics)
-    if names.tracks and given.get("steps") is not None:
-        for _, own in step_rows(mask, given):
-            begun = next_state(name, state=begun, metrics=metrics, params=params, seed=seed, **own)
-        return begun
-    if has_texts:
-        given, begun = with_texts("next_state", name, names, given, begun)
-    door = open_door("next_state", name, params, seed, mask, given, state=begun)
-    return learnt(name, door, metrics)
-
-
-def _scored(
-    call: str,
-    name: str,
-    params: Any,
-    seed: int,
-    mask: Any,
-    given: dict[str, Any],
-    state: Any,
-    **how: Any,
-) -> Door:
-    """The door of a call that begins with rewards, after the steps that a series tells of."""
-    given = in_one_group(name, given)
-    if given.get(TEXTS) is not None:
-        given, state = with_texts(call, name, names_of(name, params, seed, state), given, state)
-    if given.get(PAIR_SCORES) is not None:
-        scores, groups = given.pop(PAIR_SCORES), given["groups"]
-        found = rewards(
-            name, groups=groups, mask=mask, params=params, seed=seed, **{PAIR_SCORES: scores}
-        )
-        given |= {"rewards": found, "groups": torch.zeros(len(found)) if groups is None else groups}
-    given, state = after_series(next_state, name, params, seed, mask, given, state)
-    return open_door(call, name, params, seed, mask, given, state=state, **how)
+    tensors = {"rewards": rewards, "groups": groups, **columns}
+    call = PaddedCall("next_state", name, tensors, mask, params, seed, state)
+    return states.next_state(call, {} if metrics is None else metrics)
 
 
 def selection(
@@ -255,13 +203,11 @@ def selection(
 ) -> tuple[Tensor, Tensor]:
     """Which tokens keep their gradient and which count in averages, two bool masks [B, T].
 
-    A recipe without selection parts gives the mask twice. advantages: [B, T], or [B] where a part
-    reads one advantage a rollout.
+    A recipe without selection parts gives the mask twice. Advantages are [B] where a part reads one
+    advantage a rollout.
     """
-    given = {"advantages": advantages, "groups": groups, **columns}
-    door = open_door("selection", name, params, seed, mask, given, state=state)
-    batch = door.chains().select(door.algorithm.selection, door.batch)
-    return door.back(batch["gradient_T"]), door.back(batch["denominator_T"])
+    tensors = {"advantages": advantages, "groups": groups, **columns}
+    return _selection(PaddedCall("selection", name, tensors, mask, params, seed, state))
 
 
 def policy_loss(
@@ -278,9 +224,8 @@ def policy_loss(
 ) -> tuple[Tensor, dict[str, float]]:
     """The loss [] of a recipe's terms, differentiable, and its metrics.
 
-    mask: tokens with gradient; denominator_mask: tokens that count in averages, default the same.
-    advantages: [B, T] or [B]. Without `groups` every row is a group of its own, unless a part
-    reads groups. Metrics are the terms' own (means over their tokens) and `loss/<term>`.
+    The mask has the tokens with gradient. Without `groups` every row is a group of its own, unless
+    a part reads groups. Metrics are the terms' own (means over their tokens) and `loss/<term>`.
 
     Methods on pairs take `logp_chosen`, `logp_rejected`, `mask_chosen`, `mask_rejected` and, where
     they have a reference, `logp_ref_chosen` and `logp_ref_rejected` [N, T] in place of rows.
@@ -291,27 +236,9 @@ def policy_loss(
     and the selection first. `accumulation` in `params`: of how many micro-batches of an update this
     is one; the loss is divided by it.
     """
-    given = pairs_as_rows({"logp": logp, "mask": mask, "advantages": advantages, **columns})
-    if "labels" in given:
-        given = labelled(given, inputs(name, "policy_loss", params))
-    mask = _needed(name, given.pop("mask"), "mask")
-    if given.get(SEQ) is not None:
-        how: dict[str, Any] = {"params": params, "seed": seed, "state": state}
-        takes = {call: inputs(name, call, params) for call in _UP_TO_THE_LOSS}
-        credit, choose = partial(_credit, name, **how), partial(selection, name, **how)
-        given, mask, counted = from_rollouts(credit, choose, takes, mask, given)
-        denominator_mask = counted if denominator_mask is None else denominator_mask
-    given, state = after_series(next_state, name, params, seed, mask, given, state)
-    door = open_door("policy_loss", name, params, seed, mask, given, denominator_mask, state)
-    terms = door.algorithm.terms
-    view = kernel.View(kernel.prepare(terms, door.batch, door.rng()))
-    tally = kernel.Tally()
-    losses = [kernel.term_loss(term, view, tally, rng=door.rng()) for term in terms]
-    if not losses:
-        raise UserError(f"recipe {name} has no loss terms with these parameters")
-    num = door.names.num_parts
-    each = {f"loss/{term}": float(loss) / num for term, loss in tally.losses.items()}
-    return torch.stack(losses).sum() / num, {**tally.means(), **each}
+    tensors = {"logp": logp, "advantages": advantages, **columns}
+    call = PaddedCall("policy_loss", name, tensors, mask, params, seed, state, denominator_mask)
+    return _loss(_of_rows(call))
 
 
 def token_weights(
@@ -323,22 +250,21 @@ def token_weights(
     denominator_mask: Tensor | None = None,
     params: Mapping[str, Any] | None = None,
     seed: int = 0,
+    state: Mapping[str, Any] | None = None,
     **columns: Any,
 ) -> Tensor:
     """c_t = -dL/dlogp_t [B, T]: how hard the loss pushes each sampled token up.
 
-    The share of the average is included. Arguments as in `policy_loss`; of pairs [2 N, T], the
+    The share of the average is included. Tensors as in `policy_loss`; of pairs [2 N, T], the
     chosen answers first.
     """
-    given = pairs_as_rows({"logp": logp, "mask": mask, "advantages": advantages, **columns})
-    if "labels" in given:
-        given = labelled(given, inputs(name, "policy_loss", params))
-    logp = of_dtype("logp", _needed(name, given.pop("logp"), "logp"), "float")
+    tensors = {"logp": logp, "advantages": advantages, **columns}
+    call = PaddedCall("policy_loss", name, tensors, mask, params, seed, state, denominator_mask)
+    call = _of_rows(call)
+    logp = of_dtype("logp", _needed(call, call.tensors["logp"], "logp"), "float")
     leaf_BT = logp.detach().clone().requires_grad_()
     with torch.enable_grad():
-        loss, _ = policy_loss(
-            name, logp=leaf_BT, denominator_mask=denominator_mask, params=params, seed=seed, **given
-        )
+        loss, _ = _loss(call.having(logp=leaf_BT))
         if not loss.requires_grad:
             return torch.zeros_like(leaf_BT)
         (grad_BT,) = torch.autograd.grad(loss, leaf_BT, allow_unused=True, materialize_grads=True)
@@ -363,23 +289,18 @@ def loss_parts(
     kept, counted: bool, the tokens that the term gives a gradient, and those in its averages.
     weights: importance weights that its objective is multiplied by. share: a token's part of the
     average, without them. objective, log_ratio: of the token. Beside them the term's metrics that
-    are of tokens ("opsm/dropped_mean" is 1 where an answer was left out). Arguments as in
-    `policy_loss`; term: the name of another one, "kl" or "entropy".
+    are of tokens ("opsm/dropped_mean" is 1 where an answer was left out). Tensors as in
+    `policy_loss`, but of rows alone; term: the name of another one, "kl" or "entropy".
     """
-    given = {"logp": logp, "advantages": advantages, **columns}
-    mask = _needed(name, mask, "mask")
-    door = open_door("policy_loss", name, params, seed, mask, given, denominator_mask, state)
-    terms = {one.name: one for one in door.algorithm.terms}
+    tensors = {"logp": logp, "advantages": advantages, **columns}
+    call = PaddedCall("policy_loss", name, tensors, mask, params, seed, state, denominator_mask)
+    _needed(call, mask, "mask")
+    stage = stage_of(call)
+    terms = {one.name: one for one in stage.algorithm.terms}
     if not isinstance(term, str) or term not in terms:
         raise UserError(f"recipe {name} has no term {term!r}; it has {', '.join(terms) or 'none'}")
-    found = kernel.token_parts(terms[term], door.batch, door.rng())
-    return {key: door.back(column.detach()) for key, column in found.items()}
-
-
-def _needed(name: str, tensor: Tensor | None, which: str) -> Tensor:
-    if tensor is None:
-        raise UserError(f"policy_loss({name!r}) needs {which}")
-    return tensor
+    found = kernel.token_parts(terms[term], stage.batch, stage.rng())
+    return {key: stage.back(column.detach()) for key, column in found.items()}
 
 
 def inputs(name: str, call: str, params: Mapping[str, Any] | None = None) -> dict[str, bool]:
@@ -390,8 +311,115 @@ def inputs(name: str, call: str, params: Mapping[str, Any] | None = None) -> dic
     if call not in [*CALLS]:
         raise UserError(f"no call {call!r}; there are {', '.join(CALLS)}")
     names = names_of(name, params)
-    return names.inputs(call) | dict.fromkeys(whole_call_names(name, names, call), False)
+    return names.inputs(call) | dict.fromkeys(further_inputs(name, names, call), False)
 
 
-_credit = advantages  # where a parameter has that name
-_UP_TO_THE_LOSS = ("advantages", "selection", "policy_loss")
+def _rewards(call: PaddedCall) -> Tensor:
+    judge, rated = judge_of(call)
+    if call.mask is None and not rated.has("groups") and call.has("rewards"):
+        num = of_dtype("rewards", call.tensors["rewards"], "float").numel()
+        rated = replace(rated, mask=torch.ones(num, 1))
+    stage = stage_of(rated)
+    chains, batch = stage.chains(), stage.batch
+    uses = stage.names.run_by("rewards")
+    check_table(call, stage.algorithm, judge, batch.size("B"))
+    chains.services = judge.services() if judge else services_for(call, uses, batch)
+    batch = chains.write("reward", uses, batch.set(row_B=batch["index_B"]))
+    reward_B = torch.where(batch["scored_B"], batch["reward_B"], torch.nan)
+    return stage.layout.back_B(batch, reward_B)
+
+
+def _advantages(call: PaddedCall) -> Tensor:
+    names = names_of(call.recipe, call.params)
+    if call.has("tree"):
+        return tree_rows(call, names)
+    if names.tracks and call.has("steps"):
+        return states.over_steps(_advantages, call)
+    tensors, factors = known_factors(recipe_of(call.recipe).words, call.tensors)
+    stage = _scored(replace(call, tensors=tensors, without=factors.parts))
+    chains = stage.chains()
+    batch = chains.write("advantage", stage.names.run_by("advantages"), stage.batch)
+    advantage_BT = factors.times(stage.back(carried(stage.algorithm, chains, batch)))
+    one_a_row = call.mask is None and not isinstance(stage.layout, TurnsInRows)
+    return advantage_BT.squeeze(1) if one_a_row else advantage_BT
+
+
+def _scored(call: PaddedCall) -> Stage:
+    """The stage of a call that begins with rewards, after the steps that a series tells of."""
+    call = in_one_group(call)
+    if call.has(TEXTS):
+        call = with_texts(call, names_of(call.recipe, call.params))
+    if call.has(PAIR_SCORES):
+        table = {name: call.tensors.get(name) for name in ("groups", PAIR_SCORES)}
+        found = _rewards(
+            PaddedCall("rewards", call.recipe, table, call.mask, call.params, call.seed)
+        )
+        groups = table["groups"] if call.has("groups") else torch.zeros(len(found))
+        call = call.but(PAIR_SCORES).having(rewards=found, groups=groups)
+    return stage_of(states.after_series(call))
+
+
+def _selection(call: PaddedCall) -> tuple[Tensor, Tensor]:
+    stage = stage_of(call)
+    batch = stage.chains().select(stage.algorithm.selection, stage.batch)
+    return stage.back(batch["gradient_T"]), stage.back(batch["denominator_T"])
+
+
+def _of_rows(call: PaddedCall) -> PaddedCall:
+    """The call of a loss, whose pairs and labels have become rows."""
+    tensors = {**call.tensors, "mask": call.mask}
+    if not PAIRS.isdisjoint(tensors):
+        tensors = pairs_as_rows(tensors)
+    if "labels" in tensors:
+        tensors = labelled(tensors, inputs(call.recipe, "policy_loss", call.params))
+    return replace(call, mask=tensors.pop("mask"), tensors=tensors)
+
+
+def _loss(call: PaddedCall) -> tuple[Tensor, dict[str, float]]:
+    _needed(call, call.mask, "mask")
+    if call.has(SEQ):
+        call = _from_rollouts(call)
+    if series_words(call.recipe):
+        call = states.after_series(call)
+    stage = stage_of(call)
+    terms = stage.algorithm.terms
+    view = kernel.View(kernel.prepare(terms, stage.batch, stage.rng()))
+    tally = kernel.Tally()
+    losses = [kernel.term_loss(term, view, tally, rng=stage.rng()) for term in terms]
+    if not losses:
+        raise UserError(f"recipe {call.recipe} has no loss terms with these parameters")
+    num = stage.names.num_parts
+    each = {f"loss/{term}": float(loss) / num for term, loss in tally.losses.items()}
+    return torch.stack(losses).sum() / num, {**tally.means(), **each}
+
+
+def _from_rollouts(call: PaddedCall) -> PaddedCall:
+    """A loss's call with advantages of tokens and two masks in place of rollouts' advantages.
+
+    A tensor goes to every call that takes it. Raises UserError for advantages of both kinds.
+    """
+    takes = {
+        other: inputs(call.recipe, other, call.params)
+        for other in ("advantages", "selection", "policy_loss")
+    }
+    if call.has("advantages"):
+        raise UserError(f"give advantages or {SEQ}, not both")
+    rest = call.but(SEQ, "advantages").tensors
+
+    def other(name: str, **beside: Any) -> PaddedCall:
+        own = {key: value for key, value in rest.items() if key in takes[name]}
+        return replace(call, call=name, tensors={**own, **beside}, denominator_mask=None)
+
+    found = _advantages(other("advantages", **{SEQ: call.tensors[SEQ]}))
+    kept, counted = _selection(other("selection", advantages=found))
+    elsewhere = {*takes["advantages"], *takes["selection"]} - {*takes["policy_loss"]}
+    loss = {name: value for name, value in rest.items() if name not in elsewhere}
+    counted = counted if call.denominator_mask is None else call.denominator_mask
+    tensors = {**loss, "advantages": found}
+    return replace(call, tensors=tensors, mask=kept, denominator_mask=counted)
+
+
+def _needed(call: PaddedCall, tensor: Tensor | None, which: str) -> Tensor:
+    if tensor is None:
+        raise UserError(f"{call} needs {which}")
+    return tensor

@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from strop.assets import model_folder
-from strop.tasks.countdown import MAX_TOKENS, correct, is_well_formed, puzzles
+from strop.environments.countdown import MAX_TOKENS, correct, is_well_formed, puzzles
 
 TOKENIZER = AutoTokenizer.from_pretrained(model_folder("tiny"))
 CHARACTERS = "0123456789+-*/(),:= \n"

@@ -13,10 +13,9 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from strop.assets import SHIPPED, model_folder, task_of
-from strop.rollout.drive import sample
-from strop.rollout.engines.base import Request
-from strop.rollout.engines.local import LocalEngine
-from strop.tasks.worked_countdown import (
+from strop.engines.base import Request
+from strop.engines.local.engine import LocalEngine
+from strop.environments.worked_countdown import (
     MAX_TOKENS,
     correct,
     first_false_step,
@@ -25,6 +24,7 @@ from strop.tasks.worked_countdown import (
     puzzles,
     supervised_puzzles,
 )
+from strop.parts.rollout.drive import sample
 
 FOLDER = model_folder("tiny-worked")
 TOKENIZER = AutoTokenizer.from_pretrained(FOLDER)

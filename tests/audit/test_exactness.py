@@ -8,11 +8,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from strop import notation, segments
 from strop.auditing.bench import Bench
 from strop.auditing.estimate import Limits, audit
 from strop.auditing.tree import Tree, random_policy, random_tree
-from strop.part import Selected, Use
+from strop.batch import segments
+from strop.method import notation
+from strop.method.part import Selected, Use
 
 TREE = random_tree(2, 2, seed=1)
 THETA = random_policy(TREE, 0.3, seed=3)

@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from strop.algorithm import Algorithm
 from strop.auditing.estimate import Audit, audit
 from strop.auditing.tree import random_policy, random_tree
-from strop.part import Result, Use
-from strop.probe.mark_spans import ACTION, SUBGOAL
+from strop.method.algorithm import Algorithm
+from strop.method.part import Result, Use
+from strop.parts.probe.mark_spans import ACTION, SUBGOAL
 from strop.recipes.hiper_hae import hiper_hae
 
 # What the paper's theorem is about: the advantages, not shaping, normalising or the reference.

@@ -8,13 +8,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from strop import notation
 from strop.auditing.bench import Bench, Uncountable
 from strop.auditing.estimate import Audit, Limits, audit
 from strop.auditing.tree import Tree, random_policy, random_tree
 from strop.auditing.vary import Setting, compose, one
-from strop.part import Selected, Use
-from strop.training import config
+from strop.method import notation
+from strop.method.part import Selected, Use
+from strop.training.settings import config
 
 BANDIT = Tree(1, 2, torch.tensor([[0.0, 1.0]]))
 

@@ -7,13 +7,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strop.auditing.bench import TrueCritic, node_of_tokens
-from strop.auditing.table_model import TableModel
+from strop.auditing.bench import TableModel, TrueCritic, node_of_tokens
 from strop.auditing.tree import Tree, paths_of, random_policy, random_tree
-from strop.errors import UserError
-from strop.part import Draw
-from strop.rollout.assemble import assemble
-from strop.rollout.engines.base import Event, Request
+from strop.engines.base import Event, Request
+from strop.method.part import Draw
+from strop.parts.rollout.assemble import assemble
+from strop.support.errors import UserError
 
 shapes = st.tuples(st.integers(1, 4), st.integers(2, 3), st.booleans(), st.integers(1, 3))
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from commands import Strop
 
-from strop import catalogue
+from strop.catalogue import catalogue
 
 ROOT = Path(__file__).parents[2]
 SMALL = ("--group", "2", "--success", "0.3", "--staleness", "0", "--updates", "1")

@@ -7,9 +7,9 @@ import jsonschema
 import pytest
 
 from strop.assets import BEGINNINGS, SCHEMA
-from strop.cli.begin import TASKS
-from strop.errors import UserError
-from strop.training import config, schema
+from strop.cli.init import TASKS
+from strop.support.errors import UserError
+from strop.training.settings import config, schema
 
 VALIDATOR = jsonschema.Draft202012Validator(json.loads(SCHEMA.read_text(encoding="utf-8")))
 SHORT = ["training.steps=1", "evaluation.every=0", "--quiet", "--out", "runs/first"]

@@ -14,7 +14,7 @@ from runs import Runner
 
 from strop.cli import evaluate
 from strop.evaluation.samples import Estimate
-from strop.training import config
+from strop.training.settings import config
 
 
 @pytest.fixture(scope="module")

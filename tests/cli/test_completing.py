@@ -5,9 +5,9 @@ import sys
 
 import pytest
 
-from strop import catalogue
+from strop.catalogue import catalogue
 from strop.cli import completing
-from strop.training import config
+from strop.training.settings import config
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ from commands import Strop
 from fakes.completions_server import serve
 from models import Lab
 
-from strop.rollout.engines.local import LocalEngine
-from strop.training import models
+from strop.engines.local.engine import LocalEngine
+from strop.training.learner import models
 
 
 @pytest.fixture

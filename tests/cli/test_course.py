@@ -2,8 +2,7 @@
 
 import pytest
 
-from strop.door.course import CELLS, Course, spark
-from strop.door.progress import Progress
+from strop.api.progress import CELLS, Course, Progress, spark
 
 
 def course(values):

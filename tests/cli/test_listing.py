@@ -6,12 +6,13 @@ import sys
 
 import pytest
 import typer
+from every import every
 from typer.testing import CliRunner
 
-from strop import catalogue
+from strop.catalogue import catalogue
+from strop.catalogue.families import FAMILIES
 from strop.cli import listing
-from strop.errors import UserError
-from strop.families import FAMILIES
+from strop.support.errors import UserError
 
 app = typer.Typer()
 app.command("recipes")(listing.recipes)
@@ -112,7 +113,7 @@ def test_help_is_whole_at_80_columns(strop, monkeypatch):
 
 
 OWN = """
-from strop.part import Selected
+from strop.method.part import Selected
 
 class KeepWhatIsLong:
     kind = "selection"
@@ -159,9 +160,10 @@ def test_the_list_as_json_is_complete():
         assert all(item.values()), item
 
 
-@pytest.mark.parametrize("name", [entry.name for entry in catalogue.recipes()])
+@every("name", [entry.name for entry in catalogue.recipes()])
 def test_page_of_a_recipe(name):
-    page = json.loads(say("recipes", name, "--json"))
+    page = listing.recipe_page(catalogue.find("recipe", name), name)
+    assert json.loads(json.dumps(page)) == page
     assert page["equation"]
     assert page["differs_from_parent"]
     assert any(parts for stage, parts in page["stages"].items() if stage.startswith("sampling"))
@@ -172,6 +174,13 @@ def test_page_of_a_recipe(name):
     for heading in (*headings, "Differs from the paper"):
         assert heading in text
     assert all(parameter["name"] in text for parameter in page["parameters"])
+
+
+def test_a_page_as_json_is_that_page():
+    found = json.loads(say("recipes", "grpo", "--json"))
+    assert found == listing.recipe_page(catalogue.find("recipe", "grpo"), "grpo")
+    found = json.loads(say("parts", "clip_both_sides", "--json"))
+    assert found == listing.part_page(catalogue.find("part", "clip_both_sides"))
 
 
 def test_defaults_of_a_recipe_are_values_and_not_names_of_constants():
@@ -191,9 +200,10 @@ def test_parts_by_folder():
     assert names == {entry.name for entry in catalogue.parts("advantage")}
 
 
-@pytest.mark.parametrize("name", [entry.name for entry in catalogue.parts()])
+@every("name", [entry.name for entry in catalogue.parts()])
 def test_page_of_a_part(name):
-    page = json.loads(say("parts", name, "--json"))
+    page = listing.part_page(catalogue.find("part", name))
+    assert json.loads(json.dumps(page)) == page
     assert page["source"]
     assert page["nearest_part"]
     text = whole("parts", name)

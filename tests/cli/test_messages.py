@@ -10,10 +10,10 @@ import pytest
 import typer
 from options import known_options
 
-from strop._source import ROOT
+from strop.batch.columns import KNOWN
+from strop.catalogue.seams import KINDS
 from strop.cli.main import app
-from strop.columns import KNOWN
-from strop.seams import KINDS
+from strop.support.about import SOURCE
 
 COMMANDS = typer.main.get_command(app).commands
 HEADS = sorted({name.partition(".")[0] for name in known_options() if "." in name})
@@ -23,12 +23,12 @@ BARE = re.compile(r"(?<![\w./-{}`'\"])[a-z]+_[a-z_]+(?![\w/(.=:])")
 FILES = (".py", ".safetensors", ".json", ".jsonl", ".toml", ".md", ".html", ".pt")
 # The command that a file of cli/ speaks for; what lies elsewhere speaks to who trains.
 SPEAKS_FOR = {
-    "evaluate": "eval", "evaluating": "eval", "subject": "eval", "trust": "eval",
-    "listing": "recipes", "shown": "recipes", "comparing": "compare", "comparison": "compare",
-    "planning": "plan", "diagnosis": "doctor", "auditing": "audit",
+    "evaluate": "eval", "inference": "eval", "trust": "eval",
+    "listing": "recipes", "shown": "recipes", "comparison": "compare",
+    "planning": "plan", "parts": "train", "diagnosis": "doctor", "auditing": "audit",
     "inspection": "inspect",
 }  # fmt: skip
-SOURCES = sorted(ROOT.rglob("*.py"))
+SOURCES = sorted(SOURCE.rglob("*.py"))
 
 
 def texts(tree: ast.AST) -> Iterator[str]:
@@ -66,8 +66,10 @@ def speakers(path: Path, text: str, at: int) -> set[str]:
     named = re.findall(r"strop ([a-z]+)\b", text[:at])
     if named and named[-1] in COMMANDS:
         return options_of(COMMANDS[named[-1]])
-    inside = path.relative_to(ROOT).parts
-    name = path.stem if inside[0] in ("cli", "door") else inside[0]
+    inside = path.relative_to(SOURCE).parts
+    name = path.stem if inside[0] in ("cli", "api") else inside[0]
+    if inside[0] in ("parts", "recipes"):  # which are of a run, not of the command that lists them
+        name = "train"
     if path.stem in COMMANDS and inside[0] != "comparison":  # whose plan.py is not the command's
         name = path.stem
     return options_of(COMMANDS.get(SPEAKS_FOR.get(name, name), COMMANDS["train"]))
@@ -107,7 +109,7 @@ def test_an_option_of_the_run_is_named_with_its_section(trees):
     last = {name.rpartition(".")[2] for name in known_options()} - KNOWN.keys()
     assert BARE.findall("raise max_rounds, or a.max_rounds") == ["max_rounds"]
     for path, tree in trees.items():
-        folder = path.parent.relative_to(ROOT).as_posix()
+        folder = path.parent.relative_to(SOURCE).as_posix()
         if folder not in KINDS and not folder.startswith(("training", "cli")):
             continue
         for text in raised(tree):

@@ -4,10 +4,13 @@ import re
 
 import pytest
 
-from strop import catalogue, notation, peers
-from strop.errors import UserError, nearest
+from strop.catalogue import catalogue, peers
+from strop.method import notation, reading
+from strop.method.check import check
 from strop.recipes.grpo import grpo
-from strop.training import config
+from strop.support.errors import UserError, nearest
+from strop.training.settings import config
+from strop.training.settings.assignments import override
 
 
 @pytest.mark.parametrize(
@@ -52,10 +55,10 @@ def test_every_name_of_the_tables_is_answered():
     ("call", "said"),
     [
         (
-            lambda: config.override({}, ["num_generations=8"]),
+            lambda: override({}, ["num_generations=8"]),
             "no option num_generations: what .* num_generations is sampling.num_rollouts here",
         ),
-        (lambda: config.override({}, ["kl_coef=0.1"]), "no option kl_coef: .* is rloo"),
+        (lambda: override({}, ["kl_coef=0.1"]), "no option kl_coef: .* is rloo"),
         (
             lambda: config.make({"training": {"learning_rate": 1}}),
             "no option training.learning_rate: .* is training.lr, a number",
@@ -65,10 +68,10 @@ def test_every_name_of_the_tables_is_answered():
             "grpo has no parameter num_generations: .* is sampling.num_rollouts here; it has",
         ),
         (
-            lambda: notation.resolve(grpo(), "loss.epsilon_high"),
+            lambda: reading.resolve(grpo(), "loss.epsilon_high"),
             "no option loss.epsilon_high: .* is loss.clip_high here; terms has",
         ),
-        (lambda: notation.resolve(grpo(), "rollout.n"), "rollout.n is sampling.num_rollouts"),
+        (lambda: reading.resolve(grpo(), "rollout.n"), "rollout.n is sampling.num_rollouts"),
         (
             lambda: notation.recipe("PPO"),
             "no recipe 'PPO': what TRL or verl call PPO is gae, ppo_clip here; `strop recipes`",
@@ -79,9 +82,9 @@ def test_every_name_of_the_tables_is_answered():
         (lambda: notation.recipe("Dr_GRPO"), "no recipe 'Dr_GRPO', did you mean dr_grpo"),
         (lambda: catalogue.find("part", "SpreadEvenly"), "did you mean spread_evenly"),
         (
-            lambda: notation.replace_stage(
-                grpo(), "advantage", "spread_evenly[advantage_B: advntage_B]"
-            ).check(),
+            lambda: check(
+                reading.replace_stage(grpo(), "advantage", "spread_evenly[advantage_B: advntage_B]")
+            ),
             "spread_evenly reads advntage_B, which no part before it writes, did you mean advantag",
         ),
     ],

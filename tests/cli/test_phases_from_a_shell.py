@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from strop.training import config
+from strop.training.settings import config
 
 SHORT = ("sampling.num_prompts=2", "sampling.num_rollouts=4", "evaluation.every=0",
          "evaluation.num_samples=2", "training.save_every=1")  # fmt: skip

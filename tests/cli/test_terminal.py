@@ -17,7 +17,7 @@ from commands import launch
 from models import Lab
 from rich.console import Console
 
-from strop.door.progress import Progress
+from strop.api.progress import Progress
 
 SIZES = ("COLUMNS", "LINES", "NO_COLOR")  # which a terminal says itself
 CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")

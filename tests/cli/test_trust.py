@@ -10,8 +10,8 @@ from runs import Runner
 EVIL = """
 from pathlib import Path
 from strop.recipes.grpo import grpo
-from strop.advantage.credit.spread_evenly import SpreadEvenly as Spread
-from strop.rollout.sample_independently import SampleIndependently as Rollout
+from strop.parts.advantage.credit.spread_evenly import SpreadEvenly as Spread
+from strop.parts.rollout.sample_independently import SampleIndependently as Rollout
 
 Path("imported").touch()
 

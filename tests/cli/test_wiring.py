@@ -4,23 +4,28 @@ import itertools
 import math
 import re
 import tomllib
+from collections.abc import Iterator
+from functools import partial
 
 import pytest
-from changed import candidates
+from changed import candidates, texts
+from every import every
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strop import catalogue, notation
-from strop.cost import needs_of
-from strop.errors import UserError
-from strop.phases import Method
+from strop.catalogue import catalogue
+from strop.method import notation, reading, writing
+from strop.method.cost import needs_of
+from strop.method.phases import Method
 from strop.recipes.archer import archer
 from strop.recipes.grpo import grpo
-from strop.training import config
-from strop.training.method import plain
+from strop.support.errors import UserError
+from strop.training.settings import config
+from strop.training.settings.assignments import override
+from strop.training.settings.method import plain
 
 NAMES = [entry.name for entry in catalogue.recipes()]
-every_recipe = pytest.mark.parametrize("recipe", NAMES)
+every_recipe = every("recipe", NAMES)
 
 
 def read_again(run: config.RunConfig) -> config.RunConfig:
@@ -36,7 +41,7 @@ def run_of(recipe: str, **raw) -> config.RunConfig:
 @every_recipe
 def test_written_and_read_back_it_is_the_same(recipe):
     for algorithm in notation.recipe(recipe).algorithms:
-        assert notation.compose(notation.written(algorithm)) == algorithm
+        assert notation.compose(writing.written(algorithm)) == algorithm
 
 
 @every_recipe
@@ -51,47 +56,56 @@ def test_no_two_recipes_read_alike():
     methods = {recipe: notation.recipe(recipe) for recipe in NAMES}
     texts = {
         recipe: [getattr(method, "phases", ()) and notation.shown(method)["phases"],
-                 *map(notation.written, method.algorithms)]
+                 *map(writing.written, method.algorithms)]
         for recipe, method in methods.items()
     }  # fmt: skip
     for one, other in itertools.combinations(NAMES, 2):
         assert texts[one] != texts[other], f"{one} and {other}"
 
 
-def accepted(algorithm: Method, infinite: bool) -> dict[str, object]:
-    """Another value for every option, infinite where asked for and where the part takes that."""
-    found = {}
-    for path, value in algorithm.paths().items():
-        others = candidates(value) if value is not None else []
-        if infinite:
-            others = [math.inf, -math.inf] if isinstance(value, float) else []
-        for other in others:
-            try:
-                changed = algorithm.with_knobs({path: other}).paths()
-            except UserError:
+def accepted(algorithm: Method, path: str, others: list[object]) -> Iterator[object]:
+    """The first of other values of an option that the part takes, as the part has it then."""
+    for other in others:
+        try:
+            yield algorithm.with_knobs({path: other}).paths()[path]
+            return
+        except UserError:
+            continue
+
+
+def at(algorithm: Method, path: str, text: object) -> Method:
+    return algorithm.with_knobs({path: text})
+
+
+def test_every_option_is_read_back_the_same():
+    """Another value of each, and an infinite one, through the text of the file; an option that
+    several recipes have alike is tried with the first.
+    """
+    tried = set()
+    for recipe in NAMES:
+        algorithm = notation.recipe(recipe)
+        for path, value in algorithm.paths().items():
+            if (path, repr(value)) in tried:
                 continue
-            found[path] = changed[path]
-            break
-    return found
-
-
-@every_recipe
-@pytest.mark.parametrize("infinite", [False, True])
-def test_every_option_is_read_back_the_same(recipe, infinite):
-    """Through the text of the file, one by one."""
-    algorithm = notation.recipe(recipe)
-    for path, other in accepted(algorithm, infinite).items():
-        file = tomllib.loads(config.RunConfig(algorithm={path: plain(other)}).to_toml())
-        (value,) = file["algorithm"].values()
-        value = notation.value(value) if isinstance(value, str) else value
-        assert notation.override(algorithm, path, value).paths()[path] == other, path
+            tried.add((path, repr(value)))
+            others = candidates(value) if value is not None else []
+            if isinstance(value, str):
+                others = texts(partial(at, algorithm, path), value)
+            infinite = [math.inf, -math.inf] if isinstance(value, float) else []
+            for other in (*accepted(algorithm, path, others),
+                          *accepted(algorithm, path, infinite)):  # fmt: skip
+                file = tomllib.loads(config.RunConfig(algorithm={path: plain(other)}).to_toml())
+                (found,) = file["algorithm"].values()
+                found = reading.value(found) if isinstance(found, str) else found
+                found = reading.override(algorithm, path, found).paths()[path]
+                assert found == other, f"{recipe}: {path}"
 
 
 @pytest.mark.parametrize("path", ["loss.clip_high=inf", "loss.clip_high=constant(inf)"])
 def test_an_infinite_option_survives_the_complete_file(path):
-    run = config.make(config.override({}, [path]))
+    run = config.make(override({}, [path]))
     assert run.build().paths()["terms.policy.objective.clip_high"] in (
-        math.inf, notation.value("constant(inf)"),
+        math.inf, reading.value("constant(inf)"),
     )  # fmt: skip
     assert read_again(run.complete()).build() == run.build()
 
@@ -105,7 +119,7 @@ def test_the_printed_file_of_a_recipe_is_that_recipe(strop):
 
 
 def test_archer_tells_its_wires_and_labels_apart():
-    lines = notation.describe(archer())["advantage"]
+    lines = writing.describe(archer())["advantage"]
     assert len(set(lines)) == len(lines)
     assert (
         "spread_turns[advantage_K: value_after_slow_K, advantage_T: return_value_T] @ return_value"
@@ -116,15 +130,15 @@ def test_archer_tells_its_wires_and_labels_apart():
 def test_a_column_that_keeps_its_name_is_no_wire():
     """archer gives each of its readers all three names, some of them the reader's own."""
     own = re.compile(r"(\w+): \1\b")
-    assert not [text for texts in notation.describe(archer()).values() for text in texts
+    assert not [text for texts in writing.describe(archer()).values() for text in texts
                 if own.search(text)]  # fmt: skip
-    (use, *_) = notation.chain("spread_turns[advantage_K: advantage_K, advantage_T: x_T]")
+    (use, *_) = reading.chain("spread_turns[advantage_K: advantage_K, advantage_T: x_T]")
     assert use.columns == (("advantage_T", "x_T"),)
-    (use,) = notation.chain("subtract_group_mean[advantage_B: advantage_B]")
-    assert use == notation.chain("subtract_group_mean")[0], "written alone or read as well"
-    (use,) = notation.chain("add_capped_bonus[bonus_T: bonus_T]")
+    (use,) = reading.chain("subtract_group_mean[advantage_B: advantage_B]")
+    assert use == reading.chain("subtract_group_mean")[0], "written alone or read as well"
+    (use,) = reading.chain("add_capped_bonus[bonus_T: bonus_T]")
     assert use.columns == (("bonus_T", "bonus_T"),), "its class has another column there"
-    (use,) = notation.chain("spread_turns[nothing_K: nothing_K]")
+    (use,) = reading.chain("spread_turns[nothing_K: nothing_K]")
     assert use.columns == (("nothing_K", "nothing_K"),), "no column of its: to be refused"
 
 
@@ -137,11 +151,11 @@ def test_a_column_that_keeps_its_name_is_no_wire():
 def test_labels_and_columns_of_any_name_survive(label, column, repeats):
     (use, *_) = grpo().advantage
     changed = type(use)(use.part, (("group_B", column),), label)
-    stages = notation.written(grpo()) | {"advantage": [notation.use_text(changed)] * repeats}
+    stages = writing.written(grpo()) | {"advantage": [writing.use_text(changed)] * repeats}
     composed = notation.compose(stages)
     assert [each.part for each in composed.advantage] == [use.part] * repeats
     assert all(each.columns == changed.columns for each in composed.advantage)
-    assert notation.compose(notation.written(composed)) == composed
+    assert notation.compose(writing.written(composed)) == composed
 
 
 @pytest.mark.parametrize(
@@ -155,7 +169,7 @@ def test_labels_and_columns_of_any_name_survive(label, column, repeats):
 )
 def test_bad_wiring_is_named(text, message):
     with pytest.raises(UserError, match=message):
-        notation.chain(text)
+        reading.chain(text)
 
 
 @pytest.mark.parametrize(
@@ -172,7 +186,7 @@ def test_bad_wiring_is_named(text, message):
 )  # fmt: skip
 def test_bad_terms_are_named(text, message):
     with pytest.raises(UserError, match=message):
-        notation.terms(text)
+        reading.terms(text)
 
 
 def test_any_stage_and_slot_is_set_by_its_name():
@@ -184,15 +198,15 @@ def test_any_stage_and_slot_is_set_by_its_name():
         "average=average_over_tokens", "loss.clip_low=0.1", "stages.control=none",
     ]  # fmt: skip
     said = [text.replace("'", "") for text in said]
-    algorithm = config.make(config.override({}, said)).build()
-    shown = notation.written(algorithm)
+    algorithm = config.make(override({}, said)).build()
+    shown = writing.written(algorithm)
     assert shown["sampling"] == "draw_in_shuffled_order(num_prompts=3)"
     assert shown["curation"] == "drop_uniform_groups"
     assert shown["terms"] == (
         "policy(ratio=ratio_per_token, correction=weigh_by_engine_ratio, "
         "objective=clip_both_sides(clip_low=0.1, clip_high=0.3), average=average_over_tokens)"
     )
-    emptied = config.make(config.override({}, ["curation=none"]))
+    emptied = config.make(override({}, ["curation=none"]))
     assert emptied.build().curation == ()
 
 
@@ -204,7 +218,7 @@ def test_a_slot_goes_into_the_terms_that_are_given_with_it():
     algorithm = config.make({"stages": {"bound": wide, "terms": TERMS}}).build()
     assert [term.objective.part.clip_high for term in algorithm.terms] == [0.9]
     assert algorithm.terms[0].average.label == "average_over_tokens"
-    alone = {"recipe": "", "stages": {**notation.written(grpo()), "bound": wide}}
+    alone = {"recipe": "", "stages": {**writing.written(grpo()), "bound": wide}}
     assert config.make(alone).build().terms[0].objective.part.clip_high == 0.9
 
 
@@ -248,10 +262,10 @@ def test_a_method_without_a_recipe_has_a_name(strop, tmp_path):
 def test_a_stage_given_anew_drops_the_options_that_a_file_had_for_it():
     complete = config.make({"algorithm": {"loss.clip_high": 0.5}}).complete()
     raw = complete.model_dump()
-    built = config.make(config.override(raw, ["bound=clip_both_sides(clip_low=0.1)"])).build()
+    built = config.make(override(raw, ["bound=clip_both_sides(clip_low=0.1)"])).build()
     assert built.paths()["terms.policy.objective.clip_low"] == 0.1
     assert built.paths()["terms.policy.objective.clip_high"] == 0.2
-    built = config.make(config.override(raw, ["advantage=subtract_group_mean|spread_evenly"]))
+    built = config.make(override(raw, ["advantage=subtract_group_mean|spread_evenly"]))
     assert [use.label for use in built.build().advantage] == [
         "subtract_group_mean",
         "spread_evenly",

@@ -10,7 +10,7 @@ from compared import Begun, begin, compare, words_for
 from models import Lab
 
 from strop.comparison.runs import Children, last_step
-from strop.errors import RunStopped
+from strop.support.errors import RunStopped
 
 STEPS = 24
 

@@ -1,30 +1,21 @@
 """Plans: what is refused, what comes back from the folder, how arguments become methods."""
 
-import dataclasses
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from strop.cli.compare import methods_of
-from strop.cli.comparing import Asked, sections
+from strop.cli.compare import Written, methods_of
 from strop.comparison.plan import Entry, Plan, Scoring, read_plan
-from strop.errors import UserError
+from strop.support.errors import UserError
 
 WORDS = ["sampling.num_prompts=4", "grpo", "rloo", "training.lr=1e-3"]
 
 
-def asked(**changes: object) -> Asked:
-    plain = Asked(
-        seeds=2, steps=6, at="", k="1,4", samples=0, prompts=0, score_on=None, baseline="",
-        by="steps", target="", band="", mean=None, start=False,
-        sections=sections("", "", None, None, None),
-    )  # fmt: skip
-    return dataclasses.replace(plain, **changes)  # type: ignore[arg-type]
-
-
 def planned(words: list[str] = WORDS, **changes: object) -> Plan:
-    return asked(**changes).plan(methods_of(words))
+    written: dict[str, Any] = {"seeds": 2, "steps": 6, "k": "1,4", **changes}
+    return Written(**written).plan(methods_of(words))
 
 
 def test_options_before_the_first_method_are_of_all() -> None:

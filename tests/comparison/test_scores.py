@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from strop.api.inference import checkpoint_of
 from strop.comparison.plan import START, Entry, Plan, Scoring
 from strop.comparison.runs import Job, last_step
 from strop.comparison.scores import Row, at_budget, axis, by_metric, collect
-from strop.door.evaluating import checkpoint_of
-from strop.errors import UserError
 from strop.report.run_folder import Run
+from strop.support.errors import UserError
 
 STEPS = np.arange(1, 5)
 

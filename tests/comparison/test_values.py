@@ -4,7 +4,7 @@ import pytest
 
 from strop.cli.sweep import swept
 from strop.comparison.values import Spread, combinations, spread
-from strop.errors import UserError
+from strop.support.errors import UserError
 
 
 def test_a_grid_keeps_what_was_written() -> None:

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from strop.errors import UserError
 from strop.evaluation import bootstrap as module
 from strop.evaluation.bootstrap import bootstrap
 from strop.evaluation.calibration import mean_over_prompts, share
+from strop.support.errors import UserError
 
 
 def test_interval_covers_the_true_mean_about_as_often_as_it_says() -> None:

@@ -6,8 +6,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strop.errors import UserError
 from strop.evaluation.breadth import mass_change, simulate, unsampled_weight
+from strop.support.errors import UserError
 
 EVEN = [1 / 6] * 6
 RIGHT = [True, True, False, False, False, False]

@@ -3,8 +3,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strop.errors import UserError
 from strop.evaluation.cliff import distance_bound, reweighted_distance, tied_top
+from strop.support.errors import UserError
 
 
 def test_worked_example() -> None:

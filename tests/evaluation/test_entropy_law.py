@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strop.errors import UserError
 from strop.evaluation.entropy_law import fit_entropy_law
+from strop.support.errors import UserError
 
 ENTROPY = [1, 0.5, 0.2, 0.05, 0]
 

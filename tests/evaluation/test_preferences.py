@@ -3,8 +3,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strop.errors import UserError
 from strop.evaluation import preferences as p
+from strop.support.errors import UserError
 
 PAIRS = [[-1.0, -2.0], [-3.0, -2.5], [-1.0, -1.0]]
 

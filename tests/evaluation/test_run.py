@@ -5,13 +5,14 @@ import pytest
 import torch
 from models import Lab
 
-from strop import catalogue
-from strop.door.subject import Subject
+from strop.api.inference import InferenceModel
+from strop.catalogue import catalogue
 from strop.evaluation.run import evaluate
 from strop.evaluation.validate import validator
-from strop.rollout.play_turns import PlayTurns
-from strop.rollout.sample_independently import SampleIndependently
-from strop.training import config
+from strop.parts.rollout import substitutes
+from strop.parts.rollout.play_turns import PlayTurns
+from strop.parts.rollout.sample_independently import SampleIndependently
+from strop.training.settings import config
 
 REWARDS = '''
 def even(completions, **columns):
@@ -44,7 +45,7 @@ def subject(tmp_path_factory):
             raw = lab.raw(reward="digits")
             raw["reward"] = {"functions": [f"{folder}/given.py:{name}"]}
             made = config.make(raw)
-            opened[name, temperature] = Subject.open(made, made.model.name, temperature)
+            opened[name, temperature] = InferenceModel.open(made, made.model.name, temperature)
         return opened[name, temperature]
 
     yield open_with
@@ -144,6 +145,6 @@ def test_what_a_strategy_adds_is_not_scored(entry):
     part = entry.load()()
     if entry.name in ("sample_independently", "play_turns"):
         return
-    plain = part.plain()
+    plain = substitutes.plain(part)
     assert isinstance(plain, PlayTurns if part.needs_environment else SampleIndependently)
     assert (plain.max_tokens, plain.temperature) == (part.max_tokens, part.temperature)

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from strop.errors import UserError
 from strop.evaluation.seeds import over_seeds, paired_difference, paired_p
-from strop.student import central_probability, t_quantile
+from strop.support.errors import UserError
+from strop.support.students_t import central_probability, t_quantile
 
 
 @pytest.mark.parametrize(

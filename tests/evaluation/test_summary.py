@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strop.errors import UserError
 from strop.evaluation.samples import Samples
 from strop.evaluation.summary import as_json, summarise
+from strop.support.errors import UserError
 
 
 def example() -> Samples:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from strop.batch import Batch
+from strop.batch.batch import Batch
 from strop.evaluation.semi_online import semi_online_performance
 from strop.evaluation.turns import fit_equilibrium, full_kl, sampled_kl, turn_drift, turn_limits
 

@@ -11,15 +11,18 @@ from models import Lab
 from ragged import ragged_batch
 from short_runs import fitted, settings_for
 
-from strop import catalogue, notation, segments
-from strop import part as parts
-from strop.algorithm import Algorithm
-from strop.batch import Batch
-from strop.catalogue import Entry
-from strop.chains import Chains
-from strop.part import Result, Use, name_of
-from strop.seams import SEAM_OF, STAGES
-from strop.training import config, seeds, setup
+from strop.batch import segments
+from strop.batch.batch import Batch
+from strop.catalogue import catalogue
+from strop.catalogue.catalogue import Entry
+from strop.catalogue.seams import SEAM_OF, STAGES
+from strop.method import notation, seeds
+from strop.method import part as parts
+from strop.method.algorithm import Algorithm
+from strop.method.chains import Chains
+from strop.method.part import Result, Use, name_of
+from strop.training import loading, setup
+from strop.training.settings import config
 
 # What a world is made with: data of rows or of episodes; with a reference, for those who score.
 WORLDS = {False: "grpo(beta=0.1)", True: "gigpo(beta=0.1)"}
@@ -132,7 +135,7 @@ class Stages:
             settings = config.make(settings_for(self.lab, WORLDS[plays]))
             algorithm = settings.build()
             task = setup.load_prompts(settings.data, settings.reward, settings.seed)
-            loaded = setup.load_model(settings)
+            loaded = loading.load_model(settings)
             self.worlds[plays] = setup.make_world(settings, algorithm, loaded, task)
         return self.worlds[plays]
 

@@ -4,18 +4,19 @@ import dataclasses
 import functools
 import itertools
 
-import pytest
 import torch
+from every import every
 from ragged import NUM_STEPS, copies, ragged_batch, with_noise_outside
 from torch import Tensor
 
-from strop import catalogue, kernel
-from strop import part as parts
-from strop.algorithm import Term
-from strop.batch import Batch, level_of
-from strop.kernel import View
-from strop.loss.average.average_over_tokens import AverageOverTokens
-from strop.part import Selected, Use
+from strop.batch.batch import Batch, level_of
+from strop.catalogue import catalogue
+from strop.method import part as parts
+from strop.method.part import Selected, Use
+from strop.method.term import Term
+from strop.parts.loss.average.average_over_tokens import AverageOverTokens
+from strop.training.learner import kernel
+from strop.training.learner.kernel import View
 
 FOLDERS = ("advantage", "selection", "loss")
 ENTRIES = [e for e in catalogue.parts() if e.folder.split("/")[0] in FOLDERS]
@@ -71,7 +72,7 @@ def same(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
     )
 
 
-every_part = pytest.mark.parametrize("entry", ENTRIES, ids=[e.name for e in ENTRIES])
+every_part = every("entry", ENTRIES)
 
 
 @every_part
@@ -212,7 +213,7 @@ def test_same_seed_same_result(entry):
 TERMS = [e for e in ENTRIES if e.folder in TERM_FOLDERS]
 
 
-@pytest.mark.parametrize("entry", TERMS, ids=[e.name for e in TERMS])
+@every("entry", TERMS)
 def test_scope_is_what_it_says(entry):
     """Token parts may run on any slice of tokens, rollout parts on any rollouts."""
     part, batch = part_of(entry), batch_for(8)
@@ -229,7 +230,7 @@ def test_scope_is_what_it_says(entry):
             assert torch.allclose(*run(part, one).values(), found[own_T])
 
 
-@pytest.mark.parametrize("entry", TERMS, ids=[e.name for e in TERMS])
+@every("entry", TERMS)
 def test_gradient_is_that_of_finite_differences(entry):
     """Of the loss through the kernel, in every current column, with detached values held."""
     part = part_of(entry)
@@ -269,7 +270,7 @@ def kernel_check(term: Term, batch: Batch) -> None:
 DETACHED = [e for e in TERMS if hasattr(e.load(), "detached")]
 
 
-@pytest.mark.parametrize("entry", DETACHED, ids=[e.name for e in DETACHED])
+@every("entry", DETACHED)
 def test_columns_read_without_a_gradient_get_none(entry):
     part, batch = part_of(entry), batch_for(9)
     batch = batch.set(gradient_T=batch["mask_T"], denominator_T=batch["mask_T"])
@@ -285,7 +286,7 @@ def test_columns_read_without_a_gradient_get_none(entry):
 SILENT = [e for e in TERMS if "silent_at_zero_advantage" in parts.facts(Use(e.load()()))]
 
 
-@pytest.mark.parametrize("entry", SILENT, ids=[e.name for e in SILENT])
+@every("entry", SILENT)
 def test_silent_parts_have_no_gradient_where_the_advantage_is_zero(entry):
     batch = batch_for(10)
     batch = batch.set(gradient_T=batch["mask_T"], denominator_T=batch["mask_T"])

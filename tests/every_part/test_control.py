@@ -3,13 +3,13 @@
 import math
 from collections.abc import Mapping
 
-import pytest
+from every import every
 from staged import alike, copied, entries, restored
 
-from strop.algorithm import OUTSIDE
+from strop.method.term import OUTSIDE
 
 ENTRIES = entries("control")
-every_part = pytest.mark.parametrize("entry", ENTRIES, ids=[e.name for e in ENTRIES])
+every_part = every("entry", ENTRIES)
 
 
 class Numbers(Mapping):

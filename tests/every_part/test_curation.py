@@ -1,18 +1,18 @@
 """What every curation does on ragged batches."""
 
-import pytest
 import torch
+from every import every
 from ragged import copies, with_noise_outside
 from staged import alike, copied, entries, kept, restored
 
-from strop import part as parts
-from strop.batch import Batch
-from strop.part import Curated, Draw
+from strop.batch.batch import Batch
+from strop.method import part as parts
+from strop.method.part import Curated, Draw
 
 ENTRIES = entries("curation")
-every_part = pytest.mark.parametrize("entry", ENTRIES, ids=[e.name for e in ENTRIES])
+every_part = every("entry", ENTRIES)
 STILL = [e for e in ENTRIES if "rng" not in e.reads]
-every_still_part = pytest.mark.parametrize("entry", STILL, ids=[e.name for e in STILL])
+every_still_part = every("entry", STILL)
 KEEPING = [e for e in ENTRIES if hasattr(e.load(), "init")]
 SIZES = (4, 3, 2)
 
@@ -134,7 +134,7 @@ def test_empty_single_and_uniform_groups(entry, stages):
         check(curated(place, batch)[0], batch)
 
 
-@pytest.mark.parametrize("entry", KEEPING, ids=[e.name for e in KEEPING])
+@every("entry", KEEPING)
 def test_a_state_that_was_saved_goes_on_as_it_would_have(entry, stages, tmp_path):
     place = stages.of(entry)
     state = place.part.init()

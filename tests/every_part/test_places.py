@@ -4,12 +4,13 @@ import ast
 import functools
 from pathlib import Path
 
-import pytest
+from every import every
 
-from strop import catalogue
-from strop.catalogue import ROOT, Entry
+from strop.catalogue import catalogue
+from strop.catalogue.entries import Entry
+from strop.support.about import SOURCE
 
-TESTS = ROOT.parents[1] / "tests"
+TESTS = SOURCE.parents[1] / "tests"
 ENTRIES = catalogue.parts()
 
 
@@ -27,23 +28,24 @@ def imported_by_tests() -> dict[Path, frozenset[str]]:
 
 @functools.cache
 def imported_by_recipes() -> dict[str, frozenset[str]]:
-    return {path.stem: imported(path) for path in (ROOT / "recipes").glob("*.py")}
+    return {path.stem: imported(path) for path in (SOURCE / "recipes").glob("*.py")}
 
 
 def places(entry: Entry) -> list[Path]:
     """The files of the part's own folder of tests that import it."""
-    folder = TESTS / entry.folder
+    folder = TESTS / "parts" / entry.folder
     by_test = imported_by_tests().items()
     return [p for p, names in by_test if p.parent == folder and entry.attribute in names]
 
 
-@pytest.mark.parametrize("entry", ENTRIES, ids=[e.name for e in ENTRIES])
+@every("entry", ENTRIES)
 def test_a_part_is_tested_at_its_place_or_by_its_one_recipe(entry: Entry) -> None:
     """A file that several recipes share, `recipes/_base.py` say, is no recipe."""
     users = [name for name, names in imported_by_recipes().items() if entry.attribute in names]
     one_recipe = len(users) == 1 and not users[0].startswith("_")
     assert places(entry) or one_recipe, (
-        f"add tests/{entry.folder}/test_{entry.name}.py: {', '.join(users) or 'no recipe'} uses it"
+        f"add tests/parts/{entry.folder}/test_{entry.name}.py: "
+        f"{', '.join(users) or 'no recipe'} uses it"
     )
 
 

@@ -2,14 +2,15 @@
 
 import pytest
 import torch
+from every import every
 from ragged import ragged_batch, with_noise_outside
 from staged import alike, entries, kept
 
-from strop import part as parts
-from strop.part import Update
+from strop.method import part as parts
+from strop.method.part import Update
 
 ENTRIES = entries("plan")
-every_part = pytest.mark.parametrize("entry", ENTRIES, ids=[e.name for e in ENTRIES])
+every_part = every("entry", ENTRIES)
 MOST = 200
 
 

@@ -1,19 +1,19 @@
 """What every reward, probe and rate does on ragged batches."""
 
-import pytest
 import torch
+from every import every
 from ragged import copies, with_noise_outside
 from staged import alike, entries, kept
 
-from strop import part as parts
-from strop.batch import level_of
-from strop.errors import UserError
+from strop.batch.batch import level_of
+from strop.method import part as parts
+from strop.support.errors import UserError
 
 ENTRIES = entries("reward", "probe", "rate")
-every_part = pytest.mark.parametrize("entry", ENTRIES, ids=[e.name for e in ENTRIES])
+every_part = every("entry", ENTRIES)
 # A draw follows the order of the rows; equal seeds are another test.
 STILL = [e for e in ENTRIES if "rng" not in e.reads]
-every_still_part = pytest.mark.parametrize("entry", STILL, ids=[e.name for e in STILL])
+every_still_part = every("entry", STILL)
 SIZES = (4, 3, 2)
 
 

@@ -2,19 +2,20 @@
 
 import dataclasses
 
-import pytest
 import torch
+from every import every
 from fakes.engine import TableEngine
 from staged import alike, copied, entries, restored
 
-from strop import part as parts
-from strop.part import Draw, Use
-from strop.rollout.base import SamplingFields
-from strop.rollout.drive import roll_out
-from strop.rollout.engines.base import STATISTICS
+from strop.engines.base import STATISTICS
+from strop.method import part as parts
+from strop.method.part import Draw, Use
+from strop.parts.rollout import substitutes
+from strop.parts.rollout.base import SamplingFields
+from strop.parts.rollout.drive import roll_out
 
 ENTRIES = entries("rollout")
-every_part = pytest.mark.parametrize("entry", ENTRIES, ids=[e.name for e in ENTRIES])
+every_part = every("entry", ENTRIES)
 KEEPING = [e for e in ENTRIES if hasattr(e.load(), "init")]
 
 
@@ -106,7 +107,7 @@ def test_one_prompt(entry, stages):
     assert batch.size("B") >= 1
 
 
-@pytest.mark.parametrize("entry", KEEPING, ids=[e.name for e in KEEPING])
+@every("entry", KEEPING)
 def test_a_state_that_was_saved_goes_on_as_it_would_have(entry, stages, tmp_path):
     place = stages.of(entry)
     draws = draws_of(place, 4, 2)
@@ -152,7 +153,7 @@ def test_every_option_of_sampling_reaches_the_requests(entry, stages):
     assert part.sampling() == OPTIONS
     own = [value for name, value in parts.fields_of(part).items() if name not in OPTIONS]
     draws = draws_of(place, 4, 2, 3, 2)
-    for each in (part, part.plain()):
+    for each in (part, substitutes.plain(part)):
         engine = engine_for(place.world, Recording)
         used = dataclasses.replace(place, use=Use(each))
         state = each.init() if hasattr(each, "init") else None
@@ -172,8 +173,8 @@ def test_every_option_of_sampling_reaches_the_requests(entry, stages):
 def test_what_a_run_asks_of_it(entry, stages):
     part = stages.of(entry).part
     assert isinstance(part, SamplingFields)
-    plain, playing = part.plain(), part.playing()
-    assert plain.plain() is plain
+    plain, playing = substitutes.plain(part), substitutes.playing(part)
+    assert substitutes.plain(plain) is plain
     assert not plain.given
     assert {**plain.sampling(), **part.sampling()} == plain.sampling()
     assert (playing is part) == part.needs_environment

@@ -1,13 +1,14 @@
 """What every sampling part does: draws of the pool, in the number that was asked for."""
 
 import pytest
+from every import every
 from staged import alike, copied, entries, restored
 
-from strop import part as parts
-from strop.part import Draw
+from strop.method import part as parts
+from strop.method.part import Draw
 
 ENTRIES = entries("sampling")
-every_part = pytest.mark.parametrize("entry", ENTRIES, ids=[e.name for e in ENTRIES])
+every_part = every("entry", ENTRIES)
 FIRST = [e for e in ENTRIES if "draws" not in e.reads]
 KEEPING = [e for e in ENTRIES if hasattr(e.load(), "init")]
 
@@ -42,7 +43,7 @@ def test_draws_are_of_the_pool(entry, stages, num_wanted):
         assert set(parts.writes(place.use)) <= set(draw.columns)
 
 
-@pytest.mark.parametrize("entry", FIRST, ids=[e.name for e in FIRST])
+@every("entry", FIRST)
 @pytest.mark.parametrize("num_wanted", [None, 1, 5, 40])
 def test_the_first_part_draws_as_many_as_are_asked_for(entry, stages, num_wanted):
     """Also more than there are; by default its own number."""
@@ -58,7 +59,7 @@ def test_same_seed_same_result(entry, stages):
     assert alike(drawn(place, seed=3)[0], drawn(place, seed=3)[0])
 
 
-@pytest.mark.parametrize("entry", KEEPING, ids=[e.name for e in KEEPING])
+@every("entry", KEEPING)
 def test_a_state_that_was_saved_goes_on_as_it_would_have(entry, stages, tmp_path):
     place = stages.of(entry)
     state = place.part.init()

@@ -8,27 +8,33 @@ import re
 
 import pytest
 from changed import changed_values
+from every import every
+from metrics_page import undocumented
 
-from strop import catalogue, notation
-from strop import part as parts
-from strop._entries import camel
-from strop._source import ROOT
-from strop.batch import SIZES
-from strop.part import Use
-from strop.seams import SPECIAL
+from strop.batch.batch import SIZES
+from strop.catalogue import catalogue
+from strop.catalogue.seams import SPECIAL
+from strop.method import part as parts
+from strop.method import reading, writing
+from strop.method.charts import charts_of, panel_of
+from strop.method.part import Use
+from strop.support.about import PARTS
+from strop.support.loading import camel
 
 ENTRIES = catalogue.parts()
 NAMES = [entry.name for entry in ENTRIES]
-every_part = pytest.mark.parametrize("entry", ENTRIES, ids=NAMES)  # three tests each
+every_part = every("entry", ENTRIES)
 LINES = ("Reads", "Writes", "Source", "Differs from the source", "Nearest part", "Edges")
 MOST_LINES = {"rollout": 200}  # strategies
 ORIGINS = r"Default: (paper|released code|ours)\b"
+# What a strategy asks of an engine; the columns that a head brings for a loss.
+BESIDE = {"rollout": ("strop.engines.base", "strop.engines.rules"), "loss": ("strop.head.subset",)}
 NO_LOOPS = ("advantage", "selection", "loss")
 
 
 @functools.cache
 def source(entry):
-    return (ROOT / entry.folder / f"{entry.name}.py").read_text(encoding="utf-8")
+    return (PARTS / entry.folder / f"{entry.name}.py").read_text(encoding="utf-8")
 
 
 @functools.cache
@@ -61,11 +67,11 @@ def frozen_hashable_and_equal_by_value(entry):
 
 def fields_survive_the_notation(entry):
     part = entry.load()()
-    assert notation.chain(notation.part_text(part)) == (Use(part),)
+    assert reading.chain(writing.part_text(part)) == (Use(part),)
     for name, value in changed_values(parts.fields_of(part)).items():
         changed = parts.replace(part, **{name: value})
         assert changed != part
-        assert notation.chain(notation.part_text(changed)) == (Use(changed),)
+        assert reading.chain(writing.part_text(changed)) == (Use(changed),)
 
 
 def docstring_says_everything(entry):
@@ -131,7 +137,7 @@ def sizes_of_tables_are_ints(entry):
 def test_no_part_measures_a_key():
     """Its largest value is a wait for the device; `segments.count_of` is where one is due."""
     for folder in sorted({entry.folder for entry in ENTRIES}):
-        for path in sorted((ROOT / folder).glob("*.py")):
+        for path in sorted((PARTS / folder).glob("*.py")):
             found = re.search(r"max\(\)(\)|\.item\(\)) \+ \d", path.read_text(encoding="utf-8"))
             assert not found, path
 
@@ -142,13 +148,22 @@ def every_column_that_it_reads_or_writes_is_declared(entry):
         assert column in known, f"declare {column} in the part that brings it"
 
 
+def what_it_shows_is_documented(entry):
+    placed = [("", Use(entry.load()()))]
+    curves = [curve for chart in charts_of(placed) for curve in chart.curves]
+    keys = {key for curve in curves for key in (curve.key, curve.low, curve.high) if key}
+    assert not undocumented({*keys, *panel_of(placed)})
+
+
 def imports_only_batch_segments_and_part(entry):
-    """A folder of parts imports the core and its own folder, nothing beside it."""
+    """A folder of parts imports tables, what a part is and its own folder, little beside it."""
     top = entry.folder.split("/")[0]
-    core = ("batch", "columns", "segments", "part", "services", "schedule", "student", "errors")
+    own = [f"strop.parts.{top}", *BESIDE.get(top, ())]
+    names = ("part", "charts", "services", "schedule")
+    below = ("strop.batch", "strop.support", *(f"strop.method.{name}" for name in names))
     for node in nodes(entry):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("strop."):
-            assert node.module.split(".")[1] in (*core, top), node.module
+            assert node.module.startswith((*below, *own)), node.module
 
 
 def lines_of(entry):
@@ -172,6 +187,7 @@ def test_its_class(entry):
     fields_survive_the_notation(entry)
     sizes_of_tables_are_ints(entry)
     every_column_that_it_reads_or_writes_is_declared(entry)
+    what_it_shows_is_documented(entry)
 
 
 @every_part

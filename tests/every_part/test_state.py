@@ -2,13 +2,13 @@
 
 from dataclasses import replace
 
-import pytest
 import torch
+from every import every
 from staged import alike, copied, entries, restored
 
-from strop import catalogue
-from strop import part as parts
-from strop.part import Result, Use
+from strop.catalogue import catalogue
+from strop.method import part as parts
+from strop.method.part import Result, Use
 
 # Their own files have the others: what they are called with is not a batch alone.
 APART = ("sampling", "rollout", "curation", "control")
@@ -20,7 +20,7 @@ def test_there_are_some():
     assert len(ENTRIES) > 3
 
 
-@pytest.mark.parametrize("entry", ENTRIES, ids=[e.name for e in ENTRIES])
+@every("entry", ENTRIES)
 def test_a_state_that_was_saved_goes_on_as_it_would_have(entry, stages, tmp_path):
     place = stages.of(entry)
     state = goes_on(place, tmp_path)

@@ -6,10 +6,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from strop._padded_compose import compose
-from strop._padded_names import STRUCTURE, Names
-from strop._padded_tournament import PAIR_SCORES
-from strop.batch import level_of
+from strop.batch.batch import level_of
+from strop.padded.compose import compose
+from strop.padded.names import PAIR_SCORES, STRUCTURE, Names
 
 FILL = {"mask": False, "turn_ids": -1}
 VOCABULARY = 4
@@ -18,7 +17,7 @@ COMPONENTS = 2
 
 
 def names_of(recipe: str, params: Any = None) -> Names:
-    """What the recipe's columns are called at the door."""
+    """What the recipe's columns are called in padded calls."""
     return compose(recipe, params, {})[0] if params else _usual_names(recipe)
 
 

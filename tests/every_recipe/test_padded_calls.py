@@ -1,4 +1,4 @@
-"""Every recipe through the padded front door: invariances and gradients."""
+"""Every recipe through padded calls: invariances and gradients."""
 
 import functools
 import re
@@ -7,23 +7,25 @@ from pathlib import Path
 import pytest
 import torch
 from differences import slopes_by_differences
+from every import every
 from padded import inputs_for, names_of, padded, rows, with_noise
 
-from strop import catalogue, functional, kernel, notation
-from strop._padded_chains import learning
-from strop.columns import has_gradient
+from strop import functional
+from strop.batch.columns import has_gradient
+from strop.catalogue import catalogue
+from strop.method import notation
+from strop.padded.names import learning_parts
+from strop.training.learner import kernel
 
 NAMES = [entry.name for entry in catalogue.recipes()]
-# Recipes whose beta is no penalty but the level of a quantile.
-OTHER_BETA = ("riskpo",)
-# With the defaults, and with a penalty towards the reference where there is one.
+# With the defaults, and with a penalty towards the reference where there is none by default.
 WITH_PARAMS = [(name, {}) for name in NAMES] + [
     (entry.name, {"beta": 0.1})
     for entry in catalogue.recipes()
-    if "beta" in {field.name for field in entry.fields} and entry.name not in OTHER_BETA
+    if ("beta", "0.0") in {(field.name, field.default) for field in entry.fields}
 ]
 PAGE = Path(__file__).parents[2] / "docs" / "PADDED.md"
-every_recipe = pytest.mark.parametrize("recipe", NAMES)
+every_recipe = every("recipe", NAMES)
 SEEDS = range(5)  # of a hundred recipes each
 
 
@@ -72,45 +74,32 @@ def check_results(recipe, seed):
 
 
 @every_recipe
-def test_what_stands_outside_the_mask_never_matters(recipe):
-    for seed in SEEDS:
-        loss, _, results = plain(recipe, seed)
-        noisy_loss, _, noisy = call_all(recipe, seed, with_noise)
-        assert float(noisy_loss) == float(loss)
-        assert all(one.equal(other) for one, other in zip(noisy, results, strict=True))
-
-
-@every_recipe
-def test_more_padding_changes_nothing(recipe):
+def test_nothing_outside_the_mask_no_padding_and_no_order_of_rollouts_matters(recipe):
+    """All three at once: NaN outside the mask, more positions, and the rollouts shuffled."""
     for seed in SEEDS:
         extra = 1 + seed % 4
+        order = torch.randperm(6, generator=torch.Generator().manual_seed(seed))
+        change = functools.partial(disturbed, extra=extra, order=order)
         loss, _, results = plain(recipe, seed)
-        wider_loss, _, wider = call_all(recipe, seed, functools.partial(padded, extra=extra))
-        assert close(wider_loss, loss)
-        for one, other in zip(wider, results, strict=True):
-            assert close(one[:, :-extra], other)
+        other_loss, _, others = call_all(recipe, seed, change)
+        assert close(other_loss, loss)
+        for one, other in zip(others, results, strict=True):
+            assert close(one[:, :-extra], other[order])
             assert not one[:, -extra:].any()
 
 
-@every_recipe
-def test_permuting_rollouts_permutes_the_results(recipe):
-    for seed in SEEDS:
-        order = torch.randperm(6, generator=torch.Generator().manual_seed(seed))
-        loss, _, results = plain(recipe, seed)
-        moved_loss, _, moved = call_all(recipe, seed, functools.partial(rows, order=order))
-        assert close(moved_loss, loss)
-        for one, other in zip(moved, results, strict=True):
-            assert close(one, other[order])
+def disturbed(given, extra, order):
+    return rows(padded(with_noise(given), extra), order)
 
 
-@pytest.mark.parametrize(("recipe", "params"), WITH_PARAMS)
-def test_gradient_is_that_of_finite_differences(recipe, params):
+@every("method", WITH_PARAMS, lambda method: method[0] + "(beta=0.1)" * bool(method[1]))
+def test_gradient_is_that_of_finite_differences(method):
     """In every tensor that carries gradient, with stopped gradients held; seeds lie off kinks."""
     for seed in (0, 1):
-        check_gradient(recipe, seed, params)
+        check_gradient(*method, seed)
 
 
-def check_gradient(recipe, seed, params):
+def check_gradient(recipe, params, seed):
     given = inputs_for(recipe, "policy_loss", seed, (3, 5), params)
     algorithm = notation.build_recipe(recipe, params).algorithms[-1]
     reads = algorithm.reads(("terms",)) | {"logp_T"}
@@ -178,7 +167,7 @@ def test_next_state_serves_what_the_page_says(recipe):
     if "`state` with" in said:
         with pytest.raises(functional.UserError, match="give state="):
             functional.next_state(recipe, **given)
-        path = next(path for path, _, _ in learning(names_of(recipe).algorithm))
+        path = next(path for path, _, _ in learning_parts(names_of(recipe).algorithm))
         given["state"] = {path: {"ranking": (3, 1, 2)}}
     for _ in range(4):  # metrics of the step that controls look for
         try:

@@ -1,5 +1,6 @@
 """Every recipe trains, and a step does not depend on how its rows are split into micro-batches."""
 
+import copy
 import math
 
 import pyarrow.parquet as pq
@@ -7,7 +8,9 @@ import pytest
 from metrics_page import undocumented
 from short_runs import Logged, make_lab, run_of, settings_for
 
-from strop import catalogue, notation
+from strop.catalogue import catalogue
+from strop.method import notation
+from strop.training import loop
 
 NAMES = [entry.name for entry in catalogue.recipes()]
 FEW, LONGEST = 3, 20
@@ -30,12 +33,33 @@ def steps_of(recipe):
     return max([FEW, *(n + 2 for n in lasts if FEW <= n <= LONGEST)])
 
 
-def trained(lab, recipe, folder, token_budget, steps=0, rollouts_every=0):
-    """The metrics of a run, or of its first steps."""
-    training = {"steps": steps_of(recipe), "save_every": 0, "rollouts_every": rollouts_every,
-                "token_budget": token_budget}  # fmt: skip
-    lines = run_of(settings_for(lab, recipe, training=training), folder, steps)
-    return [line for line in lines if line["step"] > 0]
+class Split:
+    """A run's `train_step`, which takes the first step twice: with its rows in small micro-batches,
+    and then, from where that began, as the run takes it and goes on.
+    """
+
+    def __init__(self) -> None:
+        self.small: dict[str, float] = {}  # what the first one measured
+        self.large: dict[str, float] = {}  # and the second
+        self.real = loop.train_step
+
+    def __call__(self, world, method, state, step, tokens=None):
+        if step == 1:
+            models = [each for each in (world.policy, world.reference) if each is not None]
+            changed = [*(each.model for each in models), world.policy.optimiser, world.critic]
+            changed = [each for each in changed if each is not None]
+            kept = copy.deepcopy([each.state_dict() for each in changed])
+            with pytest.MonkeyPatch.context() as patch:
+                for each in models:
+                    patch.setattr(each, "token_budget", 32)
+                self.small = self.real(world, method, state, step, tokens).metrics
+            for each, content in zip(changed, kept, strict=True):
+                each.load_state_dict(content)
+            world.engine.load_weights(None, 0)
+            world.services.begin_step(step)
+        stepped = self.real(world, method, state, step, tokens)
+        self.large = self.large or dict(stepped.metrics)
+        return stepped
 
 
 def test_what_lasts_longer_than_the_few_steps_is_given_more():
@@ -46,22 +70,26 @@ def test_what_lasts_longer_than_the_few_steps_is_given_more():
 
 @pytest.mark.parametrize("recipe", NAMES)
 def test_a_run_stays_finite_and_a_step_in_small_micro_batches_is_the_same(
-    recipe, lab, tmp_path, tmp_path_factory
+    recipe, lab, tmp_path, tmp_path_factory, monkeypatch
 ):
-    large = trained(lab, recipe, tmp_path / "large", 4096)
-    Logged(tmp_path_factory).keep(recipe, large)
-    assert [line["step"] for line in large] == list(range(1, steps_of(recipe) + 1))
-    small = trained(lab, recipe, tmp_path / "small", 32, steps=1, rollouts_every=1)
-    assert [line["step"] for line in small] == [1]
-    for line in (*large, *small):
+    split = Split()
+    monkeypatch.setattr(loop, "train_step", split)
+    training = {"steps": steps_of(recipe), "save_every": 0, "rollouts_every": steps_of(recipe),
+                "token_budget": 4096}  # fmt: skip
+    lines = run_of(settings_for(lab, recipe, training=training), tmp_path)
+    lines = [line for line in lines if line["step"] > 0]
+    Logged(tmp_path_factory).keep(recipe, lines)
+    assert [line["step"] for line in lines] == list(range(1, steps_of(recipe) + 1))
+    for line in (split.small, *lines):
         assert all(value is not None and math.isfinite(value) for value in line.values())
-    assert any(line["grad_norm"] > 0 for line in large)
-    assert small[0].keys() == large[0].keys()
-    assert not undocumented(small[0]), "docs/METRICS.md does not explain what it logs"
-    for name, value in small[0].items():
+    assert any(line["grad_norm"] > 0 for line in lines)
+    assert split.small.keys() == split.large.keys()
+    assert not undocumented(lines[0]), "docs/METRICS.md does not explain what it logs"
+    for name, value in split.small.items():
         if not name.startswith(APART):
-            assert value == pytest.approx(large[0][name], rel=2e-3, abs=2e-5), name
-    looked_at = pq.read_table(tmp_path / "small" / "tokens" / "step-000001.parquet").to_pylist()
+            assert value == pytest.approx(split.large[name], rel=2e-3, abs=2e-5), name
+    (table,) = (tmp_path / "tokens").iterdir()
+    looked_at = pq.read_table(table).to_pylist()
     weights = [w for row in looked_at for w in row.get("weight_T", ()) if w is not None]
     assert looked_at
     assert all(math.isfinite(weight) for weight in weights)

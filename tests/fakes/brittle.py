@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
-from strop.rollout.engines.local import LocalEngine
-from strop.rollout.engines.open import EngineSettings
-from strop.rollout.engines.rules import BanTokens
+from strop.engines.local.engine import LocalEngine
+from strop.engines.open import EngineSettings
+from strop.engines.rules import BanTokens
 
 
 class BrittleEngine(LocalEngine):

@@ -14,9 +14,9 @@ import torch
 from safetensors.torch import load_file
 
 from fakes.loopback import Asked, Reply, loopback
-from strop.rollout.drive import sample
-from strop.rollout.engines.base import Engine, Event, Request
-from strop.rollout.engines.rules import MinP, TopK, TopP
+from strop.engines.base import Engine, Event, Request
+from strop.engines.rules import MinP, TopK, TopP
+from strop.parts.rollout.drive import sample
 
 # What an answer to a body is in place of the engine's: a status and a text; None: the engine's.
 Instead = Callable[[dict[str, Any]], "tuple[int, str] | None"]

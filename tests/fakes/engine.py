@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from strop.errors import UserError
-from strop.rollout.engines.base import (
+from strop.engines.base import (
     CAPABILITIES,
     Ended,
     Engine,
@@ -21,7 +20,8 @@ from strop.rollout.engines.base import (
     forked,
     resumed,
 )
-from strop.rollout.engines.sampling import ENTROPY, LOGP_MODEL, TOP, draw, make_plan, uniforms
+from strop.engines.sampling import ENTROPY, LOGP_MODEL, TOP, draw, make_plan, uniforms
+from strop.support.errors import UserError
 
 Probabilities = Callable[[tuple[int, ...]], Sequence[float]]
 

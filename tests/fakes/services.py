@@ -1,4 +1,4 @@
-"""What a run offers to parts, by hand: one fake for each protocol of `strop.services`."""
+"""What a run offers to parts, by hand: one fake for each protocol of `strop.method.services`."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from strop import part as parts
-from strop.batch import Batch
-from strop.part import Draw, Use
-from strop.rollout import drive
-from strop.rollout.commands import Strategy
-from strop.rollout.engines.base import Finished, Request
-from strop.services import Graded
-from strop.tasks.environment import Environment, Episodes
-from strop.tasks.tool_calls import Call, read_call, tagged_calls
+from strop.batch.batch import Batch
+from strop.engines.base import Finished, Request
+from strop.environments.base import Environment, Episodes
+from strop.environments.tool_calls import Call, read_call, tagged_calls
+from strop.method import part as parts
+from strop.method.part import Draw, Use
+from strop.method.services import Graded
+from strop.parts.rollout import drive
+from strop.parts.rollout.commands import Strategy
 
 
 class FakeTexts:

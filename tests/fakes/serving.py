@@ -11,8 +11,8 @@ from typing import Any
 from safetensors.torch import load_file
 
 from fakes.completions_server import Served, serve, worker
-from strop.rollout.engines.local import LocalEngine
-from strop.training import models
+from strop.engines.local.engine import LocalEngine
+from strop.training.learner import models
 
 
 def serving(model: str, place: Path, dies_at: int, seconds: float) -> None:

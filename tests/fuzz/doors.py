@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from strop.errors import RunStopped, UserError
+from strop.support.errors import RunStopped, UserError
 
 LONGEST = 3000  # letters of a message
 SECONDS = 20  # of one call; a door that takes longer hangs

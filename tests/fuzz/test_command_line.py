@@ -11,7 +11,7 @@ from doors import NUMBERS, TEXTS, Outcomes
 from runs import Runner
 
 from strop.cli.main import main
-from strop.errors import UserError
+from strop.support.errors import UserError
 
 COMMANDS = {
     "train": ("--model", "--data", "--validation", "--reward", "--task", "--advantage", "--bound",

@@ -10,12 +10,12 @@ import pytest
 from doors import TEXTS, Outcomes, damaged, wrong
 from models import tokenizer
 
-from strop.tasks.data_files import load_data
-from strop.tasks.encode import encode_prompt
-from strop.tasks.environment import source_of
-from strop.tasks.judge import read_settings
-from strop.tasks.replay import trajectories_of
-from strop.tasks.reward_source import find, parse, reward_name
+from strop.data.encode import encode_prompt
+from strop.data.files import load_data
+from strop.environments.base import source_of
+from strop.environments.replay import trajectories_of
+from strop.rewards.judge import read_settings
+from strop.rewards.source import find, parse, reward_name
 
 ROWS = (
     {"prompt": "1+2=", "answer": 3},

@@ -8,8 +8,11 @@ import pytest
 import tomli_w
 from doors import NUMBERS, TEXTS, Outcomes, wrong
 
-from strop import catalogue, notation
-from strop.training import config
+from strop.catalogue import catalogue, seams
+from strop.method import notation, reading, writing
+from strop.method.check import check
+from strop.training.settings import config
+from strop.training.settings.assignments import override
 
 SCHEDULES = (
     "linear({}, {})", "linear({})", "cosine({}, {}, {})", "warmup({}, {})", "points((({}, {}),))",
@@ -65,16 +68,16 @@ def call_of(rng):
 
 def run_through(algorithm):
     """What a run does with an algorithm before anything happens."""
-    algorithm.check()
+    check(algorithm)
     for each in getattr(algorithm, "algorithms", (algorithm,)):  # those of its phases
         for step in (1, 5, 100):
             each.at_step(step, 100)
-        notation.compose(notation.written(each))
+        notation.compose(writing.written(each))
 
 
 def test_notation():
     outcomes, rng = Outcomes(), random.Random(0)
-    stages = [*config.STAGES, "loss", "bound", "advantages", "correction", ""]
+    stages = [*seams.STAGES, "loss", "bound", "advantages", "correction", ""]
     usual = notation.recipe("grpo(beta=0.1)")
     paths = [*usual.paths(), "loss.clip_high", "advantage.eps", "colour", "", ".", "terms.policy"]
     for _ in range(1500):
@@ -83,11 +86,11 @@ def test_notation():
             outcomes.of(run_through, algorithm)
         chain = rng.choice(CHAINS).format(written(rng), written(rng))
         stage = rng.choice(stages)
-        if (algorithm := outcomes.of(notation.replace_stage, usual, stage, chain)) is not None:
+        if (algorithm := outcomes.of(reading.replace_stage, usual, stage, chain)) is not None:
             outcomes.of(run_through, algorithm)
         path, new = rng.choice(paths), written(rng)
-        value = outcomes.of(notation.value, new) if rng.random() < 0.7 else wrong(rng)
-        if (algorithm := outcomes.of(notation.override, usual, path, value)) is not None:
+        value = outcomes.of(reading.value, new) if rng.random() < 0.7 else wrong(rng)
+        if (algorithm := outcomes.of(reading.override, usual, path, value)) is not None:
             outcomes.of(run_through, algorithm)
     outcomes.check()
 
@@ -127,7 +130,7 @@ def test_configurations():
         if rng.random() < 0.3:
             name = rng.choice([*config.settings(), "recipe", "stages.advantage"])
             given = [f"{name}={written(rng)}"]
-            raw = outcomes.of(config.override, config.defaults("tiny"), given)
+            raw = outcomes.of(override, config.defaults("tiny"), given)
         if raw is None or (made := outcomes.of(config.make, raw)) is None:
             continue
         if (whole := outcomes.of(made.complete)) is not None:

@@ -12,7 +12,8 @@ from doors import Outcomes, wrong
 sys.path.insert(0, str(Path(__file__).parent.parent / "every_recipe"))
 from padded import inputs_for
 
-from strop import catalogue, functional
+from strop import functional
+from strop.catalogue import catalogue
 
 CALLS = {
     "advantages": functional.advantages,

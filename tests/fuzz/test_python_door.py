@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from doors import NUMBERS, TEXTS, Outcomes, wrong
 
-from strop.door.given import files_of, sources_of
-from strop.door.options import combined, from_keywords, method_of, recipe
-from strop.door.told import in_python
-from strop.training import config
+from strop.api.inputs import files_of, sources_of
+from strop.api.messages import in_python
+from strop.api.options import combined, from_keywords, method_of, recipe
+from strop.training.settings import config
 
 KEYWORDS = (
     "training_lr", "training_steps", "seed", "threads", "data_validation_size", "reward_weights",

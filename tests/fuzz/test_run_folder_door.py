@@ -13,10 +13,11 @@ from runs import Runner
 from strop.diagnosis.run import examine
 from strop.report.page import render
 from strop.report.run_folder import read_run
-from strop.training import adapters, checkpoint, models
-from strop.training.fingerprint import check_same
-from strop.training.metrics_file import lines_until
-from strop.training.models import check_same_architecture
+from strop.tracking.metrics_file import lines_until
+from strop.training.learner import adapters, models
+from strop.training.learner.models import check_same_architecture
+from strop.training.record import checkpoint
+from strop.training.record.fingerprint import check_same
 
 
 @pytest.fixture(scope="module")

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from short_runs import make_lab, run_of, settings_for
 
-from strop.errors import UserError
 from strop.inspection.data import read_step, recorded_steps
+from strop.support.errors import UserError
 
 
 def unpacked(text):

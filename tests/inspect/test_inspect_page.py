@@ -9,9 +9,9 @@ from importlib import resources
 
 import pytest
 
-from strop.errors import UserError
 from strop.inspection.page import SCRIPTS, page_of, write_page
 from strop.report.html import POLICY
+from strop.support.errors import UserError
 
 NASTY = "</script><script>alert(1)</script><img src=x onerror=alert(1)>&amp;"
 

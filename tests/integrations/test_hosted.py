@@ -6,9 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from strop import catalogue, notation
 from strop import functional as F
-from strop.errors import UserError
+from strop.catalogue import catalogue
 from strop.integrations.hosted import WEIGHT, Hosted, Rollouts, Update, merged
 from strop.integrations.hosting import (
     TRL,
@@ -19,6 +18,8 @@ from strop.integrations.hosting import (
     why_no_half,
     why_not,
 )
+from strop.method import notation, reading
+from strop.support.errors import UserError
 
 HOSTED = [how for entry in catalogue.recipes() if (how := hosted(entry.name, TRL)[0])]
 NUM, WIDTH = 16, 9
@@ -177,7 +178,7 @@ def test_schedules_follow_the_step() -> None:
 
 
 def _scheduled(algorithm: Any) -> Any:
-    value = notation.value("linear(0.2, 0.4)")
+    value = reading.value("linear(0.2, 0.4)")
     return algorithm.with_knobs({"terms.policy.objective.clip_high": value})
 
 

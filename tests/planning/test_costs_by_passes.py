@@ -8,13 +8,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from strop.engines.passes import Sums
 from strop.planning.course import Speed
 from strop.planning.fit import likeliest_of_sums, typical
 from strop.planning.measured import measure
 from strop.planning.simulate import simulate
 from strop.planning.told import told
 from strop.planning.work import Costs, Layout
-from strop.rollout.engines.passes import Sums
 
 SPEED = Speed(step=0.02, row=3e-4, cached=2e-5, read=1e-3, begin=0.01, answer=0.004)
 COSTS = Costs(SPEED, reward=0.01, token=5e-4, rest=0.5)

@@ -8,11 +8,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from strop.errors import UserError
 from strop.planning.fit import likeliest
 from strop.planning.measured import log_normal, measure
 from strop.planning.simulate import simulate
 from strop.planning.work import Layout
+from strop.support.errors import UserError
 
 STEP, ROW, CACHED, TOKEN, REST = 0.02, 3e-4, 2e-6, 5e-4, 0.4
 PROMPT = 10

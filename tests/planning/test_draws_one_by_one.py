@@ -10,14 +10,14 @@ from strop.planning.course import Speed
 from strop.planning.rounds import SEED
 from strop.planning.simulate import simulate
 from strop.planning.work import Costs, Layout, Work
-from strop.training import under_way
+from strop.training.collect import in_flight
 
 GROUPS = st.lists(st.lists(st.integers(1, 30), min_size=1, max_size=3), min_size=1, max_size=4)
 
 
 def slow(groups, num_groups, staleness, reward, rest, count):
     """When each step is trained, of one engine whose decode steps take a second, as a training
-    step takes `rest` and an answer `reward`: the same as under_way.py has it, token by token."""
+    step takes `rest` and an answer `reward`: the same as in_flight.py has it, token by token."""
     rng = np.random.default_rng(SEED)
     now, drawn, size, trained = 0, 0, 0, []
     left, rows = [], []  # rows: step, group, tokens left
@@ -86,4 +86,4 @@ def test_a_slow_group_leaves_no_engine_idle():
 
 
 def test_it_is_the_rule_of_runs():
-    assert draws.FULL == under_way.FULL
+    assert draws.FULL == in_flight.FULL

@@ -26,7 +26,7 @@ ADDRESS = "COPIES_OF_WORKERS"  # in the environment: the socket at which they ar
 _DEATH_SIGNAL = 1  # of prctl
 # What actors, and the functions that the doctor sends, import.
 NEEDED = (
-    "strop.cli.trainers", "strop.diagnosis.cluster", "strop.training.cluster.member",
+    "strop.cli.train_on_ray", "strop.diagnosis.cluster", "strop.training.cluster.engine_worker",
     "strop.training.cluster.rewards", "strop.training.cluster.environments",
 )  # fmt: skip
 

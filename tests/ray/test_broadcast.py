@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 import torch
 
-from strop.errors import RunStopped
+from strop.support.errors import RunStopped
 from strop.training.cluster.broadcast import Group, in_buckets
-from strop.training.cluster.member import packed, unpacked
+from strop.training.cluster.engine_worker import packed, unpacked
 
 WEIGHTS = {
     "a": torch.arange(6.0).view(2, 3),
@@ -88,7 +88,7 @@ def test_another_version_is_refused():
 
     found = together(2, work)
     assert isinstance(found[1], RunStopped)
-    assert "version 4 came for version 3" in str(found[1])
+    assert "received weights of version 4, not 3" in str(found[1])
 
 
 def test_weights_as_bytes_are_the_same_and_their_storage_can_be_let_go():

@@ -11,14 +11,15 @@ from typing import Any
 
 import pytest
 
-from strop.errors import RunStopped
-from strop.tasks.environment import EnvironmentSource, Episodes
+from strop.environments.base import EnvironmentSource, Episodes
+from strop.support.errors import RunStopped
+from strop.support.restarts import Restarts
 from strop.training.cluster.environments import RayEpisodes, Stage, There, open_stage
-from strop.training.ranks import Ranks
-from strop.training.settings import RaySettings
+from strop.training.parallel.ranks import Ranks
+from strop.training.settings.sections import RaySettings
 
 OWN = '''
-from strop.tasks.environment import Environment, Observation
+from strop.environments.base import Environment, Observation
 
 
 class Walk(Environment):
@@ -45,7 +46,8 @@ class HereStage:
     """A stage of this process. lost(call): whether an actor is lost at its call of that number."""
 
     def __init__(self, lost: Callable[[int], bool], count: int = 2) -> None:
-        self.is_lost, self.calls, self.losses = lost, 0, [0] * count
+        self.is_lost, self.calls = lost, 0
+        self.restarts = [Restarts("it was lost") for _ in range(count)]
         self.made = [There(".", []) for _ in range(count)]
         self.turns = itertools.cycle(range(count))
         self.actors = [self.actor(at) for at in range(count)]
@@ -123,12 +125,20 @@ def test_an_environment_that_fails_or_does_not_repeat_stops_the_run(source):
 
 
 def test_a_process_that_dies_of_its_work_ends_the_run():
+    class Lost(Exception):
+        pass
+
+    def lost(ref: Any, timeout: float) -> Any:
+        raise Lost("killed")
+
+    kinds = SimpleNamespace(RayTaskError=KeyError, GetTimeoutError=TimeoutError, RayError=Lost)
     stage = Stage.__new__(Stage)
-    stage.losses = [0, 0]
+    stage.ray, stage.limit = SimpleNamespace(get=lost, exceptions=kinds), 5.0
+    stage.restarts = [Restarts(f"environment {number} was lost") for number in range(2)]
     for number in (0, 0, 1):
-        stage._lost(number, "killed")
-    with pytest.raises(RunStopped, match=r"environments 0 was lost 3 times in a row \(killed\)"):
-        stage._lost(0, "killed")
+        assert stage.heard(number, None) is None
+    with pytest.raises(RunStopped, match=r"environment 0 was lost 3 times in a row \(killed\)"):
+        stage.heard(0, None)
 
 
 def test_an_actor_that_is_killed_is_begun_anew(cluster, source):

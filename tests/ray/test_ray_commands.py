@@ -17,10 +17,10 @@ from typer.testing import CliRunner
 
 from strop.cli.main import app
 from strop.cli.train import Job
-from strop.cli.trainers import TrainerLost, Trainers
-from strop.errors import RunStopped
-from strop.training import config
-from strop.training.environment import write_environment
+from strop.cli.train_on_ray import TrainerLost, Trainers
+from strop.support.errors import RunStopped
+from strop.training.record.versions import write_environment
+from strop.training.settings import config
 
 STEPS = 6
 # Ray's own, which look for their raylet by the minute.
@@ -74,7 +74,7 @@ def command(process: int) -> str:
 
 def engines(process: Any) -> list[int]:
     """Processes of engines below one."""
-    return sorted(pid for pid in started_by(process.pid) if "Member" in command(pid))
+    return sorted(pid for pid in started_by(process.pid) if "EngineWorker" in command(pid))
 
 
 def saved(folder: Path) -> set[str]:
@@ -155,7 +155,7 @@ def test_trainers_that_are_lost_again_and_again_end_the_run(tmp_path):
     told: list[str] = []
     job = Job(["seed=1"], {}, None, tmp_path, None, 0, True, 0)
     settings = config.make({"ray": {"restarts": 2}})
-    with pytest.raises(RunStopped, match=f"it is gone: go on with: .* --resume {tmp_path}"):
+    with pytest.raises(RunStopped, match=rf"\(it is gone\): go on with: .* --resume {tmp_path}"):
         Losing(None, settings, None, None, tmp_path).done(job, told.append)
     assert done == [job, job, *[job.again(tmp_path)] * 3]
 

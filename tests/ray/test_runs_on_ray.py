@@ -13,16 +13,16 @@ from commands import collectors_copied
 from models import Lab, without_times
 from runs import Runner
 
-from strop.errors import RunStopped, UserError
-from strop.rollout.engines.base import Request
-from strop.training import config
-from strop.training.cluster.member import Member
+from strop.engines.base import Request
+from strop.support.errors import RunStopped, UserError
+from strop.training.cluster.engine_worker import EngineWorker
+from strop.training.settings import config
 
 STEPS = 5
 OWN = """
 from pathlib import Path
 
-from strop.tasks.environment import Environment, Observation
+from strop.environments.base import Environment, Observation
 
 
 class Count(Environment):
@@ -136,7 +136,7 @@ def test_engines_that_are_killed_hang_or_lose_their_node_change_no_token(
 
 
 def test_an_engine_heeds_who_has_opened_it_last_and_forgets_what_others_asked(lab):
-    member = Member(config.make(raw_of(lab)).model_dump(), torch.get_num_threads(), [])
+    member = EngineWorker(config.make(raw_of(lab)).model_dump(), torch.get_num_threads(), [])
     assert member.turn("one", [], None, 0) is None  # a new process, which is to be opened
     member.open("one")
     member.turn("one", [("submit", 7, Request((4, 5), 3, seed=1, pause_every=1))], None, 0)

@@ -12,11 +12,13 @@ from peft import PeftModel
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from strop.api.inference import open_model
 from strop.cli.export import export
-from strop.door.evaluating import open_subject
-from strop.errors import UserError
-from strop.training import adapters, checkpoint, loop, models
-from strop.training.adapters import Lora
+from strop.support.errors import UserError
+from strop.training import loop
+from strop.training.learner import adapters, models
+from strop.training.learner.adapters import Lora
+from strop.training.record import checkpoint
 
 LORA = Lora(rank=2, alpha=8)
 STEPS = 4
@@ -116,7 +118,7 @@ def test_runs_and_bare_adapters_are_sampled_from(finished):
     ids = torch.arange(3, 12)[None]
     place = checkpoint.newest(run.checkpoints)
     for source in (run.record.folder, place):
-        subject = open_subject(str(source), task="countdown", trust=True)
+        subject = open_model(str(source), task="countdown", trust=True)
         try:
             with torch.no_grad():
                 ours = subject.loaded.model(ids).logits

@@ -8,9 +8,9 @@ from families import FAMILIES, build, save
 from models import exact_norms
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from strop.training import checkpoint
-from strop.training.pack import from_padded
-from strop.training.policy import Policy
+from strop.batch.pack import from_padded
+from strop.training.learner.policy import Policy
+from strop.training.record import checkpoint
 
 NAMES = ("logp_T", "entropy_T", "mean_logp_T")
 TEMPERATURE = 0.7

@@ -5,12 +5,12 @@ import torch
 from families import FAMILIES, build
 from models import exact_norms
 
-from strop.errors import UserError
-from strop.training import sharing
-from strop.training.adapters import Lora, add
-from strop.training.critic import make_critic
-from strop.training.pack import from_padded
-from strop.training.policy import Policy
+from strop.batch.pack import from_padded
+from strop.support.errors import UserError
+from strop.training.learner import prefix_sharing
+from strop.training.learner.adapters import Lora, add
+from strop.training.learner.critic import make_critic
+from strop.training.learner.policy import Policy
 
 NAMES = ("logp_T", "entropy_T", "mean_logp_T")
 
@@ -75,7 +75,7 @@ def agree(model, batch, tolerance, dtype=torch.float32):
 @pytest.mark.parametrize("checkpointing", [False, True])
 def test_agrees_with_each_context_on_its_own(family, checkpointing, batch):
     model = build(family)
-    assert sharing.why_not(model) == ""
+    assert prefix_sharing.why_not(model) == ""
     if checkpointing:
         newer = getattr(model, "activation_checkpointing_enable", None)
         (newer or model.gradient_checkpointing_enable)({"use_reentrant": False})
@@ -126,19 +126,19 @@ def test_values_of_a_critic_agree(family, batch):
 def test_models_that_cannot_say_why():
     gemma = build("gemma3-softcap")
     gemma.config._attn_implementation = "eager"
-    assert "attention is eager" in sharing.why_not(gemma)
+    assert "attention is eager" in prefix_sharing.why_not(gemma)
     gemma.config._attn_implementation = "sdpa"
     gemma.config.layer_types = ["chunked_attention", "full_attention"]
-    assert "layers of chunked_attention" in sharing.why_not(gemma)
+    assert "layers of chunked_attention" in prefix_sharing.why_not(gemma)
     gemma.config.layer_types = ["sliding_attention", "full_attention"]
     gemma.config.sliding_window = 6  # the layers were built with 5
-    assert "how far they look back" in sharing.why_not(gemma)
+    assert "how far they look back" in prefix_sharing.why_not(gemma)
     gpt2 = build("gpt2-tied")
     real = gpt2.transformer.h[1].attn.forward
     gpt2.transformer.h[1].attn.forward = lambda states, *a, **k: (
         real(states, *a, **k)[0] + states.cumsum(1), None
     )  # fmt: skip
-    assert "hidden states then differ" in sharing.why_not(gpt2)
+    assert "hidden states then differ" in prefix_sharing.why_not(gpt2)
 
 
 def test_a_run_says_that_its_model_cannot(lab, runner, tmp_path):

@@ -5,9 +5,9 @@ import torch
 from builders import flat_batch, ragged_batch, stages
 
 from strop import functional
-from strop.errors import UserError
 from strop.recipes.a_grae import a_grae
 from strop.recipes.grpo import grpo
+from strop.support.errors import UserError
 
 ZEROS = torch.zeros(4).long()
 

@@ -12,11 +12,13 @@ from builders import (
     tokens_of,
 )
 
-from strop import functional, notation
-from strop.advantage.scale.blame_overconfident_errors import BlameOverconfidentErrors
-from strop.errors import UserError
+from strop import functional
+from strop.method import reading
+from strop.method.check import check
+from strop.parts.advantage.scale.blame_overconfident_errors import BlameOverconfidentErrors
 from strop.recipes.ace import ace
 from strop.recipes.grpo import grpo
+from strop.support.errors import UserError
 
 REWARDS = torch.tensor([1.0, 0.0, 0.0, 0.0]).double()
 
@@ -86,4 +88,4 @@ def test_wrong_options_and_a_whitening_after_it_are_refused():
         ace(alpha=-1.0)
     text = "subtract_group_mean | blame_overconfident_errors | whiten_over_batch | spread_evenly"
     with pytest.raises(UserError, match="do not go together"):
-        notation.replace_stage(grpo(), "advantage", text).check()
+        check(reading.replace_stage(grpo(), "advantage", text))

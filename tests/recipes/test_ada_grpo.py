@@ -4,10 +4,11 @@ from builders import flat_batch, run, stages
 from fakes.services import FakeServices, FakeTexts
 
 from strop import functional
-from strop.errors import UserError
+from strop.method.check import check
+from strop.parts.reward.note_formats import NoteFormats
 from strop.recipes.ada_grpo import ada_grpo
 from strop.recipes.grpo import grpo
-from strop.reward.note_formats import NoteFormats
+from strop.support.errors import UserError
 
 # five long answers (right: 3), one direct (right), two as code (right: 1)
 REWARDS = torch.tensor([1.0, 1, 0, 1, 0, 1, 0, 1]).double()
@@ -65,7 +66,7 @@ def test_rewards_outside_0_and_1_are_refused():
 
 
 def test_composes_and_ends_as_grpo():
-    ada_grpo().check()
+    check(ada_grpo())
     batch = flat_batch((1,) * 8, reward_B=REWARDS.tolist(), format_B=FORMATS.tolist(),
                        step=9, num_steps=9)  # fmt: skip
     ours, theirs = stages(ada_grpo(), batch), stages(grpo(), batch)

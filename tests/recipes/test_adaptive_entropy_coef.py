@@ -2,7 +2,8 @@ import pytest
 import torch
 from builders import clipped, learning, plain_push, pushed, ragged_batch, stages
 
-from strop import part as parts
+from strop.method import part as parts
+from strop.method.check import check
 from strop.recipes.adaptive_entropy_coef import adaptive_entropy_coef
 from strop.recipes.grpo import grpo
 
@@ -22,7 +23,7 @@ def test_worked_example():
 
 def test_composes():
     algorithm = adaptive_entropy_coef(target=0.5, delta=0.1, c_min=0.01, c_max=0.3)
-    algorithm.check()
+    check(algorithm)
     part = algorithm.control[0].part
     assert (part.target, part.delta, part.bounds) == (0.5, 0.1, (0.01, 0.3))
 

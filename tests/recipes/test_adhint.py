@@ -9,16 +9,16 @@ from models import Lab
 from runs import Runner
 
 from strop import functional
-from strop.advantage.scale.weigh_by_help import WeighByHelp
-from strop.advantage.weight.temper_hint_tokens import TemperHintTokens
-from strop.errors import UserError
-from strop.part import Draw
+from strop.method.part import Draw
+from strop.method.services import Graded
+from strop.parts.advantage.scale.weigh_by_help import WeighByHelp
+from strop.parts.advantage.weight.temper_hint_tokens import TemperHintTokens
+from strop.parts.rollout.drive import drive, sample
+from strop.parts.rollout.sample_with_hints import SampleWithHints
 from strop.recipes.adhint import adhint
 from strop.recipes.grpo import grpo
-from strop.rollout.drive import drive, sample
-from strop.rollout.sample_with_hints import SampleWithHints
-from strop.services import Graded
-from strop.training.metrics_file import read_metrics
+from strop.support.errors import UserError
+from strop.tracking.metrics_file import read_metrics
 
 # Token 0 ends; 1 is usually followed by 2, 2 by 1, each sometimes by the end.
 CHAIN = by_last_token({0: (1, 0, 0), 1: (0.3, 0.1, 0.6), 2: (0.2, 0.7, 0.1)})

@@ -5,9 +5,9 @@ import torch
 from builders import members_of, ragged_batch, stages
 
 from strop import functional
-from strop.errors import UserError
 from strop.recipes.adora import adora
 from strop.recipes.grpo import grpo
+from strop.support.errors import UserError
 
 
 def call(rewards, lengths, **params):

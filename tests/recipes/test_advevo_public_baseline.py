@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from strop import functional as F
-from strop.errors import UserError
 from strop.recipes.advevo_public_baseline import advevo_public_baseline
+from strop.support.errors import UserError
 
 # One attacker and two defenders in each of two games of one prompt, and one game of another.
 PLAYERS = torch.tensor([0, 1, 1, 0, 1, 1, 0, 1, 1])

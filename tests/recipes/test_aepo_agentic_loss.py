@@ -3,9 +3,9 @@ import torch
 from builders import assert_same_push, pushed, ragged_batch, rows_learning, stages
 
 from strop import functional
-from strop.errors import UserError
 from strop.recipes.aepo_agentic_loss import aepo_agentic_loss
 from strop.recipes.grpo import grpo
+from strop.support.errors import UserError
 
 ENTROPY = torch.tensor([[0.2, 0.4, 0.6, 2.0]]).double()
 ZERO = torch.zeros(1, 4).double()

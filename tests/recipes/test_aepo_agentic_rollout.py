@@ -4,10 +4,10 @@ import pytest
 from commands import Strop
 from models import without_times
 
-from strop.errors import UserError
 from strop.recipes.aepo_agentic_loss import aepo_agentic_loss
 from strop.recipes.aepo_agentic_rollout import aepo_agentic_rollout
 from strop.recipes.arpo import arpo
+from strop.support.errors import UserError
 
 
 def test_composition():

@@ -5,14 +5,15 @@ from fakes.engine import TableEngine, by_last_token
 from fakes.services import FakeSampling, FakeServices, FakeTexts, strategy_of
 
 from strop import functional
-from strop.part import Draw
+from strop.method.check import check
+from strop.method.part import Draw
+from strop.method.schedule import Points
+from strop.parts.rollout.drive import drive
+from strop.parts.rollout.sample_at_second_temperature import SampleAtSecondTemperature
+from strop.parts.rollout.sample_independently import SampleIndependently
+from strop.parts.selection.swap_in_other_stages import SwapInOtherStages
 from strop.recipes.aepo_arbitrary import aepo_arbitrary
 from strop.recipes.grpo import grpo
-from strop.rollout.drive import drive
-from strop.rollout.sample_at_second_temperature import SampleAtSecondTemperature
-from strop.rollout.sample_independently import SampleIndependently
-from strop.schedule import Points
-from strop.selection.swap_in_other_stages import SwapInOtherStages
 
 # Token 0 ends; 1 is usually followed by 2, 2 by 1, each sometimes by the end.
 CHAIN = by_last_token({0: (1, 0, 0), 1: (0.3, 0.1, 0.6), 2: (0.2, 0.7, 0.1)})
@@ -105,7 +106,7 @@ def test_is_its_parent_without_other_rollouts():
 
 def test_composes_with_a_target_drawn_by_hand_and_carries_entropy():
     algorithm = aepo_arbitrary(h_target=Points(((0.0, 0.6), (0.5, 0.3), (1.0, 0.3))))
-    algorithm.check()
+    check(algorithm)
     assert algorithm.at_step(5, 20).rollout.part.target == pytest.approx(0.45)
     (control,) = algorithm.control
     result = control.part(metrics={"entropy": 0.61}, state=control.part.init())

@@ -7,15 +7,16 @@ from fakes.services import over_table, strategy_of
 from models import Lab, without_times
 from runs import Runner
 
-from strop import notation
-from strop.errors import UserError
-from strop.part import Draw
+from strop.method import notation
+from strop.method.check import check
+from strop.method.part import Draw
+from strop.parts.rollout._unfinished import APART
+from strop.parts.rollout.drive import roll_out
+from strop.parts.rollout.leave_slow_groups_for_later import LeaveSlowGroupsForLater
+from strop.parts.rollout.sample_independently import SampleIndependently
 from strop.recipes.april_partial_rollout import april_partial_rollout
 from strop.recipes.grpo import grpo
-from strop.rollout._unfinished import APART
-from strop.rollout.drive import roll_out
-from strop.rollout.leave_slow_groups_for_later import LeaveSlowGroupsForLater
-from strop.rollout.sample_independently import SampleIndependently
+from strop.support.errors import UserError
 
 # Prompts a, b, c, d are one token; 0 ends an answer, 5 and 6 go on.
 A, B, C, D, E, F = range(1, 7)
@@ -185,7 +186,7 @@ def test_composes():
     assert april_partial_rollout(dynamic_sampling=True).curation
     for text in ("chunk=31", "max_age=-1", "chunk=8, num_prompts=9"):
         with pytest.raises(UserError):
-            notation.recipe(f"april_partial_rollout({text})").check()
+            check(notation.recipe(f"april_partial_rollout({text})"))
     with pytest.raises(UserError, match="chunk=8 prompts under way cannot end num_prompts=9"):
         april_partial_rollout(chunk=8, num_prompts=9)
 

@@ -2,8 +2,10 @@ import pytest
 import torch
 
 from strop import functional as F
-from strop import part as parts
-from strop._padded import open_door
+from strop.method import part as parts
+from strop.method.check import check
+from strop.padded.given import PaddedCall
+from strop.padded.stages import stage_of
 from strop.recipes.archer import archer
 
 EXAMPLE = {
@@ -28,9 +30,9 @@ def test_worked_example_with_a_value_of_each_token():
     params = {"token_baseline": True}
     found = F.advantages("archer", params=params, **given)
     assert found[0].tolist() == pytest.approx([0.06, -0.15, 0.0])
-    door = open_door("advantages", "archer", params, 0, given.pop("mask"), given)
-    batch = door.batch
-    for use in door.algorithm.advantage:
+    stage = stage_of(PaddedCall("advantages", "archer", given, given.pop("mask"), params))
+    batch = stage.batch
+    for use in stage.algorithm.advantage:
         batch = parts.write(batch, use, parts.call(use, batch))
     wanted = batch["return_value_token_T"][batch["mask_T"]]
     assert wanted.tolist() == pytest.approx([0.1, 0.1])
@@ -38,7 +40,7 @@ def test_worked_example_with_a_value_of_each_token():
 
 def test_the_value_of_a_token_learns_the_advantage_on_fresh_actions():
     algorithm = archer(token_baseline=True)
-    algorithm.check()
+    check(algorithm)
     term = next(term for term in algorithm.terms if term.name == "value_token")
     assert term.learner == "critic"
     assert dict(term.objective.columns) == {
@@ -53,9 +55,9 @@ def test_the_value_of_a_token_learns_the_advantage_on_fresh_actions():
 
 def columns(params=None, **changes):
     """All that the advantage chain writes."""
-    door = open_door("advantages", "archer", params or {}, 0, None, {**EXAMPLE, **changes})
-    batch = door.batch
-    for use in door.algorithm.advantage:
+    stage = stage_of(PaddedCall("advantages", "archer", {**EXAMPLE, **changes}, params=params))
+    batch = stage.batch
+    for use in stage.algorithm.advantage:
         batch = parts.write(batch, use, parts.call(use, batch))
     return batch
 
@@ -105,7 +107,7 @@ def test_policy_and_states_learn_from_fresh_actions_and_actions_from_stored_ones
 
 def test_composes():
     algorithm = archer(critic_epochs=7, warmup_steps=3, num_drawn=5, capacity=11, actor_epochs=2)
-    algorithm.check()
+    check(algorithm)
     assert algorithm.plan.part.num_policy_updates == 2
     assert archer().plan.part.num_policy_updates == 3
     assert algorithm.plan.part.num_critic_updates == 7

@@ -13,10 +13,11 @@ from builders import (
 )  # fmt: skip
 
 from strop import functional
-from strop.errors import UserError
+from strop.method.check import check
 from strop.recipes.areal_decoupled_ppo import areal_decoupled_ppo
 from strop.recipes.grpo import grpo
 from strop.recipes.rollout_correction import rollout_correction_bypass
+from strop.support.errors import UserError
 
 
 def worked(advantage, **params):
@@ -44,8 +45,8 @@ def test_worked_example_through_the_padded_call():
 
 def test_composes_and_the_weight_is_there_without_a_rejection():
     """The released code applies no weight at all unless a rejection is set; here it always is."""
-    areal_decoupled_ppo().check()
-    areal_decoupled_ppo(decoupled=False).check()
+    check(areal_decoupled_ppo())
+    check(areal_decoupled_ppo(decoupled=False))
     assert areal_decoupled_ppo().terms[0].correction is not None
     assert areal_decoupled_ppo().plan.part.num_minibatches == 4
 

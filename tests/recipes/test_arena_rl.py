@@ -6,11 +6,11 @@ from builders import flat_batch, ragged_batch, stages
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strop.errors import UserError
+from strop.parts.reward._tournament import SCHEMES, _bracket, _byes
+from strop.parts.reward.rank_in_tournament import RankInTournament, tournament_rewards
 from strop.recipes.arena_rl import arena_rl
 from strop.recipes.grpo import grpo
-from strop.reward._tournament import SCHEMES, _bracket, _byes
-from strop.reward.rank_in_tournament import RankInTournament, tournament_rewards
+from strop.support.errors import UserError
 
 
 class Pairs:

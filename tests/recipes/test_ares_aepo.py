@@ -5,11 +5,12 @@ import pytest
 import torch
 from builders import NAN, assert_same_push, clipped, learning, pushed, ragged_batch, stages
 
-from strop.control.hold_kl_by_difficulty import HoldKlByDifficulty
-from strop.errors import UserError
+from strop.method.check import check
+from strop.parts.control.hold_kl_by_difficulty import HoldKlByDifficulty
+from strop.parts.reward.mark_open_windows import MarkOpenWindows
 from strop.recipes.ares_aepo import ares_aepo
 from strop.recipes.grpo import grpo
-from strop.reward.mark_open_windows import MarkOpenWindows
+from strop.support.errors import UserError
 
 
 def with_difficulty(batch):
@@ -83,7 +84,7 @@ def test_weights_are_moved_towards_the_target():
 
 def test_composes_and_refuses():
     algorithm = ares_aepo(variant="code", w=2, alpha=0.3, words="wait so", num_top=5)
-    algorithm.check()
+    check(algorithm)
     mark, part = (use.part for use in algorithm.reward[-2:])
     assert (mark.width, mark.words, mark.num_top) == (2, "wait so", 5)
     assert (part.variant, part.weight) == ("code", 0.3)

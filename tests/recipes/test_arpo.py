@@ -4,11 +4,11 @@ from builders import flat_batch, ragged_batch, run, stages
 from commands import Strop
 from models import without_times
 
-from strop.advantage.credit.average_shared_prefixes import AverageSharedPrefixes
-from strop.advantage.credit.spread_evenly import SpreadEvenly
-from strop.errors import UserError
+from strop.parts.advantage.credit.average_shared_prefixes import AverageSharedPrefixes
+from strop.parts.advantage.credit.spread_evenly import SpreadEvenly
 from strop.recipes.arpo import arpo
 from strop.recipes.grpo import grpo
+from strop.support.errors import UserError
 
 # Rollout 1 has two tokens of 0, rollout 2 three of 1 (two of them from 0), rollout 3 is alone.
 TREE = {"parent_B": [-1, 0, 1, -1], "fork_at_B": [-1, 2, 3, -1]}
@@ -79,7 +79,7 @@ def test_six_steps_from_the_command_line(tmp_path, monkeypatch, capsys):
 def test_an_engine_that_tells_no_likeliest_tokens_is_refused_before_step_1(
     tmp_path, monkeypatch, capsys
 ):
-    from strop.rollout.engines import local
+    from strop.engines.local import engine as local
 
     monkeypatch.setattr(local, "CAPABILITIES", local.CAPABILITIES - {"top"})
     run = tmp_path / "run"

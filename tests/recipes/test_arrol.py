@@ -7,11 +7,10 @@ from fakes.services import FakeScoring, over_table, strategy_of
 from models import Lab, without_times
 from runs import Runner
 
-from strop import notation
-from strop.errors import UserError
-from strop.part import Draw
-from strop.recipes.arrol import arrol
-from strop.rollout._quality_head import (
+from strop.engines.base import CAPABILITIES
+from strop.method import notation
+from strop.method.part import Draw
+from strop.parts.rollout._quality_head import (
     WEIGHTS,
     bins_of,
     nearest_subset,
@@ -20,10 +19,11 @@ from strop.rollout._quality_head import (
     success_of_bins,
     trained,
 )
-from strop.rollout.drive import roll_out
-from strop.rollout.engines.base import CAPABILITIES
-from strop.rollout.sample_independently import SampleIndependently
-from strop.rollout.stop_sure_answers import StopSureAnswers
+from strop.parts.rollout.drive import roll_out
+from strop.parts.rollout.sample_independently import SampleIndependently
+from strop.parts.rollout.stop_sure_answers import StopSureAnswers
+from strop.recipes.arrol import arrol
+from strop.support.errors import UserError
 
 DRAWS = (Draw(5, 8), Draw(9, 6))
 PROMPTS = {5: (4,), 9: (4, 4)}

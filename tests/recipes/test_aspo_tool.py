@@ -6,11 +6,12 @@ from builders import flat_batch, ragged_batch, run, stages
 from fakes.services import FakeServices, FakeTexts
 
 from strop import functional
-from strop.advantage.weight.favour_early_marker import FavourEarlyMarker
-from strop.errors import UserError
-from strop.probe.find_marker import FindMarker
+from strop.method.check import check
+from strop.parts.advantage.weight.favour_early_marker import FavourEarlyMarker
+from strop.parts.probe.find_marker import FindMarker
 from strop.recipes.aspo_tool import aspo_tool
 from strop.recipes.dapo import dapo
+from strop.support.errors import UserError
 
 EXAMPLE = {
     "rewards": torch.tensor([1.0, 1, 1, 0], dtype=torch.float64),
@@ -110,7 +111,7 @@ def test_a_marker_inside_and_across_tokens():
 
 def test_composes_and_refuses_an_empty_marker():
     algorithm = aspo_tool(marker="<code>", num_prompts=5)
-    algorithm.check()
+    check(algorithm)
     assert algorithm.probes[0].part == FindMarker("<code>")
     assert algorithm.terms == dapo().terms
     with pytest.raises(UserError, match="must be text"):

@@ -2,10 +2,12 @@ import pytest
 import torch
 from builders import assert_same_push, pushed, ragged_batch, rows_learning, stages
 
-from strop import functional, kernel
-from strop.errors import UserError
+from strop import functional
+from strop.method.check import check
 from strop.recipes.bapo import bapo
 from strop.recipes.dapo import dapo
+from strop.support.errors import UserError
+from strop.training.learner import kernel
 
 # ratios 1.5 and 0.5, old probabilities .25 and .5, advantages +1 and -1
 OLD = torch.tensor([[0.25, 0.5]]).double().log()
@@ -27,8 +29,8 @@ def test_worked_example_through_the_padded_call(target, high):
 
 
 def test_composes():
-    bapo().check()
-    bapo(variant="code").check()
+    check(bapo())
+    check(bapo(variant="code"))
     assert kernel.scope_of(bapo().terms) == "update"
     part = bapo(variant="code").terms[0].objective.part
     assert (part.low, part.high) == ((0.6, 0.8, 0.05), (1.2, 2.0, 0.1))

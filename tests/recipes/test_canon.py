@@ -5,10 +5,11 @@ import pytest
 import torch
 from builders import flat_batch, members_of, ragged_batch, stages, tokens_of
 
-from strop import functional, notation
-from strop.errors import UserError
+from strop import functional
+from strop.method import notation, reading, writing
 from strop.recipes.canon import canon
 from strop.recipes.dr_grpo import dr_grpo
+from strop.support.errors import UserError
 
 REWARDS = torch.tensor([1.0, 0.0, 1.0, 1.0]).double()
 ENTROPY = torch.tensor([0.2, 0.5, 0.6, 0.9]).double()[:, None].expand(4, 9)
@@ -109,10 +110,10 @@ def test_mu_in_cycles(step, intra, reverse):
 
 def test_the_cycles_survive_writing_and_reading():
     part = canon(schedule="cosine_first_intra").advantage[0].part
-    text = notation.part_text(part)
+    text = writing.part_text(part)
     assert text == "compare_halves(mu=cosine_restarts(0.4, 1.0, 40, 30, 1.0))"
-    assert notation.chain(text)[0].part == part
-    assert notation.recipe(f"canon(mu={notation.value_text(part.mu)})").advantage[0].part == part
+    assert reading.chain(text)[0].part == part
+    assert notation.recipe(f"canon(mu={writing.value_text(part.mu)})").advantage[0].part == part
 
 
 def test_edges():

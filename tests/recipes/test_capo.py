@@ -14,9 +14,9 @@ from builders import (
 )
 
 from strop import functional
-from strop.errors import UserError
 from strop.recipes.capo import capo
 from strop.recipes.dr_grpo import dr_grpo
+from strop.support.errors import UserError
 
 CONFIDENCE = (-0.2, -0.6, -0.3, -0.9)
 REWARDS = torch.tensor([1.0, 1.0, 0.0, 0.0]).double()

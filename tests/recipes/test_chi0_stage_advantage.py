@@ -7,13 +7,13 @@ import torch
 from models import Lab, without_times
 from runs import Runner
 
-from strop.errors import UserError
+from strop.parts.sampling._frames import features, in_order
+from strop.parts.sampling._progress import look_ahead, stage_progress, top_share
+from strop.parts.sampling._progress_estimator import fit, pairs
+from strop.parts.sampling.label_by_progress import LabelByProgress
 from strop.recipes.chi0_stage_advantage import chi0_stage_advantage
 from strop.recipes.sft import sft
-from strop.sampling._frames import features, in_order
-from strop.sampling._progress import look_ahead, stage_progress, top_share
-from strop.sampling._progress_estimator import fit, pairs
-from strop.sampling.label_by_progress import LabelByProgress
+from strop.support.errors import UserError
 
 
 def generator(seed=0):

@@ -4,6 +4,7 @@ import pytest
 import torch
 from builders import flat_batch, learning, plain_push, pushed, ragged_batch, stages
 
+from strop.method.check import check
 from strop.recipes.cispo import cispo
 
 
@@ -16,7 +17,7 @@ def test_worked_example():
 
 
 def test_composes():
-    cispo().check()
+    check(cispo())
 
 
 def test_coefficient_of_every_token_is_the_clipped_ratio_times_the_advantage():

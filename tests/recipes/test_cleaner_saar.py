@@ -4,9 +4,9 @@ import pytest
 from commands import Strop
 from models import without_times
 
-from strop.errors import UserError
 from strop.recipes.cleaner_saar import cleaner_saar
 from strop.recipes.dapo import dapo
+from strop.support.errors import UserError
 
 
 def test_composition():

@@ -2,9 +2,10 @@ import pytest
 import torch
 from builders import clipped, flat_batch, learning, plain_push, pushed, ragged_batch, stages
 
-from strop import kernel
+from strop.method.check import check
 from strop.recipes.clip_cov import clip_cov
 from strop.recipes.grpo import grpo
+from strop.training.learner import kernel
 
 
 def test_worked_example():
@@ -19,7 +20,7 @@ def test_worked_example():
 
 
 def test_composes():
-    clip_cov().check()
+    check(clip_cov())
     assert kernel.scope_of(clip_cov().terms) == "update"
 
 

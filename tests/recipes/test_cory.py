@@ -2,10 +2,10 @@ import pytest
 import torch
 from builders import flat_batch, ragged_batch, run, stages
 
+from strop.parts.reward.reward_as_team import RewardAsTeam
+from strop.parts.rollout.sample_two_attempts import SampleTwoAttempts
 from strop.recipes.cory import cory
 from strop.recipes.gae import gae
-from strop.reward.reward_as_team import RewardAsTeam
-from strop.rollout.sample_two_attempts import SampleTwoAttempts
 
 
 def test_worked_example():

@@ -9,18 +9,18 @@ from fakes.services import FakeSampling, FakeScoring, FakeServices, FakeTexts, s
 from models import Lab
 from runs import Runner
 
-from strop import notation
-from strop.errors import UserError
-from strop.part import Draw
-from strop.phases import Until
+from strop.engines.base import CAPABILITIES
+from strop.method import notation
+from strop.method.part import Draw
+from strop.method.phases import Until
+from strop.parts.rollout.branch_at_critical_tokens import BranchAtCriticalTokens
+from strop.parts.rollout.drive import roll_out
+from strop.parts.rollout.sample_independently import SampleIndependently
+from strop.parts.selection.drop_reused_prefixes import DropReusedPrefixes
 from strop.recipes.cure import cure
 from strop.recipes.dapo import dapo
-from strop.rollout.branch_at_critical_tokens import BranchAtCriticalTokens
-from strop.rollout.drive import roll_out
-from strop.rollout.engines.base import CAPABILITIES
-from strop.rollout.sample_independently import SampleIndependently
-from strop.selection.drop_reused_prefixes import DropReusedPrefixes
-from strop.training.metrics_file import read_metrics
+from strop.support.errors import UserError
+from strop.tracking.metrics_file import read_metrics
 
 # Token 0 ends; after 1 the policy is almost sure, after 2 undecided.
 TABLE = {

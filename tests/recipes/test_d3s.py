@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strop import functional
-from strop.errors import UserError
+from strop.parts.selection.keep_high_entropy_tokens import KeepHighEntropyTokens
+from strop.parts.selection.keep_spread_advantages import KeepSpreadAdvantages
 from strop.recipes.d3s import d3s
 from strop.recipes.grpo import grpo
-from strop.selection.keep_high_entropy_tokens import KeepHighEntropyTokens
-from strop.selection.keep_spread_advantages import KeepSpreadAdvantages
+from strop.support.errors import UserError
 
 TWELVE = [1.5, -0.5, -0.5, -0.5, 0, 0, 0, 0, 0.866, 0.866, -0.866, -0.866]
 GROUPS = [0] * 4 + [1] * 4 + [2] * 4

@@ -2,9 +2,10 @@ import pytest
 import torch
 from builders import clipped, flat_batch, learning, plain_push, pushed, ragged_batch, run, stages
 
-from strop import part as parts
-from strop.algorithm import Algorithm
-from strop.batch import Batch
+from strop.batch.batch import Batch
+from strop.method import part as parts
+from strop.method.algorithm import Algorithm
+from strop.method.check import check
 from strop.recipes.dapo import dapo
 from strop.recipes.grpo import grpo
 
@@ -38,8 +39,8 @@ def test_worked_example():
 
 
 def test_composes_and_switches():
-    dapo().check()
-    dapo(overlong_filter=True).check()
+    check(dapo())
+    check(dapo(overlong_filter=True))
     assert [use.label for use in dapo().reward] == [
         "score_with_verifiers",
         "penalise_overlong_softly",

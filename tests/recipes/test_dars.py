@@ -6,10 +6,11 @@ from hypothesis import strategies as st
 from models import Lab, without_times
 from runs import Runner
 
-from strop.curation.ask_by_hardness import AskByHardness, more_rollouts
-from strop.errors import UserError
+from strop.method.check import check
+from strop.parts.curation.ask_by_hardness import AskByHardness, more_rollouts
 from strop.recipes.dars import dars
 from strop.recipes.dr_grpo import dr_grpo
+from strop.support.errors import UserError
 
 EIGHTHS = [n / 8 for n in range(5)]
 
@@ -73,7 +74,7 @@ def test_without_a_second_round_it_is_the_mean_of_the_group():
     batch = ragged_batch(2)
     ours, theirs = stages(dars(n_max=8), batch), stages(dr_grpo(), batch)
     torch.testing.assert_close(ours["advantage_B"], theirs["advantage_B"])
-    dars().check()
+    check(dars())
     with pytest.raises(UserError, match="ET or HW"):
         dars(schedule="XT")
     with pytest.raises(UserError, match="most"):

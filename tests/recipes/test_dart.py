@@ -2,13 +2,13 @@ import pytest
 import torch
 from builders import assert_same_push, clipped, flat_batch, pushed, ragged_batch, run, stages
 
-from strop.advantage.baseline.normalise_over_group_turns import NormaliseOverGroupTurns
-from strop.part import Draw
+from strop.method.part import Draw
+from strop.parts.advantage.baseline.normalise_over_group_turns import NormaliseOverGroupTurns
+from strop.parts.sampling._tracked import Tracked
+from strop.parts.sampling.spare_solved_prompts import SpareSolvedPrompts
+from strop.parts.selection.keep_high_entropy_turns import KeepHighEntropyTurns
 from strop.recipes.dart import dart
 from strop.recipes.grpo import grpo
-from strop.sampling._tracked import Tracked
-from strop.sampling.spare_solved_prompts import SpareSolvedPrompts
-from strop.selection.keep_high_entropy_turns import KeepHighEntropyTurns
 
 
 def known(successes):

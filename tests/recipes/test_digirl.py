@@ -5,13 +5,13 @@ import torch
 from builders import assert_same_push, flat_batch, ragged_batch, run
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from strop.advantage.credit.choose_surprising_turns import ChooseSurprisingTurns
-from strop.errors import UserError
-from strop.loss.average.average_over_turns import AverageOverTurns
-from strop.loss.value.classify_success import ClassifySuccess
-from strop.plan.update_critic_first import UpdateCriticFirst
-from strop.probe.read_turn_value import ReadTurnValue
+from strop.parts.advantage.credit.choose_surprising_turns import ChooseSurprisingTurns
+from strop.parts.loss.average.average_over_turns import AverageOverTurns
+from strop.parts.loss.value.classify_success import ClassifySuccess
+from strop.parts.plan.update_critic_first import UpdateCriticFirst
+from strop.parts.probe.read_turn_value import ReadTurnValue
 from strop.recipes.digirl import digirl
+from strop.support.errors import UserError
 
 
 def logit(probability):

@@ -9,17 +9,18 @@ from models import Lab, without_times
 from runs import Runner
 
 from strop import functional
-from strop.errors import UserError
-from strop.recipes.dots_rr import dots_rr
-from strop.recipes.grpo import grpo
-from strop.sampling._chosen import draw_by_weight
-from strop.sampling.draw_near_target_success import (
+from strop.method.check import check
+from strop.parts.sampling._chosen import draw_by_weight
+from strop.parts.sampling.draw_near_target_success import (
     DrawNearTargetSuccess,
     attended,
     calibrated,
     embedded,
     predict,
 )
+from strop.recipes.dots_rr import dots_rr
+from strop.recipes.grpo import grpo
+from strop.support.errors import UserError
 
 
 def test_worked_example_of_the_prediction():
@@ -106,7 +107,7 @@ class Drawing:
     """The part with predictions that are given."""
 
     def __init__(self, monkeypatch, rates, num_prompts=4, **fields):
-        from strop.sampling import draw_near_target_success as module
+        from strop.parts.sampling import draw_near_target_success as module
 
         self.asked = []
         self.part = DrawNearTargetSuccess(num_prompts, 2, **fields)
@@ -147,7 +148,7 @@ def test_rounds_of_a_run(monkeypatch):
 
 def test_without_replay_or_with_a_flat_draw(monkeypatch):
     assert dots_rr(s=1.0).curation == ()
-    dots_rr().check()
+    check(dots_rr())
     flat = Drawing(monkeypatch, torch.rand(20).double(), every=1, tau=1e9, share=1.0)
     first = torch.zeros(20)
     for seed in range(1000):

@@ -8,16 +8,17 @@ from fakes.services import over_table, strategy_of
 from models import Lab
 from runs import Runner
 
-from strop.errors import UserError
-from strop.loss.penalty.cover_reference import CoverReference
-from strop.part import Draw
+from strop.method.check import check
+from strop.method.part import Draw
+from strop.parts.loss.penalty.cover_reference import CoverReference
+from strop.parts.rollout.drive import drive
+from strop.parts.rollout.sample_and_replay import SampleAndReplay
+from strop.parts.sampling.rehearse_mastered_prompts import RehearseMasteredPrompts
 from strop.recipes.dph_rl import dph_rl
 from strop.recipes.grpo import grpo
-from strop.rollout.drive import drive
-from strop.rollout.sample_and_replay import SampleAndReplay
-from strop.sampling.rehearse_mastered_prompts import RehearseMasteredPrompts
-from strop.training import checkpoint
-from strop.training.metrics_file import read_metrics
+from strop.support.errors import UserError
+from strop.tracking.metrics_file import read_metrics
+from strop.training.record import checkpoint
 
 U = [0.25, 0.5, 1.0, 2.0]
 VALUES = {
@@ -112,7 +113,7 @@ def test_worked_example_through_the_whole_loss():
 
 def test_is_grpo_without_the_divergence():
     assert dph_rl(eta=0.0) == grpo(clip_high=0.28, aggregation="token-mean")
-    dph_rl(divergence="alpha", alpha=0.5).check()
+    check(dph_rl(divergence="alpha", alpha=0.5))
     assert "logp_ref_T" not in dph_rl().reads()  # no reference model is kept
 
 

@@ -7,10 +7,10 @@ from differences import gradient_by_differences
 from torch.nn.functional import logsigmoid
 
 from strop import functional
-from strop.errors import UserError
-from strop.loss.bound.prefer_by_likelihood import PreferByLikelihood
-from strop.loss.bound.prefer_over_reference import PreferOverReference
+from strop.parts.loss.bound.prefer_by_likelihood import PreferByLikelihood
+from strop.parts.loss.bound.prefer_over_reference import PreferOverReference
 from strop.recipes.dpo import dpo, simpo
+from strop.support.errors import UserError
 
 
 def f64(*rows):

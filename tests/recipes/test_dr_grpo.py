@@ -2,6 +2,7 @@ import pytest
 import torch
 from builders import clipped, flat_batch, learning, plain_push, pushed, ragged_batch, stages
 
+from strop.method.check import check
 from strop.recipes.dr_grpo import dr_grpo
 from strop.recipes.grpo import grpo
 
@@ -13,7 +14,7 @@ def test_worked_example():
 
 
 def test_composes_and_differs_from_its_parent():
-    dr_grpo().check()
+    check(dr_grpo())
     assert [use.label for use in dr_grpo().advantage] == ["subtract_group_mean", "spread_evenly"]
     assert dr_grpo(length=77).terms[0].average.part.length == 77
     scaled = dr_grpo(normalize_std=True, aggregation="seq-mean-token-mean")

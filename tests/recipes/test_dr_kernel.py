@@ -5,12 +5,12 @@ from fakes.services import FakeLog, FakeServices
 from models import Lab
 from runs import Runner
 
-from strop import part as parts
-from strop.errors import UserError
+from strop.method import part as parts
+from strop.parts.reward.note_turn_profiles import NoteTurnProfiles
 from strop.recipes.dr_kernel import dr_kernel
 from strop.recipes.mrs import mrs
-from strop.reward.note_turn_profiles import NoteTurnProfiles
-from strop.training.record import read_metrics
+from strop.support.errors import UserError
+from strop.training.record.run_folder import read_metrics
 
 # Two rollouts of one prompt, of two turns each: what their kernels measured.
 SAID = {

@@ -4,11 +4,12 @@ import torch
 from models import Lab, without_times
 from runs import Runner
 
-from strop.errors import UserError
-from strop.phases import Until
+from strop.method.check import check
+from strop.method.phases import Until
+from strop.parts.sampling import draw_hardest_prompts as module
+from strop.parts.sampling.draw_hardest_prompts import DrawHardestPrompts, hardest
 from strop.recipes.drive import drive
-from strop.sampling import draw_hardest_prompts as module
-from strop.sampling.draw_hardest_prompts import DrawHardestPrompts, hardest
+from strop.support.errors import UserError
 
 
 def test_worked_example():
@@ -66,7 +67,7 @@ def test_phases_and_refusals():
         128,
         None,
     ]
-    drive().check()
+    check(drive())
     drive().check_steps(160)
     with pytest.raises(UserError, match="phase hard_2 would begin after step 96"):
         method.check_steps(96)

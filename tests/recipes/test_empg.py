@@ -5,7 +5,8 @@ import torch
 from builders import flat_batch, ragged_batch, run, stages
 
 from strop import functional
-from strop.advantage.weight.modulate_turns_by_entropy import ModulateTurnsByEntropy
+from strop.method.check import check
+from strop.parts.advantage.weight.modulate_turns_by_entropy import ModulateTurnsByEntropy
 from strop.recipes.empg import empg
 from strop.recipes.grpo import grpo
 
@@ -63,6 +64,6 @@ def test_edges():
 
 
 def test_composes():
-    empg(k=0.5, k_prime=2.0, zeta=0.05).check()
+    check(empg(k=0.5, k_prime=2.0, zeta=0.05))
     part = empg(k=0.5, k_prime=2.0, zeta=0.05).advantage[-2].part
     assert part == ModulateTurnsByEntropy(0.5, 0.05, 2.0)

@@ -4,9 +4,10 @@ import pytest
 import torch
 from builders import clipped, flat_batch, learning, plain_push, pushed, ragged_batch, stages
 
+from strop.method.check import check
+from strop.method.schedule import Cosine, Linear, Points
 from strop.recipes.entrocraft import entrocraft
 from strop.recipes.grpo import grpo
-from strop.schedule import Cosine, Linear, Points
 
 
 def _example(entropy):
@@ -27,8 +28,8 @@ def test_worked_example(entropy, kept):
 
 
 def test_composes_with_schedules_and_numbers():
-    entrocraft().check()
-    entrocraft(h_low=0.5, h_high=0.5).check()
+    check(entrocraft())
+    check(entrocraft(h_low=0.5, h_high=0.5))
     now = entrocraft(h_low=Cosine(0.4, 0.1), h_high=0.5).at_step(10, 10).selection[0].part
     assert (now.h_low, now.h_high) == (pytest.approx(0.1), 0.5)
     drawn = Points(((0.0, 0.6), (0.5, 0.3), (1.0, 0.3)))

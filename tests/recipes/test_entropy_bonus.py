@@ -11,11 +11,12 @@ from builders import (
 )
 
 from strop import functional
-from strop.errors import UserError
+from strop.method.check import check
+from strop.method.schedule import Linear
 from strop.recipes.entropy_bonus import entropy_bonus
 from strop.recipes.forking_token_mask import top_entropy_quantile
 from strop.recipes.grpo import grpo
-from strop.schedule import Linear
+from strop.support.errors import UserError
 
 MASK = torch.tensor([[True, True], [True, False]])
 ENTROPY = torch.tensor([[1.0, 3.0], [2.0, float("nan")]]).double()
@@ -78,6 +79,6 @@ def test_gradient_is_that_of_the_published_loss(rho):
 
 
 def test_composes_and_refuses():
-    entropy_bonus(coef=Linear(0.01, 0.0), beta=0.1).check()
+    check(entropy_bonus(coef=Linear(0.01, 0.0), beta=0.1))
     with pytest.raises(UserError, match="trl or verl"):
         entropy_bonus(framework="rllib")

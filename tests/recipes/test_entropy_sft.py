@@ -7,11 +7,11 @@ from models import Lab
 from runs import Runner
 
 from strop import functional
-from strop.errors import UserError
+from strop.parts.selection.keep_confident_errors import KeepConfidentErrors
 from strop.recipes.entropy_sft import entropy_sft
 from strop.recipes.sft import sft
-from strop.selection.keep_confident_errors import KeepConfidentErrors
-from strop.training.metrics_file import read_metrics
+from strop.support.errors import UserError
+from strop.tracking.metrics_file import read_metrics
 
 CE, ENTROPY = [0.1, 2.0, 0.5, 3.0], [0.05, 2.5, 0.2, 1.0]
 

@@ -14,12 +14,13 @@ from builders import (
 )
 
 from strop import functional
-from strop.errors import UserError
-from strop.loss.penalty.reward_entropy import RewardEntropy
+from strop.method.check import check
+from strop.method.schedule import Constant, Decay, Points
+from strop.parts.loss.penalty.reward_entropy import RewardEntropy
 from strop.recipes.entropy_bonus import entropy_bonus
 from strop.recipes.epo import epo
 from strop.recipes.grpo import grpo
-from strop.schedule import Constant, Decay, Points
+from strop.support.errors import UserError
 
 PAST = "terms.entropy.objective.past"
 
@@ -102,7 +103,7 @@ def test_gradient_is_that_of_the_published_loss():
 def test_composes_with_a_corridor_drawn_by_hand_and_refuses():
     curve = Points(((0.0, 0.6), (0.5, 0.3), (1.0, 0.3)))
     drawn = epo(past=curve)
-    drawn.check()
+    check(drawn)
     assert drawn.control == ()
     assert drawn.at_step(5, 20).paths()[PAST] == pytest.approx(0.45)
     assert epo(gamma=math.inf).at_step(2, 20).paths()["terms.entropy.objective.smooth"] == 1.0

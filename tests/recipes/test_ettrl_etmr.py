@@ -8,15 +8,16 @@ from fakes.engine import TableEngine
 from fakes.services import over_table, strategy_of
 from models import Lab, without_times
 
-from strop import notation
-from strop import part as parts
-from strop.errors import UserError
-from strop.part import Draw
+from strop.engines.base import CAPABILITIES
+from strop.method import notation
+from strop.method import part as parts
+from strop.method.check import check
+from strop.method.part import Draw
+from strop.parts.rollout.drive import roll_out
+from strop.parts.rollout.fork_at_entropy_peaks import ForkAtEntropyPeaks
+from strop.parts.rollout.sample_independently import SampleIndependently
 from strop.recipes.ettrl_etmr import ettrl_etmr
-from strop.rollout.drive import roll_out
-from strop.rollout.engines.base import CAPABILITIES
-from strop.rollout.fork_at_entropy_peaks import ForkAtEntropyPeaks
-from strop.rollout.sample_independently import SampleIndependently
+from strop.support.errors import UserError
 
 DRAWS = (Draw(5, 3), Draw(9, 2))
 PROMPTS = {5: (1,), 9: (3, 2)}
@@ -138,7 +139,7 @@ def test_all_leaves_vote_and_are_compared():
 
 def test_composes_and_mistakes_are_refused():
     algorithm = ettrl_etmr()
-    algorithm.check()
+    check(algorithm)
     assert algorithm.sampling[0].part.num_rollouts == 12
     part = algorithm.rollout.part
     assert 12 * (1 + part.num_places * part.num_branches) == 60

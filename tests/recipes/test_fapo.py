@@ -5,12 +5,13 @@ from fakes.services import FakeGrading, FakeLog, FakeServices
 from models import Lab
 from runs import Runner
 
-from strop.errors import UserError
+from strop.method.check import check
+from strop.parts.reward.penalise_flawed_answers import PenaliseFlawedAnswers
+from strop.parts.reward.rescale_reward import RescaleReward
 from strop.recipes.dapo import dapo
 from strop.recipes.fapo import fapo
-from strop.reward.penalise_flawed_answers import PenaliseFlawedAnswers
-from strop.reward.rescale_reward import RescaleReward
-from strop.training.metrics_file import read_metrics
+from strop.support.errors import UserError
+from strop.tracking.metrics_file import read_metrics
 
 JUDGED = """
 def judged(completions, log_extra, **columns):
@@ -67,7 +68,7 @@ def test_a_judge_that_is_a_reward_function_and_one_that_is_missing():
 
 
 def test_without_a_penalty_it_is_the_parent_on_rewards_of_both_signs():
-    fapo().check()
+    check(fapo())
     reward_B, batch = rewards([1.0, 1, 0, 0], [2, 2, -1, -1], penalty=0.0)
     ours = stages(fapo(), batch.set(reward_B=reward_B))
     plain = stages(dapo(), batch.set(reward_B=batch["outcome_B"]))

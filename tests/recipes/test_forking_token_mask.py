@@ -3,6 +3,7 @@ import torch
 from builders import assert_same_push, clipped, pushed, ragged_batch, rows_learning, stages
 
 from strop import functional
+from strop.method.check import check
 from strop.recipes.dapo import dapo
 from strop.recipes.forking_token_mask import forking_token_mask, top_entropy_quantile
 
@@ -27,8 +28,8 @@ def test_worked_example_through_the_padded_call():
 
 
 def test_composes_and_is_dapo_when_everything_is_kept():
-    forking_token_mask().check()
-    top_entropy_quantile(beta=0.1).check()
+    check(forking_token_mask())
+    check(top_entropy_quantile(beta=0.1))
     batch = stages(dapo(), ragged_batch(1))
     ours, theirs = pushed(forking_token_mask(rho=1.0), batch), pushed(dapo(), batch)
     assert ours[0] == pytest.approx(theirs[0], rel=1e-12)

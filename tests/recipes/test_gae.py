@@ -4,12 +4,14 @@ import pytest
 import torch
 from builders import assert_same_push, flat_batch, pushed, ragged_batch, rows_learning, stages
 
-from strop import functional, notation
-from strop.errors import UserError
-from strop.loss.penalty.reward_entropy import RewardEntropy
-from strop.part import Use
+from strop import functional
+from strop.method import reading
+from strop.method.check import check
+from strop.method.part import Use
+from strop.parts.loss.penalty.reward_entropy import RewardEntropy
 from strop.recipes.gae import gae
 from strop.recipes.grpo import grpo
+from strop.support.errors import UserError
 
 
 def test_worked_example_with_whitening():
@@ -85,12 +87,12 @@ def test_padded_loss_with_and_without_the_critic():
 
 def test_composes_and_refuses_what_no_critic_can_do():
     algorithm = gae(beta=0.1, lam=0.9)
-    algorithm.check()
+    check(algorithm)
     assert algorithm.value_columns() == ("value_T",)
     assert grpo().value_columns() == ()
     without = dataclasses.replace(algorithm, terms=algorithm.terms[:1])
     with pytest.raises(UserError, match=r"reads value_T, for which there is no critic"):
-        without.check()
+        check(without)
     *_, value = algorithm.terms
 
     def with_term(**changes):
@@ -98,7 +100,7 @@ def test_composes_and_refuses_what_no_critic_can_do():
         return dataclasses.replace(algorithm, terms=(*algorithm.terms, term))
 
     with pytest.raises(UserError, match="reads entropy_T of the policy"):
-        with_term(objective=Use(RewardEntropy())).check()
+        check(with_term(objective=Use(RewardEntropy())))
     with pytest.raises(UserError, match=r"no learner 'critics'; there are policy, critic"):
-        with_term(learner="critics").check()
-    assert notation.override(algorithm, "terms.value.objective.clip", 0.1).paths()
+        check(with_term(learner="critics"))
+    assert reading.override(algorithm, "terms.value.objective.clip", 0.1).paths()

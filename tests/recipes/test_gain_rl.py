@@ -6,15 +6,17 @@ from builders import flat_batch
 from models import Lab, without_times
 from runs import Runner
 
-from strop import notation, segments
-from strop import part as parts
-from strop.errors import UserError
-from strop.part import Use
-from strop.probe.measure_angles import MeasureAngles
+from strop.batch import segments
+from strop.method import part as parts
+from strop.method import reading
+from strop.method.check import check
+from strop.method.part import Use
+from strop.parts.probe.measure_angles import MeasureAngles
+from strop.parts.sampling._chosen import draw_by_weight
+from strop.parts.sampling.draw_along_ranking import DrawAlongRanking
 from strop.recipes.gain_rl import gain_rl
 from strop.recipes.grpo import grpo
-from strop.sampling._chosen import draw_by_weight
-from strop.sampling.draw_along_ranking import DrawAlongRanking
+from strop.support.errors import UserError
 
 
 class Scoring:
@@ -133,11 +135,11 @@ def test_the_centre_moves_by_accuracy_and_angle_up_to_the_end():
 
 
 def test_recipe():
-    gain_rl().check()
-    shuffled = notation.replace_stage(gain_rl(), "sampling", "draw_in_shuffled_order")
+    check(gain_rl())
+    shuffled = reading.replace_stage(gain_rl(), "sampling", "draw_in_shuffled_order")
     with pytest.raises(UserError, match="measure_angles writes angle_B, which nothing after it"):
-        shuffled.check()
-    assert notation.replace_stage(shuffled, "probes", "") == grpo()
+        check(shuffled)
+    assert reading.replace_stage(shuffled, "probes", "") == grpo()
     with pytest.raises(UserError, match="width"):
         DrawAlongRanking(width=0.0)
 

@@ -3,9 +3,10 @@ import torch
 from builders import flat_batch, members_of, ragged_batch, stages
 
 from strop import functional
-from strop.errors import UserError
+from strop.method.check import check
 from strop.recipes.gdpo import gdpo
 from strop.recipes.grpo import grpo
+from strop.support.errors import UserError
 
 NAN = float("nan")
 COMPONENTS = torch.tensor([[1.0, 1.0], [0.0, 1.0], [0.0, 1.0], [1.0, 0.0]]).double()
@@ -103,7 +104,7 @@ def test_edges():
 
 def test_composes_and_notes_the_weights():
     algorithm = gdpo()
-    algorithm.check()
+    check(algorithm)
     assert [use.label for use in algorithm.reward] == [
         "score_with_verifiers",
         "note_reward_weights",

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from strop import functional as F
-from strop.errors import UserError
+from strop.support.errors import UserError
 
 # Two episodes: s0 -> s1 -> success, s0 -> s2 -> failure.
 EXAMPLE = {

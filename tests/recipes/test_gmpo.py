@@ -2,9 +2,11 @@ import pytest
 import torch
 from builders import assert_same_push, learning, pushed, ragged_batch, stages
 
-from strop import functional, kernel
+from strop import functional
+from strop.method.check import check
 from strop.recipes.gmpo import gmpo
 from strop.recipes.gspo import gspo
+from strop.training.learner import kernel
 
 
 @pytest.mark.parametrize(
@@ -21,7 +23,7 @@ def test_worked_example_through_the_padded_call(x, advantage, loss):
 
 
 def test_composes_and_is_gspo_while_nothing_is_clipped():
-    gmpo(beta=0.1).check()
+    check(gmpo(beta=0.1))
     assert kernel.scope_of(gmpo().terms) == "rollout"
     batch = stages(gmpo(), ragged_batch(1))
     wide, free = gmpo(clip_low=9.0, clip_high=9.0), gspo(clip_low=9.0, clip_high=9.0)

@@ -13,8 +13,9 @@ from builders import (
     stages,
 )
 
-from strop.errors import UserError
+from strop.method.check import check
 from strop.recipes.grpo import grpo
+from strop.support.errors import UserError
 
 
 def test_worked_example():
@@ -26,8 +27,8 @@ def test_worked_example():
 
 
 def test_composes():
-    grpo().check()
-    grpo(beta=0.1, aggregation="prompt-mean").check()
+    check(grpo())
+    check(grpo(beta=0.1, aggregation="prompt-mean"))
     with pytest.raises(UserError, match="token-mean"):
         grpo(aggregation="token-men")
     assert [term.name for term in grpo().terms] == ["policy"]

@@ -2,6 +2,7 @@ import pytest
 import torch
 from builders import clipped, flat_batch, learning, plain_push, pushed, ragged_batch, stages
 
+from strop.method.check import check
 from strop.recipes.grpo import grpo
 from strop.recipes.gspo import gspo
 
@@ -21,7 +22,7 @@ def test_worked_example():
 
 
 def test_composes():
-    gspo().check()
+    check(gspo())
     assert gspo().advantage == grpo().advantage
 
 

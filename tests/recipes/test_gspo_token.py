@@ -4,9 +4,11 @@ import pytest
 import torch
 from builders import assert_same_push, clipped, flat_batch, learning, pushed, ragged_batch, stages
 
-from strop import functional, kernel
+from strop import functional
+from strop.method.check import check
 from strop.recipes.gspo import gspo
 from strop.recipes.gspo_token import gspo_token, luspo
+from strop.training.learner import kernel
 
 # log-ratios .002, .001, .0006: s = 1.0012007, cut to 1.0004
 WORKED = {
@@ -27,7 +29,7 @@ def test_worked_example_through_the_padded_call():
 
 def test_same_gradient_as_gspo_while_an_answer_has_one_advantage():
     for algorithm in (gspo_token(), luspo()):
-        algorithm.check()
+        check(algorithm)
         assert kernel.scope_of(algorithm.terms) == "rollout"
     batch = stages(gspo(), ragged_batch(1))
     wide = {"clip_low": 0.1, "clip_high": 0.2}

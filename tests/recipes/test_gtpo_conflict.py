@@ -18,12 +18,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from strop import functional
-from strop.advantage.scale.charge_entropy import ChargeEntropy
-from strop.advantage.weight.protect_shared_tokens import ProtectSharedTokens
-from strop.errors import UserError
+from strop.method.check import check
+from strop.parts.advantage.scale.charge_entropy import ChargeEntropy
+from strop.parts.advantage.weight.protect_shared_tokens import ProtectSharedTokens
+from strop.parts.selection.drop_unsure_rollouts import DropUnsureRollouts
 from strop.recipes.gpg import gpg
 from strop.recipes.gtpo_conflict import gtpo_conflict
-from strop.selection.drop_unsure_rollouts import DropUnsureRollouts
+from strop.support.errors import UserError
 
 TOKENS = torch.tensor([[5, 6, 7, 9], [5, 6, 8, 9], [5, 4, 8, 9]])
 REWARD = [1.0, 0.0, 0.0]
@@ -160,8 +161,8 @@ def plain_objective():
 
 
 def test_composes():
-    gtpo_conflict(variant="code").check()
-    gtpo_conflict().check()
+    check(gtpo_conflict(variant="code"))
+    check(gtpo_conflict())
     assert gtpo_conflict().control[0].part.path in gtpo_conflict().paths()
     with pytest.raises(UserError, match="variant is paper or code"):
         gtpo_conflict(variant="readme")

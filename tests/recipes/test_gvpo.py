@@ -4,7 +4,7 @@ from builders import flat_batch, learning, members_of, pushed, ragged_batch, run
 from differences import gradient_by_differences
 
 from strop import functional
-from strop.loss.penalty.penalise_ratio_variance import PenaliseRatioVariance
+from strop.parts.loss.penalty.penalise_ratio_variance import PenaliseRatioVariance
 from strop.recipes.gvpo import gvpo
 from strop.recipes.rloo import rloo
 

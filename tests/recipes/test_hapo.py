@@ -15,12 +15,14 @@ from builders import (
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strop import functional, segments
-from strop.advantage.baseline.normalise_over_group_tokens import NormaliseOverGroupTokens
-from strop.errors import UserError
+from strop import functional
+from strop.batch import segments
+from strop.method.check import check
+from strop.parts.advantage.baseline.normalise_over_group_tokens import NormaliseOverGroupTokens
 from strop.recipes.dapo import dapo
 from strop.recipes.grpo import grpo
 from strop.recipes.hapo import hapo
+from strop.support.errors import UserError
 
 ENTROPY = [0.01, 0.05, 0.1, 0.5, 2.0]
 
@@ -176,7 +178,7 @@ def test_nearest_rank_is_a_member(seed, level):
 
 def test_composes_with_its_sampler():
     algorithm = hapo(variant="code", tau=0.05)
-    algorithm.check()
+    check(algorithm)
     assert algorithm.rollout.part.source_form == "code"
     assert algorithm.rollout.part.quantile == 0.8
     assert hapo(tau=0.0).rollout == dapo().rollout

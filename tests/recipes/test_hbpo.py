@@ -7,10 +7,11 @@ from models import Lab
 from runs import Runner
 
 from strop import functional
-from strop.advantage.baseline.compare_budgets import CompareBudgets
-from strop.errors import UserError
+from strop.method.check import check
+from strop.parts.advantage.baseline.compare_budgets import CompareBudgets
 from strop.recipes.hbpo import hbpo
-from strop.step import train_step
+from strop.support.errors import UserError
+from strop.training.step import train_step
 
 GIVEN = {
     "rewards": torch.tensor([1.0, 1, 1, 0]).double(),
@@ -82,8 +83,8 @@ def test_matches_a_slow_loop():
 
 
 def test_composes():
-    hbpo().check()
-    hbpo(budgets=(512, 1024, 2048, 2560), L=4096, prefix="{budget}:").check()
+    check(hbpo())
+    check(hbpo(budgets=(512, 1024, 2048, 2560), L=4096, prefix="{budget}:"))
     with pytest.raises(UserError, match="budgets must be numbers above 0"):
         hbpo(budgets=(0,))
     with pytest.raises(UserError, match="whole tokens or shares"):

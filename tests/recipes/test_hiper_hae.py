@@ -4,11 +4,11 @@ from builders import flat_batch, run
 from ragged import ragged_batch
 
 from strop import functional as F
-from strop.advantage.credit.estimate_generalised_advantage import EstimateGeneralisedAdvantage
-from strop.advantage.credit.spread_over_spans import SpreadOverSpans
-from strop.errors import UserError
-from strop.part import Use, call
+from strop.method.part import Use, call
+from strop.parts.advantage.credit.estimate_generalised_advantage import EstimateGeneralisedAdvantage
+from strop.parts.advantage.credit.spread_over_spans import SpreadOverSpans
 from strop.recipes.hiper_hae import hiper_hae
+from strop.support.errors import UserError
 
 # One episode of four turns in two segments; V_high is looked at where a segment begins.
 EXAMPLE = {

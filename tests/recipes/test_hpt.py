@@ -7,9 +7,10 @@ from models import Lab
 from runs import Runner
 
 from strop import functional
-from strop.errors import UserError
+from strop.method.check import check
 from strop.recipes.hpt import hpt
-from strop.training.metrics_file import read_metrics
+from strop.support.errors import UserError
+from strop.tracking.metrics_file import read_metrics
 
 
 @pytest.mark.parametrize(
@@ -26,7 +27,7 @@ def test_composes_with_and_without_its_terms():
     for algorithm, names in (
         (hpt(), ["policy", "sft", "entropy"]), (hpt(entropy_coef=0.0), ["policy", "sft"]),
     ):  # fmt: skip
-        algorithm.check()
+        check(algorithm)
         assert [term.name for term in algorithm.terms] == names
 
 

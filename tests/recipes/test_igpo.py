@@ -5,8 +5,8 @@ from hypothesis import given as over
 from hypothesis import strategies as st
 
 from strop import functional as F
-from strop.advantage.credit.centre_tokens_by_position import CentreTokensByPosition
-from strop.errors import UserError
+from strop.parts.advantage.credit.centre_tokens_by_position import CentreTokensByPosition
+from strop.support.errors import UserError
 
 GROUPS = torch.zeros(2, dtype=torch.long)
 REWARDS = torch.tensor([[0.2, 0.1, 1.0], [0.0, -0.1, 0.0]], dtype=torch.float64)

@@ -6,10 +6,11 @@ import torch
 from builders import flat_batch, run
 
 from strop import functional as F
-from strop.advantage.credit.share_by_turn_credit import ShareByTurnCredit
-from strop.advantage.weight.add_feedback_gain import AddFeedbackGain
-from strop.errors import UserError
+from strop.method.check import check
+from strop.parts.advantage.credit.share_by_turn_credit import ShareByTurnCredit
+from strop.parts.advantage.weight.add_feedback_gain import AddFeedbackGain
 from strop.recipes.infopo import infopo
+from strop.support.errors import UserError
 
 GAINS = torch.tensor([0.02, 0.05, 0.01, 0.04], dtype=torch.float64)[:, None]
 FAILED = torch.zeros(4, dtype=torch.float64)
@@ -192,7 +193,7 @@ def test_rollouts_compared_by_discounted_rewards():
 def test_composes_and_refuses():
     for credit in ("equal", "discounted", "mapped"):
         for score in ("sum", "discounted"):
-            infopo(turn_credit=credit, score=score).check()
+            check(infopo(turn_credit=credit, score=score))
     assert [term.name for term in infopo(entropy_coef=0.0).terms] == ["policy"]
     assert infopo().terms[1].coef == 1e-3
     with pytest.raises(UserError, match="turn_credit is one of equal"):

@@ -4,13 +4,14 @@ import inspect
 
 import pytest
 
-from strop import catalogue, notation
-from strop._entries import Field
-from strop.algorithm import Algorithm
-from strop.errors import UserError
+from strop.catalogue import catalogue
+from strop.catalogue.entries import Field
+from strop.method import notation
+from strop.method.algorithm import Algorithm
 from strop.recipes._base import CLIP, ESTIMATOR
 from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
+from strop.support.errors import UserError
 
 
 @inherits(grpo, without=(*ESTIMATOR, *CLIP, "beta"), num_rollouts=8)
@@ -99,7 +100,7 @@ def test_a_parameter_of_its_own_replaces_the_parents():
 RECIPES = '''
 from typing import Any
 
-from strop.algorithm import Algorithm
+from strop.method.algorithm import Algorithm
 from strop.recipes._base import CLIP as BAND
 from strop.recipes._inherit import inherits
 from strop.recipes.reinforce_plus_plus import reinforce_plus_plus as root
@@ -128,7 +129,7 @@ def grandchild(*, num_rollouts: int = 4, **parent: Any) -> Algorithm:
 def test_the_catalogue_follows_to_the_parent_without_importing(tmp_path, monkeypatch):
     (tmp_path / "recipes").mkdir()
     (tmp_path / "recipes" / "child.py").write_text(RECIPES)
-    monkeypatch.setattr(catalogue, "ROOT", tmp_path)
+    monkeypatch.setattr(catalogue, "SOURCE", tmp_path)
     child, grandchild = catalogue.recipes.__wrapped__()
     assert child.fields[0] == Field("width", "float", "0.3", "Of its own.")
     named = {field.name: field for field in child.fields}

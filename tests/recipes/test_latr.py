@@ -8,11 +8,11 @@ from fakes.engine import TableEngine
 from fakes.services import over_table, strategy_of
 from models import Lab, without_times
 
-from strop import notation
-from strop.errors import UserError
-from strop.part import Draw
-from strop.recipes.latr import ETA, latr
-from strop.rollout._lookahead import (
+from strop.engines.base import CAPABILITIES, Event
+from strop.method import notation
+from strop.method.check import check
+from strop.method.part import Draw
+from strop.parts.rollout._lookahead import (
     Forks,
     Similarity,
     candidates,
@@ -20,10 +20,11 @@ from strop.rollout._lookahead import (
     longest_common,
     suffix_match,
 )
-from strop.rollout.drive import roll_out
-from strop.rollout.engines.base import CAPABILITIES, Event
-from strop.rollout.fork_at_close_calls import ForkAtCloseCalls
-from strop.rollout.sample_independently import SampleIndependently
+from strop.parts.rollout.drive import roll_out
+from strop.parts.rollout.fork_at_close_calls import ForkAtCloseCalls
+from strop.parts.rollout.sample_independently import SampleIndependently
+from strop.recipes.latr import ETA, latr
+from strop.support.errors import UserError
 
 DRAWS = (Draw(5, 6), Draw(9, 4), Draw(7, 5))
 PROMPTS = {5: (1,), 9: (2, 1), 7: (3, 3, 2)}
@@ -252,7 +253,7 @@ def test_limits_end_branches(limits):
 
 def test_composes_and_mistakes_are_refused():
     algorithm = latr(M=3, tau_abs=0.2, tau_rel=0.3, r=(2, 4), tau_ed=0.5, force_step=9)
-    algorithm.check()
+    check(algorithm)
     part = algorithm.rollout.part
     assert (part.forks, part.windows, part.tree_tokens) == ((3, 0.2, 0.3), (2, 4), 9)
     steps = {1: 1, 9: 1, 10: 0.75, 20: 0.5, 79: 0.5, 80: 0.25, 199: 0.25, 200: 0, 500: 0}

@@ -8,12 +8,12 @@ from models import Lab
 from runs import Runner
 
 from strop import functional
-from strop.errors import UserError
-from strop.plan.split_into_rollouts import SplitIntoRollouts
+from strop.parts.plan.split_into_rollouts import SplitIntoRollouts
 from strop.recipes.grpo import grpo
 from strop.recipes.loop import loop
 from strop.recipes.rloo import rloo
-from strop.training.policy import Policy
+from strop.support.errors import UserError
+from strop.training.learner.policy import Policy
 
 REWARDS = [1.0, 1.0, 0.5, 0.0, 0.0, 0.5]
 

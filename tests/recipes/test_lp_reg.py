@@ -5,10 +5,11 @@ import torch
 from builders import NAN, assert_same_push, clipped, pushed, ragged_batch, rows_learning, stages
 
 from strop import functional
-from strop.errors import UserError
-from strop.loss.bound.shield_unlikely_tokens import ShieldUnlikelyTokens
+from strop.method.check import check
+from strop.parts.loss.bound.shield_unlikely_tokens import ShieldUnlikelyTokens
 from strop.recipes.grpo import grpo
 from strop.recipes.lp_reg import lp_reg
+from strop.support.errors import UserError
 
 KL = "min_p_kl_0.02_T"
 # Token 3 of (.70, .20, .05, .04, .008, .002) beside nine likelier ones, and its proxy.
@@ -110,7 +111,7 @@ def test_the_ratio_is_held_within_ten_on_both_signs():
 
 def test_composes_and_refuses():
     algorithm = lp_reg(divergence="full", kappa=0.05)
-    algorithm.check()
+    check(algorithm)
     assert algorithm.probes[0].part.kappa == 0.05
     assert dict(algorithm.terms[0].objective.columns) == {"min_p_kl_T": "min_p_kl_0.05_T"}
     params = {"divergence": "full"}

@@ -8,6 +8,7 @@ from models import Lab
 from runs import Runner
 
 from strop import functional
+from strop.method.check import check
 from strop.recipes.dr_grpo import dr_grpo
 from strop.recipes.luffy_shaping import luffy_shaping
 from strop.recipes.rl_plus import rl_plus
@@ -44,7 +45,7 @@ def test_worked_example_through_the_padded_call(p, f, slope):
 @pytest.mark.parametrize("aggregation", ["token-sum-norm", "token-mean"])
 def test_gradient_is_that_of_the_published_loss(shape, f, aggregation):
     algorithm = luffy_shaping(shape=shape, gamma=0.3, aggregation=aggregation, **QUIET)
-    algorithm.check()
+    check(algorithm)
     batch = stages(algorithm, ragged_batch(1, groups=(3, 1, 4, 3)))
     demo_T = torch.isin(batch["rollout_T"], torch.tensor([1, 5])) & batch["mask_T"]
     batch = batch.set(origin_T=torch.where(demo_T, 2, batch["origin_T"]))

@@ -6,12 +6,13 @@ from builders import assert_same_push, clipped, flat_batch, run, stages
 from ragged import ragged_batch
 
 from strop import functional
-from strop.advantage.credit.estimate_generalised_advantage import EstimateGeneralisedAdvantage
-from strop.errors import UserError
-from strop.part import Use, call
-from strop.plan.update_while_near import UpdateWhileNear
+from strop.method.check import check
+from strop.method.part import Use, call
+from strop.parts.advantage.credit.estimate_generalised_advantage import EstimateGeneralisedAdvantage
+from strop.parts.plan.update_while_near import UpdateWhileNear
+from strop.parts.selection.take_roles_in_turn import TakeRolesInTurn
 from strop.recipes.marft import marft
-from strop.selection.take_roles_in_turn import TakeRolesInTurn
+from strop.support.errors import UserError
 
 # Two steps of two agents, paid at the very end; a turn of one token each.
 EXAMPLE = {
@@ -95,7 +96,7 @@ def test_composes():
     assert [term.name for term in marft(entropy_coef=0.0).terms] == ["policy", "value"]
     assert not marft().selection
     assert marft(interval=5).selection == (Use(TakeRolesInTurn(5)),)
-    marft(interval=5).check()
+    check(marft(interval=5))
     with pytest.raises(UserError, match=r"take_roles_in_turn\.interval"):
         marft(interval=-1)
 

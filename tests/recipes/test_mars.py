@@ -6,9 +6,9 @@ from builders import stages
 from ragged import ragged_batch
 
 from strop import functional as F
-from strop.errors import UserError
-from strop.loss.bound.clip_both_sides import ClipBothSides
+from strop.parts.loss.bound.clip_both_sides import ClipBothSides
 from strop.recipes.mars import mars
+from strop.support.errors import UserError
 
 # Three games of two turns, one token a turn: won, won, lost.
 REWARDS = torch.tensor([[0.0, 1.0], [0.0, 1.0], [0.0, -1.0]], dtype=torch.float64)

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from strop import functional as F
-from strop.errors import UserError
+from strop.support.errors import UserError
 
 GROUPS = torch.zeros(3, dtype=torch.long)
 REWARDS = torch.tensor([[1, 0.5, 1], [0.5, 0, 0], [0.5, 0.5, 0]], dtype=torch.float64)

@@ -13,6 +13,7 @@ from builders import (
     stages,
 )
 
+from strop.method.check import check
 from strop.recipes.mc_grpo import mc_grpo
 
 
@@ -31,7 +32,7 @@ def test_worked_example():
 
 def test_composes_and_samples_one_more():
     algorithm = mc_grpo(num_rollouts=4, num_prompts=7)
-    algorithm.check()
+    check(algorithm)
     assert algorithm.sampling[0].part.num_rollouts == 5
     assert algorithm.sampling[0].part.num_prompts == 7
     assert algorithm.plan.part.num_updates == 2

@@ -4,11 +4,12 @@ import pytest
 import torch
 from builders import NAN, flat_batch, ragged_batch, run, stages, tokens_of
 
-from strop import functional, notation
-from strop.errors import UserError
+from strop import functional
+from strop.method import writing
+from strop.parts.selection.drop_mismatched_rollouts import DropMismatchedRollouts
 from strop.recipes.mrs import mrs
 from strop.recipes.trloo import trloo
-from strop.selection.drop_mismatched_rollouts import DropMismatchedRollouts
+from strop.support.errors import UserError
 
 
 def kept(ratios, mask=None, turns=None, **params):
@@ -52,7 +53,7 @@ def test_reduces_to_no_correction():
     ours, theirs = stages(algorithm, batch), stages(plain, batch)
     for name in ("advantage_T", "gradient_T", "denominator_T"):
         assert ours[name].equal(theirs[name])
-    assert notation.describe(mrs())["terms"] == notation.describe(trloo())["terms"]
+    assert writing.describe(mrs())["terms"] == writing.describe(trloo())["terms"]
 
 
 def test_against_a_loop_and_metrics():

@@ -10,16 +10,17 @@ from models import Lab
 from runs import Runner
 
 from strop import functional
-from strop.advantage.baseline.subtract_tracked_success import SubtractTrackedSuccess
-from strop.advantage.weight.add_capped_bonus import AddCappedBonus
-from strop.errors import UserError
-from strop.part import Draw, Use
-from strop.part import update as updated
+from strop.method.check import check
+from strop.method.part import Draw, Use
+from strop.method.part import update as updated
+from strop.parts.advantage.baseline.subtract_tracked_success import SubtractTrackedSuccess
+from strop.parts.advantage.weight.add_capped_bonus import AddCappedBonus
+from strop.parts.sampling.estimate_success_first import EstimateSuccessFirst
 from strop.recipes.grpo import grpo
 from strop.recipes.mssr import mssr
-from strop.sampling.estimate_success_first import EstimateSuccessFirst
-from strop.training import checkpoint
-from strop.training.metrics_file import read_metrics
+from strop.support.errors import UserError
+from strop.tracking.metrics_file import read_metrics
+from strop.training.record import checkpoint
 
 PART = SubtractTrackedSuccess()
 
@@ -182,7 +183,7 @@ def test_prompts_begin_with_what_the_first_policy_could(tmp_path):
 
 
 def test_composes():
-    mssr(variant="code", n_0=0).check()
+    check(mssr(variant="code", n_0=0))
     with pytest.raises(UserError, match="variant is paper or code"):
         mssr(variant="released")
 

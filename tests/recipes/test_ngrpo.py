@@ -12,12 +12,13 @@ from builders import (
     stages,
 )
 
-from strop import notation
-from strop.curation.drop_uniform_groups import DropUniformGroups
-from strop.errors import UserError
-from strop.part import Use
+from strop.method import reading
+from strop.method.check import check
+from strop.method.part import Use
+from strop.parts.curation.drop_uniform_groups import DropUniformGroups
 from strop.recipes.grpo import grpo
 from strop.recipes.ngrpo import ngrpo
+from strop.support.errors import UserError
 
 
 @pytest.mark.parametrize(
@@ -31,14 +32,14 @@ def test_worked_example(rewards, expected):
 
 
 def test_refuses_what_would_switch_it_off():
-    ngrpo().check()
-    dead = notation.replace_stage(ngrpo(), "curation", "drop_uniform_groups")
+    check(ngrpo())
+    dead = reading.replace_stage(ngrpo(), "curation", "drop_uniform_groups")
     assert dead.curation == (Use(DropUniformGroups()),)
     with pytest.raises(UserError, match="do not go together"):
-        dead.check()
+        check(dead)
     text = "subtract_group_mean(num_imagined=1) | spread_evenly | whiten_over_batch_tokens"
     with pytest.raises(UserError, match="whitening would remove the bias"):
-        notation.replace_stage(ngrpo(), "advantage", text).check()
+        check(reading.replace_stage(ngrpo(), "advantage", text))
 
 
 def test_without_imagined_rollouts_it_is_grpo():

@@ -2,13 +2,15 @@ import pytest
 import torch
 from builders import flat_batch, ragged_batch, run, stages
 
-from strop import functional, notation
-from strop.advantage.baseline.fuse_noise_prior import FuseNoisePrior
-from strop.curation.drop_uniform_groups import DropUniformGroups
-from strop.errors import UserError
-from strop.part import Use
+from strop import functional
+from strop.method import reading
+from strop.method.check import check
+from strop.method.part import Use
+from strop.parts.advantage.baseline.fuse_noise_prior import FuseNoisePrior
+from strop.parts.curation.drop_uniform_groups import DropUniformGroups
 from strop.recipes.grpo import grpo
 from strop.recipes.noisy_grpo import noisy_grpo
+from strop.support.errors import UserError
 
 LEVELS = [0.0, 0.3, 0.6, 0.9]
 
@@ -48,12 +50,12 @@ def test_groups_of_one_outcome():
     assert run(FuseNoisePrior(learn_from_uniform=False), batch).value.tolist() == [0.0] * 4
     alone = flat_batch((1,), advantage_B=[1.0], noise_level_B=[0.3])
     assert run(FuseNoisePrior(), alone).value.tolist() == [0.0]
-    dropping = notation.replace_stage(noisy_grpo(), "curation", "drop_uniform_groups")
+    dropping = reading.replace_stage(noisy_grpo(), "curation", "drop_uniform_groups")
     assert dropping.curation == (Use(DropUniformGroups()),)
     with pytest.raises(UserError, match="do not go together"):
-        dropping.check()
+        check(dropping)
     quiet = noisy_grpo(learn_from_uniform=False)
-    notation.replace_stage(quiet, "curation", "drop_uniform_groups").check()
+    check(reading.replace_stage(quiet, "curation", "drop_uniform_groups"))
 
 
 def test_mistakes_are_refused():

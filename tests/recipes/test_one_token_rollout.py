@@ -8,14 +8,15 @@ from models import Lab
 from runs import Runner
 
 from strop import functional
-from strop.batch import Batch
-from strop.errors import UserError
-from strop.loss.bound._guesses import drawn, uniforms
-from strop.loss.bound.reward_own_guesses import RewardOwnGuesses
-from strop.loss.bound.shape_by_likelihood import ShapeByLikelihood
-from strop.part import Draw
+from strop.batch.batch import Batch
+from strop.method.check import check
+from strop.method.part import Draw
+from strop.parts.loss.bound._guesses import drawn, uniforms
+from strop.parts.loss.bound.reward_own_guesses import RewardOwnGuesses
+from strop.parts.loss.bound.shape_by_likelihood import ShapeByLikelihood
+from strop.parts.rollout.read_answers import ReadAnswers
 from strop.recipes.one_token_rollout import one_token_rollout
-from strop.rollout.read_answers import ReadAnswers
+from strop.support.errors import UserError
 
 
 def seeds(num, seed=0):
@@ -116,7 +117,7 @@ def test_impossible_tokens_and_missing_seeds():
     with pytest.raises(UserError, match="seed_guesses"):
         RewardOwnGuesses(2)(logq_TV, torch.tensor([1]))
     assert one_token_rollout(K=0).probes == ()
-    one_token_rollout().check()
+    check(one_token_rollout())
 
 
 def test_guesses_do_not_depend_on_the_rows_around_them():

@@ -13,6 +13,7 @@ from builders import (
 )
 
 from strop import functional
+from strop.method.check import check
 from strop.recipes.grpo import grpo
 from strop.recipes.opsm import opsm
 
@@ -67,7 +68,7 @@ def test_gradient_is_that_of_the_published_loss():
 
 
 def test_without_a_threshold_it_is_grpo():
-    opsm().check()
+    check(opsm())
     batch = stages(grpo(), ragged_batch(2))
     ours, theirs = pushed(opsm(threshold=math.inf), batch), pushed(grpo(), batch)
     assert ours[0] == theirs[0]

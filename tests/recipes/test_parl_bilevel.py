@@ -11,13 +11,13 @@ from models import Lab, without_times
 from runs import Runner
 from torch.nn.functional import softplus
 
-from strop import part as parts
-from strop.errors import UserError
-from strop.part import Use
+from strop.method import part as parts
+from strop.method.part import Use
+from strop.parts.reward._preferred_pairs import PreferredPairs
+from strop.parts.reward.learn_reward_weights import LearnRewardWeights
 from strop.recipes.parl_bilevel import parl_bilevel
 from strop.recipes.rloo import rloo
-from strop.reward._preferred_pairs import PreferredPairs
-from strop.reward.learn_reward_weights import LearnRewardWeights
+from strop.support.errors import UserError
 
 # A prompt with four answers: two features of each, and what a judge thinks of them.
 FEATURES = torch.tensor([[1.0, 0.0], [0.3, 1.0], [0.0, 0.4], [-0.5, 2.0]], dtype=torch.float64)

@@ -6,6 +6,7 @@ import torch
 from builders import assert_same_push, ragged_batch, rows_learning, stages
 
 from strop import functional
+from strop.method.check import check
 from strop.recipes.gae import gae
 from strop.recipes.ppo_clip import ppo_clip
 
@@ -27,7 +28,7 @@ def test_worked_example_through_the_padded_call(ratio, advantage, loss):
 
 
 def test_composes_and_is_gae_without_the_dual_clip():
-    ppo_clip(beta=0.1, gamma=0.9).check()
+    check(ppo_clip(beta=0.1, gamma=0.9))
     assert ppo_clip(dual_clip_c=0.0) == gae()
 
 

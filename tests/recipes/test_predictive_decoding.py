@@ -8,13 +8,14 @@ from fakes.engine import TableEngine, by_last_token
 from fakes.services import FakeSampling, over_table, strategy_of
 from models import Lab, without_times
 
-from strop.errors import UserError
-from strop.part import Draw
+from strop.engines.base import CAPABILITIES
+from strop.method.part import Draw
+from strop.parts.rollout import substitutes
+from strop.parts.rollout.drive import roll_out, sample
+from strop.parts.rollout.look_ahead_by_chunks import LookAheadByChunks
+from strop.parts.rollout.sample_independently import SampleIndependently
 from strop.recipes.predictive_decoding import predictive_decoding
-from strop.rollout.drive import roll_out, sample
-from strop.rollout.engines.base import CAPABILITIES
-from strop.rollout.look_ahead_by_chunks import LookAheadByChunks
-from strop.rollout.sample_independently import SampleIndependently
+from strop.support.errors import UserError
 
 FIELDS = ("num_candidates", "chunk_tokens", "chunks_ahead", "select_temperature")
 DRAWS = (Draw(5, 3), Draw(9, 4))
@@ -103,7 +104,7 @@ def test_equals_plain_samples_with_one_candidate(chunk_tokens, chunks_ahead):
     ours, theirs = rolled(part, OPEN)[0].batch, rolled(SampleIndependently(top_k=3), OPEN)[0].batch
     for name, column in theirs.columns.items():
         assert ours[name].equal(column), name
-    assert part.plain() == SampleIndependently(top_k=3)
+    assert substitutes.plain(part) == SampleIndependently(top_k=3)
 
 
 def test_mistakes_are_refused():

@@ -8,15 +8,15 @@ from models import Lab
 from runs import Runner
 
 from strop import functional
-from strop import part as parts
-from strop.errors import UserError
-from strop.part import Use
+from strop.method import part as parts
+from strop.method.part import Use
+from strop.parts.reward.note_profiles import NoteProfiles
+from strop.parts.reward.reward_profiled_speed import RewardProfiledSpeed
 from strop.recipes.profiling_reward import profiling_reward
 from strop.recipes.prs import prs
 from strop.recipes.rloo import rloo
-from strop.reward.note_profiles import NoteProfiles
-from strop.reward.reward_profiled_speed import RewardProfiledSpeed
-from strop.training.metrics_file import read_metrics
+from strop.support.errors import UserError
+from strop.tracking.metrics_file import read_metrics
 
 
 def rewards(correct, speedup, profiled, decoy=None, **fields):

@@ -13,6 +13,7 @@ from builders import (
 )
 
 from strop import functional
+from strop.method.check import check
 from strop.recipes.grpo import grpo
 from strop.recipes.progrpo import progrpo
 
@@ -81,7 +82,7 @@ def test_gradient_is_that_of_the_published_loss():
 
 def test_composes_with_a_probe_of_the_prompts():
     algorithm = progrpo(share=0.3)
-    algorithm.check()
+    check(algorithm)
     (probe,) = algorithm.probes
     assert probe.part.share == 0.3
     assert "logp_old_T" in algorithm.reads(("advantage",))

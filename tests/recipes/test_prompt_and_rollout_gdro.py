@@ -9,15 +9,16 @@ from hypothesis import strategies as st
 from models import Lab, without_times
 from runs import Runner
 
-from strop.advantage.scale.weigh_bins import WeighBins
-from strop.control.price_rollouts import PriceRollouts
-from strop.control.raise_scores_of_bins import RaiseScoresOfBins
-from strop.errors import UserError
-from strop.part import Draw
+from strop.method.check import check
+from strop.method.part import Draw
+from strop.parts.advantage.scale.weigh_bins import WeighBins
+from strop.parts.control.price_rollouts import PriceRollouts
+from strop.parts.control.raise_scores_of_bins import RaiseScoresOfBins
+from strop.parts.sampling.allocate_by_bins import AllocateByBins, log_shares, split
 from strop.recipes.grpo import grpo
 from strop.recipes.prompt_gdro import prompt_gdro
 from strop.recipes.rollout_gdro import rollout_gdro
-from strop.sampling.allocate_by_bins import AllocateByBins, log_shares, split
+from strop.support.errors import UserError
 
 
 def weighed(part, sizes):
@@ -168,8 +169,8 @@ def test_what_rollouts_are_worth():
 
 
 def test_recipes():
-    prompt_gdro().check()
-    rollout_gdro(set_apart=True, edges=(0.1, 0.5, 0.9)).check()
+    check(prompt_gdro())
+    check(rollout_gdro(set_apart=True, edges=(0.1, 0.5, 0.9)))
     with pytest.raises(UserError, match="variant"):
         prompt_gdro(variant="best")
 

@@ -10,13 +10,14 @@ from fakes.services import FakeServices, FakeTexts
 from models import Lab
 from runs import Runner
 
-from strop.errors import UserError
-from strop.part import Draw
+from strop.method.check import check
+from strop.method.part import Draw
+from strop.parts.reward.reward_agreement_in_sets import RewardAgreementInSets
+from strop.parts.sampling.add_paraphrases import AddParaphrases
 from strop.recipes.grpo import grpo
 from strop.recipes.ps_grpo import ps_grpo
-from strop.reward.reward_agreement_in_sets import RewardAgreementInSets
-from strop.sampling.add_paraphrases import AddParaphrases
-from strop.step import train_step
+from strop.support.errors import UserError
+from strop.training.step import train_step
 
 
 def services_of(texts=(), sets=()):
@@ -59,7 +60,7 @@ def test_weights_sets_and_edges():
 
 
 def test_without_agreement_it_is_grpo():
-    ps_grpo().check()
+    check(ps_grpo())
     found, batch, _ = rewards(["a"] * 4, (0, 0, 1, 1), ("q", "q"), [1.0, 0, 1, 1], agreement=0.0)
     assert found.tolist() == [1, 0, 1, 1]
     plain = stages(grpo(std="biased"), batch)["advantage_B"]

@@ -3,9 +3,9 @@ import torch
 from builders import assert_same_push, clipped, pushed, ragged_batch, rows_learning, stages
 
 from strop import functional
-from strop.errors import UserError
 from strop.recipes.entrocraft_code_variant import entrocraft_code_variant
 from strop.recipes.psr_nsr import psr_nsr
+from strop.support.errors import UserError
 
 REWARDS = torch.tensor([1.0, 0.0, 1.0, -1.0, float("nan")]).double()
 GIVEN = {

@@ -6,7 +6,9 @@ from builders import flat_batch, pushed, ragged_batch, stages
 from models import Lab
 from runs import Runner
 
-from strop import functional, notation
+from strop import functional
+from strop.method import notation
+from strop.method.check import check
 from strop.recipes.grpo import grpo
 from strop.recipes.r3_replay_reflection_ranking import r3_replay_reflection_ranking
 
@@ -51,7 +53,7 @@ def test_groups_of_one_outcome_learn_nothing_alone():
 
 def test_composes_from_its_text():
     algorithm = notation.recipe(f"{NAME}(words='{{prompt}} not {{answer}}: {{prompt}}')")
-    algorithm.check()
+    check(algorithm)
     assert algorithm.curation[0].part.words == "{prompt} not {answer}: {prompt}"
 
 

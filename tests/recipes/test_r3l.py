@@ -4,11 +4,11 @@ from builders import assert_same_push, flat_batch, learning, ragged_batch, run, 
 from commands import Strop
 from models import without_times
 
-from strop import notation
-from strop.advantage.baseline.subtract_group_mean import SubtractGroupMean
-from strop.advantage.scale.fix_praise_of_successes import FixPraiseOfSuccesses
-from strop.errors import UserError
+from strop.method import notation
+from strop.parts.advantage.baseline.subtract_group_mean import SubtractGroupMean
+from strop.parts.advantage.scale.fix_praise_of_successes import FixPraiseOfSuccesses
 from strop.recipes.r3l import r3l
+from strop.support.errors import UserError
 
 PLAIN = {"parent_B": [-1] * 4, "fork_at_B": [-1] * 4}
 

@@ -14,9 +14,10 @@ from builders import (
 )
 
 from strop import functional
-from strop.errors import UserError
+from strop.method.check import check
 from strop.recipes.grpo import grpo
 from strop.recipes.reinforce_plus_plus import reinforce_plus_plus, reinforce_plus_plus_baseline
+from strop.support.errors import UserError
 
 RECIPES = (reinforce_plus_plus, reinforce_plus_plus_baseline)
 
@@ -30,8 +31,8 @@ def test_worked_example(recipe):
 
 
 def test_composes():
-    reinforce_plus_plus(beta=0.1).check()
-    reinforce_plus_plus_baseline(singleton="zero").check()
+    check(reinforce_plus_plus(beta=0.1))
+    check(reinforce_plus_plus_baseline(singleton="zero"))
     with pytest.raises(UserError, match="gamma"):
         reinforce_plus_plus(gamma=1.1)
 

@@ -7,8 +7,9 @@ from models import Lab
 from runs import Runner
 
 from strop import functional
+from strop.method.check import check
 from strop.recipes.remax import remax
-from strop.training.metrics_file import read_metrics
+from strop.tracking.metrics_file import read_metrics
 
 
 @pytest.mark.parametrize(
@@ -26,8 +27,8 @@ def test_worked_example(greedy, expected):
 
 
 def test_composes():
-    remax().check()
-    remax(beta=0.05).check()
+    check(remax())
+    check(remax(beta=0.05))
     labels = [use.label for use in remax(beta=0.05).advantage]
     assert labels == ["subtract_kl_to_reference", "subtract_greedy_reward", "spread_evenly"]
 

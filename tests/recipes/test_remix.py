@@ -5,10 +5,11 @@ from models import Lab
 from runs import Runner
 from safetensors.torch import load_file
 
-from strop.curation.keep_share_of_replayed import KeepShareOfReplayed
-from strop.errors import UserError
+from strop.method.check import check
+from strop.parts.curation.keep_share_of_replayed import KeepShareOfReplayed
 from strop.recipes.grpo import grpo
 from strop.recipes.remix import remix
+from strop.support.errors import UserError
 from strop.training import loop
 
 
@@ -54,7 +55,7 @@ def test_the_bases_share_falls_by_a_tenth_every_ten_steps():
 
 def test_phases_and_penalties():
     algorithm = remix(p=0.3, mixed_steps=2, beta=0.1, base_steps=3, stair_steps=1)
-    algorithm.check()
+    check(algorithm)
     shares = [algorithm.at_step(step, 8).curation[1].part.share for step in (1, 2, 3, 8)]
     assert shares == [0.3, 0.3, 0.0, 0.0]
     coefs = [algorithm.at_step(step, 8).terms[1].coef for step in (3, 4, 6, 8)]

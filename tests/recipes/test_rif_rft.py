@@ -4,11 +4,11 @@ from builders import run
 from fakes.engine import TableEngine
 from fakes.services import FakeGrading, FakeSampling, FakeServices, FakeTexts
 
-from strop.errors import UserError
+from strop.parts.sampling.draw_in_shuffled_order import DrawInShuffledOrder
+from strop.parts.sampling.draw_solvable_prompts import DrawSolvablePrompts
 from strop.recipes.grpo import grpo
 from strop.recipes.rif_rft import rif_rft
-from strop.sampling.draw_in_shuffled_order import DrawInShuffledOrder
-from strop.sampling.draw_solvable_prompts import DrawSolvablePrompts
+from strop.support.errors import UserError
 
 POOL = (11, 12, 13, 14, 15)
 RIGHT = [0, 1, 4, 8, 0]  # of 8 answers each

@@ -7,13 +7,14 @@ from builders import flat_batch, members_of, ragged_batch, run, stages
 from models import Lab, without_times
 from runs import Runner
 
-from strop import functional, segments
-from strop.advantage.baseline.sum_over_bundles import SumOverBundles
-from strop.advantage.baseline.weigh_lower_tail import WeighLowerTail
-from strop.advantage.scale.share_among_bundle import ShareAmongBundle
-from strop.errors import UserError
+from strop import functional
+from strop.batch import segments
+from strop.parts.advantage.baseline.sum_over_bundles import SumOverBundles
+from strop.parts.advantage.baseline.weigh_lower_tail import WeighLowerTail
+from strop.parts.advantage.scale.share_among_bundle import ShareAmongBundle
 from strop.recipes.grpo import grpo
 from strop.recipes.riskpo import riskpo
+from strop.support.errors import UserError
 
 # Two prompts of four rollouts: Z = (1, 2, 0, 1)
 REWARDS = torch.tensor([1.0, 1, 0, 0, 0, 1, 0, 1], dtype=torch.float64)

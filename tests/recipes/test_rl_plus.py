@@ -8,8 +8,9 @@ from models import Lab
 from runs import Runner
 
 from strop import functional
-from strop.loss.bound.clip_both_sides import ClipBothSides
-from strop.loss.bound.weigh_by_mixture_ratio import WeighByMixtureRatio
+from strop.method.check import check
+from strop.parts.loss.bound.clip_both_sides import ClipBothSides
+from strop.parts.loss.bound.weigh_by_mixture_ratio import WeighByMixtureRatio
 from strop.recipes.rl_plus import rl_plus
 
 QUIET = {"entropy_coef": 0.0}
@@ -63,7 +64,7 @@ def test_the_ratio_never_passes_twice_the_uniform_part():
 
 def test_gradient_is_that_of_the_published_loss():
     algorithm = rl_plus(gamma=0.7, aggregation="token-sum", clip=0.2, **QUIET)
-    algorithm.check()
+    check(algorithm)
     batch = stages(algorithm, ragged_batch(1, groups=(3, 1, 4, 3)))
     demo_T = torch.isin(batch["rollout_T"], torch.tensor([1, 5])) & batch["mask_T"]
     batch = batch.set(origin_T=torch.where(demo_T, 2, batch["origin_T"]))

@@ -12,6 +12,7 @@ from builders import (
     tokens_of,
 )
 
+from strop.method.check import check
 from strop.recipes.dr_grpo import dr_grpo
 from strop.recipes.rloo import rloo
 
@@ -24,8 +25,8 @@ def test_worked_example():
 
 
 def test_composes():
-    rloo().check()
-    rloo(beta=0.05).check()
+    check(rloo())
+    check(rloo(beta=0.05))
     assert "logp_ref_T" not in rloo().reads()
     assert rloo(beta=0.05).advantage[0].label == "subtract_kl_to_reference"
     assert [term.name for term in rloo(beta=0.05).terms] == ["policy"]

@@ -2,16 +2,18 @@ import pytest
 import torch
 from builders import assert_same_push, clipped, flat_batch, learning, pushed, ragged_batch, stages
 
-from strop import functional, notation
-from strop.advantage.scale.weigh_signs import WeighSigns
-from strop.algorithm import Use
-from strop.errors import UserError
+from strop import functional
+from strop.method import reading
+from strop.method.algorithm import Use
+from strop.method.check import check
+from strop.parts.advantage.scale.weigh_signs import WeighSigns
 from strop.recipes.grpo import grpo
 from strop.recipes.gspo import gspo
 from strop.recipes.rlvr_two_stage_negative_gradients import (
     gspo_n,
     rlvr_two_stage_negative_gradients,
 )
+from strop.support.errors import UserError
 
 NAME = "rlvr_two_stage_negative_gradients"
 
@@ -56,7 +58,7 @@ def test_gradient_is_that_of_the_published_loss(count):
 def test_is_its_parent_on_blame_alone():
     batch = ragged_batch(2)
     for ours, parent in ((rlvr_two_stage_negative_gradients(), grpo()), (gspo_n(), gspo())):
-        both = stages(notation.override(ours, "advantage.weigh_signs.positive", 1.0), batch)
+        both = stages(reading.override(ours, "advantage.weigh_signs.positive", 1.0), batch)
         assert both["advantage_T"].equal(stages(parent, batch)["advantage_T"])
         blame = stages(parent, batch)
         blame = blame.set(advantage_T=blame["advantage_T"].clamp(max=0))
@@ -72,10 +74,10 @@ def test_signs_are_weighed_and_mistakes_refused():
     assert part(batch["advantage_B"], batch["scored_B"]).tolist() == [1.0, -2.0, 0.0, 0.0]
     with pytest.raises(UserError, match="negative"):
         WeighSigns(negative=-1.0)
-    algorithm = notation.replace_stage(
+    algorithm = reading.replace_stage(
         grpo(), "advantage", "subtract_group_mean | weigh_signs | spread_evenly | "
         "whiten_over_batch_tokens",
     )  # fmt: skip
     with pytest.raises(UserError, match="whitening"):
-        algorithm.check()
+        check(algorithm)
     assert Use(WeighSigns()).label == "weigh_signs"

@@ -7,15 +7,16 @@ from fakes.services import over_table, strategy_of
 from models import Lab, without_times
 from runs import Runner
 
-from strop import notation
-from strop.errors import UserError
-from strop.part import Draw
+from strop.method import notation
+from strop.method.check import check
+from strop.method.part import Draw
+from strop.parts.rollout.drive import roll_out
+from strop.parts.rollout.leave_slow_groups_for_later import LeaveSlowGroupsForLater
+from strop.parts.rollout.sample_independently import SampleIndependently
+from strop.parts.rollout.take_first_complete_groups import TakeFirstCompleteGroups
 from strop.recipes.grpo import grpo
 from strop.recipes.rollart import rollart
-from strop.rollout.drive import roll_out
-from strop.rollout.leave_slow_groups_for_later import LeaveSlowGroupsForLater
-from strop.rollout.sample_independently import SampleIndependently
-from strop.rollout.take_first_complete_groups import TakeFirstCompleteGroups
+from strop.support.errors import UserError
 
 # Prompts are one token; 0 ends an answer, 5 and 6 go on.
 A, B, C, D, E, F = range(1, 7)
@@ -142,7 +143,7 @@ def test_composes():
     assert dataclasses.replace(plain, rollout=grpo().rollout) == grpo()
     for text in ("alpha=-1", "x=-1"):
         with pytest.raises(UserError):
-            notation.recipe(f"rollart({text})").check()
+            check(notation.recipe(f"rollart({text})"))
 
 
 def test_a_run_that_is_killed_goes_on_with_its_queue(tmp_path):

@@ -12,8 +12,9 @@ from builders import (
     tokens_of,
 )  # fmt: skip
 
-from strop import functional, notation
-from strop.errors import UserError
+from strop import functional
+from strop.method import notation, reading
+from strop.method.check import check
 from strop.recipes.cispo import cispo
 from strop.recipes.grpo import grpo
 from strop.recipes.rollout_correction import (
@@ -21,6 +22,7 @@ from strop.recipes.rollout_correction import (
     rollout_correction_bypass,
     rollout_correction_reinforce,
 )
+from strop.support.errors import UserError
 
 # log w = (0, .5, 1, -.7) between old and behaviour; old = current; A = 1
 WORKED = {
@@ -157,14 +159,14 @@ def test_a_void_sampler_counts_as_the_current_policy():
 
 
 def test_a_weight_beside_the_bypass_is_refused_and_any_recipe_takes_one():
-    bypass = notation.replace_stage(
+    bypass = reading.replace_stage(
         rollout_correction_bypass(), "correction", "weigh_by_engine_ratio"
     )
     with pytest.raises(UserError, match="importance weight would be applied twice"):
-        bypass.check()
+        check(bypass)
     for name in ("gspo", "dr_grpo", "gae"):
         text = 'weigh_by_engine_ratio(unit="sequence", outside="mask", high=3.0)'
-        notation.replace_stage(notation.recipe(name), "correction", text).check()
+        check(reading.replace_stage(notation.recipe(name), "correction", text))
     with pytest.raises(UserError, match="no unit 'step'"):
         rollout_correction_bypass(unit="step")
     with pytest.raises(UserError, match="measure"):

@@ -3,9 +3,10 @@ import torch
 from builders import assert_same_push, clipped, learning, members_of, ragged_batch, stages
 
 from strop import functional
+from strop.method.check import check
+from strop.parts.rollout.branch_at_uncertainty import BranchAtUncertainty
 from strop.recipes.dr_grpo import dr_grpo
 from strop.recipes.rose_tree import rose_tree
-from strop.rollout.branch_at_uncertainty import BranchAtUncertainty
 
 LENGTHS = (10, 12, 8, 14)
 TREE = {"parent": torch.tensor([-1, 0, -1, 0]), "lengths": torch.tensor(LENGTHS)}
@@ -37,7 +38,7 @@ def test_worked_example():
 
 def test_composes():
     algorithm = rose_tree(eps_explore=0.2, measure="entropy", num_rollouts=4)
-    algorithm.check()
+    check(algorithm)
     assert algorithm.rollout.part == BranchAtUncertainty(explore=0.2, measure="entropy")
     assert algorithm.sampling[0].part.num_rollouts == 4
     assert [term.name for term in algorithm.terms] == ["policy", "kl"]

@@ -12,7 +12,7 @@ from builders import (
 )
 
 from strop import functional
-from strop.loss.bound.regress_on_random_policy_value import RegressOnRandomPolicyValue
+from strop.parts.loss.bound.regress_on_random_policy_value import RegressOnRandomPolicyValue
 from strop.recipes.gpg import gpg
 from strop.recipes.grpo import grpo
 from strop.recipes.rover import rover

@@ -6,16 +6,16 @@ from builders import flat_batch, run
 from fakes.engine import TableEngine, by_last_token
 from fakes.services import FakeGrading, FakeSampling, FakeServices, FakeTexts, strategy_of
 
-from strop.errors import UserError
-from strop.part import Draw
+from strop.engines.base import Event
+from strop.method.part import Draw
+from strop.parts.reward.reward_reused_skills import RewardReusedSkills
+from strop.parts.rollout.answer_with_skills import AnswerWithSkills, Chain
+from strop.parts.rollout.drive import roll_out
+from strop.parts.rollout.sample_independently import SampleIndependently
+from strop.parts.sampling.chain_similar_prompts import ChainSimilarPrompts
 from strop.recipes.grpo import grpo
 from strop.recipes.sage_skill_chain import sage_skill_chain
-from strop.reward.reward_reused_skills import RewardReusedSkills
-from strop.rollout.answer_with_skills import AnswerWithSkills, Chain
-from strop.rollout.drive import roll_out
-from strop.rollout.engines.base import Event
-from strop.rollout.sample_independently import SampleIndependently
-from strop.sampling.chain_similar_prompts import ChainSimilarPrompts
+from strop.support.errors import UserError
 
 # Names a and b; "a=" defines, "a(" calls; token 0 ends.
 PIECES = {0: "", 1: "a", 2: "b", 3: "=", 4: "(", 5: ";", 6: "\n"}

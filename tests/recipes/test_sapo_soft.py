@@ -3,6 +3,7 @@ import torch
 from builders import assert_same_push, learning, ragged_batch, stages
 
 from strop import functional
+from strop.method.check import check
 from strop.recipes.grpo import grpo
 from strop.recipes.sapo_soft import sapo_soft
 
@@ -22,7 +23,7 @@ def test_worked_example_through_the_padded_call():
 
 
 def test_composes_and_has_grpos_gradient_on_policy():
-    sapo_soft(beta=0.1).check()
+    check(sapo_soft(beta=0.1))
     batch = stages(sapo_soft(), ragged_batch(1))
     batch = batch.set(logp_old_T=batch["logp_T"])
     from builders import pushed

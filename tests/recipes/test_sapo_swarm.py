@@ -7,14 +7,16 @@ from fakes.services import FakeGrading, FakeSampling, FakeServices, FakeTexts
 from models import Lab, save_model, without_times
 from runs import Runner
 
-from strop import functional, notation
-from strop.curation._shared_groups import Shared, of_others, share
-from strop.curation.train_on_shared_groups import FOREIGN, TrainOnSharedGroups
-from strop.errors import UserError
+from strop import functional
+from strop.method import notation
+from strop.parts.curation._shared_groups import Shared, of_others, share
+from strop.parts.curation.train_on_shared_groups import FOREIGN, TrainOnSharedGroups
 from strop.recipes.grpo import grpo
 from strop.recipes.sapo_swarm import sapo_swarm
-from strop.training import apart, config
-from strop.training.ranks import Ranks, Several
+from strop.support.errors import UserError
+from strop.training.collect import asynchronous
+from strop.training.parallel.ranks import Ranks, Several
+from strop.training.settings import config
 
 PIECES = {0: "", 5: "a", 6: "b", 7: "x", 8: "y", 9: "z"}  # 0 ends an answer
 PROMPTS = {31: (7,), 32: (8,), 33: (9,)}
@@ -139,9 +141,9 @@ def test_several_processes_would_each_read_for_themselves(tmp_path):
     lab = Lab.make(tmp_path)
     raw = lab.raw("sapo_swarm(store='somewhere', node='one')", "even")
     with pytest.raises(UserError, match="2 processes may not find the same"):
-        apart.check_here(config.make(raw).build(), Several(0, 2, 0, None))
-    apart.check_here(config.make(raw).build(), Ranks())
-    apart.check_here(config.make(lab.raw("sapo_swarm")).build(), Several(0, 2, 0, None))
+        asynchronous.check_here(config.make(raw).build(), Several(0, 2, 0, None))
+    asynchronous.check_here(config.make(raw).build(), Ranks())
+    asynchronous.check_here(config.make(lab.raw("sapo_swarm")).build(), Several(0, 2, 0, None))
 
 
 def test_a_node_without_others_is_grpo_and_nodes_of_different_models_share(tmp_path):

@@ -10,13 +10,14 @@ from fakes.services import FakeGrading, FakeLog, over_table, strategy_of
 from models import Lab, without_times
 from short_runs import make_lab
 
-from strop import notation
-from strop.errors import UserError
-from strop.part import Draw
+from strop.method import notation
+from strop.method.check import check
+from strop.method.part import Draw
+from strop.parts.rollout.drive import roll_out
+from strop.parts.rollout.sample_independently import SampleIndependently
+from strop.parts.rollout.splice_at_first_error import SpliceAtFirstError
 from strop.recipes.scope_recycle import scope_recycle
-from strop.rollout.drive import roll_out
-from strop.rollout.sample_independently import SampleIndependently
-from strop.rollout.splice_at_first_error import SpliceAtFirstError
+from strop.support.errors import UserError
 
 # 0 ends, 1 ends a step, 2 is a true step and 3 a false one, 4 begins a prompt.
 PIECES = {0: "", 1: ";", 2: "t", 3: "f", 4: "?"}
@@ -181,7 +182,7 @@ def test_an_end_that_does_not_fit_is_not_tried():
 
 def test_composes_and_mistakes_are_refused():
     algorithm = scope_recycle(source="demonstration", learn_given=False, separator=". ")
-    algorithm.check()
+    check(algorithm)
     assert [use.label for use in algorithm.selection] == ["keep_origins"]
     assert scope_recycle().rollout.part.num_tries == 4
     for wrong in ("source='teacher'", "num_repaired=-1", "num_tries=0", "separator=''"):

@@ -4,12 +4,12 @@ from builders import flat_batch, run, stages
 from models import Lab
 from runs import Runner
 
-from strop import notation
-from strop.errors import UserError
+from strop.method import notation
+from strop.parts.reward.reward_improvement import RewardImprovement
+from strop.parts.selection.keep_rollouts_of_stage import KeepRolloutsOfStage
 from strop.recipes.score_two_attempt import score_two_attempt
-from strop.reward.reward_improvement import RewardImprovement
-from strop.selection.keep_rollouts_of_stage import KeepRolloutsOfStage
-from strop.training.metrics_file import read_metrics
+from strop.support.errors import UserError
+from strop.tracking.metrics_file import read_metrics
 
 
 def test_worked_example():

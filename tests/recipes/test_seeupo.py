@@ -8,20 +8,22 @@ from models import Lab
 from runs import Runner
 
 from strop import functional
-from strop.algorithm import Algorithm
-from strop.batch import Batch
-from strop.errors import UserError
-from strop.loss.ratio.ratio_per_sequence import RatioPerSequence
-from strop.part import Use
-from strop.plan.update_turn_by_turn import UpdateTurnByTurn
+from strop.batch.batch import Batch
+from strop.method import part as parts
+from strop.method.algorithm import Algorithm
+from strop.method.check import check
+from strop.method.part import Use
+from strop.method.seeds import generators
+from strop.parts.loss.ratio.ratio_per_sequence import RatioPerSequence
+from strop.parts.plan.update_turn_by_turn import UpdateTurnByTurn
+from strop.parts.rollout.sample_independently import SampleIndependently
 from strop.recipes._base import with_policy
 from strop.recipes.gspo import gspo
 from strop.recipes.seeupo import seeupo
-from strop.rollout.sample_independently import SampleIndependently
-from strop.training.learn import Learner
-from strop.training.policy import Policy
-from strop.training.seeds import generators
-from strop.training.step_models import StepModels
+from strop.support.errors import UserError
+from strop.training.learner.policy import Policy
+from strop.training.learner.step_models import StepModels
+from strop.training.learner.update import Learner
 
 REWARDS = torch.tensor([1.0, 0, 0, 0, 1, 1, 1, 0], dtype=torch.float64)
 GROUPS = torch.tensor([0] * 4 + [1] * 4)
@@ -44,7 +46,9 @@ def test_advantages_of_the_worked_example():
 
 def played(batch, part, changes):
     """(rollouts, factors) of every update when update n changes log-probabilities by changes[n]."""
-    plan = part(batch, torch.Generator().manual_seed(0))
+    rng = torch.Generator().manual_seed(0)
+    batch = batch if "advantage_T" in batch else batch.set(advantage_T=batch["mask_T"].double())
+    plan = parts.call(Use(part), batch, rng=rng).value
     seen, answer = [], None
     while True:
         try:
@@ -152,6 +156,6 @@ def test_a_plan_is_sent_what_its_update_recomputed_and_measured(run):
 
 def test_composes():
     algorithm = seeupo(num_prompts=4)
-    algorithm.check()
+    check(algorithm)
     assert [term.name for term in algorithm.terms] == ["policy", "kl"]
     assert not isinstance(algorithm.rollout.part, SampleIndependently)

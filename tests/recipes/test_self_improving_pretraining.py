@@ -6,11 +6,12 @@ from builders import flat_batch, pushed, ragged_batch, rows_learning, run, stage
 from models import Lab
 from runs import Runner
 
-from strop.errors import UserError
-from strop.probe.pair_best_with_worst import PairBestWithWorst
+from strop.method.check import check
+from strop.parts.probe.pair_best_with_worst import PairBestWithWorst
 from strop.recipes.self_improving_pretraining import self_improving_pretraining
 from strop.recipes.sft import sft
-from strop.step import train_step
+from strop.support.errors import UserError
+from strop.training.step import train_step
 
 
 def test_worked_example():
@@ -34,7 +35,7 @@ def test_loss_is_that_of_the_pair_and_nothing_else_learns():
     batch = ragged_batch(5, groups=(3, 1, 4))
     chosen = run(PairBestWithWorst(), batch).value
     algorithm = self_improving_pretraining(beta=0.3)
-    algorithm.check()
+    check(algorithm)
     batch = stages(algorithm, batch.set(preferred_B=chosen))
     assert {int(batch["rollout_T"][t]) for t in rows_learning(batch)} == {
         i for i in range(8) if chosen[i] != 0
@@ -57,7 +58,7 @@ def test_loss_is_that_of_the_pair_and_nothing_else_learns():
 def test_likelihood_of_the_only_candidate_is_pretraining():
     """With the data's own continuation alone, as sft has it."""
     algorithm = self_improving_pretraining(objective="nll")
-    algorithm.check()
+    check(algorithm)
     batch = ragged_batch(6, groups=(1, 1, 1), unscored=())
     chosen = run(algorithm.probes[0].part, batch).value
     assert chosen.tolist() == [1, 1, 1]

@@ -8,10 +8,10 @@ from builders import assert_same_push, ragged_batch, stages
 from models import Lab
 from runs import Runner
 
-from strop.errors import UserError
 from strop.recipes.sft import sft
-from strop.training.metrics_file import read_metrics
-from strop.training.setup import load_model
+from strop.support.errors import UserError
+from strop.tracking.metrics_file import read_metrics
+from strop.training.loading import load_model
 
 
 def test_gradient_is_that_of_the_cross_entropy():
@@ -67,8 +67,8 @@ def test_the_loss_is_the_mean_over_all_tokens_of_the_answers_ends_included(lab, 
 
 def _draws(run, number):
     """The first draws of the run."""
-    from strop import part as parts
-    from strop.training.seeds import generators
+    from strop.method import part as parts
+    from strop.method.seeds import generators
 
     use = run.algorithm.sampling[0]
     rng = generators(run.config.seed, 1)(f"sampling.{use.label}", 0)
@@ -132,7 +132,7 @@ def test_a_killed_run_goes_on_exactly(lab, tmp_path):
 
 
 def test_the_model_names_one_end_of_an_answer(lab):
-    from strop.training import config
+    from strop.training.settings import config
 
     loaded = load_model(config.make(settings(lab)))
     assert loaded.end_ids == (loaded.tokenizer.eos_token_id,)

@@ -5,11 +5,12 @@ import torch
 from builders import NAN, assert_same_push, clipped, learning, pushed, ragged_batch, stages
 
 from strop import functional
-from strop.errors import UserError
-from strop.loss.penalty.pull_nucleus_entropy import PullNucleusEntropy
+from strop.method.check import check
+from strop.method.schedule import Points
+from strop.parts.loss.penalty.pull_nucleus_entropy import PullNucleusEntropy
 from strop.recipes.grpo import grpo
 from strop.recipes.siren import siren
-from strop.schedule import Points
+from strop.support.errors import UserError
 
 ANCHOR = "terms.entropy.objective.anchor"
 COLUMN = "nucleus_entropy_0.8_T"
@@ -113,11 +114,11 @@ def test_the_first_steps_entropy_is_the_anchor_of_all_later_ones():
 def test_composes_with_an_anchor_drawn_by_hand():
     curve = Points(((0.0, 0.6), (0.5, 0.3), (1.0, 0.3)))
     drawn = siren(anchor=curve)
-    drawn.check()
+    check(drawn)
     assert drawn.control == ()
     assert drawn.at_step(5, 20).paths()[ANCHOR] == pytest.approx(0.45)
     up = siren(pull="up", variant="code", top_p=0.9)
-    up.check()
+    check(up)
     assert dict(up.terms[-1].objective.columns) == {
         "nucleus_entropy_T": "nucleus_below_entropy_0.9_T"
     }

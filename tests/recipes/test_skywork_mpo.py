@@ -9,10 +9,10 @@ from runs import Runner
 from torch.nn.functional import logsigmoid
 
 from strop import functional
-from strop.errors import UserError
-from strop.loss.bound.prefer_above_threshold import PreferAboveThreshold
+from strop.parts.loss.bound.prefer_above_threshold import PreferAboveThreshold
 from strop.recipes.dpo import dpo
 from strop.recipes.skywork_mpo import THRESHOLD, skywork_mpo
+from strop.support.errors import UserError
 
 
 def random_pairs(seed=0, width=6):

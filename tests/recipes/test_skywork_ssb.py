@@ -7,8 +7,10 @@ from builders import pushed, ragged_batch, run, stages
 from models import Lab
 from runs import Runner
 
-from strop import functional, notation
-from strop import part as parts
+from strop import functional
+from strop.method import notation
+from strop.method import part as parts
+from strop.method.check import check
 from strop.recipes.grpo import grpo
 from strop.recipes.skywork_ssb import skywork_ssb
 
@@ -89,7 +91,7 @@ def test_every_parameter_arrives():
     part = skywork_ssb(share=0.25, capacity=9, exponent=0.5, floor=0.1).curation[0].part
     assert (part.share, part.capacity, part.exponent, part.floor) == (0.25, 9, 0.5, 0.1)
     assert len(skywork_ssb(normalize_std=False).reward) == 3
-    skywork_ssb().check()
+    check(skywork_ssb())
 
 
 def test_a_run_learns_from_earlier_rollouts_with_their_advantages(tmp_path):

@@ -8,13 +8,14 @@ from fakes.engine import TableEngine, by_last_token
 from fakes.services import over_table, strategy_of
 from models import Lab, without_times
 
-from strop.advantage.scale.divide_by_reward_std import DivideByRewardStd
-from strop.errors import UserError
-from strop.part import Draw
+from strop.method.check import check
+from strop.method.part import Draw
+from strop.parts.advantage.scale.divide_by_reward_std import DivideByRewardStd
+from strop.parts.rollout.drive import roll_out
+from strop.parts.rollout.explore_then_regenerate import ExploreThenRegenerate, best_and_worst
+from strop.parts.rollout.sample_independently import SampleIndependently
 from strop.recipes.sol_rl_explore_then_train import sol_rl_explore_then_train
-from strop.rollout.drive import roll_out
-from strop.rollout.explore_then_regenerate import ExploreThenRegenerate, best_and_worst
-from strop.rollout.sample_independently import SampleIndependently
+from strop.support.errors import UserError
 
 PROMPTS = {5: (1,), 9: (2, 1)}
 DRAWS = (Draw(5, 8), Draw(9, 6))
@@ -117,7 +118,7 @@ def test_equals_plain_samples_when_all_are_kept():
 
 def test_composes_and_mistakes_are_refused():
     algorithm = sol_rl_explore_then_train()
-    algorithm.check()
+    check(algorithm)
     assert algorithm.sampling[0].part.num_rollouts == 96
     assert algorithm.rollout.part.keep == 24
     with pytest.raises(UserError, match="K=5 answers cannot be chosen of N=4"):

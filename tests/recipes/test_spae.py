@@ -3,6 +3,7 @@ import torch
 from builders import assert_same_push, clipped, flat_batch, learning, ragged_batch, stages
 
 from strop import functional
+from strop.method.check import check
 from strop.recipes.reinforce_plus_plus import reinforce_plus_plus_baseline
 from strop.recipes.spae import spae
 
@@ -54,7 +55,7 @@ def test_gradient_is_that_of_the_published_loss():
 
 def test_composes():
     algorithm = spae(marker="=", opening="", reference="target", num_probes=2)
-    algorithm.check()
+    check(algorithm)
     assert [use.label for use in algorithm.probes] == ["mark_step_ends", "probe_answers"]
     assert algorithm.probes[0].part.marker == "="
     assert algorithm.probes[1].part.num_answers == 2

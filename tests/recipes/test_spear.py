@@ -4,12 +4,12 @@ import pytest
 import torch
 from builders import assert_same_push, clipped, flat_batch, pushed, ragged_batch, run, stages
 
-from strop.loss.bound.drop_high_covariance_tokens import DropHighCovarianceTokens
-from strop.part import Use
+from strop.method.part import Use
+from strop.parts.loss.bound.drop_high_covariance_tokens import DropHighCovarianceTokens
+from strop.parts.reward.reward_answered_turns import RewardAnsweredTurns
+from strop.parts.selection.drop_truncated_rollouts import DropTruncatedRollouts
 from strop.recipes.dr_grpo import dr_grpo
 from strop.recipes.spear import spear
-from strop.reward.reward_answered_turns import RewardAnsweredTurns
-from strop.selection.drop_truncated_rollouts import DropTruncatedRollouts
 
 
 def weights_at(step):

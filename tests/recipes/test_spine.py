@@ -5,12 +5,13 @@ import pytest
 import torch
 from builders import clipped, flat_batch, gradient, plain_push, pushed, ragged_batch, run, stages
 
-from strop import kernel
-from strop.errors import UserError
-from strop.loss.penalty.hold_entropy_between_quantiles import HoldEntropyBetweenQuantiles
+from strop.method.check import check
+from strop.parts.loss.penalty.hold_entropy_between_quantiles import HoldEntropyBetweenQuantiles
 from strop.recipes.forking_token_mask import forking_token_mask
 from strop.recipes.grpo import grpo
 from strop.recipes.spine import spine
+from strop.support.errors import UserError
+from strop.training.learner import kernel
 
 FORKS = [1.0, 1.2, 1.5, 2.0, 3.0]
 
@@ -73,7 +74,7 @@ def test_reductions():
 
 
 def test_composes():
-    spine(leave_one_out=True).check()
+    check(spine(leave_one_out=True))
     assert kernel.scope_of(spine().terms) == "rollout"
     with pytest.raises(UserError, match="levels must be two shares"):
         spine(band_low=0.6)

@@ -5,8 +5,9 @@ import torch
 from builders import assert_same_push, clipped, flat_batch, ragged_batch, rows_learning, stages
 
 from strop import functional
-from strop.errors import UserError
+from strop.method.check import check
 from strop.recipes.spo_chain import spo_chain
+from strop.support.errors import UserError
 
 P = torch.tensor([[0.99, 0.5, 0.95, 0.3, 0.99, 0.7, 0.99, 0.2]], dtype=torch.float64)
 # The value after tokens 0 and 4 stands before tokens 1 and 5; those at other places do not count.
@@ -78,7 +79,7 @@ def test_gradient_is_that_of_the_published_loss():
 
 def test_composes():
     algorithm = spo_chain(p0=0.8, interval=3, num_continuations=4)
-    algorithm.check()
+    check(algorithm)
     assert [use.label for use in algorithm.probes] == [
         "cut_at_unlikely_tokens", "estimate_values_by_continuing",
     ]  # fmt: skip

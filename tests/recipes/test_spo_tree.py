@@ -6,10 +6,11 @@ from builders import assert_same_push, clipped, pushed, rows_learning, stages
 from fakes.services import FakeServices
 from trees import follow, tree_batch, value
 
-from strop import part as parts
-from strop.errors import UserError
+from strop.method import part as parts
+from strop.method.check import check
 from strop.recipes.grpo import grpo
 from strop.recipes.spo_tree import spo_tree
+from strop.support.errors import UserError
 
 TREES = [[[1, 0, 0], [0, 0], 1], [[0.5, 1], [1, [0, 1]]], [[1, 1], [1]]]
 TOKENS = 3  # of an edge
@@ -173,7 +174,7 @@ def test_groups_of_one_outcome_learn_nothing():
 
 def test_composes():
     algorithm = spo_tree(branching=(4, 2), segment_tokens=8, p0=0.7)
-    algorithm.check()
+    check(algorithm)
     assert algorithm.rollout.part.branching == (4, 2)
     assert algorithm.rollout.part.segment_tokens == 8
     assert [use.part.p0 for use in algorithm.advantage if hasattr(use.part, "p0")] == [0.7]

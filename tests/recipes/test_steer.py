@@ -5,9 +5,9 @@ import torch
 from builders import assert_same_push, clipped, pushed, ragged_batch, rows_learning, stages
 
 from strop import functional
-from strop.errors import UserError
 from strop.recipes.grpo import grpo
 from strop.recipes.steer import steer
+from strop.support.errors import UserError
 
 LOGP = torch.tensor([[0.9, 0.5, 0.1]]).double().log()
 GIVEN = {

@@ -3,13 +3,14 @@ import json
 from models import Lab
 from runs import Runner
 
+from strop.method.check import check
 from strop.recipes.grpo import grpo
 from strop.recipes.suffix_rewriter import suffix_rewriter
 
 
 def test_is_grpo_on_its_own_rewards():
     algorithm = suffix_rewriter(clip_high=0.3)
-    algorithm.check()
+    check(algorithm)
     parent = grpo(clip_high=0.3)
     assert algorithm.reward[:-1] == parent.reward
     assert algorithm.advantage == parent.advantage

@@ -3,6 +3,7 @@ import torch
 from builders import flat_batch, pushed, ragged_batch, stages
 
 from strop import functional
+from strop.method.check import check
 from strop.recipes.gae import gae
 from strop.recipes.t_ppo_egae import t_ppo_egae
 
@@ -41,4 +42,4 @@ def test_the_critic_learns_the_outcome_of_finished_rollouts_alone():
 
 
 def test_composes():
-    t_ppo_egae(beta=0.1, gamma=0.9).check()
+    check(t_ppo_egae(beta=0.1, gamma=0.9))

@@ -5,12 +5,13 @@ import torch
 from builders import assert_same_push, clipped, flat_batch, ragged_batch, rows_learning, run, stages
 
 from strop import functional
-from strop.errors import UserError
-from strop.loss.penalty.reward_entropy_by_covariance import RewardEntropyByCovariance
+from strop.method.check import check
+from strop.parts.loss.penalty.reward_entropy_by_covariance import RewardEntropyByCovariance
+from strop.parts.reward.reward_all_or_length import RewardAllOrLength
 from strop.recipes.entropy_bonus import entropy_bonus
 from strop.recipes.grpo import grpo
 from strop.recipes.tea_rl import tea_rl
-from strop.reward.reward_all_or_length import RewardAllOrLength
+from strop.support.errors import UserError
 
 LOGP = [-0.1, -2.0, -0.5, -1.0]
 ADVANTAGE = [1.0, 1.0, 1.0, -1.0]
@@ -105,6 +106,6 @@ def test_dense_reward():
 
 
 def test_composes():
-    tea_rl(long_at=8192).check()
+    check(tea_rl(long_at=8192))
     with pytest.raises(UserError, match="ceiling must be at least 0"):
         tea_rl(ub=-1.0)

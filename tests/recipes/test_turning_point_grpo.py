@@ -3,9 +3,9 @@ import torch
 from builders import assert_same_push, clipped, ragged_batch, rows_learning, stages
 
 from strop import functional
-from strop.advantage.credit.credit_turning_points import CreditTurningPoints
-from strop.errors import UserError
+from strop.parts.advantage.credit.credit_turning_points import CreditTurningPoints
 from strop.recipes.turning_point_grpo import turning_point_grpo
+from strop.support.errors import UserError
 
 # scores before each step and of the answer itself; the card's four rollouts
 SCORES = torch.tensor([

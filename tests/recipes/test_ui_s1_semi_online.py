@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from strop import functional as F
-from strop.errors import UserError
+from strop.support.errors import UserError
 
 # Two rollouts of three steps; the second's second action is not the expert's.
 EXAMPLE = {

@@ -4,19 +4,21 @@ from builders import flat_batch, ragged_batch, run, stages
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strop import functional, notation
-from strop.advantage.baseline.shrink_mean_to_prior import ShrinkMeanToPrior
-from strop.curation.ask_while_uncertain import AskWhileUncertain, one_more_pays
-from strop.errors import UserError
-from strop.part import Draw
-from strop.recipes.dr_grpo import dr_grpo
-from strop.recipes.v_half import v_half
-from strop.recipes.v_zero import v_zero
-from strop.sampling.allocate_by_failures import (
+from strop import functional
+from strop.method import reading
+from strop.method.check import check
+from strop.method.part import Draw
+from strop.parts.advantage.baseline.shrink_mean_to_prior import ShrinkMeanToPrior
+from strop.parts.curation.ask_while_uncertain import AskWhileUncertain, one_more_pays
+from strop.parts.sampling.allocate_by_failures import (
     AllocateByFailures,
     allocate,
     expected_failures,
 )
+from strop.recipes.dr_grpo import dr_grpo
+from strop.recipes.v_half import v_half
+from strop.recipes.v_zero import v_zero
+from strop.support.errors import UserError
 
 
 @pytest.mark.parametrize(
@@ -120,10 +122,10 @@ def test_asks_for_one_more_of_the_groups_that_surprise():
 
 
 def test_recipes_compose_and_refuse_what_would_switch_them_off():
-    v_zero().check()
-    v_half().check()
+    check(v_zero())
+    check(v_half())
     with pytest.raises(UserError, match="do not go together"):
-        notation.replace_stage(v_half(), "curation", "drop_uniform_groups").check()
+        check(reading.replace_stage(v_half(), "curation", "drop_uniform_groups"))
     for field, value in (("context", 0), ("bandwidth", 0.0)):
         with pytest.raises(UserError, match=field):
             v_zero(**{field: value})

@@ -8,12 +8,13 @@ import torch
 from models import Lab, without_times
 from runs import Runner
 
-from strop import notation
-from strop.errors import UserError
+from strop.method import reading
+from strop.method.check import check
+from strop.parts.sampling._tracked import Tracked
+from strop.parts.sampling.draw_uncertain_prompts import DrawUncertainPrompts, information
 from strop.recipes.grpo import grpo
 from strop.recipes.vade import vade
-from strop.sampling._tracked import Tracked
-from strop.sampling.draw_uncertain_prompts import DrawUncertainPrompts, information
+from strop.support.errors import UserError
 
 
 def tracked(sums):
@@ -61,9 +62,9 @@ def test_a_draw_from_the_belief_has_its_mean_and_misses_what_is_sure():
 
 
 def test_recipe_and_refusals():
-    vade().check()
+    check(vade())
     assert vade().paths()["sampling.track_success.keep"] == 0.2
-    without = notation.replace_stage(vade(num_rollouts=16), "sampling", "draw_in_shuffled_order")
+    without = reading.replace_stage(vade(num_rollouts=16), "sampling", "draw_in_shuffled_order")
     assert without == grpo()
     with pytest.raises(UserError, match="powers"):
         DrawUncertainPrompts(powers=(-1.0, 1.0))

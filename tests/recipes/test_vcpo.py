@@ -19,20 +19,20 @@ from models import Lab
 from runs import Runner
 
 from strop import functional
-from strop import part as parts
-from strop.advantage.baseline.subtract_least_variance_mean import SubtractLeastVarianceMean
-from strop.errors import UserError
-from strop.part import Use
-from strop.probe.measure_rollout_gradients import MeasureRolloutGradients
-from strop.rate.shrink_step_by_sample_size import ShrinkStepBySampleSize
+from strop.method import part as parts
+from strop.method.part import Use
+from strop.parts.advantage.baseline.subtract_least_variance_mean import SubtractLeastVarianceMean
+from strop.parts.probe.measure_rollout_gradients import MeasureRolloutGradients
+from strop.parts.rate.shrink_step_by_sample_size import ShrinkStepBySampleSize
 from strop.recipes.grpo import grpo
 from strop.recipes.rollout_correction import rollout_correction_reinforce
 from strop.recipes.vcpo import vcpo
-from strop.training import rollout_gradients
-from strop.training.adapters import Lora
-from strop.training.models import load
-from strop.training.policy import Policy
-from strop.training.rollout_gradients import gradient_norms
+from strop.support.errors import UserError
+from strop.training.learner import rollout_gradients
+from strop.training.learner.adapters import Lora
+from strop.training.learner.models import load
+from strop.training.learner.policy import Policy
+from strop.training.learner.rollout_gradients import gradient_norms
 
 # w = 1, .5, 2, .5 and |g|^2 = 1, 4, 1, 2: W = 1, 1, 4, .5, b = 1.5 / 6.5, sigma = .5
 WORKED = {

@@ -8,18 +8,19 @@ from models import save_model
 from transformers import AutoModelForCausalLM
 
 from strop import functional
-from strop.advantage.weight.add_capped_bonus import AddCappedBonus
-from strop.advantage.weight.rate_state_ranks import RateStateRanks
-from strop.errors import UserError
-from strop.part import Use
-from strop.part import update as updated
-from strop.probe.measure_state_ranks import MeasureStateRanks, changes, effective_rank
+from strop.method.check import check
+from strop.method.part import Use
+from strop.method.part import update as updated
+from strop.parts.advantage.weight.add_capped_bonus import AddCappedBonus
+from strop.parts.advantage.weight.rate_state_ranks import RateStateRanks
+from strop.parts.probe.measure_state_ranks import MeasureStateRanks, changes, effective_rank
 from strop.recipes.grpo import grpo
 from strop.recipes.verl_erank import verl_erank
-from strop.training.limits import Limits
-from strop.training.policy import Policy
+from strop.support.errors import UserError
+from strop.training.learner.policy import Policy
+from strop.training.learner.step_models import StepModels
 from strop.training.services.scoring import RunScoring
-from strop.training.step_models import StepModels
+from strop.training.settings.limits import Limits
 
 CROSS = torch.tensor([[1.0, 0], [0, 1], [-1, 0], [0, -1]])
 RANKS = ("rank_B", "rank_speed_B", "rank_turn_B")
@@ -145,6 +146,6 @@ def test_padded_call_and_refusals():
         mask=torch.ones(2, 3).bool(), **given, params={"std": "biased", "eps": 0.0},
     )  # fmt: skip
     assert found[:, 0].tolist() == pytest.approx([1, -1])
-    verl_erank(tokens="last", by_score=True).check()
+    check(verl_erank(tokens="last", by_score=True))
     with pytest.raises(UserError, match="tokens is all or last"):
         verl_erank(tokens="first")

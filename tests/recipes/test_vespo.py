@@ -13,10 +13,12 @@ from builders import (
     tokens_of,
 )
 
-from strop import functional, notation
-from strop.errors import UserError
+from strop import functional
+from strop.method import reading
+from strop.method.check import check
 from strop.recipes.gpg import gpg
 from strop.recipes.vespo import vespo
+from strop.support.errors import UserError
 
 
 @pytest.mark.parametrize(
@@ -43,7 +45,7 @@ def test_worked_example_through_the_padded_call(w, good, bad):
 @pytest.mark.parametrize("engine_cap", [0.0, 1.1])
 def test_gradient_is_that_of_the_published_loss(engine_cap):
     algorithm = vespo(engine_cap=engine_cap)
-    algorithm.check()
+    check(algorithm)
     given = ragged_batch(1)
     gap_T = given["logp_old_T"] - given["logp_behavior_T"]
     void_T = torch.arange(given.size("T")) % 4 == 0
@@ -86,9 +88,9 @@ def test_far_answers_count_nothing():
 
 
 def test_engine_weights_are_inside_the_gate_alone():
-    both = notation.replace_stage(vespo(engine_cap=3.0), "correction", "weigh_by_engine_ratio")
+    both = reading.replace_stage(vespo(engine_cap=3.0), "correction", "weigh_by_engine_ratio")
     with pytest.raises(UserError, match="applied twice"):
-        both.check()
-    notation.replace_stage(vespo(), "correction", "weigh_by_engine_ratio").check()
+        check(both)
+    check(reading.replace_stage(vespo(), "correction", "weigh_by_engine_ratio"))
     with pytest.raises(UserError, match="2 numbers"):
-        notation.chain("gate_by_sequence_weight(good=[1.0])")
+        reading.chain("gate_by_sequence_weight(good=[1.0])")

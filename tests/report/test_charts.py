@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from strop.method.charts import Curve, LineChart
 from strop.report import thin
-from strop.report.charts import COLOURS, Chart, Curve, lines, moving_mean, stack
+from strop.report.charts import COLOURS, Chart, lines, moving_mean, stack
 from strop.report.run_folder import Run, numbers_in, read_run
 from strop.report.sections import GROUPS, sections
 
@@ -93,7 +94,7 @@ def test_stack_counts_a_missing_value_as_zero() -> None:
 
 
 def test_charts_without_numbers_are_left_out() -> None:
-    assert lines([run_of("a", reward=[1.0])], "t", "c", [Curve("kl", "KL")]) is None
+    assert lines([run_of("a", reward=[1.0])], LineChart("t", "c", (Curve("kl", "KL"),))) is None
     assert list(charts_of([run_of("a", reward=[1.0])])) == ["Reward"]
     assert sections([Run("a", {}, 0, None, (), ())]) == []
 

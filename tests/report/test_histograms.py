@@ -7,7 +7,7 @@ import numpy as np
 import plotly.graph_objects as go
 import pytest
 
-from strop.report.histograms import BARS, histogram
+from strop.report.charts import BARS, histogram
 from strop.report.recorded import Recorded
 from strop.report.run_folder import Run, numbers_in, read_run
 from strop.report.sections import sections

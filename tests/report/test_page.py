@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from strop.errors import UserError
 from strop.report.html import plotly
 from strop.report.page import write_report
+from strop.support.errors import UserError
 
 MakeRun = Callable[..., Path]
 FETCHING = {"src", "href", "srcset", "data", "poster", "action", "background"}

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from strop.errors import UserError
 from strop.report.run_folder import read_run
+from strop.support.errors import UserError
 
 MakeRun = Callable[..., Path]
 

@@ -13,7 +13,7 @@ from strop.report.tables import (
     set_by_hand,
     show,
 )
-from strop.training import config
+from strop.training.settings import config
 
 
 def run_of(metrics: list[dict] = (), config: str | None = None, **more: object) -> Run:

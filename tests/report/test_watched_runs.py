@@ -14,17 +14,17 @@ from typing import Any
 import pytest
 from test_page import Elements
 
-from strop.errors import UserError
 from strop.report.run_folder import Run, numbers_in
 from strop.report.watch import Server, Watched, state_of
-from strop.training.lock import Lock, in_use
+from strop.support.errors import UserError
+from strop.training.record.lock import Lock, in_use
 
 MakeRun = Callable[..., Path]
 CONFIG = 'recipe = "grpo"\n[training]\nsteps = 40\n'
 HOLD = """
 import sys
 from pathlib import Path
-from strop.training.lock import Lock
+from strop.training.record.lock import Lock
 Lock(Path(sys.argv[1])).take()
 print("held", flush=True)
 sys.stdin.read()
@@ -107,7 +107,7 @@ def test_a_run_is_followed_as_it_grows_is_cut_and_ends(make_run: MakeRun) -> Non
 
 
 def test_only_what_is_new_is_read(make_run: MakeRun, monkeypatch: pytest.MonkeyPatch) -> None:
-    from strop.training import metrics_file
+    from strop.tracking import metrics_file
 
     folder, read = make_run(num_steps=30), []
     real = metrics_file._values

@@ -20,7 +20,7 @@ from docsite import hooks
 LOOK = """<script>addEventListener("load", () => setTimeout(() => {
   const found = {
     asked: performance.getEntriesByType("resource").map((each) => each.name),
-    height: Math.max(0, ...[...document.querySelectorAll("mfrac")].map(
+    height: Math.max(0, ...[...document.querySelectorAll(".mfrac .vlist-t")].map(
       (each) => each.getBoundingClientRect().height)),
     %s
   };
@@ -98,7 +98,30 @@ def test_an_equation_is_typeset_in_the_bundled_font(site: Path, tmp_path: Path) 
     fonts = 'fonts: [...document.fonts].filter((f) => f.status === "loaded").map((f) => f.family),'
     found = look(site / "recipes/grpo.html", tmp_path / "profile", more=fonts)
     assert found["height"] > 30  # a numerator above a denominator
-    assert any("STIX Two Math" in family for family in found["fonts"])
+    assert any("KaTeX_Main" in family for family in found["fonts"])
+    assert not [place for place in found["asked"] if not place.startswith(("file:", "data:"))]
+
+
+@needs_chromium
+def test_katex_reads_every_equation(site: Path, tmp_path: Path) -> None:
+    lines = [
+        line
+        for kind in ("recipes", "parts")
+        for path in sorted((site / kind).glob("*.html"))
+        for line in re.findall(r'<p [^>]*data-tex="[^"]*">', path.read_text(encoding="utf-8"))
+    ]
+    page = site / "equations.html"
+    page.write_text(
+        '<script src="assets/katex/katex.min.js"></script><body>' + "</p>".join(lines) + "</body>"
+    )
+    refused = """refused: [...document.querySelectorAll("[data-tex]")].filter((each) => {
+      try { katex.renderToString(each.dataset.tex, {strict: "error"}); return false; }
+      catch { return true; }}).map((each) => each.dataset.tex),
+    number: document.querySelectorAll("[data-tex]").length,"""
+    found = look(page, tmp_path / "profile", more=refused)
+    page.unlink()
+    assert found["number"] == len(lines) > 900
+    assert found["refused"] == []
 
 
 @needs_chromium

@@ -6,7 +6,7 @@ import pytest
 from docsite import drawing, method_map, part_page, recipe_page, source, start
 from docsite.known import Known, ranges
 
-from strop.notation import build_recipe
+from strop.method.notation import build_recipe
 
 
 def test_every_equation_is_typeset(known: Known) -> None:
@@ -39,13 +39,13 @@ def test_a_part_says_what_it_is(known: Known) -> None:
     text = part_page.page("clip_both_sides", known)
     assert "| `log_ratio_T` | float | nats | log of the importance ratio |" in text
     assert "| `clip_low` | `0.2` | at least 0.0 |" in text
-    assert "src/strop/loss/bound/clip_both_sides.py" in text
+    assert "src/strop/parts/loss/bound/clip_both_sides.py" in text
     assert "[`gspo`](../recipes/gspo.md)" in text
     assert "`weight_by_clipped_ratio`, whose" in text
 
 
 def test_the_values_that_a_field_may_have() -> None:
-    module = "strop.advantage.baseline.subtract_group_mean"
+    module = "strop.parts.advantage.baseline.subtract_group_mean"
     found = ranges(module, "SubtractGroupMean")
     assert found == {"singleton": "'raw', 'zero'", "num_imagined": "at least 0"}
 

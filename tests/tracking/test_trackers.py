@@ -9,12 +9,12 @@ import pytest
 from commands import Strop
 from models import Lab, without_times
 
-from strop.errors import UserError
+from strop.support.errors import UserError
 from strop.tracking import watch
 from strop.tracking.base import TRACKERS, Tracker
 from strop.tracking.samples import sampled
 from strop.tracking.to_mlflow import plain
-from strop.training import config
+from strop.training.settings import config
 
 HEARD: list[tuple] = []
 HELD = threading.Event()

@@ -18,11 +18,13 @@ from typing import Any
 
 from commands import collectors_copied, forked, from_the_same_server, graders_copied
 
-from strop.errors import RunStopped
 from strop.evaluation.validate import validator
-from strop.training import config, launched, loop
-from strop.training.apart import Apart
-from strop.training.ranks import Ranks, join
+from strop.support.errors import RunStopped
+from strop.training import loop
+from strop.training.collect.asynchronous import AsynchronousCollector
+from strop.training.parallel import relaunched
+from strop.training.parallel.ranks import Ranks, join
+from strop.training.settings import config
 
 
 class Silent:
@@ -65,7 +67,9 @@ def do(job: dict[str, Any], ranks: Ranks) -> None:
         raw["training"]["steps"] = job["steps"]
         run = loop.resume(config.make(raw), folder, ranks=ranks)
     if job.get("turns"):
-        run.world.collector = Apart(run.config, run.algorithm, run.world.policy, max_staleness=0)
+        run.world.collector = AsynchronousCollector(
+            run.config, run.algorithm, run.world.policy, max_staleness=0
+        )
     if job.get("disk") == ranks.number:
         os.fsync = hang_at_checkpoints
     evaluation = run.config.evaluation
@@ -101,8 +105,8 @@ def join_and_do(environment: dict[str, str], jobs: list[dict[str, Any]], output:
 @contextmanager
 def surroundings(count: int) -> Iterator[list[dict[str, str]]]:
     """What torchrun puts into the environment of so many processes, while its store is there."""
-    store = launched.new_store()
-    shared = {"WORLD_SIZE": str(count), **launched.started_by("127.0.0.1", store.port)}
+    store = relaunched.new_store()
+    shared = {"WORLD_SIZE": str(count), **relaunched.started_by("127.0.0.1", store.port)}
     yield [{"RANK": str(n), "LOCAL_RANK": str(n), **shared} for n in range(count)]
 
 

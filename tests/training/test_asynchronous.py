@@ -16,12 +16,13 @@ from models import without_times
 from runs import Runner
 from short_runs import make_lab, settings_for
 
-from strop.errors import RunStopped, UserError
-from strop.kernel import Tally
-from strop.rollout.engines.local import LocalEngine
-from strop.training import config, models
-from strop.training.apart import Apart
-from strop.training.metrics import compare_with_sampler, effective_share
+from strop.engines.local.engine import LocalEngine
+from strop.support.errors import RunStopped, UserError
+from strop.training.collect.asynchronous import AsynchronousCollector
+from strop.training.learner import models
+from strop.training.learner.kernel import Tally
+from strop.training.learner.step_metrics import compare_with_sampler, effective_share
+from strop.training.settings import config
 
 STEPS = 6
 
@@ -64,7 +65,9 @@ def test_taking_turns_with_another_process_changes_no_number(lab, runner, tmp_pa
     recipe = "gain_rl(n=linear(4, 2))"  # its sampler learns from batches that were trained on
     runner.whole(raw_of(lab, recipe, steps=4), tmp_path / "one")
     run = runner.start(raw_of(lab, recipe, steps=4), tmp_path / "two")
-    run.world.collector = Apart(run.config, run.algorithm, run.world.policy, max_staleness=0)
+    run.world.collector = AsynchronousCollector(
+        run.config, run.algorithm, run.world.policy, max_staleness=0
+    )
     runner.go(run)
 
     def numbers(name):
@@ -201,8 +204,8 @@ BROKEN = """
 from dataclasses import dataclass
 from typing import ClassVar
 
-from strop.errors import RunStopped, UserError
-from strop.part import Result
+from strop.support.errors import RunStopped, UserError
+from strop.method.part import Result
 
 
 @dataclass(frozen=True)
@@ -246,7 +249,7 @@ def test_a_process_that_keeps_dying_stops_the_run(lab, runner, tmp_path):
         os.killpg(apart.other.process.pid, signal.SIGKILL)
 
     apart.begin = begin_and_die
-    with pytest.raises(RunStopped, match=r"died 3 times \(the process (was|closed)"):
+    with pytest.raises(RunStopped, match=r"died 3 times in a row \(the process (was|closed)"):
         runner.go(run)
     assert len(pids) == 3
 

@@ -7,12 +7,12 @@ import torch
 from models import Lab
 from runs import Runner
 
-from strop.errors import UserError
-from strop.step import train_step
+from strop.support.errors import UserError
+from strop.training.step import train_step
 
 KNOBS = '''
 from dataclasses import dataclass
-from strop.part import Result
+from strop.method.part import Result
 
 
 @dataclass(frozen=True)

@@ -4,13 +4,15 @@ import pytest
 from models import without_times
 
 from strop import Run as Opened
-from strop.door.evaluating import checkpoint_of
-from strop.errors import UserError
+from strop.api.inference import checkpoint_of
 from strop.report.page import write_report
 from strop.report.run_folder import read_run
 from strop.report.watch import State, state_of
-from strop.training import checkpoint, config, loop
-from strop.training.best import Race
+from strop.support.errors import UserError
+from strop.training import loop
+from strop.training.record import checkpoint
+from strop.training.record.best import Race
+from strop.training.settings import config
 
 NAME = "eval/validation/pass@1"
 SCORES = (0.9, 0.2, 0.5, 0.4, 0.5, 0.3, 0.6, 0.1)  # by step; the first is before training

@@ -7,18 +7,18 @@ from models import tokenizer
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from strop.errors import UserError
-from strop.rollout.engines.open import ENGINES, EngineSettings, settings_of
-from strop.rollout.read_answers import ReadAnswers
-from strop.rollout.sample_independently import SampleIndependently
-from strop.tasks.encode import encode_answer, encode_prompt
-from strop.tasks.task import Prompt, Task
+from strop.data.encode import encode_answer, encode_prompt
+from strop.engines.open import ENGINES, EngineSettings, settings_of
+from strop.environments.tasks import Prompt, Task
+from strop.parts.rollout.read_answers import ReadAnswers
+from strop.parts.rollout.sample_independently import SampleIndependently
+from strop.support.errors import UserError
 from strop.training import rows
-from strop.training.limits import Limits
 from strop.training.services import bounds, texts
 from strop.training.services.bounds import Bounds
 from strop.training.services.lately import Lately
 from strop.training.services.texts import RunTexts
+from strop.training.settings.limits import Limits
 
 TEMPLATE = (
     "{% for m in messages %}{{ '(' if m.role == 'user' else ')' }}{{ m.content }}\n{% endfor %}"
@@ -176,7 +176,7 @@ def test_an_engine_that_refuses_lengths_says_from_which_on(kind):
 
 
 def test_the_shipped_model_goes_by_letters():
-    from strop.training.models import tokenizer_of
+    from strop.training.learner.models import tokenizer_of
 
     assert Bounds(tokenizer_of("tiny", "")).text("3,5,7:22=") == 9
 

@@ -5,7 +5,7 @@ import threading
 import time
 from collections.abc import Iterator
 
-from strop.training.calls import Call, Calls
+from strop.training.parallel.watchdog import Call, Calls
 
 
 def down(depth: int) -> Iterator[int]:

@@ -2,10 +2,10 @@
 
 import pytest
 
-from strop.chains import Chains
-from strop.training.clock import Clock
-from strop.training.collect import Collector
-from strop.training.seeds import generators
+from strop.method.chains import Chains
+from strop.method.seeds import generators
+from strop.training.collect.here import Collector
+from strop.training.record.clock import Clock
 
 
 def test_counts_are_added_up_over_the_rounds_and_means_averaged_by_their_rollouts():

@@ -4,16 +4,18 @@ import pytest
 import torch
 from models import Lab, exact_norms
 
-from strop import segments
-from strop.batch import Batch
-from strop.curation._rows import turn_rows
-from strop.errors import UserError
-from strop.probe._answers import prefixes
-from strop.probe._contexts import turns_of
-from strop.step import train_step
-from strop.training import config, sharing
-from strop.training.rollout_gradients import gradient_norms
-from strop.training.setup import load_model, load_prompts, make_world
+from strop.batch import segments
+from strop.batch.batch import Batch
+from strop.parts.curation._rows import turn_rows
+from strop.parts.probe._answers import prefixes
+from strop.parts.probe._contexts import turns_of
+from strop.support.errors import UserError
+from strop.training.learner import prefix_sharing
+from strop.training.learner.rollout_gradients import gradient_norms
+from strop.training.loading import load_model
+from strop.training.settings import config
+from strop.training.setup import load_prompts, make_world
+from strop.training.step import train_step
 
 # Two episodes as (shown, done) in tokens: of three turns and of one.
 EPISODES = (
@@ -97,11 +99,11 @@ def test_passes_stay_within_the_budget():
 def test_shared_passes_count_what_contexts_have_in_common_once():
     # contexts of 5, 8 and 11 tokens, each the beginning of the next, and one of 5
     batch = batch_of(rewritten=True)
-    rows = sharing.worthwhile(batch, "on", 8)
+    rows = prefix_sharing.worthwhile(batch, "on", 8)
     assert rows.num_nodes == 11 + 5
-    assert [part.tolist() for part in sharing.split(batch, rows, 16)] == [[0, 1]]
-    assert [part.tolist() for part in sharing.split(batch, rows, 15)] == [[0], [1]]
-    assert sharing.layout(batch, "on", 8, 16).forest.size == 16
+    assert [part.tolist() for part in prefix_sharing.split(batch, rows, 16)] == [[0, 1]]
+    assert [part.tolist() for part in prefix_sharing.split(batch, rows, 15)] == [[0], [1]]
+    assert prefix_sharing.layout(batch, "on", 8, 16).forest.size == 16
 
 
 def test_rows_of_turns_and_prefixes_end_where_the_context_begins():
@@ -117,7 +119,7 @@ def test_rows_of_turns_and_prefixes_end_where_the_context_begins():
 
 
 ENVIRONMENT = """
-from strop.tasks.environment import Environment, Observation
+from strop.environments.base import Environment, Observation
 
 
 class Notes(Environment):

@@ -10,28 +10,32 @@ from commands import launch
 from models import Lab, exact_norms, without_times
 from torch.nn.functional import layer_norm
 
-from strop import notation
-from strop.algorithm import Term
-from strop.errors import UserError
-from strop.kernel import Tally
-from strop.loss.value.regress_value import RegressValue
-from strop.part import Selected, Use
+from strop.method import reading
+from strop.method.part import Selected, Use
+from strop.method.seeds import generators
+from strop.method.term import Term
+from strop.parts.loss.value.regress_value import RegressValue
 from strop.recipes._base import average
 from strop.recipes.gae import gae
-from strop.step import train_step
-from strop.training import checkpoint, config, learn
-from strop.training.critic import critic_metrics, make_critic
-from strop.training.policy import Policy
-from strop.training.seeds import generators
-from strop.training.setup import load_model, load_prompts, make_world
-from strop.training.step_models import StepModels
+from strop.support.errors import UserError
+from strop.training.learner import update
+from strop.training.learner.critic import critic_metrics, make_critic
+from strop.training.learner.kernel import Tally
+from strop.training.learner.policy import Policy
+from strop.training.learner.step_models import StepModels
+from strop.training.loading import load_model
+from strop.training.record import checkpoint
+from strop.training.settings import config
+from strop.training.setup import load_prompts, make_world
+from strop.training.step import train_step
 
 TWO_HEADS = """
 import dataclasses
 
-from strop.algorithm import Algorithm, Term
-from strop.loss.value.regress_value import RegressValue
-from strop.part import Use
+from strop.method.algorithm import Algorithm
+from strop.method.term import Term
+from strop.parts.loss.value.regress_value import RegressValue
+from strop.method.part import Use
 from strop.recipes._base import average
 from strop.recipes.gae import gae
 
@@ -67,7 +71,7 @@ def two_heads():
 def small(algorithm):
     for path, value in (("rollout.max_tokens", 6), ("sampling.num_prompts", 3),
                         ("sampling.num_rollouts", 4)):  # fmt: skip
-        algorithm = notation.override(algorithm, path, value)
+        algorithm = reading.override(algorithm, path, value)
     return algorithm.at_step(1, 1)
 
 
@@ -106,7 +110,7 @@ def models_of(world):
 def gradient(world, terms, batch, token_budget=10**6):
     """Gradients of policy and heads of one update over the batch."""
     world.policy.token_budget = token_budget
-    learner = learn.Learner(models_of(world), 0.0, generators(0, 1))
+    learner = update.Learner(models_of(world), 0.0, generators(0, 1))
     learner.apply(list(terms), batch, 0, Tally())
     found = {}
     for model in (world.policy.model, world.critic.heads):
@@ -229,7 +233,7 @@ def test_a_critic_without_rows_takes_no_step(world):
     world, algorithm, batch = world
     low = [term for term in algorithm.terms if term.name == "low"]
     cut = batch.set(truncated_B=torch.ones_like(batch["truncated_B"]))
-    learner = learn.Learner(models_of(world), 0.0, generators(0, 1))
+    learner = update.Learner(models_of(world), 0.0, generators(0, 1))
     assert learner.apply(low, cut, 0, Tally()) == []
     assert learner.apply(low, batch, 0, Tally()) == ["critic"]
     world.critic.heads.zero_grad()
@@ -364,6 +368,6 @@ def test_a_second_head_is_trained_in_a_run(lab, runner, tmp_path):
 
 
 def test_gae_needs_nothing_refreshed_but_its_values():
-    from strop.training.refresh import wanted_columns
+    from strop.method.refreshed import wanted_columns
 
     assert wanted_columns(gae()) == {"value_T", "value_old_T"}

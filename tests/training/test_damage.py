@@ -11,8 +11,9 @@ from commands import Strop
 from models import save_model, without_times
 from safetensors.torch import load_file, save_file
 
-from strop.errors import UserError
-from strop.training import checkpoint, models
+from strop.support.errors import UserError
+from strop.training.learner import models
+from strop.training.record import checkpoint
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 import pytest
 from models import without_times
 
-from strop.rollout.engines import speculation
+from strop.engines.local import speculation
 
 OWN = ("drafts/tokens", "drafts/frac_accepted")
 

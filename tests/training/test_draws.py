@@ -8,7 +8,7 @@ import torch
 from models import Lab
 from runs import Runner
 
-from strop.errors import UserError
+from strop.support.errors import UserError
 
 PARTS = """
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from typing import ClassVar
 
 import torch
 
-from strop.part import Curated, Draw, Result
+from strop.method.part import Curated, Draw, Result
 
 
 @dataclass(frozen=True)

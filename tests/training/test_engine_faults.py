@@ -13,8 +13,10 @@ from fakes.serving import serving
 from models import without_times
 from runs import Runner
 
-from strop.errors import UserError
-from strop.rollout.engines import completions, vllm
+from strop.engines import completions
+from strop.engines.vllm import server_engine as vllm
+from strop.support.errors import UserError
+from strop.support.http import Retries
 
 SECONDS = 6.0  # for an answer, where a server is expected to hang; a busy machine takes one
 
@@ -45,7 +47,7 @@ class Servers:
 def quick():
     """Engines that try again at once."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(completions, "WAITS", (0.0, 0.05))
+        patch.setattr(completions, "RETRIES", Retries(3, 0.05))
         patch.setattr(vllm, "ANSWER_SECONDS", 0.2)
         yield
 

@@ -8,17 +8,17 @@ from fakes.engine import TableEngine, by_last_token
 from fakes.services import FakeSampling, FakeServices, FakeTexts, strategy_of
 from models import without_times
 
-from strop.door.evaluating import open_subject
-from strop.errors import UserError
-from strop.part import Draw, Use
-from strop.rollout.drive import drive, sample
-from strop.rollout.engines import open as engines
-from strop.rollout.engines.base import CAPABILITIES, Request
-from strop.rollout.engines.local import LocalEngine
-from strop.rollout.engines.needs import check
-from strop.rollout.engines.open import EngineSettings
-from strop.rollout.sample_independently import SampleIndependently
-from strop.training import config
+from strop.api.inference import open_model
+from strop.engines import open as engines
+from strop.engines.base import CAPABILITIES, Request
+from strop.engines.local.engine import LocalEngine
+from strop.engines.open import EngineSettings
+from strop.method.engine_needs import check
+from strop.method.part import Draw, Use
+from strop.parts.rollout.drive import drive, sample
+from strop.parts.rollout.sample_independently import SampleIndependently
+from strop.support.errors import UserError
+from strop.training.settings import config
 
 
 class PoorEngine(LocalEngine):
@@ -126,7 +126,10 @@ class ClosedSettings(EngineSettings):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        (IdleSettings, r"the engine 'own': Idle has no method fork: add it, as strop.rollout"),
+        (
+            IdleSettings,
+            r"the engine 'own': Idle has no method fork: add it, as strop.engines.base.Engine",
+        ),
         (ClosedSettings, r"the engine 'own': ClosedSettings has no method open\(model, tokenizer,"),
     ],
 )
@@ -146,7 +149,7 @@ def test_an_engine_that_takes_no_weights_is_for_scores_alone(lab, runner, tmp_pa
     runner.whole(without(lab, "grpo", ""), tmp_path / "whole")
     settings = tmp_path / "whole" / "config.toml"
     settings.write_text(settings.read_text().replace('lacks = ""', 'lacks = "weights entropy"'))
-    with open_subject(str(tmp_path / "whole"), trust=True) as subject:
+    with open_model(str(tmp_path / "whole"), trust=True) as subject:
         assert subject.answer("1+1:", num_samples=1, seed=0)[0][1] < 0
 
 
@@ -164,7 +167,7 @@ def test_a_run_without_statistics_is_the_same_but_for_what_is_not_told(lab, runn
         assert "entropy" in untold or "eval/validation/entropy" in untold
     sampling = run.world.services.sampling
     assert sampling.wanted_statistics == frozenset()
-    with open_subject(str(tmp_path / "poor"), trust=True) as subject:
+    with open_model(str(tmp_path / "poor"), trust=True) as subject:
         ((_, mean, _),) = subject.answer("1+1:", num_samples=1, seed=0)
         assert math.isnan(mean)
 

@@ -7,12 +7,14 @@ import pytest
 from fakes.brittle import BrittleSettings
 from models import without_times
 
-from strop.door.evaluating import open_subject
-from strop.errors import UserError
-from strop.rollout.engines import open as engines
-from strop.rollout.engines.local import LocalEngine
-from strop.rollout.engines.open import EngineSettings
-from strop.training import config, models
+from strop.api.inference import open_model
+from strop.engines import open as engines
+from strop.engines.local.engine import LocalEngine
+from strop.engines.open import EngineSettings
+from strop.support.errors import UserError
+from strop.training.learner import models
+from strop.training.settings import config
+from strop.training.settings.assignments import override
 
 
 class DeepEngine(LocalEngine):
@@ -47,7 +49,7 @@ def with_engine(lab, **settings):
 
 
 def test_a_kind_has_its_own_settings_in_the_file_and_on_the_command_line(lab, deep, tmp_path):
-    raw = config.override(with_engine(lab), ["engine.kind=deep", "engine.depth=3"])
+    raw = override(with_engine(lab), ["engine.kind=deep", "engine.depth=3"])
     made = config.make(raw)
     assert made.engine == DeepSettings(kind="deep", depth=3)
     (tmp_path / "run.toml").write_text(made.to_toml())
@@ -78,7 +80,7 @@ def test_training_evaluation_and_sampling_open_it(lab, deep, runner, tmp_path):
     assert without_times(tmp_path / "run") == without_times(tmp_path / "local")
 
     before = DeepEngine.closed
-    with open_subject(str(tmp_path / "run"), trust=True) as subject:
+    with open_model(str(tmp_path / "run"), trust=True) as subject:
         assert (type(subject.engine), subject.engine.depth) == (DeepEngine, 3)
         assert len(subject.answer("1+1:", num_samples=2, seed=0)) == 2
     assert DeepEngine.closed == before + 1
@@ -86,7 +88,7 @@ def test_training_evaluation_and_sampling_open_it(lab, deep, runner, tmp_path):
 
 def test_scores_of_a_checkpoint_are_of_its_weights_whatever_the_age(lab, runner, tmp_path):
     runner.whole(with_engine(lab, staleness=2), tmp_path / "run")
-    with open_subject(str(tmp_path / "run"), trust=True) as subject:
+    with open_model(str(tmp_path / "run"), trust=True) as subject:
         assert type(subject.engine) is LocalEngine
 
 
@@ -146,11 +148,11 @@ class RemoteSettings(EngineSettings):
 
 def test_an_engine_with_a_model_of_its_own_needs_none_here(lab, monkeypatch, tmp_path):
     monkeypatch.setitem(engines.ENGINES, "remote", RemoteSettings)
-    with open_subject(str(lab.model), task="countdown") as subject:
+    with open_model(str(lab.model), task="countdown") as subject:
         expected = subject.answer("1,2,3:6=", num_samples=3, seed=1)
         plain = subject.loaded
     written = f"remote(folder='{lab.model}')"
-    with open_subject(str(lab.model), task="countdown", engine=written) as subject:
+    with open_model(str(lab.model), task="countdown", engine=written) as subject:
         assert all(p.is_meta for p in subject.loaded.model.parameters())
         assert subject.loaded.stop_ids == plain.stop_ids
         assert subject.loaded.context == plain.context
@@ -159,8 +161,8 @@ def test_an_engine_with_a_model_of_its_own_needs_none_here(lab, monkeypatch, tmp
 
 def test_the_engine_of_a_command_is_read_as_it_is_written(lab):
     with pytest.raises(UserError, match=r"engine.kind = 'sglang': no such engine; there are local"):
-        open_subject(str(lab.model), engine="sglang(url='http://here')")
+        open_model(str(lab.model), engine="sglang(url='http://here')")
     with pytest.raises(
         UserError, match=r"no option engine.url; engine.kind=completions or vllm has it"
     ):
-        open_subject(str(lab.model), engine="local(url='http://here')")
+        open_model(str(lab.model), engine="local(url='http://here')")

@@ -5,7 +5,7 @@ import pytest
 import torch
 from builders import NAN, flat_batch
 
-from strop.training.metrics import step_metrics
+from strop.training.learner.step_metrics import step_metrics
 
 KEY = "advantage/logp_covariance"
 

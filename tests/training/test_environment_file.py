@@ -11,8 +11,8 @@ import pytest
 import torch
 
 import strop
-from strop.errors import UserError
-from strop.training import environment
+from strop.support.errors import UserError
+from strop.training.record import versions
 
 KEYS = {
     "begun", "after_step", "strop", "python", "torch", "transformers", "platform", "device",
@@ -49,7 +49,7 @@ def test_nothing_tells_who_ran_it_or_where(tmp_path, monkeypatch):
     for name, value in secrets.items():
         monkeypatch.setenv(name, value)
     monkeypatch.chdir(tmp_path)
-    found = environment.now(torch.device("cpu"), step=0)
+    found = versions.now(torch.device("cpu"), step=0)
     assert set(found) == KEYS
     text = json.dumps(found)
     personal = (socket.gethostname(), getpass.getuser(), str(Path.cwd()), tmp_path.name, "q7")
@@ -65,7 +65,7 @@ def test_a_run_that_comes_to_nothing_leaves_none(runner, lab, tmp_path):
 
 
 def test_a_run_from_before_has_none_and_a_damaged_one_is_named(runner, lab, tmp_path):
-    assert environment.read_environment(tmp_path) == []
+    assert versions.read_environment(tmp_path) == []
     folder = tmp_path / "run"
     run = runner.start(lab.raw(), folder)
     runner.go(run, lambda run: setattr(run, "stop_asked", True))

@@ -10,17 +10,18 @@ from commands import Strop, launch
 from fakes.services import strategy_of
 from models import without_times
 
-from strop._loading import attribute
-from strop.door.evaluating import open_subject
-from strop.errors import RunStopped, UserError
-from strop.part import Draw
-from strop.rollout.drive import drive
-from strop.training import config, setup
+from strop.api.inference import open_model
+from strop.method.part import Draw
+from strop.parts.rollout.drive import drive
+from strop.support.errors import RunStopped, UserError
+from strop.support.loading import attribute
+from strop.training import loading, setup
+from strop.training.learner.refresh import refresh
 from strop.training.loop import start
-from strop.training.refresh import refresh
+from strop.training.settings import config
 
 OWN = '''
-from strop.tasks.environment import Environment, Observation
+from strop.environments.base import Environment, Observation
 
 
 class Digits(Environment):
@@ -66,7 +67,7 @@ def world_of(plain):
     settings = config.make(plain)
     algorithm = settings.build()
     task = setup.load_prompts(settings.data, settings.reward, settings.seed)
-    loaded = setup.load_model(settings)
+    loaded = loading.load_model(settings)
     return algorithm, setup.make_world(settings, algorithm, loaded, task)
 
 
@@ -286,7 +287,7 @@ def test_a_run_makes_environments_when_it_needs_them_and_closes_all(
         stopped = True
     assert stopped == bool(forbidden)
     assert kind.closed == kind.made <= at_start + 2 * 8
-    with open_subject("tiny", task=f"{file}:Counted") as subject:
+    with open_model("tiny", task=f"{file}:Counted") as subject:
         assert len(subject.services.task.heldout) == 100
     settings = config.make(raw(f"{file}:Counted", data={"heldout_size": 7}))
     assert len(setup.load_prompts(settings.data, settings.reward, 0).heldout) == 7

@@ -8,9 +8,9 @@ import torch
 from commands import Strop, launch
 from models import without_times
 
-from strop.errors import RunStopped
-from strop.training import checkpoint
-from strop.training.policy import clipped_step
+from strop.support.errors import RunStopped
+from strop.training.learner.policy import clipped_step
+from strop.training.record import checkpoint
 
 BOUNDS = '''
 from dataclasses import dataclass
@@ -228,7 +228,7 @@ def test_a_full_disk_stops_the_run_with_the_last_checkpoint_whole(room, lab, tmp
 
 
 def test_the_metrics_stay_valid_json(tmp_path):
-    from strop.training.record import Record
+    from strop.training.record.run_folder import Record
 
     record = Record(tmp_path)
     record.metrics(1, {"good": 1.5, "bad": math.nan, "huge": math.inf})

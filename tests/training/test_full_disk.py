@@ -11,12 +11,12 @@ import torch
 from commands import Strop
 from models import without_times
 
-from strop import _writing
-from strop.errors import RunStopped, UserError
 from strop.report.page import write_report
-from strop.training import checkpoint
-from strop.training.lock import Lock
-from strop.training.record import Record
+from strop.support import writing as _writing
+from strop.support.errors import RunStopped, UserError
+from strop.training.record import checkpoint
+from strop.training.record.lock import Lock
+from strop.training.record.run_folder import Record
 
 
 @pytest.fixture

@@ -8,12 +8,13 @@ import torch
 from fakes.services import strategy_of
 from models import tokenizer
 
-from strop.part import Draw
-from strop.rollout._observation_tokens import observation_ids
-from strop.rollout.drive import drive
-from strop.tasks.environment import EnvironmentSource
-from strop.training import config, setup
-from strop.training.refresh import refresh
+from strop.environments.base import EnvironmentSource
+from strop.method.part import Draw
+from strop.parts.rollout._observation_tokens import observation_ids
+from strop.parts.rollout.drive import drive
+from strop.training import loading, setup
+from strop.training.learner.refresh import refresh
+from strop.training.settings import config
 
 CHAT = (
     "{% for m in messages %}({{ m.role[0:1] == 'u' and '1' or '2' }}:{{ m.content }})\n{% endfor %}"
@@ -40,7 +41,7 @@ def world_of(plain):
     settings = config.make(plain)
     algorithm = settings.build()
     task = setup.load_prompts(settings.data, settings.reward, settings.seed)
-    return algorithm, setup.make_world(settings, algorithm, setup.load_model(settings), task)
+    return algorithm, setup.make_world(settings, algorithm, loading.load_model(settings), task)
 
 
 def rolled_out(algorithm, world, num_rollouts=6):

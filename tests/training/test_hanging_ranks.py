@@ -12,9 +12,9 @@ from models import Lab
 from ranks_jobs import do, ends, join_and_do, launch, surroundings, wait_for_steps
 from short_runs import make_lab, settings_for
 
-from strop.door.session import changed
-from strop.training import checkpoint
-from strop.training.ranks import Ranks
+from strop.api.session import changed
+from strop.training.parallel.ranks import Ranks
+from strop.training.record import checkpoint
 
 
 @pytest.fixture(scope="module")

@@ -8,18 +8,20 @@ import pytest
 import torch
 from models import Lab, exact_norms
 
-from strop import notation
-from strop.algorithm import Term
-from strop.kernel import Tally
-from strop.loss.penalty.penalise_full_kl_to_reference import PenaliseFullKlToReference
-from strop.part import Use
+from strop.method import notation, reading
+from strop.method.part import Use
+from strop.method.seeds import generators
+from strop.method.term import Term
+from strop.parts.loss.penalty.penalise_full_kl_to_reference import PenaliseFullKlToReference
 from strop.recipes._base import average
-from strop.step import train_step
-from strop.training import config, learn
-from strop.training.policy import Policy
-from strop.training.refresh import freeze
-from strop.training.seeds import generators
-from strop.training.setup import load_model, load_prompts, make_world
+from strop.training.learner import update
+from strop.training.learner.kernel import Tally
+from strop.training.learner.policy import Policy
+from strop.training.learner.refresh import freeze
+from strop.training.loading import load_model
+from strop.training.settings import config
+from strop.training.setup import load_prompts, make_world
+from strop.training.step import train_step
 
 CASES = {
     "grpo": "grpo(beta=0.3)",
@@ -41,7 +43,7 @@ def algorithm_of(case):
         algorithm = dataclasses.replace(algorithm, terms=(*algorithm.terms, term))
     for path, value in (("rollout.max_tokens", 6), ("sampling.num_prompts", 3),
                         ("sampling.num_rollouts", 4)):  # fmt: skip
-        algorithm = notation.override(algorithm, path, value)
+        algorithm = reading.override(algorithm, path, value)
     return algorithm.at_step(1, 1)
 
 
@@ -83,7 +85,7 @@ def taken(policy):
 def gradient(world, algorithm, batch, token_budget=10**6):
     """Of one update over the batch."""
     world.policy.token_budget = token_budget
-    learner = learn.Learner(world.act(algorithm), 0.0, generators(0, 1))
+    learner = update.Learner(world.act(algorithm), 0.0, generators(0, 1))
     learner.apply(list(algorithm.terms), batch, 0, Tally())
     return taken(world.policy)
 

@@ -6,9 +6,9 @@ import torch
 from models import Lab, exact_norms
 from test_invariance import clipped, gradient, log_softmaxes, make, padded, same, taken
 
-from strop import notation
-from strop.step import train_step
-from strop.training.policy import Policy
+from strop.method import notation, reading
+from strop.training.learner.policy import Policy
+from strop.training.step import train_step
 
 CASES = {
     "siren": "siren(top_p=0.7, quantile=0.5, coef=30.0, anchor=0.4)",
@@ -37,7 +37,7 @@ def stage(request, own_lab):
     algorithm = notation.recipe(CASES[request.param])
     for path, value in (("rollout.max_tokens", 6), ("sampling.num_prompts", 3),
                         ("sampling.num_rollouts", 4)):  # fmt: skip
-        algorithm = notation.override(algorithm, path, value)
+        algorithm = reading.override(algorithm, path, value)
     algorithm = algorithm.at_step(1, 1)
     world = make(own_lab, algorithm)
     world.policy.update = lambda lr: {"grad_norm": 0.0, "learning_rate": lr}

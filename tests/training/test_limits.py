@@ -4,15 +4,15 @@ import dataclasses
 
 import pytest
 
-from strop import notation
-from strop.errors import UserError
-from strop.rollout.play_turns import PlayTurns
-from strop.rollout.read_answers import ReadAnswers
-from strop.rollout.sample_independently import SampleIndependently
-from strop.step import train_step
-from strop.tasks.environment import EnvironmentSource
-from strop.tasks.task import Task
-from strop.training.limits import Limits, resolve
+from strop.environments.base import EnvironmentSource
+from strop.environments.tasks import Task
+from strop.method import reading
+from strop.parts.rollout.play_turns import PlayTurns
+from strop.parts.rollout.read_answers import ReadAnswers
+from strop.parts.rollout.sample_independently import SampleIndependently
+from strop.support.errors import UserError
+from strop.training.settings.limits import Limits, resolve
+from strop.training.step import train_step
 
 TASK = Task("sums", (), (), (), (), max_tokens=12)
 # eight actions of one token in characters; the task's own number is their product
@@ -58,7 +58,7 @@ def test_a_context_without_room_is_refused():
 
 
 def test_a_limit_takes_no_schedule():
-    part = SampleIndependently(max_tokens=notation.value("linear(4, 8)"))
+    part = SampleIndependently(max_tokens=reading.value("linear(4, 8)"))
     with pytest.raises(UserError, match=r"rollout.max_tokens is one number for a whole run"):
         resolve(part, TASK, 50)
 

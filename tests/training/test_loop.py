@@ -8,8 +8,10 @@ import pytest
 from models import Lab, without_times
 from runs import Runner
 
-from strop.errors import UserError
-from strop.training import checkpoint, config, models
+from strop.support.errors import UserError
+from strop.training.learner import models
+from strop.training.record import checkpoint
+from strop.training.settings import config
 
 TRL_NAMES = [
     "loss",

@@ -3,8 +3,8 @@
 import pytest
 from models import without_times
 
-from strop.errors import UserError
-from strop.tasks import content, prompt_rows
+from strop.data import content, prompt_rows
+from strop.support.errors import UserError
 
 
 @pytest.fixture

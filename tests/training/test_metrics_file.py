@@ -7,9 +7,9 @@ import pyarrow.parquet as pq
 import pytest
 from models import without_times
 
-from strop.errors import UserError
 from strop.report.page import write_report
-from strop.training.metrics_file import read_metrics
+from strop.support.errors import UserError
+from strop.tracking.metrics_file import read_metrics
 
 DAMAGE = [b'{"step": 2, "loss', b"", b"[1]", b"7", b'{"loss": 1.0}', b"\xff\xfe", b'{"step": "2"}']
 

@@ -10,10 +10,11 @@ import torch
 from models import save_model, tokenizer, without_times
 from transformers import AutoModelForCausalLM, GenerationConfig, Qwen3Config
 
-from strop.errors import UserError
-from strop.training import checkpoint, models
-from strop.training.pack import from_padded
-from strop.training.policy import Policy
+from strop.batch.pack import from_padded
+from strop.support.errors import UserError
+from strop.training.learner import models
+from strop.training.learner.policy import Policy
+from strop.training.record import checkpoint
 
 CHAT = (
     "{% for m in messages %}<turn>{{ m.role }}:{{ m.content }}<end>\n{% endfor %}"

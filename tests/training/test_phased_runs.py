@@ -5,8 +5,8 @@ import tomllib
 import pytest
 from models import without_times
 
-from strop.errors import UserError
-from strop.training.checkpoint import newest
+from strop.support.errors import UserError
+from strop.training.record.checkpoint import newest
 
 PHASED = "until(2, grpo) | until(4, gae) @ with_critic | adaptive_entropy_coef(target=3.1)"
 

@@ -21,10 +21,13 @@ from ranks_jobs import do, ends, join_and_do, launch, surroundings, wait_for_ste
 from safetensors.torch import load_file
 from short_runs import make_lab, settings_for
 
-from strop.errors import UserError
-from strop.rollout.engines.local import LocalEngine
-from strop.training import checkpoint, environment, launched, models
-from strop.training.ranks import Ranks
+from strop.engines.local.engine import LocalEngine
+from strop.support.errors import UserError
+from strop.training.learner import models
+from strop.training.parallel import relaunched
+from strop.training.parallel.ranks import Ranks
+from strop.training.record import checkpoint
+from strop.training.record import versions as environment
 
 # Step 1 is as good as any by this number, so the run ends behind step 2.
 EARLY = {
@@ -345,9 +348,9 @@ def test_processes_that_are_started_again_go_on_with_their_own_run(lab, tmp_path
         monkeypatch.setattr(os, "environ", {**os.environ, **again[0]})
         for argv, found in ((words, folder), ([*words, "seed=1"], None)):
             monkeypatch.setattr(sys, "argv", ["strop", *argv])
-            assert launched.begun() == found
+            assert relaunched.begun() == found
         os.environ["TORCHELASTIC_RESTART_COUNT"] = "0"
-        assert launched.begun() is None
+        assert relaunched.begun() is None
     assert f"started again: {folder} goes on" in output.read_text()
     assert [line["step"] for line in without_times(folder)] == [1, 2, 3, 4]
     first, second = environment.read_environment(folder)

@@ -8,8 +8,9 @@ import pytest
 from models import save_model, without_times
 from runs import Runner
 
-from strop.errors import UserError
-from strop.training import checkpoint, loop, record
+from strop.support.errors import UserError
+from strop.training import loop
+from strop.training.record import checkpoint, run_folder
 
 RECIPES = ("grpo", "entrocraft", "dapo(max_rounds=3)", "adaptive_entropy_coef(target=3.1)", "rloo")
 STEPS = 5
@@ -88,8 +89,8 @@ def test_a_run_that_breaks_off_twice_goes_on_exactly(
     [
         (loop, "_evaluated", 1),  # nothing at all was written
         (loop, "_evaluated", 2),
-        (record.Record, "metrics", 3),  # after the rollouts were written, before the line
-        (record.pq, "write_table", 4),
+        (run_folder.Record, "metrics", 3),  # after the rollouts were written, before the line
+        (run_folder.pq, "write_table", 4),
         (checkpoint, "save", 1),  # after the line, before the first checkpoint
         (checkpoint.torch, "save", 2),  # a checkpoint half written
         (checkpoint, "prune", 2),

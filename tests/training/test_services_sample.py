@@ -3,8 +3,8 @@ import torch
 from models import Lab
 from runs import Runner
 
-from strop.errors import UserError
-from strop.training.metrics_file import read_metrics
+from strop.support.errors import UserError
+from strop.tracking.metrics_file import read_metrics
 
 
 @pytest.fixture(scope="module")
@@ -51,9 +51,9 @@ OWN = '''
 from dataclasses import dataclass
 from typing import ClassVar
 
-from strop.rollout.assemble import COLUMNS, assemble
-from strop.rollout.base import SamplingFields
-from strop.rollout.listen import listen
+from strop.parts.rollout.assemble import COLUMNS, assemble
+from strop.parts.rollout.base import SamplingFields
+from strop.parts.rollout.listen import listen
 
 
 @dataclass(frozen=True)
@@ -96,5 +96,6 @@ def test_candidates_that_a_strategy_throws_away_are_a_cost_of_the_step(lab, tmp_
         "rollout/tokens_thrown_away" in line for line in read_metrics(tmp_path / "plain")
     )
     bare = lab.raw("grpo", reward="even", stages={"rollout": f'"{own}:Bare"'})
-    with pytest.raises(UserError, match=r"derive its class from strop\.rollout\.base\.Sampling"):
+    message = r"derive its class from strop\.parts\.rollout\.base\.SamplingFields"
+    with pytest.raises(UserError, match=message):
         Runner().start(bare, tmp_path / "bare")

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from strop.training import signs
-from strop.training.signs import Signs
+from strop.training.parallel import watchdog as signs
+from strop.training.parallel.watchdog import Signs
 
 LIMIT = 1.0
 

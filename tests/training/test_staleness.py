@@ -5,15 +5,17 @@ import pytest
 import torch
 from models import without_times
 
-from strop.errors import UserError
+from strop.engines.base import Request
+from strop.engines.local import settings as open_local
+from strop.engines.local.engine import LocalEngine
+from strop.engines.local.stale_weights import StaleWeightsEngine
 from strop.evaluation.validate import validator
-from strop.rollout.drive import sample
-from strop.rollout.engines import open_local
-from strop.rollout.engines.base import Request
-from strop.rollout.engines.lagging import LaggingEngine
-from strop.rollout.engines.local import LocalEngine
-from strop.step import train_step
-from strop.training import checkpoint, loop, models
+from strop.parts.rollout.drive import sample
+from strop.support.errors import UserError
+from strop.training import loop
+from strop.training.learner import models
+from strop.training.record import checkpoint
+from strop.training.step import train_step
 
 STEPS = 5
 
@@ -138,7 +140,7 @@ def test_weights_that_are_not_trained_are_shared_and_adapters_lag(lab, runner, t
     raw["model"]["lora_rank"] = 2
     run = runner.start(raw, tmp_path / "run")
     engine = run.world.engine
-    assert isinstance(engine, LaggingEngine)
+    assert isinstance(engine, StaleWeightsEngine)
     (_, held), *_ = engine.held
     assert held
     assert all("lora" in name for name in held)
@@ -154,7 +156,7 @@ def test_weights_that_are_not_trained_are_shared_and_adapters_lag(lab, runner, t
 
 def test_given_weights_must_be_whole(lab):
     loaded = models.load(str(lab.model))
-    engine = LaggingEngine(loaded.model, loaded.tokenizer, staleness=1)
+    engine = StaleWeightsEngine(loaded.model, loaded.tokenizer, staleness=1)
     state = loaded.model.state_dict()
     del state["model.norm.weight"]
     with pytest.raises(UserError, match=r"lack model.norm.weight"):

@@ -10,10 +10,10 @@ from commands import launch
 from models import without_times
 from ragged import ragged_batch
 
-from strop.curation._store import columns_of, fetched, joined, opened, put_away
-from strop.curation.replay_rollouts import ReplayRollouts
-from strop.errors import UserError
-from strop.training import checkpoint
+from strop.parts.curation._store import columns_of, fetched, joined, opened, put_away
+from strop.parts.curation.replay_rollouts import ReplayRollouts
+from strop.support.errors import UserError
+from strop.training.record import checkpoint
 from strop.training.services.stores import RunStores, files_in
 
 OWNER = {"run": 1, "tokenizer": 2}

@@ -5,15 +5,17 @@ import torch
 from commands import launch
 from models import without_times
 
-from strop import segments
-from strop.errors import UserError
-from strop.kernel import Tally
-from strop.step import train_step
-from strop.training import checkpoint, config, learn
-from strop.training.seeds import generators
+from strop.batch import segments
+from strop.method.seeds import generators
+from strop.support.errors import UserError
+from strop.training.learner import update
+from strop.training.learner.kernel import Tally
+from strop.training.record import checkpoint
+from strop.training.settings import config
+from strop.training.step import train_step
 
 ENVIRONMENT = """
-from strop.tasks.environment import Environment, Observation
+from strop.environments.base import Environment, Observation
 
 
 class Even(Environment):
@@ -181,7 +183,7 @@ def test_slow_copies_follow_after_every_update(stepped):
             weight.fill_(2.0).add_(torch.randn(weight.shape, generator=rng))
             slow.fill_(1.0)
     terms = [term for term in algorithm.at_step(1, 1).terms if term.learner == "critic"]
-    learner = learn.Learner(world.act(algorithm), 0.0, generators(0, 1))
+    learner = update.Learner(world.act(algorithm), 0.0, generators(0, 1))
     learner.apply(terms, batch, 0, Tally())
     critic.update(0.0)  # weights stay: 1 and w make 1.1 of w = 2
     for weight, slow in zip(critic.heads.parameters(), critic.slow.parameters(), strict=True):
@@ -196,11 +198,11 @@ def test_slow_copies_follow_after_every_update(stepped):
 def test_targets_are_taken_anew_within_a_step(stepped):
     world, algorithm, batch = stepped
     algorithm = algorithm.at_step(2, 4)
-    learner = learn.Learner(world.act(algorithm), 0.0, generators(0, 2))
+    learner = update.Learner(world.act(algorithm), 0.0, generators(0, 2))
     with torch.no_grad():
         world.critic.slow.outer_bias.fill_(3.0)
         world.critic.slow.outer.fill_(0.0)
-    anew = learner._credited_anew(algorithm, batch, 0)
+    anew = learner._recompute_advantages(algorithm, batch, 0)
     turn_K = batch["rollout_K"]
     last_K = torch.cat([turn_K.diff() != 0, torch.ones(1, dtype=torch.bool)])
     expected_K = batch["reward_K"] + 0.95 * 3.0 * (~last_K & ~batch["done_K"])

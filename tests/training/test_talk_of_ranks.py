@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 import torch
 
-from strop.errors import RunStopped
-from strop.training.ranks import Several
+from strop.support.errors import RunStopped
+from strop.training.parallel.ranks import Several
 
 
 class Heard(Several):

@@ -1,7 +1,7 @@
 import torch
 from builders import flat_batch, ragged_batch
 
-from strop.training.metrics import _answer_key, _tied_top
+from strop.training.learner.step_metrics import _answer_key, _tied_top
 
 
 def test_ties_are_of_distinct_answers_at_the_top():

@@ -9,9 +9,9 @@ from models import without_times
 from runs import Runner
 
 from strop import functional as F
-from strop import kernel
-from strop.step import train_step
-from strop.training.tokens import ROW, Tokens, first_groups
+from strop.training.learner import kernel
+from strop.training.learner.token_trace import ROW, Tokens, first_groups
+from strop.training.step import train_step
 
 SEVERAL = {"plan.num_epochs": 2, "plan.num_minibatches": 2}
 

@@ -6,7 +6,7 @@ import math
 import pytest
 from runs import Runner
 
-from strop.training.metrics_file import read_metrics
+from strop.tracking.metrics_file import read_metrics
 
 TRAINING = {"steps": 2, "lr": 1e-3, "save_every": 0, "rollouts_every": 0, "token_budget": 512}
 STEPS = [{"observation": "1,2,3:4-1=", "action": digit} for digit in "123"]
@@ -59,7 +59,7 @@ def test_recorded_trajectories(variant, contexts, tmp_path):
     config = {"file": str(file), "max_action_tokens": 1, **contexts}
     recipe = f"ui_s1_semi_online(variant='{variant}', eta=0.01)"
     warm = {"rollout.temperature": 2.0}  # so that actions differ
-    lines = trained(tmp_path, recipe, "strop.tasks.replay:Replay", config, **warm)
+    lines = trained(tmp_path, recipe, "strop.environments.replay:Replay", config, **warm)
     assert all("data/dropped/uniform_start" in line for line in lines)
 
 
@@ -76,7 +76,7 @@ def test_blocks_of_a_turn_are_credited_apart(tmp_path):
     config = {**inner, "tags": ["*", "/"], "max_tokens": 8, "instruction": ""}
     tags = "switch_tags=('(', ')'), subgoal_tags=('+', '-'), action_tags=('*', '/'), keep=('0',)"
     warm = {"rollout.temperature": 2.0}  # so that some blocks are written
-    block = "strop.tasks.action_block:ActionBlock"
+    block = "strop.environments.action_block:ActionBlock"
     lines = trained(tmp_path, f"hiper_hae({tags})", block, config, **warm)
     assert any(line["selection/dropped/unmarked_token"] > 0 for line in lines)
     assert all(line["critic/low/return_mean"] < 0 for line in lines)  # kept, and not understood

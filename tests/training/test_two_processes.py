@@ -11,8 +11,8 @@ import pytest
 from commands import launch
 from models import without_times
 
-from strop.errors import UserError
-from strop.training.lock import Lock
+from strop.support.errors import UserError
+from strop.training.record.lock import Lock
 
 SLOW = """
 import time
@@ -69,7 +69,7 @@ def test_two_that_start_one_folder_at_once(lab, tmp_path):
 
 
 def _claims(folder, gate, answers):
-    from strop.door.folders import free_folder
+    from strop.api.folders import free_folder
 
     os.chdir(folder)
     gate.wait()

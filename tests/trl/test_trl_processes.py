@@ -10,7 +10,7 @@ from commands import forked
 from models import Lab
 from trainers import QUIET, make, trained, written
 
-from strop.training import launched
+from strop.training.parallel import relaunched
 
 RECIPES = ("grpo(aggregation='token-mean')", "clip_cov(clip_cov_ratio=0.2, clip_cov_lb=0.01)")
 pytestmark = pytest.mark.filterwarnings(QUIET)
@@ -41,8 +41,8 @@ def train(environment: dict[str, str], model: Path, out: Path) -> None:
 
 
 def test_two_processes(lab: Lab, build: Any, tmp_path: Path) -> None:
-    store = launched.new_store()
-    shared = {"WORLD_SIZE": "2", **launched.started_by("127.0.0.1", store.port)}
+    store = relaunched.new_store()
+    shared = {"WORLD_SIZE": "2", **relaunched.started_by("127.0.0.1", store.port)}
     places = [{"RANK": str(n), "LOCAL_RANK": str(n), **shared} for n in range(2)]
     process = forked(train_both, places, lab.model, tmp_path)
     process.join(300)

@@ -9,21 +9,24 @@ from models import Lab
 from torch import Tensor
 from trainers import NEW, QUIET, make, prompts
 
-from strop import catalogue, notation
-from strop.algorithm import Algorithm
-from strop.batch import Batch
-from strop.chains import Chains, learnable
+from strop.batch import pack
+from strop.batch.batch import Batch
+from strop.catalogue import catalogue
 from strop.integrations.hosted import Hosted
 from strop.integrations.hosting import TRL, hosted
 from strop.integrations.trl import ROW
-from strop.kernel import Tally
-from strop.services import Graded
-from strop.training import models, pack
-from strop.training.learn import Learner
-from strop.training.policy import Policy
-from strop.training.refresh import freeze, refresh, wanted_columns
-from strop.training.seeds import generators, number
-from strop.training.step_models import StepModels
+from strop.method import notation
+from strop.method.algorithm import Algorithm
+from strop.method.chains import Chains, learnable
+from strop.method.refreshed import wanted_columns
+from strop.method.seeds import generators, number
+from strop.method.services import Graded
+from strop.training.learner import models
+from strop.training.learner.kernel import Tally
+from strop.training.learner.policy import Policy
+from strop.training.learner.refresh import freeze, refresh
+from strop.training.learner.step_models import StepModels
+from strop.training.learner.update import Learner
 
 pytestmark = pytest.mark.filterwarnings(QUIET)
 HOSTED = [how for entry in catalogue.recipes() if (how := hosted(entry.name, TRL)[0])]

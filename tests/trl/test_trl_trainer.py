@@ -7,8 +7,8 @@ import pytest
 import torch
 from trainers import QUIET, digits, trained, written
 
-from strop import notation
-from strop.errors import UserError
+from strop.method import notation
+from strop.support.errors import UserError
 
 pytestmark = pytest.mark.filterwarnings(QUIET)
 GSPO = notation.recipe("gspo").each(

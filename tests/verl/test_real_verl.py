@@ -20,11 +20,11 @@ from verl.trainer.config import AlgoConfig  # noqa: E402
 from verl.trainer.ppo import core_algos  # noqa: E402
 from verl.workers.config.actor import ActorConfig, PolicyLossConfig  # noqa: E402
 
-from strop import catalogue  # noqa: E402
 from strop import functional as F  # noqa: E402
-from strop.errors import UserError  # noqa: E402
+from strop.catalogue import catalogue  # noqa: E402
 from strop.integrations import verl as ours  # noqa: E402
 from strop.integrations.hosting import VERL_ESTIMATOR, VERL_LOSS, why_no_half  # noqa: E402
+from strop.support.errors import UserError  # noqa: E402
 
 WIDTH = 7
 UPDATE = {"dp_size": 4, "batch_num_tokens": 300, "global_batch_size": 64}

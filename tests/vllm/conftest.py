@@ -9,8 +9,8 @@ import os
 
 import pytest
 
-from strop.rollout.engines.open import read
-from strop.training import models
+from strop.engines.open import read
+from strop.training.learner import models
 
 PYTHON = os.environ.get("STROP_VLLM_PYTHON", "")
 collect_ignore_glob = [] if PYTHON else ["test_*.py"]

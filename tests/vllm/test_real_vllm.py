@@ -13,13 +13,13 @@ import pytest
 import torch
 from commands import Strop
 
-from strop.errors import UserError
-from strop.rollout.drive import sample
-from strop.rollout.engines.base import Request
-from strop.rollout.engines.rules import BanTokens, MinP, TopK, TopP
-from strop.rollout.sample_at_entropy_temperature import WarmByEntropy
-from strop.training import adapters
-from strop.training.adapters import Lora
+from strop.engines.base import Request
+from strop.engines.rules import BanTokens, MinP, TopK, TopP
+from strop.parts.rollout.drive import sample
+from strop.parts.rollout.sample_at_entropy_temperature import WarmByEntropy
+from strop.support.errors import UserError
+from strop.training.learner import adapters
+from strop.training.learner.adapters import Lora
 
 WANT = frozenset({"logp_model"})
 ATOL = 1e-5  # nats, in float32

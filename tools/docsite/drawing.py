@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
-from strop import notation
-from strop import part as parts
-from strop._entries import Entry
-from strop.algorithm import Algorithm
-from strop.phases import Method, Phases
+from strop.catalogue.entries import Entry
+from strop.method import part as parts
+from strop.method import writing
+from strop.method.algorithm import Algorithm
+from strop.method.phases import Method, Phases
 
 WIDTH, LEFT, PAD = 440, 100, 10
 STAGE_WORDS = {"terms": "loss", "rates": "rate"}
@@ -45,7 +45,7 @@ def placed(algorithm: Algorithm, parent: Sequence[Algorithm] = ()) -> list[Place
     }
     found: list[Placed] = []
     stages = dict.fromkeys([*(e.stage for e in ours), *(e.stage for e in theirs)])
-    order = [stage for stage in notation.describe(algorithm) if stage in stages]
+    order = [stage for stage in writing.describe(algorithm) if stage in stages]
     for stage in order:
         for each in (each for each in ours if each.stage == stage):
             state = "same" if each in theirs else "changed"
@@ -59,11 +59,11 @@ def _parts(algorithm: Algorithm) -> list[Placed]:
     for path, use in algorithm.uses():
         stage, *inside = path.split(".")
         name = parts.name_of(use.part)
-        settings = notation.part_text(use.part).removeprefix(name).strip("()")
+        settings = writing.part_text(use.part).removeprefix(name).strip("()")
         slot = f"{inside[0]}: {inside[-1]}" if stage == "terms" else ""
         if stage == "terms" and inside[-1] == "objective":
             coef = next(term.coef for term in algorithm.terms if term.name == inside[0])
-            settings += f"{', ' * bool(settings)}coef {notation.value_text(coef)}" * (coef != 1)
+            settings += f"{', ' * bool(settings)}coef {writing.value_text(coef)}" * (coef != 1)
         found.append(Placed(stage, slot, name, settings))
     return found
 

@@ -1,28 +1,42 @@
-"""Equations as docstrings hold them, plain text with mathematics in it, read into a tree.
+"""Equations of docstrings, plain text with mathematics in it, as TeX.
 
-Read are names with scripts (`A_i`, `logp_old_t`, `sum_{j in group}`, `gamma^(j - k)`, `R'`),
-brackets, operators, fractions where they are one beyond doubt, and words between them.
-`Unreadable` is raised for the rest, so that nothing is set that does not say what was written.
+Tokens become items (words, operands with their scripts, signs), and items are printed one after
+the other, a bracket too, so that a long line may break between them. What cannot be read raises
+`Unreadable`, so that nothing is set that does not say what was written.
 """
 
 import re
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from docsite.words import FUNCTIONS, GREEK, JOINING, LOGP, PARTICLES, SHORT
-
 PAIRS = {"(": ")", "[": "]", "{": "}"}
-RELATIONS = frozenset(("=", "<", ">", "<=", ">=", "!=", "<-", "->", "~", "+=", "-="))
-SUMS = frozenset(("+", "-", "+-"))
-MARKS = frozenset((",", ";", ":", ".", "...", "..", "%", "?", "!", "&"))
+LETTERS = {name: f"\\{name} " for name in re.findall(r"\w+", """alpha beta gamma delta epsilon zeta
+    eta theta kappa lambda mu nu xi pi rho sigma tau phi chi psi omega Delta Gamma Lambda Omega Phi
+    Psi Sigma Theta""")}  # fmt: skip
+LETTERS |= {"eps": r"\epsilon ", "lam": r"\lambda ", "logp": r"\log p", "logq": r"\log q"}
+FUNCTIONS = {name: rf"\operatorname{{{name}}}" for name in re.findall(r"\w+", """agg argmax ceil
+    clamp clip cos dev exp floor ln log max mean med median min norm relu round sg sigmoid sign sim
+    sin softmax softplus sqrt std tanh var KL MSE Var MAD""")}  # fmt: skip
+FUNCTIONS |= {"sum": r"\sum ", "grad": r"\nabla "}
+# What follows on an operand: before these "a" is a variable, no article, and "mean" a word.
+JOINING = re.findall(r"\w+", """if else for over of in and or is are to from with where within at by
+    as on than the after before until while""")  # fmt: skip
+SHORT = ("old", "ref", "ij", "im", "ab", "tv")  # subscripts of words; longer ones make it code
+INFIX = {sign: sign for sign in "=<>+-/"} | {
+    "<-": r"\leftarrow ", "->": r"\to ", "<=": r"\le ", ">=": r"\ge ", "!=": r"\ne ",
+    "+=": r"\mathrel{+}=", "-=": r"\mathrel{-}=", "*": r"\cdot ",
+    "~": r"\sim ", "+-": r"\pm ", "//": "//",
+}  # fmt: skip
+MARKS = {"%": r"\%", "&": r"\&", "...": r"\dots", "||": r"\Vert", "|": r"\vert"}
 TOKEN = re.compile(
     r"(?P<gap>\s{3,})|(?P<space>\s+)|`(?P<code>[^`]+)`|(?P<quote>\"[^\"]*\")"
-    r"|(?P<word>\d+(?:st|nd|rd|th)\b|\d+-[a-z]{2,}|[A-Za-z]{2,}'s\b|[a-z]{2,}s'(?=\s|$)"
+    r"|(?P<word>\d+-?[a-z]{2,}|[A-Za-z]{2,}'s\b|[a-z]{2,}s'(?=\s|$)"
     r"|[A-Za-z]+(?:-[A-Za-z]{2,})+|(?<=[A-Za-z])(?:'s\b|-th\b)|(?<=[)`])-[a-z]{2,})"
     r"|(?P<number>\d+(?:\.\d+)?(?:e-?\d+)?)"
-    r"|(?P<name>[A-Za-z][A-Za-z0-9]*(?:_[A-Za-z0-9]+)*(?:_(?![{(]))?)"
+    r"|(?P<name>[A-Za-z][A-Za-z0-9]*(?:_[A-Za-z0-9]+)*(?:_(?=[\s),]))?)"
+    r"|(?P<mark>(?<=[A-Za-z0-9)])(?:['~]|\+(?=[\s)]|$)))"  # R', a~, x+
     r"|(?P<op>\.\.\.|\.\.|<-|->|<=|>=|!=|\*\*|\+-|\+=|-=|//|\|\||[-+*/=<>~,;:.|%^_'!?&\[\](){}])"
 )
+WIDE = 34  # letters of what does not break: above or below a line, in a high bracket
 
 
 class Unreadable(Exception):
@@ -30,356 +44,202 @@ class Unreadable(Exception):
 
 
 @dataclass
-class Node:
-    """One thing in an equation: spaced is whether white space stands before it."""
+class Item:
+    """Kind: "word", "mark", "operand", "function" (wants an operand), "infix" or "sign"."""
 
-    spaced: bool = field(default=False, kw_only=True)
-
-
-@dataclass
-class Word(Node):
-    """Prose, a quoted text, code, or a wide gap: kind is "word", "quote", "code" or "gap"."""
-
-    text: str
-    kind: str = "word"
-
-
-@dataclass
-class Number(Node):
-    text: str
-
-
-@dataclass
-class Name(Node):
-    """A name without its scripts: kind is "letter", "function", "upright" or "field"."""
-
-    text: str
     kind: str
+    tex: str
+    spaced: bool = False  # after white space
+    text: str = ""
+    subs: list[str] = field(default_factory=list)
+    sup: str = ""
+    inside: str = ""  # of a bracket, without it
+
+    def printed(self) -> str:
+        sub, sup = f"_{{{','.join(self.subs)}}}", f"^{{{self.sup}}}"
+        beside = r"\nolimits" if self.text == "sum" and _width(sub) > 12 else ""
+        return self.tex + (beside + sub) * bool(self.subs) + sup * bool(self.sup)
 
 
-@dataclass
-class Op(Node):
-    text: str
-    infix: bool = False
+def statements(text: str) -> list[str]:
+    """The statements of an equation on one line: what stands between semicolons."""
+    return [each.strip() for each in re.split(r";(?![^(\[{]*[)\]}])", text) if each.strip()]
 
 
-@dataclass
-class Group(Node):
-    """What stands in brackets."""
-
-    open: str
-    items: list[Node]
-
-
-@dataclass
-class Scripted(Node):
-    base: Node
-    subs: list[list[Node]] = field(default_factory=list)
-    sup: list[Node] | None = None
-    primes: int = 0
-    tilde: bool = False
+def lines_of(text: str) -> list[tuple[int, str]]:
+    """A block of a docstring as (indent, statement): lines that go on are put together."""
+    found: list[tuple[int, str]] = []
+    for raw in filter(str.strip, text.splitlines()):
+        indent, line = len(raw) - len(raw.lstrip()), raw.strip()
+        start, last = found[-1] if found else (indent, "")
+        unclosed = any(last.count(left) > last.count(right) for left, right in PAIRS.items())
+        goes_on = re.search(r"(\s[-+*/=<>]|<-|,)$", last) or unclosed
+        if goes_on or (re.match(r"[-+*/=<>|]\s", line) and indent > start):
+            found[-1] = (start, f"{last} {line}")
+        else:
+            found.append((indent, line))
+    return found
 
 
-@dataclass
-class Call(Node):
-    """A name with the bracket that follows it at once."""
-
-    of: Node
-    group: Group
-
-
-@dataclass
-class Fraction(Node):
-    above: Node
-    below: Node
-
-
-OPERANDS = (Number, Name, Group, Scripted, Call, Fraction)
-
-
-def read(text: str, fields: frozenset[str] = frozenset()) -> list[Node]:
-    """The tree of an equation. Raises Unreadable."""
-    return _Reader(text, fields).items("")
-
-
-def plain(nodes: Sequence[Node]) -> str:
-    """The source of nodes without white space: what `read` was given, if nothing was lost."""
-    return "".join(_plain(node) for node in nodes)
-
-
-def _plain(node: Node) -> str:
-    if isinstance(node, Word):
-        text = node.text.replace(" ", "")
-        return f"`{text}`" if node.kind == "code" else text
-    if isinstance(node, Group):
-        return node.open + plain(node.items) + PAIRS[node.open]
-    if isinstance(node, Scripted):
-        subs = "".join("_" + plain(sub) for sub in node.subs)
-        sup = "^" + plain(node.sup) if node.sup is not None else ""
-        return _plain(node.base) + "~" * node.tilde + subs + sup + "'" * node.primes
-    if isinstance(node, Call):
-        return _plain(node.of) + _plain(node.group)
-    if isinstance(node, Fraction):
-        return f"{_plain(node.above)}/{_plain(node.below)}"
-    assert isinstance(node, Number | Name | Op)
-    return node.text
-
-
-def walk(nodes: Sequence[Node]) -> Iterator[Node]:
-    """All nodes, also those inside of others."""
-    for node in nodes:
-        yield node
-        if isinstance(node, Group):
-            yield from walk(node.items)
-        elif isinstance(node, Scripted):
-            yield from walk([node.base, *(n for sub in node.subs for n in sub), *(node.sup or ())])
-        elif isinstance(node, Call):
-            yield from walk([node.of, node.group])
-        elif isinstance(node, Fraction):
-            yield from walk([node.above, node.below])
+def to_tex(text: str, fields: frozenset[str] = frozenset()) -> str:
+    """One statement as TeX, with names of fields as code. Raises Unreadable."""
+    return r"\displaystyle " + _Reader(text, fields).until("")
 
 
 class _Reader:
-    """Reads tokens from left to right, a bracket at a time."""
+    """Reads tokens (kind, text, whether white space stands before) from left to right."""
 
     def __init__(self, text: str, fields: frozenset[str]) -> None:
-        self.fields = fields
-        self.tokens = list(_tokens(text))
-        self.at = 0
+        self.tokens: list[tuple[str, str, bool]] = []
+        self.fields, end, spaced = fields, 0, False
+        while end < len(text):
+            if not (found := TOKEN.match(text, end)):
+                raise Unreadable(f"the sign {text[end]!r}")
+            kind, end = str(found.lastgroup), found.end()
+            self.tokens += [(kind, found[kind], spaced)] * (kind != "space")
+            spaced = kind in ("space", "gap")
+        self.tokens = [("end", "", True), *self.tokens[::-1]]
 
-    def items(self, close: str) -> list[Node]:
-        """All up to the closing bracket, or the end."""
-        found: list[Node] = []
-        while self.at < len(self.tokens):
-            kind, text, spaced = self.tokens[self.at]
-            if kind == "op" and text in PAIRS.values():
+    def until(self, close: str) -> str:
+        """All up to the closing bracket, or the end, as TeX."""
+        found: list[Item] = []
+        while True:
+            kind, text, spaced = self.tokens.pop()
+            if kind == "end" or (kind == "op" and text in PAIRS.values()):
                 if text != close:
-                    raise Unreadable(f"a {text} that nothing opened")
-                self.at += 1
-                return self._put_together(found)
-            self.at += 1
-            if (
-                kind == "op"
-                and text in ("_", "^", "**", "'", "~", "+")
-                and self._script(found, text, spaced)
-            ):
-                continue
-            found.extend(self._nodes(kind, text, spaced))
-        if close:
-            raise Unreadable(f"a {close} is missing")
-        return self._put_together(found)
-
-    def _nodes(self, kind: str, text: str, spaced: bool) -> list[Node]:
-        if kind == "gap":
-            return [Word("", kind)]
-        if kind in ("word", "quote", "code"):
-            return [Word(text, kind, spaced=spaced)]
-        if kind == "number":
-            return [Number(text, spaced=spaced)]
-        if kind == "name":
-            return [self._name(text, spaced)]
-        if text in PAIRS:
-            return [Group(text, self.items(PAIRS[text]), spaced=spaced)]
-        return [Op(text, spaced=spaced)]
-
-    def _script(self, found: list[Node], mark: str, spaced: bool) -> bool:
-        """Whether the mark is a script of what stands before it, which then has it."""
-        before = found[-1] if found else None
-        if mark in ("~", "+", "'"):
-            after = self.tokens[self.at] if self.at < len(self.tokens) else ("op", ")", False)
-            ends = after[2] or (
-                after[0] == "op" and after[1] in (")", "]", "}", ",", "_", ";", "^")
-            )
-            if spaced or not isinstance(before, OPERANDS) or (mark != "'" and not ends):
-                return False
-        elif isinstance(before, Word) and before.kind == "word" and not spaced:
-            before = found[-1] = Name(before.text, "upright", spaced=before.spaced)
-        elif not (isinstance(before, OPERANDS) or _is_bar(before)) or (spaced and mark != "**"):
-            raise Unreadable(f"{mark} with nothing before it")
-        assert before is not None
-        if not isinstance(before, Scripted):
-            found[-1] = before = Scripted(before, spaced=before.spaced)
-        if mark == "'":
-            before.primes += 1
-        elif mark == "~":
-            before.tilde = True
-        elif mark == "_":
-            before.subs.append(self._operand(mark))
-        elif before.sup is not None:
-            raise Unreadable("two powers of one name")
-        else:
-            before.sup = [Op("+")] if mark == "+" else self._operand(mark)
-        return True
-
-    def _operand(self, mark: str) -> list[Node]:
-        """What stands in a script: one name, number or bracket, perhaps with a sign."""
-        if self.at == len(self.tokens):
-            raise Unreadable(f"{mark} with nothing after it")
-        kind, text, _ = self.tokens[self.at]
-        self.at += 1
-        if (kind, text) == ("op", "-"):
-            return [Op("-"), *self._operand(mark)]
-        if kind not in ("name", "number") and text not in PAIRS:
-            raise Unreadable(f"{mark} before {text}")
-        nodes = self._nodes(kind, text, False)
-        if kind == "name" and self._next() in ("^", "'"):
-            self.at += 1
-            self._script(nodes, self.tokens[self.at - 1][1], False)
-        return nodes
-
-    def _next(self) -> str:
-        return self.tokens[self.at][1] if self.at < len(self.tokens) else ""
-
-    def _name(self, text: str, spaced: bool) -> Node:
-        """A name with the subscripts that its underscores are, or one that only has underscores."""
-        base, *subs = text.rstrip("_").split("_") if text.rstrip("_") != text else text.split("_")
-        digits = re.fullmatch(r"([A-Za-z]+?)(\d+)", base)
-        stem = digits[1] if digits else base
-        letter = len(stem) == 1 or stem in GREEK or stem in LOGP
-        called = stem in FUNCTIONS
-        short = any(sign.isupper() for sign in base) or all(
-            len(sub) <= 2 or sub in SHORT or sub in GREEK for sub in subs
-        )
-        if text.endswith("_") and stem in GREEK:
-            return Name(text, "letter", spaced=spaced)
-        short = short and not (called and len(subs) > 1) and not set(subs) & PARTICLES
-        if not letter and (text in self.fields or (subs and not short) or text.endswith("_")):
-            return Name(text, "field", spaced=spaced)
-        if not letter and not called and not subs:
-            return Word(text, spaced=spaced)
-        kind = "letter" if letter else "function" if called else "upright"
-        if digits and not letter:
-            stem, digits = base, None
-        name = Name(stem, kind, spaced=spaced)
-        if not subs and not digits:
-            return name
-        scripts: list[list[Node]] = [self._sub(sub) for sub in subs]
-        found = Scripted(name, scripts, spaced=spaced)
-        if digits:
-            name.text = base  # the digits are set below, but stand beside the letter
-        return found
-
-    def _sub(self, text: str) -> list[Node]:
-        if text.isdigit():
-            return [Number(text)]
-        if text in GREEK or len(text) == 1:
-            return [Name(text, "letter")]
-        return [Name(text, "letter" if len(text) == 2 and text.islower() else "upright")]
-
-    def _put_together(self, nodes: list[Node]) -> list[Node]:
-        """Calls and fractions made one, and of every sign said whether it stands between two."""
-        found: list[Node] = []
-        for node in nodes:
-            before = found[-1] if found else None
-            if (
-                isinstance(node, Group)
-                and not node.spaced
-                and isinstance(before, Name | Scripted | Number)
-            ):
-                found[-1] = Call(before, node, spaced=before.spaced)
+                    raise Unreadable(f"a {close} is missing" if close else f"no bracket for {text}")
+                return _joined(_fractions(found), r"\in " if close == "}" else r"\text{in}")
+            if kind == "mark" and text == "~":
+                found[-1].tex = rf"\tilde{{{found[-1].tex}}}"
+            elif kind == "mark":
+                found[-1].sup += text.replace("'", r"\prime ")
+            elif text in PAIRS:
+                found.append(self._bracket(text, spaced, found))
+            elif text in ("_", "^", "**"):
+                self._add_script(text, found)
+            elif kind == "op":
+                found.append(self._sign(text, spaced, found))
             else:
-                found.append(node)
-        found = _articles(found)
-        for at, node in enumerate(found):
-            if isinstance(node, Op):
-                _place(found, at, node)
-        return _fractions(found)
+                found.append(self._operand(kind, text, spaced))
 
+    def _operand(self, kind: str, text: str, spaced: bool) -> Item:
+        if kind == "name":
+            return self._name(text, spaced)
+        if kind == "number":
+            tex = re.sub(r"e(-?\d+)", r" \\cdot 10^{\1}", text).removeprefix(r"1 \cdot ")
+            return Item("operand", tex, spaced, text)
+        if kind == "gap":
+            return Item("mark", r"\qquad ")
+        return Item("word", _set("tt" if kind == "code" else "", text), spaced, text)
 
-def _tokens(text: str) -> Iterator[tuple[str, str, bool]]:
-    at, spaced = 0, False
-    while at < len(text):
-        found = TOKEN.match(text, at)
-        if found is None:
-            raise Unreadable(f"the sign {text[at]!r}")
-        at = found.end()
-        if found.lastgroup == "space":
-            spaced = True
-            continue
-        assert found.lastgroup is not None
-        yield found.lastgroup, found[found.lastgroup], spaced
-        spaced = False
+    def _bracket(self, text: str, spaced: bool, before: list[Item]) -> Item:
+        """A bracket with what stands in it, and the name that it follows at once."""
+        inside = self.until(PAIRS[text])
+        left, right = (r"\{", r"\}") if text == "{" else (text, PAIRS[text])
+        high = r"\frac" in inside and _width(inside) < WIDE
+        tex = rf"\left{left} {inside}\right{right}" if high else f"{left}{inside}{right}"
+        if spaced or not before or before[-1].kind not in ("operand", "function"):
+            return Item("operand", tex, spaced, inside=inside)
+        of = before.pop()
+        if of.tex in ("1", "E") and text != "(":
+            of.tex = r"\mathbf{1}" if of.tex == "1" else r"\mathbb{E}"
+        root = of.text == "sqrt" and _width(inside) < WIDE
+        return Item("operand", rf"\sqrt{{{inside}}}" if root else of.printed() + tex, of.spaced)
 
+    def _sign(self, text: str, spaced: bool, before: list[Item]) -> Item:
+        apart = self.tokens[-1][2]  # whether white space follows
+        alone = not before or before[-1].kind in ("infix", "sign")
+        kind, tex = ("infix", INFIX[text]) if text in INFIX else ("mark", MARKS.get(text, text))
+        if text == "." and (not before or (spaced and apart)):
+            kind, tex = "infix", r"\cdot "
+        elif text in ("|", "||"):
+            kind, tex = ("infix", r"\mid ") if spaced and apart else ("sign", tex)
+        elif text in ("-", "+", "+-") and (alone or (spaced and not apart)):
+            kind = "sign"
+        elif text == "/" and spaced:
+            tex = r"\,/\,"
+        return Item(kind, tex if kind == "infix" else f"{{{tex}}}", spaced, text)
 
-def _is_bar(node: Node | None) -> bool:
-    return isinstance(node, Op) and node.text in ("|", "||")
-
-
-def _articles(nodes: list[Node]) -> list[Node]:
-    """The nodes, with "a" a word where it is an article."""
-    found = list(nodes)
-    for at, node in enumerate(nodes[:-1]):
-        after = nodes[at + 1]
-        prose = isinstance(after, Word) and after.kind == "word" and after.text not in JOINING
-        named = isinstance(after, Name) and after.kind in ("field", "function")
-        follows = at == 0 or isinstance(nodes[at - 1], Word)
-        if (
-            (prose or (named and follows))
-            and after.spaced
-            and node == Name("a", "letter", spaced=node.spaced)
-        ):
-            found[at] = Word("a", spaced=node.spaced)
-    return found
-
-
-def _place(nodes: list[Node], at: int, op: Op) -> None:
-    """Say whether the operator stands between two. Raises Unreadable where one is missing."""
-    before = nodes[at - 1] if at else None
-    after = nodes[at + 1] if at + 1 < len(nodes) else None
-    if op.text in SUMS:
-        signed = op.spaced and after is not None and not after.spaced
-        op.infix = (
-            before is not None
-            and not isinstance(before, Op)
-            and not (signed and (isinstance(before, Word) or _is_prefix(before)))
-        )
-        if after is None:
-            raise Unreadable(f"{op.text} with nothing after it")
-    elif op.text in RELATIONS or op.text in ("*", "/", "//"):
-        op.infix = True
-        if before is None or after is None:
-            raise Unreadable(f"{op.text} with nothing {'before' if before is None else 'after'} it")
-    elif op.text in ("|", "||", "."):
-        op.infix = op.spaced and after is not None and after.spaced
-
-
-def _fractions(nodes: list[Node]) -> list[Node]:
-    """The nodes, with a fraction for every slash between two that nothing else can belong to."""
-    found: list[Node] = []
-    at = 0
-    while at < len(nodes):
-        node = nodes[at]
-        if isinstance(node, Op) and node.text == "/" and _is_clear(found, node, nodes[at + 1 :]):
-            above = found.pop()
-            found.append(Fraction(above, nodes[at + 1], spaced=above.spaced))
-            at += 2
+    def _add_script(self, mark: str, before: list[Item]) -> None:
+        """Give what stands before its script: a name, number or bracket, perhaps signed."""
+        of = before[-1] if before else Item("mark", "")
+        if of.kind in ("mark", "infix") or (mark != "_" and of.sup.replace(r"\prime ", "")):
+            raise Unreadable(f"{mark} with no name before it")
+        of.kind = "operand" if of.kind == "word" else of.kind
+        kind, text, _ = self.tokens.pop()
+        minus = "-" * (text == "-")
+        if minus:
+            kind, text, _ = self.tokens.pop()
+        if kind not in ("name", "number") and text not in PAIRS:
+            raise Unreadable(f"a script that is {text!r}")
+        item = self._bracket(text, False, []) if text in PAIRS else self._operand(kind, text, False)
+        tex = minus + (item.printed() if text + mark == "(_" else item.inside or item.printed())
+        if mark == "_":
+            of.subs.append(tex)
         else:
-            found.append(node)
+            of.sup += tex
+
+    def _name(self, text: str, spaced: bool) -> Item:
+        """A name with the subscripts that its underscores are, or one that only has underscores."""
+        _, after, apart = self.tokens[-1]
+        base, *subs = text.rstrip("_").split("_")
+        if digits := re.fullmatch(r"([A-Za-z]|beta|lam|lambda)(\d+)", base):
+            base, subs = digits[1], [digits[2], *subs]
+        tex = LETTERS.get(base) or (base if len(base) == 1 else "")
+        coded = base.islower() and any(len(sub) > 1 and sub not in SHORT for sub in subs)
+        if not tex and (coded or text in self.fields):
+            return Item("operand", _set("tt", text), spaced, text)
+        word = re.fullmatch("[a-z'-]{2,}", after) and after not in (*LETTERS, *FUNCTIONS, *JOINING)
+        if text == "a" and apart and word:  # an article
+            return Item("word", _set("", text), spaced, text)
+        kind = "operand" if tex or subs else "word"
+        taken_of = after and (after[0].isalnum() or after in "([{_|") and after not in JOINING
+        if base in FUNCTIONS and (taken_of or (subs and base == "sum")):
+            kind, tex = "function", FUNCTIONS[base]
+        subs = [LETTERS.get(sub) or (sub if len(sub) < 3 else _set("", sub)) for sub in subs]
+        return Item(kind, tex or _set("", base), spaced, base, subs)
+
+
+def _fractions(items: list[Item]) -> list[Item]:
+    """The items, with a fraction for every slash between two that nothing else can belong to."""
+    edge, at = Item("mark", ""), 1
+    while at < len(items) - 1:
+        taken, above, slash, below, follows = [edge, *items, edge][at - 1 : at + 4]
+        if slash.text == "/" and _is_clear(taken, above, slash, below, follows):
+            over, under = (each.inside or each.printed() for each in (above, below))
+            tex = rf"\frac{{{over}}}{{{under}}}"
+            items[at - 1 : at + 2] = [Item("operand", tex, above.spaced)]
+        else:
             at += 1
-    return found
+    return items
 
 
-def _is_clear(before: list[Node], slash: Op, after: list[Node]) -> bool:
-    above, below = before[-1], after[0]
-    if not isinstance(above, OPERANDS) or not isinstance(below, OPERANDS):
+def _is_clear(taken: Item, above: Item, slash: Item, below: Item, follows: Item) -> bool:
+    if (above.kind, below.kind) != ("operand", "operand") or above.tex.startswith(r"\frac"):
         return False
-    if isinstance(above, Fraction) or any(_is_prefix(each) for each in (above, below)):
+    if taken.text == "/" or max(_width(above.printed()), _width(below.printed())) > WIDE:
         return False
-    beside = before[-2] if len(before) > 1 else None
-    if isinstance(beside, Op) and beside.text == "/" and (slash.spaced or not beside.spaced):
-        return False  # a / b / c
-    if not slash.spaced and not below.spaced:
-        return True
-    follows = after[1] if len(after) > 1 else None
-    taken = isinstance(beside, (*OPERANDS, Op)) and not (
-        isinstance(beside, Op) and (beside.infix or beside.text in MARKS or beside.text in SUMS)
-    )
-    bar = isinstance(follows, Op) and (follows.text in ("*", "/", "**", "|", "||"))
-    factor = isinstance(follows, Word) and follows.kind == "word" and follows.text not in JOINING
-    return not taken and not bar and not factor and not isinstance(follows, OPERANDS)
+    ends = follows.kind == "mark" or follows.text in JOINING
+    ends |= follows.kind == "infix" and follows.text not in ("*", "/", "|")
+    return not slash.spaced or (ends and taken.kind in ("infix", "mark", "word"))
 
 
-def _is_prefix(node: Node) -> bool:
-    """Whether a name wants something after it: `sum_t`, `max`."""
-    name = node.base if isinstance(node, Scripted) else node
-    return isinstance(name, Name) and name.kind == "function"
+def _joined(items: list[Item], element: str) -> str:
+    tex, last = "", Item("infix", "")
+    for item in items:
+        if item.spaced and "infix" not in (item.kind, last.kind):
+            words = item.kind == "word" or last.kind in ("word", "mark")
+            room = "" if last.kind in ("function", "sign") else r"\,"
+            tex += r"\allowbreak\ " if words else room
+        tex += element if item.text == "in" else item.printed()
+        last = item
+    return tex
+
+
+def _set(style: str, text: str) -> str:
+    """Text that is not mathematics: words, or code ("tt")."""
+    return rf"\text{style}{{" + re.sub(r"([_%&#$])", r"\\\1", text) + "}"
+
+
+def _width(tex: str) -> int:
+    return len(re.sub(r"\\[a-z]+|[{}\\ ]", "", tex))

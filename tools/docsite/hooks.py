@@ -6,7 +6,7 @@ from typing import Any
 
 from mkdocs.utils import get_relative_url
 
-from strop import catalogue
+from strop.catalogue import catalogue
 
 # Its words are those of other libraries.
 LEFT = ("docs/COMING_FROM_TRL_AND_VERL.md",)

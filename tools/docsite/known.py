@@ -10,13 +10,12 @@ from typing import Any
 
 import write_catalogue
 
-from docsite import typeset
-from docsite.equations import Unreadable
-from strop import catalogue, families
-from strop._entries import Entry
-from strop._source import ROOT
-from strop.families import Family
-from strop.phases import Method
+from docsite import equations
+from strop.catalogue import catalogue, families
+from strop.catalogue.entries import Entry
+from strop.catalogue.families import Family
+from strop.method.phases import Method
+from strop.support.about import SOURCE
 
 
 @dataclass
@@ -65,25 +64,31 @@ class Known:
 
     def of_recipe(self, name: str) -> str:
         entry = self.recipes[name]
-        return self.equation(entry, [(0, s) for s in typeset.statements(entry.line("Equation"))])
+        return self.equation(entry, [(0, s) for s in equations.statements(entry.line("Equation"))])
 
     def of_part(self, name: str) -> str:
         entry = self.parts[name]
         block = "\n".join(line for line in entry.doc.splitlines() if line.startswith("    "))
-        return self.equation(entry, typeset.lines_of(block))
+        return self.equation(entry, equations.lines_of(block))
 
     def equation(self, entry: Entry, lines: list[tuple[int, str]]) -> str:
-        """The equation of a recipe or part as HTML; one that cannot be read, as it was written."""
+        """The equation of a recipe or part as HTML; one that cannot be read, as it was written.
+
+        A line holds its text, which a reader without scripts sees, and the TeX that KaTeX sets.
+        """
         fields = frozenset(f.name for f in entry.fields)
         try:
-            rows = [(indent, typeset.line(text, fields)) for indent, text in lines]
-        except Unreadable as why:
+            rows = [(indent, text, equations.to_tex(text, fields)) for indent, text in lines]
+        except equations.Unreadable as why:
             self.refused[entry.kind, entry.name] = str(why)
             plain = "\n".join(" " * indent + text for indent, text in lines)
             return f'<pre class="equation plain">{escape(plain)}</pre>'
         self.typeset.add((entry.kind, entry.name))
-        least = min((indent for indent, _ in rows), default=0)
-        shown = (f'<p style="--in:{(indent - least) // 4}">{html}</p>' for indent, html in rows)
+        least = min((indent for indent, _, _ in rows), default=0)
+        shown = (
+            f'<p style="--in:{(indent - least) // 4}" data-tex="{escape(tex)}">{escape(text)}</p>'
+            for indent, text, tex in rows
+        )
         return f'<div class="equation" markdown="0">{"".join(shown)}</div>'
 
     def said(self) -> str:
@@ -115,7 +120,7 @@ def facts(told: dict[str, str]) -> str:
 @functools.cache
 def ranges(module: str, attribute: str) -> dict[str, str]:
     """The values that a part's fields may have, by its own `require(self, "eps", low=0)`."""
-    path = ROOT / f"{module.removeprefix('strop.').replace('.', '/')}.py"
+    path = SOURCE / f"{module.removeprefix('strop.').replace('.', '/')}.py"
     found = {}
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if not isinstance(node, ast.ClassDef) or node.name != attribute:

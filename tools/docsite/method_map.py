@@ -4,9 +4,9 @@ from html import escape
 
 from docsite.drawing import STAGE_WORDS
 from docsite.known import Known
-from strop._entries import Entry
-from strop.families import Family
-from strop.seams import STAGES
+from strop.catalogue.entries import Entry
+from strop.catalogue.families import Family
+from strop.catalogue.seams import STAGES
 
 ROW, LEFT, STEP, HEAD, WIDTH = 19, 200, 14, 66, 396
 LETTER = 6.6  # width of one in a name

@@ -7,9 +7,9 @@ from typing import Any
 import write_catalogue
 
 from docsite.known import Known, coded, facts, ranges
-from strop import catalogue
+from strop.catalogue import catalogue
+from strop.catalogue.seams import SEAM_OF, SPECIAL
 from strop.cli import listing
-from strop.seams import SEAM_OF, SPECIAL
 
 ROOT = Path(__file__).parents[2]
 table = write_catalogue.table

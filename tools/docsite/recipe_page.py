@@ -11,7 +11,7 @@ import write_catalogue
 from docsite import drawing
 from docsite.known import Known, coded, facts, ranges
 from strop.cli import listing
-from strop.cost import needs_of
+from strop.method.cost import needs_of
 
 DOCS = Path(__file__).parents[2] / "docs"
 PEERS = "COMING_FROM_TRL_AND_VERL.md#strops-recipes-in-trl"

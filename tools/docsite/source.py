@@ -2,17 +2,18 @@
 
 import re
 import shutil
-from importlib.metadata import distribution
 from pathlib import Path
 from typing import Any
 
-from docsite import method_map, notebooks, pages, part_page, recipe_page, start
+from docsite import house, method_map, notebooks, pages, part_page, recipe_page, start
 from docsite.known import Known, coded
-from strop.seams import KINDS
+from strop.catalogue.seams import KINDS
 
 ROOT = Path(__file__).parents[2]
 COPIED = ("CONTRIBUTING.md", "CHANGELOG.md")
-FONT = "STIXTwoMath-Regular.ttf"
+# KaTeX, which sets the equations, and where the first build puts it.
+KATEX_VERSION = "0.16.47"
+KATEX = ROOT / f"build/katex-{KATEX_VERSION}/node_modules/katex"
 
 
 def write(folder: Path, known: Known) -> list[Any]:
@@ -44,12 +45,13 @@ def write(folder: Path, known: Known) -> list[Any]:
     for name in known.parts:
         _write(folder / f"parts/{name}.md", part_page.page(name, known))
     _write(folder / "map.md", method_map.page(known))
+    _write(folder / "house.md", house.page())
     _write(folder / "index.md", start.page(known))
-    (folder / "assets").mkdir()
-    # The font of the equations comes from a package that has it; nothing else of it is used.
-    shutil.copy(
-        str(distribution("ziamath").locate_file(f"ziamath/fonts/{FONT}")), folder / "assets"
-    )
+    assets = folder / "assets/katex"
+    left_out = shutil.ignore_patterns("*.ttf", "*.woff")
+    shutil.copytree(KATEX / "dist/fonts", assets / "fonts", ignore=left_out)
+    for name in ("dist/katex.min.css", "dist/katex.min.js", "LICENSE"):
+        shutil.copy(KATEX / name, assets)
     return navigation(known)
 
 
@@ -121,5 +123,5 @@ def navigation(known: Known) -> list[Any]:
         {"Parts": [{"All parts": "docs/PARTS.md"}, *parts]},
         {"Reference": written["Reference"]},
         {"Evidence": written["Evidence"]},
-        {"Contribute": list(COPIED)},
+        {"Contribute": [*COPIED, {"The house": "house.md"}]},
     ]

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from docsite import drawing
 from docsite.known import Known
-from strop.algorithm import Algorithm
+from strop.method.algorithm import Algorithm
 
 README = Path(__file__).parents[2] / "README.md"
 # Sections of the README that follow the picture of what there is.
@@ -27,7 +27,7 @@ def page(known: Known) -> str:
     """The page in Markdown."""
     text = README.read_text(encoding="utf-8")
     about = text.split("\n\n")[1].replace("\n", " ")
-    lead, _, rest = about.partition(". ")
+    lead, _, rest = about.removesuffix(" It lets you").partition(". ")
     return "\n".join(
         [
             "---\nhide:\n  - navigation\n  - toc\n---\n",

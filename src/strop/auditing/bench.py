@@ -4,29 +4,87 @@ import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from strop.algorithm import Algorithm
-from strop.auditing.table_model import TableModel
 from strop.auditing.tree import Tree
-from strop.batch import Batch
-from strop.chains import Chains, learnable
-from strop.columns import is_value
-from strop.errors import UserError
-from strop.part import Curated, Draw
-from strop.rollout.assemble import Turn, assemble_turns, with_turns
-from strop.rollout.engines.base import Event
-from strop.rollout.play_turns import PlayTurns
-from strop.rollout.sample_independently import SampleIndependently
-from strop.services import Graded
-from strop.training.learn import Learner
-from strop.training.policy import Policy
-from strop.training.refresh import refresh, wanted_columns
-from strop.training.seeds import generators
-from strop.training.step_models import StepModels
+from strop.batch.batch import Batch
+from strop.batch.columns import is_value
+from strop.engines.base import Event
+from strop.method.algorithm import Algorithm
+from strop.method.chains import Chains, learnable
+from strop.method.part import Curated, Draw
+from strop.method.refreshed import wanted_columns
+from strop.method.seeds import generators
+from strop.method.services import Graded
+from strop.parts.rollout.assemble import Turn, assemble_turns, with_turns
+from strop.parts.rollout.play_turns import PlayTurns
+from strop.parts.rollout.sample_independently import SampleIndependently
+from strop.support.errors import UserError
+from strop.training.learner.policy import Policy
+from strop.training.learner.refresh import refresh
+from strop.training.learner.step_models import StepModels
+from strop.training.learner.update import Learner
+
+
+class TableModel(nn.Module):
+    """Logits theta [A, P * N]: one free number for every action at every node.
+
+    The hidden state before a token is the one-hot of its node, the head's weight is theta; so the
+    gradient of the weights is that of the logits, exactly.
+    """
+
+    def __init__(self, tree: Tree, theta: Tensor) -> None:
+        super().__init__()
+        self.config = SimpleNamespace(vocab_size=tree.branching)
+        self.trunk = Trunk(tree)
+        self.head = nn.Linear(theta.shape[1], tree.branching, bias=False, dtype=torch.float64)
+        self.head.weight.data.copy_(theta)
+
+    @property
+    def theta(self) -> Tensor:
+        """The logits."""
+        return self.head.weight
+
+    def get_decoder(self) -> nn.Module:
+        """What makes hidden states."""
+        return self.trunk
+
+    def get_output_embeddings(self) -> nn.Module:
+        """The head."""
+        return self.head
+
+
+class Trunk(nn.Module):
+    """Token ids [B, L] to one-hot nodes [B, L, P * N]; after an answer's end, and before the end of
+    the prompt, the state is 0.
+    """
+
+    def __init__(self, tree: Tree) -> None:
+        super().__init__()
+        self.tree = tree
+
+    def forward(self, input_ids: Tensor, **_: Any) -> SimpleNamespace:
+        """The states, as `last_hidden_state`."""
+        tree, first = self.tree, self.tree.prompt_length
+        num_rows, length = input_ids.shape
+        width = tree.num_prompts * tree.num_nodes
+        states = torch.zeros(num_rows, length, width, dtype=torch.float64)
+        prompt = torch.zeros(num_rows, dtype=torch.int64)
+        for at in range(first):
+            prompt = prompt * tree.branching + input_ids[:, at]
+        inner = torch.zeros(num_rows, dtype=torch.int64)
+        for at in range(first - 1, length):
+            if at >= first:
+                inner = inner * tree.branching + 1 + input_ids[:, at]
+            there = (inner < tree.num_nodes) & (prompt < tree.num_prompts)
+            node = torch.where(there, prompt * tree.num_nodes + inner, 0)
+            states[torch.arange(num_rows), at, node] = there.double()
+        return SimpleNamespace(last_hidden_state=states)
+
 
 # The answers' paths of every prompt's group, as numbers into Tree.paths.
 Groups = Sequence[Sequence[int]]

@@ -9,10 +9,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from strop.algorithm import Algorithm
 from strop.auditing.bench import Bench, Groups, Uncountable
 from strop.auditing.tree import Tree, Truth
-from strop.student import t_quantile
+from strop.method.algorithm import Algorithm
+from strop.support.students_t import t_quantile
 
 BLOCKS = 20  # of drawn groups, over which intervals are taken
 BY_ORDER = frozenset({"order_matters", "order_breaks_ties"})  # facts of parts

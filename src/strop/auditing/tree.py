@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from strop.errors import UserError
+from strop.support.errors import UserError
 
 MOST_PATHS = 4096  # of one prompt
 

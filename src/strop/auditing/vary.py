@@ -6,14 +6,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from strop import catalogue, notation
-from strop.algorithm import Algorithm
 from strop.auditing.bench import Uncountable
 from strop.auditing.estimate import Audit, Limits, audit
 from strop.auditing.tree import Tree, random_policy, random_tree
-from strop.cost import needs_of
-from strop.phases import Method, Phases
-from strop.training.config import RunConfig
+from strop.catalogue import catalogue
+from strop.method import notation
+from strop.method.algorithm import Algorithm
+from strop.method.cost import needs_of
+from strop.method.phases import Method, Phases
+from strop.training.settings.config import RunConfig
 
 
 @dataclass(frozen=True)

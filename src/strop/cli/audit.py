@@ -12,11 +12,10 @@ from rich.markup import escape
 from rich.table import Table
 
 from strop.cli import completing
-from strop.door.words import OVERRIDE
-from strop.errors import UserError
+from strop.support.errors import UserError
 
 if TYPE_CHECKING:
-    from strop.door.audit import Audited, Part
+    from strop.api.audit import Audited, Part
 
 Numbers = Annotated[str, typer.Option()]
 
@@ -60,11 +59,11 @@ def audit(
     order, per unit of step; ESS: effective sample size of the answers, as a share; silent: share of
     groups that move nothing; refilled: share of groups for which the method asks for others.
     """
-    from strop.door.audit import audits, base_of
-    from strop.door.options import settings_of
+    from strop.api.audit import audits, base_of
+    from strop.api.options import settings_of
+    from strop.training.settings.assignments import split
 
-    recipes = [text for text in arguments if not OVERRIDE.match(text)]
-    options = [text for text in arguments if OVERRIDE.match(text)]
+    recipes, options = split(arguments)
     if not recipes:
         raise UserError("name a recipe to audit, such as `strop audit grpo`")
     texts = {"group": group, "success": success, "staleness": staleness, "updates": updates}
@@ -77,13 +76,13 @@ def audit(
     for recipe in recipes:
         settings = settings_of([recipe, *options], {}, None)
         found = audits(recipe, settings, base, changes, most, draws, tell)
-        rows += _told(found, as_json)
+        rows += _shown_rows(found, as_json)
     if out is not None:
         _write(rows, out)
 
 
-def _told(found: "Audited", as_json: bool) -> list[dict[str, Any]]:
-    """Show what was found, if rows were not as they came; all rows."""
+def _shown_rows(found: "Audited", as_json: bool) -> list[dict[str, Any]]:
+    """Show what was found, unless its rows were printed as they came, and return all rows."""
     for line in found.left_out:
         print(line, file=sys.stderr)
     for part in found.parts if not as_json else ():

@@ -1,39 +1,125 @@
 """`strop compare`: methods beside each other on the same prompts and seeds."""
 
-from collections.abc import Sequence
+import dataclasses
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.console import Console
 
+from strop.api.folders import numbered
 from strop.cli import completing
-from strop.cli.comparing import (
-    Asked,
-    At,
-    Band,
-    Baseline,
-    By,
-    Jobs,
-    K,
-    Mean,
-    Out,
-    Prompts,
-    Resume,
-    Samples,
-    ScoreOn,
-    Seeds,
-    Start,
-    Steps,
-    Target,
-    begin,
-    go_on,
-    sections,
-)
-from strop.cli.train import Data, Model, Reward, Task, Validation
-from strop.door.words import OVERRIDE
-from strop.errors import UserError
+from strop.cli.train import Data, Model, Reward, Task, Validation, sections
+from strop.support.errors import RunStopped, UserError
+
+if TYPE_CHECKING:
+    from strop.comparison.plan import Plan
+
+Methods = Sequence[tuple[str, list[str], Any]]  # label, words, and the values of a sweep
 
 
+@dataclass(frozen=True)
+class Written:
+    """The options that `strop compare` and `strop sweep` have in common, as they were written."""
+
+    seeds: Annotated[int, typer.Option(min=1, help="Runs of each; 5 or more for a verdict.")] = 5
+    steps: Annotated[int, typer.Option(min=0, help="Steps of a run; 0: as configured.")] = 0
+    at: Annotated[str, typer.Option(help="Steps whose weights are scored; default: the last.")] = ""
+    k: Annotated[str, typer.Option(help="Comma-separated k of pass@k and maj@k.")] = "1,16"
+    samples: Annotated[int, typer.Option(min=0, help="Held-out answers; 0: the largest k.")] = 0
+    prompts: Annotated[int, typer.Option(min=0, help="Most held-out prompts; 0: all.")] = 0
+    score_on: Annotated[
+        list[str] | None,
+        typer.Option(help="Score on the rows of a file, not the held-out ones; repeatable."),
+    ] = None
+    baseline: Annotated[
+        str, typer.Option(help="The others are compared with it; default: the first.")
+    ] = ""
+    by: Annotated[
+        str, typer.Option(help="Yardstick: equal `steps`, or tokens `sampled` or `trained` on.")
+    ] = "steps"
+    target: Annotated[
+        str,
+        typer.Option(help="METRIC=VALUE of validation, such as pass@1=0.5: tokens and time to it."),
+    ] = ""
+    band: Annotated[
+        str, typer.Option(help="LOW,HIGH in nats: share of the steps with that entropy.")
+    ] = ""
+    mean: Annotated[
+        list[str] | None,
+        typer.Option(help="Show the mean over the steps of a number of metrics.jsonl; repeatable."),
+    ] = None
+    start: Annotated[bool, typer.Option(help="Score the model before training, too.")] = False
+    model: Model = ""
+    task: Task = ""
+    data: Data = None
+    validation: Validation = None
+    reward: Reward = None
+
+    def settings(self, words: Sequence[str]) -> Any:
+        """The configuration of a method, a recipe or a .toml file with options behind it."""
+        from strop.api.options import settings_of
+        from strop.training.settings.assignments import split
+
+        given = sections(self.model, self.task, self.data, self.validation, self.reward)
+        (method,), options = split(words)
+        if method.endswith(".toml"):
+            return settings_of(options, given, Path(method))
+        return settings_of([method, *options], given, None)
+
+    def plan(self, methods: Methods, swept: str = "") -> "Plan":
+        """The plan of a comparison of methods. Raises UserError."""
+        from strop.comparison.plan import Candidate, Scoring, plan_of
+
+        scoring = Scoring(
+            at=_numbers("at", self.at) if self.at else (),
+            ks=_numbers("k", self.k),
+            samples=self.samples,
+            prompts=self.prompts,
+            files=tuple(self.score_on or ()),
+            by=self.by,
+            target=_target(self.target),
+            band=_band(self.band),
+            means=tuple(self.mean or ()),
+            start=self.start,
+        )
+        found = [Candidate(label, self.settings(words), each) for label, words, each in methods]
+        return plan_of(
+            found, scoring, seeds=self.seeds, steps=self.steps, baseline=self.baseline, swept=swept
+        )
+
+
+def with_written(command: Callable[..., None]) -> Callable[..., None]:
+    """The command with the fields of `Written` as options in place of its parameter `written`."""
+    fields = dataclasses.fields(Written)
+    options = [
+        inspect.Parameter(
+            each.name, inspect.Parameter.KEYWORD_ONLY, default=each.default, annotation=each.type
+        )
+        for each in fields
+    ]
+
+    def called(**given: Any) -> None:
+        command(written=Written(**{each.name: given.pop(each.name) for each in fields}), **given)
+
+    parameters: list[inspect.Parameter] = []
+    for each in inspect.signature(command).parameters.values():
+        own = each.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+        parameters += options if each.name == "written" else [own]
+    called.__doc__ = command.__doc__
+    called.__annotations__ = {}
+    vars(called)["__signature__"] = inspect.Signature(parameters)
+    return called
+
+
+Jobs = Annotated[int, typer.Option(min=0, help="Runs at a time; 0: one a core, on a GPU one.")]
+Out = Annotated[Path | None, typer.Option(help="Folder; default: comparisons/N.")]
+
+
+@with_written
 def compare(
     arguments: Annotated[
         list[str] | None,
@@ -44,27 +130,11 @@ def compare(
             autocompletion=completing.methods,
         ),
     ] = None,
-    seeds: Seeds = 5,
-    steps: Steps = 0,
-    at: At = "",
-    k: K = "1,16",
-    samples: Samples = 0,
-    prompts: Prompts = 0,
-    score_on: ScoreOn = None,
-    baseline: Baseline = "",
-    by: By = "steps",
-    target: Target = "",
-    band: Band = "",
-    mean: Mean = None,
-    start: Start = False,
-    model: Model = "",
-    task: Task = "",
-    data: Data = None,
-    validation: Validation = None,
-    reward: Reward = None,
+    *,
+    written: Written,
     jobs: Jobs = 0,
     out: Out = None,
-    resume: Resume = None,
+    resume: Annotated[Path | None, typer.Option(help="Go on with a comparison's folder.")] = None,
 ) -> None:
     """Train every method with every seed, score the weights, and say what differs and what not.
 
@@ -72,20 +142,19 @@ def compare(
     on, also after a crash. Writes compare.html, table.md and scores.csv.
     """
     if resume is not None:
-        go_on(resume, arguments, out, jobs)
+        _go_on(resume, arguments, out, jobs)
         return
-    asked = Asked(
-        seeds, steps, at, k, samples, prompts, score_on, baseline, by, target, band, mean, start,
-        sections(model or _needed(arguments or []), task, data, validation, reward),
-    )  # fmt: skip
-    begin(asked.plan(methods_of(arguments or [])), out, jobs)
+    model = written.model or _needed(arguments or [])
+    plan = dataclasses.replace(written, model=model).plan(methods_of(arguments or []))
+    begin(plan, out, jobs)
 
 
 def _needed(arguments: Sequence[str]) -> str:
     """The shipped model that one of the recipes needs: then all of them are compared on it."""
-    from strop.catalogue import model_of
+    from strop.catalogue.catalogue import model_of
+    from strop.training.settings.assignments import split
 
-    methods = [text for text in arguments if not OVERRIDE.match(text)]
+    methods, _ = split(arguments)
     if any(text.endswith(".toml") for text in methods):  # files name their models themselves
         return ""
     return next(filter(None, map(model_of, methods)), "")
@@ -93,10 +162,12 @@ def _needed(arguments: Sequence[str]) -> str:
 
 def methods_of(arguments: Sequence[str]) -> list[tuple[str, list[str], Any]]:
     """The label and the words of every method. Raises UserError where there is none."""
+    from strop.training.settings.assignments import ASSIGNMENT
+
     common: list[str] = []
     each: list[list[str]] = []
     for text in arguments:
-        if not OVERRIDE.match(text):
+        if not ASSIGNMENT.match(text):
             each.append([text])
         elif each:
             each[-1].append(text)
@@ -109,3 +180,76 @@ def methods_of(arguments: Sequence[str]) -> list[tuple[str, list[str], Any]]:
         name = Path(text).stem if text.endswith(".toml") else text
         found.append((" ".join([name, *own]), [text, *common, *own], ()))
     return found
+
+
+def begin(plan: "Plan", out: Path | None, jobs: int) -> None:
+    """Carry out a comparison in `out`, or in a free folder; one that is there goes on."""
+    folder = out or numbered(Path("comparisons"))
+    plan.keep(folder)
+    _carry_out(plan, folder, jobs)
+
+
+def _go_on(folder: Path, arguments: Sequence[str] | None, out: Path | None, jobs: int) -> None:
+    """Carry out the rest of the comparison in a folder."""
+    from strop.comparison.plan import read_plan
+
+    if arguments or out is not None:
+        raise UserError("--resume takes the folder's own plan: leave methods and --out out")
+    _carry_out(read_plan(folder), folder, jobs)
+
+
+def _carry_out(plan: "Plan", folder: Path, workers: int) -> None:
+    """Do all that is left of a comparison, then print its table. Raises typer.Exit on Ctrl-C."""
+    from strop.comparison.carry_out import carry_out
+    from strop.comparison.table import markdown
+
+    console = Console(highlight=False, soft_wrap=True)
+    try:
+        found = carry_out(plan, folder, workers, console)
+    except KeyboardInterrupt:
+        again = f"strop compare --resume {folder}"
+        console.print(f"stopped; the runs are saved. Go on with: {again}", markup=False)
+        raise typer.Exit(130) from None
+    if found.rows:
+        print(markdown(plan, found.rows))
+    for line in found.failures:
+        Console(stderr=True, highlight=False, soft_wrap=True).print(f"failed: {line}", markup=False)
+    if found.failures:
+        raise RunStopped(
+            f"{len(found.failures)} of {found.num_runs} runs failed; mend the cause and go on "
+            f"with: strop compare --resume {folder}"
+        )
+    print(f"wrote {folder / 'compare.html'}, {folder / 'table.md'}, {folder / 'scores.csv'}")
+
+
+def _numbers(name: str, text: str) -> tuple[int, ...]:
+    """Whole numbers with commas between them. Raises UserError."""
+    try:
+        found = tuple(int(piece) for piece in text.split(","))
+    except ValueError:
+        raise UserError(f"--{name} takes whole numbers with commas, not {text!r}") from None
+    if min(found) < 1:
+        raise UserError(f"--{name} {text}: every number must be 1 or more")
+    return found
+
+
+def _target(text: str) -> tuple[str, float] | None:
+    if not text:
+        return None
+    metric, _, value = text.partition("=")
+    try:
+        return metric.strip(), float(value)
+    except ValueError:
+        raise UserError(f"--target takes METRIC=VALUE, such as pass@1=0.5, not {text!r}") from None
+
+
+def _band(text: str) -> tuple[float, float] | None:
+    if not text:
+        return None
+    try:
+        low, high = map(float, text.split(","))
+    except ValueError:
+        raise UserError(f"--band takes LOW,HIGH, such as 0.3,0.4, not {text!r}") from None
+    if not low <= high:
+        raise UserError(f"--band {text}: the lower edge comes first")
+    return low, high

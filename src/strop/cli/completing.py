@@ -1,4 +1,4 @@
-"""What a shell offers where a word of a command is begun: recipes, parts, options, their values.
+"""Completions that a shell offers for the beginning of a word: recipes, parts, options, values.
 
 Read from the sources and the schema that is shipped, so that no key press waits for torch.
 """
@@ -7,11 +7,11 @@ import json
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from strop import catalogue
-from strop._entries import Entry
 from strop.assets import SCHEMA, SHIPPED
-from strop.seams import KINDS, PLACE_OF, SEAMS
-from strop.tasks.reward_source import BUILT_IN
+from strop.catalogue import catalogue
+from strop.catalogue.entries import Entry
+from strop.catalogue.seams import KINDS, PLACE_OF, SEAMS
+from strop.rewards.source import BUILT_IN
 from strop.tracking.base import TRACKERS
 
 Offered = list[tuple[str, str]]  # words, each with a few that say what it is
@@ -38,11 +38,13 @@ def options(incomplete: str) -> Offered:
     """`option=` for each setting and stage, options of parts behind `stage.`, or values."""
     name, equals, value = incomplete.partition("=")
     if equals:
-        return [(f"{name}={word}", told) for word, told in _values(name) if word.startswith(value)]
-    found = [(f"{path}=", told) for path, told in _settings().items()]
+        return [
+            (f"{name}={word}", meaning) for word, meaning in _values(name) if word.startswith(value)
+        ]
+    found = [(f"{path}=", meaning) for path, meaning in _settings().items()]
     head = name.partition(".")[0]
     if "." in name and (head in PLACE_OF or head in ("loss", "terms")):
-        found += [(f"{head}.{field}=", told) for field, told in _fields(head).items()]
+        found += [(f"{head}.{field}=", meaning) for field, meaning in _fields(head).items()]
     return [each for each in found if each[0].startswith(incomplete)]
 
 
@@ -59,7 +61,7 @@ def words_of(words: Iterable[str]) -> Callable[[str], list[str]]:
 
 def tasks(incomplete: str) -> list[str]:
     """Tasks that come with strop."""
-    from strop.tasks.environment import built_in
+    from strop.environments.base import built_in
 
     return words_of((*built_in(), "countdown", "worked_countdown"))(incomplete)
 
@@ -81,8 +83,8 @@ def _sections() -> Iterable[tuple[str, dict[str, Any]]]:
         if not places:
             yield name, each
         for place in places:
-            for inner, told in schema["$defs"][place.rpartition("/")[2]]["properties"].items():
-                yield f"{name}.{inner}", told
+            for inner, meaning in schema["$defs"][place.rpartition("/")[2]]["properties"].items():
+                yield f"{name}.{inner}", meaning
 
 
 def _settings() -> dict[str, str]:

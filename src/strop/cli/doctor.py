@@ -11,7 +11,7 @@ from rich.markup import escape
 
 from strop.cli import completing
 from strop.cli.waiting import loading
-from strop.errors import UserError
+from strop.support.errors import UserError
 
 if TYPE_CHECKING:
     from strop.diagnosis.whole import Diagnosis
@@ -51,13 +51,12 @@ def doctor(
 
     Exit code 1: a problem was found. 0: none was. 2: something that was given is wrong.
     """
-    from strop.door.words import OVERRIDE
-
     loading("what is looked at")
     from strop.diagnosis.whole import after_a_run, before_a_run
+    from strop.training.settings.assignments import split
 
     given = arguments or []
-    runs = [text for text in given if not OVERRIDE.match(text)]
+    runs, _ = split(given)
     if len(runs) > 1:
         raise UserError(f"one run at a time, got {' and '.join(runs)}")
     if runs:
@@ -81,7 +80,7 @@ def doctor(
 
 def _settings(given: list[str], sections: dict[str, dict[str, Any]]) -> Any:
     """The configuration of a run that is made of these. Raises UserError."""
-    from strop.door.options import settings_of
+    from strop.api.options import settings_of
 
     return settings_of(given, {k: own for k, own in sections.items() if any(own.values())}, None)
 

@@ -10,9 +10,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from strop.cli.trust import Trust
 from strop.cli.waiting import loading
-from strop.errors import UserError
+from strop.support.errors import UserError
 
 Engine = Annotated[
     str,
@@ -25,6 +24,15 @@ Settings = Annotated[
     typer.Option(
         "--set",
         help="A setting, as `strop train` takes it (`data.system_prompt=...`); repeatable.",
+    ),
+]
+
+Trust = Annotated[
+    bool,
+    typer.Option(
+        "--trust-files",
+        help="Import the files and modules, ask the judges and servers, and run code unisolated, "
+        "as the run's config.toml says; a folder from somebody else can name anything.",
     ),
 ]
 
@@ -67,14 +75,14 @@ def evaluate(
     Intervals are bootstrapped over prompts.
     """
     loading(source)
-    from strop.door.evaluating import check_scoring, open_subject, scored
+    from strop.api.inference import check_scoring, open_model, scored
     from strop.evaluation.summary import as_json as flat
 
     ks = _numbers(k)
     num_samples = num_samples or max(16, *ks)
     split = split or ("train" if data else "heldout")
     check_scoring(ks, num_samples)
-    subject = open_subject(
+    subject = open_model(
         source, step, task, data, reward, temperature, max_tokens, engine,
         start=start, best=best, assignments=assignments, trust=trust,
     )  # fmt: skip

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from strop.cli.waiting import loading
-from strop.errors import UserError
+from strop.support.errors import UserError
 
 
 def export(
@@ -34,14 +34,14 @@ def export(
     """
     if not push and (private or dry_run):
         raise UserError("--private and --dry-run go with --push USER/MODEL: leave them out")
-    from strop.door import hub
+    from strop.api import hub
 
     if push:
         hub.check_name(push)
     if push and not dry_run:
         hub.check_token()
     loading(source)
-    from strop.door.export import write
+    from strop.api.export import write
 
     write(source, folder, step, dtype, best, push)
     print(f"{source} is in {folder}")
@@ -53,7 +53,7 @@ def export(
 
 def _show(folder: Path, name: str, private: bool) -> None:
     """What would be sent: the files, then the page."""
-    from strop.door.hub import listing
+    from strop.api.hub import listing
 
     print(f"would be sent to {name} ({'private' if private else 'public'}):")
     for path, size in listing(folder):

@@ -10,11 +10,11 @@ from typing import Annotated, Any
 
 import typer
 
-from strop import catalogue, families
-from strop._entries import Entry, Field
+from strop.catalogue import catalogue, families
+from strop.catalogue.entries import Entry, Field
+from strop.catalogue.seams import KINDS, SEAM_OF, SPECIAL
 from strop.cli import completing, shown
-from strop.errors import UserError, nearest
-from strop.seams import KINDS, SEAM_OF, SPECIAL
+from strop.support.errors import UserError, nearest
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
 RECIPE_LINES = {
@@ -83,19 +83,19 @@ def _file_of(name: str) -> str:
     """The configuration of a method that stands in the file alone, stage by stage."""
     import tomli_w
 
-    from strop import notation
-    from strop.phases import Phases
+    from strop.method import notation, writing
+    from strop.method.phases import Phases
 
     method = notation.build_recipe(name, {})
     file: dict[str, Any] = {"recipe": ""}
     if isinstance(method, Phases):
         file["phases"] = {
             phase.name: ({"until": phase.until.text} if phase.until else {})
-            | {"stages": notation.written(phase.algorithm)}
+            | {"stages": writing.written(phase.algorithm)}
             for phase in method.phases
         }
     else:
-        file["stages"] = notation.written(method)
+        file["stages"] = writing.written(method)
     head = f"# {name}, stage by stage: change any, then strop train --config FILE\n"
     return head + tomli_w.dumps(file)
 
@@ -125,8 +125,8 @@ def _needing(entries: list[Entry], needs: list[str], without: list[str]) -> list
     """Those of the recipes that need all of the first and none of the second. Raises UserError."""
     if not (needs or without):
         return entries
-    from strop import notation  # composing imports the parts, and so torch
-    from strop.cost import NEEDS, needs_of
+    from strop.method import notation  # composing imports the parts, and so torch
+    from strop.method.cost import NEEDS, needs_of
 
     for word in (*needs, *without):
         if word not in NEEDS:
@@ -228,8 +228,8 @@ def _fields(fields: Iterable[Field]) -> list[dict[str, str]]:
 
 def recipe_page(entry: Entry, name: str) -> dict[str, Any]:
     """All that is said of a recipe, for its default parameters."""
-    from strop import notation  # composing imports the parts, and so torch
-    from strop.cost import costs
+    from strop.method import notation, writing  # composing imports the parts, and so torch
+    from strop.method.cost import costs
 
     lines = {key: entry.line(label) for key, label in RECIPE_LINES.items()}
     function = entry.load()
@@ -247,7 +247,7 @@ def recipe_page(entry: Entry, name: str) -> dict[str, Any]:
         "parameters": [
             {
                 **f,
-                "default": notation.value_text(defaults[f["name"]]),
+                "default": writing.value_text(defaults[f["name"]]),
                 "meaning": f["meaning"] or meanings.get(f["name"], ""),
             }
             for f in _fields(entry.fields)
@@ -257,7 +257,7 @@ def recipe_page(entry: Entry, name: str) -> dict[str, Any]:
 
 def _meanings(algorithm: Any) -> dict[str, str]:
     """What recipe parameters mean: words of the trade, else the comment of the field they set."""
-    from strop import part as parts
+    from strop.method import part as parts
 
     found = dict(COMMON)
     for _, use in algorithm.uses():

@@ -11,12 +11,12 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-import strop
-from strop import peers
-from strop._garbage import beginning
-from strop._output import Lasting, hold_numbers
+from strop.catalogue import peers
 from strop.cli import listing
-from strop.errors import RunStopped, UserError
+from strop.support.about import VERSION
+from strop.support.errors import RunStopped, UserError
+from strop.support.garbage_collection import beginning
+from strop.support.output import Lasting, hold_numbers
 
 USAGE: Any = typer.BadParameter.__base__  # every mistake in the options themselves
 
@@ -30,7 +30,7 @@ app = typer.Typer(
 
 def _version(value: bool) -> None:
     if value:
-        print(f"strop {strop.__version__}")
+        print(f"strop {VERSION}")
         raise typer.Exit
 
 
@@ -54,10 +54,10 @@ def _register() -> None:
     """The commands that need torch only when they run."""
     from strop.cli import (
         audit,
-        begin,
         compare,
         evaluate,
         export,
+        init,
         inspect,
         plan,
         report,
@@ -68,7 +68,7 @@ def _register() -> None:
     )
     from strop.cli.doctor import doctor
 
-    app.command("init")(begin.init)
+    app.command("init")(init.init)
     app.command("train")(train.train)
     app.command("eval")(evaluate.evaluate)
     app.command("sample")(sample.sample)
@@ -81,7 +81,7 @@ def _register() -> None:
     app.command("sweep")(sweep.sweep)
     app.command("audit")(audit.audit)
     app.command("plan")(plan.plan)
-    app.command("schema")(begin.schema)
+    app.command("schema")(init.schema)
 
 
 _register()

@@ -7,7 +7,7 @@ import typer
 from rich.console import Console
 
 from strop.cli.waiting import loading
-from strop.errors import UserError
+from strop.support.errors import UserError
 
 Runs = Annotated[
     list[Path],
@@ -64,7 +64,7 @@ def plan(
     counts, bounds = _whole("--workers", workers), _whole("--staleness", staleness)
     given = _lengths(lengths)
     loading(", ".join(map(str, runs)))
-    from strop.door.plan import plan as planned
+    from strop.api.plan import plan as planned
     from strop.planning.told import proposals, table, told
 
     found = planned(runs, counts, bounds, given, prompts, spare, exchange)

@@ -5,8 +5,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from strop.cli.evaluate import Engine, Settings
-from strop.cli.trust import Trust
+from strop.cli.evaluate import Engine, Settings, Trust
 from strop.cli.waiting import loading
 
 
@@ -33,10 +32,10 @@ def sample(
     prompt, unless `data.prompt_as` is `text`.
     """
     loading(source)
-    from strop.door.evaluating import open_subject
+    from strop.api.inference import open_model
 
     console = Console(highlight=False, soft_wrap=True)
-    with open_subject(
+    with open_model(
         source,
         step,
         temperature=temperature,
@@ -49,8 +48,8 @@ def sample(
         prompts = [prompt] if prompt is not None else iter(lambda: _ask(console), None)
         for text in prompts:
             for answer, logp, ended in subject.answer(text or "", num_samples, seed):
-                told = {"stop": "", "length": "  (cut off)"}.get(ended, f"  ({ended})")
-                console.print(f"{logp:8.3f}  {answer}{told}", markup=False)
+                note = {"stop": "", "length": "  (cut off)"}.get(ended, f"  ({ended})")
+                console.print(f"{logp:8.3f}  {answer}{note}", markup=False)
 
 
 def _ask(console: Console) -> str | None:

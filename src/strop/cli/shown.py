@@ -9,9 +9,9 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.table import Table
 
-from strop import families
-from strop._entries import Entry
-from strop._source import ROOT
+from strop.catalogue import families
+from strop.catalogue.entries import Entry
+from strop.support.about import PARTS
 
 PART_LINES = {
     "reads": "Reads",
@@ -64,9 +64,9 @@ def recipe(page: dict[str, Any]) -> None:
     if page["arxiv"]:
         console.print(f"arXiv {page['arxiv']}{where} (https://arxiv.org/abs/{page['arxiv']})")
     for keys in (("code", "parent", "status"), ("family", "in_short", "model")):
-        said = [f"{key.replace('_', ' ').capitalize()}: {page[key]}." for key in keys if page[key]]
-        if said:
-            console.print(" ".join(said))
+        facts = [f"{key.replace('_', ' ').capitalize()}: {page[key]}." for key in keys if page[key]]
+        if facts:
+            console.print(" ".join(facts))
     _section(console, "Choose it when", page["choose_it_when"])
     _section(console, "Equation", page["equation"])
     console.print("\nParts, stage by stage", style="bold")
@@ -109,7 +109,7 @@ def _wrapped(console: Console, text: str, first: int, others: int) -> None:
 
 def _sentence(folder: str) -> str:
     """What the folder writes, in its own words."""
-    text = (ROOT / folder / "__init__.py").read_text(encoding="utf-8")
+    text = (PARTS / folder / "__init__.py").read_text(encoding="utf-8")
     return " ".join((ast.get_docstring(ast.parse(text)) or "").split())
 
 

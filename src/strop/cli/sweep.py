@@ -6,31 +6,11 @@ from typing import Annotated, Any
 import typer
 
 from strop.cli import completing
-from strop.cli.comparing import (
-    Asked,
-    At,
-    Band,
-    Baseline,
-    By,
-    Jobs,
-    K,
-    Mean,
-    Out,
-    Prompts,
-    Samples,
-    ScoreOn,
-    Seeds,
-    Start,
-    Steps,
-    Target,
-    begin,
-    sections,
-)
-from strop.cli.train import Data, Model, Reward, Task, Validation
-from strop.door.words import OVERRIDE
-from strop.errors import UserError
+from strop.cli.compare import Jobs, Out, Written, begin, with_written
+from strop.support.errors import UserError
 
 
+@with_written
 def sweep(
     arguments: Annotated[
         list[str] | None,
@@ -42,24 +22,8 @@ def sweep(
         ),
     ] = None,
     draws: Annotated[int, typer.Option(min=0, help="Seed of the values of random(...).")] = 0,
-    seeds: Seeds = 5,
-    steps: Steps = 0,
-    at: At = "",
-    k: K = "1,16",
-    samples: Samples = 0,
-    prompts: Prompts = 0,
-    score_on: ScoreOn = None,
-    baseline: Baseline = "",
-    by: By = "steps",
-    target: Target = "",
-    band: Band = "",
-    mean: Mean = None,
-    start: Start = False,
-    model: Model = "",
-    task: Task = "",
-    data: Data = None,
-    validation: Validation = None,
-    reward: Reward = None,
+    *,
+    written: Written,
     jobs: Jobs = 0,
     out: Out = None,
 ) -> None:
@@ -71,18 +35,15 @@ def sweep(
     else is as in `strop compare`, which also goes on with it (--resume).
     """
     methods, method = swept(arguments or [], draws)
-    asked = Asked(
-        seeds, steps, at, k, samples, prompts, score_on, baseline, by, target, band, mean, start,
-        sections(model, task, data, validation, reward),
-    )  # fmt: skip
-    begin(asked.plan(methods, method), out, jobs)
+    begin(written.plan(methods, method), out, jobs)
 
 
 def swept(arguments: Sequence[str], draws: int) -> tuple[list[tuple[str, list[str], Any]], str]:
     """Label, words and values of every combination, and the method. Raises UserError."""
-    from strop.comparison.values import combinations, spread
+    from strop.comparison.values import combinations, label_of_values, spread
+    from strop.training.settings.assignments import split
 
-    methods = [text for text in arguments if not OVERRIDE.match(text)]
+    methods, _ = split(arguments)
     if len(methods) != 1:
         raise UserError(
             "name one method to sweep, such as `strop sweep grpo training.lr=grid(1e-4,1e-3)`"
@@ -90,8 +51,7 @@ def swept(arguments: Sequence[str], draws: int) -> tuple[list[tuple[str, list[st
     found = {text: spread(text, draws) for text in arguments}
     plain = [text for text in arguments if found[text] is None]
     rows = combinations([each for each in found.values() if each is not None])
-    named = [[f"{name}={value}" for name, value in values] for values in rows]
     return [
-        (" ".join(options), [*plain, *options], values)
-        for options, values in zip(named, rows, strict=True)
+        (label_of_values(row), [*plain, *(f"{name}={value}" for name, value in row)], row)
+        for row in rows
     ], " ".join(plain)

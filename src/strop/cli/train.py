@@ -1,22 +1,19 @@
-"""`strop train`: start a run, or go on with one."""
+"""`strop train`: start a run, or resume one."""
 
 import json
-import os
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from strop.cli import completing
-from strop.door.progress import Progress
-from strop.door.trust import names
-from strop.errors import UserError
-from strop.tasks.renaming import pairs
+from strop.cli.train_here import Job, work
+from strop.data.renaming import pairs
+from strop.support.errors import UserError
 
 if TYPE_CHECKING:
-    from strop.door.session import Session
-    from strop.training.config import RunConfig
-    from strop.training.ranks import Ranks
+    from strop.training.settings.config import RunConfig
 
 RecipeAndOptions = Annotated[
     list[str] | None,
@@ -110,6 +107,14 @@ Ray = Annotated[
         "`auto` or host:port is a cluster; docs/SCALE.md."
     ),
 ]
+Debug = Annotated[
+    bool,
+    typer.Option(
+        "--debug",
+        help="Check the shape and dtype of every tensor that a part is handed or gives "
+        "(`training.debug`).",
+    ),
+]
 Quiet = Annotated[bool, typer.Option(help="Print only the end.")]
 
 
@@ -130,6 +135,7 @@ def train(
     ray: Ray = None,
     track: Track = None,
     answers: Answers = 0,
+    debug: Debug = False,
     quiet: Quiet = False,
 ) -> None:
     """Train a model. Without arguments: the shipped tiny model on Countdown puzzles.
@@ -146,143 +152,42 @@ def train(
         *(f"{k}={text}" for k, text in stages.items() if text is not None),
         *([f"ray.address={ray}"] if ray is not None else []),
         *([f"tracking.to={json.dumps(track)}"] if track else []),
+        *(["training.debug=true"] if debug else []),
     ]
-    given: dict[str, dict[str, Any]] = {
-        "model": {"name": model},
-        "data": {"task": task, "files": data, "validation_files": validation,
-                 "columns": pairs(renamed or [], "--map")},
-        "reward": {"functions": reward},
-    }  # fmt: skip
-    options = {
-        section: kept
-        for section, values in given.items()
-        if (kept := {k: v for k, v in values.items() if v})
-    }
+    columns = pairs(renamed or [], "--map")
+    options = sections(model, task, data, validation, reward, columns)
     if resume is not None and (options or config or out):
         raise UserError("--resume takes the run's own configuration: leave other options out")
     if step and resume is None:
         raise UserError("--step names a checkpoint of the run that --resume goes on with")
-    work(Job(arguments, options, config, out, resume, step, quiet, answers))
+    work(Job(arguments, options, config, out, resume, step, quiet, answers), _lead)
 
 
-class Job(NamedTuple):
-    """A run to begin or to go on with, as the command line says it."""
-
-    arguments: list[str]
-    options: dict[str, dict[str, Any]]
-    config: Path | None
-    out: Path | None
-    resume: Path | None
-    step: int
-    quiet: bool
-    answers: int
-
-    def again(self, folder: Path) -> "Job":
-        """To go on with what it has begun in a folder, at the newest checkpoint."""
-        return Job([], {}, None, None, folder, 0, self.quiet, self.answers)
-
-    def settings(self) -> "RunConfig":
-        """The run's configuration. Raises UserError."""
-        from strop.door.options import settings_of
-        from strop.door.session import changed
-
-        if self.resume is not None:
-            return changed(self.resume, self.arguments)
-        return settings_of(self.arguments, self.options, self.config)
+def sections(
+    model: str,
+    task: str,
+    data: list[str] | None,
+    validation: list[str] | None,
+    reward: list[str] | None,
+    columns: Mapping[str, str] | None = None,
+) -> dict[str, dict[str, Any]]:
+    """What these options set, by sections of a configuration, without those that are left out."""
+    whole: dict[str, dict[str, Any]] = {
+        "model": {"name": model},
+        "data": {
+            "task": task, "files": data, "validation_files": validation, "columns": columns
+        },
+        "reward": {"functions": reward},
+    }  # fmt: skip
+    return {
+        section: kept
+        for section, values in whole.items()
+        if (kept := {name: value for name, value in values.items() if value})
+    }
 
 
-def work(job: Job, led: bool = False) -> None:
-    """Train in this process, which may be one of several. led: they are Ray's."""
-    heard = os.environ.get("RANK", "0") == "0"
-    watcher = Progress(job.quiet, heard, job.answers)
-    watcher.open()
-    from strop.training import launched
-    from strop.training.ranks import join
-    from strop.training.stopping import interrupting
+def _lead(job: Job, settings: "RunConfig", tell: Callable[[str], None]) -> None:
+    """Let trainers on Ray run the job."""
+    from strop.cli.train_on_ray import lead  # which imports what a run without Ray need not have
 
-    ranks = join()
-    with interrupting(), ranks.speaking(typer.Exit):
-        before = ranks.from_first(launched.begun)
-        if before is not None:
-            job = job.again(before)
-            watcher.note(f"started again: {before} goes on behind its newest checkpoint")
-        settings = job.settings()
-        if settings.ray.address and settings.ray.num_trainers and not led:
-            if not ranks.alone:
-                raise UserError("torchrun and ray.num_trainers both start trainers: leave one out")
-            from strop.cli.trainers import lead
-
-            lead(job, settings, watcher.note)
-        elif job.resume is not None:
-            _go_on(job.resume, settings, job.step, watcher, ranks)
-        else:
-            _begin(settings, job.out, watcher, ranks)
-
-
-def _begin(settings: "RunConfig", out: Path | None, watcher: Progress, ranks: "Ranks") -> None:
-    """A new run in `out`, or in a free folder; one that comes to nothing leaves no folder."""
-    from strop.door.session import Session, new_folder
-    from strop.training import launched, loop
-
-    with new_folder(settings.recipe, out, ranks) as folder:
-        run = loop.start(settings, folder, ranks)
-        if ranks.first:
-            launched.tell_begun(folder)
-        _run(Session(run), watcher)
-
-
-def _go_on(
-    folder: Path, settings: "RunConfig", step: int, watcher: Progress, ranks: "Ranks"
-) -> None:
-    """The rest of a run, perhaps with more steps than it was started with."""
-    from strop.door.session import Session
-    from strop.training import launched, loop
-
-    session = Session(loop.resume(settings, folder, step, ranks), new=False)
-    if ranks.first:
-        launched.tell_begun(folder)
-    if not session.run.finished:
-        _run(session, watcher)
-        return
-    try:
-        session.report()  # perhaps a kill came before it
-    finally:
-        session.close()
-    done, race = session.run.done, session.run.race
-    more = f"training.patience={race.since + 1}" if race.over else f"training.steps={2 * done}"
-    ended = f", ended early: {race.why_over}" if race.over else ""
-    watcher.note(
-        f"{folder} is complete: {done} steps{ended}. More of them: "
-        f"strop train --resume {folder} {more}"
-    )
-
-
-def _run(session: "Session", watcher: Progress) -> None:
-    """All remaining steps, with progress; then the report, after Ctrl-C too.
-
-    Raises typer.Exit then.
-    """
-    run = session.run
-    try:
-        session.go(watcher)
-    finally:
-        watcher.close()
-        session.close()
-    if not run.finished:
-        watcher.note(f"stopped after step {run.done}. Go on with: {session.again}")
-        if run.record.metrics_path.exists():
-            session.report()
-        raise typer.Exit(130)
-    session.report()
-    more = ["--trust-files"] if names(run.config) else []
-    watcher.finish(
-        run, f" Next: {' '.join(['strop eval', str(session.folder), *_split(run), *more])}"
-    )
-
-
-def _split(run: Any) -> list[str]:
-    """What `strop eval` is told of a run whose data has no held-out rows."""
-    task = run.world.services.task
-    if task.heldout or run.config.data.environment() is not None:
-        return []
-    return ["--split", "validation" if task.validation else "train"]
+    lead(job, settings, tell)

@@ -21,7 +21,7 @@ def watch(
     """
     loading(", ".join(map(str, runs)))
     from strop.report.watch import Server, Watched
-    from strop.training.stopping import interrupting
+    from strop.support.stopping import interrupting
 
     with interrupting(), Server(Watched(runs), port) as server:
         print(f"{server.url} (Ctrl-C ends this, not the runs)", flush=True)

@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
 
-from strop._writing import write_whole
 from strop.comparison.charts import AXES, curves, differences, laws, line_of
 from strop.comparison.names import number_of
 from strop.comparison.plan import Plan
@@ -13,10 +12,11 @@ from strop.comparison.response import responses
 from strop.comparison.scores import Row
 from strop.comparison.table import estimate, heading, judged, labels_of, note, one_run
 from strop.comparison.verdict import Compared
-from strop.errors import UserError
 from strop.report.about import facts, flat
 from strop.report.html import charts_grid, document, section, table
 from strop.report.run_folder import Run
+from strop.support.errors import UserError
+from strop.support.writing import write_whole
 
 FIRST = ("pass@1", "late/entropy", "completions/mean_length")  # of which differences are drawn
 MOST_TITLE = 80  # letters of a heading
@@ -84,13 +84,13 @@ def _first(compared: Sequence[Compared]) -> list[str]:
 
 def _header(plan: Plan, failures: Sequence[str]) -> str:
     each = [dict(facts(entry.config)) for entry in plan.entries]
-    told = [(k, v) for k, v in each[0].items() if all(found.get(k) == v for found in each)]
-    told += [("Seeds", ", ".join(map(str, plan.seeds))), ("Steps", str(plan.steps))]
+    shown = [(k, v) for k, v in each[0].items() if all(found.get(k) == v for found in each)]
+    shown += [("Seeds", ", ".join(map(str, plan.seeds))), ("Steps", str(plan.steps))]
     if len(plan.entries) > 1:
-        told.append(("Baseline", plan.baseline))
+        shown.append(("Baseline", plan.baseline))
     if plan.scoring.files:
-        told.append(("Scored on", ", ".join(plan.scoring.files)))
-    items = "".join(f"<dt>{escape(k)}</dt><dd>{escape(v)}</dd>" for k, v in told)
+        shown.append(("Scored on", ", ".join(plan.scoring.files)))
+    items = "".join(f"<dt>{escape(k)}</dt><dd>{escape(v)}</dd>" for k, v in shown)
     failed = "".join(f'<p class="note">failed: {escape(line)}</p>' for line in failures)
     return (
         f'<header>\n<h1>{escape(_title(plan))}</h1>\n<dl class="about">{items}</dl>\n'

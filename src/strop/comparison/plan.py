@@ -5,19 +5,32 @@ import hashlib
 import json
 import math
 import re
+import tomllib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from strop._writing import write_whole
-from strop.errors import UserError
-from strop.training.config import RunConfig, make
-from strop.training.record import GIVEN
+from strop.comparison.values import Values
+from strop.support.errors import UserError
+from strop.support.writing import write_whole
+from strop.training.record.run_folder import GIVEN
+from strop.training.settings.config import RunConfig, make
+from strop.training.settings.sections import FILES_ALONE
+from strop.training.setup import load_prompts
 
 NAME = "plan.json"
 YARDSTICKS = ("steps", "sampled", "trained")
 START = "before training"  # the label of the model that the runs begin with
 K_OF = re.compile(r"(?:pass|maj|distinct)@(\d+)")
+
+
+class Candidate(NamedTuple):
+    """A method that is to be compared, before a plan is made of it."""
+
+    label: str
+    settings: RunConfig
+    values: Values = ()  # that a sweep sets
 
 
 @dataclass(frozen=True)
@@ -29,7 +42,7 @@ class Entry:
 
     label: str
     config: str
-    values: tuple[tuple[str, str], ...] = ()
+    values: Values = ()
 
     @property
     def slug(self) -> str:
@@ -44,17 +57,17 @@ class Entry:
 class Scoring:
     """How runs are scored.
 
-    at: steps whose checkpoints are scored; ks: of pass@k and maj@k; samples: answers a held-out
-    prompt; prompts: most held-out prompts (0: all); files: rows to score on in place of the
-    held-out ones. by: the yardstick, equal steps, sampled tokens or trained tokens. target: metric
-    and value to which tokens and seconds are counted. band: nats in which the share of steps is
-    counted; without one each method's own. means: metrics of which the mean over the steps is
-    shown. start: whether the model is scored before training, too.
+    at: steps whose checkpoints are scored (empty: the last); ks: of pass@k and maj@k; samples:
+    answers a held-out prompt (0: the largest k); prompts: most held-out prompts (0: all); files:
+    rows to score on in place of the held-out ones. by: the yardstick, equal steps, sampled tokens
+    or trained tokens. target: metric and value to which tokens and seconds are counted. band: nats
+    in which the share of steps is counted; without one each method's own. means: metrics of which
+    the mean over the steps is shown. start: whether the model is scored before training, too.
     """
 
-    at: tuple[int, ...]
-    ks: tuple[int, ...]
-    samples: int
+    at: tuple[int, ...] = ()
+    ks: tuple[int, ...] = (1, 16)
+    samples: int = 0
     prompts: int = 0
     files: tuple[str, ...] = ()
     by: str = "steps"
@@ -66,13 +79,20 @@ class Scoring:
     def __post_init__(self) -> None:
         if self.by not in YARDSTICKS:
             raise UserError(f"--by {self.by}: the yardsticks are {', '.join(YARDSTICKS)}")
-        if max(self.ks) > self.samples:
+        if self.samples and max(self.ks) > self.samples:
             raise UserError(f"--k {max(self.ks)} needs at least as many --samples")
         if self.by != "steps" and (self.start or self.files or self.at):
             raise UserError(
                 f"--by {self.by} takes the scores of validation, where all runs have spent as many "
                 "tokens: leave --at, --score-on and --start out"
             )
+
+    def resolved(self, steps: int) -> "Scoring":
+        """The same of runs of so many steps: every scored step once and the number of answers."""
+        last = (steps,) if self.by == "steps" else ()
+        return dataclasses.replace(
+            self, at=tuple(sorted(set(self.at))) or last, samples=self.samples or max(self.ks)
+        )
 
 
 @dataclass(frozen=True)
@@ -197,25 +217,53 @@ def _tuples(value: Any) -> Any:
 
 
 def _raw(entry: Entry) -> dict[str, Any]:
-    import tomllib
-
     return tomllib.loads(entry.config)
 
 
-def entry_of(
-    label: str,
-    settings: RunConfig,
-    steps: int,
-    scored: tuple[int, ...],
-    values: tuple[tuple[str, str], ...] = (),
-) -> Entry:
+def plan_of(
+    candidates: Sequence[Candidate],
+    scoring: Scoring,
+    *,
+    seeds: int,
+    steps: int = 0,
+    baseline: str = "",
+    swept: str = "",
+) -> Plan:
+    """The plan of a comparison; without steps those of the first method. Raises UserError."""
+    steps = steps or candidates[0].settings.training.steps
+    scoring = scoring.resolved(steps)
+    _check_scored(candidates, scoring)
+    entries = tuple(_entry(each, steps, scoring.at) for each in candidates)
+    return Plan(entries, tuple(range(seeds)), steps, scoring, baseline or entries[0].label, swept)
+
+
+def _check_scored(candidates: Sequence[Candidate], scoring: Scoring) -> None:
+    """Raise UserError where no rows are there to score on, before any run is trained."""
+    seen = []
+    for label, settings, _ in candidates if scoring.by == "steps" else ():
+        data = settings.data
+        if scoring.files:
+            data = data.model_copy(update={**FILES_ALONE, "task": "", "files": scoring.files})
+        if not data.files or data in seen:  # a task has held-out prompts of its own
+            continue
+        seen.append(data)
+        task = load_prompts(data, settings.reward, settings.seed, needs_reward=False)
+        if not (task.train if scoring.files else task.heldout):
+            raise UserError(
+                f"{label}: its data has no held-out rows to score on: give --score-on FILE, or "
+                "data.heldout_size, how many rows are kept for that and not trained on"
+            )
+
+
+def _entry(candidate: Candidate, steps: int, scored: tuple[int, ...]) -> Entry:
     """A method of the comparison: its settings with the plan's steps and checkpoints.
 
     Every scored step has its checkpoint; what else the single runs write stays as set.
     """
     every = math.gcd(*scored) if scored else steps
+    settings = candidate.settings
     training = settings.training.model_copy(
         update={"steps": steps, "save_every": every, "keep_checkpoints": steps // every + 1}
     )
     whole = settings.model_copy(update={"training": training, "seed": 0}).complete()
-    return Entry(label, whole.to_toml(), values)
+    return Entry(candidate.label, whole.to_toml(), candidate.values)

@@ -12,19 +12,20 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from importlib import import_module
 from multiprocessing import get_context
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from strop._writing import write_whole
+from strop.comparison.child import SERVER, run_strop
 from strop.comparison.plan import Entry, Plan, Scoring
-from strop.errors import RunStopped, UserError
-from strop.training.lock import Lock
-from strop.training.metrics_file import NAME as METRICS
+from strop.support.errors import RunStopped, UserError
+from strop.support.processes import send
+from strop.support.writing import write_whole
+from strop.tracking.metrics_file import NAME as METRICS
+from strop.training.record.lock import Lock
 
 TAIL = 1 << 18  # bytes that hold a whole line of metrics
 PAUSE = 0.5  # seconds between two looks at the runs
@@ -99,19 +100,17 @@ class Children:
         with self.lock:
             self.stopping = True
             for child in self.running:
-                with suppress(ProcessLookupError):
-                    os.kill(child.pid, number)
+                send(child.pid, number)
 
 
 def _begin(arguments: Sequence[str], out: Path, error: Path) -> Any:
     """A process of one thread that runs `strop`, copied from one that has imported it."""
-    forked = import_module("strop.cli.forked")
     context: Any = get_context("forkserver")
-    context.set_forkserver_preload([forked.SERVER])
+    context.set_forkserver_preload([SERVER])
     threads = os.environ.get("OMP_NUM_THREADS")
     os.environ["OMP_NUM_THREADS"] = "1"
     try:
-        process = context.Process(target=forked.run, args=([*map(str, arguments)], out, error))
+        process = context.Process(target=run_strop, args=([*map(str, arguments)], out, error))
         with _main_hidden():
             process.start()
     finally:
@@ -169,7 +168,7 @@ def work(
 
 
 def _watch(waiting: dict[Future[None], Job], failures: list[str], show: Callable[[], None]) -> None:
-    """Until all have ended."""
+    """Wait until all have ended, and note what failed."""
     pending = {future for future in waiting if not future.cancelled()}
     while pending:
         finished, pending = wait(pending, timeout=PAUSE, return_when=FIRST_COMPLETED)
@@ -201,7 +200,7 @@ def _one(plan: Plan, job: Job, children: Children) -> None:
 
 
 def _wait_until_free(folder: Path) -> None:
-    """A run of a comparison that was killed ends its step and saves by itself.
+    """Wait for the run of a comparison that was killed: it ends its step and saves by itself.
 
     Raises UserError when another process still has it after a while.
     """

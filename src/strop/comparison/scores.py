@@ -12,8 +12,8 @@ import numpy as np
 from strop.comparison.names import HELDOUT, LATE, TRAINING
 from strop.comparison.plan import START, Plan, Scoring
 from strop.comparison.runs import Job
-from strop.errors import UserError
 from strop.report.run_folder import Run, Series, read_run
+from strop.support.errors import UserError
 
 EVALUATION = "eval/validation/"
 NO_SCORE = re.compile(r"/(low|high|num_\w+)$|/(maj|distinct)@1$")

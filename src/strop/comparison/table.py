@@ -5,13 +5,13 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
-from strop._writing import write_whole
 from strop.comparison.names import Number, number_of
 from strop.comparison.plan import START, Plan
 from strop.comparison.scores import Row, by_metric
 from strop.comparison.verdict import FEWEST_SEEDS, Compared, judge
-from strop.errors import UserError
 from strop.evaluation.seeds import SeedEstimate
+from strop.support.errors import UserError
+from strop.support.writing import write_whole
 
 
 def judged(plan: Plan, rows: Sequence[Row]) -> dict[int, list[Compared]]:

@@ -8,7 +8,7 @@ from itertools import product
 
 import numpy as np
 
-from strop.errors import UserError
+from strop.support.errors import UserError
 
 SPREAD = re.compile(r"\s*([A-Za-z_][\w.]*)\s*=\s*(grid|log|random)\((.*)\)\s*", re.S)
 Values = tuple[tuple[str, str], ...]
@@ -84,6 +84,11 @@ def combinations(spreads: Sequence[Spread]) -> list[Values]:
             }
             found.append(tuple((name, given[name]) for name in names))
     return list(dict.fromkeys(found))
+
+
+def label_of_values(values: Values) -> str:
+    """What a combination is called in tables."""
+    return " ".join(f"{name}={value}" for name, value in values)
 
 
 def _named(spreads: Iterable[Spread], values: Iterable[str]) -> dict[str, str]:

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-import strop
-from strop._writing import writing
 from strop.diagnosis.finding import Finding
+from strop.support.about import VERSION
+from strop.support.writing import writing
 from strop.training.cluster.connect import connect, cpus_besides, cpus_each, first_line
 
 GIB = 2**30
@@ -29,7 +29,7 @@ def look(path: str) -> dict[str, Any]:
     """What a machine has, and whether it sees a path."""
     import torch
 
-    found: dict[str, Any] = {"python": platform.python_version(), "strop": strop.__version__}
+    found: dict[str, Any] = {"python": platform.python_version(), "strop": VERSION}
     for name in PACKAGES:
         try:
             found[name] = version(name)

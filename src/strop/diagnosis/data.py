@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from strop.diagnosis.finding import Finding, mean, shortened
-from strop.errors import UserError
+from strop.support.errors import UserError
 
 REFERENCES = ("ground_truth", "answer", "solution")
 SHOWN, TRIED, MEASURED = 3, 4, 5000  # rows shown, given to the rewards, and tokenised
@@ -17,11 +17,11 @@ def prompts_of(settings: Any, tokenizer: Any) -> tuple[str, Sequence[Any], int, 
 
     With a tokenizer the prompts are as its model is to see them.
     """
-    from strop.tasks.data_files import load_data
-    from strop.tasks.reward_source import reward_name
-    from strop.tasks.task import RewardSpec, load_task
-    from strop.training.limits import new_tokens
+    from strop.data.files import load_data
+    from strop.environments.tasks import RewardSpec, load_task
+    from strop.rewards.source import reward_name
     from strop.training.rows import put
+    from strop.training.settings.limits import new_tokens
 
     data, reward = settings.data, settings.reward
     if data.files:
@@ -39,7 +39,7 @@ def prompts_of(settings: Any, tokenizer: Any) -> tuple[str, Sequence[Any], int, 
 
 def lengths(settings: Any, prompts: Sequence[Any], tokenizer: Any) -> list[int]:
     """Tokens of the first `MEASURED` prompts. Raises UserError for one that cannot be encoded."""
-    from strop.tasks.encode import encode_prompt
+    from strop.data.encode import encode_prompt
 
     template = settings.data.chat().template
     return [len(encode_prompt(p, tokenizer, template)) for p in prompts[:MEASURED]]
@@ -127,7 +127,7 @@ def try_rewards(
 
     The dummies: an empty text, the reference where a row has one, and the prompt itself.
     """
-    from strop.tasks.grader import Grader
+    from strop.rewards.grader import Grader
 
     prompts = prompts[:TRIED]
     columns = {name: [p.columns.get(name) for p in prompts]

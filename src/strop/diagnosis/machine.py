@@ -5,7 +5,7 @@ import platform
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-import strop
+from strop.support.about import VERSION
 from strop.tracking.base import TRACKERS
 
 # Package -> what strop takes it for, with its extra.
@@ -29,7 +29,7 @@ def machine() -> dict[str, Any]:
 
     names = ("torch", "transformers")
     return {
-        "versions": {"python": platform.python_version(), "strop": strop.__version__,
+        "versions": {"python": platform.python_version(), "strop": VERSION,
                      **{name: version(name) for name in names}},
         "devices": _devices(),
         "threads": {"cores": os.cpu_count(), "torch": torch.get_num_threads()},

@@ -124,7 +124,7 @@ def counts(
     settings: Any, shape: Shape, prompt_tokens: int, episode_tokens: int, device: str
 ) -> dict[str, int]:
     """The numbers of a run that the formulas take, by `COUNTS`."""
-    from strop.training.models import DTYPES
+    from strop.training.learner.models import DTYPES
 
     algorithms, training = settings.build().algorithms, settings.training
     b = DTYPES[settings.model.dtype].itemsize
@@ -182,7 +182,7 @@ def peaks(parts: dict[str, int], device: str) -> tuple[int, int]:
     A small cache stays in place during the update. On a CPU the C library hardly gives one phase's
     memory to the other: both are held.
     """
-    from strop.rollout.engines.local import KEPT_CACHE_BYTES
+    from strop.engines.local.engine import KEPT_CACHE_BYTES
 
     stays = parts["kv_cache"] if parts["kv_cache"] <= KEPT_CACHE_BYTES else 0
     if device == "cpu":
@@ -192,7 +192,7 @@ def peaks(parts: dict[str, int], device: str) -> tuple[int, int]:
 
 def _places(prompt_tokens: int, longest: int) -> int:
     """Places of a slot of the cache, which grows as `SlotCache.reserve` lets it."""
-    from strop.rollout.engines.cache import roomy
+    from strop.engines.local.cache import roomy
 
     places = roomy(prompt_tokens)
     while places < longest:  # the last token is drawn and not read again
@@ -202,7 +202,7 @@ def _places(prompt_tokens: int, longest: int) -> int:
 
 def _head_buffers(algorithm: Any, shape: Shape) -> int:
     """Buffers of [chunk, vocabulary] that the head takes in an update."""
-    from strop import kernel
+    from strop.training.learner import kernel
 
     read = algorithm.reads(("terms",))
     distribution = any(name.endswith("_TV") for name in read)

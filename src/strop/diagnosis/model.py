@@ -5,12 +5,13 @@ from typing import Any
 from strop.diagnosis import memory
 from strop.diagnosis.finding import Finding
 from strop.diagnosis.machine import GIB, memory_gib
-from strop.errors import UserError
+from strop.support.errors import UserError
+from strop.training import loading
 
 
 def shape(settings: Any) -> tuple[Any, Any]:
     """The model without its weights (on the meta device) and its configuration. UserError."""
-    from strop.training import models
+    from strop.training.learner import models
 
     if settings.model.dtype not in models.DTYPES:
         raise UserError(f"model.dtype must be one of {', '.join(models.DTYPES)}")
@@ -20,7 +21,7 @@ def shape(settings: Any) -> tuple[Any, Any]:
 
 def tokenizer_of(settings: Any) -> Any:
     """The model's tokenizer with the run's chat template. Raises UserError."""
-    from strop.training import models
+    from strop.training.learner import models
 
     return models.tokenizer_of(settings.model.name, settings.model.chat_template)
 
@@ -33,11 +34,10 @@ def examine(
     task: name of what is trained on. prompt_tokens: its longest prompt. episode_tokens: of an
     answer or an episode's actions.
     """
-    from strop.training import setup
 
     model, config = shape(settings)
     sizes = memory.Shape.of(settings, model, config)
-    device = setup.device_of(settings.model.device)
+    device = loading.device_of(settings.model.device)
     count = memory.counts(settings, sizes, prompt_tokens, episode_tokens, device)
     parts = memory.estimate(settings, sizes, count, device)
     generating, updating = memory.peaks(parts, device)

@@ -11,10 +11,10 @@ from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any
 
-from strop._files import toml_of
 from strop.diagnosis.finding import Finding, mean
 from strop.diagnosis.signal import entropy, groups
-from strop.errors import UserError
+from strop.support.errors import UserError
+from strop.support.files import toml_of
 
 # Of the stored rollouts, with the kind of their values (any size of float).
 COLUMNS = {
@@ -71,7 +71,7 @@ def read(folder: Path) -> RunFiles:
     import pyarrow.parquet as pq
     from pyarrow import ArrowException
 
-    from strop.training.metrics_file import is_number, lines_of
+    from strop.tracking.metrics_file import is_number, lines_of
 
     written = (int, float, type(None))  # what is none of them is no number that a run has written
     lines = [

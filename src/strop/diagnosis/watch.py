@@ -7,7 +7,7 @@ from typing import Any
 from strop.diagnosis.finding import Finding
 from strop.diagnosis.run import MISMATCH, RunFiles, cut_off, loss, mismatch, unscored
 from strop.diagnosis.signal import groups
-from strop.errors import RunStopped
+from strop.support.errors import RunStopped
 
 # A step of a few hard prompts may show any of this by chance; five in a row hardly do.
 STEPS = 5

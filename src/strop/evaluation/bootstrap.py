@@ -4,9 +4,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from strop.errors import UserError
 from strop.evaluation.calibration import Statistic
 from strop.evaluation.samples import Estimate, Floats
+from strop.support.errors import UserError
 
 CHUNK = 4_000_000  # numbers held at once
 

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike
 
-from strop.errors import UserError
 from strop.evaluation.samples import Floats
+from strop.support.errors import UserError
 
 
 class MassChange(NamedTuple):

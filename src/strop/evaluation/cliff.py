@@ -7,8 +7,8 @@ is paid for. Source: arXiv 2507.20150 (propositions 2.1 to 2.5, 4.5).
 import numpy as np
 from numpy.typing import ArrayLike
 
-from strop.errors import UserError
 from strop.evaluation.samples import Floats, Ints
+from strop.support.errors import UserError
 
 
 def tied_top(prompt_A: Ints, score_A: Floats, num_prompts: int) -> Floats:

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from strop.errors import UserError
+from strop.support.errors import UserError
 
 FEWEST = 3  # evaluations: two always lie on the curve
 

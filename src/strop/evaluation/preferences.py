@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from strop import segments
-from strop.errors import UserError
-from strop.part import Draw
-from strop.services import Services
+from strop.batch import segments
+from strop.method.part import Draw
+from strop.method.services import Services
+from strop.support.errors import UserError
 
 BETAS = (0.01, 0.1, 1.0, 5.0, 10.0)
 CERTAIN = 1 - 1e-3  # stands for a share of raters of 1, whose log-odds are infinite

@@ -7,15 +7,16 @@ from typing import Any
 import numpy as np
 import torch
 
-from strop import part as parts
-from strop._loading import attribute
-from strop.batch import Batch
+from strop.batch.batch import Batch
+from strop.environments.tasks import Prompt
 from strop.evaluation.samples import Estimate, Samples
 from strop.evaluation.summary import summarise
-from strop.part import Draw, Use
-from strop.rollout.drive import drive
-from strop.rollout.engines.needs import TOLD
-from strop.tasks.task import Prompt
+from strop.method import part as parts
+from strop.method.engine_needs import TOLD
+from strop.method.part import Draw, Use
+from strop.parts.rollout import substitutes
+from strop.parts.rollout.drive import drive
+from strop.support.loading import attribute
 from strop.training.services.run import RunServices
 
 
@@ -46,7 +47,7 @@ def evaluate(
     A prompt of which a verifier scored fewer than k answers takes no part in pass@k. Without any
     prompt that has enough there are no numbers, and `why_empty` says why.
     """
-    rollout = Use(rollout.part.plain())
+    rollout = Use(substitutes.plain(rollout.part))
     draws = tuple(Draw(prompt.uid, num_samples) for prompt in prompts)
     rng = torch.Generator().manual_seed(seed)
     strategy = parts.call(rollout, None, draws=draws, services=services, rng=rng).value

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from strop.errors import UserError
+from strop.support.errors import UserError
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

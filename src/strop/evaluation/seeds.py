@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from strop.errors import UserError
-from strop.student import central_probability, t_quantile
+from strop.support.errors import UserError
+from strop.support.students_t import central_probability, t_quantile
 
 
 class SeedEstimate(NamedTuple):

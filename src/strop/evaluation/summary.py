@@ -7,7 +7,6 @@ from itertools import pairwise
 
 import numpy as np
 
-from strop.errors import UserError
 from strop.evaluation.at_k import distinct_at_k, majority_at_k, pass_at_k
 from strop.evaluation.bootstrap import bootstrap
 from strop.evaluation.calibration import (
@@ -19,6 +18,7 @@ from strop.evaluation.calibration import (
 )
 from strop.evaluation.cliff import tied_top
 from strop.evaluation.samples import Estimate, Floats, Ints, Samples
+from strop.support.errors import UserError
 
 
 def summarise(

@@ -8,8 +8,8 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from strop import segments
-from strop.batch import Batch
+from strop.batch import segments
+from strop.batch.batch import Batch
 
 
 def turn_limits(turns_B: ArrayLike, percentiles: Sequence[float] = (25, 50, 75)) -> list[int]:

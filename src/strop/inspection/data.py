@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from strop.errors import UserError
+from strop.support.errors import UserError
 
 # Of the rollouts' file; each reward function's result and what rewards logged come beside them.
 KNOWN = ("step", "uid", "draw", "prompt", "completion", "reward", "advantage", "length", "turns")

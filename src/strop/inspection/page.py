@@ -6,11 +6,11 @@ from html import escape
 from importlib import resources
 from pathlib import Path
 
-from strop._writing import write_whole, writing
-from strop.errors import UserError
 from strop.inspection.data import Step, read_step, recorded_steps
 from strop.report.about import facts
 from strop.report.html import POLICY
+from strop.support.errors import UserError
+from strop.support.writing import write_whole, writing
 
 # One after another they are one script.
 SCRIPTS = (

@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from strop.errors import UserError
 from strop.inspection.data import recorded_steps
 from strop.inspection.page import page_of
+from strop.support.errors import UserError
 
 HOST = "127.0.0.1"
 NAMES = (HOST, "localhost")

@@ -6,12 +6,12 @@ from typing import Any
 
 from trl import GRPOConfig
 
-from strop import part as parts
-from strop.algorithm import Algorithm
-from strop.errors import UserError
-from strop.phases import Method, Phases
-from strop.rollout.base import SamplingFields
-from strop.training.refresh import wanted_columns
+from strop.method import part as parts
+from strop.method.algorithm import Algorithm
+from strop.method.phases import Method, Phases
+from strop.method.refreshed import wanted_columns
+from strop.parts.rollout.base import SamplingFields
+from strop.support.errors import UserError
 
 # Options of TRL's own credit and loss, which a recipe replaces.
 REPLACED = re.findall(

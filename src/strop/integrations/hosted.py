@@ -1,5 +1,6 @@
-"""A step of a recipe on rollouts that another trainer made: stages 3 to 9 of `step.py`, in pieces
-that the other trainer's hooks call.
+"""A step of a recipe on rollouts that another trainer made.
+
+Stages 3 to 9 of `training/step.py`, in pieces that the other trainer's hooks call.
 
     step = hosted.begin(number, num_steps, rollouts)   once a batch of rollouts
     update = step.update(rows, number)                 once an optimiser step, over all its rows
@@ -17,19 +18,22 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from strop import kernel, segments
-from strop import part as parts
-from strop._padded_turns import Layout, TurnsInRows
-from strop.algorithm import Algorithm, Term
-from strop.batch import Batch
-from strop.chains import Chains, RngOf, learnable
-from strop.errors import UserError
-from strop.kernel import Tally, View
-from strop.part import Curated
-from strop.phases import Method, Phases, phase_at
-from strop.services import Graded, Services
-from strop.training.metrics import step_metrics
-from strop.training.seeds import generators, number
+from strop.batch import segments
+from strop.batch.batch import Batch
+from strop.method import part as parts
+from strop.method.algorithm import Algorithm
+from strop.method.chains import Chains, RngOf, learnable
+from strop.method.part import Curated
+from strop.method.phases import Method, Phases, phase_at
+from strop.method.seeds import generators, number
+from strop.method.services import Graded, Services
+from strop.method.term import Term
+from strop.padded.given import Layout
+from strop.padded.turns import TurnsInRows
+from strop.support.errors import UserError
+from strop.training.learner import kernel
+from strop.training.learner.kernel import Tally, View
+from strop.training.learner.step_metrics import step_metrics
 
 WEIGHT = "host_weight_T"  # factors that the other trainer puts on tokens, detached
 NEVER = -1  # parent and place of a fork, of a rollout that was not forked

@@ -4,26 +4,26 @@ gives columns of them, and lets the recipe do what lies between reward and gradi
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from strop import catalogue
-from strop import part as parts
-from strop.algorithm import OUTSIDE, Algorithm
-from strop.batch import DERIVED
-from strop.columns import CURRENT, REFRESHED, RUN_WIDE, is_current
-from strop.errors import UserError
-from strop.loss.average.average_by_constant_length import AverageByConstantLength
-from strop.loss.average.average_over_tokens import AverageOverTokens
-from strop.loss.average.average_per_sequence import AveragePerSequence
-from strop.part import Use
-from strop.phases import Method
-from strop.plan.split_into_minibatches import SplitIntoMinibatches
-from strop.reward.note_reward_weights import NoteRewardWeights
-from strop.reward.score_with_verifiers import ScoreWithVerifiers
-from strop.rollout.assemble import COLUMNS
-from strop.rollout.sample_independently import SampleIndependently
-from strop.sampling.draw_in_shuffled_order import DrawInShuffledOrder
-from strop.schedule import Schedule
-from strop.seams import place_at
-from strop.services import NAMES as SERVICES
+from strop.batch.batch import DERIVED
+from strop.batch.columns import CURRENT, REFRESHED, RUN_WIDE, is_current
+from strop.catalogue import catalogue
+from strop.catalogue.seams import SERVICES, place_at
+from strop.method import part as parts
+from strop.method.algorithm import Algorithm
+from strop.method.part import Use
+from strop.method.phases import Method
+from strop.method.schedule import Schedule
+from strop.method.term import OUTSIDE
+from strop.parts.loss.average.average_by_constant_length import AverageByConstantLength
+from strop.parts.loss.average.average_over_tokens import AverageOverTokens
+from strop.parts.loss.average.average_per_sequence import AveragePerSequence
+from strop.parts.plan.split_into_minibatches import SplitIntoMinibatches
+from strop.parts.reward.note_reward_weights import NoteRewardWeights
+from strop.parts.reward.score_with_verifiers import ScoreWithVerifiers
+from strop.parts.rollout.assemble import COLUMNS
+from strop.parts.rollout.sample_independently import SampleIndependently
+from strop.parts.sampling.draw_in_shuffled_order import DrawInShuffledOrder
+from strop.support.errors import UserError
 
 AVERAGES = (AverageOverTokens, AveragePerSequence, AverageByConstantLength)
 # What selection leaves; loss terms begin with it.

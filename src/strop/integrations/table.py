@@ -1,7 +1,7 @@
 """docs/HOSTED.md: which recipes TRL and verl can host, and why not the others."""
 
-from strop import catalogue
-from strop._entries import Entry
+from strop.catalogue import catalogue
+from strop.catalogue.entries import Entry
 from strop.integrations.hosting import TRL, VERL_ESTIMATOR, VERL_LOSS, Host, hosted, why_no_half
 
 HEADER = """# Recipes inside TRL and verl

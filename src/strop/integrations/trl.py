@@ -22,15 +22,15 @@ from torch import Tensor
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from trl import GRPOConfig, GRPOTrainer
 
-from strop import notation
-from strop.algorithm import Algorithm
-from strop.errors import UserError
 from strop.integrations import _trl_options as options
 from strop.integrations.hosted import WEIGHT, Hosted, Rollouts, Step, Update, merged, on_host
 from strop.integrations.hosting import TRL, check
-from strop.kernel import Tally
-from strop.phases import Method
-from strop.training.checkpoint import read
+from strop.method import notation
+from strop.method.algorithm import Algorithm
+from strop.method.phases import Method
+from strop.support.errors import UserError
+from strop.training.learner.kernel import Tally
+from strop.training.record.checkpoint import read
 
 STATE = "strop_state.pt"  # in a checkpoint of TRL
 ROW = "strop_row"  # of a rollout among those of all processes

@@ -19,18 +19,21 @@ import torch
 from torch import Tensor
 from verl.trainer.ppo.core_algos import register_adv_est, register_policy_loss
 
-from strop import catalogue, kernel, notation, segments
-from strop.algorithm import Algorithm, Term
-from strop.batch import Batch
-from strop.chains import Chains, learnable
-from strop.errors import UserError
+from strop.batch import pack, segments
+from strop.batch.batch import Batch
+from strop.catalogue import catalogue
 from strop.integrations.hosted import Rollouts, Scores
 from strop.integrations.hosting import VERL_ESTIMATOR, VERL_LOSS, why_no_half
-from strop.kernel import Tally, View
-from strop.loss.average.average_over_tokens import AverageOverTokens
-from strop.services import Services
-from strop.training import pack
-from strop.training.seeds import generators
+from strop.method import notation
+from strop.method.algorithm import Algorithm
+from strop.method.chains import Chains, learnable
+from strop.method.seeds import generators
+from strop.method.services import Services
+from strop.method.term import Term
+from strop.parts.loss.average.average_over_tokens import AverageOverTokens
+from strop.support.errors import UserError
+from strop.training.learner import kernel
+from strop.training.learner.kernel import Tally, View
 
 PREFIX = "strop/"
 

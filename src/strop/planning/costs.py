@@ -21,12 +21,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from strop.errors import UserError
+from strop.engines.passes import Passes, Sums
 from strop.planning.course import Floats, Speed, begins
 from strop.planning.fit import likeliest, likeliest_of_sums, typical
 from strop.planning.recorded import COLLECTING, Recorded
 from strop.planning.work import Costs
-from strop.rollout.engines.passes import Passes, Sums
+from strop.support.errors import UserError
 
 FORWARD = 1 / 3  # of an update
 SHARES = np.full(3, 1 / 3)  # of a decode step's terms, before anything is measured

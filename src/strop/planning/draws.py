@@ -1,4 +1,4 @@
-"""Asynchronous layouts whose draws begin and end one by one, as training/under_way.py has them.
+"""Asynchronous layouts whose draws begin and end one by one, as in `training/collect/in_flight.py`.
 
 step s is drawn    when the weights are there that s - 1 - staleness steps have trained, and no
                    draw of an earlier one is left to begin
@@ -16,7 +16,7 @@ from strop.planning.course import Course, Floats, Ints
 from strop.planning.rounds import SEED, Round, dealt
 from strop.planning.work import Costs, Layout, Work
 
-FULL = 0.75  # of a step's rollouts; see training/under_way.py
+FULL = 0.75  # of a step's rollouts; see training/collect/in_flight.py
 NEVER = float("inf")
 
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import numpy as np
 
-from strop.errors import UserError
 from strop.planning.costs import costs_of
 from strop.planning.course import Floats, Ints
 from strop.planning.recorded import read_run
 from strop.planning.work import Costs, Layout, Work
+from strop.support.errors import UserError
 
 UNSURE = 0.15  # deviation of a share, from which it is said
 NUM_DRAWN = 4096  # lengths of a distribution

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from strop._writing import write_whole, writing
 from strop.planning.measured import Measured
 from strop.planning.simulate import Outcome
 from strop.planning.told import HEADINGS, Found, proposals, rows, told
 from strop.report.charts import COLOURS, Chart, short
 from strop.report.html import charts_grid, document, section, table
+from strop.support.writing import write_whole, writing
 
 DRAWN = 8  # workers of a kind in a timeline
 SHOWN_STEPS = 4  # of a timeline

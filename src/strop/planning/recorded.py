@@ -10,12 +10,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from strop._files import text_of
-from strop.errors import UserError
 from strop.planning.course import Ints
 from strop.report.about import flat, parsed
 from strop.report.recorded import spread
-from strop.training.metrics_file import is_number, read_metrics
+from strop.support.errors import UserError
+from strop.support.files import text_of
+from strop.tracking.metrics_file import is_number, read_metrics
 
 WARM = 3  # first steps of a run, which load and compile
 NEEDED = (

@@ -3,18 +3,19 @@
 import dataclasses
 from typing import Any
 
-from strop.algorithm import Algorithm, Term
-from strop.errors import UserError, nearest
-from strop.loss.average.average_by_constant_length import AverageByConstantLength
-from strop.loss.average.average_over_tokens import AverageOverTokens
-from strop.loss.average.average_per_prompt import AveragePerPrompt
-from strop.loss.average.average_per_sequence import AveragePerSequence
-from strop.loss.penalty.penalise_kl_to_reference import PenaliseKlToReference
-from strop.part import Use, replace
-from strop.plan.split_into_minibatches import SplitIntoMinibatches
-from strop.reward.score_with_verifiers import ScoreWithVerifiers
-from strop.rollout.sample_independently import SampleIndependently
-from strop.sampling.draw_in_shuffled_order import DrawInShuffledOrder
+from strop.method.algorithm import Algorithm
+from strop.method.part import Use, replace
+from strop.method.term import Term
+from strop.parts.loss.average.average_by_constant_length import AverageByConstantLength
+from strop.parts.loss.average.average_over_tokens import AverageOverTokens
+from strop.parts.loss.average.average_per_prompt import AveragePerPrompt
+from strop.parts.loss.average.average_per_sequence import AveragePerSequence
+from strop.parts.loss.penalty.penalise_kl_to_reference import PenaliseKlToReference
+from strop.parts.plan.split_into_minibatches import SplitIntoMinibatches
+from strop.parts.reward.score_with_verifiers import ScoreWithVerifiers
+from strop.parts.rollout.sample_independently import SampleIndependently
+from strop.parts.sampling.draw_in_shuffled_order import DrawInShuffledOrder
+from strop.support.errors import UserError, nearest
 
 # Parameters of grpo by what they set: a recipe that replaces it inherits grpo without them.
 ESTIMATOR = ("eps", "std", "normalize_std", "singleton")

@@ -3,17 +3,18 @@
 import dataclasses
 from typing import Any
 
-from strop.algorithm import Algorithm, Term
-from strop.errors import UserError
-from strop.loss.bound.measure_loss_by_bin import MeasureLossByBin
-from strop.loss.ratio.ratio_per_token import RatioPerToken
-from strop.part import Use
-from strop.plan.split_into_minibatches import SplitIntoMinibatches
+from strop.method.algorithm import Algorithm
+from strop.method.part import Use
+from strop.method.term import Term
+from strop.parts.loss.bound.measure_loss_by_bin import MeasureLossByBin
+from strop.parts.loss.ratio.ratio_per_token import RatioPerToken
+from strop.parts.plan.split_into_minibatches import SplitIntoMinibatches
+from strop.parts.sampling.sort_by_success import SortBySuccess
+from strop.parts.sampling.track_success import TrackSuccess
 from strop.recipes._base import average
 from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
-from strop.sampling.sort_by_success import SortBySuccess
-from strop.sampling.track_success import TrackSuccess
+from strop.support.errors import UserError
 
 EDGES = (0.4, 0.75)
 

@@ -6,8 +6,8 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
-from strop.algorithm import Algorithm
-from strop.phases import Method
+from strop.method.algorithm import Algorithm
+from strop.method.phases import Method
 from strop.recipes._door import One, Own, Recipe, words_of
 
 

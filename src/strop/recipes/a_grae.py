@@ -3,10 +3,10 @@
 import dataclasses
 from typing import Any
 
-from strop.advantage.scale.damp_praise_while_weak import DampPraiseWhileWeak
-from strop.advantage.scale.shift_weight_to_hard_prompts import ShiftWeightToHardPrompts
-from strop.algorithm import Algorithm
-from strop.part import Use
+from strop.method.algorithm import Algorithm
+from strop.method.part import Use
+from strop.parts.advantage.scale.damp_praise_while_weak import DampPraiseWhileWeak
+from strop.parts.advantage.scale.shift_weight_to_hard_prompts import ShiftWeightToHardPrompts
 from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
 

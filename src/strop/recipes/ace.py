@@ -3,9 +3,9 @@
 import dataclasses
 from typing import Any
 
-from strop.advantage.scale.blame_overconfident_errors import BlameOverconfidentErrors
-from strop.algorithm import Algorithm
-from strop.part import Use
+from strop.method.algorithm import Algorithm
+from strop.method.part import Use
+from strop.parts.advantage.scale.blame_overconfident_errors import BlameOverconfidentErrors
 from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
 

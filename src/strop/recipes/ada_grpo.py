@@ -3,12 +3,12 @@
 import dataclasses
 from typing import Any
 
-from strop.advantage.scale.boost_rare_formats import BoostRareFormats
-from strop.algorithm import Algorithm
-from strop.part import Use
+from strop.method.algorithm import Algorithm
+from strop.method.part import Use
+from strop.parts.advantage.scale.boost_rare_formats import BoostRareFormats
+from strop.parts.reward.note_formats import NoteFormats
 from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
-from strop.reward.note_formats import NoteFormats
 
 
 @inherits(grpo, num_rollouts=8)

@@ -3,15 +3,16 @@
 import dataclasses
 from typing import Any
 
-from strop.algorithm import Algorithm, Term
-from strop.control.hold_entropy_with_coefficient import HoldEntropyWithCoefficient
-from strop.loss.penalty.reward_entropy import RewardEntropy
-from strop.part import Use
+from strop.method.algorithm import Algorithm
+from strop.method.part import Use
+from strop.method.schedule import EntropyTarget
+from strop.method.term import Term
+from strop.parts.control.hold_entropy_with_coefficient import HoldEntropyWithCoefficient
+from strop.parts.loss.penalty.reward_entropy import RewardEntropy
 from strop.recipes._base import ESTIMATOR, average
 from strop.recipes._door import door
 from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
-from strop.schedule import EntropyTarget
 
 
 @door(

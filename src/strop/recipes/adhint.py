@@ -3,14 +3,14 @@
 import dataclasses
 from typing import Any
 
-from strop.advantage.credit.spread_evenly import SpreadEvenly
-from strop.advantage.scale.weigh_by_help import WeighByHelp
-from strop.advantage.weight.temper_hint_tokens import TemperHintTokens
-from strop.algorithm import Algorithm
-from strop.part import Use
+from strop.method.algorithm import Algorithm
+from strop.method.part import Use
+from strop.parts.advantage.credit.spread_evenly import SpreadEvenly
+from strop.parts.advantage.scale.weigh_by_help import WeighByHelp
+from strop.parts.advantage.weight.temper_hint_tokens import TemperHintTokens
+from strop.parts.rollout.sample_with_hints import SampleWithHints
 from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
-from strop.rollout.sample_with_hints import SampleWithHints
 
 
 @inherits(grpo)

@@ -3,9 +3,11 @@
 import dataclasses
 from typing import Any
 
-from strop.advantage.scale.favour_groups_with_long_successes import FavourGroupsWithLongSuccesses
-from strop.algorithm import Algorithm
-from strop.part import Use
+from strop.method.algorithm import Algorithm
+from strop.method.part import Use
+from strop.parts.advantage.scale.favour_groups_with_long_successes import (
+    FavourGroupsWithLongSuccesses,
+)
 from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
 

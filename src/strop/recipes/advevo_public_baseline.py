@@ -3,14 +3,14 @@
 import dataclasses
 from typing import Any
 
-from strop.advantage.baseline.subtract_role_mean import SubtractRoleMean
-from strop.advantage.credit.spread_evenly import SpreadEvenly
-from strop.algorithm import Algorithm
-from strop.errors import UserError
-from strop.part import Use
+from strop.method.algorithm import Algorithm
+from strop.method.part import Use
+from strop.parts.advantage.baseline.subtract_role_mean import SubtractRoleMean
+from strop.parts.advantage.credit.spread_evenly import SpreadEvenly
+from strop.parts.rollout.play_turns import PlayTurns
 from strop.recipes._inherit import inherits
 from strop.recipes.reinforce_plus_plus import reinforce_plus_plus
-from strop.rollout.play_turns import PlayTurns
+from strop.support.errors import UserError
 
 POOLS = {"step": "role_B", "prompt": "group_B", "episode": "episode_B"}
 

@@ -2,13 +2,13 @@
 
 from typing import Any
 
-from strop.algorithm import Algorithm
-from strop.errors import UserError
-from strop.loss.bound.keep_gradient_above_clip import KeepGradientAboveClip
-from strop.part import Use
+from strop.method.algorithm import Algorithm
+from strop.method.part import Use
+from strop.parts.loss.bound.keep_gradient_above_clip import KeepGradientAboveClip
 from strop.recipes._base import CLIP, with_policy
 from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
+from strop.support.errors import UserError
 
 KEPT = {"paper": "high", "all": "all", "code": "low", "none": "none"}
 

@@ -3,11 +3,11 @@
 import dataclasses
 from typing import Any
 
-from strop.algorithm import Algorithm
-from strop.part import Use
+from strop.method.algorithm import Algorithm
+from strop.method.part import Use
+from strop.parts.rollout.branch_after_turns import BranchAfterTurns
 from strop.recipes._inherit import inherits
 from strop.recipes.aepo_agentic_loss import aepo_agentic_loss
-from strop.rollout.branch_after_turns import BranchAfterTurns
 
 
 @inherits(aepo_agentic_loss)

@@ -3,15 +3,15 @@
 import dataclasses
 from typing import Any
 
-from strop.advantage.scale.praise_other_stages import PraiseOtherStages
-from strop.algorithm import Algorithm
-from strop.control.carry_metric_forward import CarryMetricForward
-from strop.part import Use
+from strop.method.algorithm import Algorithm
+from strop.method.part import Use
+from strop.method.schedule import EntropyTarget
+from strop.parts.advantage.scale.praise_other_stages import PraiseOtherStages
+from strop.parts.control.carry_metric_forward import CarryMetricForward
+from strop.parts.rollout.sample_at_second_temperature import SampleAtSecondTemperature
+from strop.parts.selection.swap_in_other_stages import SwapInOtherStages
 from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
-from strop.rollout.sample_at_second_temperature import SampleAtSecondTemperature
-from strop.schedule import EntropyTarget
-from strop.selection.swap_in_other_stages import SwapInOtherStages
 
 
 @inherits(grpo, aggregation="token-mean")

@@ -3,14 +3,14 @@
 import dataclasses
 from typing import Any
 
-from strop.algorithm import Algorithm
-from strop.curation.drop_uniform_groups import DropUniformGroups
-from strop.errors import UserError
-from strop.part import Use
+from strop.method.algorithm import Algorithm
+from strop.method.part import Use
+from strop.parts.curation.drop_uniform_groups import DropUniformGroups
+from strop.parts.rollout.leave_slow_groups_for_later import LeaveSlowGroupsForLater
+from strop.parts.sampling.draw_spare_prompts import DrawSparePrompts
 from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
-from strop.rollout.leave_slow_groups_for_later import LeaveSlowGroupsForLater
-from strop.sampling.draw_spare_prompts import DrawSparePrompts
+from strop.support.errors import UserError
 
 
 @inherits(grpo, num_rollouts=8)

@@ -3,23 +3,24 @@
 from collections.abc import Iterator
 from typing import Any
 
-from strop.advantage.credit.bootstrap_next_value import BootstrapNextValue
-from strop.advantage.credit.compare_action_with_state import CompareActionWithState
-from strop.advantage.credit.spread_turns import SpreadTurns
-from strop.advantage.weight.subtract_token_value import SubtractTokenValue
-from strop.algorithm import Algorithm, Term
-from strop.curation.replay_rollouts import ReplayRollouts
-from strop.curation.resample_actions import ResampleActions
-from strop.loss.bound.follow_advantage import FollowAdvantage
-from strop.loss.value.regress_value import RegressValue
-from strop.part import Use
-from strop.plan.update_critic_first import UpdateCriticFirst
-from strop.probe.read_turn_value import ReadTurnValue
+from strop.method.algorithm import Algorithm
+from strop.method.part import Use
+from strop.method.term import Term
+from strop.parts.advantage.credit.bootstrap_next_value import BootstrapNextValue
+from strop.parts.advantage.credit.compare_action_with_state import CompareActionWithState
+from strop.parts.advantage.credit.spread_turns import SpreadTurns
+from strop.parts.advantage.weight.subtract_token_value import SubtractTokenValue
+from strop.parts.curation.replay_rollouts import ReplayRollouts
+from strop.parts.curation.resample_actions import ResampleActions
+from strop.parts.loss.bound.follow_advantage import FollowAdvantage
+from strop.parts.loss.value.regress_value import RegressValue
+from strop.parts.plan.update_critic_first import UpdateCriticFirst
+from strop.parts.probe.read_turn_value import ReadTurnValue
+from strop.parts.rollout.play_turns import PlayTurns
+from strop.parts.selection.keep_marked_tokens import KeepMarkedTokens
+from strop.parts.selection.keep_origins import KeepOrigins
 from strop.recipes._base import around, average
 from strop.recipes._door import door
-from strop.rollout.play_turns import PlayTurns
-from strop.selection.keep_marked_tokens import KeepMarkedTokens
-from strop.selection.keep_origins import KeepOrigins
 
 FRESH, REPLAY = 0, 4  # origin_T
 OF_FRESH = Use(KeepOrigins((FRESH,)))

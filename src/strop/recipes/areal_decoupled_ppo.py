@@ -4,19 +4,19 @@ import dataclasses
 import math
 from typing import Any
 
-from strop.algorithm import Algorithm
-from strop.errors import UserError
-from strop.loss.bound.clip_both_sides import ClipBothSides
-from strop.loss.correction.weigh_by_engine_ratio import WeighByEngineRatio
-from strop.loss.ratio.ratio_per_sequence import RatioPerSequence
-from strop.loss.ratio.ratio_per_token import RatioPerToken
-from strop.part import Use
-from strop.plan.split_into_minibatches import SplitIntoMinibatches
+from strop.method.algorithm import Algorithm
+from strop.method.part import Use
+from strop.parts.loss.bound.clip_both_sides import ClipBothSides
+from strop.parts.loss.correction.weigh_by_engine_ratio import WeighByEngineRatio
+from strop.parts.loss.ratio.ratio_per_sequence import RatioPerSequence
+from strop.parts.loss.ratio.ratio_per_token import RatioPerToken
+from strop.parts.plan.split_into_minibatches import SplitIntoMinibatches
+from strop.parts.selection.drop_mismatched_rollouts import DropMismatchedRollouts
 from strop.recipes._base import with_policy
 from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
 from strop.recipes.rollout_correction import REJECTING, SAMPLER
-from strop.selection.drop_mismatched_rollouts import DropMismatchedRollouts
+from strop.support.errors import UserError
 
 RATIOS = {"token": RatioPerToken(), "sequence": RatioPerSequence()}
 CHOICES = {

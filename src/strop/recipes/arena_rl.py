@@ -3,11 +3,11 @@
 import dataclasses
 from typing import Any
 
-from strop.algorithm import Algorithm
-from strop.part import Use
+from strop.method.algorithm import Algorithm
+from strop.method.part import Use
+from strop.parts.reward.rank_in_tournament import RankInTournament
 from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
-from strop.reward.rank_in_tournament import RankInTournament
 
 
 @inherits(

@@ -3,18 +3,19 @@
 import dataclasses
 from typing import Any
 
-from strop.algorithm import Algorithm, Term
-from strop.control.hold_kl_by_difficulty import HoldKlByDifficulty
-from strop.curation.drop_uniform_groups import DropUniformGroups
-from strop.loss.penalty.penalise_kl_by_difficulty import PenaliseKlByDifficulty
-from strop.part import Use
+from strop.method.algorithm import Algorithm
+from strop.method.part import Use
+from strop.method.schedule import Schedule
+from strop.method.term import Term
+from strop.parts.control.hold_kl_by_difficulty import HoldKlByDifficulty
+from strop.parts.curation.drop_uniform_groups import DropUniformGroups
+from strop.parts.loss.penalty.penalise_kl_by_difficulty import PenaliseKlByDifficulty
+from strop.parts.reward.mark_open_windows import MarkOpenWindows
+from strop.parts.reward.mark_windows_after_words import MarkWindowsAfterWords
+from strop.parts.reward.reward_open_windows import RewardOpenWindows
 from strop.recipes._base import average
 from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
-from strop.reward.mark_open_windows import MarkOpenWindows
-from strop.reward.mark_windows_after_words import MarkWindowsAfterWords
-from strop.reward.reward_open_windows import RewardOpenWindows
-from strop.schedule import Schedule
 
 
 @inherits(grpo, clip_high=0.3, num_rollouts=8)

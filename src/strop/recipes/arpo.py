@@ -3,14 +3,14 @@
 import dataclasses
 from typing import Any
 
-from strop.advantage.credit.average_shared_prefixes import AverageSharedPrefixes
-from strop.advantage.credit.spread_evenly import SpreadEvenly
-from strop.algorithm import Algorithm
-from strop.errors import UserError
-from strop.part import Use
+from strop.method.algorithm import Algorithm
+from strop.method.part import Use
+from strop.parts.advantage.credit.average_shared_prefixes import AverageSharedPrefixes
+from strop.parts.advantage.credit.spread_evenly import SpreadEvenly
+from strop.parts.rollout.branch_after_turns import BranchAfterTurns
 from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
-from strop.rollout.branch_after_turns import BranchAfterTurns
+from strop.support.errors import UserError
 
 CREDIT: dict[str, Any] = {"soft": SpreadEvenly(), "hard": AverageSharedPrefixes()}
 

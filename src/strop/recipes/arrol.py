@@ -3,11 +3,11 @@
 import dataclasses
 from typing import Any
 
-from strop.algorithm import Algorithm
-from strop.part import Use
+from strop.method.algorithm import Algorithm
+from strop.method.part import Use
+from strop.parts.rollout.stop_sure_answers import StopSureAnswers
 from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
-from strop.rollout.stop_sure_answers import StopSureAnswers
 
 
 @inherits(grpo)

@@ -3,10 +3,10 @@
 import dataclasses
 from typing import Any
 
-from strop.advantage.weight.favour_early_marker import FavourEarlyMarker
-from strop.algorithm import Algorithm
-from strop.part import Use
-from strop.probe.find_marker import FindMarker
+from strop.method.algorithm import Algorithm
+from strop.method.part import Use
+from strop.parts.advantage.weight.favour_early_marker import FavourEarlyMarker
+from strop.parts.probe.find_marker import FindMarker
 from strop.recipes._inherit import inherits
 from strop.recipes.dapo import dapo
 

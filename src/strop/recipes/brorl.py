@@ -3,13 +3,13 @@
 import dataclasses
 from typing import Any
 
-from strop.advantage.scale.whiten_over_batch import WhitenOverBatch
-from strop.algorithm import Algorithm
-from strop.control.renew_reference import RenewReference
-from strop.curation.drop_uniform_groups import DropUniformGroups
-from strop.loss.correction.weigh_by_engine_ratio import WeighByEngineRatio
-from strop.part import Use
-from strop.rate.scale_step_by_rollouts import ScaleStepByRollouts
+from strop.method.algorithm import Algorithm
+from strop.method.part import Use
+from strop.parts.advantage.scale.whiten_over_batch import WhitenOverBatch
+from strop.parts.control.renew_reference import RenewReference
+from strop.parts.curation.drop_uniform_groups import DropUniformGroups
+from strop.parts.loss.correction.weigh_by_engine_ratio import WeighByEngineRatio
+from strop.parts.rate.scale_step_by_rollouts import ScaleStepByRollouts
 from strop.recipes._base import with_policy
 from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo

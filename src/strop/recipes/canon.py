@@ -3,16 +3,16 @@
 import dataclasses
 from typing import Any
 
-from strop.advantage.baseline.compare_halves import CompareHalves
-from strop.advantage.credit.spread_evenly import SpreadEvenly
-from strop.advantage.scale.weigh_signs import WeighSigns
-from strop.algorithm import Algorithm
-from strop.errors import UserError, nearest
-from strop.part import Use
+from strop.method.algorithm import Algorithm
+from strop.method.part import Use
+from strop.method.schedule import CosineRestarts, Schedule
+from strop.parts.advantage.baseline.compare_halves import CompareHalves
+from strop.parts.advantage.credit.spread_evenly import SpreadEvenly
+from strop.parts.advantage.scale.weigh_signs import WeighSigns
 from strop.recipes._door import door
 from strop.recipes._inherit import inherits
 from strop.recipes.dr_grpo import dr_grpo
-from strop.schedule import CosineRestarts, Schedule
+from strop.support.errors import UserError, nearest
 
 NORM = "seq-mean-token-sum-norm"
 # At the padded door, numbers of the cosine schedules; the last two are of the first weight.

@@ -3,14 +3,14 @@
 import dataclasses
 from typing import Any
 
-from strop.advantage.baseline.rank_right_above_wrong import RankRightAboveWrong
-from strop.advantage.credit.spread_evenly import SpreadEvenly
-from strop.algorithm import Algorithm
-from strop.part import Use
+from strop.method.algorithm import Algorithm
+from strop.method.part import Use
+from strop.parts.advantage.baseline.rank_right_above_wrong import RankRightAboveWrong
+from strop.parts.advantage.credit.spread_evenly import SpreadEvenly
+from strop.parts.selection.drop_doubtful_rollouts import DropDoubtfulRollouts
 from strop.recipes._base import ESTIMATOR
 from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
-from strop.selection.drop_doubtful_rollouts import DropDoubtfulRollouts
 
 
 @inherits(grpo, without=(*ESTIMATOR, "beta"), num_rollouts=8)

@@ -3,12 +3,12 @@
 import dataclasses
 from typing import Any
 
-from strop.algorithm import Algorithm
-from strop.part import Use
+from strop.method.algorithm import Algorithm
+from strop.method.part import Use
+from strop.parts.rollout.read_labelled_answers import ReadLabelledAnswers
+from strop.parts.sampling.label_by_progress import LabelByProgress
 from strop.recipes._inherit import inherits
 from strop.recipes.sft import sft
-from strop.rollout.read_labelled_answers import ReadLabelledAnswers
-from strop.sampling.label_by_progress import LabelByProgress
 
 
 @inherits(sft)

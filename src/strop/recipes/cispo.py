@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from strop.algorithm import Algorithm
-from strop.loss.bound.weight_by_clipped_ratio import WeightByClippedRatio
-from strop.part import Use
+from strop.method.algorithm import Algorithm
+from strop.method.part import Use
+from strop.parts.loss.bound.weight_by_clipped_ratio import WeightByClippedRatio
 from strop.recipes._base import ESTIMATOR, with_policy
 from strop.recipes._door import door
 from strop.recipes._inherit import inherits

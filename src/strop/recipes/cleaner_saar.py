@@ -3,11 +3,11 @@
 import dataclasses
 from typing import Any
 
-from strop.algorithm import Algorithm
-from strop.part import Use
+from strop.method.algorithm import Algorithm
+from strop.method.part import Use
+from strop.parts.rollout.rewrite_failed_turns import RewriteFailedTurns
 from strop.recipes._inherit import inherits
 from strop.recipes.dapo import dapo
-from strop.rollout.rewrite_failed_turns import RewriteFailedTurns
 
 
 @inherits(dapo, dual_clip_c=10.0)

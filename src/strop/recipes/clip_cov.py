@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from strop.algorithm import Algorithm
-from strop.loss.bound.drop_high_covariance_tokens import DropHighCovarianceTokens
-from strop.part import Use
+from strop.method.algorithm import Algorithm
+from strop.method.part import Use
+from strop.parts.loss.bound.drop_high_covariance_tokens import DropHighCovarianceTokens
 from strop.recipes._base import ESTIMATOR, with_policy
 from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo

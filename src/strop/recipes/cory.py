@@ -3,13 +3,13 @@
 import dataclasses
 from typing import Any
 
-from strop.advantage.baseline.subtract_kl_to_reference import SubtractKlToReference
-from strop.algorithm import Algorithm
-from strop.part import Use
+from strop.method.algorithm import Algorithm
+from strop.method.part import Use
+from strop.parts.advantage.baseline.subtract_kl_to_reference import SubtractKlToReference
+from strop.parts.reward.reward_as_team import RewardAsTeam
+from strop.parts.rollout.sample_two_attempts import SampleTwoAttempts
 from strop.recipes._inherit import inherits
 from strop.recipes.gae import gae
-from strop.reward.reward_as_team import RewardAsTeam
-from strop.rollout.sample_two_attempts import SampleTwoAttempts
 
 
 @inherits(gae, without=("beta",), lam=0.95)

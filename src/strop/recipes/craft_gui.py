@@ -3,12 +3,12 @@
 import dataclasses
 from typing import Any
 
-from strop.algorithm import Algorithm
-from strop.part import Use
+from strop.method.algorithm import Algorithm
+from strop.method.part import Use
+from strop.method.schedule import Linear, Schedule
+from strop.parts.sampling.draw_in_stages import DrawInStages
 from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
-from strop.sampling.draw_in_stages import DrawInStages
-from strop.schedule import Linear, Schedule
 
 
 @inherits(grpo)

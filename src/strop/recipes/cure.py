@@ -3,12 +3,12 @@
 import dataclasses
 from typing import Any
 
-from strop.part import Use
-from strop.phases import Phase, Phases, read_until
+from strop.method.part import Use
+from strop.method.phases import Phase, Phases, read_until
+from strop.parts.rollout.branch_at_critical_tokens import BranchAtCriticalTokens
+from strop.parts.selection.drop_reused_prefixes import DropReusedPrefixes
 from strop.recipes._inherit import inherits
 from strop.recipes.dapo import dapo
-from strop.rollout.branch_at_critical_tokens import BranchAtCriticalTokens
-from strop.selection.drop_reused_prefixes import DropReusedPrefixes
 
 
 @inherits(dapo, dual_clip_c=10.0)

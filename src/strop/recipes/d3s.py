@@ -3,13 +3,13 @@
 import dataclasses
 from typing import Any
 
-from strop.algorithm import Algorithm
-from strop.part import Use
+from strop.method.algorithm import Algorithm
+from strop.method.part import Use
+from strop.method.schedule import Linear, Schedule
+from strop.parts.selection.keep_high_entropy_tokens import KeepHighEntropyTokens
+from strop.parts.selection.keep_spread_advantages import KeepSpreadAdvantages
 from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
-from strop.schedule import Linear, Schedule
-from strop.selection.keep_high_entropy_tokens import KeepHighEntropyTokens
-from strop.selection.keep_spread_advantages import KeepSpreadAdvantages
 
 
 @inherits(grpo, aggregation="token-mean")

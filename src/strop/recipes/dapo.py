@@ -3,15 +3,15 @@
 import dataclasses
 from typing import Any
 
-from strop.algorithm import Algorithm
-from strop.curation.drop_uniform_groups import DropUniformGroups
-from strop.loss.bound.clip_both_sides import ClipBothSides
-from strop.part import Use
+from strop.method.algorithm import Algorithm
+from strop.method.part import Use
+from strop.parts.curation.drop_uniform_groups import DropUniformGroups
+from strop.parts.loss.bound.clip_both_sides import ClipBothSides
+from strop.parts.reward.penalise_overlong_softly import PenaliseOverlongSoftly
+from strop.parts.selection.drop_truncated_rollouts import DropTruncatedRollouts
 from strop.recipes._base import ESTIMATOR, with_policy
 from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
-from strop.reward.penalise_overlong_softly import PenaliseOverlongSoftly
-from strop.selection.drop_truncated_rollouts import DropTruncatedRollouts
 
 
 @inherits(grpo, without=(*ESTIMATOR, "beta"), aggregation="token-mean")

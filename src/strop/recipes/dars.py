@@ -3,14 +3,14 @@
 import dataclasses
 from typing import Any
 
-from strop.algorithm import Algorithm
-from strop.curation.ask_by_hardness import AskByHardness
-from strop.curation.drop_uniform_groups import DropUniformGroups
-from strop.errors import UserError
-from strop.part import Use
-from strop.plan.split_into_minibatches import SplitIntoMinibatches
+from strop.method.algorithm import Algorithm
+from strop.method.part import Use
+from strop.parts.curation.ask_by_hardness import AskByHardness
+from strop.parts.curation.drop_uniform_groups import DropUniformGroups
+from strop.parts.plan.split_into_minibatches import SplitIntoMinibatches
 from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
+from strop.support.errors import UserError
 
 SCHEDULES = ("ET", "HW")
 

@@ -3,21 +3,21 @@
 import dataclasses
 from typing import Any
 
-from strop.advantage.baseline.normalise_over_group_turns import NormaliseOverGroupTurns
-from strop.advantage.credit.spread_evenly import SpreadEvenly
-from strop.algorithm import Algorithm
-from strop.curation.complete_from_pool import CompleteFromPool
-from strop.loss.average.average_per_turn import AveragePerTurn
-from strop.loss.bound.clip_both_sides import ClipBothSides
-from strop.loss.correction.weigh_by_engine_ratio import WeighByEngineRatio
-from strop.part import Use
+from strop.method.algorithm import Algorithm
+from strop.method.part import Use
+from strop.parts.advantage.baseline.normalise_over_group_turns import NormaliseOverGroupTurns
+from strop.parts.advantage.credit.spread_evenly import SpreadEvenly
+from strop.parts.curation.complete_from_pool import CompleteFromPool
+from strop.parts.loss.average.average_per_turn import AveragePerTurn
+from strop.parts.loss.bound.clip_both_sides import ClipBothSides
+from strop.parts.loss.correction.weigh_by_engine_ratio import WeighByEngineRatio
+from strop.parts.sampling.draw_in_shuffled_order import DrawInShuffledOrder
+from strop.parts.sampling.spare_solved_prompts import SpareSolvedPrompts
+from strop.parts.sampling.track_success import TrackSuccess
+from strop.parts.selection.keep_high_entropy_turns import KeepHighEntropyTurns
 from strop.recipes._base import ESTIMATOR, with_policy, with_term
 from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
-from strop.sampling.draw_in_shuffled_order import DrawInShuffledOrder
-from strop.sampling.spare_solved_prompts import SpareSolvedPrompts
-from strop.sampling.track_success import TrackSuccess
-from strop.selection.keep_high_entropy_turns import KeepHighEntropyTurns
 
 
 @inherits(grpo, without=(*ESTIMATOR, "aggregation"), beta=0.1)

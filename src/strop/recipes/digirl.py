@@ -3,18 +3,19 @@
 from collections.abc import Iterator
 from typing import Any
 
-from strop.advantage.credit.choose_surprising_turns import ChooseSurprisingTurns
-from strop.algorithm import Algorithm, Term
-from strop.curation.replay_rollouts import ReplayRollouts
-from strop.loss.average.average_over_turns import AverageOverTurns
-from strop.loss.bound.follow_log_likelihood import FollowLogLikelihood
-from strop.loss.value.classify_success import ClassifySuccess
-from strop.part import Use
-from strop.plan.update_critic_first import UpdateCriticFirst
-from strop.probe.read_turn_value import ReadTurnValue
+from strop.method.algorithm import Algorithm
+from strop.method.part import Use
+from strop.method.term import Term
+from strop.parts.advantage.credit.choose_surprising_turns import ChooseSurprisingTurns
+from strop.parts.curation.replay_rollouts import ReplayRollouts
+from strop.parts.loss.average.average_over_turns import AverageOverTurns
+from strop.parts.loss.bound.follow_log_likelihood import FollowLogLikelihood
+from strop.parts.loss.value.classify_success import ClassifySuccess
+from strop.parts.plan.update_critic_first import UpdateCriticFirst
+from strop.parts.probe.read_turn_value import ReadTurnValue
+from strop.parts.rollout.play_turns import PlayTurns
+from strop.parts.selection.keep_marked_tokens import KeepMarkedTokens
 from strop.recipes._base import around, average
-from strop.rollout.play_turns import PlayTurns
-from strop.selection.keep_marked_tokens import KeepMarkedTokens
 
 # Heads of the critic, where each is read, and the column of turns that it fills.
 READS = (

@@ -3,15 +3,15 @@
 import dataclasses
 from typing import Any
 
-from strop.algorithm import Algorithm
-from strop.curation.replay_groups import ReplayGroups
-from strop.loss.bound.clip_around_old_ratio import ClipAroundOldRatio
-from strop.loss.ratio.ratio_per_token import RatioPerToken
-from strop.part import Use
+from strop.method.algorithm import Algorithm
+from strop.method.part import Use
+from strop.parts.curation.replay_groups import ReplayGroups
+from strop.parts.loss.bound.clip_around_old_ratio import ClipAroundOldRatio
+from strop.parts.loss.ratio.ratio_per_token import RatioPerToken
+from strop.parts.sampling.draw_near_target_success import DrawNearTargetSuccess
 from strop.recipes._base import CLIP, with_policy
 from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
-from strop.sampling.draw_near_target_success import DrawNearTargetSuccess
 
 
 @inherits(grpo, without=CLIP, aggregation="token-mean", num_rollouts=8)

@@ -3,15 +3,16 @@
 import dataclasses
 from typing import Any
 
-from strop.algorithm import Algorithm, Term
-from strop.loss.penalty.cover_reference import CoverReference
-from strop.part import Use
+from strop.method.algorithm import Algorithm
+from strop.method.part import Use
+from strop.method.term import Term
+from strop.parts.loss.penalty.cover_reference import CoverReference
+from strop.parts.rollout.sample_and_replay import SampleAndReplay
+from strop.parts.sampling.rehearse_mastered_prompts import RehearseMasteredPrompts
+from strop.parts.selection.keep_origins import KeepOrigins
 from strop.recipes._base import average, with_policy
 from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
-from strop.rollout.sample_and_replay import SampleAndReplay
-from strop.sampling.rehearse_mastered_prompts import RehearseMasteredPrompts
-from strop.selection.keep_origins import KeepOrigins
 
 
 @inherits(grpo, without=("beta",), clip_high=0.28)

@@ -3,16 +3,17 @@
 import dataclasses
 from typing import Any
 
-from strop.algorithm import Algorithm, Term
-from strop.loss.bound.follow_log_likelihood import FollowLogLikelihood
-from strop.loss.bound.prefer_by_likelihood import PreferByLikelihood
-from strop.loss.bound.prefer_over_reference import PreferOverReference
-from strop.part import Use
+from strop.method.algorithm import Algorithm
+from strop.method.part import Use
+from strop.method.term import Term
+from strop.parts.loss.bound.follow_log_likelihood import FollowLogLikelihood
+from strop.parts.loss.bound.prefer_by_likelihood import PreferByLikelihood
+from strop.parts.loss.bound.prefer_over_reference import PreferOverReference
+from strop.parts.rollout.read_answers import ReadAnswers
+from strop.parts.sampling.draw_in_shuffled_order import DrawInShuffledOrder
+from strop.parts.selection.keep_preferred import KeepPreferred
 from strop.recipes._base import average, with_policy
 from strop.recipes.sft import sft
-from strop.rollout.read_answers import ReadAnswers
-from strop.sampling.draw_in_shuffled_order import DrawInShuffledOrder
-from strop.selection.keep_preferred import KeepPreferred
 
 PAIR = ("chosen", "rejected")
 

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from strop.algorithm import Algorithm
-from strop.loss.bound.gate_by_divergence import GateByDivergence
-from strop.part import Use
+from strop.method.algorithm import Algorithm
+from strop.method.part import Use
+from strop.parts.loss.bound.gate_by_divergence import GateByDivergence
 from strop.recipes._base import with_policy
 from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo

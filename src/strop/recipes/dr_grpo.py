@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from strop.algorithm import Algorithm
+from strop.method.algorithm import Algorithm
 from strop.recipes._base import average, with_policy
 from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo

@@ -3,14 +3,14 @@
 import dataclasses
 from typing import Any
 
-from strop.algorithm import Algorithm
-from strop.curation.drop_uniform_starts import DropUniformStarts
-from strop.part import Use
+from strop.method.algorithm import Algorithm
+from strop.method.part import Use
+from strop.parts.curation.drop_uniform_starts import DropUniformStarts
+from strop.parts.reward.note_turn_profiles import NoteTurnProfiles
+from strop.parts.reward.reward_profiled_speed import RewardProfiledSpeed
+from strop.parts.selection.drop_unprofiled_rollouts import DropUnprofiledRollouts
 from strop.recipes._inherit import inherits
 from strop.recipes.mrs import mrs
-from strop.reward.note_turn_profiles import NoteTurnProfiles
-from strop.reward.reward_profiled_speed import RewardProfiledSpeed
-from strop.selection.drop_unprofiled_rollouts import DropUnprofiledRollouts
 
 OF_TURNS = tuple((f"{name}_B", f"{name}_K") for name in ("correct", "speedup", "profiled", "decoy"))
 PAID = (*OF_TURNS, ("reward_B", "reward_K"))

@@ -4,12 +4,12 @@ import dataclasses
 from itertools import accumulate
 from typing import Any
 
-from strop.errors import UserError
-from strop.part import Use
-from strop.phases import Phase, Phases, Until
+from strop.method.part import Use
+from strop.method.phases import Phase, Phases, Until
+from strop.parts.sampling.draw_hardest_prompts import DrawHardestPrompts
 from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
-from strop.sampling.draw_hardest_prompts import DrawHardestPrompts
+from strop.support.errors import UserError
 
 
 @inherits(grpo)

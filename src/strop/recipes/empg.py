@@ -3,14 +3,14 @@
 import dataclasses
 from typing import Any
 
-from strop.advantage.credit.spread_turns import SpreadTurns
-from strop.advantage.weight.modulate_turns_by_entropy import ModulateTurnsByEntropy
-from strop.algorithm import Algorithm
-from strop.part import Use
+from strop.method.algorithm import Algorithm
+from strop.method.part import Use
+from strop.parts.advantage.credit.spread_turns import SpreadTurns
+from strop.parts.advantage.weight.modulate_turns_by_entropy import ModulateTurnsByEntropy
+from strop.parts.rollout.play_turns import PlayTurns
 from strop.recipes._door import door
 from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
-from strop.rollout.play_turns import PlayTurns
 
 
 @door(tensors={"turns": ("turn_index", None)})

@@ -3,12 +3,12 @@
 import dataclasses
 from typing import Any
 
-from strop.algorithm import Algorithm
-from strop.part import Use
+from strop.method.algorithm import Algorithm
+from strop.method.part import Use
+from strop.method.schedule import EntropyTarget, Linear
+from strop.parts.selection.keep_inside_entropy_band import KeepInsideEntropyBand
 from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
-from strop.schedule import EntropyTarget, Linear
-from strop.selection.keep_inside_entropy_band import KeepInsideEntropyBand
 
 
 @inherits(grpo, without=("std", "singleton"), beta=1e-3, aggregation="prompt-mean")

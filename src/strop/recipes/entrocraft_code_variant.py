@@ -3,15 +3,15 @@
 import dataclasses
 from typing import Any
 
-from strop.advantage.baseline.learn_one_sign_outside_entropy_band import (
+from strop.method.algorithm import Algorithm
+from strop.method.part import Use
+from strop.method.schedule import EntropyTarget, Linear
+from strop.parts.advantage.baseline.learn_one_sign_outside_entropy_band import (
     LearnOneSignOutsideEntropyBand,
 )
-from strop.algorithm import Algorithm
-from strop.part import Use
+from strop.parts.reward.rescale_reward import RescaleReward
 from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
-from strop.reward.rescale_reward import RescaleReward
-from strop.schedule import EntropyTarget, Linear
 
 
 @inherits(grpo, without=("std", "normalize_std", "singleton"), beta=1e-3, aggregation="token-mean")

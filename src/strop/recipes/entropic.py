@@ -3,17 +3,17 @@
 import dataclasses
 from typing import Any
 
-from strop.advantage.baseline.weigh_signs_by_entropy_error import WeighSignsByEntropyError
-from strop.advantage.credit.spread_evenly import SpreadEvenly
-from strop.algorithm import Algorithm
-from strop.control.accumulate_entropy_error import AccumulateEntropyError
-from strop.part import Use
+from strop.method.algorithm import Algorithm
+from strop.method.part import Use
+from strop.method.schedule import EntropyTarget
+from strop.parts.advantage.baseline.weigh_signs_by_entropy_error import WeighSignsByEntropyError
+from strop.parts.advantage.credit.spread_evenly import SpreadEvenly
+from strop.parts.control.accumulate_entropy_error import AccumulateEntropyError
+from strop.parts.reward.rescale_reward import RescaleReward
 from strop.recipes._base import ESTIMATOR
 from strop.recipes._door import door
 from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
-from strop.reward.rescale_reward import RescaleReward
-from strop.schedule import EntropyTarget
 
 
 @door(

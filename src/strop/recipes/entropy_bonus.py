@@ -3,16 +3,17 @@
 import dataclasses
 from typing import Any
 
-from strop.algorithm import Algorithm, Term
-from strop.errors import UserError
-from strop.loss.penalty.reward_entropy import RewardEntropy
-from strop.part import Use
+from strop.method.algorithm import Algorithm
+from strop.method.part import Use
+from strop.method.schedule import Schedule
+from strop.method.term import Term
+from strop.parts.loss.penalty.reward_entropy import RewardEntropy
+from strop.parts.selection.keep_high_entropy_tokens import KeepHighEntropyTokens
 from strop.recipes._base import average, with_policy
 from strop.recipes._door import door
 from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
-from strop.schedule import Schedule
-from strop.selection.keep_high_entropy_tokens import KeepHighEntropyTokens
+from strop.support.errors import UserError
 
 FRAMEWORKS = ("trl", "verl")
 

@@ -2,14 +2,14 @@
 
 from typing import Any
 
-from strop.algorithm import Algorithm
-from strop.loss.average.average_by_constant_length import AverageByConstantLength
-from strop.part import Use
+from strop.method.algorithm import Algorithm
+from strop.method.part import Use
+from strop.parts.loss.average.average_by_constant_length import AverageByConstantLength
+from strop.parts.selection.keep_confident_errors import KeepConfidentErrors
 from strop.recipes._base import with_policy
 from strop.recipes._door import door
 from strop.recipes._inherit import inherits
 from strop.recipes.sft import sft
-from strop.selection.keep_confident_errors import KeepConfidentErrors
 
 
 @door(parameters={"num_items_in_batch": "num_items"})

@@ -3,15 +3,16 @@
 import dataclasses
 from typing import Any
 
-from strop.algorithm import Algorithm, Term
-from strop.control.carry_metric_forward import CarryMetricForward
-from strop.loss.average.average_per_turn import AveragePerTurn
-from strop.loss.penalty.reward_entropy import RewardEntropy
-from strop.part import Use
+from strop.method.algorithm import Algorithm
+from strop.method.part import Use
+from strop.method.schedule import Decay, EntropyTarget
+from strop.method.term import Term
+from strop.parts.control.carry_metric_forward import CarryMetricForward
+from strop.parts.loss.average.average_per_turn import AveragePerTurn
+from strop.parts.loss.penalty.reward_entropy import RewardEntropy
+from strop.parts.rollout.play_turns import PlayTurns
 from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
-from strop.rollout.play_turns import PlayTurns
-from strop.schedule import Decay, EntropyTarget
 
 
 @inherits(grpo, aggregation="token-mean")

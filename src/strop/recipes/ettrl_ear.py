@@ -3,14 +3,14 @@
 import dataclasses
 from typing import Any
 
-from strop.advantage.scale.favour_sure_rollouts import FavourSureRollouts
-from strop.advantage.weight.limit_size import LimitSize
-from strop.algorithm import Algorithm
-from strop.errors import UserError
-from strop.part import Use
+from strop.method.algorithm import Algorithm
+from strop.method.part import Use
+from strop.parts.advantage.scale.favour_sure_rollouts import FavourSureRollouts
+from strop.parts.advantage.weight.limit_size import LimitSize
+from strop.parts.reward.reward_majority_answer import RewardMajorityAnswer
 from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
-from strop.reward.reward_majority_answer import RewardMajorityAnswer
+from strop.support.errors import UserError
 
 FORMS = ("residual", "clip")
 

@@ -3,12 +3,12 @@
 import dataclasses
 from typing import Any
 
-from strop.algorithm import Algorithm
-from strop.part import Use
+from strop.method.algorithm import Algorithm
+from strop.method.part import Use
+from strop.parts.reward.reward_majority_answer import RewardMajorityAnswer
+from strop.parts.rollout.fork_at_entropy_peaks import ForkAtEntropyPeaks
 from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
-from strop.reward.reward_majority_answer import RewardMajorityAnswer
-from strop.rollout.fork_at_entropy_peaks import ForkAtEntropyPeaks
 
 
 @inherits(grpo, without=("num_rollouts",))

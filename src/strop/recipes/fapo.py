@@ -3,12 +3,12 @@
 import dataclasses
 from typing import Any
 
-from strop.algorithm import Algorithm
-from strop.part import Use
+from strop.method.algorithm import Algorithm
+from strop.method.part import Use
+from strop.parts.reward.penalise_flawed_answers import PenaliseFlawedAnswers
+from strop.parts.reward.rescale_reward import RescaleReward
 from strop.recipes._inherit import inherits
 from strop.recipes.dapo import dapo
-from strop.reward.penalise_flawed_answers import PenaliseFlawedAnswers
-from strop.reward.rescale_reward import RescaleReward
 
 
 @inherits(dapo, dual_clip_c=10.0, dynamic_sampling=False, num_rollouts=8)

@@ -2,14 +2,14 @@
 
 from typing import Any
 
-from strop.algorithm import Algorithm
-from strop.part import Use
+from strop.method.algorithm import Algorithm
+from strop.method.part import Use
+from strop.parts.selection.keep_high_entropy_tokens import KeepHighEntropyTokens
 from strop.recipes._base import ESTIMATOR, with_policy
 from strop.recipes._door import door
 from strop.recipes._inherit import inherits
 from strop.recipes.dapo import dapo
 from strop.recipes.grpo import grpo
-from strop.selection.keep_high_entropy_tokens import KeepHighEntropyTokens
 
 
 @inherits(

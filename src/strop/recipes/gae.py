@@ -3,11 +3,12 @@
 import dataclasses
 from typing import Any
 
-from strop.advantage.credit.estimate_generalised_advantage import EstimateGeneralisedAdvantage
-from strop.advantage.weight.whiten_over_batch_tokens import WhitenOverBatchTokens
-from strop.algorithm import Algorithm, Term
-from strop.loss.value.regress_value import RegressValue
-from strop.part import Use
+from strop.method.algorithm import Algorithm
+from strop.method.part import Use
+from strop.method.term import Term
+from strop.parts.advantage.credit.estimate_generalised_advantage import EstimateGeneralisedAdvantage
+from strop.parts.advantage.weight.whiten_over_batch_tokens import WhitenOverBatchTokens
+from strop.parts.loss.value.regress_value import RegressValue
 from strop.recipes._base import ESTIMATOR, average
 from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo

@@ -3,12 +3,12 @@
 import dataclasses
 from typing import Any
 
-from strop.algorithm import Algorithm
-from strop.part import Use
-from strop.probe.measure_angles import MeasureAngles
+from strop.method.algorithm import Algorithm
+from strop.method.part import Use
+from strop.parts.probe.measure_angles import MeasureAngles
+from strop.parts.sampling.draw_along_ranking import DrawAlongRanking
 from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
-from strop.sampling.draw_along_ranking import DrawAlongRanking
 
 
 @inherits(grpo)

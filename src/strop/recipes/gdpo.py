@@ -3,17 +3,17 @@
 import dataclasses
 from typing import Any
 
-from strop.advantage.baseline.normalise_each_reward import NormaliseEachReward
-from strop.advantage.credit.spread_evenly import SpreadEvenly
-from strop.advantage.scale.whiten_over_batch import WhitenOverBatch
-from strop.advantage.weight.whiten_over_batch_tokens import WhitenOverBatchTokens
-from strop.algorithm import Algorithm
-from strop.errors import UserError
-from strop.part import Use
+from strop.method.algorithm import Algorithm
+from strop.method.part import Use
+from strop.parts.advantage.baseline.normalise_each_reward import NormaliseEachReward
+from strop.parts.advantage.credit.spread_evenly import SpreadEvenly
+from strop.parts.advantage.scale.whiten_over_batch import WhitenOverBatch
+from strop.parts.advantage.weight.whiten_over_batch_tokens import WhitenOverBatchTokens
+from strop.parts.reward.note_reward_weights import NoteRewardWeights
 from strop.recipes._base import ESTIMATOR
 from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
-from strop.reward.note_reward_weights import NoteRewardWeights
+from strop.support.errors import UserError
 
 
 @inherits(grpo, without=ESTIMATOR)

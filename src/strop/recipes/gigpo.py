@@ -3,19 +3,19 @@
 import dataclasses
 from typing import Any
 
-from strop.advantage.baseline.centre_turns import CentreTurns
-from strop.advantage.baseline.subtract_group_mean import SubtractGroupMean
-from strop.advantage.credit.discount_turn_rewards import DiscountTurnRewards
-from strop.advantage.credit.spread_turns import SpreadTurns
-from strop.advantage.scale.divide_by_group_std import DivideByGroupStd
-from strop.algorithm import Algorithm
-from strop.errors import UserError
-from strop.part import Use
-from strop.probe.merge_similar_states import MergeSimilarStates
+from strop.method.algorithm import Algorithm
+from strop.method.part import Use
+from strop.parts.advantage.baseline.centre_turns import CentreTurns
+from strop.parts.advantage.baseline.subtract_group_mean import SubtractGroupMean
+from strop.parts.advantage.credit.discount_turn_rewards import DiscountTurnRewards
+from strop.parts.advantage.credit.spread_turns import SpreadTurns
+from strop.parts.advantage.scale.divide_by_group_std import DivideByGroupStd
+from strop.parts.probe.merge_similar_states import MergeSimilarStates
+from strop.parts.rollout.play_turns import PlayTurns
 from strop.recipes._base import ESTIMATOR
 from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
-from strop.rollout.play_turns import PlayTurns
+from strop.support.errors import UserError
 
 SCALES = {"mean_norm": "none", "mean_std_norm": "unbiased"}
 SECOND = (("advantage_K", "second_advantage_K"),)

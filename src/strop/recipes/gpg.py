@@ -3,12 +3,12 @@
 import dataclasses
 from typing import Any
 
-from strop.advantage.baseline.subtract_group_mean import SubtractGroupMean
-from strop.advantage.credit.spread_evenly import SpreadEvenly
-from strop.advantage.scale.scale_by_signal_share import ScaleBySignalShare
-from strop.algorithm import Algorithm
-from strop.loss.bound.follow_advantage import FollowAdvantage
-from strop.part import Use
+from strop.method.algorithm import Algorithm
+from strop.method.part import Use
+from strop.parts.advantage.baseline.subtract_group_mean import SubtractGroupMean
+from strop.parts.advantage.credit.spread_evenly import SpreadEvenly
+from strop.parts.advantage.scale.scale_by_signal_share import ScaleBySignalShare
+from strop.parts.loss.bound.follow_advantage import FollowAdvantage
 from strop.recipes._base import CLIP, ESTIMATOR, with_policy
 from strop.recipes._door import door
 from strop.recipes._inherit import inherits

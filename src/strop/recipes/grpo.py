@@ -1,12 +1,13 @@
 """Group relative policy optimisation."""
 
-from strop.advantage.baseline.subtract_group_mean import SubtractGroupMean
-from strop.advantage.credit.spread_evenly import SpreadEvenly
-from strop.advantage.scale.divide_by_group_std import DivideByGroupStd
-from strop.algorithm import Algorithm, Term
-from strop.loss.bound.clip_both_sides import ClipBothSides
-from strop.loss.ratio.ratio_per_token import RatioPerToken
-from strop.part import Use
+from strop.method.algorithm import Algorithm
+from strop.method.part import Use
+from strop.method.term import Term
+from strop.parts.advantage.baseline.subtract_group_mean import SubtractGroupMean
+from strop.parts.advantage.credit.spread_evenly import SpreadEvenly
+from strop.parts.advantage.scale.divide_by_group_std import DivideByGroupStd
+from strop.parts.loss.bound.clip_both_sides import ClipBothSides
+from strop.parts.loss.ratio.ratio_per_token import RatioPerToken
 from strop.recipes._base import around, average, kl_terms
 
 

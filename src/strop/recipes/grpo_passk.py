@@ -3,9 +3,9 @@
 import dataclasses
 from typing import Any
 
-from strop.advantage.baseline.credit_lead_of_best import CreditLeadOfBest
-from strop.algorithm import Algorithm
-from strop.part import Use
+from strop.method.algorithm import Algorithm
+from strop.method.part import Use
+from strop.parts.advantage.baseline.credit_lead_of_best import CreditLeadOfBest
 from strop.recipes._door import door
 from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo

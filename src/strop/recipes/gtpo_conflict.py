@@ -6,18 +6,18 @@ from typing import Any
 
 from torch import Tensor
 
-from strop.advantage.scale.charge_entropy import ChargeEntropy
-from strop.advantage.weight.protect_shared_tokens import ProtectSharedTokens
-from strop.algorithm import Algorithm
-from strop.control.carry_metric_forward import CarryMetricForward
-from strop.errors import UserError
-from strop.loss.bound.follow_advantage import FollowAdvantage
-from strop.part import Use
+from strop.method.algorithm import Algorithm
+from strop.method.part import Use
+from strop.parts.advantage.scale.charge_entropy import ChargeEntropy
+from strop.parts.advantage.weight.protect_shared_tokens import ProtectSharedTokens
+from strop.parts.control.carry_metric_forward import CarryMetricForward
+from strop.parts.loss.bound.follow_advantage import FollowAdvantage
+from strop.parts.selection.drop_unsure_rollouts import DropUnsureRollouts
 from strop.recipes._base import CLIP, ESTIMATOR, with_policy
 from strop.recipes._door import door
 from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
-from strop.selection.drop_unsure_rollouts import DropUnsureRollouts
+from strop.support.errors import UserError
 
 KNOB = "selection.drop_unsure_rollouts.initial"
 THRESHOLDS = {"paper": math.log(2), "code": 0.7}

@@ -3,10 +3,11 @@
 import dataclasses
 from typing import Any
 
-from strop.algorithm import Algorithm, Term
-from strop.loss.bound.follow_advantage import FollowAdvantage
-from strop.loss.penalty.penalise_ratio_variance import PenaliseRatioVariance
-from strop.part import Use
+from strop.method.algorithm import Algorithm
+from strop.method.part import Use
+from strop.method.term import Term
+from strop.parts.loss.bound.follow_advantage import FollowAdvantage
+from strop.parts.loss.penalty.penalise_ratio_variance import PenaliseRatioVariance
 from strop.recipes._base import CLIP, average, with_policy
 from strop.recipes._inherit import inherits
 from strop.recipes.rloo import rloo

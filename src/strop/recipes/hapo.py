@@ -3,16 +3,16 @@
 import dataclasses
 from typing import Any
 
-from strop.advantage.baseline.normalise_over_group_tokens import NormaliseOverGroupTokens
-from strop.advantage.credit.spread_evenly import SpreadEvenly
-from strop.algorithm import Algorithm
-from strop.loss.bound.widen_clip_by_entropy import WidenClipByEntropy
-from strop.part import Use
+from strop.method.algorithm import Algorithm
+from strop.method.part import Use
+from strop.parts.advantage.baseline.normalise_over_group_tokens import NormaliseOverGroupTokens
+from strop.parts.advantage.credit.spread_evenly import SpreadEvenly
+from strop.parts.loss.bound.widen_clip_by_entropy import WidenClipByEntropy
+from strop.parts.rollout.sample_at_entropy_temperature import SampleAtEntropyTemperature
 from strop.recipes._base import with_policy
 from strop.recipes._door import door
 from strop.recipes._inherit import inherits
 from strop.recipes.dapo import dapo
-from strop.rollout.sample_at_entropy_temperature import SampleAtEntropyTemperature
 
 
 @door(also=("hapo_loss",))

@@ -3,14 +3,14 @@
 import dataclasses
 from typing import Any
 
-from strop.advantage.baseline.compare_budgets import CompareBudgets
-from strop.advantage.credit.spread_evenly import SpreadEvenly
-from strop.algorithm import Algorithm
-from strop.part import Use
+from strop.method.algorithm import Algorithm
+from strop.method.part import Use
+from strop.parts.advantage.baseline.compare_budgets import CompareBudgets
+from strop.parts.advantage.credit.spread_evenly import SpreadEvenly
+from strop.parts.rollout.sample_with_budgets import SampleWithBudgets
 from strop.recipes._base import ESTIMATOR
 from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
-from strop.rollout.sample_with_budgets import SampleWithBudgets
 
 
 @inherits(grpo, without=(*ESTIMATOR, "beta"), clip_high=0.28)

@@ -3,23 +3,24 @@
 import dataclasses
 from typing import Any
 
-from strop.advantage.credit.estimate_segment_advantage import EstimateSegmentAdvantage
-from strop.advantage.credit.estimate_turn_advantage import EstimateTurnAdvantage
-from strop.advantage.credit.shape_segment_rewards import ShapeSegmentRewards
-from strop.advantage.credit.spread_over_spans import SpreadOverSpans
-from strop.advantage.credit.spread_turns import SpreadTurns
-from strop.algorithm import Algorithm, Term
-from strop.columns import old_value
-from strop.loss.value.regress_value import RegressValue
-from strop.part import Use
-from strop.probe.mark_spans import MarkSpans
-from strop.probe.read_turn_value import ReadTurnValue
+from strop.batch.columns import old_value
+from strop.method.algorithm import Algorithm
+from strop.method.part import Use
+from strop.method.term import Term
+from strop.parts.advantage.credit.estimate_segment_advantage import EstimateSegmentAdvantage
+from strop.parts.advantage.credit.estimate_turn_advantage import EstimateTurnAdvantage
+from strop.parts.advantage.credit.shape_segment_rewards import ShapeSegmentRewards
+from strop.parts.advantage.credit.spread_over_spans import SpreadOverSpans
+from strop.parts.advantage.credit.spread_turns import SpreadTurns
+from strop.parts.loss.value.regress_value import RegressValue
+from strop.parts.probe.mark_spans import MarkSpans
+from strop.parts.probe.read_turn_value import ReadTurnValue
+from strop.parts.rollout.play_turns import PlayTurns
+from strop.parts.selection.keep_marked_tokens import KeepMarkedTokens
 from strop.recipes._base import average
 from strop.recipes._door import door
 from strop.recipes._inherit import inherits
 from strop.recipes.gae import gae
-from strop.rollout.play_turns import PlayTurns
-from strop.selection.keep_marked_tokens import KeepMarkedTokens
 
 # Level -> where its value is read, its value of a turn, what its return of a turn is called.
 LEVELS = {
@@ -80,7 +81,7 @@ def hiper_hae(
     Differs from the paper: 1. as its code, a switch is credited by a head of its own, not by
     V_high - V_low; 2. one growing context, and heads on the policy's hidden states in place of a
     model of their own. WebShop has c_keep -3.5 and bootstrap_truncated off.
-    Try: c_keep, lam_seg, keep_mode ("fixed"), the environment strop.tasks.action_block:ActionBlock.
+    Try: c_keep, lam_seg, keep_mode ("fixed"), strop.environments.action_block:ActionBlock.
     """
     spans = MarkSpans(switch_tags, subgoal_tags, action_tags, keep)
     algorithm = gae(aggregation=aggregation, **parent)

@@ -4,20 +4,21 @@ import dataclasses
 import math
 from typing import Any
 
-from strop.advantage.baseline.subtract_group_mean import SubtractGroupMean
-from strop.advantage.credit.spread_evenly import SpreadEvenly
-from strop.algorithm import Algorithm, Term
-from strop.curation.replace_failed_with_demonstrations import ReplaceFailedWithDemonstrations
-from strop.loss.bound.clip_both_sides import ClipBothSides
-from strop.loss.bound.follow_log_likelihood import FollowLogLikelihood
-from strop.loss.penalty.reward_entropy import RewardEntropy
-from strop.loss.ratio.ratio_per_token import RatioPerToken
-from strop.part import Use
+from strop.method.algorithm import Algorithm
+from strop.method.part import Use
+from strop.method.term import Term
+from strop.parts.advantage.baseline.subtract_group_mean import SubtractGroupMean
+from strop.parts.advantage.credit.spread_evenly import SpreadEvenly
+from strop.parts.curation.replace_failed_with_demonstrations import ReplaceFailedWithDemonstrations
+from strop.parts.loss.bound.clip_both_sides import ClipBothSides
+from strop.parts.loss.bound.follow_log_likelihood import FollowLogLikelihood
+from strop.parts.loss.penalty.reward_entropy import RewardEntropy
+from strop.parts.loss.ratio.ratio_per_token import RatioPerToken
+from strop.parts.selection.keep_origins import KeepOrigins
 from strop.recipes._base import CLIP, ESTIMATOR, average
 from strop.recipes._door import door
 from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
-from strop.selection.keep_origins import KeepOrigins
 
 
 @door(also=("hpt_loss",))

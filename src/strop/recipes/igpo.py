@@ -3,18 +3,18 @@
 import dataclasses
 from typing import Any
 
-from strop.advantage.baseline.centre_turns import CentreTurns
-from strop.advantage.credit.centre_tokens_by_position import CentreTokensByPosition
-from strop.advantage.credit.discount_turn_rewards import DiscountTurnRewards
-from strop.advantage.credit.spread_turns import SpreadTurns
-from strop.algorithm import Algorithm
-from strop.errors import UserError
-from strop.part import Use
-from strop.probe.measure_answer_gain import MeasureAnswerGain
+from strop.method.algorithm import Algorithm
+from strop.method.part import Use
+from strop.parts.advantage.baseline.centre_turns import CentreTurns
+from strop.parts.advantage.credit.centre_tokens_by_position import CentreTokensByPosition
+from strop.parts.advantage.credit.discount_turn_rewards import DiscountTurnRewards
+from strop.parts.advantage.credit.spread_turns import SpreadTurns
+from strop.parts.probe.measure_answer_gain import MeasureAnswerGain
+from strop.parts.rollout.play_turns import PlayTurns
 from strop.recipes._base import ESTIMATOR
 from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
-from strop.rollout.play_turns import PlayTurns
+from strop.support.errors import UserError
 
 CENTRES = {
     "paper": CentreTurns("group", scale="unbiased", singleton="raw"),

@@ -3,23 +3,24 @@
 import dataclasses
 from typing import Any
 
-from strop.advantage.baseline.begin_with_first_return import BeginWithFirstReturn
-from strop.advantage.baseline.subtract_group_mean import SubtractGroupMean
-from strop.advantage.credit.discount_turn_rewards import DiscountTurnRewards
-from strop.advantage.credit.map_turn_rewards import MapTurnRewards
-from strop.advantage.credit.share_by_turn_credit import ShareByTurnCredit
-from strop.advantage.credit.spread_evenly import SpreadEvenly
-from strop.advantage.scale.divide_by_group_std import DivideByGroupStd
-from strop.advantage.weight.add_feedback_gain import AddFeedbackGain
-from strop.algorithm import Algorithm, Term
-from strop.errors import UserError
-from strop.loss.penalty.reward_entropy import RewardEntropy
-from strop.part import Use
-from strop.probe.measure_feedback_gain import MeasureFeedbackGain
+from strop.method.algorithm import Algorithm
+from strop.method.part import Use
+from strop.method.term import Term
+from strop.parts.advantage.baseline.begin_with_first_return import BeginWithFirstReturn
+from strop.parts.advantage.baseline.subtract_group_mean import SubtractGroupMean
+from strop.parts.advantage.credit.discount_turn_rewards import DiscountTurnRewards
+from strop.parts.advantage.credit.map_turn_rewards import MapTurnRewards
+from strop.parts.advantage.credit.share_by_turn_credit import ShareByTurnCredit
+from strop.parts.advantage.credit.spread_evenly import SpreadEvenly
+from strop.parts.advantage.scale.divide_by_group_std import DivideByGroupStd
+from strop.parts.advantage.weight.add_feedback_gain import AddFeedbackGain
+from strop.parts.loss.penalty.reward_entropy import RewardEntropy
+from strop.parts.probe.measure_feedback_gain import MeasureFeedbackGain
+from strop.parts.rollout.play_turns import PlayTurns
 from strop.recipes._base import ESTIMATOR, average
 from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
-from strop.rollout.play_turns import PlayTurns
+from strop.support.errors import UserError
 
 CREDITS = ("equal", "discounted", "mapped")
 SCORES = ("sum", "discounted")

@@ -3,10 +3,10 @@
 import dataclasses
 from typing import Any
 
-from strop.algorithm import Algorithm
-from strop.loss.bound.penalise_high_covariance_tokens import PenaliseHighCovarianceTokens
-from strop.part import Use
-from strop.plan.split_into_minibatches import SplitIntoMinibatches
+from strop.method.algorithm import Algorithm
+from strop.method.part import Use
+from strop.parts.loss.bound.penalise_high_covariance_tokens import PenaliseHighCovarianceTokens
+from strop.parts.plan.split_into_minibatches import SplitIntoMinibatches
 from strop.recipes._base import CLIP, ESTIMATOR, with_policy
 from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo

@@ -3,12 +3,12 @@
 import dataclasses
 from typing import Any
 
-from strop.algorithm import Algorithm
-from strop.part import Use
+from strop.method.algorithm import Algorithm
+from strop.method.part import Use
+from strop.method.schedule import Points, Schedule
+from strop.parts.rollout.fork_at_close_calls import ForkAtCloseCalls
 from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
-from strop.rollout.fork_at_close_calls import ForkAtCloseCalls
-from strop.schedule import Points, Schedule
 
 # The paper's 500 steps: 1, then from step 10 on 0.75, 20 0.5, 80 0.25, 200 0.
 ETA = Points(

@@ -3,23 +3,24 @@
 import dataclasses
 from typing import Any
 
-from strop.advantage.baseline.subtract_group_mean import SubtractGroupMean
-from strop.advantage.credit.spread_evenly import SpreadEvenly
-from strop.advantage.scale.divide_by_group_std import DivideByGroupStd
-from strop.algorithm import Algorithm, Term
-from strop.errors import UserError
-from strop.loss.average.average_per_sequence import AveragePerSequence
-from strop.loss.bound.clip_both_sides import ClipBothSides
-from strop.loss.bound.follow_advantage import FollowAdvantage
-from strop.loss.ratio.ratio_per_sequence import RatioPerSequence
-from strop.loss.ratio.ratio_per_token import RatioPerToken
-from strop.part import Use
-from strop.plan.split_into_rollouts import SplitIntoRollouts
+from strop.method.algorithm import Algorithm
+from strop.method.part import Use
+from strop.method.term import Term
+from strop.parts.advantage.baseline.subtract_group_mean import SubtractGroupMean
+from strop.parts.advantage.credit.spread_evenly import SpreadEvenly
+from strop.parts.advantage.scale.divide_by_group_std import DivideByGroupStd
+from strop.parts.loss.average.average_per_sequence import AveragePerSequence
+from strop.parts.loss.bound.clip_both_sides import ClipBothSides
+from strop.parts.loss.bound.follow_advantage import FollowAdvantage
+from strop.parts.loss.ratio.ratio_per_sequence import RatioPerSequence
+from strop.parts.loss.ratio.ratio_per_token import RatioPerToken
+from strop.parts.plan.split_into_rollouts import SplitIntoRollouts
+from strop.parts.selection.keep_large_advantages import KeepLargeAdvantages
 from strop.recipes._base import CLIP
 from strop.recipes._door import door
 from strop.recipes._inherit import inherits
 from strop.recipes.rloo import rloo
-from strop.selection.keep_large_advantages import KeepLargeAdvantages
+from strop.support.errors import UserError
 
 BASELINES = {"leave_one_out": True, "mean": False}
 RATIOS = {

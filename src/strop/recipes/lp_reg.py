@@ -3,11 +3,11 @@
 import dataclasses
 from typing import Any
 
-from strop.algorithm import Algorithm
-from strop.loss.bound.shield_unlikely_tokens import ShieldUnlikelyTokens
-from strop.loss.head_subset import column_of
-from strop.part import Use
-from strop.probe.score_plausible_tokens import ScorePlausibleTokens
+from strop.head.subset import column_of
+from strop.method.algorithm import Algorithm
+from strop.method.part import Use
+from strop.parts.loss.bound.shield_unlikely_tokens import ShieldUnlikelyTokens
+from strop.parts.probe.score_plausible_tokens import ScorePlausibleTokens
 from strop.recipes._base import CLIP, with_policy
 from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo

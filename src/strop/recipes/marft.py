@@ -4,24 +4,25 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
-from strop.advantage.baseline.centre_turns import CentreTurns
-from strop.advantage.credit.estimate_turn_advantage import EstimateTurnAdvantage
-from strop.advantage.credit.spread_turns import SpreadTurns
-from strop.algorithm import Algorithm, Term
-from strop.loss.average.average_per_turn import AveragePerTurn
-from strop.loss.penalty.reward_entropy import RewardEntropy
-from strop.loss.ratio.ratio_per_sequence import RatioPerSequence
-from strop.loss.value.regress_value import RegressValue
-from strop.part import Use
-from strop.plan.update_while_near import UpdateWhileNear
-from strop.probe.read_turn_value import ReadTurnValue
+from strop.method.algorithm import Algorithm
+from strop.method.part import Use
+from strop.method.term import Term
+from strop.parts.advantage.baseline.centre_turns import CentreTurns
+from strop.parts.advantage.credit.estimate_turn_advantage import EstimateTurnAdvantage
+from strop.parts.advantage.credit.spread_turns import SpreadTurns
+from strop.parts.loss.average.average_per_turn import AveragePerTurn
+from strop.parts.loss.penalty.reward_entropy import RewardEntropy
+from strop.parts.loss.ratio.ratio_per_sequence import RatioPerSequence
+from strop.parts.loss.value.regress_value import RegressValue
+from strop.parts.plan.update_while_near import UpdateWhileNear
+from strop.parts.probe.read_turn_value import ReadTurnValue
+from strop.parts.rollout.play_turns import PlayTurns
+from strop.parts.selection.keep_marked_tokens import KeepMarkedTokens
+from strop.parts.selection.take_roles_in_turn import TakeRolesInTurn
 from strop.recipes._base import average, with_policy
 from strop.recipes._door import door
 from strop.recipes._inherit import inherits
 from strop.recipes.gae import gae
-from strop.rollout.play_turns import PlayTurns
-from strop.selection.keep_marked_tokens import KeepMarkedTokens
-from strop.selection.take_roles_in_turn import TakeRolesInTurn
 
 WHOLE = Use(RatioPerSequence(product=True, unit="turn"))
 ONCE = Use(AveragePerTurn(per_rollout=False))  # every turn of the update weighs the same

@@ -3,22 +3,22 @@
 import dataclasses
 from typing import Any
 
-from strop.advantage.baseline.centre_turns import CentreTurns
-from strop.advantage.credit.discount_turn_rewards import DiscountTurnRewards
-from strop.advantage.credit.spread_turns import SpreadTurns
-from strop.advantage.credit.sum_later_rewards import SumLaterRewards
-from strop.advantage.weight.centre_distinct_values import CentreDistinctValues
-from strop.advantage.weight.limit_size import LimitSize
-from strop.advantage.weight.whiten_over_batch_tokens import WhitenOverBatchTokens
-from strop.algorithm import Algorithm
-from strop.errors import UserError
-from strop.loss.bound.clip_both_sides import ClipBothSides
-from strop.part import Use
+from strop.method.algorithm import Algorithm
+from strop.method.part import Use
+from strop.parts.advantage.baseline.centre_turns import CentreTurns
+from strop.parts.advantage.credit.discount_turn_rewards import DiscountTurnRewards
+from strop.parts.advantage.credit.spread_turns import SpreadTurns
+from strop.parts.advantage.credit.sum_later_rewards import SumLaterRewards
+from strop.parts.advantage.weight.centre_distinct_values import CentreDistinctValues
+from strop.parts.advantage.weight.limit_size import LimitSize
+from strop.parts.advantage.weight.whiten_over_batch_tokens import WhitenOverBatchTokens
+from strop.parts.loss.bound.clip_both_sides import ClipBothSides
+from strop.parts.rollout.play_turns import PlayTurns
 from strop.recipes._base import ESTIMATOR, with_policy
 from strop.recipes._door import door
 from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
-from strop.rollout.play_turns import PlayTurns
+from strop.support.errors import UserError
 
 NORMS = {"mean": "none", "mean_std": "unbiased"}  # and "none"
 ANY = ("group_K", "rollout_K")  # players are compared over the step: groups play no part

@@ -3,19 +3,19 @@
 import dataclasses
 from typing import Any
 
-from strop.advantage.baseline.centre_turns import CentreTurns
-from strop.advantage.baseline.subtract_group_mean import SubtractGroupMean
-from strop.advantage.credit.discount_turn_rewards import DiscountTurnRewards
-from strop.advantage.credit.spread_turns import SpreadTurns
-from strop.advantage.scale.divide_by_group_std import DivideByGroupStd
-from strop.algorithm import Algorithm
-from strop.errors import UserError
-from strop.part import Use
+from strop.method.algorithm import Algorithm
+from strop.method.part import Use
+from strop.parts.advantage.baseline.centre_turns import CentreTurns
+from strop.parts.advantage.baseline.subtract_group_mean import SubtractGroupMean
+from strop.parts.advantage.credit.discount_turn_rewards import DiscountTurnRewards
+from strop.parts.advantage.credit.spread_turns import SpreadTurns
+from strop.parts.advantage.scale.divide_by_group_std import DivideByGroupStd
+from strop.parts.reward.match_reference_calls import MatchReferenceCalls
+from strop.parts.rollout.play_turns import PlayTurns
 from strop.recipes._base import ESTIMATOR
 from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
-from strop.reward.match_reference_calls import MatchReferenceCalls
-from strop.rollout.play_turns import PlayTurns
+from strop.support.errors import UserError
 
 WEIGHTS = {"mean": 0.5, "sum": 1.0}
 

@@ -3,16 +3,16 @@
 import dataclasses
 from typing import Any
 
-from strop.advantage.baseline.subtract_group_median import SubtractGroupMedian
-from strop.advantage.credit.spread_evenly import SpreadEvenly
-from strop.advantage.scale.divide_by_group_mad import DivideByGroupMad
-from strop.algorithm import Algorithm
-from strop.part import Use
-from strop.plan.split_into_minibatches import SplitIntoMinibatches
+from strop.method.algorithm import Algorithm
+from strop.method.part import Use
+from strop.parts.advantage.baseline.subtract_group_median import SubtractGroupMedian
+from strop.parts.advantage.credit.spread_evenly import SpreadEvenly
+from strop.parts.advantage.scale.divide_by_group_mad import DivideByGroupMad
+from strop.parts.plan.split_into_minibatches import SplitIntoMinibatches
+from strop.parts.selection.drop_median_rollout import DropMedianRollout
 from strop.recipes._base import ESTIMATOR
 from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
-from strop.selection.drop_median_rollout import DropMedianRollout
 
 
 @inherits(grpo, without=ESTIMATOR, beta=0.04)

@@ -3,11 +3,11 @@
 import dataclasses
 from typing import Any
 
-from strop.algorithm import Algorithm
-from strop.part import Use
+from strop.method.algorithm import Algorithm
+from strop.method.part import Use
+from strop.parts.selection.drop_mismatched_rollouts import DropMismatchedRollouts
 from strop.recipes._inherit import inherits
 from strop.recipes.trloo import trloo
-from strop.selection.drop_mismatched_rollouts import DropMismatchedRollouts
 
 
 @inherits(trloo)

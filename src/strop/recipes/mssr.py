@@ -5,19 +5,19 @@ from typing import Any
 
 from torch import Tensor
 
-from strop.advantage.baseline.subtract_group_mean import SubtractGroupMean
-from strop.advantage.baseline.subtract_tracked_success import SubtractTrackedSuccess
-from strop.advantage.credit.spread_evenly import SpreadEvenly
-from strop.advantage.scale.divide_by_group_std import DivideByGroupStd
-from strop.advantage.weight.add_capped_bonus import AddCappedBonus
-from strop.algorithm import Algorithm
-from strop.errors import UserError
-from strop.part import Use
+from strop.method.algorithm import Algorithm
+from strop.method.part import Use
+from strop.parts.advantage.baseline.subtract_group_mean import SubtractGroupMean
+from strop.parts.advantage.baseline.subtract_tracked_success import SubtractTrackedSuccess
+from strop.parts.advantage.credit.spread_evenly import SpreadEvenly
+from strop.parts.advantage.scale.divide_by_group_std import DivideByGroupStd
+from strop.parts.advantage.weight.add_capped_bonus import AddCappedBonus
+from strop.parts.sampling.estimate_success_first import EstimateSuccessFirst
 from strop.recipes._base import ESTIMATOR
 from strop.recipes._door import door
 from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
-from strop.sampling.estimate_success_first import EstimateSuccessFirst
+from strop.support.errors import UserError
 
 SHAPING = ("shaping", "use_entropy_shaping")  # its code's switch, at the padded door
 WHOLE = (("group_B", "whole_B"),)  # all rollouts of the step as group 0

@@ -3,15 +3,15 @@
 import dataclasses
 from typing import Any
 
-from strop.advantage.baseline.fuse_noise_prior import FuseNoisePrior
-from strop.advantage.credit.spread_evenly import SpreadEvenly
-from strop.algorithm import Algorithm
-from strop.part import Use
+from strop.method.algorithm import Algorithm
+from strop.method.part import Use
+from strop.method.schedule import Schedule
+from strop.parts.advantage.baseline.fuse_noise_prior import FuseNoisePrior
+from strop.parts.advantage.credit.spread_evenly import SpreadEvenly
+from strop.parts.rollout.sample_under_noise import SampleUnderNoise
 from strop.recipes._base import ESTIMATOR
 from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
-from strop.rollout.sample_under_noise import SampleUnderNoise
-from strop.schedule import Schedule
 
 
 @inherits(grpo, without=ESTIMATOR, num_rollouts=4)

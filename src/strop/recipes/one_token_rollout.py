@@ -3,10 +3,10 @@
 import dataclasses
 from typing import Any
 
-from strop.algorithm import Algorithm
-from strop.loss.bound.reward_own_guesses import RewardOwnGuesses
-from strop.part import Use
-from strop.probe.seed_guesses import SeedGuesses
+from strop.method.algorithm import Algorithm
+from strop.method.part import Use
+from strop.parts.loss.bound.reward_own_guesses import RewardOwnGuesses
+from strop.parts.probe.seed_guesses import SeedGuesses
 from strop.recipes._base import with_policy
 from strop.recipes._inherit import inherits
 from strop.recipes.sft import sft

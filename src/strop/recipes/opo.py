@@ -3,11 +3,11 @@
 import dataclasses
 from typing import Any
 
-from strop.advantage.baseline.subtract_length_weighted_mean import SubtractLengthWeightedMean
-from strop.advantage.credit.spread_evenly import SpreadEvenly
-from strop.algorithm import Algorithm
-from strop.loss.bound.follow_advantage import FollowAdvantage
-from strop.part import Use
+from strop.method.algorithm import Algorithm
+from strop.method.part import Use
+from strop.parts.advantage.baseline.subtract_length_weighted_mean import SubtractLengthWeightedMean
+from strop.parts.advantage.credit.spread_evenly import SpreadEvenly
+from strop.parts.loss.bound.follow_advantage import FollowAdvantage
 from strop.recipes._base import CLIP, ESTIMATOR, with_policy
 from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo

@@ -3,11 +3,11 @@
 import dataclasses
 from typing import Any
 
-from strop.algorithm import Algorithm
-from strop.part import Use
+from strop.method.algorithm import Algorithm
+from strop.method.part import Use
+from strop.parts.reward.learn_reward_weights import LearnRewardWeights
 from strop.recipes._inherit import inherits
 from strop.recipes.rloo import rloo
-from strop.reward.learn_reward_weights import LearnRewardWeights
 
 
 @inherits(rloo)

@@ -3,12 +3,12 @@
 import dataclasses
 from typing import Any
 
-from strop.algorithm import Algorithm
-from strop.part import Use
+from strop.method.algorithm import Algorithm
+from strop.method.part import Use
+from strop.parts.reward.note_profiles import NoteProfiles
+from strop.parts.reward.reward_profiled_speed import RewardProfiledSpeed
 from strop.recipes._inherit import inherits
 from strop.recipes.rloo import rloo
-from strop.reward.note_profiles import NoteProfiles
-from strop.reward.reward_profiled_speed import RewardProfiledSpeed
 
 
 @inherits(rloo, clip_high=0.28)

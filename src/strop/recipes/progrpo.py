@@ -3,10 +3,10 @@
 import dataclasses
 from typing import Any
 
-from strop.advantage.baseline.subtract_excess_confidence import SubtractExcessConfidence
-from strop.algorithm import Algorithm
-from strop.part import Use
-from strop.probe.measure_prompt_confidence import MeasurePromptConfidence
+from strop.method.algorithm import Algorithm
+from strop.method.part import Use
+from strop.parts.advantage.baseline.subtract_excess_confidence import SubtractExcessConfidence
+from strop.parts.probe.measure_prompt_confidence import MeasurePromptConfidence
 from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
 

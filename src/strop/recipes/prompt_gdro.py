@@ -3,10 +3,10 @@
 import dataclasses
 from typing import Any
 
-from strop.advantage.scale.weigh_bins import WeighBins
-from strop.algorithm import Algorithm
-from strop.control.raise_scores_of_bins import RaiseScoresOfBins
-from strop.part import Use
+from strop.method.algorithm import Algorithm
+from strop.method.part import Use
+from strop.parts.advantage.scale.weigh_bins import WeighBins
+from strop.parts.control.raise_scores_of_bins import RaiseScoresOfBins
 from strop.recipes._classes import EDGES, classed
 from strop.recipes._inherit import inherits
 

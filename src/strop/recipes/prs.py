@@ -3,11 +3,11 @@
 import dataclasses
 from typing import Any
 
-from strop.algorithm import Algorithm
-from strop.part import Use
+from strop.method.algorithm import Algorithm
+from strop.method.part import Use
+from strop.parts.selection.drop_unprofiled_rollouts import DropUnprofiledRollouts
 from strop.recipes._inherit import inherits
 from strop.recipes.profiling_reward import profiling_reward
-from strop.selection.drop_unprofiled_rollouts import DropUnprofiledRollouts
 
 
 @inherits(profiling_reward)

@@ -3,12 +3,12 @@
 import dataclasses
 from typing import Any
 
-from strop.algorithm import Algorithm
-from strop.part import Use
+from strop.method.algorithm import Algorithm
+from strop.method.part import Use
+from strop.parts.reward.reward_agreement_in_sets import RewardAgreementInSets
+from strop.parts.sampling.add_paraphrases import AddParaphrases
 from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
-from strop.reward.reward_agreement_in_sets import RewardAgreementInSets
-from strop.sampling.add_paraphrases import AddParaphrases
 
 
 @inherits(grpo, std="biased", num_prompts=8, num_rollouts=4)

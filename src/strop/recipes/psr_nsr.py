@@ -3,14 +3,14 @@
 import dataclasses
 from typing import Any
 
-from strop.advantage.credit.praise_and_blame import PraiseAndBlame
-from strop.algorithm import Algorithm
-from strop.errors import UserError
-from strop.part import Use
+from strop.method.algorithm import Algorithm
+from strop.method.part import Use
+from strop.parts.advantage.credit.praise_and_blame import PraiseAndBlame
 from strop.recipes._base import ESTIMATOR
 from strop.recipes._door import door
 from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
+from strop.support.errors import UserError
 
 # The paper's names, those of its code, and whether right and wrong answers count.
 MODES = {

@@ -3,16 +3,16 @@
 import dataclasses
 from typing import Any
 
-from strop.advantage.scale.divide_by_group_std import DivideByGroupStd
-from strop.algorithm import Algorithm
-from strop.curation.bring_back_opposites import BringBackOpposites
-from strop.loss.ratio.ratio_per_token import RatioPerToken
-from strop.part import Use
+from strop.method.algorithm import Algorithm
+from strop.method.part import Use
+from strop.parts.advantage.scale.divide_by_group_std import DivideByGroupStd
+from strop.parts.curation.bring_back_opposites import BringBackOpposites
+from strop.parts.loss.ratio.ratio_per_token import RatioPerToken
+from strop.parts.reward.rank_truncated_by_entropy import RankTruncatedByEntropy
+from strop.parts.reward.reward_short_right_answers import RewardShortRightAnswers
 from strop.recipes._base import with_policy
 from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
-from strop.reward.rank_truncated_by_entropy import RankTruncatedByEntropy
-from strop.reward.reward_short_right_answers import RewardShortRightAnswers
 
 
 @inherits(grpo, without=("eps", "normalize_std"))

@@ -3,22 +3,23 @@
 import dataclasses
 from typing import Any
 
-from strop.advantage.baseline.subtract_group_log_mean_exp import SubtractGroupLogMeanExp
-from strop.advantage.baseline.subtract_group_mean import SubtractGroupMean
-from strop.advantage.credit.spread_evenly import SpreadEvenly
-from strop.advantage.scale.fix_praise_of_successes import FixPraiseOfSuccesses
-from strop.advantage.scale.weigh_signs import WeighSigns
-from strop.algorithm import Algorithm, Term
-from strop.errors import UserError
-from strop.loss.bound.follow_advantage import FollowAdvantage
-from strop.loss.penalty.penalise_kl_to_reference import PenaliseKlToReference
-from strop.part import Use
+from strop.method.algorithm import Algorithm
+from strop.method.part import Use
+from strop.method.term import Term
+from strop.parts.advantage.baseline.subtract_group_log_mean_exp import SubtractGroupLogMeanExp
+from strop.parts.advantage.baseline.subtract_group_mean import SubtractGroupMean
+from strop.parts.advantage.credit.spread_evenly import SpreadEvenly
+from strop.parts.advantage.scale.fix_praise_of_successes import FixPraiseOfSuccesses
+from strop.parts.advantage.scale.weigh_signs import WeighSigns
+from strop.parts.loss.bound.follow_advantage import FollowAdvantage
+from strop.parts.loss.penalty.penalise_kl_to_reference import PenaliseKlToReference
+from strop.parts.rollout.retry_from_reflection import RetryFromReflection
+from strop.parts.selection.drop_reused_prefixes import DropReusedPrefixes
 from strop.recipes._base import CLIP, ESTIMATOR, average
 from strop.recipes._door import door
 from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
-from strop.rollout.retry_from_reflection import RetryFromReflection
-from strop.selection.drop_reused_prefixes import DropReusedPrefixes
+from strop.support.errors import UserError
 
 BASELINES = ("mean", "logavgexp")
 

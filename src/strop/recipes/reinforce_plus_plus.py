@@ -3,12 +3,12 @@
 import dataclasses
 from typing import Any
 
-from strop.advantage.baseline.subtract_group_mean import SubtractGroupMean
-from strop.advantage.credit.discount_from_end import DiscountFromEnd
-from strop.advantage.credit.spread_evenly import SpreadEvenly
-from strop.advantage.weight.whiten_over_batch_tokens import WhitenOverBatchTokens
-from strop.algorithm import Algorithm
-from strop.part import Use
+from strop.method.algorithm import Algorithm
+from strop.method.part import Use
+from strop.parts.advantage.baseline.subtract_group_mean import SubtractGroupMean
+from strop.parts.advantage.credit.discount_from_end import DiscountFromEnd
+from strop.parts.advantage.credit.spread_evenly import SpreadEvenly
+from strop.parts.advantage.weight.whiten_over_batch_tokens import WhitenOverBatchTokens
 from strop.recipes._base import ESTIMATOR
 from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo

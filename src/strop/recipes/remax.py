@@ -3,15 +3,15 @@
 import dataclasses
 from typing import Any
 
-from strop.advantage.baseline.subtract_greedy_reward import SubtractGreedyReward
-from strop.advantage.credit.spread_evenly import SpreadEvenly
-from strop.algorithm import Algorithm
-from strop.curation.drop_rollouts_of_stage import DropRolloutsOfStage
-from strop.part import Use
+from strop.method.algorithm import Algorithm
+from strop.method.part import Use
+from strop.parts.advantage.baseline.subtract_greedy_reward import SubtractGreedyReward
+from strop.parts.advantage.credit.spread_evenly import SpreadEvenly
+from strop.parts.curation.drop_rollouts_of_stage import DropRolloutsOfStage
+from strop.parts.reward.note_greedy_reward import NoteGreedyReward
+from strop.parts.rollout.sample_with_greedy import SampleWithGreedy
 from strop.recipes._inherit import inherits
 from strop.recipes.rloo import rloo
-from strop.reward.note_greedy_reward import NoteGreedyReward
-from strop.rollout.sample_with_greedy import SampleWithGreedy
 
 
 @inherits(rloo, without=("singleton",))

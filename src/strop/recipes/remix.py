@@ -3,19 +3,20 @@
 import dataclasses
 from typing import Any
 
-from strop.algorithm import Algorithm, Term
-from strop.control.renew_reference import RenewReference
-from strop.curation.keep_share_of_replayed import KeepShareOfReplayed
-from strop.curation.replay_rollouts import ReplayRollouts
-from strop.loss.bound.clip_around_old_ratio import ClipAroundOldRatio
-from strop.loss.penalty.penalise_kl_to_reference import PenaliseKlToReference
-from strop.loss.ratio.ratio_per_token import RatioPerToken
-from strop.part import Use
-from strop.plan.split_into_minibatches import SplitIntoMinibatches
+from strop.method.algorithm import Algorithm
+from strop.method.part import Use
+from strop.method.schedule import Stairs
+from strop.method.term import Term
+from strop.parts.control.renew_reference import RenewReference
+from strop.parts.curation.keep_share_of_replayed import KeepShareOfReplayed
+from strop.parts.curation.replay_rollouts import ReplayRollouts
+from strop.parts.loss.bound.clip_around_old_ratio import ClipAroundOldRatio
+from strop.parts.loss.penalty.penalise_kl_to_reference import PenaliseKlToReference
+from strop.parts.loss.ratio.ratio_per_token import RatioPerToken
+from strop.parts.plan.split_into_minibatches import SplitIntoMinibatches
 from strop.recipes._base import average, with_policy
 from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
-from strop.schedule import Stairs
 
 STAIR = 0.1  # what the base's share of the penalty loses at a time
 

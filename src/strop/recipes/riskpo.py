@@ -3,16 +3,16 @@
 import dataclasses
 from typing import Any
 
-from strop.advantage.baseline.sum_over_bundles import SumOverBundles
-from strop.advantage.baseline.weigh_lower_tail import WeighLowerTail
-from strop.advantage.credit.spread_evenly import SpreadEvenly
-from strop.advantage.scale.share_among_bundle import ShareAmongBundle
-from strop.algorithm import Algorithm
-from strop.errors import UserError
-from strop.part import Use
+from strop.method.algorithm import Algorithm
+from strop.method.part import Use
+from strop.parts.advantage.baseline.sum_over_bundles import SumOverBundles
+from strop.parts.advantage.baseline.weigh_lower_tail import WeighLowerTail
+from strop.parts.advantage.credit.spread_evenly import SpreadEvenly
+from strop.parts.advantage.scale.share_among_bundle import ShareAmongBundle
 from strop.recipes._base import ESTIMATOR
 from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
+from strop.support.errors import UserError
 
 QUANTILES = ("tracked", "batch")
 

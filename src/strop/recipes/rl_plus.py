@@ -3,10 +3,10 @@
 import dataclasses
 from typing import Any
 
-from strop.advantage.scale.divide_by_group_std import DivideByGroupStd
-from strop.algorithm import Algorithm
-from strop.loss.bound.weigh_by_mixture_ratio import WeighByMixtureRatio
-from strop.part import Use
+from strop.method.algorithm import Algorithm
+from strop.method.part import Use
+from strop.parts.advantage.scale.divide_by_group_std import DivideByGroupStd
+from strop.parts.loss.bound.weigh_by_mixture_ratio import WeighByMixtureRatio
 from strop.recipes._inherit import inherits
 from strop.recipes.luffy_shaping import luffy_shaping
 

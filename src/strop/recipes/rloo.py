@@ -3,11 +3,11 @@
 import dataclasses
 from typing import Any
 
-from strop.advantage.baseline.subtract_group_mean import SubtractGroupMean
-from strop.advantage.baseline.subtract_kl_to_reference import SubtractKlToReference
-from strop.advantage.credit.spread_evenly import SpreadEvenly
-from strop.algorithm import Algorithm
-from strop.part import Use
+from strop.method.algorithm import Algorithm
+from strop.method.part import Use
+from strop.parts.advantage.baseline.subtract_group_mean import SubtractGroupMean
+from strop.parts.advantage.baseline.subtract_kl_to_reference import SubtractKlToReference
+from strop.parts.advantage.credit.spread_evenly import SpreadEvenly
 from strop.recipes._base import ESTIMATOR
 from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo

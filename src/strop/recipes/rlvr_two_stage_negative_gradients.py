@@ -3,13 +3,13 @@
 import dataclasses
 from typing import Any
 
-from strop.advantage.scale.weigh_signs import WeighSigns
-from strop.algorithm import Algorithm
-from strop.part import Use
+from strop.method.algorithm import Algorithm
+from strop.method.part import Use
+from strop.parts.advantage.scale.weigh_signs import WeighSigns
+from strop.parts.selection.keep_large_advantages import KeepLargeAdvantages
 from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
 from strop.recipes.gspo import gspo
-from strop.selection.keep_large_advantages import KeepLargeAdvantages
 
 SMALLEST = 1e-12  # of an advantage that is one
 

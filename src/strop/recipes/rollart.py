@@ -3,12 +3,12 @@
 import dataclasses
 from typing import Any
 
-from strop.algorithm import Algorithm
-from strop.part import Use
+from strop.method.algorithm import Algorithm
+from strop.method.part import Use
+from strop.parts.rollout.take_first_complete_groups import TakeFirstCompleteGroups
+from strop.parts.sampling.draw_spare_prompts import DrawSparePrompts
 from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
-from strop.rollout.take_first_complete_groups import TakeFirstCompleteGroups
-from strop.sampling.draw_spare_prompts import DrawSparePrompts
 
 
 @inherits(grpo)

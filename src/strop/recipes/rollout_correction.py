@@ -2,19 +2,19 @@
 
 from typing import Any
 
-from strop.algorithm import Algorithm
-from strop.errors import UserError
-from strop.loss.bound.clip_both_sides import ClipBothSides
-from strop.loss.bound.weight_by_clipped_ratio import WeightByClippedRatio
-from strop.loss.correction.weigh_by_engine_ratio import UNITS, WeighByEngineRatio
-from strop.loss.ratio.ratio_per_sequence import RatioPerSequence
-from strop.loss.ratio.ratio_per_token import RatioPerToken
-from strop.part import Use
+from strop.method.algorithm import Algorithm
+from strop.method.part import Use
+from strop.parts.loss.bound.clip_both_sides import ClipBothSides
+from strop.parts.loss.bound.weight_by_clipped_ratio import WeightByClippedRatio
+from strop.parts.loss.correction.weigh_by_engine_ratio import UNITS, WeighByEngineRatio
+from strop.parts.loss.ratio.ratio_per_sequence import RatioPerSequence
+from strop.parts.loss.ratio.ratio_per_token import RatioPerToken
+from strop.parts.selection.drop_mismatched_rollouts import DropMismatchedRollouts
 from strop.recipes._base import CLIP, with_policy
 from strop.recipes._door import door
 from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
-from strop.selection.drop_mismatched_rollouts import DropMismatchedRollouts
+from strop.support.errors import UserError
 
 SAMPLER = (("logp_old_T", "logp_behavior_T"),)  # a ratio over the policy that drew the token
 REJECTING = (("logp_sampler_T", "logp_behavior_T"),)

@@ -3,12 +3,12 @@
 import dataclasses
 from typing import Any
 
-from strop.algorithm import Algorithm
-from strop.control.price_rollouts import PriceRollouts
-from strop.part import Use
+from strop.method.algorithm import Algorithm
+from strop.method.part import Use
+from strop.parts.control.price_rollouts import PriceRollouts
+from strop.parts.sampling.allocate_by_bins import AllocateByBins
 from strop.recipes._classes import EDGES, classed
 from strop.recipes._inherit import inherits
-from strop.sampling.allocate_by_bins import AllocateByBins
 
 
 @inherits(classed)

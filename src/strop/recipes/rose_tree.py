@@ -3,15 +3,15 @@
 import dataclasses
 from typing import Any
 
-from strop.advantage.credit.credit_between_forks import CreditBetweenForks
-from strop.advantage.weight.favour_short_right_answers import FavourShortRightAnswers
-from strop.algorithm import Algorithm
-from strop.curation.drop_uniform_groups import DropUniformGroups
-from strop.part import Use
+from strop.method.algorithm import Algorithm
+from strop.method.part import Use
+from strop.parts.advantage.credit.credit_between_forks import CreditBetweenForks
+from strop.parts.advantage.weight.favour_short_right_answers import FavourShortRightAnswers
+from strop.parts.curation.drop_uniform_groups import DropUniformGroups
+from strop.parts.rollout.branch_at_uncertainty import BranchAtUncertainty
 from strop.recipes._door import door
 from strop.recipes._inherit import inherits
 from strop.recipes.dr_grpo import dr_grpo
-from strop.rollout.branch_at_uncertainty import BranchAtUncertainty
 
 
 @door(tensors={"branch_pos": ("fork_at", None)})

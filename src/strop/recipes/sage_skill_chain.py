@@ -3,13 +3,13 @@
 import dataclasses
 from typing import Any
 
-from strop.algorithm import Algorithm
-from strop.part import Use
+from strop.method.algorithm import Algorithm
+from strop.method.part import Use
+from strop.parts.reward.reward_reused_skills import RewardReusedSkills
+from strop.parts.rollout.answer_with_skills import AnswerWithSkills
+from strop.parts.sampling.chain_similar_prompts import ChainSimilarPrompts
 from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
-from strop.reward.reward_reused_skills import RewardReusedSkills
-from strop.rollout.answer_with_skills import AnswerWithSkills
-from strop.sampling.chain_similar_prompts import ChainSimilarPrompts
 
 
 @inherits(grpo, without=("eps", "std"), normalize_std=False)

@@ -3,13 +3,13 @@
 import dataclasses
 from typing import Any
 
-from strop.advantage.credit.share_over_transitions import ShareOverTransitions
-from strop.advantage.credit.spread_turns import SpreadTurns
-from strop.algorithm import Algorithm
-from strop.part import Use
+from strop.method.algorithm import Algorithm
+from strop.method.part import Use
+from strop.parts.advantage.credit.share_over_transitions import ShareOverTransitions
+from strop.parts.advantage.credit.spread_turns import SpreadTurns
+from strop.parts.rollout.play_turns import PlayTurns
 from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
-from strop.rollout.play_turns import PlayTurns
 
 
 @inherits(grpo)

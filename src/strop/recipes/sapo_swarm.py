@@ -3,12 +3,12 @@
 import dataclasses
 from typing import Any
 
-from strop.algorithm import Algorithm
-from strop.curation.train_on_shared_groups import TrainOnSharedGroups
-from strop.errors import UserError
-from strop.part import Use
+from strop.method.algorithm import Algorithm
+from strop.method.part import Use
+from strop.parts.curation.train_on_shared_groups import TrainOnSharedGroups
 from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
+from strop.support.errors import UserError
 
 
 @inherits(grpo, eps=1e-8, clip_high=0.28, aggregation="token-mean", num_prompts=8, num_rollouts=8)

@@ -3,12 +3,12 @@
 import dataclasses
 from typing import Any
 
-from strop.algorithm import Algorithm
-from strop.part import Use
+from strop.method.algorithm import Algorithm
+from strop.method.part import Use
+from strop.parts.rollout.splice_at_first_error import SpliceAtFirstError
+from strop.parts.selection.keep_origins import KeepOrigins
 from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
-from strop.rollout.splice_at_first_error import SpliceAtFirstError
-from strop.selection.keep_origins import KeepOrigins
 
 
 @inherits(grpo)

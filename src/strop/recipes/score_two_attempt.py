@@ -3,18 +3,19 @@
 import dataclasses
 from typing import Any
 
-from strop.advantage.credit.spread_evenly import SpreadEvenly
-from strop.algorithm import Algorithm, Term
-from strop.loss.bound.follow_advantage import FollowAdvantage
-from strop.loss.penalty.penalise_kl_to_reference import PenaliseKlToReference
-from strop.part import Use
-from strop.phases import Phase, Phases, read_until
+from strop.method.algorithm import Algorithm
+from strop.method.part import Use
+from strop.method.phases import Phase, Phases, read_until
+from strop.method.term import Term
+from strop.parts.advantage.credit.spread_evenly import SpreadEvenly
+from strop.parts.loss.bound.follow_advantage import FollowAdvantage
+from strop.parts.loss.penalty.penalise_kl_to_reference import PenaliseKlToReference
+from strop.parts.reward.reward_improvement import RewardImprovement
+from strop.parts.rollout.sample_two_attempts import FIRST, SECOND, SampleTwoAttempts
+from strop.parts.selection.keep_rollouts_of_stage import KeepRolloutsOfStage
 from strop.recipes._base import CLIP, ESTIMATOR, average
 from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
-from strop.reward.reward_improvement import RewardImprovement
-from strop.rollout.sample_two_attempts import FIRST, SECOND, SampleTwoAttempts
-from strop.selection.keep_rollouts_of_stage import KeepRolloutsOfStage
 
 NAMES = ("first", "policy")  # of the terms, by attempt
 

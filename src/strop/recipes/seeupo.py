@@ -3,17 +3,17 @@
 import dataclasses
 from typing import Any
 
-from strop.advantage.baseline.subtract_group_mean import SubtractGroupMean
-from strop.advantage.credit.spread_evenly import SpreadEvenly
-from strop.advantage.scale.whiten_over_batch import WhitenOverBatch
-from strop.algorithm import Algorithm
-from strop.loss.ratio.ratio_per_sequence import RatioPerSequence
-from strop.part import Use
-from strop.plan.update_turn_by_turn import UpdateTurnByTurn
+from strop.method.algorithm import Algorithm
+from strop.method.part import Use
+from strop.parts.advantage.baseline.subtract_group_mean import SubtractGroupMean
+from strop.parts.advantage.credit.spread_evenly import SpreadEvenly
+from strop.parts.advantage.scale.whiten_over_batch import WhitenOverBatch
+from strop.parts.loss.ratio.ratio_per_sequence import RatioPerSequence
+from strop.parts.plan.update_turn_by_turn import UpdateTurnByTurn
+from strop.parts.rollout.play_turns import PlayTurns
 from strop.recipes._base import with_policy
 from strop.recipes._inherit import inherits
 from strop.recipes.gspo import gspo
-from strop.rollout.play_turns import PlayTurns
 
 
 @inherits(gspo, clip_low=0.2, clip_high=0.2, beta=0.002, num_rollouts=8)

@@ -3,18 +3,18 @@
 import dataclasses
 from typing import Any
 
-from strop.algorithm import Algorithm
-from strop.curation.replace_failed_with_demonstrations import ReplaceFailedWithDemonstrations
-from strop.errors import UserError
-from strop.loss.bound.follow_log_likelihood import FollowLogLikelihood
-from strop.part import Use
-from strop.probe.add_pairwise_wins import AddPairwiseWins
-from strop.probe.pair_best_with_worst import PairBestWithWorst
+from strop.method.algorithm import Algorithm
+from strop.method.part import Use
+from strop.parts.curation.replace_failed_with_demonstrations import ReplaceFailedWithDemonstrations
+from strop.parts.loss.bound.follow_log_likelihood import FollowLogLikelihood
+from strop.parts.probe.add_pairwise_wins import AddPairwiseWins
+from strop.parts.probe.pair_best_with_worst import PairBestWithWorst
+from strop.parts.selection.keep_preferred import KeepPreferred
 from strop.recipes._base import around, average, with_policy
 from strop.recipes._inherit import inherits
 from strop.recipes.dpo import dpo
 from strop.recipes.luffy_shaping import EVERY_GROUP
-from strop.selection.keep_preferred import KeepPreferred
+from strop.support.errors import UserError
 
 
 @inherits(dpo)

@@ -1,14 +1,15 @@
 """Supervised fine-tuning on given answers."""
 
-from strop.advantage.credit.spread_evenly import SpreadEvenly
-from strop.algorithm import Algorithm, Term
-from strop.loss.bound.follow_log_likelihood import FollowLogLikelihood
-from strop.part import Use
-from strop.plan.split_into_minibatches import SplitIntoMinibatches
+from strop.method.algorithm import Algorithm
+from strop.method.part import Use
+from strop.method.term import Term
+from strop.parts.advantage.credit.spread_evenly import SpreadEvenly
+from strop.parts.loss.bound.follow_log_likelihood import FollowLogLikelihood
+from strop.parts.plan.split_into_minibatches import SplitIntoMinibatches
+from strop.parts.reward.reward_preferred import RewardPreferred
+from strop.parts.rollout.read_answers import ReadAnswers
+from strop.parts.sampling.draw_in_shuffled_order import DrawInShuffledOrder
 from strop.recipes._base import average
-from strop.reward.reward_preferred import RewardPreferred
-from strop.rollout.read_answers import ReadAnswers
-from strop.sampling.draw_in_shuffled_order import DrawInShuffledOrder
 
 
 def sft(*, aggregation: str = "token-mean", num_prompts: int = 32) -> Algorithm:

@@ -5,17 +5,18 @@ from typing import Any
 
 import torch
 
-from strop.algorithm import Algorithm, Term
-from strop.control.carry_metric_forward import CarryMetricForward
-from strop.errors import UserError
-from strop.loss.head_subset import column_of
-from strop.loss.penalty.pull_nucleus_entropy import PullNucleusEntropy
-from strop.part import Use
+from strop.head.subset import column_of
+from strop.method.algorithm import Algorithm
+from strop.method.part import Use
+from strop.method.schedule import EntropyTarget
+from strop.method.term import Term
+from strop.parts.control.carry_metric_forward import CarryMetricForward
+from strop.parts.loss.penalty.pull_nucleus_entropy import PullNucleusEntropy
 from strop.recipes._base import average
 from strop.recipes._door import door
 from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
-from strop.schedule import EntropyTarget
+from strop.support.errors import UserError
 
 
 @door(tensors={"probs": ("logits", torch.log)})

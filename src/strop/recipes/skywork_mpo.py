@@ -3,15 +3,16 @@
 import dataclasses
 from typing import Any
 
-from strop.algorithm import Algorithm, Term
-from strop.control.carry_metric_forward import CarryMetricForward
-from strop.loss.bound.follow_log_likelihood import FollowLogLikelihood
-from strop.loss.bound.prefer_above_threshold import PreferAboveThreshold
-from strop.part import Use
+from strop.method.algorithm import Algorithm
+from strop.method.part import Use
+from strop.method.term import Term
+from strop.parts.control.carry_metric_forward import CarryMetricForward
+from strop.parts.loss.bound.follow_log_likelihood import FollowLogLikelihood
+from strop.parts.loss.bound.prefer_above_threshold import PreferAboveThreshold
+from strop.parts.selection.keep_preferred import KeepPreferred
 from strop.recipes._base import average, with_policy
 from strop.recipes._inherit import inherits
 from strop.recipes.dpo import dpo
-from strop.selection.keep_preferred import KeepPreferred
 
 THRESHOLD = "terms.quality.objective.delta"
 

@@ -3,16 +3,16 @@
 import dataclasses
 from typing import Any
 
-from strop.advantage.baseline.keep_made_advantage import KeepMadeAdvantage
-from strop.algorithm import Algorithm
-from strop.curation.replay_by_advantage import ReplayByAdvantage
-from strop.loss.ratio.ratio_per_token import RatioPerToken
-from strop.part import Use
+from strop.method.algorithm import Algorithm
+from strop.method.part import Use
+from strop.parts.advantage.baseline.keep_made_advantage import KeepMadeAdvantage
+from strop.parts.curation.replay_by_advantage import ReplayByAdvantage
+from strop.parts.loss.ratio.ratio_per_token import RatioPerToken
+from strop.parts.reward.note_reward import NoteReward
+from strop.parts.sampling.draw_solvable_prompts import DrawSolvablePrompts
 from strop.recipes._base import with_policy
 from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
-from strop.reward.note_reward import NoteReward
-from strop.sampling.draw_solvable_prompts import DrawSolvablePrompts
 
 
 @inherits(grpo)

@@ -3,16 +3,16 @@
 import dataclasses
 from typing import Any
 
-from strop.advantage.baseline.subtract_group_mean import SubtractGroupMean
-from strop.advantage.credit.spread_evenly import SpreadEvenly
-from strop.advantage.scale.divide_by_reward_std import DivideByRewardStd
-from strop.algorithm import Algorithm
-from strop.errors import UserError
-from strop.part import Use
+from strop.method.algorithm import Algorithm
+from strop.method.part import Use
+from strop.parts.advantage.baseline.subtract_group_mean import SubtractGroupMean
+from strop.parts.advantage.credit.spread_evenly import SpreadEvenly
+from strop.parts.advantage.scale.divide_by_reward_std import DivideByRewardStd
+from strop.parts.rollout.explore_then_regenerate import ExploreThenRegenerate
 from strop.recipes._base import ESTIMATOR
 from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
-from strop.rollout.explore_then_regenerate import ExploreThenRegenerate
+from strop.support.errors import UserError
 
 
 @inherits(grpo, without=(*ESTIMATOR, "num_rollouts"))

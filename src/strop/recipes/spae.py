@@ -3,13 +3,13 @@
 import dataclasses
 from typing import Any
 
-from strop.advantage.baseline.subtract_group_mean import SubtractGroupMean
-from strop.advantage.credit.shape_by_potential import ShapeByPotential
-from strop.advantage.weight.whiten_over_batch_tokens import WhitenOverBatchTokens
-from strop.algorithm import Algorithm
-from strop.part import Use
-from strop.probe.mark_step_ends import MarkStepEnds
-from strop.probe.probe_answers import ProbeAnswers
+from strop.method.algorithm import Algorithm
+from strop.method.part import Use
+from strop.parts.advantage.baseline.subtract_group_mean import SubtractGroupMean
+from strop.parts.advantage.credit.shape_by_potential import ShapeByPotential
+from strop.parts.advantage.weight.whiten_over_batch_tokens import WhitenOverBatchTokens
+from strop.parts.probe.mark_step_ends import MarkStepEnds
+from strop.parts.probe.probe_answers import ProbeAnswers
 from strop.recipes._inherit import inherits
 from strop.recipes.dapo import dapo
 

@@ -3,21 +3,22 @@
 import dataclasses
 from typing import Any
 
-from strop.advantage.baseline.keep_made_advantage import KeepMadeAdvantage
-from strop.algorithm import Algorithm, Term
-from strop.curation.replay_successes import ReplaySuccesses
-from strop.loss.bound.drop_high_covariance_tokens import DropHighCovarianceTokens
-from strop.loss.ratio.ratio_per_token import RatioPerToken
-from strop.part import Use
-from strop.plan.split_into_minibatches import SplitIntoMinibatches
+from strop.method.algorithm import Algorithm
+from strop.method.part import Use
+from strop.method.schedule import Cosine
+from strop.method.term import Term
+from strop.parts.advantage.baseline.keep_made_advantage import KeepMadeAdvantage
+from strop.parts.curation.replay_successes import ReplaySuccesses
+from strop.parts.loss.bound.drop_high_covariance_tokens import DropHighCovarianceTokens
+from strop.parts.loss.ratio.ratio_per_token import RatioPerToken
+from strop.parts.plan.split_into_minibatches import SplitIntoMinibatches
+from strop.parts.reward.note_reward import NoteReward
+from strop.parts.reward.reward_answered_turns import RewardAnsweredTurns
+from strop.parts.selection.drop_truncated_rollouts import DropTruncatedRollouts
+from strop.parts.selection.keep_origins import KeepOrigins
 from strop.recipes._base import average, with_policy
 from strop.recipes._inherit import inherits
 from strop.recipes.dr_grpo import dr_grpo
-from strop.reward.note_reward import NoteReward
-from strop.reward.reward_answered_turns import RewardAnsweredTurns
-from strop.schedule import Cosine
-from strop.selection.drop_truncated_rollouts import DropTruncatedRollouts
-from strop.selection.keep_origins import KeepOrigins
 
 FRESH, REPLAY = 0, 4  # origin_T
 

@@ -3,14 +3,15 @@
 import dataclasses
 from typing import Any
 
-from strop.algorithm import Algorithm, Term
-from strop.loss.penalty.hold_entropy_between_quantiles import HoldEntropyBetweenQuantiles
-from strop.part import Use
+from strop.method.algorithm import Algorithm
+from strop.method.part import Use
+from strop.method.term import Term
+from strop.parts.loss.penalty.hold_entropy_between_quantiles import HoldEntropyBetweenQuantiles
+from strop.parts.reward.reward_majority_answer import RewardMajorityAnswer
+from strop.parts.selection.keep_high_entropy_tokens import KeepHighEntropyTokens
 from strop.recipes._base import average
 from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
-from strop.reward.reward_majority_answer import RewardMajorityAnswer
-from strop.selection.keep_high_entropy_tokens import KeepHighEntropyTokens
 
 
 @inherits(grpo, num_rollouts=8)

@@ -5,19 +5,19 @@ from typing import Any
 
 import torch
 
-from strop.advantage.credit.credit_value_steps import CreditValueSteps
-from strop.advantage.weight.whiten_over_batch_tokens import WhitenOverBatchTokens
-from strop.algorithm import Algorithm
-from strop.loss.ratio.ratio_per_token import RatioPerToken
-from strop.part import Use
-from strop.probe.cut_at_unlikely_tokens import CutAtUnlikelyTokens
-from strop.probe.estimate_values_by_continuing import EstimateValuesByContinuing
-from strop.probe.mark_unlikely_tokens import MarkUnlikelyTokens
+from strop.method.algorithm import Algorithm
+from strop.method.part import Use
+from strop.parts.advantage.credit.credit_value_steps import CreditValueSteps
+from strop.parts.advantage.weight.whiten_over_batch_tokens import WhitenOverBatchTokens
+from strop.parts.loss.ratio.ratio_per_token import RatioPerToken
+from strop.parts.probe.cut_at_unlikely_tokens import CutAtUnlikelyTokens
+from strop.parts.probe.estimate_values_by_continuing import EstimateValuesByContinuing
+from strop.parts.probe.mark_unlikely_tokens import MarkUnlikelyTokens
+from strop.parts.selection.keep_marked_tokens import KeepMarkedTokens
 from strop.recipes._base import ESTIMATOR, average, with_policy, with_term
 from strop.recipes._door import door
 from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
-from strop.selection.keep_marked_tokens import KeepMarkedTokens
 
 
 @door(

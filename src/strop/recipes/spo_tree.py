@@ -3,21 +3,21 @@
 import dataclasses
 from typing import Any
 
-from strop.advantage.credit.credit_value_steps import CreditValueSteps
-from strop.advantage.credit.spread_evenly import SpreadEvenly
-from strop.advantage.weight.whiten_over_batch_tokens import WhitenOverBatchTokens
-from strop.algorithm import Algorithm
-from strop.curation.replay_rollouts import ReplayRollouts
-from strop.curation.split_tree_into_edges import SplitTreeIntoEdges
-from strop.errors import UserError
-from strop.loss.ratio.ratio_per_token import RatioPerToken
-from strop.part import Use
-from strop.probe.back_up_tree_values import BackUpTreeValues
-from strop.probe.mark_unlikely_tokens import MarkUnlikelyTokens
+from strop.method.algorithm import Algorithm
+from strop.method.part import Use
+from strop.parts.advantage.credit.credit_value_steps import CreditValueSteps
+from strop.parts.advantage.credit.spread_evenly import SpreadEvenly
+from strop.parts.advantage.weight.whiten_over_batch_tokens import WhitenOverBatchTokens
+from strop.parts.curation.replay_rollouts import ReplayRollouts
+from strop.parts.curation.split_tree_into_edges import SplitTreeIntoEdges
+from strop.parts.loss.ratio.ratio_per_token import RatioPerToken
+from strop.parts.probe.back_up_tree_values import BackUpTreeValues
+from strop.parts.probe.mark_unlikely_tokens import MarkUnlikelyTokens
+from strop.parts.rollout.grow_segment_tree import GrowSegmentTree
 from strop.recipes._base import with_policy
 from strop.recipes._inherit import inherits
 from strop.recipes.spo_chain import spo_chain
-from strop.rollout.grow_segment_tree import GrowSegmentTree
+from strop.support.errors import UserError
 
 
 @inherits(spo_chain, without=("interval", "num_continuations", "num_rollouts"), num_prompts=16)

@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from strop.algorithm import Algorithm
-from strop.loss.bound.shrink_by_clipping_bias import ShrinkByClippingBias
-from strop.loss.ratio.ratio_per_sequence import RatioPerSequence
-from strop.part import Use
+from strop.method.algorithm import Algorithm
+from strop.method.part import Use
+from strop.parts.loss.bound.shrink_by_clipping_bias import ShrinkByClippingBias
+from strop.parts.loss.ratio.ratio_per_sequence import RatioPerSequence
 from strop.recipes._base import with_policy
 from strop.recipes._inherit import inherits
 from strop.recipes.gae import gae

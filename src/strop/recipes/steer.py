@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from strop.algorithm import Algorithm
-from strop.loss.bound.damp_entropy_changes import DampEntropyChanges
-from strop.part import Use
+from strop.method.algorithm import Algorithm
+from strop.method.part import Use
+from strop.parts.loss.bound.damp_entropy_changes import DampEntropyChanges
 from strop.recipes._base import CLIP, with_policy
 from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo

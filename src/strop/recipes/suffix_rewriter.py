@@ -3,11 +3,11 @@
 import dataclasses
 from typing import Any
 
-from strop.algorithm import Algorithm
-from strop.part import Use
+from strop.method.algorithm import Algorithm
+from strop.method.part import Use
+from strop.parts.reward.reward_copies_of_safe_text import RewardCopiesOfSafeText
 from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
-from strop.reward.reward_copies_of_safe_text import RewardCopiesOfSafeText
 
 
 @inherits(grpo)

@@ -3,12 +3,12 @@
 import dataclasses
 from typing import Any
 
-from strop.advantage.credit.estimate_generalised_advantage import EstimateGeneralisedAdvantage
-from strop.algorithm import Algorithm
-from strop.part import Use
+from strop.method.algorithm import Algorithm
+from strop.method.part import Use
+from strop.parts.advantage.credit.estimate_generalised_advantage import EstimateGeneralisedAdvantage
+from strop.parts.selection.drop_truncated_rollouts import DropTruncatedRollouts
 from strop.recipes._inherit import inherits
 from strop.recipes.gae import gae
-from strop.selection.drop_truncated_rollouts import DropTruncatedRollouts
 
 
 @inherits(gae, without=("whiten_eps",))

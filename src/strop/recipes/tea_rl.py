@@ -3,14 +3,15 @@
 import dataclasses
 from typing import Any
 
-from strop.algorithm import Algorithm, Term
-from strop.loss.bound.clip_both_sides import ClipBothSides
-from strop.loss.penalty.reward_entropy_by_covariance import RewardEntropyByCovariance
-from strop.part import Use
+from strop.method.algorithm import Algorithm
+from strop.method.part import Use
+from strop.method.term import Term
+from strop.parts.loss.bound.clip_both_sides import ClipBothSides
+from strop.parts.loss.penalty.reward_entropy_by_covariance import RewardEntropyByCovariance
+from strop.parts.reward.reward_all_or_length import RewardAllOrLength
 from strop.recipes._base import average, with_policy
 from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
-from strop.reward.reward_all_or_length import RewardAllOrLength
 
 
 @inherits(grpo, num_rollouts=8, beta=1e-3)

@@ -5,11 +5,11 @@ from typing import Any
 
 from torch import Tensor
 
-from strop.advantage.credit.credit_turning_points import CreditTurningPoints
-from strop.algorithm import Algorithm
-from strop.part import Use
-from strop.probe.cut_at_unlikely_tokens import CutAtUnlikelyTokens
-from strop.probe.estimate_values_by_continuing import EstimateValuesByContinuing
+from strop.method.algorithm import Algorithm
+from strop.method.part import Use
+from strop.parts.advantage.credit.credit_turning_points import CreditTurningPoints
+from strop.parts.probe.cut_at_unlikely_tokens import CutAtUnlikelyTokens
+from strop.parts.probe.estimate_values_by_continuing import EstimateValuesByContinuing
 from strop.recipes._base import ESTIMATOR
 from strop.recipes._door import door
 from strop.recipes._inherit import inherits

@@ -3,19 +3,19 @@
 import dataclasses
 from typing import Any
 
-from strop.advantage.baseline.centre_turns import CentreTurns
-from strop.advantage.baseline.subtract_group_mean import SubtractGroupMean
-from strop.advantage.credit.discount_turn_rewards import DiscountTurnRewards
-from strop.advantage.credit.spread_turns import SpreadTurns
-from strop.advantage.scale.divide_by_group_std import DivideByGroupStd
-from strop.algorithm import Algorithm
-from strop.curation.drop_uniform_starts import DropUniformStarts
-from strop.errors import UserError
-from strop.part import Use
+from strop.method.algorithm import Algorithm
+from strop.method.part import Use
+from strop.parts.advantage.baseline.centre_turns import CentreTurns
+from strop.parts.advantage.baseline.subtract_group_mean import SubtractGroupMean
+from strop.parts.advantage.credit.discount_turn_rewards import DiscountTurnRewards
+from strop.parts.advantage.credit.spread_turns import SpreadTurns
+from strop.parts.advantage.scale.divide_by_group_std import DivideByGroupStd
+from strop.parts.curation.drop_uniform_starts import DropUniformStarts
+from strop.parts.rollout.play_turns import PlayTurns
 from strop.recipes._base import ESTIMATOR
 from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
-from strop.rollout.play_turns import PlayTurns
+from strop.support.errors import UserError
 
 SCALES = {"mean_norm": "none", "mean_std_norm": "unbiased"}
 VARIANTS = ("paper", "code")
@@ -52,10 +52,10 @@ def ui_s1_semi_online(
     take; A_E = z of the rollouts' sums ("code": of each turn's own reward over the prompt's turns).
     Differs from the parent: credit by turn and episode; prompts whose rollouts start alike are
     replaced; all tokens weigh the same.
-    Differs from the paper: 1. recordings are texts, not screens (strop.tasks.replay:Replay, which
-    writes each turn's context anew); 2. patches are the expert's action without a thought, not one
-    of the policy's or the data's; 3. its penalty towards the reference is off unless beta > 0 (1e-4
-    there). In "code" a wrong action ends the returns before it.
+    Differs from the paper: 1. recordings are texts, not screens (strop.environments.replay:Replay,
+    which writes each turn's context anew); 2. patches are the expert's action without a thought,
+    not one of the policy's or the data's; 3. its penalty towards the reference is off unless beta >
+    0 (1e-4 there). In "code" a wrong action ends the returns before it.
     Try: gamma, w_S, eta, eps_patch (1 or 2; -1: no limit).
     """
     if variant not in VARIANTS or mode not in SCALES:

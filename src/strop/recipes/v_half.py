@@ -3,15 +3,15 @@
 import dataclasses
 from typing import Any
 
-from strop.advantage.baseline.shrink_mean_to_prior import ShrinkMeanToPrior
-from strop.advantage.credit.spread_evenly import SpreadEvenly
-from strop.algorithm import Algorithm
-from strop.curation.ask_while_uncertain import AskWhileUncertain
-from strop.part import Use
+from strop.method.algorithm import Algorithm
+from strop.method.part import Use
+from strop.parts.advantage.baseline.shrink_mean_to_prior import ShrinkMeanToPrior
+from strop.parts.advantage.credit.spread_evenly import SpreadEvenly
+from strop.parts.curation.ask_while_uncertain import AskWhileUncertain
+from strop.parts.sampling.predict_success_from_history import PredictSuccessFromHistory
 from strop.recipes._base import ESTIMATOR
 from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
-from strop.sampling.predict_success_from_history import PredictSuccessFromHistory
 
 
 @inherits(grpo, without=ESTIMATOR, num_rollouts=4)

@@ -3,12 +3,12 @@
 import dataclasses
 from typing import Any
 
-from strop.algorithm import Algorithm
-from strop.part import Use
+from strop.method.algorithm import Algorithm
+from strop.method.part import Use
+from strop.parts.sampling.allocate_by_failures import AllocateByFailures
+from strop.parts.sampling.predict_success_from_history import PredictSuccessFromHistory
 from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
-from strop.sampling.allocate_by_failures import AllocateByFailures
-from strop.sampling.predict_success_from_history import PredictSuccessFromHistory
 
 
 @inherits(grpo)

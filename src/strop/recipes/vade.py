@@ -3,12 +3,12 @@
 import dataclasses
 from typing import Any
 
-from strop.algorithm import Algorithm
-from strop.part import Use
+from strop.method.algorithm import Algorithm
+from strop.method.part import Use
+from strop.parts.sampling.draw_uncertain_prompts import DrawUncertainPrompts
+from strop.parts.sampling.track_success import TrackSuccess
 from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
-from strop.sampling.draw_uncertain_prompts import DrawUncertainPrompts
-from strop.sampling.track_success import TrackSuccess
 
 
 @inherits(grpo, num_rollouts=8)

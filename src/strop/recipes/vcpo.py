@@ -3,19 +3,19 @@
 import dataclasses
 from typing import Any
 
-from strop.advantage.baseline.subtract_least_variance_mean import SubtractLeastVarianceMean
-from strop.advantage.credit.spread_evenly import SpreadEvenly
-from strop.advantage.scale.divide_by_group_std import DivideByGroupStd
-from strop.algorithm import Algorithm
-from strop.errors import UserError
-from strop.loss.bound.follow_advantage import FollowAdvantage
-from strop.loss.correction.weigh_by_engine_ratio import WeighByEngineRatio
-from strop.part import Use
-from strop.probe.measure_rollout_gradients import MeasureRolloutGradients
-from strop.rate.shrink_step_by_sample_size import ShrinkStepBySampleSize
+from strop.method.algorithm import Algorithm
+from strop.method.part import Use
+from strop.parts.advantage.baseline.subtract_least_variance_mean import SubtractLeastVarianceMean
+from strop.parts.advantage.credit.spread_evenly import SpreadEvenly
+from strop.parts.advantage.scale.divide_by_group_std import DivideByGroupStd
+from strop.parts.loss.bound.follow_advantage import FollowAdvantage
+from strop.parts.loss.correction.weigh_by_engine_ratio import WeighByEngineRatio
+from strop.parts.probe.measure_rollout_gradients import MeasureRolloutGradients
+from strop.parts.rate.shrink_step_by_sample_size import ShrinkStepBySampleSize
 from strop.recipes._base import CLIP, ESTIMATOR, with_policy
 from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
+from strop.support.errors import UserError
 
 
 @inherits(grpo, without=(*ESTIMATOR, *CLIP), aggregation="token-mean")

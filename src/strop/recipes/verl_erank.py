@@ -3,16 +3,17 @@
 import dataclasses
 from typing import Any
 
-from strop.advantage.weight.add_capped_bonus import AddCappedBonus
-from strop.advantage.weight.rate_state_ranks import RateStateRanks
-from strop.algorithm import Algorithm, Term
-from strop.errors import UserError
-from strop.loss.penalty.reward_entropy import RewardEntropy
-from strop.part import Use
-from strop.probe.measure_state_ranks import MeasureStateRanks
+from strop.method.algorithm import Algorithm
+from strop.method.part import Use
+from strop.method.term import Term
+from strop.parts.advantage.weight.add_capped_bonus import AddCappedBonus
+from strop.parts.advantage.weight.rate_state_ranks import RateStateRanks
+from strop.parts.loss.penalty.reward_entropy import RewardEntropy
+from strop.parts.probe.measure_state_ranks import MeasureStateRanks
 from strop.recipes._base import average
 from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
+from strop.support.errors import UserError
 
 
 @inherits(grpo, num_rollouts=4, beta=1e-3)

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from strop.algorithm import Algorithm
-from strop.loss.bound.gate_by_sequence_weight import GateBySequenceWeight
-from strop.part import Use
+from strop.method.algorithm import Algorithm
+from strop.method.part import Use
+from strop.parts.loss.bound.gate_by_sequence_weight import GateBySequenceWeight
 from strop.recipes._base import CLIP, with_policy
 from strop.recipes._door import door
 from strop.recipes._inherit import inherits

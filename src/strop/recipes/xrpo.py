@@ -3,11 +3,11 @@
 import dataclasses
 from typing import Any
 
-from strop.advantage.scale.favour_unlikely_successes import FavourUnlikelySuccesses
-from strop.algorithm import Algorithm
-from strop.curation.ask_where_unsure import AskWhereUnsure
-from strop.curation.ask_with_solved_examples import AskWithSolvedExamples
-from strop.part import Use
+from strop.method.algorithm import Algorithm
+from strop.method.part import Use
+from strop.parts.advantage.scale.favour_unlikely_successes import FavourUnlikelySuccesses
+from strop.parts.curation.ask_where_unsure import AskWhereUnsure
+from strop.parts.curation.ask_with_solved_examples import AskWithSolvedExamples
 from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
 

@@ -6,9 +6,9 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from strop._notation_values import own
-from strop.errors import UserError
-from strop.training import config
+from strop.method.values import own
+from strop.support.errors import UserError
+from strop.training.settings import config
 
 METHOD = ("stages", "algorithm", "phases")
 SHOWN = ("recipe", "model.name", "data.task", "data.files")  # facts of their own

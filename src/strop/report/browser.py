@@ -7,7 +7,7 @@ from typing import Any
 from strop.report.recorded import Recorded, plain, spread
 from strop.report.run_folder import Run
 from strop.report.tables import show
-from strop.training.metrics_file import is_number
+from strop.tracking.metrics_file import is_number
 
 TEXTS = ("prompt", "completion")
 MAX_TEXT = 20_000  # characters of a prompt or completion that the page shows

@@ -1,4 +1,4 @@
-"""Figures as plain plotly dictionaries: lines of several runs, stacked areas of one run."""
+"""Figures as plain plotly dictionaries: lines of several runs, areas and bars of one."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from strop.method.charts import Curve, LineChart
 from strop.report import thin
 from strop.report.run_folder import Band, Run
 
@@ -23,6 +24,8 @@ COLOURS = (
 )
 GREY = "#8a929e"
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
+BARS = 24
+FEW = 12  # distinct values that each get a bar of their own
 SMOOTH_FROM = 30  # values from which a noisy curve also gets its moving mean
 
 
@@ -40,32 +43,14 @@ class Chart:
     height: int = 0
 
 
-@dataclass(frozen=True)
-class Curve:
-    """One number of a run and, where they are recorded, the limits around it."""
-
-    key: str
-    label: str
-    low: str = ""
-    high: str = ""
-
-
-def lines(
-    runs: Sequence[Run],
-    title: str,
-    caption: str,
-    curves: Sequence[Curve],
-    *,
-    percent: bool = False,
-    smooth: bool = False,
-    zero: bool = True,
-) -> Chart | None:
+def lines(runs: Sequence[Run], chart: LineChart) -> Chart | None:
     """Curves over steps; with several runs the colour is the run and the dash is the curve.
 
-    `zero` starts the axis at 0 where all values allow it. None when no run has any of the numbers.
+    None when no run has any of the numbers.
     """
+    smooth = chart.smooth
     data: list[dict[str, Any]] = []
-    used = [curve for curve in curves if any(len(run.series(curve.key)[0]) for run in runs)]
+    used = [curve for curve in chart.curves if any(len(run.series(curve.key)[0]) for run in runs)]
     for run_index, run in enumerate(runs):
         for curve_index, curve in enumerate(used):
             colour = COLOURS[(run_index if len(runs) > 1 else curve_index) % len(COLOURS)]
@@ -77,11 +62,12 @@ def lines(
     if not data:
         return None
     all_positive = all(y is None or y >= 0 for trace in data for y in trace["y"])
-    axis: dict[str, Any] = {"rangemode": "tozero" if zero and all_positive else "normal"}
-    if percent:
+    axis: dict[str, Any] = {"rangemode": "tozero" if chart.zero and all_positive else "normal"}
+    if chart.percent:
         axis["tickformat"] = ".2~%"
     visible = sum(trace.get("showlegend", True) for trace in data)
-    return Chart(title, caption, tuple(data), {"yaxis": axis, "showlegend": visible > 1})
+    layout = {"yaxis": axis, "showlegend": visible > 1}
+    return Chart(chart.title, chart.caption, tuple(data), layout)
 
 
 def stack(
@@ -113,6 +99,54 @@ def stack(
     return Chart(title, caption, tuple(data), {"yaxis": axis, "showlegend": True})
 
 
+def histogram(run: Run, title: str, of: str, axis: str) -> Chart | None:
+    """Share of rollouts over `of` (rewards or lengths), of the first recorded step and the last;
+    None where nothing is recorded.
+    """
+    found = [recorded for recorded in run.rollouts if len(getattr(recorded, of))]
+    if not found:
+        return None
+    pair = found[:1] + found[1:][-1:]
+    columns = [getattr(recorded, of) for recorded in pair]
+    edges = _edges(np.concatenate(columns))
+    whole = bool(np.diff(edges).min() >= 1)
+    data = []
+    for recorded, values in zip(pair, columns, strict=True):
+        colour = see_through(COLOURS[0], 0.75) if recorded is pair[-1] else see_through(GREY, 0.6)
+        counts, _ = np.histogram(values, edges)
+        data.append({
+            "type": "bar",
+            "x": short((edges[:-1] + edges[1:]) / 2),
+            "y": short(counts / len(values)),
+            "width": short(np.diff(edges) * 0.96),
+            "name": f"step {recorded.step:,}",
+            "marker": {"color": colour},
+        })  # fmt: skip
+    counted = ", ".join(
+        f"{len(v):,} of step {r.step:,}" for r, v in zip(pair, columns, strict=True)
+    )
+    layout: dict[str, Any] = {
+        "barmode": "overlay",
+        "xaxis": {"title": {"text": axis}, "dtick": 1 if whole and len(edges) < FEW else None},
+        "yaxis": {"tickformat": ".2~%", "rangemode": "tozero"},
+        "showlegend": len(pair) > 1,
+    }
+    return Chart(title, f"Share of rollouts: {counted}.", tuple(data), layout)
+
+
+def _edges(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """A bar around each of few values, else evenly; whole numbers get as many of them each."""
+    distinct = np.unique(values.round(9))
+    least, most = values.min(), values.max()
+    if len(distinct) > FEW and (values == values.round()).all():
+        width = np.ceil((most - least + 1) / BARS)
+        return np.arange(least - 0.5, most + width, width)
+    if len(distinct) > FEW:
+        return np.linspace(least, most, BARS + 1)
+    half = np.diff(distinct).min() / 2 if len(distinct) > 1 else 0.5
+    return np.unique(np.concatenate([distinct - half, distinct + half]).round(9))
+
+
 def see_through(colour: str, alpha: float) -> str:
     """`#rrggbb` with an opacity."""
     red, green, blue = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
@@ -134,9 +168,10 @@ def moving_mean(values: NDArray[np.float64], window: int) -> NDArray[np.float64]
 
 
 def _name(run: Run, curve: Curve, *, several_runs: bool, several_curves: bool) -> str:
+    label = curve.label or curve.key
     if several_runs and several_curves:
-        return f"{run.name} · {curve.label}"
-    return run.name if several_runs else curve.label
+        return f"{run.name} · {label}"
+    return run.name if several_runs else label
 
 
 def _line(

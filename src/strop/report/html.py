@@ -1,6 +1,7 @@
 """The frame of every page that strop writes: one file that opens without a network."""
 
 import json
+import re
 from collections.abc import Iterable, Sequence
 from html import escape
 from importlib import resources
@@ -53,8 +54,8 @@ def section(title: str, content: str) -> str:
 
 
 def slug(title: str) -> str:
-    """A title as the name of its place on the page."""
-    return title.lower().replace(" ", "-")
+    """A title as the name of its place on the page: letters, digits and dashes alone."""
+    return re.sub(r"\W+", "-", title.lower())
 
 
 def charts_grid(charts: Sequence[Chart], name: str) -> str:

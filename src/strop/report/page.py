@@ -5,8 +5,6 @@ from dataclasses import replace
 from html import escape
 from pathlib import Path
 
-from strop._writing import write_whole, writing
-from strop.errors import UserError
 from strop.report.about import changed, facts
 from strop.report.best import best_of
 from strop.report.browser import rollout_browser
@@ -21,6 +19,8 @@ from strop.report.tables import (
     headlines,
     set_by_hand,
 )
+from strop.support.errors import UserError
+from strop.support.writing import write_whole, writing
 
 
 def write_report(runs: Sequence[Path], out: Path) -> Path:

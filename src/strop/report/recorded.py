@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from strop.training.metrics_file import is_number
+from strop.tracking.metrics_file import is_number
 
 MOST_STEPS = 12  # of a run
 MAX_ROWS = 512  # of a step, the last ones, among which examples are looked for

@@ -9,13 +9,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from strop._files import text_of
-from strop.errors import UserError
+from strop.method.charts import NAME as CHARTS
+from strop.method.charts import LineChart, from_objects
 from strop.report.recorded import Recorded, Recordings
-from strop.training.environment import read_environment
-from strop.training.metrics_file import Growing, check_recorded, is_number
+from strop.support.errors import UserError
+from strop.support.files import json_of, text_of
+from strop.tracking.metrics_file import Growing, check_recorded, is_number
+from strop.training.record.versions import read_environment
 
-FILES = ("metrics.jsonl", "config.toml", "environment.json", "rollouts")
+FILES = ("metrics.jsonl", "config.toml", "environment.json", CHARTS, "rollouts")
 # Steps, rising, and the values at them.
 Series = tuple[NDArray[np.int64], NDArray[np.float64]]
 NOTHING: Series = (np.empty(0, np.int64), np.empty(0))
@@ -34,6 +36,7 @@ class Run:
     rollouts: tuple[Recorded, ...]  # of some steps, oldest first
     notes: tuple[str, ...]  # what is missing or was left out, in sentences
     environment: tuple[Mapping[str, Any], ...] = ()  # of each start
+    charts: tuple[LineChart, ...] = ()  # that the parts of its method bring
     members: tuple["Run", ...] = ()  # the runs that this is the mean of
     spread: Mapping[str, Band] = field(default_factory=dict)  # intervals of their means
 
@@ -91,7 +94,8 @@ class Reader:
         environment = _read_environment(self.folder, notes)
         name, count = self.folder.resolve().name, len(self.numbers.steps)
         series = self.numbers.series()
-        return Run(name, series, count, text, rollouts, tuple(notes), environment)
+        charts = _read_charts(self.folder / CHARTS, notes)
+        return Run(name, series, count, text, rollouts, tuple(notes), environment, charts)
 
 
 class Numbers:
@@ -157,4 +161,15 @@ def _read_environment(folder: Path, notes: list[str]) -> tuple[Mapping[str, Any]
         return tuple(read_environment(folder))
     except UserError:
         notes.append("environment.json cannot be read and was left out.")
+        return ()
+
+
+def _read_charts(path: Path, notes: list[str]) -> tuple[LineChart, ...]:
+    """The charts that the run's parts bring; a file that cannot be read becomes a note."""
+    if not path.exists():
+        return ()
+    try:
+        return from_objects(json_of(path.read_bytes()))
+    except (OSError, ValueError):
+        notes.append(f"{path.name} cannot be read and was left out.")
         return ()

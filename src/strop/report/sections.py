@@ -1,4 +1,7 @@
-"""Which charts the page shows, section by section; a chart without any number is left out."""
+"""Which charts the page shows, section by section; a chart without any number is left out.
+
+Here stand those of what the trainer logs. A part brings the charts of its own metrics.
+"""
 
 import re
 from collections.abc import Sequence
@@ -6,9 +9,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from strop.report.charts import COLOURS, GREY, Chart, Curve, lines, stack
+from strop.method.charts import Curve, LineChart
+from strop.report.charts import COLOURS, GREY, Chart, histogram, lines, stack
 from strop.report.entropy_law import entropy_law
-from strop.report.histograms import histogram
 from strop.report.run_folder import Run
 
 SCORE = re.compile(r"eval/(?P<set>.+)/(?P<metric>(?:mean|pass|maj)@\w+)")
@@ -24,22 +27,99 @@ TOKENS = {
     "services/tokens_sampled": ("drawn for parts", COLOURS[2]),
     "services/tokens_scored": ("scored for parts", COLOURS[3]),
 }
+REWARD = LineChart(
+    "Reward",
+    "Mean reward of the rollouts of each training step.",
+    (Curve("reward"),),
+    smooth=True,
+)
+COVARIANCE = LineChart(
+    "What moves entropy",
+    "Of log-probabilities and advantages: above 0 likely tokens are praised, entropy falls.",
+    (Curve("advantage/logp_covariance", "covariance"),),
+    smooth=True,
+    zero=False,
+)
+KL = LineChart(
+    "Distance from the reference",
+    "Estimated divergence from the reference policy, nats per token.",
+    (Curve("kl", "KL"),),
+)
+LENGTH = LineChart(
+    "Length",
+    "Tokens per completion: mean, and shortest to longest where recorded.",
+    (
+        Curve(
+            "completions/mean_length",
+            "mean length",
+            "completions/min_length",
+            "completions/max_length",
+        ),
+    ),
+)
+CUT_OFF = LineChart(
+    "Cut off by the limit",
+    "Share of completions that reached the token limit.",
+    (Curve("completions/clipped_ratio", "cut off"),),
+    percent=True,
+)
+UNIFORM = LineChart(
+    "Groups without a difference",
+    "Share of groups whose rewards are all equal: a group baseline leaves them no signal.",
+    (Curve("frac_reward_zero_std", "without a difference"),),
+    percent=True,
+)
+GRADIENT = LineChart("Gradient norm", "Before clipping.", (Curve("grad_norm", "gradient norm"),))
+MISMATCH = LineChart(
+    "Sampler against trainer",
+    "Mean absolute difference of log-probabilities, sampler against trainer, nats.",
+    (Curve("sampling/sampling_logp_difference/mean", "difference"),),
+)
+RATE = LineChart("Learning rate", "As applied.", (Curve("learning_rate", "learning rate"),))
+SPEED = LineChart(
+    "Tokens per second",
+    "Generated and trained on, over the whole step.",
+    (Curve("perf/tokens_per_s", "Tokens per second"),),
+    smooth=True,
+)
+MEMORY = LineChart(
+    "Peak memory",
+    "Gigabytes on the training device.",
+    (Curve("perf/peak_mem_gb", "Peak memory"),),
+    smooth=True,
+)
 
 
 def sections(runs: Sequence[Run]) -> list[tuple[str, list[Chart]]]:
     """Titles with their charts, in reading order; sections without a chart are left out."""
-    found = [
-        ("Learning", [_reward(runs), _reward_parts(runs), *_scores(runs), *_rewards(runs)]),
-        ("Given answers", [_likelihood(runs), _order(runs)]),
-        ("Exploration", [_entropy(runs), *_laws(runs), *_more_exploration(runs)]),
-        ("Completions", [_lengths(runs), _cut_off(runs), *_spread_lengths(runs)]),
-        ("Groups", [_uniform(runs), *(_groups(run, runs) for run in runs)]),
-        ("Stability", _stability(runs)),
-        ("Where the time went", [*(_times(run, runs) for run in runs), *_speed(runs)]),
-        ("Where the tokens went", [_tokens(run, runs) for run in runs]),
-    ]
-    kept = [(title, [chart for chart in charts if chart is not None]) for title, charts in found]
-    return [(title, charts) for title, charts in kept if charts]
+    found: dict[str, list[LineChart | Chart | None]] = {
+        "Learning": [REWARD, _reward_parts(runs), *_scores(runs), *_rewards(runs)],
+        "Given answers": [_likelihood(runs), _order(runs)],
+        "Exploration": [_entropy(runs), *_laws(runs), COVARIANCE, _entropy_control(runs), KL],
+        "Completions": [LENGTH, CUT_OFF, *_spread_lengths(runs)],
+        "Groups": [UNIFORM, *(_groups(run, runs) for run in runs)],
+        "Stability": [GRADIENT, _clipped(runs), MISMATCH, _staleness(runs), RATE],
+        "Where the time went": [*(_times(run, runs) for run in runs), SPEED, MEMORY],
+        "Where the tokens went": [_tokens(run, runs) for run in runs],
+    }
+    for brought in dict.fromkeys(chart for run in runs for chart in run.charts):
+        _put(found.setdefault(brought.section, []), brought)
+    drawn = {
+        title: [lines(runs, each) if isinstance(each, LineChart) else each for each in charts]
+        for title, charts in found.items()
+    }
+    kept = {title: [chart for chart in charts if chart] for title, charts in drawn.items()}
+    return [(title, charts) for title, charts in kept.items() if charts]
+
+
+def _put(charts: list[LineChart | Chart | None], brought: LineChart) -> None:
+    """Beside the others of a section, or its curves into the chart of the same title."""
+    for index, other in enumerate(charts):
+        if isinstance(other, LineChart) and other.title == brought.title:
+            curves = dict.fromkeys((*other.curves, *brought.curves))
+            charts[index] = replace(other, curves=tuple(curves))
+            return
+    charts.append(brought)
 
 
 def score_keys(runs: Sequence[Run]) -> list[tuple[str, str, str]]:
@@ -54,15 +134,11 @@ def _all_keys(runs: Sequence[Run], start: str, end: str = "") -> list[str]:
     return [key for key in keys if key.startswith(start) and key.endswith(end)]
 
 
-def _reward(runs: Sequence[Run]) -> Chart | None:
-    text = "Mean reward of the rollouts of each training step."
-    return lines(runs, "Reward", text, [Curve("reward", "reward")], smooth=True)
-
-
-def _reward_parts(runs: Sequence[Run]) -> Chart | None:
-    curves = [Curve(k, k.split("/", 1)[1][:-5]) for k in _all_keys(runs, "rewards/", "/mean")]
+def _reward_parts(runs: Sequence[Run]) -> LineChart | None:
+    keys = _all_keys(runs, "rewards/", "/mean")
+    curves = tuple(Curve(key, key.split("/", 1)[1][:-5]) for key in keys)
     text = "Mean of each reward, before weights."
-    return lines(runs, "Reward parts", text, curves, smooth=True) if len(curves) > 1 else None
+    return LineChart("Reward parts", text, curves, smooth=True) if len(curves) > 1 else None
 
 
 def _rewards(runs: Sequence[Run]) -> list[Chart | None]:
@@ -73,7 +149,7 @@ def _spread_lengths(runs: Sequence[Run]) -> list[Chart | None]:
     return [histogram(r, _of("Lengths of a step", r, runs), "lengths", "tokens") for r in runs]
 
 
-def _scores(runs: Sequence[Run]) -> list[Chart | None]:
+def _scores(runs: Sequence[Run]) -> list[LineChart]:
     by_set: dict[str, list[Curve]] = {}
     for key, name, metric in score_keys(runs):
         by_set.setdefault(name, []).append(Curve(key, metric, f"{key}/low", f"{key}/high"))
@@ -81,42 +157,31 @@ def _scores(runs: Sequence[Run]) -> list[Chart | None]:
     if any(run.members for run in runs):
         text = "Held-out prompts; the shaded band is the interval over seeds."
     return [
-        lines(runs, f"Evaluation: {name}", text, curves, percent=True)
+        LineChart(f"Evaluation: {name}", text, tuple(curves), percent=True)
         for name, curves in by_set.items()
     ]
 
 
-def _likelihood(runs: Sequence[Run]) -> Chart | None:
-    keys = _all_keys(runs, "eval/", "/nll")
-    curves = [Curve(key, key.split("/")[1]) for key in keys]
+def _likelihood(runs: Sequence[Run]) -> LineChart:
+    curves = tuple(Curve(key, key.split("/")[1]) for key in _all_keys(runs, "eval/", "/nll"))
     text = "Of the answers in the data, the preferred ones of pairs; nats per token."
-    return lines(runs, "Negative log-likelihood", text, curves)
+    return LineChart("Negative log-likelihood", text, curves)
 
 
-def _order(runs: Sequence[Run]) -> Chart | None:
+def _order(runs: Sequence[Run]) -> LineChart:
+    """Of the pairs of an evaluation; parts bring the curve of those that they learn from."""
     found = [key for key in _all_keys(runs, "eval/") if "_accuracy" in key]
-    curves = [Curve(key, key.removeprefix("eval/").replace("_", " ")) for key in found]
-    curves += [Curve("preference/accuracy", "training pairs")]
+    curves = tuple(Curve(key, key.removeprefix("eval/").replace("_", " ")) for key in found)
     text = "Share of pairs of which the preferred answer is the likelier one."
-    return lines(runs, "Pairs in the right order", text, curves, percent=True)
+    return LineChart("Pairs in the right order", text, curves, percent=True)
 
 
-def _entropy(runs: Sequence[Run]) -> Chart | None:
+def _entropy(runs: Sequence[Run]) -> LineChart:
     curve = Curve("entropy", "entropy", "entropy_control/low", "entropy_control/high")
     text = "Nats per generated token; the shaded band is where a controller holds it."
     if not _all_keys(runs, "entropy_control/low"):
         text = "Nats per generated token; near 0 the policy no longer explores."
-    return lines(runs, "Entropy", text, [curve], smooth=True)
-
-
-def _more_exploration(runs: Sequence[Run]) -> list[Chart | None]:
-    return [_covariance(runs), _entropy_control(runs), _kl(runs)]
-
-
-def _covariance(runs: Sequence[Run]) -> Chart | None:
-    text = "Of log-probabilities and advantages: above 0 likely tokens are praised, entropy falls."
-    curve = Curve("advantage/logp_covariance", "covariance")
-    return lines(runs, "What moves entropy", text, [curve], smooth=True, zero=False)
+    return LineChart("Entropy", text, (curve,), smooth=True)
 
 
 def _laws(runs: Sequence[Run]) -> list[Chart | None]:
@@ -127,36 +192,12 @@ def _laws(runs: Sequence[Run]) -> list[Chart | None]:
     return [entropy_law(runs, name, key, metric) for name, (key, metric) in first.items()]
 
 
-def _entropy_control(runs: Sequence[Run]) -> Chart | None:
+def _entropy_control(runs: Sequence[Run]) -> LineChart:
     limits = ("entropy_control/low", "entropy_control/high")
     keys = [key for key in _all_keys(runs, "entropy_control/") if key not in limits]
-    curves = [Curve(key, key.removeprefix("entropy_control/")) for key in keys]
+    curves = tuple(Curve(key, key.removeprefix("entropy_control/")) for key in keys)
     text = f"What the controller records: {', '.join(curve.label for curve in curves)}."
-    return lines(runs, "Entropy controller", text, curves, zero=False)
-
-
-def _kl(runs: Sequence[Run]) -> Chart | None:
-    text = "Estimated divergence from the reference policy, nats per token."
-    return lines(runs, "Distance from the reference", text, [Curve("kl", "KL")])
-
-
-def _lengths(runs: Sequence[Run]) -> Chart | None:
-    low, high = "completions/min_length", "completions/max_length"
-    curve = Curve("completions/mean_length", "mean length", low, high)
-    text = "Tokens per completion: mean, and shortest to longest where recorded."
-    return lines(runs, "Length", text, [curve])
-
-
-def _cut_off(runs: Sequence[Run]) -> Chart | None:
-    text = "Share of completions that reached the token limit."
-    curve = Curve("completions/clipped_ratio", "cut off")
-    return lines(runs, "Cut off by the limit", text, [curve], percent=True)
-
-
-def _uniform(runs: Sequence[Run]) -> Chart | None:
-    text = "Share of groups whose rewards are all equal: a group baseline leaves them no signal."
-    curve = Curve("frac_reward_zero_std", "without a difference")
-    return lines(runs, "Groups without a difference", text, [curve], percent=True)
+    return LineChart("Entropy controller", text, curves, zero=False)
 
 
 def _groups(run: Run, runs: Sequence[Run]) -> Chart | None:
@@ -164,42 +205,24 @@ def _groups(run: Run, runs: Sequence[Run]) -> Chart | None:
     return stack(run, _of("Groups by outcome", run, runs), text, GROUPS, percent=True)
 
 
-def _stability(runs: Sequence[Run]) -> list[Chart | None]:
-    mismatch = "sampling/sampling_logp_difference/mean"
-    mismatch_text = "Mean absolute difference of log-probabilities, sampler against trainer, nats."
-    effective_text = "Share of the sample that counts under its importance weights; 1: no mismatch."
-    effective = [
-        Curve("correction/ess", "of tokens"),
-        Curve("ess/ratio", "of rollouts"),
-    ]
-    return [
-        lines(runs, "Gradient norm", "Before clipping.", [Curve("grad_norm", "gradient norm")]),
-        _clipped(runs),
-        lines(runs, "Sampler against trainer", mismatch_text, [Curve(mismatch, "difference")]),
-        _staleness(runs),
-        lines(runs, "Effective sample", effective_text, effective, percent=True),
-        lines(runs, "Learning rate", "As applied.", [Curve("learning_rate", "learning rate")]),
-    ]
-
-
-def _clipped(runs: Sequence[Run]) -> Chart | None:
+def _clipped(runs: Sequence[Run]) -> LineChart:
     """On either side, and where anything was clipped at all, on each."""
     text = "Share of tokens whose probability ratio lies outside the clip range."
     region, low, high = (f"clip_ratio/{side}_mean" for side in ("region", "low", "high"))
     curves = [Curve(region, "on either side")]
     if any(run.series(key)[1].any() for run in runs for key in (low, high)):
         curves += [Curve(low, "below"), Curve(high, "above")]
-    return lines(runs, "Clipped tokens", text, curves, percent=True)
+    return LineChart("Clipped tokens", text, tuple(curves), percent=True)
 
 
-def _staleness(runs: Sequence[Run]) -> Chart | None:
+def _staleness(runs: Sequence[Run]) -> LineChart:
     """Of rollouts that old weights drew, and of those from a store; none where all are new."""
     curves = [
         Curve("sampling/age_steps", "of the weights that drew a token"),
         Curve("replay/age_mean", "of replayed rollouts"),
     ]
     used = [curve for curve in curves if any(run.series(curve.key)[1].any() for run in runs)]
-    return lines(runs, "Age", "Mean age, in steps.", used)
+    return LineChart("Age", "Mean age, in steps.", tuple(used))
 
 
 def _tokens(run: Run, runs: Sequence[Run]) -> Chart | None:
@@ -225,16 +248,6 @@ def _times(run: Run, runs: Sequence[Run]) -> Chart | None:
         for i, key in enumerate(known + others)
     }
     return stack(run, _of("Seconds of a step", run, runs), "By stage.", labels, percent=False)
-
-
-def _speed(runs: Sequence[Run]) -> list[Chart | None]:
-    return [
-        lines(runs, title, text, [Curve(f"perf/{key}", title)], smooth=True)
-        for key, title, text in (
-            ("tokens_per_s", "Tokens per second", "Generated and trained on, over the whole step."),
-            ("peak_mem_gb", "Peak memory", "Gigabytes on the training device."),
-        )
-    ]
 
 
 def _of(title: str, run: Run, runs: Sequence[Run]) -> str:

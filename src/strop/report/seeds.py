@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from strop.report.about import flat, parsed
 from strop.report.recorded import Recorded
 from strop.report.run_folder import Band, Run, Series
-from strop.student import t_quantile
+from strop.support.students_t import t_quantile
 
 Points = tuple[NDArray[Any], NDArray[np.float64]]
 COVERAGE = 0.95
@@ -87,6 +87,7 @@ def _mean(members: Sequence[Run], *, alone: bool) -> Run:
         config=members[0].config,
         rollouts=_pooled(members),
         notes=(),
+        charts=tuple(dict.fromkeys(chart for run in members for chart in run.charts)),
         members=tuple(members),
         spread=spread,
     )

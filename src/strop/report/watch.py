@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from strop.errors import UserError
 from strop.report.about import parsed
 from strop.report.best import best_of
 from strop.report.html import document
 from strop.report.page import body, parts, title_of, unique_names
 from strop.report.run_folder import Reader, Run
-from strop.training.lock import in_use
+from strop.support.errors import UserError
+from strop.training.record.lock import in_use
 
 HOST = "127.0.0.1"  # nobody else's machine can ask
 NAMES = (HOST, "localhost")  # a page from elsewhere comes under another name (DNS rebinding)

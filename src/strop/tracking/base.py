@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from strop.errors import UserError
+from strop.support.errors import UserError
 
 # kind, which is also the name of the package and the extra -> the class that speaks to it
 TRACKERS = {

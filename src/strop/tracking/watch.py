@@ -14,11 +14,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from strop._writing import write_whole, writing
-from strop.errors import UserError
+from strop.support.errors import UserError
+from strop.support.writing import write_whole, writing
 from strop.tracking.base import Told, Tracker, open_tracker
+from strop.tracking.metrics_file import is_number
 from strop.tracking.samples import sampled
-from strop.training.metrics_file import is_number
 
 NAME = "tracking.json"
 WRITTEN = ("tensorboard", "wandb")  # folders of trackers in the run's own

@@ -9,27 +9,32 @@ from typing import Any, Protocol
 
 import torch
 
-from strop.algorithm import REFERENCE, Algorithm
-from strop.errors import RunStopped, UserError
-from strop.phases import Method, phase_at
-from strop.step import Stepped, train_step
+from strop.method.algorithm import Algorithm
+from strop.method.charts import charts_of
+from strop.method.phases import Method, phase_at
+from strop.method.tensors import checked
+from strop.method.term import REFERENCE
+from strop.support.errors import RunStopped, UserError
+from strop.support.stopping import asking_first, settled
 from strop.tracking.base import check as check_trackers
+from strop.tracking.metrics_file import read_metrics
 from strop.tracking.watch import tracked
-from strop.training import apart, checkpoint, environment
-from strop.training.apart import Apart
-from strop.training.best import Race, race_of
-from strop.training.config import RunConfig
-from strop.training.fingerprint import check_same, fingerprint, owner_of
-from strop.training.metrics import source_metrics
-from strop.training.metrics_file import read_metrics
-from strop.training.models import Loaded
-from strop.training.policy import check_finite
-from strop.training.ranks import Ranks
-from strop.training.record import Record, record_of
+from strop.training.collect import asynchronous
+from strop.training.collect.asynchronous import AsynchronousCollector
+from strop.training.learner.models import Loaded
+from strop.training.learner.policy import check_finite
+from strop.training.learner.step_metrics import source_metrics
+from strop.training.learner.token_trace import Tokens
+from strop.training.loading import load_model
+from strop.training.parallel.ranks import Ranks
+from strop.training.record import checkpoint, versions
+from strop.training.record.best import Race, race_of
+from strop.training.record.fingerprint import check_same, fingerprint, owner_of
+from strop.training.record.run_folder import Record, record_of
 from strop.training.services.stores import files_in
-from strop.training.setup import load_model, load_prompts, make_world
-from strop.training.stopping import asking_first, settled
-from strop.training.tokens import Tokens
+from strop.training.settings.config import RunConfig
+from strop.training.setup import load_prompts, make_world
+from strop.training.step import Stepped, train_step
 from strop.training.world import World
 
 # (world, algorithm, split name, prompts) -> metrics `eval/{split}/...`
@@ -148,9 +153,10 @@ def start(
     ranks.from_first(record.check_free)
     run = _prepare(config.complete(), record, ranks, given)
     try:
-        made_with = environment.now(run.world.policy.device, step=0)
+        made_with = versions.now(run.world.policy.device, step=0)
         text, data = run.config.to_toml(), fingerprint(run.world.services.task)
-        ranks.from_first(lambda: run.record.create(text, data, made_with))
+        charts = charts_of(run.algorithm.uses())
+        ranks.from_first(lambda: run.record.create(text, data, made_with, charts))
         ranks.check_shared(folder / "config.toml")
         _open_stores(run, data)
     except BaseException:
@@ -178,7 +184,7 @@ def resume(config: RunConfig, folder: Path, step: int = 0, ranks: Ranks | None =
         data = fingerprint(run.world.services.task)
         check_same(folder, data)
         _open_stores(run, data)
-        starts = environment.read_environment(folder)
+        starts = versions.read_environment(folder)
         if step or checkpoint.complete(run.checkpoints):
             place = checkpoint.at(run.checkpoints, step)
             run.world.services.notes += checkpoint.unchecked(place)
@@ -207,8 +213,8 @@ def _write_again(run: Run, starts: list[dict[str, Any]]) -> None:
     run.prune()
     run.record.write_config(config.to_toml())
     if not run.finished:
-        starts.append(environment.now(run.world.policy.device, run.done))
-        environment.write_environment(run.record.folder, starts)
+        starts.append(versions.now(run.world.policy.device, run.done))
+        versions.write_environment(run.record.folder, starts)
 
 
 def _load(run: Run, place: Path) -> None:
@@ -220,7 +226,7 @@ def _load(run: Run, place: Path) -> None:
     with checkpoint.naming_the_file(place, "trainer.pt"):
         run.world.policy.optimiser.load_state_dict(saved["optimiser"])
         run.done, run.state, run.saved = int(saved["step"]), saved["state"], saved["step"]
-        run.world.collector.take_up({apart.GROUPS: run.state.pop(apart.GROUPS, {})})
+        run.world.collector.take_up({asynchronous.GROUPS: run.state.pop(asynchronous.GROUPS, {})})
     if run.world.critic is not None:
         critic = checkpoint.read(place, "critic.pt")
         with checkpoint.naming_the_file(place, "critic.pt"):
@@ -240,7 +246,7 @@ def _open_stores(run: Run, data: dict[str, dict[str, int]]) -> None:
     services = run.world.services
     owner = owner_of(run.config, data["train"]["crc32"], services.texts.tokenizer)
     services.stores.open(run.record.folder / "stores", owner, writes=run.ranks.first)
-    if isinstance(run.world.collector, Apart):
+    if isinstance(run.world.collector, AsynchronousCollector):
         run.world.collector.stores = services.stores
 
 
@@ -261,16 +267,18 @@ def _prepare(config: RunConfig, record: Record, ranks: Ranks, given: Loaded | No
         )
     ranks.watch(config.training.process_timeout_seconds, record.folder)
     if config.training.max_staleness:
-        apart.check(config, algorithm)
+        asynchronous.check(config, algorithm)
     else:
-        apart.check_here(algorithm, ranks)
+        asynchronous.check_here(algorithm, ranks)
     scored = any(not each.rollout.part.given for each in algorithm.algorithms)
     task = load_prompts(config.data, config.reward, config.seed, needs_reward=scored, heldout=False)
     loaded = load_model(config, ranks=ranks, given=given)
     world = make_world(config, algorithm, loaded, task, ranks)
     if config.training.max_staleness:
         assert isinstance(algorithm, Algorithm), "phases were refused"
-        world.collector = Apart(config, algorithm, world.policy, config.training.max_staleness)
+        world.collector = AsynchronousCollector(
+            config, algorithm, world.policy, config.training.max_staleness
+        )
     return Run(config, algorithm, loaded, world, record, race)
 
 
@@ -358,7 +366,8 @@ def _one_step(run: Run, tokens: Tokens | None) -> Stepped:
     step = run.done + 1
     run.world.services.begin_step(step)
     try:
-        stepped = train_step(run.world, run.algorithm, run.state, step, tokens)
+        with checked(run.config.training.debug):
+            stepped = train_step(run.world, run.algorithm, run.state, step, tokens)
     except RunStopped as error:
         raise RunStopped(f"step {step}: {error}") from error
     run.ranks.agree(stepped.batch.columns, step)

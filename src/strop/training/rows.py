@@ -4,21 +4,19 @@ import itertools
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from strop.errors import UserError
-from strop.rollout._observation_tokens import known_ids
-from strop.tasks.chat import Chat
-from strop.tasks.encode import encode_answer
-from strop.tasks.prompt_rows import each, looked_at, those
-from strop.tasks.task import Prompt, Task
-from strop.training.config import RunConfig
-from strop.training.limits import TooLong
-from strop.training.models import Loaded
+from strop.data.chat import Chat
+from strop.data.encode import encode_answer
+from strop.data.prompt_rows import each, looked_at, those
+from strop.environments.tasks import Prompt, Task
+from strop.support.errors import UserError
+from strop.training.learner.models import Loaded
 from strop.training.services.bounds import Bounds
-
-if TYPE_CHECKING:
-    from strop.training.services.run import RunServices
+from strop.training.services.episodes import opening
+from strop.training.services.run import RunServices
+from strop.training.settings.config import RunConfig
+from strop.training.settings.limits import TooLong
 
 
 def put(task: Task, tokenizer: Any, chat: Chat) -> Task:
@@ -39,19 +37,6 @@ def put(task: Task, tokenizer: Any, chat: Chat) -> Task:
         heldout=each(task.heldout, as_seen),
         sets={name: each(prompts, as_seen) for name, prompts in task.sets.items()},
     )
-
-
-def opening(prompt: Prompt, tokenizer: Any, chat: Chat) -> Prompt:
-    """What an environment shows first, as the model is addressed.
-
-    Raises UserError for text with characters that the tokenizer does not know.
-    """
-    text = str(prompt.prompt)
-    if not chat.speaks(tokenizer):
-        known_ids(tokenizer, text)
-        return prompt
-    said = [{"role": "user", "content": text.strip()}]
-    return chat.put(replace(prompt, prompt=said), tokenizer)
 
 
 def validated(config: RunConfig, task: Task) -> Iterator[Prompt]:
@@ -76,7 +61,7 @@ def longest_given(rollout: Any, prompts: Iterable[Prompt], loaded: Loaded) -> in
     return longest + len(loaded.end_ids)
 
 
-def check_longest(config: RunConfig, services: "RunServices", rollout: Any) -> None:
+def check_longest(config: RunConfig, services: RunServices, rollout: Any) -> None:
     """Raise UserError where a prompt with its answer has no room in the engine.
 
     What an environment says between actions is not counted: it is not known before.
@@ -95,7 +80,7 @@ def check_longest(config: RunConfig, services: "RunServices", rollout: Any) -> N
         config.engine.check_longest(total)
 
 
-def settle(config: RunConfig, services: "RunServices", rollout: Any) -> None:
+def settle(config: RunConfig, services: RunServices, rollout: Any) -> None:
     """Find a row that the run cannot take before step 1, or leave it out where that is asked for.
 
     Raises UserError.
@@ -117,7 +102,7 @@ def settle(config: RunConfig, services: "RunServices", rollout: Any) -> None:
 
 
 def fitting(
-    services: "RunServices", rollout: Any, prompts: Sequence[Prompt], split: str
+    services: RunServices, rollout: Any, prompts: Sequence[Prompt], split: str
 ) -> tuple[Sequence[Prompt], list[str]]:
     """The prompts whose rows are not too long, and how many others there were, in words.
 
@@ -141,7 +126,7 @@ def fitting(
     return (those(prompts, kept), [told]) if left_out else (prompts, [])
 
 
-def check_row(services: "RunServices", rollout: Any, prompt: Prompt) -> None:
+def check_row(services: RunServices, rollout: Any, prompt: Prompt) -> None:
     """Raise TooLong for a row that does not fit, and UserError for one that cannot be read."""
     if surely_fits(services, rollout, prompt):
         return
@@ -160,7 +145,7 @@ def check_row(services: "RunServices", rollout: Any, prompt: Prompt) -> None:
             )
 
 
-def surely_fits(services: "RunServices", rollout: Any, prompt: Prompt) -> bool:
+def surely_fits(services: RunServices, rollout: Any, prompt: Prompt) -> bool:
     """Whether a row is known to be right without its tokens; else they have to be seen."""
     limits, bounds = services.limits, services.texts.bounds
     most = bounds.prompt(prompt)
@@ -174,7 +159,7 @@ def surely_fits(services: "RunServices", rollout: Any, prompt: Prompt) -> bool:
     return True
 
 
-def tell(config: RunConfig, services: "RunServices") -> None:
+def tell(config: RunConfig, services: RunServices) -> None:
     """Note what is easily overlooked, and spoils a run."""
     if config.data.files and "name" not in config.model.model_fields_set:
         services.notes.append(

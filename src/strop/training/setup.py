@@ -7,90 +7,44 @@ from typing import Any
 
 import torch
 
-from strop._garbage import begun
-from strop.columns import slow_value
-from strop.errors import UserError
-from strop.phases import Method
-from strop.rollout.engines.base import Engine
-from strop.rollout.engines.dealt import DealtEngine
-from strop.rollout.engines.fleet import FleetEngine
-from strop.rollout.engines.heard import HeardEngine
-from strop.rollout.engines.needs import check as check_engine
-from strop.rollout.engines.needs import check_trainable, check_whole
-from strop.rollout.engines.open import EngineSettings, read
-from strop.tasks.data_files import load_data
-from strop.tasks.data_sources import validation_sets
-from strop.tasks.grader import Grader
-from strop.tasks.prompt_rows import pool_of
-from strop.tasks.reward_source import reward_name
-from strop.tasks.task import RewardSpec, Task, load_task
-from strop.training import adapters, models, rows, seeds, shards, sharing
-from strop.training.adapters import Lora
+from strop.batch.columns import slow_value
+from strop.data.files import load_data
+from strop.data.prompt_rows import pool_of
+from strop.data.sources import validation_sets
+from strop.engines.base import Engine
+from strop.engines.open import EngineSettings, read
+from strop.engines.pool.one_for_all import SharedEngine
+from strop.engines.pool.one_per_process import ParallelEngine
+from strop.engines.pool.pool import EnginePool
+from strop.environments.tasks import RewardSpec, Task, load_task
+from strop.method import seeds
+from strop.method.engine_needs import check as check_engine
+from strop.method.engine_needs import check_trainable
+from strop.method.phases import Method
+from strop.rewards.grader import Grader
+from strop.rewards.source import reward_name
+from strop.support.errors import UserError
+from strop.training import rows
+from strop.training.cluster.engine_actors import open_pool
 from strop.training.cluster.environments import open_stage
 from strop.training.cluster.rewards import maker
-from strop.training.config import RunConfig
-from strop.training.critic import Critic, make_critic
-from strop.training.limits import Limits, resolve
-from strop.training.models import Loaded
-from strop.training.optimiser import MasterAdamW
-from strop.training.policy import Policy
-from strop.training.ranks import Ranks
-from strop.training.refresh import freeze
+from strop.training.collect.here import SynchronousCollector
+from strop.training.learner import prefix_sharing
+from strop.training.learner.critic import Critic, make_critic
+from strop.training.learner.models import Loaded
+from strop.training.learner.optimiser import MasterAdamW
+from strop.training.learner.policy import Policy
+from strop.training.learner.refresh import freeze
+from strop.training.loading import open_engine
+from strop.training.parallel import shards
+from strop.training.parallel.ranks import Ranks
+from strop.training.parallel.shared_grader import shared_grader
 from strop.training.services.grading import NoGrader
 from strop.training.services.run import RunServices, serve
-from strop.training.settings import DataSettings, RewardSettings
-from strop.training.shared_grader import shared_grader
+from strop.training.settings.config import RunConfig
+from strop.training.settings.limits import Limits, resolve
+from strop.training.settings.sections import DataSettings, RewardSettings
 from strop.training.world import World
-
-
-def device_of(name: str) -> str:
-    """The device to train on; "auto" takes a GPU where there is one. Raises UserError."""
-    if name == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        torch.empty(0, device=name)
-    except (RuntimeError, AssertionError) as error:
-        first = str(error).strip().splitlines()[0]
-        raise UserError(f"model.device = {name!r} cannot be used here: {first}") from error
-    return name
-
-
-def load_model(
-    config: RunConfig, source: str = "", weights: bool = True, ranks: Ranks | None = None,
-    given: Loaded | None = None,
-) -> Loaded:  # fmt: skip
-    """The run's model and tokenizer; its head is checked. Raises UserError.
-
-    source: a checkpoint of the run, or any model or adapter, to load in place of the start.
-    weights: without them the model only tells its sizes and tokens. ranks: the processes of a run,
-    each with a device of its own. given: the model, where it is in memory already.
-    """
-    settings = config.model
-    name, lora, adapter = source or settings.name, None, ""
-    if source and adapters.is_adapter(source):
-        adapter = source
-        name = adapters.base_of(source) if settings.name == source else settings.name
-    elif not source and settings.lora_rank:
-        lora = Lora(settings.lora_rank, settings.lora_alpha, settings.lora_targets)
-    if not weights:
-        tokenizer = models.tokenizer_of(name, settings.chat_template)
-        return Loaded(models.skeleton(name), tokenizer, name)
-    options: dict[str, Any] = {
-        "device": (ranks or Ranks()).device(device_of(settings.device)),
-        "gradient_checkpointing": settings.gradient_checkpointing,
-        "chat_template": settings.chat_template,
-        "lora": lora,
-        "adapter": adapter,
-        "onednn": settings.onednn,
-        "seed": config.seed,
-    }
-    if given is not None:
-        loaded = models.ready(given, **options)
-    else:
-        loaded = models.load(name, dtype=settings.dtype, attention=settings.attention, **options)
-    begun()
-    models.check_head(loaded.model)
-    return loaded
 
 
 def load_prompts(
@@ -197,18 +151,6 @@ def make_services(
     return services
 
 
-def open_engine(config: RunConfig, settings: EngineSettings, loaded: Loaded) -> Engine:
-    """The run's engine, by its settings or others of the same kind. Raises UserError."""
-    engine = settings.open(
-        loaded.model if settings.needs_model else None,
-        loaded.tokenizer,
-        num_slots=config.training.num_slots,
-        context_length=loaded.context,
-    )
-    check_whole(engine, settings.kind)
-    return engine
-
-
 def make_world(
     config: RunConfig,
     method: Method,
@@ -297,6 +239,7 @@ def _world(
         config.seed,
         training.steps,
         config.lr(),
+        SynchronousCollector(),
         critic,
         limits,
     )
@@ -312,22 +255,20 @@ def _engine(
     apart: another process collects.
     """
     if config.ray.address and not apart:
-        from strop.training.cluster.fleet import open_fleet
-
-        return open_fleet(config, loaded, ranks)
+        return open_pool(config, loaded, ranks)
 
     def begin() -> Engine:
         return open_engine(config, settings, loaded)
 
-    return begin() if ranks.alone or settings.kind == "local" else HeardEngine(begin, ranks)
+    return begin() if ranks.alone or settings.kind == "local" else SharedEngine(begin, ranks)
 
 
-def _share(when: sharing.When, model: Any, services: RunServices) -> sharing.When:
+def _share(when: prefix_sharing.When, model: Any, services: RunServices) -> prefix_sharing.When:
     """When prefixes are shared: as asked for where the model can, else never, with a note.
 
     Raises UserError for a model that is told to and cannot.
     """
-    reason = sharing.why_not(model) if when != "off" else ""
+    reason = prefix_sharing.why_not(model) if when != "off" else ""
     if not reason:
         return when
     if when == "on":
@@ -386,10 +327,10 @@ def _share_out(policy: Policy, reference: Policy | None, engine: Engine, loaded:
     if reference is not None and reference.model is policy.model:
         reference.model, reference.switch = model, adapter.disable_adapter
     policy.model, policy.shell = model, shell
-    if isinstance(engine, FleetEngine):
+    if isinstance(engine, EnginePool):
         engine.ready = shell.whole
         return engine
-    if isinstance(engine, HeardEngine):
+    if isinstance(engine, SharedEngine):
         engine.shell = shell
         return engine
-    return DealtEngine(engine, policy.ranks, shell)
+    return ParallelEngine(engine, policy.ranks, shell)

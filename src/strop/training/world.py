@@ -2,25 +2,53 @@
 
 import functools
 from collections.abc import Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import torch
 
-from strop.algorithm import Algorithm
-from strop.batch import Batch
-from strop.chains import Chains
-from strop.errors import UserError
-from strop.rollout.engines.dealt import DealtEngine
-from strop.training import shards
-from strop.training.clock import Clock
-from strop.training.collect import Collects, Here
-from strop.training.critic import Critic
-from strop.training.limits import Limits
-from strop.training.policy import Policy
-from strop.training.ranks import Ranks
+from strop.batch.batch import Batch
+from strop.engines.pool.one_per_process import ParallelEngine
+from strop.method.algorithm import Algorithm
+from strop.method.chains import Chains
+from strop.support.errors import UserError
+from strop.training.learner.critic import Critic
+from strop.training.learner.policy import Policy
+from strop.training.learner.step_models import StepModels
+from strop.training.parallel import shards
+from strop.training.parallel.ranks import Ranks
+from strop.training.record.clock import Clock
 from strop.training.services.run import RunServices
-from strop.training.step_models import StepModels
+from strop.training.settings.limits import Limits
+
+
+class BatchCollector(Protocol):
+    """Gives every step its batch: in this process, or ahead in another one."""
+
+    def begin(self, step: int, state: Mapping[str, Any]) -> None:
+        """What can be made ready for a step, so that it loads while the trainer does something."""
+
+    def collect(
+        self, world: "World", algorithm: Algorithm, step: int, chains: Chains, clock: Clock
+    ) -> Batch:
+        """The curated batch of a step; state and metrics are those of `chains`."""
+        ...
+
+    def renew(self, step: int) -> None:
+        """The weights of now are those after `step`."""
+
+    def learnt(self, step: int, batch: Batch) -> None:
+        """The step has been trained on this batch."""
+
+    def kept(self, done: int) -> dict[str, Any]:
+        """What a checkpoint of step `done` holds of the steps to come, under names of its own."""
+        ...
+
+    def take_up(self, kept: Mapping[str, Any]) -> None:
+        """Go on with what a checkpoint held."""
+
+    def close(self) -> None:
+        """End what was begun."""
 
 
 @dataclass
@@ -35,9 +63,9 @@ class World:
     seed: int
     num_steps: int
     lr: Any  # number or schedule
+    collector: BatchCollector
     critic: Critic | None = None
     limits: tuple[Limits, ...] = ()  # of every phase of the method
-    collector: Collects = field(default_factory=Here)
 
     @functools.cached_property
     def known(self) -> Container[int]:
@@ -111,7 +139,7 @@ class World:
         """
         if self.limits:
             self.services.limit_to(self.limits[phase - 1])
-        if isinstance(self.engine, DealtEngine):
+        if isinstance(self.engine, ParallelEngine):
             self.engine.dealing = not algorithm.rollout.part.ends_others
         temperature = algorithm.rollout.part.temperature
         models = StepModels(self.policy, temperature, self.reference, self.critic)

@@ -13,8 +13,9 @@ from commands import Strop
 from models import Lab
 from options import known_options
 
-from strop import catalogue, notation
-from strop.training import models
+from strop.catalogue import catalogue
+from strop.method import notation
+from strop.training.learner import models
 
 PAGE = Path(__file__).parents[3] / "docs" / "COMING_FROM_TRL_AND_VERL.md"
 PROJECT = Path(__file__).parents[3] / "pyproject.toml"

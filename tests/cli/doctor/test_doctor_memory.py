@@ -11,12 +11,14 @@ from transformers import GPT2Config, GPT2LMHeadModel, Qwen3Config, Qwen3ForCausa
 from strop.diagnosis import memory
 from strop.diagnosis.memory import Shape
 from strop.diagnosis.model import shape as model_shape
-from strop.rollout.drive import sample
-from strop.rollout.engines.base import Request
-from strop.rollout.engines.lagging import LaggingEngine
-from strop.rollout.engines.local import KEPT_CACHE_BYTES, LocalEngine
-from strop.training import adapters, config, models, setup
-from strop.training.optimiser import MasterAdamW
+from strop.engines.base import Request
+from strop.engines.local.engine import KEPT_CACHE_BYTES, LocalEngine
+from strop.engines.local.stale_weights import StaleWeightsEngine
+from strop.parts.rollout.drive import sample
+from strop.training import loading
+from strop.training.learner import adapters, models
+from strop.training.learner.optimiser import MasterAdamW
+from strop.training.settings import config
 
 SIZES = {"hidden": 64, "heads": 4 * 16, "kv_heads": 2 * 16, "intermediate": 160}
 LAYERS, RANK, TOKENS = 5, 2, 8 * 16
@@ -207,8 +209,8 @@ def test_weights_held_for_a_stale_engine(lab: Lab, tmp_path: Path, rank: int) ->
     raw = lab.raw(model={"lora_rank": rank}, engine={"staleness": 2})
     settings = config.make(raw)
     shape, count, found = estimated(settings)
-    model = setup.load_model(settings).model
-    engine = LaggingEngine(model, staleness=2)
+    model = loading.load_model(settings).model
+    engine = StaleWeightsEngine(model, staleness=2)
     for version in (1, 2):
         engine.load_weights(None, version)
     held = sum(_bytes(list(weights.values())) for _, weights in engine.held)

@@ -11,7 +11,7 @@ from commands import Strop
 from models import Lab
 
 from strop.diagnosis.watch import STEPS, Watch
-from strop.errors import RunStopped
+from strop.support.errors import RunStopped
 
 HEALTHY = {
     "loss": 0.01, "grad_norm": 0.3, "learning_rate": 1e-4, "frac_reward_zero_std": 0.25,

@@ -11,14 +11,14 @@ import pytest
 import torch
 from packaging.requirements import Requirement
 
-from strop.errors import UserError
-from strop.rollout.drive import sample
-from strop.rollout.engines.base import CAPABILITIES, STATISTICS, Request
-from strop.rollout.engines.local import LocalEngine
-from strop.rollout.engines.open import read
-from strop.rollout.engines.rules import BanTokens, MinP, TopK, TopP
-from strop.rollout.sample_at_entropy_temperature import WarmByEntropy
-from strop.training import models
+from strop.engines.base import CAPABILITIES, STATISTICS, Request
+from strop.engines.local.engine import LocalEngine
+from strop.engines.open import read
+from strop.engines.rules import BanTokens, MinP, TopK, TopP
+from strop.parts.rollout.drive import sample
+from strop.parts.rollout.sample_at_entropy_temperature import WarmByEntropy
+from strop.support.errors import UserError
+from strop.training.learner import models
 
 ATOL = 1e-4  # nats
 ROOT = Path(__file__).parents[3]

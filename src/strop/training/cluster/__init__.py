@@ -1,1 +1,1 @@
-"""A run on a Ray cluster: engines in processes of their own, on one machine or on many."""
+"""Runs on a Ray cluster: engines in separate processes, on one machine or on many."""

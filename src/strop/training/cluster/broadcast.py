@@ -1,10 +1,10 @@
-"""Weights broadcast to engines in a group of processes: gloo where they lie on a CPU, else NCCL.
+"""Broadcasts weights to engine workers in a process group: gloo for CPU tensors, else NCCL.
 
     process 0       packs tensors of one type into buckets, sends these, then the version
-    process 1 ...   fills tensors of its own, which count once the version has come
+    process 1 ...   receives into new tensors, which become valid once the version has arrived
 
-The group stands beside torch's default one, which several trainers have. It is made anew when an
-engine has been lost. Who lacks a version after it has been sent gets it from the object store.
+The group is separate from torch's default group, which several trainers share. It is recreated
+after an engine is lost. An engine that missed a broadcast gets the weights from the object store.
 """
 
 from __future__ import annotations
@@ -18,28 +18,28 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from strop.errors import RunStopped
+from strop.support.errors import RunStopped
 from strop.training.cluster.connect import first_line
 
 BUCKET_BYTES = 64 * 2**20
-LIMIT_SECONDS = 60.0  # for all to come together, and for one bucket
-ANSWER_SECONDS = 10.0  # for an engine to end its turn and say that it is there
+LIMIT_SECONDS = 60.0  # for all processes to join, and for one bucket
+ANSWER_SECONDS = 10.0  # for an engine to finish its tick and answer
 
 
 class Bucket(NamedTuple):
-    """Tensors of one type that are sent as one: their names and shapes."""
+    """Names and shapes of tensors of one type that are sent as one tensor."""
 
     kind: torch.dtype
     shapes: tuple[tuple[str, tuple[int, ...]], ...]
 
     @property
     def size(self) -> int:
-        """Numbers in all of them."""
+        """The number of elements in all of them."""
         return sum(math.prod(shape) for _, shape in self.shapes)
 
 
 def in_buckets(weights: Mapping[str, Tensor], most_bytes: int = BUCKET_BYTES) -> list[Bucket]:
-    """All tensors, in buckets of so many bytes at most, or of one tensor."""
+    """Pack all tensors into buckets of at most `most_bytes`; a larger tensor gets its own."""
     found: list[Bucket] = []
     room: dict[torch.dtype, int] = {}
     last: dict[torch.dtype, int] = {}
@@ -56,9 +56,9 @@ def in_buckets(weights: Mapping[str, Tensor], most_bytes: int = BUCKET_BYTES) ->
 
 
 class Group:
-    """Processes that weights go through, from number 0 to all others.
+    """A process group in which number 0 broadcasts weights to all others.
 
-    Every call raises RuntimeError where another process is lost, or late.
+    Every call raises RuntimeError when another process is lost or too slow.
     """
 
     def __init__(
@@ -77,87 +77,89 @@ class Group:
         """Send all buckets, then the version."""
         device = next(iter(weights.values())).device
         for bucket in buckets:
-            self._pass(torch.cat([weights[n].detach().reshape(-1) for n, _ in bucket.shapes]))
-        self._pass(torch.tensor([version], device=device))
+            self._broadcast(torch.cat([weights[n].detach().reshape(-1) for n, _ in bucket.shapes]))
+        self._broadcast(torch.tensor([version], device=device))
 
     def take(
         self, buckets: Sequence[Bucket], version: int, device: torch.device
     ) -> dict[str, Tensor]:
-        """What is sent, once all of it is there. Raises RunStopped for another version."""
+        """Receive all buckets and return the weights. Raises RunStopped for another version."""
         found: dict[str, Tensor] = {}
         for bucket in buckets:
             flat = torch.empty(bucket.size, dtype=bucket.kind, device=device)
-            self._pass(flat)
+            self._broadcast(flat)
             sizes = [math.prod(shape) for _, shape in bucket.shapes]
             for (name, shape), part in zip(bucket.shapes, flat.split(sizes), strict=True):
                 found[name] = part.view(shape)
-        told = torch.empty(1, dtype=torch.int64, device=device)
-        self._pass(told)
-        if int(told) != version:
-            raise RunStopped(f"weights of version {int(told)} came for version {version}")
+        received = torch.empty(1, dtype=torch.int64, device=device)
+        self._broadcast(received)
+        if int(received) != version:
+            raise RunStopped(f"received weights of version {int(received)}, not {version}")
         return found
 
-    def _pass(self, tensor: Tensor) -> None:
+    def _broadcast(self, tensor: Tensor) -> None:
         self.inner.broadcast(
             [tensor.view(torch.uint8)], torch.distributed.BroadcastOptions()
         ).wait()
 
 
 class Broadcast:
-    """The sending side, for the actors of engines that a holder has opened."""
+    """The sending side, for the engine workers that a holder has opened."""
 
     def __init__(self, ray: Any, holder: str) -> None:
         self.ray, self.holder = ray, holder
         self.group: Group | None = None
-        self.members: list[Any] = []
+        self.workers: list[Any] = []
         self.store: Any = None
 
     def send(
         self, actors: Iterable[Any], weights: Mapping[str, Tensor], version: int
     ) -> list[bool]:
-        """Send weights to these engines, between their turns; which of them have all of it."""
+        """Send weights to these engines between their ticks; returns which of them received all."""
         actors = list(actors)
         have = self._answering(actors)
-        members = [each for each, answers in zip(actors, have, strict=True) if answers]
-        if members:
-            got = iter(self._sent(members, weights, version))
+        workers = [each for each, answers in zip(actors, have, strict=True) if answers]
+        if workers:
+            got = iter(self._broadcast_to(workers, weights, version))
             have = [answers and next(got) for answers in have]
         return have
 
     def _answering(self, actors: Sequence[Any]) -> list[bool]:
-        """Who is there: all would wait for one that is not."""
+        """Returns which engines answer; a broadcast would block on one that does not."""
         refs = [each.heed.remote(self.holder) for each in actors]
-        heard, _ = self.ray.wait(refs, num_returns=len(refs), timeout=ANSWER_SECONDS)
-        return [ref in heard and self._has(ref) for ref in refs]
+        answered, _ = self.ray.wait(refs, num_returns=len(refs), timeout=ANSWER_SECONDS)
+        return [ref in answered and self._has(ref) for ref in refs]
 
-    def _sent(self, members: list[Any], weights: Mapping[str, Tensor], version: int) -> list[bool]:
+    def _broadcast_to(
+        self, workers: list[Any], weights: Mapping[str, Tensor], version: int
+    ) -> list[bool]:
         buckets = in_buckets(weights)
         try:
-            if self.group is None or self.members != members:
-                self._gather(members, nccl=all(w.is_cuda for w in weights.values()))
+            if self.group is None or self.workers != workers:
+                self._create_group(workers, nccl=all(w.is_cuda for w in weights.values()))
             assert self.group is not None
-            refs = [each.receive.remote(self.holder, buckets, version) for each in members]
+            refs = [each.receive.remote(self.holder, buckets, version) for each in workers]
             self.group.send(weights, buckets, version)
-        except RuntimeError as error:  # another one is lost, or late
-            print(f"note: weights of version {version} were not broadcast, engines take them from "
+        except RuntimeError as error:  # another process is lost or too slow
+            print(f"note: weights of version {version} were not broadcast, engines load them from "
                   f"the object store: {first_line(error)}", file=sys.stderr)  # fmt: skip
             self.group = None
-            return [False] * len(members)
+            return [False] * len(workers)
         have = [self._has(ref) for ref in refs]
         if not all(have):
             self.group = None
         return have
 
-    def _gather(self, members: list[Any], nccl: bool) -> None:
-        """Make the group of this process and these."""
+    def _create_group(self, workers: list[Any], nccl: bool) -> None:
+        """Create the group of this process and these workers."""
         address = self.ray.util.get_node_ip_address()
-        self.group, self.members = None, members
+        self.group, self.workers = None, workers
         self.store = torch.distributed.TCPStore(
             address, 0, is_master=True, wait_for_workers=False,
             timeout=datetime.timedelta(seconds=LIMIT_SECONDS),
         )  # fmt: skip
-        place, count = (address, self.store.port), len(members) + 1
-        for number, each in enumerate(members, 1):
+        place, count = (address, self.store.port), len(workers) + 1
+        for number, each in enumerate(workers, 1):
             each.join.remote(self.holder, place, number, count, nccl)
         self.group = Group(self.store, 0, count, nccl)
 

@@ -1,4 +1,4 @@
-"""The connection to Ray, and room on its machines. Ray starts, watches and ends the processes."""
+"""Connects to Ray and reserves resources. Ray starts, watches and ends the processes."""
 
 from __future__ import annotations
 
@@ -11,22 +11,23 @@ import time
 from pathlib import Path
 from typing import Any
 
-from strop.errors import UserError
-from strop.training.settings import RaySettings
+from strop.support.errors import UserError
+from strop.training.settings.sections import RaySettings
 
 LOCAL = "local"
 NAMESPACE = "strop"  # of names on a cluster
-# What trainers find in their environment: the Ray that the driver is connected to, and the names
-# of the engines that it has begun.
+# Environment variables of the trainers: the address of the driver's Ray, and the name prefix of the
+# engines that the driver has started.
 LED, LED_ENGINES = "STROP_RAY_ADDRESS", "STROP_RAY_ENGINES"
 LOOK_SECONDS = 1.0
 REACH_SECONDS = 10.0
-RESERVE_SECONDS = 60.0  # for what others give back
-BEGIN_SECONDS = 600.0  # at least, for Ray to begin a process and for it to load the model
+RESERVE_SECONDS = 60.0  # for other jobs to release resources
+MOST_TRIES = 3  # how often Ray itself repeats a call whose actor was lost
+BEGIN_SECONDS = 600.0  # at least, for Ray to start a process and for the process to load the model
 
 
 def library() -> Any:
-    """The module ray. Raises UserError where it is not installed."""
+    """Import the module ray. Raises UserError when it is not installed."""
     try:
         import ray
     except ImportError as error:
@@ -37,10 +38,10 @@ def library() -> Any:
 
 
 def connect(settings: RaySettings) -> Any:
-    """Ray, connected; `local` starts it on this machine, until this process ends.
+    """Connect to Ray and return it; `local` starts it on this machine, until this process ends.
 
-    There the processes may be more than its CPUs: they take turns. Raises UserError where it cannot
-    be reached or is of another version.
+    With `local`, more processes than CPUs may run and share them. Raises UserError when Ray cannot
+    be reached or has another version.
     """
     ray = library()
     if ray.is_initialized():
@@ -55,7 +56,9 @@ def connect(settings: RaySettings) -> Any:
         more = {"include_dashboard": False, "num_cpus": max(wanted, os.cpu_count() or 1)}
     else:
         _reach(address)
-    handled = signal.getsignal(signal.SIGTERM)  # Ray would let it end this process at once
+    handled = signal.getsignal(
+        signal.SIGTERM
+    )  # Ray would install a handler that ends this process at once
     try:
         ray.init(
             address=address,
@@ -75,7 +78,7 @@ def connect(settings: RaySettings) -> Any:
 
 
 def _reach(address: str) -> None:
-    """Raise UserError where nothing listens at host:port, which Ray takes minutes to say."""
+    """Raise UserError when nothing listens at host:port; Ray would report this after minutes."""
     host, colon, port = address.rpartition(":")
     if not colon:  # auto, which Ray looks up
         return
@@ -89,7 +92,7 @@ def _reach(address: str) -> None:
 
 
 def reserve(ray: Any, bundles: list[dict[str, float]], what: str) -> Any:
-    """Room for these (CPU, GPU), which others cannot take. Raises UserError where there is none."""
+    """Reserve these bundles of CPUs and GPUs. Raises UserError when there is no room."""
     from ray.util.placement_group import placement_group, remove_placement_group
 
     bundles = [{kind: number for kind, number in each.items() if number} for each in bundles]
@@ -103,31 +106,31 @@ def reserve(ray: Any, bundles: list[dict[str, float]], what: str) -> Any:
                 "...), or more machines"
             )
     group = placement_group(bundles, strategy="PACK")
-    ready, begun = group.ready(), time.monotonic()
+    ready, started = group.ready(), time.monotonic()
     while not ray.wait([ready], timeout=LOOK_SECONDS)[0]:
-        if time.monotonic() - begun > RESERVE_SECONDS:
+        if time.monotonic() - started > RESERVE_SECONDS:
             remove_placement_group(group)
             raise UserError(
-                f"{what} need {_told(bundles)}, each on one machine, and found no such room within "
-                f"{RESERVE_SECONDS:g} s: `ray status` shows what is free"
+                f"{what} need {_describe(bundles)}, each on one machine, and found no such room "
+                f"within {RESERVE_SECONDS:g} s: `ray status` shows what is free"
             )
     return group
 
 
-def _told(bundles: list[dict[str, float]]) -> str:
+def _describe(bundles: list[dict[str, float]]) -> str:
     each = [" and ".join(f"{n:g} {kind}" for kind, n in bundle.items()) for bundle in bundles]
     return ", ".join(each)
 
 
 def cpus_besides(settings: RaySettings) -> int:
-    """CPUs of all that are no engines."""
+    """Returns the CPUs of all processes that are not engines."""
     playing = settings.num_environments * settings.cpus_per_environment
     training = settings.num_trainers * settings.cpus_per_trainer
     return training + playing + settings.cpus_for_rewards
 
 
 def cpus_each(ray: Any, settings: RaySettings) -> int:
-    """CPUs of an engine: as asked for, else an equal share of what the cluster has."""
+    """Returns the CPUs of an engine: as requested, else an equal share of what the cluster has."""
     if settings.cpus_per_engine:
         return settings.cpus_per_engine
     left = int(ray.cluster_resources().get("CPU", 1)) - cpus_besides(settings)
@@ -135,13 +138,13 @@ def cpus_each(ray: Any, settings: RaySettings) -> int:
 
 
 def enter(folder: str, search: list[str]) -> None:
-    """Work, in an actor, in the folder that the command was given in, and find its modules."""
+    """Switch an actor to the working directory and module search path of the command."""
     if Path(folder).is_dir():
         os.chdir(folder)
     sys.path += [place for place in search if place not in sys.path]
 
 
 def first_line(error: Exception) -> str:
-    """What an error of Ray says, without the stack of another process."""
+    """Returns the first line of a Ray error, without the traceback of another process."""
     lines = (line.strip() for line in str(error).splitlines())
     return next(filter(None, lines), type(error).__name__)

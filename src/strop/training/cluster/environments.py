@@ -1,4 +1,4 @@
-"""Environments on other machines: actors that play the episodes, which are dealt out among them."""
+"""Environments on other machines: episodes are distributed over Ray actors that play them."""
 
 from __future__ import annotations
 
@@ -9,19 +9,24 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from strop._loading import search_path
-from strop.errors import RunStopped
-from strop.tasks.environment import EnvironmentSource, Episodes, Observation
-from strop.training.cluster.connect import BEGIN_SECONDS, connect, enter, first_line, reserve
-from strop.training.ranks import Ranks
-from strop.training.settings import RaySettings
-
-MOST_LOSSES = 3  # of one actor in a row, without an answer between them
+from strop.environments.base import EnvironmentSource, Episodes, Observation
+from strop.support.loading import search_path
+from strop.support.restarts import Restarts
+from strop.training.cluster.connect import (
+    BEGIN_SECONDS,
+    MOST_TRIES,
+    connect,
+    enter,
+    first_line,
+    reserve,
+)
+from strop.training.parallel.ranks import Ranks
+from strop.training.settings.sections import RaySettings
 
 
 class Begun(NamedTuple):
-    """An episode: its seed, the actions that it has come through, and what it showed before each
-    and after the last.
+    """An episode so far: its seed, its actions, and the observations before each action and after
+    the last.
     """
 
     seed: int
@@ -30,7 +35,7 @@ class Begun(NamedTuple):
 
 
 class Facts(NamedTuple):
-    """What an environment says of itself."""
+    """The properties of an environment."""
 
     max_turns: int = 1
     max_tokens: int = 1
@@ -39,7 +44,7 @@ class Facts(NamedTuple):
 
 
 class There:
-    """The actor: plays episodes, in the folder that the command was given in."""
+    """The actor: plays episodes in the working directory of the command."""
 
     def __init__(self, folder: str, search: list[str]) -> None:
         enter(folder, search)
@@ -48,7 +53,7 @@ class There:
     def play(
         self, name: str, source: EnvironmentSource, begun: Mapping[int, Begun]
     ) -> tuple[Facts, dict[int, Observation]]:
-        """Begin episodes of a world, or begin them anew; what each shows."""
+        """Start or restart episodes of a world, and return the observation of each."""
         episodes, places = self.worlds.setdefault(name, (Episodes(source, ()), {}))
         shown = {}
         for number, each in begun.items():
@@ -59,20 +64,20 @@ class There:
     def step(
         self, name: str, numbers: Sequence[int], actions: Sequence[str]
     ) -> list[Observation] | None:
-        """One step of these episodes; None where this process is new and has not begun them all."""
+        """Step these episodes; None when this process is new and does not have all of them."""
         episodes, places = self.worlds.get(name, (None, {}))
         if episodes is None or any(number not in places for number in numbers):
             return None
         return episodes.step([places[number] for number in numbers], actions)
 
     def end(self, name: str) -> None:
-        """Close the episodes of a world that are not over."""
+        """Close the unfinished episodes of a world."""
         if name in self.worlds:
             self.worlds.pop(name)[0].close()
 
 
 class Stage:
-    """`ray.num_environments` actors; Ray begins one anew where it dies. Raises UserError."""
+    """`ray.num_environments` actors; Ray restarts one that dies. Raises UserError."""
 
     def __init__(self, settings: RaySettings) -> None:
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
@@ -93,17 +98,20 @@ class Stage:
             .remote(str(Path.cwd()), search_path())
             for number in range(settings.num_environments)
         ]
-        self.losses = [0] * len(self.actors)
+        self.restarts = [
+            Restarts(f"the process of environments {number} was lost")
+            for number in range(settings.num_environments)
+        ]
         self.turns = itertools.cycle(range(len(self.actors)))
 
     def play(self, at: int, *given: Any) -> Any:
-        """Let an actor begin episodes; what will be its answer. Its death is waited out."""
-        return self.actors[at].play.options(max_task_retries=MOST_LOSSES).remote(*given)
+        """Let an actor start episodes, and return its future answer; Ray retries when it dies."""
+        return self.actors[at].play.options(max_task_retries=MOST_TRIES).remote(*given)
 
     def heard(self, at: int, ref: Any, limit: float = 0.0) -> Any:
-        """What an actor answers, None where it is lost. Raises what it raised.
+        """Wait for an actor's answer; None when the actor is lost. Raises what the actor raised.
 
-        RunStopped where it is lost again and again. limit: seconds for it, at least.
+        Raises RunStopped when the actor keeps getting lost. limit: seconds to wait, at least.
         """
         try:
             found = self.ray.get(ref, timeout=max(self.limit, limit))
@@ -111,20 +119,15 @@ class Stage:
             raise error.cause from error
         except self.ray.exceptions.GetTimeoutError:
             self.ray.kill(self.actors[at], no_restart=False)
-            return self._lost(at, f"no answer for {max(self.limit, limit):g} s")
+            self.restarts[at].count(f"no answer for {max(self.limit, limit):g} s")
+            return None
         except self.ray.exceptions.RayError as error:
-            return self._lost(at, first_line(error))
+            self.restarts[at].count(first_line(error))
+            return None
         return found
 
-    def _lost(self, at: int, why: str) -> None:
-        self.losses[at] += 1
-        if self.losses[at] >= MOST_LOSSES:
-            raise RunStopped(
-                f"the process of environments {at} was lost {MOST_LOSSES} times in a row ({why})"
-            )
-
     def close(self) -> None:
-        """End the actors, and give their room back."""
+        """End the actors and release their resources."""
         from ray.util.placement_group import remove_placement_group
 
         if self.ray.is_initialized():
@@ -135,7 +138,7 @@ class Stage:
 
 @dataclass(eq=False)
 class Player:
-    """An episode. at: the actor that plays it. over: nothing comes any more."""
+    """An episode. at: the number of its actor. over: whether it has ended."""
 
     seed: int
     at: int
@@ -144,20 +147,20 @@ class Player:
     over: bool = False
 
     def hear(self, shown: Observation) -> None:
-        """Keep what it showed."""
+        """Record an observation."""
         self.seen.append(shown.text)
         self.over = shown.done or shown.truncated
 
     def begun(self) -> Begun:
-        """As it is to be begun anew."""
+        """Returns what an actor needs to restart this episode."""
         return Begun(self.seed, tuple(self.actions), tuple(self.seen))
 
 
 class RayEpisodes:
-    """Episodes as strop.tasks.environment.Episodes plays them, on a stage.
+    """Plays episodes like strop.environments.base.Episodes, on the actors of a stage.
 
-    What is lost with an actor is begun again from its seed and comes through the same actions.
-    first: as Ranks.from_first; the first process has the stage, and all hear what it hears.
+    An episode lost with its actor is restarted from its seed and replays the same actions. first:
+    as Ranks.from_first; the first process has the stage and broadcasts what it receives.
     """
 
     def __init__(
@@ -167,8 +170,8 @@ class RayEpisodes:
         self.stage, self.first, self.source = stage, first, source
         self.name = uuid.uuid4().hex
         self.players: list[Player] = []
-        told = first(lambda: self._begin([Begun(seed) for seed in seeds]))
-        facts, self.shown = [facts for facts, _ in told], _in_order(told)
+        answers = first(lambda: self._begin([Begun(seed) for seed in seeds]))
+        facts, self.shown = [facts for facts, _ in answers], _in_order(answers)
         self.max_turns = max((each.max_turns for each in facts), default=1)
         self.max_tokens = max((each.max_tokens for each in facts), default=1)
         self.roles = facts[0].roles if facts else ()
@@ -176,19 +179,19 @@ class RayEpisodes:
         self.count = len(self.shown)
 
     def reset(self) -> list[Observation]:
-        """What all episodes began with."""
+        """Returns the first observations of all episodes."""
         return self.shown
 
     def step(self, numbers: Sequence[int], actions: Sequence[str]) -> list[Observation]:
-        """One step of the episodes `numbers`, in their order."""
+        """Step the episodes `numbers`; the observations are in their order."""
         if not numbers:
             return []
         found: list[Observation] = self.first(lambda: self._step(numbers, actions))
         return found
 
     def repeat(self, number: int, actions: Sequence[str], seen: Sequence[str]) -> int:
-        """A further episode of the seed of `number` that has come through these actions; its
-        number. Raises RunStopped where it does not show what was `seen`.
+        """Start another episode with the seed of `number`, replay these actions, and return its
+        number. Raises RunStopped when its observations differ from `seen`.
         """
 
         def begin() -> None:
@@ -200,12 +203,12 @@ class RayEpisodes:
         return self.count - 1
 
     def close(self) -> None:
-        """Close the episodes that are not over."""
+        """Close the unfinished episodes."""
         if self.stage is not None and self.stage.ray.is_initialized():
             for at in {player.at for player in self.players}:
                 self.stage.actors[at].end.remote(self.name)
 
-    # ---- from here on: how, in the process that has the stage
+    # ---- implementation, in the process that has the stage
 
     @property
     def _stage(self) -> Stage:
@@ -213,51 +216,52 @@ class RayEpisodes:
         return self.stage
 
     def _begin(self, begun: Sequence[Begun]) -> list[tuple[Facts, dict[int, Observation]]]:
-        """Deal out further episodes, and begin them; what every actor tells of its own."""
-        stage, dealt = self._stage, dict[int, dict[int, Begun]]()
+        """Distribute further episodes over the actors, start them, and return the answers."""
+        stage, by_actor = self._stage, dict[int, dict[int, Begun]]()
         for each in begun:
             at, number = next(stage.turns), len(self.players)
             self.players.append(Player(each.seed, at, list(each.actions), list(each.seen[:-1])))
-            dealt.setdefault(at, {})[number] = each
-        refs = {at: stage.play(at, self.name, self.source, own) for at, own in dealt.items()}
-        told = [self._played(at, ref, dealt[at]) for at, ref in refs.items()]
-        for _, shown in told:
+            by_actor.setdefault(at, {})[number] = each
+        refs = {at: stage.play(at, self.name, self.source, own) for at, own in by_actor.items()}
+        answers = [self._played(at, ref, by_actor[at]) for at, ref in refs.items()]
+        for _, shown in answers:
             for number, observation in shown.items():
                 self.players[number].hear(observation)
-        return told
+        return answers
 
     def _played(self, at: int, ref: Any, own: Mapping[int, Begun]) -> Any:
-        """What an actor tells of episodes that it began, though it may be lost meanwhile."""
-        told = self._stage.heard(at, ref, BEGIN_SECONDS)
-        while told is None:
+        """Wait for an actor to start its episodes, and repeat the call when the actor is lost."""
+        answers = self._stage.heard(at, ref, BEGIN_SECONDS)
+        while answers is None:
             again = self._stage.play(at, self.name, self.source, own)
-            told = self._stage.heard(at, again, BEGIN_SECONDS)
-        return told
+            answers = self._stage.heard(at, again, BEGIN_SECONDS)
+        return answers
 
     def _step(self, numbers: Sequence[int], actions: Sequence[str]) -> list[Observation]:
-        dealt: dict[int, list[tuple[int, str]]] = {}
+        by_actor: dict[int, list[tuple[int, str]]] = {}
         for number, action in zip(numbers, actions, strict=True):
-            dealt.setdefault(self.players[number].at, []).append((number, action))
-        refs = {at: self._ask(at, own) for at, own in dealt.items()}
+            by_actor.setdefault(self.players[number].at, []).append((number, action))
+        refs = {at: self._call_step(at, own) for at, own in by_actor.items()}
         found = dict[int, Observation]()
-        for at, own in dealt.items():
+        for at, own in by_actor.items():
             answers = self._stage.heard(at, refs[at])
             while answers is None:
                 self._restore(at)
-                answers = self._stage.heard(at, self._ask(at, own))
-            self._stage.losses[at] = 0  # not before: what it plays may be what ends it
+                answers = self._stage.heard(at, self._call_step(at, own))
+            # Only now, because the episode itself may have crashed the actor.
+            self._stage.restarts[at].worked()
             for (number, action), shown in zip(own, answers, strict=True):
                 self.players[number].actions.append(action)
                 self.players[number].hear(shown)
                 found[number] = shown
         return [found[number] for number in numbers]
 
-    def _ask(self, at: int, own: Sequence[tuple[int, str]]) -> Any:
+    def _call_step(self, at: int, own: Sequence[tuple[int, str]]) -> Any:
         numbers, actions = zip(*own, strict=True)
         return self._stage.actors[at].step.remote(self.name, list(numbers), list(actions))
 
     def _restore(self, at: int) -> None:
-        """Begin anew what an actor has lost, up to where it was."""
+        """Restart the unfinished episodes that an actor has lost, up to their last step."""
         own = {
             number: player.begun()
             for number, player in enumerate(self.players)
@@ -266,19 +270,19 @@ class RayEpisodes:
         self._played(at, self._stage.play(at, self.name, self.source, own), own)
 
 
-def _in_order(told: Sequence[tuple[Facts, Mapping[int, Observation]]]) -> list[Observation]:
-    shown = dict(pair for _, own in told for pair in own.items())
+def _in_order(answers: Sequence[tuple[Facts, Mapping[int, Observation]]]) -> list[Observation]:
+    shown = dict(pair for _, own in answers for pair in own.items())
     return [shown[number] for number in sorted(shown)]
 
 
 class SharedStage(NamedTuple):
-    """A stage of several processes, of which the first has it."""
+    """A stage that several training processes share; the first one has it."""
 
     stage: Stage | None
     ranks: Ranks
 
     def play(self, source: EnvironmentSource, seeds: Sequence[int]) -> RayEpisodes:
-        """Begin episodes."""
+        """Start episodes."""
         return RayEpisodes(self.stage, self.ranks.from_first, source, seeds)
 
     def close(self) -> None:
@@ -290,7 +294,7 @@ class SharedStage(NamedTuple):
 def open_stage(
     settings: RaySettings, source: EnvironmentSource | None, ranks: Ranks
 ) -> SharedStage | None:
-    """Where episodes are played on Ray; None where there is none, or it is not to.
+    """Open the stage for episodes on Ray; None when the run plays none or plays them locally.
 
     Raises UserError.
     """

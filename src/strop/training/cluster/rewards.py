@@ -1,4 +1,4 @@
-"""Reward functions on another machine: a grader with its worker processes in a Ray actor."""
+"""Reward functions on another machine: a Ray actor runs a grader and its worker processes."""
 
 from __future__ import annotations
 
@@ -7,18 +7,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from strop._loading import search_path
-from strop.errors import UserError
-from strop.tasks.grader import Grader, Grades
-from strop.tasks.task import RewardSpec
-from strop.training.cluster.connect import connect, enter, first_line
-from strop.training.settings import RaySettings
-
-MOST_TRIES = 3  # more, of a batch whose grader is lost with its machine
+from strop.environments.tasks import RewardSpec
+from strop.rewards.grader import Grader, Grades
+from strop.support.errors import UserError
+from strop.support.loading import search_path
+from strop.training.cluster.connect import MOST_TRIES, connect, enter, first_line
+from strop.training.settings.sections import RaySettings
 
 
 class There:
-    """The actor: a grader, made in the folder that the command was given in."""
+    """The actor: runs a grader in the working directory of the command."""
 
     def __init__(self, folder: str, search: list[str]) -> None:
         enter(folder, search)
@@ -33,14 +31,14 @@ class There:
         self, specs: Sequence[RewardSpec], options: dict[str, Any], what: str, *given: Any,
         **more: Any,
     ) -> Any:  # fmt: skip
-        """A call of the grader, which is begun first where this process is new."""
+        """Call a method of the grader; a restarted process starts the grader first."""
         if self.grader is None:
             self.begin(specs, options)
         return getattr(self.grader, what)(*given, **more)
 
 
 class RayGrader(Grader):
-    """A grader in an actor with `ray.cpus_for_rewards` CPUs; Ray begins it anew where it dies."""
+    """A grader in an actor with `ray.cpus_for_rewards` CPUs; Ray restarts it when it dies."""
 
     def __init__(self, settings: RaySettings, specs: Sequence[RewardSpec], **options: Any) -> None:
         self.ray = connect(settings)
@@ -69,7 +67,7 @@ class RayGrader(Grader):
         return found
 
     def close(self) -> None:
-        """End the actor, and with it the worker processes."""
+        """End the actor and its worker processes."""
         if self.ray.is_initialized():
             self.ray.kill(self.actor)
 
@@ -83,6 +81,6 @@ class RayGrader(Grader):
 
 
 def maker(settings: RaySettings) -> Any:
-    """What makes the grader of a run: here, or on Ray."""
+    """Returns the constructor of the run's grader: local, or on Ray."""
     on_ray = settings.address and settings.cpus_for_rewards
     return partial(RayGrader, settings) if on_ray else Grader

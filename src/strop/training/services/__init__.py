@@ -1,1 +1,1 @@
-"""What the trainer offers to parts: one file for each protocol of `strop.services`."""
+"""The trainer's services for parts: one file for each protocol of `strop.method.services`."""

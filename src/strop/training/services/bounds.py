@@ -1,4 +1,4 @@
-"""How many tokens a text has at most, told from its letters, without the tokenizer's work.
+"""Bounds the number of tokens of a text by its letters, without running the tokenizer.
 
 Before step 1 every row has to fit. Tokenising a million rows takes minutes, looking at letters
 seconds, and nearly all rows are far from any limit. Whatever slips through (a template that says a
@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from strop.tasks.encode import answer_text, ids_of
-from strop.tasks.task import Prompt
+from strop.data.encode import answer_text, ids_of
+from strop.environments.tasks import Prompt
 
 BY_LETTERS = ("BPE", "Unigram")  # kinds of tokenizer that can write a word if its letters
 MOST_A_BYTE = 11  # what a byte of UTF-8 can become under Unicode's normal forms

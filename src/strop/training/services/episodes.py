@@ -1,15 +1,15 @@
 """Episodes of the task's environment, in tokens and in texts."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from strop.rollout._observation_tokens import observation_ids
-from strop.tasks.encode import encode_prompt
-from strop.tasks.environment import EnvironmentSource, Episodes
-from strop.tasks.task import Prompt
-from strop.tasks.tool_calls import Call, read_call
-from strop.training.rows import opening
+from strop.data.chat import Chat
+from strop.data.encode import encode_prompt
+from strop.environments.base import EnvironmentSource, Episodes
+from strop.environments.tasks import Prompt
+from strop.environments.tool_calls import Call, read_call
+from strop.parts.rollout._observation_tokens import known_ids, observation_ids
 from strop.training.services.lately import Lately
 from strop.training.services.texts import MOST_TOKENS, RunTexts
 
@@ -22,20 +22,20 @@ class RunEpisodes:
 
     environment: EnvironmentSource | None
     texts: RunTexts
-    stage: Any = None  # where they are played, if that is elsewhere
+    stage: Any = None  # the actors that play them, if on Ray
 
     def __post_init__(self) -> None:
         self._observed = Lately[tuple[str, int], tuple[int, ...]](MOST_TOKENS)
 
     def begin_episodes(self, uids: Sequence[int]) -> Any:
-        """One episode of the task's environment per uid: `Episodes`, or what stands for them."""
+        """Start one episode of the task's environment per uid: `Episodes` or a substitute."""
         assert self.environment is not None, "the configuration refuses such a rollout"
         seeds = [self.texts.row(uid)["seed"] for uid in uids]
         play = Episodes if self.stage is None else self.stage.play
         return play(self.environment, seeds)
 
     def close(self) -> None:
-        """End what plays them elsewhere."""
+        """End the actors that play episodes, if any."""
         if self.stage is not None:
             self.stage.close()
 
@@ -84,3 +84,16 @@ class RunEpisodes:
     def read_calls(self, given: Sequence[Any]) -> list[Call]:
         """Calls from JSON objects or their texts."""
         return [read_call(each) for each in given]
+
+
+def opening(prompt: Prompt, tokenizer: Any, chat: Chat) -> Prompt:
+    """Format the first observation of an environment as a prompt for the model.
+
+    Raises UserError for text with characters that the tokenizer does not know.
+    """
+    text = str(prompt.prompt)
+    if not chat.speaks(tokenizer):
+        known_ids(tokenizer, text)
+        return prompt
+    said = [{"role": "user", "content": text.strip()}]
+    return chat.put(replace(prompt, prompt=said), tokenizer)

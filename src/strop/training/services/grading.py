@@ -1,4 +1,4 @@
-"""Grades of rollouts: what the reward functions and the environment give."""
+"""Grades rollouts with the reward functions and the environment."""
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -10,33 +10,77 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from strop import segments
-from strop.batch import Batch
-from strop.errors import UserError
-from strop.services import Graded
-from strop.tasks.grader import Failure, Grader, Grades, weighted_sum
-from strop.tasks.task import RewardSpec, Task
-from strop.training.graded import with_episodes
+from strop.batch import segments
+from strop.batch.batch import Batch
+from strop.environments.tasks import RewardSpec, Task
+from strop.method.services import Graded
+from strop.rewards.grader import Failure, Grader, Grades, weighted_sum
+from strop.support.errors import UserError
 from strop.training.services.log import RunLog
 from strop.training.services.texts import RunTexts
+
+
+def _by_role(batch: Batch, sum_B: Tensor) -> dict[str, float]:
+    """The mean reward of each role, where there is more than one."""
+    if "role_B" not in batch or not bool(batch["role_B"].any()):
+        return {}
+    role_B = batch["role_B"]
+    return {f"episode/reward_role_{role}": float(sum_B[role_B == role].double().mean())
+            for role in role_B.unique().tolist()}  # fmt: skip
+
+
+def with_episodes(batch: Batch, verified: Graded | None) -> Graded:
+    """Rewards with those of the episodes: their sum per rollout comes first, with weight 1."""
+    if "reward_K" not in batch:
+        raise UserError(
+            "a part has answers graded that were not played in the environment (no reward_K): take "
+            "a task that answers once, or leave that part out (skywork_ssb: filter_answers=0)"
+        )
+    num = batch.size("B")
+    rollout_K, valid_K = batch["rollout_K"], batch["valid_K"]
+    sum_B = segments.total(batch["reward_K"].double(), rollout_K, num).float()
+    done_B = segments.count(rollout_K, num, batch["done_K"]) > 0
+    metrics = {}
+    if num:
+        metrics = {
+            "episode/turns_mean": batch.size("K") / num,
+            "episode/turns_max": float(batch["index_K"].max()) + 1,
+            "episode/tokens_mean": batch.size("T") / num,
+            "episode/truncated_fraction": float(batch["truncated_B"].double().mean()),
+            "episode/invalid_fraction": 1 - float(valid_K.double().mean()),
+            "episode/done_fraction": float(done_B.double().mean()),
+            **_by_role(batch, sum_B),
+        }
+    if verified is None:
+        all_B = torch.ones(num, dtype=torch.bool)
+        return Graded(sum_B[:, None], sum_B, all_B, metrics, ~all_B)
+    return Graded(
+        torch.cat([sum_B[:, None], verified.reward_BM], dim=1),
+        torch.where(verified.failed_B, 0.0, sum_B + verified.outcome_B),
+        ~verified.failed_B,
+        {**metrics, **verified.metrics},
+        verified.failed_B,
+    )
+
 
 ENVIRONMENT = "environment"  # name of the reward that the episodes themselves give
 
 
 class NoGrader:
-    """Stands where no reward function was given: the environment's rewards are all there is."""
+    """Replaces the grader when only the environment gives rewards."""
 
     specs: tuple[RewardSpec, ...] = ()
 
     def close(self) -> None:
-        """Nothing to end."""
+        """There is nothing to close."""
 
 
 @dataclass
 class RunGrading:
-    """The task's rewards. step: what reward functions see as global_step. meanwhile: what is done
-    while they are asked, given what ends when they have answered.
+    """The task's rewards. step: what reward functions see as global_step. meanwhile: work that
+    runs until the future of the grades, its argument, is done.
     """
 
     task: Task
@@ -50,7 +94,7 @@ class RunGrading:
 
     @property
     def can_grade(self) -> bool:
-        """Whether something scores answers: reward functions or the environment."""
+        """Returns whether reward functions or the environment score answers."""
         return self.task.environment is not None or not isinstance(self.grader, NoGrader)
 
     @property
@@ -61,7 +105,7 @@ class RunGrading:
 
     @property
     def reward_weights(self) -> tuple[float, ...]:
-        """What each of them counts in the outcome; an environment's own counts 1."""
+        """Returns the weight of each reward in the outcome; an environment's own has weight 1."""
         own = (1.0,) if self.task.environment is not None else ()
         return (*own, *(spec.weight for spec in self.grader.specs))
 
@@ -116,7 +160,7 @@ class RunGrading:
     def _verified(
         self, batch: Batch, more: Mapping[str, list[Any]] = MappingProxyType({})
     ) -> Graded:
-        """What the reward functions give; `more`: columns in place of the data's."""
+        """Run the reward functions; `more`: columns that replace those of the data."""
         assert isinstance(self.grader, Grader)
         batch = _without_heads(batch)
         uids = batch["uid_P"][batch["group_B"]].tolist()
@@ -125,7 +169,7 @@ class RunGrading:
         columns = {name: [row.get(name) for row in rows] for name in _names(rows)} | dict(more)
         shown = {uid: self.texts.prompt_text(uid) for uid in set(uids)}
         given = (prompts, texts, self.texts.completion_ids(batch), columns)
-        grades = self._answer(
+        grades = self._call_rewards(
             partial(
                 self.grader.grade,
                 *given,
@@ -150,17 +194,17 @@ class RunGrading:
             failed_B,
         )
 
-    def _answer(self, ask: Callable[[], Grades]) -> Grades:
-        """What the reward functions answer; one call at a time, by a thread of its own where
-        something is done meanwhile.
+    def _call_rewards(self, ask: Callable[[], Grades]) -> Grades:
+        """Call the reward functions, one call at a time, in a separate thread when other work runs
+        meanwhile.
         """
-        if self._asked is not None:  # this is asked by what is done meanwhile
+        if self._asked is not None:  # the work that runs meanwhile makes this call
             wait([self._asked])
             return ask()
         if self.meanwhile is None:
             return ask()
         asked = self._asked = Future[Grades]()
-        threading.Thread(target=_fill, args=(asked, ask), daemon=True).start()
+        threading.Thread(target=_set_result, args=(asked, ask), daemon=True).start()
         try:
             self.meanwhile(asked)
             return asked.result()
@@ -168,15 +212,15 @@ class RunGrading:
             self._asked = None
 
 
-def _fill(asked: Future[Grades], ask: Callable[[], Grades]) -> None:
+def _set_result(asked: Future[Grades], ask: Callable[[], Grades]) -> None:
     try:
         asked.set_result(ask())
-    except BaseException as error:  # which is raised where the answer is read
+    except BaseException as error:  # it is raised where the result is read
         asked.set_exception(error)
 
 
 def _without_lost(graded: Graded, batch: Batch) -> Graded:
-    """The grades without those of rollouts that a failed request has cut short."""
+    """Discard the grades of rollouts that a failed request has cut short."""
     if "lost_B" not in batch or not bool(batch["lost_B"].any()):
         return graded
     lost_B = batch["lost_B"]

@@ -1,4 +1,4 @@
-"""Things that are made again when they are asked for, and kept for a while."""
+"""A cache of values that can be made again."""
 
 from collections.abc import Callable
 from typing import Generic, TypeVar
@@ -8,9 +8,9 @@ V = TypeVar("V")
 
 
 class Lately(Generic[K, V]):
-    """Values by key; all are forgotten when their sizes would come to more than `most`.
+    """Values by key; all are discarded when their total size would exceed `most`.
 
-    So a run of many steps does not fill the memory with what it has met once.
+    So a long run does not fill the memory with values that it used once.
     """
 
     def __init__(self, most: int) -> None:
@@ -18,7 +18,7 @@ class Lately(Generic[K, V]):
         self.values: dict[K, V] = {}
 
     def get(self, key: K, make: Callable[[], V], size: Callable[[V], int]) -> V:
-        """The value of a key, made where it is not at hand."""
+        """Returns the value of a key; makes it when it is not cached."""
         if key in self.values:
             return self.values[key]
         value = make()
@@ -30,6 +30,6 @@ class Lately(Generic[K, V]):
         return value
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Discard all values."""
         self.values.clear()
         self.held = 0

@@ -1,4 +1,4 @@
-"""What a step keeps of its rollouts beside their columns."""
+"""Log values of a step's rollouts, in addition to their columns."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -7,7 +7,7 @@ from typing import Any
 
 @dataclass
 class RunLog:
-    """Columns of the table of rollouts, by rollout; those of a step go once the next one writes."""
+    """Columns of the rollout table, by rollout; the next step's first value discards them."""
 
     step: int = 0
     logged: dict[str, dict[int, Any]] = field(default_factory=dict)
@@ -20,6 +20,6 @@ class RunLog:
         self.logged.setdefault(name, {}).update(values)
 
     def turn_to(self, step: int, logged: dict[str, dict[int, Any]]) -> None:
-        """Keep the columns of this step in this table from now on."""
+        """Write this step's columns into this table from now on."""
         self.step = self._logged_at = step
         self.logged = logged

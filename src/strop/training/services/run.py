@@ -3,11 +3,11 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from strop.rollout.engines.base import Engine
-from strop.tasks.chat import PLAIN, Chat
-from strop.tasks.grader import Grader
-from strop.tasks.task import Task
-from strop.training.limits import Limits
+from strop.data.chat import PLAIN, Chat
+from strop.engines.base import Engine
+from strop.environments.tasks import Task
+from strop.rewards.grader import Grader
+from strop.training.learner.step_models import StepModels
 from strop.training.services.episodes import RunEpisodes
 from strop.training.services.grading import NoGrader, RunGrading
 from strop.training.services.log import RunLog
@@ -15,12 +15,12 @@ from strop.training.services.sampling import RunSampling
 from strop.training.services.scoring import RunScoring
 from strop.training.services.stores import RunStores
 from strop.training.services.texts import RunTexts
-from strop.training.step_models import StepModels
+from strop.training.settings.limits import Limits
 
 
 @dataclass
 class RunServices:
-    """The task and what parts may ask of the run, under the names of `strop.services.Services`."""
+    """The services that parts may use, under the names of `strop.method.services.Services`."""
 
     task: Task
     limits: Limits
@@ -31,7 +31,7 @@ class RunServices:
     log: RunLog
     episodes: RunEpisodes
     stores: RunStores
-    notes: list[str] = field(default_factory=list)  # what a person is to know before step 1
+    notes: list[str] = field(default_factory=list)  # notes for the user before step 1
 
     def score_with(self, models: StepModels) -> None:
         """Score with these models from now on, and sample at their temperature."""
@@ -44,19 +44,19 @@ class RunServices:
             self.texts.limit_to(limits)
 
     def attach(self, engine: Engine) -> None:
-        """Sample with this engine, and ask it for what it can tell."""
+        """Sample with this engine, and request the statistics that it supports."""
         self.sampling.attach(engine)
 
     def begin_step(self, step: int) -> None:
-        """Forget the costs and failures of the step before."""
+        """Reset the costs and failures of the previous step."""
         self.grading.step = self.log.step = step
         self.scoring.spent = 0
         self.grading.failures.clear()
         self.sampling.begin_step()
 
     def metrics(self) -> dict[str, float]:
-        """What this step's parts cost beside the rollouts, requests that failed, the engine's
-        drafts and passes; without 0.
+        """Returns the costs of this step's parts in addition to rollouts, the failed requests, and
+        the engine's drafts and passes, without zeros.
         """
         found = {
             "services/tokens_sampled": float(self.sampling.spent),
@@ -85,7 +85,7 @@ def serve(
 ) -> RunServices:
     """The services of a task; policies and engine come later.
 
-    stop_ids: tokens that end an answer. end_ids: the one that a given answer is made to end with.
+    stop_ids: tokens that end an answer. end_ids: the token appended to a given answer.
     chat: how the tokenizer's chat template is used.
     """
     log, scoring = RunLog(), RunScoring(limits)

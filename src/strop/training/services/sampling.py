@@ -1,18 +1,18 @@
-"""More answers of the policy, for parts that ask for them beside the rollouts."""
+"""Samples further answers of the policy for parts that request them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from strop.rollout import drive
-from strop.rollout.engines.base import Engine, Finished, Request
-from strop.training.limits import Limits
+from strop.engines.base import Engine, Finished, Request
+from strop.parts.rollout import drive
 from strop.training.services.scoring import RunScoring
+from strop.training.settings.limits import Limits
 
 
 @dataclass
 class RunSampling:
-    """How the rollouts are drawn and end, and their engine. scoring: knows their temperature."""
+    """The engine of the rollouts and their sampling options. scoring: knows the temperature."""
 
     limits: Limits
     scoring: RunScoring
@@ -21,20 +21,20 @@ class RunSampling:
     wanted_statistics: frozenset[str] = frozenset({"logp_model", "entropy"})
     engine: Engine | None = None
     can_fork: bool = True
-    spent: int = 0  # tokens that parts asked for in this step
+    spent: int = 0  # tokens that parts requested in this step
     failures: list[str] = field(default_factory=list)  # why requests of this step failed
-    drafts_before: tuple[int, int] = (0, 0)  # the engine's before this step
+    drafts_before: tuple[int, int] = (0, 0)  # the engine's drafts before this step
     passes_before: dict[str, float] = field(default_factory=dict)
 
     def begin_step(self) -> None:
-        """Forget the costs and failures of the step before."""
+        """Reset the costs and failures of the previous step."""
         self.spent = 0
         self.failures.clear()
         self.drafts_before = self.engine.drafts if self.engine else (0, 0)
         self.passes_before = self._passes_so_far()
 
     def drafts(self) -> dict[str, float]:
-        """Metrics of the engine's drafts in this step; nothing where it made none."""
+        """Returns metrics of the engine's drafts in this step; empty when it made none."""
         if self.engine is None or self.engine.drafts[0] == self.drafts_before[0]:
             return {}
         now, before = self.engine.drafts, self.drafts_before
@@ -42,8 +42,8 @@ class RunSampling:
         return {"drafts/tokens": float(drafted), "drafts/frac_accepted": accepted / drafted}
 
     def passes(self) -> dict[str, float]:
-        """Metrics of what the engine's passes took in this step; nothing where it made none, or
-        measures none.
+        """Returns metrics of the engine's passes in this step; empty when it made none or does not
+        measure them.
         """
         now, before = self._passes_so_far(), self.passes_before
         found = {f"perf/{name}": value - before.get(name, 0.0) for name, value in now.items()}
@@ -54,7 +54,7 @@ class RunSampling:
         return {} if passes is None else passes.told()
 
     def attach(self, engine: Engine) -> None:
-        """Sample with this engine, and ask it for what it can tell."""
+        """Sample with this engine, and request the statistics that it supports."""
         self.engine = engine
         self.can_fork = "fork" in engine.capabilities
         self.wanted_statistics &= engine.capabilities
@@ -85,18 +85,18 @@ class RunSampling:
         return replace(plain, **changes)
 
     def sample(self, requests: Sequence[Request]) -> list[Finished]:
-        """Run requests on the rollouts' engine, with its weights of now; answers in their order.
+        """Run requests on the rollouts' engine with its current weights; answers in their order.
 
-        The last event of one that failed says so; UserError when all did.
+        The last event of a failed request marks it as failed; UserError when all failed.
         """
         finished = self._sampled(requests)
         self.spent += sum(len(event.ids) for found in finished for event in found.events)
         return finished
 
     def sample_newest(self, requests: Sequence[Request]) -> list[Finished]:
-        """The same by the newest weights, where the engine samples with older ones.
+        """Sample with the newest weights when the engine otherwise uses stale ones.
 
-        Its tokens are the rollouts', and so not counted as sampled beside them.
+        The tokens belong to rollouts, so they do not count as tokens sampled by parts.
         """
         assert self.engine is not None
         with self.engine.newest():

@@ -1,4 +1,4 @@
-"""What the run's policies make of given tokens."""
+"""Scores given tokens with the run's policies."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -6,15 +6,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from strop.batch import Batch
-from strop.training.limits import Limits
-from strop.training.rollout_gradients import gradient_norms
-from strop.training.step_models import StepModels
+from strop.batch.batch import Batch
+from strop.training.learner.rollout_gradients import gradient_norms
+from strop.training.learner.step_models import StepModels
+from strop.training.settings.limits import Limits
 
 
 @dataclass
 class RunScoring:
-    """What is read of the models of a step: "current", and "ref" and "critic" if there are any."""
+    """Reads columns from the models of a step: "current", and "ref" and "critic" if present."""
 
     limits: Limits
     models: StepModels | None = None  # None: no step has begun

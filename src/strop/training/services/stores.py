@@ -1,10 +1,10 @@
 """Files of tokens that outlive a step: the run's folder `stores`, and the newest in memory.
 
     RUN/stores/about.json                  whose they are: the run's settings, its tokenizer
-    RUN/stores/000012-1f3a90bc.pt          what was put away at step 12, by the sum of its numbers
+    RUN/stores/000012-1f3a90bc.pt          what was stored at step 12, with its checksum
 
-A file is written once and never changed. The number by which a part's state knows it has both its
-step and its sum, so a state finds what it put away or nothing.
+A file is written once and never changed. A part's state refers to it by a number of step
+and checksum, so a state finds exactly what it stored or nothing.
 """
 
 import json
@@ -18,10 +18,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from strop._files import json_of
-from strop._writing import write_whole, writing
-from strop.errors import RunStopped, UserError
-from strop.services import FILE
+from strop.method.services import FILE
+from strop.support.errors import RunStopped, UserError
+from strop.support.files import json_of
+from strop.support.writing import write_whole, writing
 
 ABOUT = "about.json"
 IN_MEMORY = 2**28  # bytes
@@ -45,12 +45,12 @@ class RunStores:
         self.folder: Path | None = None
         self.owner: dict[str, int] = {}
         self.writes = True
-        self.kept: set[int] = set()  # by the state of a checkpoint
+        self.kept: set[int] = set()  # files that the state of a checkpoint refers to
         self.ahead = False  # whether another process of the run writes files of later steps
         self._near: OrderedDict[int, dict[str, Tensor]] = OrderedDict()
 
     def open(self, folder: Path, owner: Mapping[str, int], writes: bool = True) -> None:
-        """Keep files in this folder from now on. Raises UserError where another run's lie there.
+        """Keep files in this folder from now on. Raises UserError if another run's are there.
 
         writes: False where another process of the run writes and deletes the same files.
         """
@@ -122,9 +122,9 @@ class RunStores:
             self._read(number)
 
     def sweep(self, live: set[int], done: int) -> None:
-        """Delete files that neither the state of now (`live`) nor a checkpoint's refers to.
+        """Delete files that neither the current state (`live`) nor a checkpoint refers to.
 
-        done: the step of now; what a process that is ahead has put away later stays.
+        done: the current step; files that a process ahead has stored for later steps stay.
         """
         for number in self._near.keys() - live:
             del self._near[number]
@@ -140,7 +140,7 @@ class RunStores:
         return self.folder / f"{number >> 32:06d}-{number & 0xFFFFFFFF:08x}.pt"
 
     def _keep_near(self, number: int, table: dict[str, Tensor]) -> None:
-        """Hold a file in memory, and where there is a folder let the oldest go beyond the limit."""
+        """Keep a file in memory; with a folder, drop the oldest files beyond the limit."""
         self._near[number] = table
         if self.folder is None:
             return

@@ -6,24 +6,24 @@ from typing import Any
 
 import torch
 
-from strop.batch import Batch
-from strop.tasks.chat import PLAIN, Chat
-from strop.tasks.encode import encode_answer, encode_prompt, encode_reworded
-from strop.tasks.prompt_rows import PromptRows
-from strop.tasks.task import Prompt, Task
-from strop.training.limits import Limits, TooLong
+from strop.batch.batch import Batch
+from strop.data.chat import PLAIN, Chat
+from strop.data.encode import encode_answer, encode_prompt, encode_reworded
+from strop.data.prompt_rows import PromptRows
+from strop.environments.tasks import Prompt, Task
 from strop.training.services.bounds import Bounds
 from strop.training.services.lately import Lately
+from strop.training.settings.limits import Limits, TooLong
 
-MOST_PROMPTS = 2**16  # of those drawn, that are kept as rows
-MOST_TOKENS = 2**21  # of prompts, that are kept as tokens
+MOST_PROMPTS = 2**16  # drawn prompts that are cached as rows
+MOST_TOKENS = 2**21  # tokens of prompts that are cached
 
 
 @dataclass
 class RunTexts:
-    """The task's prompts under a tokenizer. A prompt becomes tokens when it is asked for.
+    """The task's prompts under a tokenizer. Prompts are tokenised when they are requested.
 
-    end_ids: what a given answer is made to end with. chat: how the tokenizer's template is used.
+    end_ids: the tokens appended to a given answer. chat: how the tokenizer's template is used.
     """
 
     task: Task
@@ -53,12 +53,12 @@ class RunTexts:
 
     @property
     def mixture(self) -> Sequence[tuple[str, int, float]]:
-        """Where the training prompts are from: name, the uid behind its last, weight."""
+        """The sources of the training prompts: name, the uid after the last one, weight."""
         return self.task.origins
 
     @property
     def is_chat(self) -> bool:
-        """Whether what the policy is told comes through a chat template."""
+        """Returns whether prompts are formatted with a chat template."""
         return self.chat.speaks(self.tokenizer)
 
     def encode(self, text: str) -> tuple[int, ...]:
@@ -72,7 +72,7 @@ class RunTexts:
     def pieces(self, ids: Sequence[int]) -> list[str]:
         """The text of each token; put together they are the text of all.
 
-        A letter that several tokens make up stands with the last of them.
+        A letter that consists of several tokens belongs to the last of them.
         """
         ids = [int(token) for token in ids]
         alone = {token: self.decode([token]) for token in set(ids)}
@@ -106,7 +106,7 @@ class RunTexts:
         return self.prompt(uid).columns
 
     def limit_to(self, limits: Limits) -> None:
-        """Keep to these limits from now on, with every prompt that is asked for."""
+        """Keep to these limits from now on, with every prompt that is requested."""
         self.limits = limits
         self._encoded.clear()
 

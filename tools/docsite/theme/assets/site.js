@@ -1,3 +1,7 @@
+// Equations: a line of text becomes what KaTeX makes of its TeX.
+for (const line of document.querySelectorAll(".equation [data-tex]"))
+  katex.render(line.dataset.tex, line, {throwOnError: false});
+
 // The map: a stage chosen dims the methods that leave it as their parent has it.
 for (const map of document.querySelectorAll(".map:has(.chips)")) {
   const buttons = [...map.querySelectorAll(".chips button")];
@@ -25,4 +29,16 @@ for (const map of document.querySelectorAll(".map:has(.chips)")) {
     });
   const asked = decodeURIComponent(location.hash.slice(1));
   if (buttons.some((button) => button.dataset.stage === asked)) choose(asked);
+}
+
+// The house: the arrows of the room that is pointed at, with their numbers.
+for (const room of document.querySelectorAll(".house .room")) {
+  const house = room.closest(".house");
+  const light = (lit) => {
+    house.classList.toggle("pointed", lit);
+    for (const arrow of house.querySelectorAll(".arrow"))
+      arrow.classList.toggle("lit", lit && arrow.dataset.rooms.split(" ").includes(room.dataset.room));
+  };
+  room.addEventListener("pointerenter", () => light(true));
+  room.addEventListener("pointerleave", () => light(false));
 }

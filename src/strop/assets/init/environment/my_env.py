@@ -2,7 +2,7 @@
 
 import random
 
-from strop.tasks.environment import Environment, Observation
+from strop.environments.base import Environment, Observation
 
 
 class Guess(Environment):

@@ -1,0 +1,1 @@
+"""The Python calls: runs, evaluations and comparisons in a few lines."""

@@ -1,0 +1,226 @@
+"""`strop.audit`: what a method does to a policy that is small enough to enumerate."""
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from strop.api import tables
+from strop.api.messages import in_python, messages_in_python
+from strop.api.options import labelled, settings_of_all
+from strop.api.tables import Table
+from strop.auditing.bench import Uncountable
+from strop.auditing.estimate import Audit, Limits
+from strop.auditing.vary import Setting, one, phases_of, variations
+from strop.support.errors import UserError
+from strop.training.settings.config import RunConfig
+
+SHORT = {"staleness": "stale"}
+COLUMNS = {
+    "scale": "scale",
+    "bias": "bias",
+    "cosine": "cosine",
+    "noise": "noise",
+    "success_change": "success'",
+    "entropy_change": "entropy'",
+    "ess": "ESS",
+    "no_signal": "silent",
+    "thrown_away": "refilled",
+}
+LOWEST = {"group": 1, "success": -math.inf, "staleness": 0, "updates": 1}
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Part:
+    """A method, or a phase of one, at the base setting and with one thing changed at a time."""
+
+    label: str
+    about: str
+    found: tuple[tuple[str, Audit], ...]  # by what is changed, in a few letters
+    rows: tuple[Row, ...]
+
+    def shown(self) -> tuple[list[str], list[list[str]]]:
+        """Heads and lines of a table, with ESS and refilled only where they are not as usual."""
+        usual = {"ess": "1.000", "thrown_away": "0.000"}
+        texts = [
+            (name, {k: _shown(getattr(each, k)) for k in COLUMNS}) for name, each in self.found
+        ]
+        kept = [k for k in COLUMNS if any(line[k] != usual.get(k) for _, line in texts)]
+        lines = [[name, *(line[key] for key in kept)] for name, line in texts]
+        return ["setting", *(COLUMNS[key] for key in kept)], lines
+
+
+@dataclass(frozen=True)
+class Audited:
+    """Bias, noise and first-order effects of methods; left_out: phases that cannot be enumerated.
+
+    `table` has a row a method and setting.
+    """
+
+    parts: tuple[Part, ...]
+    left_out: tuple[str, ...] = ()
+
+    @property
+    def table(self) -> Table:
+        """Every number, a row a method and setting."""
+        return tables.of_rows([row for part in self.parts for row in part.rows])
+
+    def __repr__(self) -> str:
+        texts = [
+            f"{part.label} {part.about}\n{tables.as_text(*part.shown())}" for part in self.parts
+        ]
+        return "\n\n".join([*texts, *self.left_out])
+
+    def _repr_html_(self) -> str:
+        found = []
+        for part in self.parts:
+            head, lines = part.shown()
+            found.append(tables.as_html(f"{part.label} {part.about}", lines, head))
+        return "".join(found)
+
+
+def audit(
+    methods: Any,
+    *,
+    group: Sequence[int] = (2, 4, 8),
+    success: Sequence[float] = (0.1, 0.3, 0.7),
+    staleness: Sequence[int] = (0, 2, 8),
+    updates: Sequence[int] = (1, 4),
+    step: float = 0.3,
+    depth: int = 3,
+    branching: int = 2,
+    ragged: bool = True,
+    prompts: int = 1,
+    share: float = 0.5,
+    most: int = 1500,
+    draws: int = 1000,
+    seed: int = 1,
+    **options: Any,
+) -> Audited:
+    """Bias, variance and first-order effects of methods' gradients, by enumeration.
+
+    methods: as in `strop.compare`. Of group, success, staleness and updates the middle number (the
+    first of staleness, the method's own updates) is the base setting; the others are tried one at
+    a time. The tree has `prompts` prompts, answers of at most `depth` tokens of `branching` (one of
+    which ends an answer where it is `ragged`), a `share` of which are right; seed: of it and of the
+    policy. step: learning rate of an update. Of more than `most` groups `draws` are
+    drawn. options: of the methods, as `strop.train` takes them. Raises UserError.
+    """
+    given = {"group": group, "success": success, "staleness": staleness, "updates": updates}
+    with messages_in_python():
+        changes = {name: _numbers(name, values) for name, values in given.items()}
+        base = base_of(
+            changes, step=step, depth=depth, branching=branching, ragged=ragged, prompts=prompts,
+            share=share, shape=seed,
+        )  # fmt: skip
+        named = labelled(methods, "audit")
+        found = []
+        for (_, method), (label, each) in zip(
+            named, settings_of_all(named, {}, options), strict=True
+        ):
+            own = method if isinstance(method, tuple) else (method, {})
+            requested = any(name.endswith("num_rollouts") for name in (*options, *own[1]))
+            settings = each if requested or isinstance(own[0], str) else _ungrouped(each)
+            found.append(audits(label, settings, base, changes, most, draws))
+    return Audited(
+        tuple(part for each in found for part in each.parts),
+        tuple(in_python(line) for each in found for line in each.left_out),
+    )
+
+
+def base_of(changes: Mapping[str, Sequence[Any]], **tree: Any) -> Setting:
+    """The setting that the others differ from in one thing. Raises UserError."""
+    for name, values in changes.items():
+        if any(not math.isfinite(value) or value < LOWEST[name] for value in values):
+            text = ",".join(f"{value:g}" for value in values)
+            raise UserError(
+                f"--{name} {text}: every number must be finite and {LOWEST[name]} or more"
+            )
+    if not 0 < tree["step"] < math.inf:
+        raise UserError(f"--step {tree['step']}: it must be a number above 0")
+    groups, rates = changes["group"], changes["success"]
+    return Setting(
+        group=groups[len(groups) // 2], success=rates[len(rates) // 2],
+        staleness=changes["staleness"][0], updates=0, **tree,
+    )  # fmt: skip
+
+
+def audits(
+    label: str,
+    settings: RunConfig,
+    base: Setting,
+    changes: Mapping[str, Sequence[Any]],
+    most: int,
+    draws: int,
+    tell: Callable[[Row], None] = lambda row: None,
+) -> Audited:
+    """Every setting's numbers of one method, phase by phase. tell: is given each row as it comes.
+
+    Raises Uncountable where no phase can be enumerated; of several, those that can be are.
+    """
+    limits, phases = Limits(most, draws), phases_of(settings)
+    parts: list[Part] = []
+    left_out: list[str] = []
+    for number, phase in enumerate(phases, 1):
+        name = f"{label}: {phase}" if phase else label
+        try:
+            parts.append(_part(name, settings, number, base, changes, limits, tell))
+        except Uncountable as error:
+            if number == len(phases) and not parts:
+                raise
+            left_out.append(f"{name} is left out: {error}")
+    return Audited(tuple(parts), tuple(left_out))
+
+
+def _ungrouped(settings: RunConfig) -> RunConfig:
+    """The settings of a method that a script has built, without how many answers it samples."""
+    kept = {k: v for k, v in settings.algorithm.items() if not k.endswith(".num_rollouts")}
+    return settings.model_copy(update={"algorithm": kept})
+
+
+def _part(
+    label: str, settings: RunConfig, phase: int, base: Setting,
+    changes: Mapping[str, Sequence[Any]], limits: Limits, tell: Callable[[Row], None],
+) -> Part:  # fmt: skip
+    rows: list[Row] = []
+    lines: list[tuple[str, Audit]] = []
+    for name, setting in variations(base, **{k: tuple(v) for k, v in changes.items()}):
+        found = one(settings, setting, limits, phase)
+        values = {key: getattr(found, key) for key in COLUMNS}
+        row = {"recipe": label, **dataclasses.asdict(setting), "exact": found.exact}
+        row |= {key: value if key == "ess" else value.value for key, value in values.items()}
+        rows.append(row)
+        tell(row)
+        what = f"{SHORT.get(name, name)} {getattr(setting, name):g}" if name else "base"
+        lines.append((what, found))
+    return Part(label, _about(base, lines[0][1]), tuple(lines), tuple(rows))
+
+
+def _about(base: Setting, found: Audit) -> str:
+    how = "all" if found.exact else "drawn,"
+    return (
+        f"on a tree of {len(base.tree().paths)} answers of up to {base.depth} tokens: "
+        f"group {base.group}, success {base.success:g}, entropy {found.truth.entropy:.3f} nats a "
+        f"token; base setting: {how} {found.num_groups} groups"
+    )
+
+
+def _numbers(name: str, values: Any) -> tuple[Any, ...]:
+    """The numbers of an argument. Raises UserError."""
+    found = tuple(values) if isinstance(values, Sequence) else (values,)
+    if not found or any(type(x) not in (int, float) or isinstance(values, str) for x in found):
+        raise UserError(f"{name} is {values!r}: give numbers in a list")
+    return found
+
+
+def _shown(number: Any) -> str:
+    """A number with three digits, and its error where groups were drawn."""
+    value, within = (number, 0.0) if isinstance(number, float) else number
+    if not math.isfinite(value):
+        return "-"
+    if not within:
+        return f"{value:.3f}" if abs(value) < 100 else f"{value:.3g}"
+    digits = max(0, min(3, 1 - math.floor(math.log10(within))))
+    return f"{value:.{digits}f}±{within:.{digits}f}"

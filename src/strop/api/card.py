@@ -1,0 +1,117 @@
+"""The page that goes with a model to a hub: what it is, how it was trained and scored."""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from strop.data.sources import named_sources
+from strop.method.notation import named
+from strop.report.about import changed
+from strop.rewards.source import reward_name
+from strop.support.files import text_of
+from strop.tracking.metrics_file import is_number, read_metrics
+from strop.training.record.versions import read_environment
+from strop.training.settings.config import RunConfig
+
+SCORE = re.compile(r"eval/[^/]+/(mean@n|(pass|maj)@\d+|nll|ranking_accuracy)")
+
+
+def card(name: str, settings: RunConfig, run: Path | None = None, step: int = 0) -> str:
+    """README.md of a model of a hub, with its header.
+
+    run: its folder, of whose step the model is; without one it is a model that strop only wrote
+    anew. No path of this machine is named. Raises UserError for a damaged run.
+    """
+    base = settings.model.name
+    header = {"library_name": "transformers", "pipeline_tag": "text-generation"}
+    text = [f"# {name.rpartition('/')[2]}", "", _use(name)]
+    tags = ["strop"]
+    if run is not None:
+        method = settings.recipe or "a method of its own parts"
+        tags += ["reinforcement-learning", *([named(settings.recipe)[0]] * bool(settings.recipe))]
+        taken = f"{step} step{'s' * (step != 1)}"
+        text[2:2] = [f"`{_short(base)}`, trained by `{method}` for {taken} with strop.", ""]
+        text += [*_data(settings), *_scores(run, step), *_set(run), *_versions(run)]
+    if _is_of_a_hub(base):
+        header["base_model"] = base
+    lines = [f"{key}: {json.dumps(value)}" for key, value in header.items()]
+    listed = "".join(f"\n- {json.dumps(tag)}" for tag in tags)
+    return "\n".join(["---", *lines, f"tags:{listed}", "---", "", *text]).rstrip() + "\n"
+
+
+def _use(name: str) -> str:
+    return (
+        "```python\nfrom transformers import AutoModelForCausalLM, AutoTokenizer\n\n"
+        f"model = AutoModelForCausalLM.from_pretrained({name!r})\n"
+        f"tokenizer = AutoTokenizer.from_pretrained({name!r})\n```\n"
+    )
+
+
+def _is_of_a_hub(name: str) -> bool:
+    return bool(re.fullmatch(r"[\w.-]+/[\w.-]+", name)) and not Path(name).exists()
+
+
+def _short(name: str) -> str:
+    """A hub's name as it is, of a folder or file the last part alone."""
+    return name if _is_of_a_hub(name) else Path(name).name
+
+
+def _data(settings: RunConfig) -> list[str]:
+    """What it was trained on, and what scored its answers."""
+    data = [name for name, _ in named_sources(settings.data.files)] or [settings.data.task]
+    rewards = [reward_name(source) for source in settings.reward.functions]
+    found = ["## Training", "", f"- Data: {', '.join(data)}"]
+    found += [f"- Rewards: {', '.join(rewards)}"] if rewards else []
+    return [*found, ""]
+
+
+def _scores(run: Path, step: int) -> list[str]:
+    """The first validation and the last one until the step, with its interval."""
+    lines = [line for line in read_metrics(run) if line["step"] <= step]
+    found = []
+    for key in dict.fromkeys(key for line in lines for key in line if SCORE.fullmatch(key)):
+        known = [line for line in lines if is_number(line.get(key))]
+        if known:
+            first, last = known[0], known[-1]
+            cells = (
+                f"{first[key]:.3f} (step {first['step']})",
+                f"{last[key]:.3f}{_band(last, key)}",
+            )
+            found.append((key.removeprefix("eval/"), *cells))
+    return (
+        ["## Validation", "", *_table(("score", "at first", "at last"), found), ""] if found else []
+    )
+
+
+def _band(line: Mapping[str, Any], key: str) -> str:
+    low, high = line.get(f"{key}/low"), line.get(f"{key}/high")
+    known = is_number(low) and is_number(high)
+    return f" (step {line['step']}" + (f"; 95% {low:.3f} to {high:.3f})" if known else ")")
+
+
+def _set(run: Path) -> list[str]:
+    """The settings that were given, but for those that name files."""
+    rows, _ = changed(text_of(run / "config.toml", "the configuration"))
+    kept = [(f"`{path}`", value) for path, value, _ in rows if not _names_a_file(value)]
+    return ["## Settings", "", *_table(("setting", "value"), kept), ""] if kept else []
+
+
+def _names_a_file(value: str) -> bool:
+    return "/" in value and not value.startswith("eval/")
+
+
+def _versions(run: Path) -> list[str]:
+    """What it was made with."""
+    starts = read_environment(run)
+    names = ("strop", "torch", "transformers", "device")
+    text = [f"{name} {starts[-1][name]}" for name in names if starts and name in starts[-1]]
+    return [f"Made with {', '.join(text)}."] if text else []
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    lines = [head, ["---"] * len(head), *rows]
+    return [
+        f"| {' | '.join(str(cell).replace('|', chr(92) + '|') for cell in row)} |" for row in lines
+    ]

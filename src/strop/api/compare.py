@@ -1,0 +1,313 @@
+"""`strop.compare` and `strop.sweep`: methods beside each other, over seeds, on one task."""
+
+import contextlib
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from strop.api import tables
+from strop.api.folders import numbered
+from strop.api.inputs import check_not_given, files_of, sections_of
+from strop.api.messages import messages_in_python
+from strop.api.options import HEADS, label_of, labelled, plain, settings_of_all
+from strop.api.plot import Plot, plot
+from strop.api.run import Run
+from strop.api.tables import Table
+from strop.comparison.carry_out import carry_out
+from strop.comparison.plan import NAME, Candidate, Plan, Scoring, plan_of, read_plan
+from strop.comparison.runs import Job
+from strop.comparison.scores import Row
+from strop.comparison.table import judged as judged_in
+from strop.comparison.table import labels_of, lines, markdown, note, one_run
+from strop.comparison.values import Spread, Values, combinations, label_of_values, spread
+from strop.comparison.verdict import Compared
+from strop.method.shown import dotted
+from strop.support.errors import RunStopped, UserError
+from strop.training.record.run_folder import GIVEN
+from strop.training.settings.config import RunConfig
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Methods beside each other: a table of scores with intervals and differences, and the runs."""
+
+    folder: Path
+    plan: Plan
+    rows: tuple[Row, ...]  # one a scored checkpoint
+
+    @property
+    def runs(self) -> dict[str, list[Run]]:
+        """The runs of every method, by its label, in the order of their seeds."""
+        return {
+            entry.label: [
+                Run(Job(entry, seed, self.folder).folder, trust_files=True)
+                for seed in self.plan.seeds
+            ]
+            for entry in self.plan.entries
+        }
+
+    @property
+    def scores(self) -> Table:
+        """A row a run and scored checkpoint: method, seed, step and every score."""
+        names = list(dict.fromkeys(name for row in self.rows for name in row.found))
+        head = ("method", "seed", "step", *names)
+        found = [dict(zip(head, one_run(row, names), strict=True)) for row in self.rows]
+        return tables.of_rows([{k: _number(k, v) for k, v in row.items()} for row in found])
+
+    @property
+    def table(self) -> Table:
+        """A row a metric and method: mean over seeds with its interval, the difference from the
+        baseline with its own, and what they decide.
+        """
+        return tables.of_rows(
+            [
+                {"step": step, **_row(each)}
+                for step, compared in judged_in(self.plan, self.rows).items()
+                for each in compared
+            ]
+        )
+
+    @property
+    def page(self) -> Path:
+        """The page with curves, tables and verdicts."""
+        return self.folder / "compare.html"
+
+    def plot(self, *names: str) -> Plot:
+        """Curves of all runs, a colour a method; `names` as in `Run.plot`."""
+        return plot([run.folder for runs in self.runs.values() for run in runs], names)
+
+    def __repr__(self) -> str:
+        return markdown(self.plan, self.rows)
+
+    def _repr_html_(self) -> str:
+        labels = labels_of(self.plan)
+        whole = [
+            tables.as_html(
+                f"after step {step}" if step else "at equal tokens",
+                [[name, *cells] for name, cells in lines(self.plan, compared)],
+                ["", *labels],
+            )
+            for step, compared in judged_in(self.plan, self.rows).items()
+        ]
+        return "".join(whole) + f"<p>{note(self.plan)}</p>"
+
+
+@dataclass(frozen=True)
+class Swept:
+    """A method with several values of its options, as `sweep` hands it on to `compare`."""
+
+    method: str
+    entries: tuple[tuple[str, Any, Values], ...]  # label, method with options, values as text
+
+    @property
+    def named(self) -> list[tuple[str, Any]]:
+        """Label and method of each."""
+        return [(label, method) for label, method, _ in self.entries]
+
+    def candidates(self, found: Sequence[tuple[str, RunConfig]]) -> list[Candidate]:
+        """The same with their settings, by label in the order of the entries."""
+        return [
+            Candidate(label, settings, values)
+            for (label, settings), (*_, values) in zip(found, self.entries, strict=True)
+        ]
+
+
+def compare(
+    methods: Any,
+    *,
+    seeds: int = 5,
+    steps: int = 0,
+    at: Sequence[int] | int = (),
+    k: Sequence[int] | int = (1, 16),
+    samples: int = 0,
+    prompts: int = 0,
+    score_on: Any = None,
+    baseline: str = "",
+    by: str = "steps",
+    target: tuple[str, float] | None = None,
+    band: tuple[float, float] | None = None,
+    mean: Sequence[str] | str = (),
+    score_start: bool = False,
+    model: Any = None,
+    tokenizer: Any = None,
+    data: Any = None,
+    validation: Any = None,
+    reward: Any = None,
+    task: str = "",
+    jobs: int = 0,
+    out: str | Path | None = None,
+    progress: bool = True,
+    **options: Any,
+) -> Comparison:
+    """Train every method with every seed, score the weights, and say what differs and what not.
+
+    methods: recipes in one line or methods of `strop.recipe`, in a list, or in a dict by label;
+    one with options of its own is a pair, `("grpo", {"loss_clip_high": 0.3})`. The other arguments
+    are those of `strop compare` and `strop.train`. One process a run, with one thread. The same
+    call with the same `out` goes on. Raises UserError, RunStopped where a run failed, and
+    KeyboardInterrupt after Ctrl-C, with every run saved.
+    """
+    at, k, mean = _several(at), _several(k), _several(mean)
+    counts = {"seeds": seeds, "steps": steps, "samples": samples, "prompts": prompts, "jobs": jobs}
+    _check(counts, at, k, mean, target, band)
+    swept = methods if isinstance(methods, Swept) else _unswept(methods)
+    folder = Path(out) if out is not None else numbered(Path("comparisons"))
+    rows = _rows_there(folder)
+    try:
+        with messages_in_python():
+            given, _ = sections_of(folder / GIVEN, model, tokenizer, data, validation, reward, task)
+            found = settings_of_all(swept.named, given, options)
+            files = files_of(score_on, folder / GIVEN / "score_on.jsonl")
+            _check_same(rows)
+            scoring = Scoring(
+                at=at, ks=k, samples=samples, prompts=prompts, files=files, by=by, target=target,
+                band=band, means=mean, start=score_start,
+            )  # fmt: skip
+            plan = plan_of(swept.candidates(found), scoring, seeds=seeds, steps=steps,
+                           baseline=baseline, swept=swept.method)  # fmt: skip
+            plan.keep(folder)
+    except BaseException:
+        _tidy(folder, out is None)
+        raise
+    return _carried_out(plan, folder, jobs, progress)
+
+
+def sweep(method: Any, values: Mapping[str, Any], *, draws: int = 0, **options: Any) -> Comparison:
+    """Train a method with every value of an option, or every combination of several.
+
+    method: as `strop.train` takes it. values: an option's values in a list, or `"log(1e-5, 1e-3,
+    5)"`, `"random(0.1, 0.4, 8)"` as `strop sweep` has them; by the option's name. draws: the seed
+    of random ones. Every other argument is one of `strop.compare`, which says what is raised.
+    """
+    if not isinstance(values, Mapping) or not values:
+        raise UserError(
+            f"values is {values!r}: give a dict of what is swept, such as "
+            '{"training_lr": [1e-4, 1e-3]}'
+        )
+    found = [_spread(dotted(name, HEADS), given, draws) for name, given in values.items()]
+    entries = tuple((label_of_values(row), (method, dict(row)), row) for row in combinations(found))
+    return compare(Swept(_name_of(method), entries), **options)
+
+
+def resume_comparison(folder: str | Path, jobs: int = 0, progress: bool = True) -> Comparison:
+    """Resume the comparison in a folder, or read one that is done. Raises as `compare`."""
+    return _carried_out(read_plan(Path(folder)), Path(folder), jobs, progress)
+
+
+def _carried_out(plan: Plan, folder: Path, jobs: int, progress: bool) -> Comparison:
+    console = Console(highlight=False, soft_wrap=True, quiet=not progress)
+    found = carry_out(plan, folder, jobs, console)
+    if found.failures:
+        raise RunStopped(
+            f"{len(found.failures)} of {found.num_runs} runs failed; the first: "
+            f"{found.failures[0]}. Mend the cause and make the same call with out={str(folder)!r}"
+        )
+    return Comparison(folder, plan, found.rows)
+
+
+def _unswept(methods: Any) -> Swept:
+    """Methods that are given one by one."""
+    return Swept("", tuple((label, method, ()) for label, method in labelled(methods, "compare")))
+
+
+def _spread(name: str, given: Any, draws: int) -> Spread:
+    """The values of an option. Raises UserError."""
+    if isinstance(given, str):
+        found = spread(f"{name}={given}", draws)
+        if found is None:
+            raise UserError(
+                f"{name} has one value, {given!r}: give several in a list, `log(LOW,HIGH,COUNT)` "
+                "or `random(LOW,HIGH,COUNT)`"
+            )
+        return found
+    if not isinstance(given, Iterable) or not (texts := [str(plain(each)) for each in given]):
+        raise UserError(f"{name} is {given!r}: give its values in a list")
+    return Spread(name, tuple(dict.fromkeys(texts)), False)
+
+
+def _name_of(method: Any) -> str:
+    """The method's name in tables; one that has none is the method."""
+    try:
+        return label_of(method)
+    except UserError:
+        return "the method"
+
+
+def _several(values: Any) -> tuple[Any, ...]:
+    """The values as a tuple; a single one may stand alone."""
+    return (values,) if isinstance(values, int | str) else tuple(values)
+
+
+def _check(counts: Mapping[str, Any], at: Any, k: Any, mean: Any, target: Any, band: Any) -> None:
+    """Raise UserError for mistakes that would only show after all runs, or that train nothing."""
+    for name, value in counts.items():
+        least = int(name == "seeds")
+        if type(value) is not int or value < least:
+            raise UserError(f"{name} is {value!r}: give a whole number of at least {least}")
+    for name, values in (("at", at), ("k", k)):
+        if any(type(x) is not int or x < 1 for x in values) or (name == "k" and not values):
+            raise UserError(f"{name} is {values!r}: give whole numbers of at least 1")
+    if not all(isinstance(name, str) for name in mean):
+        raise UserError(f"mean is {mean!r}: give names of numbers")
+    if target is not None and not (_is_pair(target, str) and isinstance(target[1], int | float)):
+        raise UserError(f"target is {target!r}: give a pair, such as ('pass@1', 0.5)")
+    if band is not None and not (_is_pair(band, int | float) and band[0] <= band[1]):
+        raise UserError(f"band is {band!r}: give a pair, such as (0.3, 0.4), the lower edge first")
+
+
+def _is_pair(value: Any, first: Any) -> bool:
+    return isinstance(value, tuple | list) and len(value) == 2 and isinstance(value[0], first)
+
+
+def _rows_there(folder: Path) -> dict[Path, bytes]:
+    """The rows that the comparison in a folder was started with; none where there is none.
+
+    Raises UserError where something else lies in their place.
+    """
+    if (folder / NAME).exists():
+        return {path: path.read_bytes() for path in (folder / GIVEN).glob("*.jsonl")}
+    with messages_in_python():
+        check_not_given(folder)
+    return {}
+
+
+def _check_same(rows: Mapping[Path, bytes]) -> None:
+    """Raise UserError where a call gives other rows than the comparison was started with."""
+    other = [path for path, before in rows.items() if path.read_bytes() != before]
+    for path in other:
+        path.write_bytes(rows[path])
+    if other:
+        raise UserError(
+            f"{other[0].parent.parent} was begun with other rows ({other[0].stem}): give another "
+            "folder with --out"
+        )
+
+
+def _tidy(folder: Path, made: bool) -> None:
+    """Remove what was written for a comparison that did not start."""
+    if not (folder / NAME).exists():
+        shutil.rmtree(folder / GIVEN, ignore_errors=True)
+        if made and folder.is_dir() and not any(folder.iterdir()):
+            folder.rmdir()
+            with contextlib.suppress(OSError):  # it holds comparisons before it
+                folder.parent.rmdir()
+
+
+def _number(name: str, text: str) -> Any:
+    if name == "method":
+        return text
+    return None if text == "" else int(text) if name in ("seed", "step") else float(text)
+
+
+def _row(found: Compared) -> dict[str, Any]:
+    row = {"metric": found.metric, "method": found.label, "mean": found.mean.value,
+           "low": found.mean.low, "high": found.mean.high}  # fmt: skip
+    if found.difference is not None:
+        low, high = found.difference.low, found.difference.high
+        row |= {"difference": found.difference.value, "difference_low": low,
+                "difference_high": high, "verdict": found.verdict}  # fmt: skip
+    return row

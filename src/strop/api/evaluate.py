@@ -1,0 +1,193 @@
+"""`strop.evaluate` and `strop.sample`: scores of a model or of a run's checkpoint, and answers."""
+
+import contextlib
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from strop.api import tables
+from strop.api.folders import HasFolder
+from strop.api.inference import InferenceModel, check_scoring, open_model, scored
+from strop.api.inputs import files_of, in_memory, sources_of
+from strop.api.messages import messages_in_python
+from strop.api.options import from_keywords
+from strop.api.tables import Table
+from strop.evaluation.samples import Estimate
+from strop.support.errors import UserError
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Scores with their 95% intervals over prompts: `evaluation["pass@1"]`, `evaluation.table`."""
+
+    title: str
+    estimates: Mapping[str, Estimate]
+    num_left_out: int  # prompts with fewer scored answers than the largest k
+
+    def __getitem__(self, name: str) -> float:
+        return self.estimates[name].value
+
+    @property
+    def table(self) -> Table:
+        """A row a number: its name, its value, the lower and the upper end of its interval."""
+        return tables.of_rows(
+            [
+                {"name": name, "value": found.value, "low": found.low, "high": found.high}
+                for name, found in self.estimates.items()
+            ]
+        )
+
+    def __repr__(self) -> str:
+        width = max(map(len, self.estimates), default=0)
+        lines = [f"{name:{width}}  {interval(found)}" for name, found in self.estimates.items()]
+        return "\n".join([self.title, *lines])
+
+    def _repr_html_(self) -> str:
+        rows = [(name, interval(found)) for name, found in self.estimates.items()]
+        return tables.as_html(self.title, rows)
+
+
+def interval(found: Estimate) -> str:
+    """A value with its interval, where it has one; `-` where there is no value."""
+    if math.isnan(found.value):
+        return "-"
+    if found.value == round(found.value) and found.low == found.high:
+        return f"{found.value:.0f}"
+    value = f"{found.value:.3f}"
+    if math.isnan(found.low) or found.low == found.high:
+        return value
+    return f"{value} ({found.low:.3f} to {found.high:.3f})"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """An answer that was sampled; logp: mean log-probability a token in nats, NaN: unknown;
+    ended: `stop`, `length` where it was cut off, or why it failed.
+    """
+
+    text: str
+    logp: float
+    ended: str
+
+
+def evaluate(
+    source: Any = "tiny",
+    *,
+    data: Any = None,
+    reward: Any = None,
+    task: str = "",
+    tokenizer: Any = None,
+    k: Sequence[int] | int = (1, 8),
+    samples: int = 0,
+    split: str = "",
+    prompts: int = 0,
+    step: int = 0,
+    start: bool = False,
+    best: bool = False,
+    temperature: float = 1.0,
+    max_tokens: int = 0,
+    seed: int = 0,
+    engine: str = "",
+    trust_files: bool = False,
+    **options: Any,
+) -> Evaluation:
+    """Unbiased pass@k, maj@k, mean@n, confidence, diversity and lengths, with 95% intervals.
+
+    source: a run, a run's folder, a model's folder or name, or a model that is loaded. data: rows
+    or paths; without them the run's or the task's own. reward: as `strop.train` takes it. samples:
+    answers a prompt (0: 16 or the largest k). split: heldout, validation or train. prompts: the
+    most (0: all). step: of the checkpoint (0: the newest); start: what the run began with; best:
+    its best one by training.best.
+    trust_files: what a folder's config.toml names may be used. Raises UserError.
+    """
+    several = {k} if isinstance(k, int | str) else set(k)
+    if not several or any(type(each) is not int or each < 1 for each in several):
+        raise UserError(f"k is {k!r}: give whole numbers of at least 1")
+    ks = tuple(sorted(several))
+    samples = samples or max(16, *ks)
+    split = split or ("train" if data is not None else "heldout")
+    opening = _opened(
+        source, tokenizer, data=data, reward=reward, task=task, step=step, start=start, best=best,
+        temperature=temperature, max_tokens=max_tokens, engine=engine, trust=trust_files,
+        assignments=from_keywords(options),
+    )  # fmt: skip
+    with messages_in_python():
+        check_scoring(ks, samples)
+        with opening as subject:
+            found = scored(subject, split, prompts, samples, ks, seed)
+            title = f"{_name(source)} on {subject.services.task.name} {split}"
+    if not found.estimates:
+        raise UserError(found.why_empty)
+    estimates = {name.replace("@n", f"@{samples}"): each for name, each in found.estimates.items()}
+    return Evaluation(title, estimates, found.num_left_out)
+
+
+def sample(
+    source: Any,
+    prompt: str,
+    n: int = 4,
+    *,
+    tokenizer: Any = None,
+    temperature: float = 1.0,
+    max_tokens: int = 0,
+    step: int = 0,
+    seed: int = 0,
+    engine: str = "",
+    trust_files: bool = False,
+    **options: Any,
+) -> list[Answer]:
+    """Answers of a run's checkpoint or of a model to a prompt; arguments as in `evaluate`."""
+    if not isinstance(prompt, str) or type(n) is not int or n < 1:
+        raise UserError(
+            f"prompt is {type(prompt).__name__}, n is {n!r}: give text, and a whole number of at "
+            "least 1"
+        )
+    opening = _opened(
+        source, tokenizer, step=step, temperature=temperature, max_tokens=max_tokens,
+        engine=engine, trust=trust_files, assignments=from_keywords(options), with_rewards=False,
+    )  # fmt: skip
+    with messages_in_python(), opening as subject:
+        return [Answer(*found) for found in subject.answer(prompt, n, seed)]
+
+
+@contextlib.contextmanager
+def _opened(
+    source: Any,
+    tokenizer: Any,
+    data: Any = None,
+    reward: Any = None,
+    with_rewards: bool = True,
+    trust: bool = False,
+    **options: Any,
+) -> Iterator[InferenceModel]:
+    """Open what is sampled; rows and functions lie in files until it is closed."""
+    loaded = None
+    if isinstance(source, HasFolder):
+        source.keep()
+        name, trust = str(source.folder), trust or source.trusted
+    elif isinstance(source, str | Path):
+        name = str(source)
+        if tokenizer is not None:
+            raise UserError("tokenizer goes with a model that is loaded: leave it out")
+    else:
+        loaded = in_memory(source, tokenizer)
+        name = loaded.source
+    with TemporaryDirectory(prefix="strop-") as folder:
+        given = Path(folder) / "given"
+        files = files_of(data, given / "data.jsonl")
+        functions = sources_of(reward, given)
+        subject = open_model(
+            name, data=list(files), reward=list(functions), scored=with_rewards, trust=trust,
+            loaded=loaded, **options,
+        )  # fmt: skip
+        with subject:
+            yield subject
+
+
+def _name(source: Any) -> str:
+    if isinstance(source, str | Path):
+        return str(source)
+    return str(source.folder) if isinstance(source, HasFolder) else type(source).__name__

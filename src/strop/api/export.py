@@ -1,0 +1,86 @@
+"""`strop.export`: a checkpoint as one plain Hugging Face folder."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+
+from strop.api import hub
+from strop.api.card import card
+from strop.api.inference import checkpoint_of
+from strop.api.messages import messages_in_python
+from strop.api.run import Run
+from strop.support.errors import UserError
+from strop.support.writing import check_room, writing
+from strop.training.loading import load_model
+from strop.training.record.checkpoint import step_of
+
+FAILURES = (OSError, RuntimeError, SafetensorError)  # three names for a full disk
+
+
+def export(
+    source: Any,
+    folder: str | Path,
+    *,
+    step: int = 0,
+    best: bool = False,
+    dtype: str = "",
+    push: str = "",
+    private: bool = False,
+) -> Path:
+    """Write a model that everything which reads Hugging Face folders can load; gives its place.
+
+    Adapters are added into the weights, what training alone needs is left out. source: a run, a
+    run's folder, or a model's folder or name. folder: a new one. step: of the checkpoint (0: the
+    newest); best: its best one by training.best. dtype: of the numbers, the run's without one.
+    push: USER/MODEL on the Hugging Face hub, where it is sent with a page about the run; private:
+    only those whom you let may see it there. Raises UserError.
+    """
+    if isinstance(source, Run):
+        source.keep()
+        source = source.folder
+    elif not isinstance(source, str | Path):
+        raise UserError(
+            f"source is {type(source).__name__}: give a run, a folder or a model's name; a model "
+            "that is loaded writes itself with save_pretrained"
+        )
+    with messages_in_python():
+        if push:
+            hub.check_name(push)
+            hub.check_token()
+        write(str(source), Path(folder), step, dtype, best, push)
+        if push:
+            hub.send(Path(folder), push, private)
+    return Path(folder)
+
+
+def write(
+    source: str, folder: Path, step: int, dtype: str, best: bool = False, name: str = ""
+) -> None:
+    """Write the model of a run's checkpoint, or a model, into a new folder. Raises UserError.
+
+    name: on a hub, for which a page about it is written beside it.
+    """
+    if folder.exists():
+        raise UserError(f"{folder} exists: give the name of a new folder")
+    settings, model = checkpoint_of(source, step, best=best)
+    if dtype:
+        chosen = settings.model.model_copy(update={"dtype": dtype})
+        settings = settings.model_copy(update={"model": chosen})
+    run = Path(source) if (Path(source) / "config.toml").is_file() else None
+    taken = step_of(Path(model)) if run is not None else 0
+    page = card(name, settings, run, taken) if name else ""
+    merged = load_model(settings, model).merged()
+    needed = merged.num_bytes()
+    check_room(folder.parent, f"the model {folder.name}", needed)
+    unfinished = folder.with_name(f".{folder.name}.unfinished")
+    try:
+        with writing(folder.parent, f"the model {folder.name}", needed, FAILURES):
+            unfinished.mkdir(parents=True)
+            merged.save(unfinished)
+            if page:
+                (unfinished / "README.md").write_text(page, encoding="utf-8")
+            unfinished.rename(folder)
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)

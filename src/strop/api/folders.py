@@ -1,0 +1,50 @@
+"""The folders of runs that a caller names, and new folders for runs that are started without."""
+
+import re
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+from strop.support.errors import UserError
+
+
+@runtime_checkable
+class HasFolder(Protocol):
+    """What calls about a run's folder need of a run that a script holds."""
+
+    folder: Path
+    trusted: bool  # whether what its configuration names may be used
+
+    def keep(self) -> None:
+        """Write what has been trained so far into the folder."""
+        ...
+
+
+def free_folder(recipe: str) -> Path:
+    """runs/<recipe>-1, or the next number that is free; made here, so that it is nobody else's."""
+    name = re.match(r"\w*", re.sub(r"^until\([^,]*,\s*", "", recipe).strip('"'))
+    return numbered(Path("runs"), f"{(name.group() if name else '') or 'run'}-")
+
+
+def numbered(parent: Path, stem: str = "") -> Path:
+    """A new folder, `stem` and the lowest number that is free. Raises UserError."""
+    number = 1
+    while True:
+        folder = parent / f"{stem}{number}"
+        try:
+            folder.mkdir(parents=True)
+            return folder
+        except FileExistsError:
+            number += 1
+        except OSError as error:
+            raise UserError(f"cannot make {folder}: {error.strerror}") from error
+
+
+def folders_of(runs: Any) -> list[Path]:
+    """The folders of a run, a folder, or several of these. Raises UserError for all else."""
+    found = []
+    for each in runs if isinstance(runs, list | tuple) else [runs]:
+        place = getattr(each, "folder", each)
+        if not isinstance(place, str | Path):
+            raise UserError(f"a run is {type(each).__name__}: give a run, or its folder")
+        found.append(Path(place))
+    return found

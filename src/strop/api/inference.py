@@ -1,0 +1,232 @@
+"""A run's checkpoint or any model, opened to sample and to score outside training."""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from strop.api.trust import check_trust
+from strop.engines.base import Engine
+from strop.evaluation.run import Evaluated
+from strop.evaluation.run import evaluate as run
+from strop.method.engine_needs import check as check_engine
+from strop.method.notation import named
+from strop.method.part import Use
+from strop.parts.rollout import substitutes
+from strop.support.errors import UserError
+from strop.training.learner.models import Loaded
+from strop.training.loading import load_model, open_engine
+from strop.training.record import checkpoint
+from strop.training.record.best import best_step
+from strop.training.rows import fitting
+from strop.training.services.run import RunServices
+from strop.training.settings import config
+from strop.training.settings.assignments import override
+from strop.training.settings.config import RunConfig
+from strop.training.settings.sections import FILES_ALONE
+from strop.training.setup import load_prompts, make_services
+
+
+@dataclass
+class InferenceModel:
+    """Model, engine, services and the strategy that samples, in its plain form."""
+
+    loaded: Loaded
+    engine: Engine
+    services: RunServices
+    rollout: Use
+    drops_overlong: bool
+
+    @classmethod
+    def open(
+        cls,
+        config: RunConfig,
+        model: str,
+        temperature: float,
+        max_tokens: int = 0,
+        scored: bool = True,
+        given: Loaded | None = None,
+    ) -> "InferenceModel":
+        """The model `model` with the configuration's task and rewards. Raises UserError.
+
+        max_tokens: most new tokens; 0: the configuration's or the task's. scored: with rewards.
+        given: the model, where it is in memory already.
+        """
+        rollout = config.rollout()
+        limit = max_tokens or rollout.part.max_tokens
+        part = replace(rollout.part, temperature=temperature, max_tokens=limit)
+        task = load_prompts(config.data, config.reward, config.seed, needs_reward=scored)
+        task = task if scored else replace(task, rewards=())
+        loaded = load_model(config, model, config.engine.needs_model, given=given)
+        engine = open_engine(config, config.engine.newest(), loaded)
+        sampler = Use(substitutes.plain(part))
+        check_engine([(f"rollout.{sampler.label}", sampler)], engine, config.engine.kind)
+        services = make_services(config, loaded, task, sampler.part)
+        services.attach(engine)
+        return cls(loaded, engine, services, sampler, config.data.overlong == "drop")
+
+    def __enter__(self) -> "InferenceModel":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """End the grader's processes and close the engine."""
+        self.services.close()
+        self.engine.close()
+
+    def answer(self, prompt: str, num_samples: int, seed: int) -> list[Any]:
+        """Answers to a prompt given as text: (text, mean log-probability, how it ended).
+
+        The mean is NaN where the engine does not report it. An answer that failed says why.
+        """
+        from strop.data.encode import encode_prompt
+        from strop.engines.base import Request
+        from strop.environments.tasks import Prompt
+        from strop.parts.rollout.drive import sample
+
+        part, tokenizer, chat = self.rollout.part, self.loaded.tokenizer, self.services.texts.chat
+        sampling = self.services.sampling
+        limits = self.services.limits
+        put = chat.put(Prompt(0, prompt, {}, "the prompt", column=""), tokenizer)
+        ids = encode_prompt(put, tokenizer, chat.template)
+        replace(limits, prompt_tokens=limits.room).check_prompt(put.name, len(ids))
+        request = Request(
+            tuple(ids), limits.episode_tokens, part.temperature, part.rules(),
+            stop_ids=sampling.stop_ids, stop_strings=sampling.stop_strings, seed=seed,
+            want=sampling.wanted_statistics & {"logp_model"},
+        )  # fmt: skip
+
+        requests = [replace(request, seed=seed * 1000003 + n) for n in range(num_samples)]
+        return [_answer(tokenizer, done.events) for done in sample(self.engine, requests)]
+
+
+def _answer(tokenizer: Any, events: Sequence[Any]) -> tuple[str, float, str]:
+    ids = [token for event in events for token in event.ids]
+    logp = [value for event in events for value in event.told("logp_model")]
+    text = tokenizer.decode(ids, skip_special_tokens=True)
+    last = events[-1]
+    ended = f"{last.ended}: {last.why}" if last.why else last.ended
+    return text, sum(logp) / max(len(logp), 1), ended
+
+
+SPLITS = ("heldout", "validation", "train")
+MODELS = ("config.json", "adapter_config.json")  # either is in the folder of a model
+
+
+def check_scoring(ks: Sequence[int], num_samples: int) -> None:
+    """Raise UserError for k beyond the answers of a prompt."""
+    if max(ks) > num_samples:
+        raise UserError(f"--k {max(ks)} needs at least as many samples: give --samples {max(ks)}")
+
+
+def scored(
+    subject: InferenceModel,
+    split: str,
+    max_prompts: int,
+    num_samples: int,
+    ks: tuple[int, ...],
+    seed: int,
+) -> Evaluated:
+    """The scores of a split's prompts. Raises UserError for a split that is empty, or not there."""
+    task = subject.services.task
+    names = tuple(dict.fromkeys((*SPLITS, *task.splits)))
+    if split not in names:
+        raise UserError(f"no split {split!r}: there are {', '.join(names)}")
+    prompts = task.splits[split]
+    if not prompts:
+        others = " or ".join(f"--split {name}" for name in names if task.splits[name])
+        raise UserError(f"the split {split} of {task.name} is empty: give {others} or --data FILE")
+    if subject.drops_overlong:
+        prompts, left_out = fitting(subject.services, subject.rollout.part, prompts, split)
+        for note in left_out:
+            print(f"note: {note}", file=sys.stderr)
+    prompts = prompts[:max_prompts] if max_prompts else prompts
+    for prompt in prompts:
+        subject.services.texts.prompt_ids(prompt.uid)  # one that cannot be read is found at once
+    return run(
+        prompts, subject.rollout, subject.engine, subject.services,
+        num_samples=num_samples, ks=ks, seed=seed,
+    )  # fmt: skip
+
+
+def open_model(
+    source: str,
+    step: int = 0,
+    task: str = "",
+    data: list[str] | None = None,
+    reward: list[str] | None = None,
+    temperature: float = 1.0,
+    max_tokens: int = 0,
+    engine: str = "",
+    *,
+    scored: bool = True,
+    start: bool = False,
+    best: bool = False,
+    trust: bool = False,
+    assignments: Sequence[str | tuple[str, Any]] | None = None,
+    loaded: Loaded | None = None,
+) -> InferenceModel:
+    """A run's checkpoint or a model, ready to sample. Raises UserError.
+
+    engine: what samples, `kind` or `kind(setting=value)`; empty: the run's, or the local one.
+    scored: with the rewards, too. start: the model that the run began with. best: its best
+    checkpoint. trust: what the run's
+    configuration names may be imported.
+    assignments: settings in place of the run's. loaded: the model, where it is in memory already;
+    `source` is where it is from.
+    """
+    if loaded is None:
+        settings, model = checkpoint_of(source, step, start, best)
+    else:
+        settings, model = config.make({"model": {"name": source or "loaded"}}), source
+    options: dict[str, Any] = {}
+    if task or data:
+        kept = settings.data.task_config if task == settings.data.task else {}
+        options["data"] = {
+            **FILES_ALONE, "task_config": kept, "task": task, "files": tuple(data or ())
+        }  # fmt: skip
+    if reward or not scored:
+        options["reward"] = {"functions": tuple(reward or ()), "weights": ()}
+    if not trust:  # a model alone has the defaults, which name nothing
+        check_trust(settings, {**options, **({"engine": engine} if engine else {})}, source)
+    dumped = settings.model_dump()
+    if engine:
+        kind, given = named(engine)
+        dumped["engine"] = {"kind": kind, **given}
+    merged = {**dumped, **{
+        section: {**dumped[section], **values} for section, values in options.items()
+    }}  # fmt: skip
+    merged = override(merged, assignments or [])
+    return InferenceModel.open(config.make(merged), model, temperature, max_tokens, scored, loaded)
+
+
+def checkpoint_of(
+    source: str, step: int, start: bool = False, best: bool = False
+) -> tuple[RunConfig, str]:
+    """The settings and the model's folder or name of a run's checkpoint, or of a model itself.
+
+    step: of the checkpoint; 0: the newest. start: what the run began with. best: the one that was
+    best by `training.best`. Raises UserError when there is none.
+    """
+    folder = Path(source)
+    if (folder / "config.toml").is_file():
+        settings = config.load(folder / "config.toml")
+        requested = [f"--step {step}"] * bool(step) + ["--start"] * start + ["--best"] * best
+        if len(requested) > 1:
+            raise UserError(f"{' and '.join(requested)} name two models: leave one out")
+        if start:
+            return settings, settings.model.name
+        if best:
+            step = best_step(settings, folder)
+        place = checkpoint.at(folder / "checkpoints", step)
+        for note in checkpoint.unchecked(place):
+            print(f"note: {note}", file=sys.stderr)
+        return settings, str(place)
+    if folder.is_dir() and not any((folder / name).is_file() for name in MODELS):
+        raise UserError(
+            f"{folder} is neither a run (config.toml) nor a model (config.json) nor an adapter "
+            "(adapter_config.json)"
+        )
+    if best:
+        raise UserError(f"--best names a checkpoint of a run, {source} is a model: leave it out")
+    return config.make({"model": {"name": source}}), source

@@ -1,0 +1,261 @@
+"""What a script passes in place of files: rows, functions, a model. They become files of the run.
+
+So a run that was started from Python is resumed, scored and compared as any other: its folder holds
+all that it was made of.
+"""
+
+import dataclasses
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from strop.data.prompt_rows import stride
+from strop.rewards import pickled
+from strop.support.errors import UserError
+from strop.support.writing import check_room, writing
+from strop.training.learner.models import DTYPES, Loaded, load, tokenizer_of
+from strop.training.record.run_folder import GIVEN
+
+
+def sections_of(
+    folder: Path,
+    model: Any,
+    tokenizer: Any,
+    data: Any,
+    validation: Any,
+    reward: Any,
+    task: str,
+) -> tuple[dict[str, dict[str, Any]], Loaded | None]:
+    """The sections with what was given, in files of `folder` where it was in none; and the model,
+    where it is in memory. Raises UserError.
+    """
+    settings, loaded = model_of(model, tokenizer, folder / "model")
+    whole = {
+        "model": settings,
+        "data": {
+            "task": task,
+            "files": _trained(data, folder / "data.jsonl"),
+            "validation_files": sources_given(validation, folder / "validation.jsonl"),
+        },
+        "reward": {"functions": sources_of(reward, folder)},
+    }
+    given = {
+        section: {name: value for name, value in values.items() if value}
+        for section, values in whole.items()
+    }
+    return given, loaded
+
+
+def _trained(given: Any, path: Path) -> tuple[str, ...]:
+    """Files of the training data. A dict has sources by name; one of `datasets` has splits, which
+    are not all to train on, and one of plain lists is a table's columns: these are refused.
+    """
+    rows_by_name = type(given) is dict and not any(
+        isinstance(rows, list | tuple) and not all(isinstance(row, Mapping) for row in rows)
+        for rows in given.values()
+    )
+    return sources_given(given, path) if rows_by_name else files_of(given, path)
+
+
+def check_not_given(folder: Path) -> None:
+    """Raise UserError where what a call gives would be written over files that are there."""
+    if (folder / GIVEN).exists():
+        raise UserError(
+            f"{folder} has its own {GIVEN}, where what a script gives is kept: give another folder "
+            "with --out"
+        )
+
+
+ROWS = (
+    "a path, or rows: a list of dicts, a datasets.Dataset, a pandas or polars frame, or an Arrow "
+    "table"
+)
+
+
+def files_of(given: Any, path: Path) -> tuple[str, ...]:
+    """Paths as they are; rows as the JSON Lines file `path`. Raises UserError for what is neither.
+
+    path: named for the argument that the rows were given as, which messages call them by.
+    """
+    if given is None:
+        return ()
+    if isinstance(given, str | Path):
+        return (str(given),)
+    if isinstance(given, list | tuple) and given and all(isinstance(f, str | Path) for f in given):
+        return tuple(map(str, given))
+    if hasattr(given, "save_to_disk") and not isinstance(given, Mapping) and stride(len(given)) > 1:
+        return _saved(given, path)
+    count = 0
+    with writing(path.parent, f"the rows of {path.stem}"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("w", encoding="utf-8") as file:
+            for count, row in enumerate(_rows(given, path.stem), 1):
+                file.write(_line(row, f"{path.stem} row {count}"))
+    if not count:
+        raise UserError(f"{path.stem} has no rows: give at least one")
+    return (str(path),)
+
+
+def _saved(given: Any, path: Path) -> tuple[str, ...]:
+    """A large data set of `datasets` in its own form, which is mapped into memory."""
+    folder = path.with_suffix("")
+    with writing(path.parent, f"the rows of {path.stem}"):
+        given.save_to_disk(str(folder))
+    return (str(folder),)
+
+
+def sources_given(given: Any, path: Path) -> tuple[str, ...]:
+    """As `files_of`, of a dict each entry as a source or set of its own, `NAME=FILE`.
+
+    Raises UserError.
+    """
+    if not isinstance(given, Mapping):
+        return files_of(given, path)
+    return tuple(
+        f"{name}={file}"
+        for name, rows in given.items()
+        for file in files_of(rows, path.with_name(f"{path.stem}_{name}{path.suffix}"))
+    )
+
+
+def _rows(given: Any, name: str) -> Iterator[Any]:
+    """The rows of whatever holds some. Raises UserError."""
+    if hasattr(given, "to_pylist"):
+        yield from given.to_pylist()
+    elif hasattr(given, "to_dicts"):
+        yield from given.to_dicts()
+    elif hasattr(given, "iloc"):  # pandas writes what is missing as a number
+        yield from given.astype(object).where(given.notna(), None).to_dict("records")
+    elif isinstance(given, Mapping):
+        inside = ", ".join(map(str, given)) or "nothing"
+        raise UserError(
+            f"{name} is a {type(given).__name__} with {inside}: give {ROWS}; of several splits one"
+        )
+    elif isinstance(given, Iterable):
+        yield from given
+    else:
+        raise UserError(f"{name} is {type(given).__name__}: give {ROWS}")
+
+
+def _line(row: Any, where: str) -> str:
+    if not isinstance(row, Mapping):
+        raise UserError(f"{where} is {type(row).__name__}: a row is a dict, column by column")
+    if wrong := [name for name in row if not isinstance(name, str)]:
+        raise UserError(f"{where} has a column {wrong[0]!r}: names of columns are text")
+    try:
+        return json.dumps(dict(row), default=_plain) + "\n"
+    except (TypeError, ValueError, RecursionError) as error:
+        raise UserError(
+            f"{where} has a value that no file of rows can hold ({error}): make it text, a number, "
+            "a list or an object of these"
+        ) from error
+
+
+def _plain(value: Any) -> Any:
+    """Numbers and arrays of other libraries as Python's. Raises TypeError for all else."""
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    raise TypeError(f"it is {type(value).__name__}")
+
+
+def sources_of(given: Any, folder: Path) -> tuple[str, ...]:
+    """Names of rewards as they are; functions as files of the folder. Raises UserError."""
+    several: Sequence[Any] = given if isinstance(given, list | tuple) else [given]
+    several = [] if given is None else several
+    functions = [each for each in several if not isinstance(each, str)]
+    for each in functions:
+        if not callable(each):
+            raise UserError(
+                f"reward is {type(each).__name__}: give a function, the name of a built-in, "
+                "file.py:function, or a list of these"
+            )
+    names = iter(pickled.names_of(functions))
+    if functions:
+        with writing(folder, "the reward functions"):
+            folder.mkdir(parents=True, exist_ok=True)
+    return tuple(
+        each if isinstance(each, str) else _function(each, folder / f"{next(names)}.pickle")
+        for each in several
+    )
+
+
+def _function(function: Callable[..., Any], path: Path) -> str:
+    with writing(path.parent, f"the reward {path.stem}"):
+        return pickled.write(function, path)
+
+
+def model_of(model: Any, tokenizer: Any, folder: Path) -> tuple[dict[str, Any], Loaded | None]:
+    """The settings of a model by its name, or of one in memory and that one itself.
+
+    folder: where the second is saved, so that its run goes on from files alone. Raises UserError.
+    """
+    if model is None or isinstance(model, str | Path):
+        name = str(model or "")
+        if tokenizer is None:
+            return ({"name": name} if name else {}), None
+        _check_tokenizer(tokenizer)
+        found = Loaded(load(name or "tiny").model, tokenizer, name)
+    else:
+        found = in_memory(model, tokenizer)
+    check_room(folder.parent, "the model that was given", found.num_bytes())
+    with writing(folder.parent, "the model that was given", found.num_bytes(), (OSError,)):
+        found.save(folder)
+    found.model.name_or_path = str(folder)
+    settings = {"name": str(folder), **_facts(found.model)}
+    return settings, dataclasses.replace(found, source=str(folder))
+
+
+def in_memory(model: Any, tokenizer: Any) -> Loaded:
+    """A model that is loaded, with its tokenizer, or that of where it is from. Raises UserError."""
+    checked = _checked(model)
+    name = str(getattr(model, "name_or_path", "") or "")
+    if tokenizer is None and not name:
+        raise UserError("the model does not say where it is from: give its tokenizer, tokenizer=")
+    if tokenizer is not None:
+        _check_tokenizer(tokenizer)
+    return Loaded(checked, tokenizer_of(name) if tokenizer is None else tokenizer, name)
+
+
+def _facts(model: Any) -> dict[str, str]:
+    """What the settings say of a model that is loaded."""
+    settings = {"dtype": _dtype(model), "device": str(model.device)}
+    if isinstance(attention := getattr(model.config, "_attn_implementation", None), str):
+        settings["attention"] = attention
+    return settings
+
+
+def _checked(model: Any) -> nn.Module:
+    """A causal model of transformers. Raises UserError for all else."""
+    if hasattr(model, "peft_config"):
+        raise UserError(
+            "model has adapters already: give the model without them, strop adds its own with "
+            "model.lora_rank; or merge them first with merge_and_unload()"
+        )
+    needed = ("config", "save_pretrained", "get_output_embeddings")
+    if not isinstance(model, nn.Module) or not all(hasattr(model, name) for name in needed):
+        raise UserError(
+            f"model is {type(model).__name__}: give a name, a folder, or a causal model that "
+            "transformers has loaded"
+        )
+    return model
+
+
+def _check_tokenizer(tokenizer: Any) -> None:
+    """Raise UserError for what is no tokenizer of transformers."""
+    if not all(hasattr(tokenizer, name) for name in ("save_pretrained", "encode", "decode")):
+        raise UserError(
+            f"tokenizer is {type(tokenizer).__name__}: give one that transformers has loaded"
+        )
+
+
+def _dtype(model: Any) -> str:
+    """The settings' name for the model's numbers. Raises UserError."""
+    found: torch.dtype = model.dtype
+    for name, dtype in DTYPES.items():
+        if dtype == found:
+            return name
+    raise UserError(f"the model's numbers are {found}: load it as one of {', '.join(DTYPES)}")

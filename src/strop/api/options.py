@@ -1,0 +1,188 @@
+"""The configuration of one run or of several, from words of a command or keywords of a call."""
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from strop.catalogue.catalogue import model_of
+from strop.catalogue.seams import STAGES
+from strop.method import notation
+from strop.method.algorithm import Algorithm
+from strop.method.phases import Method, Phases
+from strop.method.reading import STAGE_ALIASES
+from strop.method.shown import as_notation, dotted
+from strop.support.errors import UserError
+from strop.training.settings import config
+from strop.training.settings.assignments import Assignments, override, split
+from strop.training.settings.config import RunConfig
+from strop.training.settings.method import complete
+
+DEFAULT: str = RunConfig.model_fields["recipe"].default
+HEADS = frozenset((*RunConfig.model_fields, *STAGES, *STAGE_ALIASES))
+
+
+def settings_of(arguments: list[str], options: dict[str, Any], file: Path | None) -> RunConfig:
+    """The run's configuration from file, options and `name=value` arguments. Raises UserError."""
+    recipes, assignments = split(arguments)
+    if len(recipes) > 1:
+        raise UserError(f"one recipe at a time, got {' and '.join(recipes)}")
+    return combined(recipes[0] if recipes else "", assignments, options, file)
+
+
+def combined(
+    recipe: str | Method,
+    assignments: Assignments,
+    options: dict[str, Any],
+    file: Path | None = None,
+) -> RunConfig:
+    """The configuration of a recipe, or of a method, with assignments, which come last, over
+    options by section, over a file, over the defaults of the model. Raises UserError.
+    """
+    raw = config.load(file).model_dump(exclude_unset=True) if file else {}
+    name = recipe if isinstance(recipe, str) else ""
+    given = _model_given(assignments, options, raw)
+    needed = "" if given else model_of(name or raw.get("recipe", ""))
+    merged = config.defaults(given or needed or "tiny")
+    if needed:
+        merged["model"] = {"name": needed}
+    for source in (raw, options):
+        for section, values in source.items():
+            if isinstance(values, dict):
+                merged[section] = {**merged.get(section, {}), **values}
+            else:
+                merged[section] = values
+    if not isinstance(recipe, str):
+        merged |= {"recipe": "", **_dumped(complete(recipe, {}))}
+    elif recipe:
+        _check_recipe(recipe, raw, file)
+        merged["recipe"] = recipe
+    return config.make(override(merged, assignments))
+
+
+def _check_recipe(recipe: str, raw: dict[str, Any], file: Path | None) -> None:
+    """Raise UserError where a file's options are those of another method."""
+    theirs = raw.get("recipe", recipe)
+    if theirs != recipe and any(map(raw.get, config.METHOD)):
+        raise UserError(
+            f"the options of the method in {file} belong to "
+            f"{f'its recipe {theirs}' if theirs else 'its own [stages]'}, not to "
+            f"{recipe}: leave the recipe out, or the file's [algorithm], [stages] and "
+            "[phases]"
+        )
+
+
+def _dumped(sections: dict[str, Any]) -> dict[str, Any]:
+    """Sections of a method in plain values."""
+    phases = {name: phase.model_dump() for name, phase in sections["phases"].items()}
+    return {**sections, "phases": phases}
+
+
+def _model_given(assignments: Assignments, *sources: dict[str, Any]) -> str:
+    """The requested model, whose default settings are those of no other."""
+    for each in reversed(assignments):
+        name, value = each.split("=", 1) if isinstance(each, str) else each
+        if name.strip() == "model.name":
+            return str(value).strip().strip("\"'")
+    names = [source.get("model", {}).get("name", "") for source in sources]
+    return next(filter(None, names), "")
+
+
+def from_keywords(options: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """Keywords of a call as options: `training_lr=2e-5` is `training.lr`, whose first underscore
+    stands for the dot; a name with dots, in `**{"loss.clip_high": 0.3}`, stays as it is.
+    """
+    return [(dotted(name, HEADS), plain(value)) for name, value in options.items()]
+
+
+def plain(value: Any) -> Any:
+    """A value as a configuration holds it: parts and schedules in notation, paths as text."""
+    if isinstance(value, Path):
+        return str(value)
+    found = as_notation(value)
+    return [plain(each) for each in found] if isinstance(found, tuple) else found
+
+
+def method_of(recipe: Any) -> "str | Method":
+    """A recipe in one line, a method, or what a recipe's function returns. Raises UserError."""
+    made = recipe
+    if inspect.isfunction(recipe):
+        named = (
+            p for p in inspect.signature(recipe).parameters.values() if "VAR" not in p.kind.name
+        )
+        needed = [p.name for p in named if p.default is p.empty]
+        if needed:
+            raise UserError(
+                f"the recipe {recipe.__name__} needs {needed[0]}: call it, and give what it returns"
+            )
+        made = recipe()
+    if isinstance(made, str | Algorithm | Phases):
+        return made
+    raise UserError(
+        f"recipe is {type(made).__name__}: give a line such as 'gspo(clip_high=4e-4)', what "
+        "strop.recipe() returns, or a function that returns an Algorithm"
+    )
+
+
+def recipe(line: str = DEFAULT, **parameters: Any) -> Method:
+    """The method of a recipe, `strop.recipe("gspo", clip_high=4e-4)`, to look at and to change.
+
+    line: a name, a recipe in one line, or several as `until(...) | ...`. Raises UserError.
+    """
+    if not isinstance(line, str):
+        raise UserError(f"recipe is {type(line).__name__}: give its name or line as text")
+    if not parameters:
+        return notation.recipe(line)
+    name, given = notation.named(line)
+    return notation.build_recipe(name, {**given, **parameters})
+
+
+Labelled = Sequence[tuple[str, Any]]  # label; a method, or one with options of its own
+
+
+def labelled(methods: Any, what: str) -> list[tuple[str, Any]]:
+    """Label and method of each. what: a verb, what the call does to them. Raises UserError."""
+    if isinstance(methods, Mapping):
+        found = [(str(label), each) for label, each in methods.items()]
+    elif _is_one(methods) or not isinstance(methods, Iterable):
+        found = [(label_of(methods), methods)]
+    else:
+        found = [(label_of(each), each) for each in methods]
+    if not found:
+        raise UserError(f"name the methods to {what}, such as ['grpo', 'rloo']")
+    return found
+
+
+def label_of(method: Any) -> str:
+    """The label of a method that was given without one. Raises UserError where it has no name."""
+    if isinstance(method, str):
+        return method
+    if _is_one(method):
+        return " ".join([method[0], *(f"{k}={v}" for k, v in method[1].items())])
+    if isinstance(method, Callable) and hasattr(method, "__name__"):  # type: ignore[arg-type]
+        return str(method.__name__)
+    raise UserError("a method that is no line has no name: give a dict, {'mine': method}")
+
+
+def settings_of_all(
+    named: Labelled, given: Mapping[str, Any], options: Mapping[str, Any]
+) -> list[tuple[str, RunConfig]]:
+    """The configuration of every method; one that needs a shipped model has all train it.
+
+    given: sections that all have. options: keywords that all have. Raises UserError.
+    """
+    pairs = [(label, each if isinstance(each, tuple) else (each, {})) for label, each in named]
+    lines = [method for _, (method, _) in pairs if isinstance(method, str)]
+    if not given.get("model") and (needed := next(filter(None, map(model_of, lines)), "")):
+        given = {**given, "model": {"name": needed}}
+    return [
+        (label, combined(method_of(method), from_keywords({**options, **own}), dict(given)))
+        for label, (method, own) in pairs
+    ]
+
+
+def _is_one(method: Any) -> bool:
+    """Whether it is a line, or a line with options of its own."""
+    if isinstance(method, tuple) and len(method) == 2:
+        return isinstance(method[0], str) and isinstance(method[1], Mapping)
+    return isinstance(method, str)

@@ -1,0 +1,82 @@
+"""Pages of runs: a step token by token, and the report of runs that go on."""
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from strop.api.folders import folders_of
+from strop.api.messages import messages_in_python
+from strop.inspection.page import write_page
+from strop.report.watch import Server, Watched
+
+HEIGHT = 760  # pixels of a page in a notebook
+
+
+@dataclass(frozen=True)
+class Page:
+    """A page in a file, which a notebook shows; step: of the run."""
+
+    path: Path
+    step: int
+
+    def _repr_html_(self) -> str:
+        text = escape(self.path.read_text(encoding="utf-8"))
+        frame = f'style="width: 100%; height: {HEIGHT}px; border: 0" sandbox="allow-scripts"'
+        return f'<iframe srcdoc="{text}" {frame}></iframe>'
+
+
+def inspect(run: Any, step: int | None = None, out: str | Path | None = None) -> Page:
+    """Write the page that shows a step token by token: advantage, ratio, gate, weight.
+
+    run: a run or its folder. step: the last that was kept, without one. out: the file, without one
+    `inspect.html` in the run's folder. Raises UserError.
+    """
+    (folder,) = folders_of(run)
+    place = folder / "inspect.html" if out is None else Path(out)
+    with messages_in_python():
+        return Page(place, write_page(folder, step, place))
+
+
+class Watching:
+    """The report of runs in a browser on this machine, at `url`, until `close` or the end."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._thread = threading.Thread(target=server.serve_forever, daemon=True)
+        self._thread.start()
+
+    @property
+    def url(self) -> str:
+        """Where the page is."""
+        return self._server.url
+
+    def close(self) -> None:
+        """Serve it no longer."""
+        if self._thread.is_alive():
+            self._server.shutdown()
+            self._thread.join()
+        self._server.server_close()
+
+    def __enter__(self) -> "Watching":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"Watching({self.url})"
+
+    def _repr_html_(self) -> str:
+        return f'<a href="{self.url}" target="_blank">{self.url}</a>'
+
+
+def watch(runs: "Any | Sequence[Any]", port: int = 0) -> Watching:
+    """Serve the report of runs on this machine, kept up to date while they go on.
+
+    runs: a run, its folder, or a list of these. port: 0: any that is free. Raises UserError.
+    """
+    with messages_in_python():
+        return Watching(Server(Watched(folders_of(runs)), port))

@@ -1,0 +1,335 @@
+"""What a person sees while a run goes on: a live panel on a terminal, lines elsewhere."""
+
+import io
+import time
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.markup import escape
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from strop.method.charts import panel_of
+from strop.tracking.metrics_file import is_number
+from strop.tracking.samples import sampled, shortened
+
+if TYPE_CHECKING:
+    from strop.diagnosis.watch import Watch
+
+# What is shown where answers are given and nothing is sampled.
+GIVEN = ("policy_loss",)
+SPARKS = " ▁▂▃▄▅▆▇█"
+CELLS = 160  # most means that are kept: four for every letter that a line of blocks has
+EVERY = 0.5  # seconds between two drawings in a notebook; every one is a message to the browser
+PRE = "<pre style='font-family: Menlo, \"DejaVu Sans Mono\", monospace'>{code}</pre>"
+
+
+class Progress:
+    """Shows reward, pass@k, entropy against its band, speed and time left."""
+
+    def __init__(self, quiet: bool = False, heard: bool = True, answers: int = 0) -> None:
+        """quiet: print only the end. heard: False in a process that leaves printing to another.
+        answers: how many sampled ones are shown where a step's rollouts are written.
+        """
+        self.console = Console(
+            highlight=False, quiet=not heard, force_terminal=None if heard else False
+        )
+        self.console.soft_wrap = not self.console.is_terminal  # a file keeps its lines whole
+        self.quiet, self.answers = quiet, answers
+        self.watch: Watch | None = None
+        self.history: dict[str, Course] = {}
+        self.live: Live | NotebookLive | None = None
+        self.begun = time.perf_counter()
+        self.first = 0
+        self.steps = 1
+        self.printed = 0.0
+        self.shown: dict[str, float] = {}
+        self.told = False
+        self.phases: tuple[str, ...] = ()  # their names
+        self.brought: tuple[str, ...] = ()  # metrics that the method's parts want seen
+
+    def open(self) -> None:
+        """Say that something happens, before the imports and checks that take seconds."""
+        if not self.quiet:
+            self.console.print("loading, then checking model, data and rewards ...", style="dim")
+
+    def begin(self, run: Any, before: list[dict[str, float]]) -> None:
+        """Say what is about to run, and where it is written; `before`: the steps done already."""
+        from strop.diagnosis.watch import Watch  # reads what only a run needs
+
+        self.watch = Watch()
+        self.watch.begin(before)
+        for metrics in before:
+            self._take(metrics)
+        self.begun, self.first = time.perf_counter(), run.done
+        self.steps = run.config.training.steps
+        self.phases = getattr(run.algorithm, "names", ())
+        self.brought = panel_of(run.algorithm.uses())
+        if self.quiet:
+            return
+        model = sum(p.numel() for p in run.loaded.model.parameters()) / 1e6
+        task = run.world.services.task
+        method = run.config.recipe or "a method of [stages]"
+        method += f" (phases {', '.join(self.phases)})" if self.phases else ""
+        self.console.print(
+            f"[bold]{escape(method)}[/] on {escape(task.name)}: {len(task.train)} "
+            f"prompts, {escape(run.config.model.name)} ({model:.2f} M parameters, "
+            f"{run.config.model.dtype}, {run.world.policy.device}), steps {run.done + 1} to "
+            f"{self.steps} -> {escape(str(run.record.folder))}"
+        )
+        for note in run.world.services.notes:
+            self.console.print(f"[yellow]note:[/] {escape(note)}")
+        first = "the validation before step 1" if self._validates(run) else f"step {run.done + 1}"
+        waiting = Text(f"sampling the first answers, of {first} ...", style="dim")
+        if self.console.is_terminal:
+            live = Live(waiting, console=self.console, refresh_per_second=4)
+            live.start(refresh=True)
+            self.live = live
+        elif self.console.is_jupyter:
+            self.live = NotebookLive(waiting)
+        else:
+            self.console.print(waiting)
+
+    def _validates(self, run: Any) -> bool:
+        every, task = run.config.evaluation.every, run.world.services.task
+        return bool(run.done == 0 and every and task.validations)
+
+    def step(self, run: Any, metrics: dict[str, float]) -> None:
+        """Take in a step's metrics and show them; step 0 is the validation before training."""
+        begins = metrics.get("phase") != self.shown.get("phase")
+        self._take(metrics)
+        self._complain(run)
+        if self.live is not None:
+            self.live.update(self._panel(run.done))
+        elif not self.quiet:
+            if scores := self._scored(metrics):
+                self.console.print(f"step {run.done}/{self.steps}  {scores}")
+            now = time.perf_counter()
+            if run.done and (now - self.printed > 5 or run.done == self.steps or begins):
+                self.printed = now
+                self.console.print(self._line(run.done))
+        if run.done:
+            self._answer(run)
+            self._warn(run, metrics)
+
+    def _take(self, metrics: dict[str, float]) -> None:
+        """What is not finite, in a run that goes on null, leaves the number as it was."""
+        finite = {name: value for name, value in metrics.items() if is_number(value)}
+        for name, value in finite.items():
+            if name in self.history:
+                self.history[name].add(value)
+            else:
+                self.history[name] = Course(value)
+        self.shown = {**self.shown, **finite}
+
+    def note(self, text: str) -> None:
+        """A sentence for the user."""
+        self.console.print(text, markup=False)
+
+    def close(self) -> None:
+        """Leave the terminal as it was."""
+        if self.live is not None:
+            self.live.stop()
+            self.live = None
+
+    def finish(self, run: Any, then: str = "") -> None:
+        """The run's outcome in a few lines, and what may come next."""
+        folder = run.record.folder
+        for name in _scores(self.history):
+            first, last = self.history[name].first, self.history[name].last
+            low, high = self.shown.get(f"{name}/low"), self.shown.get(f"{name}/high")
+            known = low is not None and high is not None
+            interval = f"  (95% {low:.3f} to {high:.3f})" if known else ""
+            self.console.print(f"{name}: {first:.3f} -> {last:.3f}{interval}")
+        if best := run.race.told:
+            self.console.print(f"best checkpoint: {best}", markup=False)
+        if why := run.race.why_over:
+            self.console.print(f"ended after step {run.done}: {why}", markup=False)
+        self.console.print(
+            f"done in {time.perf_counter() - self.begun:.0f} s: {folder}/report.html, "
+            f"checkpoints in {folder}/checkpoints.{then}",
+            markup=False,
+        )
+
+    def _answer(self, run: Any) -> None:
+        """A table of some of the step's answers, where asked for."""
+        samples = None if self.quiet else sampled(run.record.folder, run.done, self.answers)
+        if samples is None:
+            return
+        table = Table("prompt", "completion", "reward", title=f"answers of step {run.done}")
+        for prompt, completion, reward, *_ in samples.rows:
+            said = f"{reward:.3f}" if is_number(reward) else "-"
+            table.add_row(Text(shortened(prompt)), Text(shortened(completion)), said)
+        self.console.print(table)
+
+    def _complain(self, run: Any) -> None:
+        """Say once what the first failed verifier call, or else request to the engine, was."""
+        lost = run.world.services.sampling.failures
+        if lost and not self.told:
+            self.told = True
+            self.console.print(
+                f"[yellow]a request to the engine failed[/]: {escape(lost[0])}; its rollouts are "
+                "left unscored, see rollout/requests_failed"
+            )
+        failures = run.world.services.grading.failures
+        if failures and not self.told:
+            self.told = True
+            first = failures[0]
+            self.console.print(
+                f"[yellow]a reward function failed[/] ({first.kind}): {escape(first.message)}; "
+                "the rollout is left unscored, see rewards/frac_unscored"
+            )
+
+    def _warn(self, run: Any, metrics: dict[str, float]) -> None:
+        """Say at once what the doctor would find later. Raises RunStopped for a run of no use."""
+        assert self.watch is not None, "a run begins before its first step"
+        for finding in self.watch.step(run, metrics):
+            self.console.print(
+                f"[yellow]warning:[/] {escape(finding.question)} {escape(finding.answer)} Do: "
+                f"{escape(finding.advice)}. More: strop doctor {escape(str(run.record.folder))}"
+            )
+
+    @staticmethod
+    def _scored(metrics: dict[str, float]) -> str:
+        """The scores of a validation, where the step had one."""
+        named = ((name.removeprefix("eval/"), metrics[name]) for name in _scores(metrics))
+        return "  ".join(f"{name} {value:.3f}" for name, value in named)
+
+    def _line(self, step: int) -> str:
+        shown = self.shown
+        pieces = [f"step {step}/{self.steps}", *self._phase()]
+        sampled = "entropy" in shown
+        if sampled:
+            pieces.append(f"reward {shown.get('reward', 0):.3f}")
+            pieces.append(f"entropy {shown['entropy']:.3f}{self._band()}")
+        pieces += [
+            f"{name.removeprefix('policy_')} {shown[name]:.3f}"
+            for name in (*(() if sampled else GIVEN), *self.brought)
+            if name in shown
+        ]
+        pieces.append(f"{shown.get('perf/tokens_per_s', 0):.0f} tokens/s")
+        pieces.append(f"{self._left(step)} left")
+        return "  ".join(pieces)
+
+    def _phase(self) -> list[str]:
+        """Which phase the step was of, of a method that has some."""
+        number = int(self.shown.get("phase", 0))
+        return [f"phase {number} ({self.phases[number - 1]})"] if number else []
+
+    def _band(self) -> str:
+        low = self.shown.get("entropy_control/low")
+        high = self.shown.get("entropy_control/high")
+        return "" if low is None or high is None else f" ({low:.2f}-{high:.2f})"
+
+    def _left(self, step: int) -> str:
+        done = max(step - self.first, 1)
+        seconds = (time.perf_counter() - self.begun) / done * (self.steps - step)
+        return f"{seconds / 60:.0f} min" if seconds > 90 else f"{seconds:.0f} s"
+
+    def _panel(self, step: int) -> Group:
+        sampled = ("reward", "entropy", "completions/mean_length", "groups/frac_mixed")
+        rows = [*(sampled if "entropy" in self.history else GIVEN), *self.brought, "grad_norm"]
+        rows += _scores(self.history)
+        shown = {
+            name: f"{self.history[name].last:.3f}{self._band() if name == 'entropy' else ''}"
+            for name in rows if name in self.history
+        }  # fmt: skip
+        table = Table.grid(padding=(0, 2))
+        taken = max(map(len, shown), default=0) + max(map(len, shown.values()), default=0)
+        room = max(1, min(40, self.console.width - taken - 6))
+        for name, value in shown.items():
+            table.add_row(name, value, Text(self.history[name].line(room), style="cyan"))
+        bar = ProgressBar(total=self.steps, completed=step, width=min(40, self.console.width))
+        at = "   ".join([f"step {step}/{self.steps}", *self._phase()])
+        foot = Text(
+            f"{at}   {self.shown.get('perf/tokens_per_s', 0):.0f} tokens/s   "
+            f"{self.shown.get('step_time', 0):.2f} s a step   {self._left(step)} left",
+            style="dim",
+        )
+        return Group(table, bar, foot)
+
+
+def _scores(names: Iterable[str]) -> list[str]:
+    """The pass@k among the metrics, smallest k first, then the scores of given answers."""
+    names = list(names)
+    found = [n for n in names if "/pass@" in n and not n.endswith(("/low", "/high"))]
+    given = [n for n in names if n.endswith(("/nll", "/ranking_accuracy"))]
+    return sorted(found, key=lambda name: int(name.rpartition("@")[2])) + given
+
+
+class Course:
+    """First and last value, and the means of stretches of equal length, as long as it takes for
+    all to be at most `CELLS`. Up to so many values they are all there.
+    """
+
+    def __init__(self, first: float) -> None:
+        self.first = self.last = first
+        self.means: list[float] = []  # of the stretches that are over
+        self.size = 1  # values of a stretch
+        self.open: list[float] = []  # values of the one that is not
+        self.add(first)
+
+    def add(self, value: float) -> None:
+        """One more step's value."""
+        self.last = value
+        self.open.append(value)
+        if len(self.open) < self.size:
+            return
+        self.means.append(sum(self.open) / self.size)
+        self.open.clear()
+        if len(self.means) == CELLS:
+            pairs = zip(self.means[::2], self.means[1::2], strict=True)
+            self.means, self.size = [(a + b) / 2 for a, b in pairs], 2 * self.size
+
+    def line(self, width: int) -> str:
+        """Blocks in `width` characters."""
+        rest = [sum(self.open) / len(self.open)] if self.open else []
+        return spark([*self.means, *rest], width)
+
+
+def spark(values: list[float], width: int = 40) -> str:
+    """A line of blocks: the values' course in `width` characters."""
+    if len(values) > width:
+        size = len(values) / width
+        cells = [values[int(i * size) : max(int((i + 1) * size), int(i * size) + 1)]
+                 for i in range(width)]  # fmt: skip
+        values = [sum(cell) / len(cell) for cell in cells]
+    low, high = min(values), max(values)
+    span = (high - low) or 1.0
+    return "".join(SPARKS[1 + int((v - low) / span * (len(SPARKS) - 2))] for v in values)
+
+
+class NotebookLive:
+    """The same panel as on a terminal, as a cell's output."""
+
+    def __init__(self, first: Any) -> None:
+        from IPython.display import HTML, display
+
+        self.made: Any = HTML
+        self.drawn = time.monotonic()
+        self.newest = first
+        self.handle = display(HTML(as_html(first)), display_id=True)
+
+    def update(self, panel: Any) -> None:
+        """Show this from now on."""
+        self.newest = panel
+        if time.monotonic() - self.drawn > EVERY:
+            self._draw()
+
+    def stop(self) -> None:
+        """Leave the newest one there."""
+        self._draw()
+
+    def _draw(self) -> None:
+        self.drawn = time.monotonic()
+        self.handle.update(self.made(as_html(self.newest)))
+
+
+def as_html(panel: Any, width: int = 100) -> str:
+    """What rich would print, with its colours."""
+    console = Console(file=io.StringIO(), record=True, width=width, force_jupyter=False)
+    console.print(panel)
+    return console.export_html(inline_styles=True, code_format=PRE)

@@ -1,0 +1,103 @@
+"""A run with its folder and report: for the command and for scripts alike."""
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from strop.api.folders import free_folder
+from strop.evaluation.validate import validator
+from strop.report.page import write_report
+from strop.support.errors import RunStopped, UserError
+from strop.training import loop
+from strop.training.parallel.ranks import Ranks
+from strop.training.settings import config
+from strop.training.settings.assignments import override
+
+# What may change in a run that is resumed.
+CHANGEABLE = ("training.steps", "training.save_every", "training.best", "training.patience",
+              "training.process_timeout_seconds", "evaluation.", "tracking.", "ray.")  # fmt: skip
+
+
+class Session:
+    """A run with its folder. again: how to resume it; new: whether the folder is new."""
+
+    def __init__(
+        self, run: loop.Run, new: bool = True, again: str = "strop train --resume {folder}"
+    ) -> None:
+        self.run, self.new = run, new
+        self.folder = run.record.folder
+        self.again = again.format(folder=self.folder)
+        self.spoilt = False  # by a mistake that showed before the first step
+        self.closed = False
+
+    def steps(self, watcher: loop.Watcher) -> Iterator[dict[str, float]]:
+        """The metrics of each remaining step, behind it. Raises UserError and RunStopped."""
+        run, evaluation = self.run, self.run.config.evaluation
+        try:
+            ks = evaluation.ks if evaluation.every else ()
+            evaluator = validator(evaluation.num_samples, ks, run.config.seed)
+            yield from loop.steps(run, watcher, evaluator)
+        except RunStopped as error:
+            raise RunStopped(f"{error}. Go on with: {self.again}") from error
+        except UserError as error:
+            if run.done:
+                raise UserError(f"{error}. Go on with: {self.again}") from error
+            self.spoilt = self.new
+            raise
+
+    def go(self, watcher: loop.Watcher) -> None:
+        """All remaining steps; a first Ctrl-C ends them. Raises as `steps`."""
+        with loop.attended(self.run, watcher):
+            for _ in self.steps(watcher):
+                pass
+
+    def close(self) -> None:
+        """End the run's processes; the files of a spoilt one are removed."""
+        self.closed = True
+        self.run.close()
+        if self.spoilt:
+            self.run.record.discard()
+
+    def report(self) -> Path:
+        """Write the run's report, where there is a step to report. Raises RunStopped."""
+        out = self.folder / "report.html"
+        if self.run.ranks.first:
+            try:
+                write_report([self.folder], out)
+            except RunStopped as error:
+                raise RunStopped(f"{error}. Write it with: {self.again}") from error
+        return out
+
+
+@contextlib.contextmanager
+def new_folder(recipe: str, out: Path | None, ranks: Ranks) -> Iterator[Path]:
+    """`out`, or a free folder, which is left behind only with a run in it."""
+    folder = out or ranks.from_first(lambda: free_folder(recipe))
+    try:
+        yield folder
+    finally:
+        if out is None and ranks.first:
+            with contextlib.suppress(OSError):  # not empty: the run, and runs before it
+                folder.rmdir()
+                folder.parent.rmdir()
+
+
+def changed(folder: Path, changes: Sequence[str | tuple[str, Any]]) -> config.RunConfig:
+    """The configuration of the run in a folder, with the changes that a resumed run may have.
+
+    Raises UserError for anything else.
+    """
+    if not (folder / "config.toml").is_file():
+        raise UserError(f"{folder} is not a run: it has no config.toml")
+    for each in changes:
+        path, found, _ = each.partition("=") if isinstance(each, str) else (each[0], "=", "")
+        if not found or not path.strip().startswith(CHANGEABLE):
+            text = each if isinstance(each, str) else path
+            raise UserError(
+                f"a run that goes on has its own configuration: leave {text} out; only "
+                "training.steps, training.save_every, training.best, training.patience, "
+                "training.process_timeout_seconds, evaluation, tracking and ray options may change"
+            )
+    settings = config.load(folder / "config.toml")
+    return config.make(override(settings.model_dump(), changes)) if changes else settings

@@ -1,0 +1,158 @@
+"""`strop.train` and `strop.resume`."""
+
+import contextlib
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from strop.api.inputs import check_not_given, sections_of
+from strop.api.messages import messages_in_python
+from strop.api.options import DEFAULT, combined, from_keywords, method_of
+from strop.api.run import Callback, Run, let_go
+from strop.api.session import Session, changed, new_folder
+from strop.support.errors import UserError
+from strop.training import loop
+from strop.training.parallel.ranks import Ranks
+from strop.training.record.run_folder import GIVEN, Record
+from strop.training.settings import config as configuration
+from strop.training.settings.config import RunConfig
+
+AGAIN = "strop.resume('{folder}')"
+
+
+def train(
+    recipe: Any = "",
+    *,
+    model: Any = None,
+    data: Any = None,
+    reward: Any = None,
+    validation: Any = None,
+    task: str = "",
+    tokenizer: Any = None,
+    config: str | Path | None = None,
+    out: str | Path | None = None,
+    start: bool = True,
+    progress: bool = True,
+    callbacks: Sequence[Callback] | Callback = (),
+    **options: Any,
+) -> Run:
+    """Train a model with reinforcement learning. Without arguments: the shipped one on Countdown.
+
+    recipe: a line such as "gspo(clip_high=4e-4)", or a method that `strop.recipe` gave. model: a
+    name, a folder, or a model that transformers has loaded (its tokenizer may be given, too).
+    data, validation: rows (dicts, a datasets.Dataset, a frame) or paths of files; either may be a
+    dict of several by name. reward: a function, the name of one, or a list of these. task: in place
+    of data. config: a TOML file. out: the run's folder. start: False gives the run before its first
+    step. callbacks: called with each step.
+
+    options: those of `strop train`, with an underscore for the dot: `training_lr=2e-5`,
+    `sampling_num_prompts=8`, `seed=3`; or by their own names, `**{"loss.clip_high": 0.3}`.
+
+    Raises UserError for whatever is wrong before the first step, RunStopped where a run cannot go
+    on, and KeyboardInterrupt after Ctrl-C, with the step saved.
+    """
+    _check_alone()
+    listeners = _several(callbacks)
+    method, ranks = method_of(recipe), Ranks()
+    file = Path(config) if config is not None else None
+    line = method if isinstance(method, str) else ""
+    if file is None and method == "":
+        method = line = DEFAULT
+    elif file is not None and not line:
+        line = configuration.load(file).recipe
+    with (
+        messages_in_python(),
+        new_folder(line, Path(out) if out is not None else None, ranks) as folder,
+    ):
+        with _kept_with_a_run(folder):
+            given, loaded = sections_of(
+                folder / GIVEN, model, tokenizer, data, validation, reward, task
+            )
+            settings = combined(method, from_keywords(options), given, file)
+            _check_one_trainer(settings)
+            started = loop.start(settings, folder, ranks, loaded)
+        run = Run.under_way(Session(started, again=AGAIN), progress, listeners)
+    return _trained(run) if start else run
+
+
+def resume(
+    run: "str | Path | Run",
+    *,
+    step: int = 0,
+    start: bool = True,
+    progress: bool = True,
+    callbacks: Sequence[Callback] | Callback = (),
+    **options: Any,
+) -> Run:
+    """Resume a run from its newest checkpoint, or that of `step`; what is later is cut off.
+
+    options: `training_steps`, `training_save_every` and those of `evaluation`, as `train` takes
+    them. Raises as `train`.
+    """
+    _check_alone()
+    listeners = _several(callbacks)
+    folder = run.folder if isinstance(run, Run) else Path(run)
+    let_go(folder)
+    with messages_in_python():
+        settings = changed(folder, from_keywords(options))
+        _check_one_trainer(settings)
+        started = loop.resume(settings, folder, step, Ranks())
+    session = Session(started, new=False, again=AGAIN)
+    if started.finished:
+        try:
+            session.report()  # perhaps a kill came before it
+        finally:
+            session.close()
+    found = Run.under_way(session, progress, listeners)
+    return _trained(found) if start else found
+
+
+def _trained(run: Run) -> Run:
+    """Train all its steps. Where an error ends them nobody holds the run, so it is closed."""
+    try:
+        return run.train()
+    except BaseException:
+        run.close()
+        raise
+
+
+def _several(callbacks: Any) -> tuple[Callback, ...]:
+    """The callbacks, of which one may stand alone. Raises UserError."""
+    found = (callbacks,) if callable(callbacks) else tuple(callbacks)
+    for each in found:
+        if not callable(each):
+            raise UserError(f"a callback is {type(each).__name__}: give functions of a step")
+    return found
+
+
+def _check_alone() -> None:
+    """Raise UserError in one of several processes; and let tokenizers fork without a warning."""
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise UserError(
+            "this is one of several processes, and a script trains in one: several train with the "
+            "command, as docs/SCALE.md says"
+        )
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+
+def _check_one_trainer(settings: RunConfig) -> None:
+    """Raise UserError where the trainers would be other processes than this one."""
+    if settings.ray.address and settings.ray.num_trainers:
+        raise UserError(
+            "ray.num_trainers begins processes that train, and a script trains in its own: leave "
+            "it out, or train with the command"
+        )
+
+
+@contextlib.contextmanager
+def _kept_with_a_run(folder: Path) -> Iterator[None]:
+    """Inside, files of what a script passes are written; they are removed where no run starts."""
+    Record(folder).check_free()
+    check_not_given(folder)
+    try:
+        yield
+    except BaseException:
+        shutil.rmtree(folder / GIVEN, ignore_errors=True)
+        raise

@@ -1,0 +1,56 @@
+"""What a run folder's configuration names of somebody's own; it runs only where it is allowed."""
+
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from strop.method.values import own
+from strop.rewards import source as reward_source
+from strop.support.errors import UserError
+
+if TYPE_CHECKING:
+    from strop.training.settings.config import RunConfig
+
+
+def check_trust(settings: "RunConfig", given: Mapping[str, Any], source: str) -> None:
+    """Raise UserError where a run's own configuration names code or servers that would be used, or
+    has the code that the model writes run without isolation.
+
+    given: sections that the user's options replace; `source`: the run. Nothing has been imported.
+    """
+    if named := names(settings, given):
+        raise UserError(
+            f"{source}/config.toml names {', '.join(named)}, which is not strop's own or runs code "
+            "without isolation: look at it and allow it with --trust-files, or give other rewards, "
+            "another task or engine"
+        )
+
+
+def names(settings: "RunConfig", given: Mapping[str, Any] = MappingProxyType({})) -> list[str]:
+    """What the configuration names of somebody's own, but for the sections in `given`."""
+    return [name for section, name in _named(settings) if section not in given]
+
+
+def _named(settings: "RunConfig") -> Iterator[tuple[str, str]]:
+    """The section, and what it names: files, modules, judges and servers."""
+    written: list[Any] = [settings, *settings.phases.values()]
+    last = written[-1]
+    method: Any = last.stages.get("rollout", settings.recipe)
+    for text in [method] if isinstance(method, str) else method:
+        yield from (("method", name) for name in (own(text) if text else ()))
+    if "rollout" not in last.stages:
+        for each in written:
+            yield from (("method", f"{stage} = {text}") for stage, text in each.stages.items())
+        for phase in settings.phases.values():
+            yield from (("method", name) for name in (own(phase.recipe) if phase.recipe else ()))
+    for reward in settings.reward.functions:
+        source = reward_source.parse(reward)
+        if source.kind in ("function", "judge", "pickled") or source.options.get(
+            "without_isolation"
+        ):
+            yield "reward", reward
+    task = settings.data.task
+    if not settings.data.files and ":" in task and not task.startswith("reasoning_gym:"):
+        yield "data", task
+    if settings.engine.kind != "local":
+        yield "engine", f"engine {settings.engine.kind}"

@@ -1,0 +1,240 @@
+"""The rollouts of a step as four aligned tables without padding.
+
+    token [T]  ->  turn [K]  ->  rollout [B]  ->  prompt group [P]
+
+Each row of a table points at its parent in the next one (`turn_T`, `rollout_K`, `group_B`); the
+tokens of a rollout lie together, in order, and so do its turns. A column's suffix names its table;
+a column without a suffix is one number per run. Column t describes token t: `logp_T[t]` is the
+log-probability of token t given everything before it in its sequence.
+"""
+
+import functools
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal, overload
+
+import torch
+from torch import Tensor
+
+from strop.batch import segments
+
+LEVELS = {"T": "token", "K": "turn", "B": "rollout", "P": "prompt group"}
+SizeName = Literal["num_turns", "num_rollouts", "num_groups"]
+SIZED_BY = {"T": "turn_T", "K": "rollout_K", "B": "group_B", "P": "uid_P"}
+# Rows of a table, by the name that a part asks for: an int, known without a wait for the device.
+SIZES = {"num_turns": "K", "num_rollouts": "B", "num_groups": "P"}
+DERIVED = ("rollout_T", "group_T", "group_K", "length_B", "size_B", "index_B", *SIZES)
+
+
+@functools.cache
+def level_of(name: str) -> str:
+    """The letter of the table that a column belongs to; empty for one value per run.
+
+    `reward_BM` -> "B", `logq_TV` -> "T", `step` -> "".
+    """
+    suffix = name.rpartition("_")[2] if "_" in name else ""
+    return suffix[0] if suffix in ("T", "K", "B", "P", "BM", "TV") else ""
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """Columns by name. Methods return new batches; nothing is changed in place.
+
+    Raises ValueError when a column's length does not fit its table or parents are out of order.
+    """
+
+    columns: Mapping[str, Tensor]
+    _derived: dict[str, Tensor] = field(default_factory=dict, repr=False)
+    _in_order: bool = field(default=False, repr=False)  # rows are known to lie together
+
+    def __post_init__(self) -> None:
+        missing = [name for name in SIZED_BY.values() if name not in self.columns]
+        if missing:
+            raise ValueError(f"a batch needs the columns {', '.join(missing)}")
+        for name, column in self.columns.items():
+            level = level_of(name)
+            if level and (column.dim() == 0 or column.shape[0] != self.size(level)):
+                raise ValueError(
+                    f"column {name} has shape {tuple(column.shape)}, "
+                    f"its table has {self.size(level)} rows"
+                )
+        for name in () if self._in_order else ("turn_T", "rollout_K"):
+            parent = self.columns[name]
+            if bool((parent[1:] < parent[:-1]).any()):
+                raise ValueError(f"column {name} is not in order: rows of a rollout lie together")
+
+    def size(self, level: str) -> int:
+        """Rows of a table: `level` is T, K, B or P."""
+        return self.columns[SIZED_BY[level]].shape[0]
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.columns or name in DERIVED
+
+    @overload
+    def __getitem__(self, name: SizeName) -> int: ...  # type: ignore[overload-overlap]
+    @overload
+    def __getitem__(self, name: str) -> Tensor: ...
+    def __getitem__(self, name: str) -> Tensor | int:
+        if name in SIZES:
+            return self.size(SIZES[name])
+        if name in self.columns:
+            return self.columns[name]
+        if name not in self._derived:
+            self._derived[name] = self._derive(name)
+        return self._derived[name]
+
+    def _derive(self, name: str) -> Tensor:
+        if name == "rollout_T":
+            return self["rollout_K"][self["turn_T"]]
+        if name == "group_T":
+            return self["group_B"][self["rollout_T"]]
+        if name == "group_K":
+            return self["group_B"][self["rollout_K"]]
+        if name == "size_B":
+            edges = torch.arange(self.size("K") + 1, device=self["turn_T"].device)
+            size_K = torch.searchsorted(self["turn_T"], edges).diff()
+            return segments.total(size_K, self["rollout_K"], self.size("B"))
+        if name == "length_B":
+            return segments.count(self["rollout_T"], self.size("B"), self["mask_T"])
+        if name == "index_B":
+            return torch.arange(self.size("B"), device=self["group_B"].device)
+        raise KeyError(f"no column {name}; there are {', '.join(sorted(self.columns))}")
+
+    def contexts(self) -> tuple[Tensor, int]:
+        """The context [T] that each token stands in, counted from 0 in order, and their number.
+
+        A rollout is one, unless `sequence_T` says where in it new ones begin.
+        """
+        if "sequence_T" not in self.columns:
+            return self["rollout_T"], self.size("B")
+        return segments.key_of(self["rollout_T"], self["sequence_T"])
+
+    def set(self, **columns: Tensor) -> "Batch":
+        """The same tables with columns added or replaced."""
+        structural = {"turn_T", "rollout_K", "group_B", "mask_T"} & columns.keys()
+        if structural:
+            unordered = {"turn_T", "rollout_K"} & columns.keys()
+            return Batch({**self.columns, **columns}, _in_order=not unordered)
+        return Batch({**self.columns, **columns}, dict(self._derived), _in_order=True)
+
+    def to(self, device: torch.device | str) -> "Batch":
+        """The same batch on another device; itself where it is there already."""
+        if all(column.device == torch.device(device) for column in self.columns.values()):
+            return self
+        moved = {name: column.to(device) for name, column in self.columns.items()}
+        return Batch(moved, _in_order=True)
+
+    def keep(self, rollouts_B: Tensor) -> "Batch":
+        """Only the rollouts where `rollouts_B` [B] bool is true; parents are renumbered."""
+        return self.take(rollouts_B.nonzero().squeeze(1))
+
+    def take(self, index_B: Tensor) -> "Batch":
+        """The rollouts `index_B` in that order, each as often as it is listed.
+
+        Groups and forks are renumbered: a `parent_B` that is not taken becomes -1, groups without
+        a rollout vanish.
+        """
+        group_kept, group_B = torch.unique(self["group_B"][index_B], return_inverse=True)
+        index_K = segments.rows_of(self["rollout_K"], index_B, self.size("B"))
+        index_T = segments.rows_of(self["rollout_T"], index_B, self.size("B"))
+        row_B = torch.arange(index_B.shape[0], device=index_B.device)
+        new_B = torch.full((self.size("B") + 1,), -1, device=index_B.device)
+        new_B[index_B] = row_B
+        turns_B = torch.bincount(self["rollout_K"], minlength=self.size("B"))
+        taken_B = turns_B[index_B]
+        # How far the first turn of each taken rollout moves.
+        shift_B = (taken_B.cumsum(0) - taken_B) - (turns_B.cumsum(0) - turns_B)[index_B]
+        index = {"T": index_T, "K": index_K, "B": index_B, "P": group_kept}
+        columns = {
+            name: column[index[level]] if (level := level_of(name)) else column
+            for name, column in self.columns.items()
+        }
+        tokens_B = self["size_B"][index_B]
+        columns["turn_T"] = columns["turn_T"] + torch.repeat_interleave(shift_B, tokens_B)
+        columns["rollout_K"] = torch.repeat_interleave(row_B, taken_B)
+        columns["group_B"] = group_B
+        if "parent_B" in columns:
+            columns["parent_B"] = new_B[columns["parent_B"]]
+        return Batch(columns, _in_order=True)
+
+    def narrow(self, rows_T: Tensor) -> "Batch":
+        """Only the tokens where `rows_T` [T] bool is true; the other tables stay as they are."""
+        columns = {
+            name: column[rows_T] if level_of(name) == "T" else column
+            for name, column in self.columns.items()
+        }
+        return Batch(columns, _in_order=True)
+
+    def join(self, other: "Batch") -> "Batch":
+        """Both batches' rollouts; groups with equal `(uid_P, draw_P)` become one group.
+
+        Raises ValueError when the two have different columns.
+        """
+        if self.columns.keys() != other.columns.keys():
+            odd = sorted(self.columns.keys() ^ other.columns.keys())
+            raise ValueError(f"cannot join batches: {', '.join(odd)} stands in one of them only")
+        columns = {
+            name: torch.cat([column, other[name]]) if level_of(name) else column
+            for name, column in self.columns.items()
+        }
+        for name, parent in (("turn_T", "K"), ("rollout_K", "B"), ("parent_B", "B")):
+            if name in columns:
+                shifted = other[name] + self.size(parent)
+                shifted = torch.where(other[name] < 0, other[name], shifted)
+                columns[name] = torch.cat([self[name], shifted])
+        columns["group_B"] = torch.cat([self["group_B"], other["group_B"] + self.size("P")])
+        return Batch(columns, _in_order=True)._merge_groups()
+
+    def _merge_groups(self) -> "Batch":
+        """Make groups with equal (uid_P, draw_P) one; the first one's columns stay."""
+        keys = torch.stack([self["uid_P"], self["draw_P"]], dim=1)
+        unique, inverse_P = torch.unique(keys, dim=0, return_inverse=True)
+        first = segments.first(inverse_P, unique.shape[0])
+        order = torch.argsort(first)  # keep the order of first appearance
+        rank = torch.empty_like(order)
+        rank[order] = torch.arange(order.shape[0], device=order.device)
+        columns = {
+            name: column[first[order]] if level_of(name) == "P" else column
+            for name, column in self.columns.items()
+        }
+        columns["group_B"] = rank[inverse_P[self["group_B"]]]
+        return Batch(columns, _in_order=True)
+
+    def split(self, token_budget: int) -> list[Tensor]:
+        """Rollout indices of micro-batches whose padded contexts stay within `token_budget` tokens.
+
+        Rollouts of like length go together. A rollout longer than the budget gets a micro-batch
+        of its own. Raises ValueError when the budget is below 1.
+        """
+        if token_budget < 1:
+            raise ValueError(f"token_budget must be at least 1, it is {token_budget}")
+        widths_B, rows_B = self._padded()
+        order = torch.argsort(widths_B, stable=True)
+        widths, rows = widths_B[order].tolist(), rows_B[order].tolist()
+        cuts, start, held = [], 0, 0
+        for end, width in enumerate(widths):
+            held += rows[end]
+            if end > start and width * held > token_budget:
+                cuts.append(end - start)
+                start, held = end, rows[end]
+        return list(torch.split(order, [*cuts, len(widths) - start])) if widths else []
+
+    def _padded(self) -> tuple[Tensor, Tensor]:
+        """Tokens of each rollout's longest context, and its number of contexts, [B] both."""
+        if "sequence_T" not in self.columns:
+            return self["size_B"], torch.ones_like(self["size_B"])
+        key_T, num = self.contexts()
+        rollout_N = self["rollout_T"][segments.first(key_T, num)]
+        size_N = segments.count(key_T, num)
+        longest_B = segments.extreme(size_N, rollout_N, self.size("B"), largest=True)
+        return longest_B, segments.count(rollout_N, self.size("B"))
+
+
+def concatenate(batches: Iterable[Batch]) -> Batch:
+    """All batches joined, in order. Raises ValueError when there is none."""
+    result: Batch | None = None
+    for batch in batches:
+        result = batch if result is None else result.join(batch)
+    if result is None:
+        raise ValueError("there is no batch to concatenate")
+    return result

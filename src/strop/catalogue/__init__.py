@@ -1,0 +1,1 @@
+"""Which kinds of part, parts and recipes there are, read without importing them."""

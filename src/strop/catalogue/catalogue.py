@@ -1,0 +1,214 @@
+"""What exists, read from the source files without importing them (and so without torch).
+
+A part's name is its file's name inside its folder; a recipe's name is its function's name inside
+`recipes/`. There is no registry: a new file is enough. Other packages bring theirs through entry
+points, and a file of your own is read in the same way.
+"""
+
+import ast
+import dataclasses
+import functools
+import importlib
+import importlib.metadata
+import importlib.util
+import inspect
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from strop.catalogue import peers
+from strop.catalogue.entries import (
+    Entry,
+    part_entry,
+    read_part,
+    read_recipes,
+    recipe_entry,
+    stated_kind,
+)
+from strop.catalogue.seams import KINDS
+from strop.catalogue.source import read
+from strop.support.about import PARTS, SOURCE
+from strop.support.errors import UserError, nearest
+from strop.support.loading import attribute, spec_of
+
+if TYPE_CHECKING:
+    from strop.batch.columns import Column
+
+LONGEST = 100  # letters of a name; file systems take no name that is much longer
+
+
+@functools.cache
+def parts(folder: str = "") -> tuple[Entry, ...]:
+    """All built-in parts, or those of one folder ("advantage" holds its subfolders too)."""
+    wanted = [f for f in KINDS if f == folder or f.startswith(folder + "/") or not folder]
+    if not wanted:
+        raise UserError(f"no folder of parts {folder!r}{nearest(folder, KINDS)}")
+    found = []
+    for name in wanted:
+        for path in sorted((PARTS / name).glob("*.py")):
+            entry = None if path.stem.startswith("_") else read_part(path, name)
+            if entry is not None:
+                found.append(entry)
+    theirs = (entry for entry in brought("part") if entry.folder in wanted)
+    return _distinct([*found, *theirs])
+
+
+@functools.cache
+def recipes() -> tuple[Entry, ...]:
+    """All recipes, by name."""
+    found = list(brought("recipe"))
+    for path in sorted((SOURCE / "recipes").glob("*.py")):
+        if not path.stem.startswith("_"):
+            found.extend(read_recipes(path))
+    return _distinct(sorted(found, key=lambda entry: entry.name))
+
+
+@functools.cache
+def brought(kind: str) -> tuple[Entry, ...]:
+    """The parts or recipes of other installed packages, by the entry points that name them.
+
+    The groups are `strop.parts` and `strop.recipes`. Raises UserError for one that is neither.
+    """
+    points = sorted(importlib.metadata.entry_points(group=f"strop.{kind}s"), key=lambda p: p.name)
+    return tuple(read_from(kind, point.value, point.name) for point in points)
+
+
+def _distinct(entries: list[Entry]) -> tuple[Entry, ...]:
+    """The entries. Raises UserError where two have one name."""
+    places: dict[str, str] = {}
+    for entry in entries:
+        if entry.name in places:
+            raise UserError(
+                f"{entry.kind} {entry.name} is brought by {places[entry.name]} and by "
+                f"{entry.module}: one of the packages has to rename its own or be removed"
+            )
+        places[entry.name] = entry.module
+    return tuple(entries)
+
+
+def read_from(kind: str, place: str, name: str = "") -> Entry:
+    """The part or recipe at `package.module:Attribute` or `file.py:Attribute`, not imported.
+
+    Raises UserError where there is none.
+    """
+    module, _, attribute = place.rpartition(":")
+    path = Path(module) if module.endswith(".py") else _file_of(module)
+    if not path.is_file():
+        raise UserError(f"no file {path}")
+    try:
+        source = read(path.resolve())
+    except SyntaxError as error:
+        raise UserError(f"{path}, line {error.lineno}: {error.msg}") from error
+    node = source.defined.get(attribute)
+    is_class = kind == "part"
+    if not isinstance(node, ast.ClassDef if is_class else ast.FunctionDef):
+        what = "class" if is_class else "function"
+        raise UserError(f"{module} has no {what} {attribute}{nearest(attribute, source.defined)}")
+    name = name or attribute
+    if isinstance(node, ast.ClassDef):
+        return part_entry(source, node, name, module, stated_kind(node))
+    assert isinstance(node, ast.FunctionDef)
+    return recipe_entry(source, node, name, module)
+
+
+def _file_of(module: str) -> Path:
+    try:
+        spec = spec_of(module)
+    except (ImportError, ValueError) as error:
+        raise UserError(f"cannot import {module}: {error}") from error
+    if spec is None or spec.origin is None:
+        raise UserError(f"cannot import {module}: there is no such module")
+    return Path(spec.origin)
+
+
+def find(kind: str, name: str) -> Entry:
+    """The part or recipe called `name`, or at that place. Raises UserError with nearest names."""
+    if ":" in name:
+        return read_from(kind, name)
+    if entry := _in_its_file(kind, name):
+        return entry
+    entries = recipes() if kind == "recipe" else parts()
+    for entry in entries:
+        if entry.name == name:
+            return entry
+    names = [entry.name for entry in entries]
+    hint = peers.ours(name, "methods") if kind == "recipe" else ""
+    raise UserError(
+        f"no {kind} {name!r}{hint or nearest(name, names)}; `strop {kind}s` lists all of them"
+    )
+
+
+@functools.cache
+def _in_its_file(kind: str, name: str) -> Entry | None:
+    """The built-in one whose file bears its name, so that a run reads a few files and not all;
+    None where there is none, or a package brings another by this name.
+    """
+    if not name.isidentifier() or len(name) > LONGEST:
+        return None
+    if any(entry.name == name for entry in brought(kind)):
+        return None
+    above, folders = (SOURCE, ("recipes",)) if kind == "recipe" else (PARTS, KINDS)
+    paths = {folder: above / folder / f"{name}.py" for folder in folders}
+    for folder, path in paths.items():
+        if path.is_file() and not name.startswith("_"):
+            entries = read_recipes(path) if kind == "recipe" else [read_part(path, folder)]
+            return next((entry for entry in entries if entry and entry.name == name), None)
+    return None
+
+
+def recipe_called(name: str) -> str:
+    """The name of the recipe that `strop.functional` also takes by this one; else the name."""
+    return next((entry.name for entry in recipes() if name in entry.also), name)
+
+
+def model_of(text: str) -> str:
+    """The shipped model that a recipe in one line says it needs (`Model: tiny-worked`), or ""."""
+    found = re.match(r"\w*", text)
+    name = found.group() if found else ""
+    return next((entry.line("Model") for entry in recipes() if entry.name == name), "")
+
+
+def declarer(column: str) -> Entry | None:
+    """The part that declares a column of its own by this name; None where no built-in part does."""
+    return next((entry for entry in parts() if column in entry.declares), None)
+
+
+@functools.cache
+def columns() -> dict[str, "Column"]:
+    """All columns that there are, by name: the standard ones and those that parts declare."""
+    from strop.batch.columns import together  # which needs torch
+
+    return together(entry.load() for entry in parts() if entry.declares)
+
+
+def load(kind: str, name: str) -> Any:
+    """The class of a part or the function of a recipe, which nothing has called yet.
+
+    `name` is one that is listed, `package.module:Attribute` or `file.py:Attribute`. Raises
+    UserError, also for what is no part's class or not declared to return an Algorithm.
+    """
+    thing = attribute(name) if ":" in name else find(kind, name).load()
+    if kind == "part" and not (isinstance(thing, type) and _is_part(thing)):
+        raise UserError(f"{name} is no part: a part is a frozen dataclass with a __call__")
+    if kind == "part" and (bare := _without_default(thing)):
+        raise UserError(f"{name}: its field {bare[0]} has no default; give every field one")
+    if kind == "recipe":
+        declared = getattr(thing, "__annotations__", {}).get("return")
+        named = getattr(declared, "__name__", declared)  # as text where a file postpones them
+        if not inspect.isfunction(thing) or named not in ("Algorithm", "Phases"):
+            raise UserError(
+                f"{name} is no recipe: declare the function to return one, -> Algorithm"
+            )
+    return thing
+
+
+@functools.lru_cache(maxsize=1024)
+def _is_part(kind: type) -> bool:
+    return dataclasses.is_dataclass(kind) and "__call__" in dir(kind)
+
+
+@functools.lru_cache(maxsize=1024)
+def _without_default(kind: type) -> list[str]:
+    """The fields that must be given."""
+    given = inspect.signature(kind).parameters.values()
+    return [field.name for field in given if field.default is field.empty]

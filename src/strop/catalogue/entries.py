@@ -1,0 +1,242 @@
+"""Parts and recipes as their source files describe them, read without importing anything."""
+
+import ast
+import re
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from strop.catalogue.seams import KINDS, SEAM_OF
+from strop.catalogue.source import Source, read
+from strop.support.about import PARTS_MODULE
+from strop.support.errors import UserError
+from strop.support.loading import attribute, camel
+
+
+@dataclass(frozen=True)
+class Field:
+    """One hyperparameter: name, type and default as written, and the comment above it."""
+
+    name: str
+    annotation: str
+    default: str
+    comment: str
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One part or recipe as its source file describes it."""
+
+    name: str
+    kind: str
+    folder: str
+    module: str
+    attribute: str
+    doc: str
+    fields: tuple[Field, ...]
+    reads: tuple[str, ...] = ()  # parameters of a part's call
+    writes: tuple[str, ...] = ()  # columns, by the part's own names for them
+    # Parts that a recipe's own file puts in, beside those of its parent.
+    brings: tuple[str, ...] = ()
+    declares: tuple[str, ...] = ()  # names of a part's own columns
+    also: tuple[str, ...] = ()  # names of a recipe at the padded door, beside its own
+
+    @property
+    def summary(self) -> str:
+        """First line of the docstring."""
+        return self.doc.strip().splitlines()[0] if self.doc.strip() else ""
+
+    def line(self, label: str) -> str:
+        """The docstring's sentence that starts with `label:`; empty if there is none."""
+        ends = r"\.\s+[A-Z][a-z]+:|\.?\s*\n\s*[A-Z][A-Za-z ]*:|\.?\s*\Z"
+        found = re.search(rf"{label}:\s*(.+?)(?={ends})", self.doc, re.S)
+        return " ".join(found.group(1).split()) if found else ""
+
+    @property
+    def arxiv(self) -> str:
+        """The number of the paper that a recipe cites first."""
+        found = re.search(r"arXiv (\d{4}\.\d{4,5})", self.doc)
+        return found.group(1) if found else ""
+
+    def load(self) -> Any:
+        """The class or function itself. Raises UserError where another's file cannot be loaded."""
+        return attribute(f"{self.module}:{self.attribute}")
+
+
+def read_part(path: Path, folder: str) -> Entry | None:
+    """The part of a file in a folder of strop; None where the file is no part's."""
+    source = read(path)
+    node = source.defined.get(camel(path.stem))
+    module = f"{PARTS_MODULE}.{folder.replace('/', '.')}.{path.stem}"
+    if not isinstance(node, ast.ClassDef):
+        return None
+    return part_entry(source, node, path.stem, module, folder)
+
+
+def stated_kind(node: ast.ClassDef) -> str:
+    """The text in `kind: ClassVar[str] = "advantage/baseline"`; empty without it."""
+    value = _stated(node, "kind")
+    return str(value.value) if isinstance(value, ast.Constant) else ""
+
+
+def part_entry(source: Source, node: ast.ClassDef, name: str, module: str, folder: str) -> Entry:
+    """The part of a class."""
+    methods = {item.name: item for item in node.body if isinstance(item, ast.FunctionDef)}
+    call = methods.get("__call__")
+    reads = tuple(a.arg for a in call.args.args if a.arg != "self") if call else ()
+    doc = ast.get_docstring(node) or ""
+    fields = tuple(_class_fields(source, node).values())
+    stated, seam = _stated(node, "writes"), SEAM_OF.get(folder)
+    writes = _texts(source, stated) if stated else seam.writes if seam is not None else ()
+    return Entry(
+        name,
+        "part",
+        folder,
+        module,
+        node.name,
+        doc,
+        fields,
+        reads,
+        writes,
+        declares=_declared(node),
+    )
+
+
+def _stated(node: ast.ClassDef, name: str) -> ast.expr | None:
+    """The value of a class attribute, `writes: ClassVar[...] = ("cut_T",)`; None without one."""
+    for item in node.body:
+        target = item.targets[0] if isinstance(item, ast.Assign) else getattr(item, "target", None)
+        if isinstance(target, ast.Name) and target.id == name:
+            value: ast.expr | None = getattr(item, "value", None)
+            return value
+    return None
+
+
+def _declared(node: ast.ClassDef) -> tuple[str, ...]:
+    """The names in `declares = (Column("budget_B", ...), ...)`."""
+    value = _stated(node, "declares")
+    calls = [call for call in ast.walk(value) if isinstance(call, ast.Call)] if value else []
+    names = [call.args[0] for call in calls if call.args]
+    return tuple(str(name.value) for name in names if isinstance(name, ast.Constant))
+
+
+def _class_fields(source: Source, node: ast.ClassDef) -> dict[str, Field]:
+    """The fields of a dataclass by name, those of its bases first."""
+    fields: dict[str, Field] = {}
+    for base in node.bases:
+        found = source.find(ast.unparse(base))
+        if found and isinstance(found[1], ast.ClassDef):
+            fields |= _class_fields(found[0], found[1])
+    for item in node.body:
+        if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name):
+            annotation = ast.unparse(item.annotation)
+            if not annotation.startswith("ClassVar"):
+                default = ast.unparse(item.value) if item.value else ""
+                comment = source.comment_above(item.lineno)
+                fields[item.target.id] = Field(item.target.id, annotation, default, comment)
+    return fields
+
+
+def read_recipes(path: Path) -> list[Entry]:
+    """The recipes of a file of strop."""
+    source = read(path)
+    module = f"strop.recipes.{path.stem}"
+    found = []
+    for name, node in source.defined.items():
+        if not isinstance(node, ast.FunctionDef) or name.startswith("_"):
+            continue
+        if node.returns is None or ast.unparse(node.returns) not in ("Algorithm", "Phases"):
+            continue
+        found.append(recipe_entry(source, node, name, module))
+    return found
+
+
+def recipe_entry(source: Source, node: ast.FunctionDef, name: str, module: str) -> Entry:
+    """The recipe of a function."""
+    fields = tuple(_parameters(source, node).values())
+    doc = ast.get_docstring(node) or ""
+    brings = tuple(dict.fromkeys(_parts_named(source, node)))
+    entry = Entry(name, "recipe", "recipes", module, node.name, doc, fields, brings=brings)
+    return replace(entry, also=_also(source, node))
+
+
+def _also(source: Source, node: ast.FunctionDef) -> tuple[str, ...]:
+    """The names in `@door(also=("gpg_loss",), ...)` of `recipes/_door.py`."""
+    calls = (d for d in node.decorator_list if isinstance(d, ast.Call))
+    doors = [call for call in calls if ast.unparse(call.func) == "door"]
+    given = (word.value for call in doors for word in call.keywords if word.arg == "also")
+    return tuple(text for value in given for text in _texts(source, value))
+
+
+def _parts_named(source: Source, function: ast.FunctionDef) -> list[str]:
+    """The parts that a recipe and the helpers in its file put in."""
+    found, waiting, seen = [], [function], set()
+    while waiting:
+        for node in ast.walk(waiting.pop(0)):
+            if not isinstance(node, ast.Name) or node.id in seen:
+                continue
+            seen.add(node.id)
+            module, _ = source.imported.get(node.id, ("", ""))
+            inside = module.removeprefix(f"{PARTS_MODULE}.").replace(".", "/")
+            folder, _, name = inside.rpartition("/")
+            helper = source.defined.get(node.id)
+            if folder in KINDS:
+                found.append(name)
+            elif isinstance(helper, ast.FunctionDef) and node.id.startswith("_"):
+                waiting.append(helper)
+    return found
+
+
+def _parameters(source: Source, node: ast.FunctionDef) -> dict[str, Field]:
+    """The parameters of a recipe by name: its own, then those that it inherits."""
+    given = node.args
+    bare = [None] * (len(given.args) - len(given.defaults))
+    fields = {
+        arg.arg: Field(
+            arg.arg,
+            ast.unparse(arg.annotation) if arg.annotation else "",
+            ast.unparse(default) if default is not None else "",
+            source.comment_above(arg.lineno),
+        )
+        for arg, default in zip(
+            [*given.args, *given.kwonlyargs],
+            [*bare, *given.defaults, *given.kw_defaults],
+            strict=True,
+        )
+    }
+    for decorator in node.decorator_list:
+        if isinstance(decorator, ast.Call) and ast.unparse(decorator.func) == "inherits":
+            inherited = _inherited(source, decorator)
+            fields |= {k: field for k, field in inherited.items() if k not in fields}
+    return fields
+
+
+def _inherited(source: Source, call: ast.Call) -> dict[str, Field]:
+    """What `inherits(parent, without=..., name=default)` of `recipes/_inherit.py` hands on."""
+    place, parent = _definition(source, call.args[0])
+    assert isinstance(parent, ast.FunctionDef)
+    changed = {keyword.arg: keyword.value for keyword in call.keywords}
+    without = _texts(source, changed.pop("without")) if "without" in changed else ()
+    return {
+        name: replace(field, default=ast.unparse(changed[name])) if name in changed else field
+        for name, field in _parameters(place, parent).items()
+        if name not in without
+    }
+
+
+def _texts(source: Source, node: ast.AST) -> tuple[str, ...]:
+    """A tuple of texts, written out or by the names of constants: `("beta", *CLIP)`."""
+    if isinstance(node, ast.Name):
+        return _texts(*_definition(source, node))
+    if isinstance(node, ast.Starred):
+        return _texts(source, node.value)
+    if isinstance(node, ast.Tuple):
+        return tuple(text for item in node.elts for text in _texts(source, item))
+    return (str(ast.literal_eval(ast.unparse(node))),)
+
+
+def _definition(source: Source, name: ast.expr) -> tuple[Source, ast.AST]:
+    found = source.find(ast.unparse(name))
+    if found is None:
+        raise UserError(f"{ast.unparse(name)} is defined neither in this file nor in strop")
+    return found

@@ -1,0 +1,63 @@
+"""Words of TRL and verl, and ours for them.
+
+The two tables of docs/COMING_FROM_TRL_AND_VERL.md stand in `assets/peers.md`: ours, TRL's, verl's.
+Messages about an unknown option, parameter or recipe answer from the same rows.
+"""
+
+import functools
+import re
+from collections.abc import Iterable
+from importlib.resources import files
+
+from strop.support.errors import nearest
+
+_ASIDE = re.compile(r" \([^)]*\)")  # a default or a remark
+_NAME = re.compile(r"[A-Za-z][\w.]*")
+
+
+@functools.cache
+def table(name: str) -> str:
+    """The table "options" or "methods" as Markdown."""
+    text = (files("strop.assets") / "peers.md").read_text(encoding="utf-8")
+    return text.split(f"# {name}\n")[1].split("\n# ")[0].strip()
+
+
+def hint(word: str, known: Iterable[str]) -> str:
+    """What a message says of an unknown option: ours for a peer's, else the nearest known names."""
+    return ours(word) or nearest(word, known)
+
+
+def ours(word: str, kind: str = "options") -> str:
+    """The words ": what TRL or verl call beta is ... here"; empty for a word that no peer has."""
+    word = word.lstrip("-").replace("-", "_")
+    fits = [(mine, [_fit(word.lower(), names) for names in theirs]) for mine, theirs in _rows(kind)]
+    best = max((fit for _, both in fits for fit in both), default=0)
+    if not best:
+        return ""
+    said = ", or ".join(mine for mine, both in fits if best in both)
+    return f": what TRL or verl call {word} is {said} here"
+
+
+def _fit(word: str, names: tuple[str, ...]) -> int:
+    """How well a word is one of a peer's names; 0: not. The first name is what a row is about."""
+    whole = [word == name or word.endswith(f".{name}") for name in names]
+    ending = [word.rpartition(".")[2] == name.rpartition(".")[2] for name in names]
+    if any(whole):
+        return 4 if whole[0] else 3
+    return 2 if ending[:1] == [True] else int(any(ending))
+
+
+@functools.cache
+def _rows(kind: str) -> tuple[tuple[str, tuple[tuple[str, ...], ...]], ...]:
+    """What we write, and the names in small letters that TRL and verl have for it."""
+    found = []
+    for line in table(kind).splitlines()[2:]:
+        mine, *theirs = (_ASIDE.sub("", cell.strip()) for cell in line.strip("| ").split(" | "))
+        found.append((mine.replace("`", ""), tuple(map(_names, theirs))))
+    return tuple(found)
+
+
+def _names(cell: str) -> tuple[str, ...]:
+    """The names in backticks, but for values that they are set to."""
+    words = (text.partition("=")[0] for text in re.findall(r"`([^`]+)`", cell))
+    return tuple(word.lower() for word in words if _NAME.fullmatch(word))

@@ -1,0 +1,51 @@
+"""Names in strop's source files, followed through imports without importing anything."""
+
+import ast
+import functools
+from pathlib import Path
+
+from strop.support.about import SOURCE
+
+
+class Source:
+    """One file: its text, and what the names at its top level stand for."""
+
+    def __init__(self, path: Path) -> None:
+        text = path.read_text(encoding="utf-8")
+        self.lines = text.splitlines()
+        # A class or function by its name, the value of a constant by the constant's.
+        self.defined: dict[str, ast.AST] = {}
+        self.imported: dict[str, tuple[str, str]] = {}
+        for node in ast.parse(text).body:
+            if isinstance(node, ast.ClassDef | ast.FunctionDef):
+                self.defined[node.name] = node
+            elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+                self.defined[node.targets[0].id] = node.value
+            elif isinstance(node, ast.ImportFrom):
+                for alias in node.names:
+                    self.imported[alias.asname or alias.name] = (node.module or "", alias.name)
+
+    def find(self, name: str) -> "tuple[Source, ast.AST] | None":
+        """What a name means, with the file that says it; None if that file is not strop's."""
+        if name in self.defined:
+            return self, self.defined[name]
+        module, original = self.imported.get(name, ("", ""))
+        package, _, inside = module.partition(".")
+        if package != "strop" or not inside:
+            return None
+        return read(SOURCE / f"{inside.replace('.', '/')}.py").find(original)
+
+    def comment_above(self, line: int) -> str:
+        """The comment that ends on the line before `line`, as one text."""
+        taken: list[str] = []
+        at = line - 2
+        while at >= 0 and self.lines[at].strip().startswith("#"):
+            taken.insert(0, self.lines[at].strip().lstrip("# "))
+            at -= 1
+        return " ".join(taken)
+
+
+@functools.cache
+def read(path: Path) -> Source:
+    """The source file at `path`."""
+    return Source(path)

@@ -1,0 +1,146 @@
+"""A run that the command line starts or resumes in this process."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import typer
+
+from strop.api.progress import Progress
+from strop.api.trust import names
+from strop.support.errors import UserError
+
+if TYPE_CHECKING:
+    from strop.api.session import Session
+    from strop.training.parallel.ranks import Ranks
+    from strop.training.settings.config import RunConfig
+
+
+Lead = Callable[["Job", "RunConfig", Callable[[str], None]], None]
+
+
+class Job(NamedTuple):
+    """A run to start or to resume, as the command line says it."""
+
+    arguments: list[str]
+    options: dict[str, dict[str, Any]]
+    config: Path | None
+    out: Path | None
+    resume: Path | None
+    step: int
+    quiet: bool
+    answers: int
+
+    def again(self, folder: Path) -> "Job":
+        """The job that resumes what this one has started in a folder, at the newest checkpoint."""
+        return Job([], {}, None, None, folder, 0, self.quiet, self.answers)
+
+    def settings(self) -> "RunConfig":
+        """The run's configuration. Raises UserError."""
+        from strop.api.options import settings_of
+        from strop.api.session import changed
+
+        if self.resume is not None:
+            return changed(self.resume, self.arguments)
+        return settings_of(self.arguments, self.options, self.config)
+
+
+def work(job: Job, lead: Lead | None) -> None:
+    """Train in this process, which may be one of several.
+
+    lead: lets trainers on Ray do a job that asks for them; None: this is one of these trainers.
+    """
+    first = os.environ.get("RANK", "0") == "0"
+    watcher = Progress(job.quiet, first, job.answers)
+    watcher.open()
+    from strop.support.stopping import interrupting
+    from strop.training.parallel import relaunched as launched
+    from strop.training.parallel.ranks import join
+
+    ranks = join()
+    with interrupting(), ranks.speaking(typer.Exit):
+        before = ranks.from_first(launched.begun)
+        if before is not None:
+            job = job.again(before)
+            watcher.note(f"started again: {before} goes on behind its newest checkpoint")
+        settings = job.settings()
+        if settings.ray.address and settings.ray.num_trainers and lead is not None:
+            if not ranks.alone:
+                raise UserError("torchrun and ray.num_trainers both start trainers: leave one out")
+            lead(job, settings, watcher.note)
+        elif job.resume is not None:
+            _go_on(job.resume, settings, job.step, watcher, ranks)
+        else:
+            _begin(settings, job.out, watcher, ranks)
+
+
+def _begin(settings: "RunConfig", out: Path | None, watcher: Progress, ranks: "Ranks") -> None:
+    """A new run in `out`, or in a free folder; one that comes to nothing leaves no folder."""
+    from strop.api.session import Session, new_folder
+    from strop.training import loop
+    from strop.training.parallel import relaunched as launched
+
+    with new_folder(settings.recipe, out, ranks) as folder:
+        run = loop.start(settings, folder, ranks)
+        if ranks.first:
+            launched.tell_begun(folder)
+        _run(Session(run), watcher)
+
+
+def _go_on(
+    folder: Path, settings: "RunConfig", step: int, watcher: Progress, ranks: "Ranks"
+) -> None:
+    """The rest of a run, perhaps with more steps than it was started with."""
+    from strop.api.session import Session
+    from strop.training import loop
+    from strop.training.parallel import relaunched as launched
+
+    session = Session(loop.resume(settings, folder, step, ranks), new=False)
+    if ranks.first:
+        launched.tell_begun(folder)
+    if not session.run.finished:
+        _run(session, watcher)
+        return
+    try:
+        session.report()  # perhaps a kill came before it
+    finally:
+        session.close()
+    done, race = session.run.done, session.run.race
+    more = f"training.patience={race.since + 1}" if race.over else f"training.steps={2 * done}"
+    ended = f", ended early: {race.why_over}" if race.over else ""
+    watcher.note(
+        f"{folder} is complete: {done} steps{ended}. More of them: "
+        f"strop train --resume {folder} {more}"
+    )
+
+
+def _run(session: "Session", watcher: Progress) -> None:
+    """All remaining steps, with progress; then the report, after Ctrl-C too.
+
+    Raises typer.Exit then.
+    """
+    run = session.run
+    try:
+        session.go(watcher)
+    finally:
+        watcher.close()
+        session.close()
+    if not run.finished:
+        watcher.note(f"stopped after step {run.done}. Go on with: {session.again}")
+        if run.record.metrics_path.exists():
+            session.report()
+        raise typer.Exit(130)
+    session.report()
+    more = ["--trust-files"] if names(run.config) else []
+    watcher.finish(
+        run, f" Next: {' '.join(['strop eval', str(session.folder), *_split(run), *more])}"
+    )
+
+
+def _split(run: Any) -> list[str]:
+    """The option of `strop eval` for a run whose data has no held-out rows."""
+    task = run.world.services.task
+    if task.heldout or run.config.data.environment() is not None:
+        return []
+    return ["--split", "validation" if task.validation else "train"]

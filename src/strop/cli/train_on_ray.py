@@ -1,0 +1,290 @@
+"""Training processes as Ray actors, each with the environment that torchrun would give it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import typer
+
+from strop.api.session import new_folder
+from strop.cli.train_here import Job, work
+from strop.support.errors import RunStopped, UserError
+from strop.support.loading import search_path
+from strop.support.restarts import Restarts
+from strop.support.stopping import asking_first
+from strop.support.writing import writing
+from strop.training.cluster.connect import (
+    BEGIN_SECONDS,
+    LED,
+    LED_ENGINES,
+    LOOK_SECONDS,
+    connect,
+    enter,
+    first_line,
+    reserve,
+)
+from strop.training.cluster.placement import Engines, begin
+from strop.training.parallel import relaunched as launched
+from strop.training.parallel import watchdog as signs
+from strop.training.parallel.ranks import Ranks
+from strop.training.record import checkpoint
+from strop.training.record.lock import in_use
+from strop.training.record.versions import read_environment
+from strop.training.settings.config import RunConfig
+
+KINDS = {"UserError": UserError, "RunStopped": RunStopped}
+LEAVE_SECONDS = 60.0  # for a process that was ended to let go of the run's folder
+
+
+class Ended(NamedTuple):
+    """How a trainer ended: its exit code, and what it says of it, if anything."""
+
+    code: int
+    kind: str = ""
+    text: str = ""
+
+
+class TrainerLost(Exception):
+    """A trainer, or its machine, is gone; the text says how."""
+
+
+class Trainer:
+    """A process that trains."""
+
+    def __init__(self, folder: str, search: list[str]) -> None:
+        """folder: that the command was given in. search: where Python looks for modules besides."""
+        enter(folder, search)
+
+    def place(self) -> tuple[str, int]:
+        """The address of its machine, and its process id."""
+        from ray.util import get_node_ip_address
+
+        return get_node_ip_address(), os.getpid()
+
+    def lacks(self, path: str) -> str:
+        """The name of its machine, where that does not see a path."""
+        return "" if Path(path).exists() else socket.gethostname()
+
+    def train(self, environment: dict[str, str], job: Job) -> Ended:
+        """Train as one of several processes; see strop.training.parallel.ranks."""
+        os.environ.update(environment)
+        try:
+            work(job, None)
+        except typer.Exit as left:
+            return Ended(left.exit_code)
+        except SystemExit as left:  # another process says why
+            return Ended(int(left.code or 0))
+        except (UserError, RunStopped) as error:
+            return Ended(2 if isinstance(error, UserError) else 1, type(error).__name__, str(error))
+        return Ended(0)
+
+
+def lead(job: Job, settings: RunConfig, tell: Callable[[str], None]) -> None:
+    """Let `ray.num_trainers` actors do a job, and report how it ended. tell: prints a line.
+
+    Raises UserError, RunStopped, and typer.Exit after Ctrl-C, as training in this process does.
+    """
+    from ray.util.placement_group import remove_placement_group
+
+    ray = connect(settings.ray)
+    needed = {"CPU": float(settings.ray.cpus_per_trainer), "GPU": settings.ray.gpus_per_trainer}
+    group = reserve(ray, [needed] * settings.ray.num_trainers, "the trainers")
+    engines: Engines | None = None
+    try:
+        with new_folder(settings.recipe, job.resume or job.out, Ranks()) as folder:
+            engines = begin(ray, settings)
+            if job.resume is None:
+                job = job._replace(out=folder)
+            ended = Trainers(ray, settings, group, engines, folder).done(job, tell)
+    finally:
+        if engines is not None:
+            engines.end()
+        remove_placement_group(group)
+    _conclude(ended)
+
+
+class Trainers(NamedTuple):
+    """What trainers need, those that are started in place of lost ones too."""
+
+    ray: Any
+    settings: RunConfig
+    group: Any
+    engines: Engines
+    folder: Path
+
+    def done(self, job: Job, tell: Callable[[str], None]) -> list[Ended]:
+        """How all have ended; where one is lost all start again behind the newest checkpoint.
+
+        Raises RunStopped where that has been so for `ray.restarts` times without a checkpoint
+        between them; UserError, KeyboardInterrupt.
+        """
+        restarts = Restarts("the trainers were lost", self.settings.ray.restarts)
+        while True:
+            saved, starts = self._saved(), len(read_environment(self.folder))
+            trainers: list[Any] = []
+            try:
+                trainers += self._hired()
+                return self._trained(trainers, job)
+            except TrainerLost as error:
+                if self._saved() > saved:
+                    restarts.worked()
+                begun = (self.folder / "config.toml").exists()
+                resume = f"go on with: strop train --resume {self.folder}"
+                restarts.count(str(error), f": {resume if begun else 'start it again'}")
+                if len(read_environment(self.folder)) > starts:
+                    job = job.again(self.folder)
+                tell(f"{error}; all start again, behind step {max(self._saved(), 0)}")
+            finally:
+                for trainer in trainers:
+                    self.ray.kill(trainer)
+            self._wait_until_left()
+
+    def _saved(self) -> int:
+        """The step of the newest checkpoint; -1: there is none."""
+        found = checkpoint.complete(self.folder / "checkpoints")
+        return checkpoint.step_of(found[-1]) if found else -1
+
+    def _wait_until_left(self) -> None:
+        """Until no process that was ended writes the run any more, or for a while."""
+        end = time.monotonic() + LEAVE_SECONDS
+        while in_use(self.folder) and time.monotonic() < end:
+            time.sleep(0.1)
+
+    def _hired(self) -> list[Any]:
+        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+        own = self.settings.ray
+        return [
+            self.ray.remote(Trainer)
+            .options(
+                num_cpus=own.cpus_per_trainer,
+                num_gpus=own.gpus_per_trainer,
+                scheduling_strategy=PlacementGroupSchedulingStrategy(
+                    self.group, placement_group_bundle_index=number
+                ),
+            )
+            .remote(str(Path.cwd()), search_path())
+            for number in range(own.num_trainers)
+        ]
+
+    def _begun(self, trainers: Sequence[Any]) -> list[tuple[str, int]]:
+        """Where the trainers are, once all are there and see the run's folder.
+
+        Raises UserError and RunStopped.
+        """
+        try:
+            places: list[tuple[str, int]] = self.ray.get(
+                [trainer.place.remote() for trainer in trainers], timeout=BEGIN_SECONDS
+            )
+            _check_shared(self.ray, trainers, self.folder)
+        except self.ray.exceptions.RayActorError as error:
+            raise UserError(f"a trainer does not start: {first_line(error)}") from error
+        except self.ray.exceptions.GetTimeoutError as error:
+            raise RunStopped(
+                f"Ray has not begun all trainers within {BEGIN_SECONDS:g} s: is there room for "
+                "them on machines that live?"
+            ) from error
+        return places
+
+    def _trained(self, trainers: Sequence[Any], job: Job) -> list[Ended]:
+        """Let all train until all have ended. Raises TrainerLost."""
+        places, store = self._begun(trainers), launched.new_store()
+        try:
+            return self._watched(trainers, job, places, store)
+        except TrainerLost as error:  # perhaps ended by one that found another silent
+            said = signs.verdict(launched.part(store, "0"))
+            raise TrainerLost(said or str(error)) from error
+
+    def _watched(
+        self, trainers: Sequence[Any], job: Job, places: Sequence[tuple[str, int]], store: Any
+    ) -> list[Ended]:
+        """How all end, which find each other by the store. Raises TrainerLost."""
+        from ray.util import get_node_ip_address
+
+        shared = {
+            "WORLD_SIZE": str(len(trainers)),
+            **launched.started_by(get_node_ip_address(), store.port),
+            LED: self.ray.get_runtime_context().gcs_address,
+            LED_ENGINES: self.engines.name,
+        }
+        under_way = [
+            trainer.train.remote({**shared, "RANK": str(number), "LOCAL_RANK": "0"}, job)
+            for number, trainer in enumerate(trainers)
+        ]
+        asked: list[bool] = []
+        told = False
+        with asking_first(lambda: asked.append(True)):
+            while left := self._left(under_way):
+                for ref in under_way:
+                    if ref not in left:
+                        self._outcome(ref, bool(asked))
+                if asked and not told:
+                    told = True
+                    _end_gently(self.ray, places)
+            return [self._outcome(ref, bool(asked)) for ref in under_way]
+
+    def _left(self, under_way: Sequence[Any]) -> list[Any]:
+        """The trainers that have not ended, after a moment."""
+        _, left = self.ray.wait(list(under_way), num_returns=len(under_way), timeout=LOOK_SECONDS)
+        return list(left)
+
+    def _outcome(self, ref: Any, asked: bool) -> Ended:
+        """How a trainer ended. Raises TrainerLost; KeyboardInterrupt where it was told to end."""
+        try:
+            found: Ended = self.ray.get(ref)
+        except self.ray.exceptions.RayTaskError as error:
+            raise error.cause from error
+        except self.ray.exceptions.RayError as error:
+            if asked:
+                raise KeyboardInterrupt from error
+            raise TrainerLost(f"a trainer is lost ({first_line(error)})") from error
+        return found
+
+
+def _check_shared(ray: Any, trainers: Sequence[Any], folder: Path) -> None:
+    """Raise UserError unless all trainers see the run's folder as this machine does."""
+    place = next(path for path in (folder, *folder.parents) if path.is_dir()).resolve()
+    mark = place / f".seen-{uuid.uuid4().hex}"
+    with writing(place, "the run"):
+        mark.touch()
+    try:
+        lacking = [name for name in ray.get([t.lacks.remote(str(mark)) for t in trainers]) if name]
+    finally:
+        mark.unlink()
+    if lacking:
+        raise UserError(
+            f"the machine {lacking[0]} does not see {place} as this one does: give --out a folder "
+            "that all machines share"
+        )
+
+
+def _end_gently(ray: Any, places: Sequence[tuple[str, int]]) -> None:
+    """Send SIGTERM to all trainers: they finish the step and save."""
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    nodes = {node["NodeManagerAddress"]: node["NodeID"] for node in ray.nodes() if node["Alive"]}
+    for address, process in places:
+        if address in nodes:
+            there = NodeAffinitySchedulingStrategy(nodes[address], soft=False)
+            ray.remote(_terminate).options(num_cpus=0, scheduling_strategy=there).remote(process)
+
+
+def _terminate(process: int) -> None:
+    os.kill(process, signal.SIGTERM)
+
+
+def _conclude(ended: Sequence[Ended]) -> None:
+    """End as the trainers did."""
+    for each in ended:
+        if each.kind:
+            raise KINDS[each.kind](each.text)
+    code = max(each.code for each in ended)
+    if code:
+        raise typer.Exit(code)

@@ -1,0 +1,1 @@
+"""Rows of data: files, data sets, prompts as tokens."""

@@ -1,0 +1,93 @@
+"""How prompts are put to a model that was tuned to chat: as messages, through its template."""
+
+import inspect
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from strop.environments.tasks import Prompt
+from strop.support.errors import UserError
+from strop.support.files import json_of, text_of
+from strop.support.unknown_letters import check_letters
+
+FORMS = ("auto", "text", "messages")
+
+
+@dataclass(frozen=True)
+class Chat:
+    """What becomes messages, and what the chat template is given beside them.
+
+    prompt_as: "messages": every text is a user's message; "text": none is; "auto": those of another
+    column than `prompt` are, and all where there is a system prompt or something for the template.
+    Without a chat template all texts stay as they are.
+    """
+
+    prompt_as: str = "auto"
+    system_prompt: str = ""
+    template: Mapping[str, Any] = field(default_factory=dict)
+
+    def speaks(self, tokenizer: Any) -> bool:
+        """Whether anything is said through the tokenizer's template."""
+        return self.prompt_as != "text" and bool(getattr(tokenizer, "chat_template", None))
+
+    def put(self, prompt: Prompt, tokenizer: Any) -> Prompt:
+        """The prompt as the model is to see it."""
+        if not self.speaks(tokenizer):
+            return prompt
+        said = prompt.prompt
+        if isinstance(said, str):
+            if not self._is_wanted and prompt.column == "prompt":
+                return prompt
+            said = [{"role": "user", "content": said}]
+        if self.system_prompt and said[0]["role"] not in ("system", "developer"):
+            said = [{"role": "system", "content": self.system_prompt}, *said]
+        return replace(prompt, prompt=said)
+
+    @property
+    def _is_wanted(self) -> bool:
+        return self.prompt_as == "messages" or bool(self.system_prompt or self.template)
+
+    def check(self, tokenizer: Any) -> None:
+        """Raise UserError where the tokenizer's template cannot do what is asked for."""
+        if not self._is_wanted:
+            return
+        names = {"data.system_prompt": self.system_prompt, "data.tools": "tools" in self.template,
+                 "data.chat_template_kwargs": set(self.template) - {"tools"}}  # fmt: skip
+        given = [name for name, value in names.items() if value] or ["data.prompt_as=messages"]
+        if self.prompt_as == "text":
+            raise UserError(f"data.prompt_as=text shows no chat: leave {given[0]} out, or it")
+        template = getattr(tokenizer, "chat_template", None)
+        if not template:
+            raise UserError(
+                f"{given[0]} needs a chat template, and the model's tokenizer has none: give "
+                "model.chat_template=FILE, or leave it out"
+            )
+        check_letters(tokenizer, self.system_prompt, "data.system_prompt")
+        own = inspect.signature(tokenizer.apply_chat_template).parameters
+        for name in self.template:
+            option = "data.tools" if name == "tools" else f"data.chat_template_kwargs: {name}"
+            if name in own and name != "tools":
+                raise UserError(f"{option} is set by strop itself: leave it out")
+            if not re.search(rf"\b{re.escape(name)}\b", str(template)):
+                raise UserError(f"{option}: the model's chat template reads no {name!r}")
+
+
+PLAIN = Chat()
+
+
+def read_tools(file: str) -> list[dict[str, Any]]:
+    """The tools of a JSON file, one object or a list of them. Raises UserError."""
+    text = text_of(Path(file), "data.tools:")
+    try:
+        found = json_of(text)
+    except ValueError as error:
+        raise UserError(f"data.tools: {file} is not JSON: {error}") from error
+    tools = found if isinstance(found, list) else [found]
+    if not tools or not all(isinstance(tool, dict) for tool in tools):
+        raise UserError(
+            f"data.tools: {file} must hold a list of objects, each what a tool is called, what it "
+            'does and takes: [{"type": "function", "function": {"name": ..., "parameters": ...}}]'
+        )
+    return tools

@@ -1,0 +1,71 @@
+"""The bytes of a data file: of a small one all at once, of a large one those that are asked for."""
+
+import os
+import weakref
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+
+from strop.support.errors import UserError
+
+HELD = 2**26  # bytes of a file, or of a table, that are kept in memory
+CHUNK = 2**24
+MARK = b"\xef\xbb\xbf"  # what some programs put before UTF-8
+
+
+class Content:
+    """A file that is read once from its start to its end, and then here and there."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.file = os.open(path, os.O_RDONLY)
+        weakref.finalize(self, os.close, self.file)
+        self.size = os.fstat(self.file).st_size
+        self._stamp = self._now()
+        self._held = b"".join(self._read()) if self.size <= HELD else None
+        if self._held is not None:
+            self.size = len(self._held)
+        self.start = len(MARK) if self.between(0, len(MARK)) == MARK else 0
+
+    def chunks(self) -> Iterator[bytes]:
+        """All of it, piece by piece."""
+        return iter((self._held,)) if self._held is not None else self._read()
+
+    def lines(self) -> Iterator[bytes]:
+        """Lines with their ends, from behind the mark on; a piece behind \\r alone is one, too."""
+        rest, skip = b"", self.start
+        for chunk in self.chunks():
+            whole = rest + chunk[skip:]
+            skip = 0
+            end = whole.rfind(b"\n") + 1
+            rest = whole[end:]
+            yield from whole[:end].splitlines(keepends=True)
+        yield from rest.splitlines(keepends=True)
+
+    def between(self, start: int, end: int) -> bytes:
+        """Some bytes. Raises UserError where the file has become another one meanwhile."""
+        if self._held is not None:
+            return self._held[start:end]
+        if self._now() != self._stamp:
+            raise UserError(
+                f"{self.path} was changed while a run reads it: put it back as it was and go on, "
+                "or begin a new run"
+            )
+        return os.pread(self.file, end - start, start)
+
+    def crc(self) -> int:
+        """The sum of all of it."""
+        found = 0
+        for chunk in self.chunks():
+            found = zlib.crc32(chunk, found)
+        return found
+
+    def _now(self) -> tuple[int, int]:
+        told = os.fstat(self.file)
+        return told.st_size, told.st_mtime_ns
+
+    def _read(self) -> Iterator[bytes]:
+        at = 0
+        while chunk := os.pread(self.file, CHUNK, at):
+            at += len(chunk)
+            yield chunk

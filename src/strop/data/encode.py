@@ -1,0 +1,132 @@
+"""Prompts as token ids, and completions in the form that reward functions expect."""
+
+import itertools
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any
+
+from jinja2 import TemplateError
+
+from strop.environments.tasks import Prompt
+from strop.support.errors import UserError
+from strop.support.unknown_letters import check_letters
+
+NOTHING: Mapping[str, Any] = MappingProxyType({})
+
+
+def encode_prompt(
+    prompt: Prompt, tokenizer: Any, template: Mapping[str, Any] = NOTHING
+) -> list[int]:
+    """Token ids of a prompt: text as the tokenizer writes it, messages by its chat template.
+
+    template: what the template is given beside the messages. Raises UserError for messages that the
+    template does not take, for letters that the tokenizer does not know, and a prompt of no tokens.
+    """
+    ids = ids_of(prompt, tokenizer, template)
+    if not ids:
+        raise UserError(f"{prompt.name} has no tokens: give it some text or remove its row")
+    if tokenizer.unk_token_id in ids:
+        _check_letters(prompt, tokenizer, template)
+    return ids
+
+
+def _check_letters(prompt: Prompt, tokenizer: Any, template: Mapping[str, Any]) -> None:
+    """Raise UserError for letters of the prompt, or of its template, that nothing can write."""
+    told = prompt.prompt
+    where = f"{prompt.name}, column {prompt.column}," if prompt.column else prompt.name
+    for text in [told] if isinstance(told, str) else [m.get("content") or "" for m in told]:
+        check_letters(tokenizer, text, where)
+    if not isinstance(told, str):
+        shown = tokenizer.apply_chat_template(
+            told, add_generation_prompt=True, tokenize=False, **template
+        )
+        check_letters(tokenizer, shown, f"what the chat template makes of {prompt.name}")
+
+
+def encode_reworded(
+    prompt: Prompt,
+    words: str,
+    answer: str,
+    tokenizer: Any,
+    template: Mapping[str, Any] = NOTHING,
+) -> list[int]:
+    """Token ids of the prompt with `words` in place of its text, {prompt} and {answer} filled in.
+
+    Of messages it is the last one's text. Raises UserError as `encode_prompt`.
+    """
+
+    def filled(text: str) -> str:
+        given = {"prompt": text, "answer": answer}
+        return re.sub(r"\{(prompt|answer)\}", lambda found: given[found[1]], words)
+
+    told = prompt.prompt
+    if isinstance(told, str):
+        return ids_of(replace(prompt, prompt=filled(told)), tokenizer, template)
+    last = {**told[-1], "content": filled(str(told[-1]["content"]))}
+    return ids_of(replace(prompt, prompt=[*told[:-1], last]), tokenizer, template)
+
+
+def completion_form(prompt: str | list[dict[str, Any]], text: str) -> str | list[dict[str, Any]]:
+    """A completion as rewards see it: text after a text prompt, one message after a chat."""
+    return text if isinstance(prompt, str) else [{"role": "assistant", "content": text}]
+
+
+def ids_of(prompt: Prompt, tokenizer: Any, template: Mapping[str, Any]) -> list[int]:
+    """Token ids of a prompt, whatever they are. Raises UserError where the template refuses it."""
+    if isinstance(prompt.prompt, str):
+        return list(tokenizer(prompt.prompt)["input_ids"])
+    if not getattr(tokenizer, "chat_template", None):
+        raise UserError(
+            f"{prompt.name} is chat messages and the tokenizer has no chat template: give "
+            "model.chat_template=FILE, or text in the prompt column"
+        )
+    try:
+        ids = tokenizer.apply_chat_template(
+            prompt.prompt, add_generation_prompt=True, tokenize=True, **template
+        )
+    except (TemplateError, TypeError) as error:
+        raise UserError(
+            f"the chat template refuses the messages of {prompt.name}: {error}; give others, or "
+            "model.chat_template=FILE"
+        ) from error
+    if isinstance(ids, Mapping) or hasattr(ids, "input_ids"):
+        ids = ids["input_ids"]
+    ids = list(ids)
+    if ids and isinstance(ids[0], (list, tuple)):  # a batch of one
+        ids = list(itertools.chain.from_iterable(ids))
+    return ids
+
+
+def encode_answer(prompt: Prompt, column: str, tokenizer: Any) -> list[int]:
+    """Token ids of a given answer, without its end; empty when the prompt's row has none.
+
+    Raises UserError when the data have no such column, for an answer that is no text, and for
+    letters that the tokenizer does not know.
+    """
+    if column not in prompt.columns:
+        raise UserError(
+            f"the data have no column {column}: give --data FILE whose rows have a prompt and "
+            f"a {column}"
+        )
+    given = prompt.columns[column]
+    if given is None:
+        return []
+    text = answer_text(given)
+    if not text:
+        raise UserError(
+            f"the {column} of {prompt.name} must be text or one message of an assistant, it "
+            f"is {given!r}"
+        )
+    ids = list(tokenizer(text, add_special_tokens=False)["input_ids"])
+    if tokenizer.unk_token_id in ids:
+        check_letters(tokenizer, text, f"{prompt.name}, column {column},")
+    return ids
+
+
+def answer_text(given: Any) -> str:
+    """The text of a given answer; empty when it is none."""
+    if isinstance(given, list) and len(given) == 1 and isinstance(given[0], Mapping):
+        given = given[0].get("content") if given[0].get("role") == "assistant" else None
+    return given if isinstance(given, str) else ""

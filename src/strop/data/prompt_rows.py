@@ -1,0 +1,255 @@
+"""Many prompts, each made anew whenever it is asked for: kept packed, or read where they lie."""
+
+import itertools
+import pickle
+import zlib
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, overload
+
+from strop.environments.tasks import MAX_SPLIT_ROWS, Prompt
+from strop.support.errors import UserError
+
+Change = Callable[[Prompt], Prompt]
+LOOKED_AT = 20_000  # rows of a split that are read before step 1
+
+
+@dataclass
+class Pack:
+    """The rows of one or several files, a few bytes each; they are added once and never changed.
+
+    A million Python objects of a row each would take a gigabyte, and seconds of every collection
+    of garbage.
+    """
+
+    split: int  # its number, from 0
+    names: dict[str, int] = field(default_factory=dict)  # columns in order of first appearance
+    content: bytearray = field(default_factory=bytearray)
+    ends: "array[int]" = field(default_factory=lambda: array("q", [0]))  # of rows within `content`
+    files: list[tuple[int, str, str]] = field(default_factory=list)  # first row, path, column
+
+    def begin(self, path: str, column: str) -> None:
+        """The rows from here on are of this file, their prompts stood in this column."""
+        self.files.append((len(self), path, column))
+
+    def add(self, prompt: Any, columns: Mapping[str, Any], place: str) -> None:
+        """One more row. Raises UserError, beginning with `place`, for values of no plain kind."""
+        for name in columns:
+            if name not in self.names:
+                self.names[name] = len(self.names)
+        values = (prompt, *map(columns.get, self.names))
+        try:
+            self.content += pickle.dumps(values, pickle.HIGHEST_PROTOCOL)
+        except (pickle.PicklingError, TypeError, AttributeError, RecursionError) as error:
+            raise UserError(
+                f"{place} has a value that no reward could be sent ({error}): make it text, a "
+                "number, a list or an object of these"
+            ) from error
+        self.ends.append(len(self.content))
+
+    def __len__(self) -> int:
+        return len(self.ends) - 1
+
+    def crc(self) -> int:
+        """All rows are looked at."""
+        return 0
+
+    def ends_of_sources(self) -> list[int]:
+        """The number behind the last row of each file."""
+        return [first for first, _, _ in self.files[1:]] + [len(self)]
+
+    def prompt(self, row: int) -> Prompt:
+        """The prompt of a row, counted from 0; columns that the row lacks are None."""
+        said, *values = pickle.loads(self.content[self.ends[row] : self.ends[row + 1]])
+        columns = dict.fromkeys(self.names)
+        columns.update(zip(self.names, values, strict=False))  # names of later rows have no value
+        first, path, column = next(file for file in reversed(self.files) if file[0] <= row)
+        place = f"{path} row {row - first + 1}"
+        return Prompt(self.split * MAX_SPLIT_ROWS + row, said, columns, place, column)
+
+
+class Holds(Protocol):
+    """Rows by their number, each given as a prompt."""
+
+    split: int
+
+    def __len__(self) -> int: ...
+
+    def prompt(self, row: int) -> Prompt:
+        """The prompt of a row, counted from 0."""
+        ...
+
+    def crc(self) -> int:
+        """A sum of what nobody looks at before step 1; 0 where all is looked at."""
+        ...
+
+    def ends_of_sources(self) -> list[int]:
+        """The number behind the last row of each source."""
+        ...
+
+
+class Lies(Protocol):
+    """Rows of one source, laid out as prompts."""
+
+    column: str  # where their prompts stood
+
+    def __len__(self) -> int: ...
+
+    def read(self, row: int) -> tuple[Any, dict[str, Any], str]:
+        """Prompt, columns and place of a row. Raises UserError for one that is none."""
+        ...
+
+    def crc(self) -> int:
+        """A sum that is another one where the rows are."""
+        ...
+
+
+class Many:
+    """The rows of sources that hold too many to keep: each is read when it is asked for.
+
+    Columns that a row lacks are None, as far as they are known from the rows that `look` has read.
+    """
+
+    def __init__(self, split: int, sources: Sequence[Lies]) -> None:
+        self.split, self.sources = split, sources
+        self._ends = array("q", itertools.accumulate(map(len, sources)))
+        self._names: dict[str, None] = {}
+
+    def __len__(self) -> int:
+        return self._ends[-1]
+
+    def look(self) -> None:
+        """Read rows everywhere. Raises UserError for one that is none."""
+        for row in range(len(self))[:: stride(len(self))]:
+            self._names.update(dict.fromkeys(self.prompt(row).columns))
+
+    def prompt(self, row: int) -> Prompt:
+        """The prompt of a row, counted from 0. Raises UserError for one that is none."""
+        at = bisect_right(self._ends, row)
+        source = self.sources[at]
+        said, columns, place = source.read(row - (self._ends[at - 1] if at else 0))
+        whole = {**self._names, **columns}
+        return Prompt(self.split * MAX_SPLIT_ROWS + row, said, whole, place, source.column)
+
+    def crc(self) -> int:
+        """The sum of all sources."""
+        return zlib.crc32(repr([source.crc() for source in self.sources]).encode())
+
+    def ends_of_sources(self) -> list[int]:
+        """The number behind the last row of each source."""
+        return list(self._ends)
+
+
+def stride(size: int) -> int:
+    """Of so many rows every how many-th is looked at before step 1."""
+    return -(-size // LOOKED_AT) or 1
+
+
+def looked_at(prompts: Sequence[Prompt]) -> Sequence[Prompt]:
+    """Those that are read before step 1: all, or of very many some, evenly spread."""
+    return prompts[:: stride(len(prompts))]
+
+
+class PromptRows(Sequence[Prompt]):
+    """Some rows of a pack as prompts, each perhaps changed by `change`; equal to a list of them."""
+
+    def __init__(
+        self, pack: Holds, rows: Sequence[int] | None = None, change: Change | None = None
+    ) -> None:
+        self.pack, self.change = pack, change
+        self.rows: Sequence[int] = range(len(pack)) if rows is None else rows
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @overload
+    def __getitem__(self, at: int) -> Prompt: ...
+    @overload
+    def __getitem__(self, at: slice) -> "PromptRows": ...
+    def __getitem__(self, at: int | slice) -> "Prompt | PromptRows":
+        if isinstance(at, slice):
+            return PromptRows(self.pack, self.rows[at], self.change)
+        return self._made(self.rows[at])
+
+    def __iter__(self) -> Iterator[Prompt]:
+        return map(self._made, self.rows)
+
+    def _made(self, row: int) -> Prompt:
+        prompt = self.pack.prompt(row)
+        return prompt if self.change is None else self.change(prompt)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Sequence) or len(self) != len(other):
+            return False
+        return all(mine == theirs for mine, theirs in zip(self, other, strict=True))
+
+    __hash__ = None  # type: ignore[assignment]
+
+    @property
+    def uids(self) -> "Uids":
+        """The prompts' uids, without making prompts."""
+        return Uids(self.pack.split * MAX_SPLIT_ROWS, self.rows)
+
+    def changed(self, change: Change) -> "PromptRows":
+        """The same prompts, each changed when it is asked for."""
+        assert self.change is None, "prompts are put to the model once"
+        return PromptRows(self.pack, self.rows, change)
+
+
+class Uids(Sequence[int]):
+    """The uids of rising rows, as a tuple of them would be, without an object of each."""
+
+    def __init__(self, first: int, rows: Sequence[int]) -> None:
+        self.first, self.rows = first, rows
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @overload
+    def __getitem__(self, at: int) -> int: ...
+    @overload
+    def __getitem__(self, at: slice) -> "Uids": ...
+    def __getitem__(self, at: int | slice) -> "int | Uids":
+        if isinstance(at, slice):
+            return Uids(self.first, self.rows[at])
+        return self.first + self.rows[at]
+
+    def __iter__(self) -> Iterator[int]:
+        return (self.first + row for row in self.rows)
+
+    def __contains__(self, uid: object) -> bool:
+        return isinstance(uid, int) and self.place(uid) is not None
+
+    def place(self, uid: int) -> int | None:
+        """Where a uid stands; None where it does not."""
+        at = bisect_left(self.rows, uid - self.first)
+        return at if at < len(self.rows) and self.rows[at] == uid - self.first else None
+
+
+def pool_of(prompts: Sequence[Prompt]) -> Sequence[int]:
+    """The uids to draw from: a tuple, or where there are very many what takes less room."""
+    if isinstance(prompts, PromptRows) and stride(len(prompts)) > 1:
+        return prompts.uids
+    return tuple(uids_of(prompts))
+
+
+def uids_of(prompts: Sequence[Prompt]) -> "array[int]":
+    """The uids of prompts in their order."""
+    if isinstance(prompts, PromptRows):
+        return array("q", prompts.uids)
+    return array("q", (prompt.uid for prompt in prompts))
+
+
+def those(prompts: Sequence[Prompt], places: Iterable[int]) -> Sequence[Prompt]:
+    """The prompts at these places."""
+    if isinstance(prompts, PromptRows):
+        rows = array("q", (prompts.rows[place] for place in places))
+        return PromptRows(prompts.pack, rows, prompts.change)
+    return [prompts[place] for place in places]
+
+
+def each(prompts: Sequence[Prompt], change: Change) -> Sequence[Prompt]:
+    """The prompts with this change, which is made at once or when one of many is asked for."""
+    return prompts.changed(change) if isinstance(prompts, PromptRows) else [*map(change, prompts)]

@@ -1,0 +1,152 @@
+"""Rows of text files by their number: where each begins is found in one pass, then it is read."""
+
+import csv
+import io
+import json
+from array import array
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from strop.data.content import Content
+from strop.support.errors import UserError
+from strop.support.files import json_of
+
+Row = dict[str, Any]
+
+
+class JsonLines:
+    """A file with an object a line; empty lines at its end do not count."""
+
+    def __init__(self, path: Path) -> None:
+        self.name = str(path)
+        self.content = Content(path)
+        self._starts = self._places()
+
+    def __len__(self) -> int:
+        return len(self._starts) - 1
+
+    def __getitem__(self, row: int) -> Row:
+        """A row. Raises UserError, naming the line."""
+        number, line = row + 1, self._line(row)
+        if not line.strip():
+            raise UserError(f"{self.name} line {number} is empty: remove it")
+        try:
+            text = line.rstrip().decode()  # so that a line cut short ends in its own last column
+            found = json_of(text)
+        except UnicodeDecodeError as error:
+            raise _not_utf8(self.name, error) from error
+        except ValueError as error:
+            why = str(error).partition(";")[0]
+            if isinstance(error, json.JSONDecodeError):
+                why = f"{error.msg} at column {error.colno}"
+            raise UserError(
+                f"{self.name} line {number} is not valid JSON ({why}): write one complete object a "
+                "line"
+            ) from error
+        if not isinstance(found, dict):
+            raise UserError(
+                f"{self.name} line {number} is a JSON {type(found).__name__}, not an object: write "
+                '{"prompt": ...}'
+            )
+        return _well_formed(found) if "\\u" in text else found
+
+    def crc(self) -> int:
+        """The sum of the file."""
+        return self.content.crc()
+
+    def _line(self, row: int) -> bytes:
+        return self.content.between(int(self._starts[row]), int(self._starts[row + 1]))
+
+    def _places(self) -> np.ndarray[Any, np.dtype[np.int64]]:
+        """Where each line begins, and where the last one ends."""
+        found, at = [np.array([self.content.start])], 0
+        for chunk in self.content.chunks():
+            ends = np.flatnonzero(np.frombuffer(chunk, np.uint8) == ord("\n"))
+            found.append(ends + (at + 1))
+            at += len(chunk)
+        self._starts = np.concatenate(found)
+        if self._starts[-1] < at:
+            self._starts = np.append(self._starts, at)
+        while len(self) and not self._line(len(self) - 1).strip():
+            self._starts = self._starts[:-1]
+        return self._starts
+
+
+def _well_formed(value: Any) -> Any:
+    """The value with its texts' half surrogate pairs, which no tokenizer takes, as escapes."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode()
+    if isinstance(value, list):
+        return [_well_formed(each) for each in value]
+    if isinstance(value, dict):
+        return {_well_formed(key): _well_formed(each) for key, each in value.items()}
+    return value
+
+
+class Csv:
+    """A table with a header; values are text, and may hold line breaks.
+
+    Raises UserError at once for a row with other fields than the header: all are passed over to
+    find where they begin.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.name = str(path)
+        self.content = Content(path)
+        self._at = self.content.start  # behind the last line that was given to the reader
+        self._starts = array("q")
+        self.header: list[str] = []
+        reader = csv.reader(self._lines(), strict=True)
+        try:
+            self._pass_over(reader)
+        except csv.Error as error:
+            raise UserError(
+                f"{self.name} line {reader.line_num} is not valid CSV: {error}"
+            ) from error
+
+    def __len__(self) -> int:
+        return len(self._starts) - 1
+
+    def __getitem__(self, row: int) -> Row:
+        text = self.content.between(self._starts[row], self._starts[row + 1]).decode()
+        fields = next(csv.reader(io.StringIO(text, newline=""), strict=True))
+        return dict(zip(self.header, fields, strict=True))
+
+    def crc(self) -> int:
+        """The sum of the file."""
+        return self.content.crc()
+
+    def _pass_over(self, reader: Any) -> None:
+        self.header = next(reader, [])
+        if len(set(self.header)) < len(self.header) or not all(self.header):
+            raise UserError(f"{self.name} line 1 names a column twice or not at all: mend it")
+        blank, begins = 0, self._at
+        for fields in reader:
+            if not fields:
+                blank = blank or reader.line_num
+                continue
+            if blank:
+                raise UserError(f"{self.name} line {blank} is empty: remove it")
+            if len(fields) != len(self.header):
+                raise UserError(
+                    f"{self.name} line {reader.line_num} has {len(fields)} fields, the header has "
+                    f"{len(self.header)}: quote fields that hold commas or line breaks"
+                )
+            self._starts.append(begins)
+            begins = self._at
+        self._starts.append(begins)
+
+    def _lines(self) -> Iterator[str]:
+        for line in self.content.lines():
+            self._at += len(line)
+            try:
+                yield line.decode()
+            except UnicodeDecodeError as error:
+                raise _not_utf8(self.name, error) from error
+
+
+def _not_utf8(name: str, error: UnicodeDecodeError) -> UserError:
+    return UserError(f"{name} is not UTF-8 text ({error.reason}): convert it")

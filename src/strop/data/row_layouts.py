@@ -1,0 +1,101 @@
+"""Rows of other frameworks' data sets, turned into rows with a `prompt`.
+
+    verl        data_source, prompt, reward_model {style, ground_truth}, extra_info; also SkyRL's
+                reward_spec {method, ground_truth}
+    question    question, answer; GSM8K's answers end in "#### 72"
+
+A layout adds the column `ground_truth`, which rewards compare with first, and keeps the others.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from strop.support.errors import UserError
+from strop.support.files import json_of
+from strop.support.name_hints import did_you_mean
+
+Row = dict[str, Any]
+# Turns a row of another layout into one with a `prompt`; None as result is not allowed.
+Reader = Callable[[Mapping[str, Any]], Mapping[str, Any]]
+
+_HOLDERS = ("reward_model", "reward_spec")
+_NUMBER = re.compile(r"[-+]?\$?[\d,]+(?:\.\d+)?")
+
+
+def reader_of(layout: str | Reader, first: Row, prompt_column: str) -> Reader | None:
+    """The reader of a layout by name; "auto" goes by the columns of the first row.
+
+    None: the rows have their prompts already. Raises UserError for an unknown layout.
+    """
+    if not isinstance(layout, str):
+        return layout
+    if layout not in LAYOUTS:
+        raise UserError(
+            f"data.reader = {layout!r} is unknown{did_you_mean(layout, LAYOUTS)}: it is one of "
+            f"{', '.join(LAYOUTS)}"
+        )
+    if layout != "auto":
+        return LAYOUTS[layout]
+    if prompt_column != "prompt":
+        return None
+    if "prompt" in first:
+        holds = any("ground_truth" in _mapping(first.get(name)) for name in _HOLDERS)
+        return from_verl if holds else None
+    return from_question if "question" in first and "answer" in first else None
+
+
+def from_verl(row: Mapping[str, Any]) -> Row:
+    """verl's or SkyRL's row: the nested reference comes out, data_source and extra_info stay.
+
+    Raises UserError for a row without a reference.
+    """
+    for name in _HOLDERS:
+        held = _mapping(row.get(name))
+        if "ground_truth" in held:
+            extra = row.get("extra_info")
+            info = {"extra_info": _mapping(extra)} if "extra_info" in row else {}
+            return {**row, **info, "ground_truth": held["ground_truth"]}
+    raise UserError(
+        "a row has neither reward_model.ground_truth nor reward_spec.ground_truth: add it, or set "
+        "data.reader to the layout of your rows"
+    )
+
+
+def from_question(row: Mapping[str, Any]) -> Row:
+    """The question becomes the prompt; the end of the answer after "####" its ground truth.
+
+    An answer without "####" is the ground truth as it stands. Thousands separators and a dollar
+    sign leave a ground truth that is a number. Raises UserError for a row without both columns.
+    """
+    missing = [name for name in ("question", "answer") if name not in row]
+    if missing:
+        raise UserError(f"a row has no column {missing[0]!r}: add it, or set data.reader otherwise")
+    rest = {name: value for name, value in row.items() if name != "question"}
+    return {"prompt": row["question"], **rest, "ground_truth": final_answer(row["answer"])}
+
+
+def final_answer(answer: Any) -> Any:
+    """What follows the last "####" of a text, numbers plain: "so 1,200\\n#### 1,200" -> "1200"."""
+    if not isinstance(answer, str):
+        return answer
+    final = answer.rpartition("####")[2].strip()
+    return re.sub(r"[,$]", "", final) if _NUMBER.fullmatch(final) else final
+
+
+def _mapping(value: Any) -> dict[str, Any]:
+    """A nested field, also where a file holds it as JSON text; empty for anything else."""
+    if isinstance(value, str) and value.lstrip().startswith("{"):
+        try:
+            value = json_of(value)
+        except ValueError:
+            return {}
+    return dict(value) if isinstance(value, Mapping) else {}
+
+
+LAYOUTS: dict[str, Reader | None] = {
+    "auto": None,
+    "prompt": None,
+    "question": from_question,
+    "verl": from_verl,
+}

@@ -1,0 +1,195 @@
+"""Rows of tables by their number: Parquet files, folders and names that `datasets` reads."""
+
+import itertools
+import re
+import tempfile
+import zlib
+from array import array
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from strop.data import content
+from strop.data.content import Content
+from strop.support.errors import UserError
+from strop.support.hub import trouble_with
+from strop.support.writing import writing
+
+Row = dict[str, Any]
+ROWS_AT_ONCE = 4096  # of a Parquet file
+HUB = "hf:"
+_HUB = re.compile(
+    r"hf:(?P<name>[^:\[\]@]+)(@(?P<revision>[^:\[\]]+))?"
+    r"(:(?P<config>[^:\[\]]+))??(:(?P<split>[^:\[\]]+(\[[^\]]*\])?))?"
+)
+
+
+class Parquet:
+    """A Parquet file. What it holds is laid out so that any row is at hand: in memory, and beyond
+    content.HELD bytes in a file without a name, which goes with the process.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.name = path, str(path)
+        from pyarrow import dataset
+
+        folders = dataset.HivePartitioning.discover(infer_dictionary=True)
+        with _readable(self.name):
+            table = dataset.dataset(path, format="parquet", partitioning=folders)
+            pieces = table.to_batches(
+                batch_size=ROWS_AT_ONCE, batch_readahead=2, fragment_readahead=1, use_threads=False
+            )
+        self._pieces = _at_hand(_read(pieces, self.name), table.schema, self.name)
+        self._ends = array("q", itertools.accumulate(piece.num_rows for piece in self._pieces))
+
+    def __len__(self) -> int:
+        return self._ends[-1] if self._ends else 0
+
+    def __getitem__(self, row: int) -> Row:
+        """A row. Raises UserError for values that Python does not know, such as a far date."""
+        piece = bisect_right(self._ends, row)
+        before = self._ends[piece - 1] if piece else 0
+        with _readable(self.name):
+            (found,) = self._pieces[piece].slice(row - before, 1).to_pylist()
+        return dict(found)
+
+    def crc(self) -> int:
+        """The sum of the file."""
+        return Content(self.path).crc()
+
+
+@contextmanager
+def _readable(name: str) -> Iterator[None]:
+    """Inside, what Arrow cannot read is a UserError that names the file."""
+    import pyarrow
+
+    try:
+        yield
+    except (pyarrow.ArrowException, OSError, ValueError, OverflowError) as error:  # or a far date
+        detail = str(error).splitlines()[0]
+        raise UserError(f"{name} is not a readable Parquet file: {detail}") from error
+
+
+def _read(pieces: Iterable[Any], name: str) -> Iterator[Any]:
+    """The pieces of a table. Raises UserError for one that cannot be read."""
+    with _readable(name):
+        yield from pieces
+
+
+def _at_hand(pieces: Iterable[Any], schema: Any, name: str) -> list[Any]:
+    """The pieces of a table in memory, or, where they are large, mapped from a file."""
+    held, size = [], 0
+    rest = iter(pieces)
+    for piece in rest:
+        held.append(piece)
+        size += piece.nbytes
+        if size > content.HELD:
+            return _spooled(itertools.chain(_emptying(held), rest), schema, name)
+    return [piece for piece in held if piece.num_rows]
+
+
+def _emptying(held: list[Any]) -> Iterator[Any]:
+    """The pieces one after the other, each let go of when the next is asked for."""
+    held.reverse()
+    while held:
+        yield held.pop()
+
+
+def _spooled(pieces: Iterable[Any], schema: Any, name: str) -> list[Any]:
+    """The pieces in a file of the folder for temporary files (TMPDIR), mapped into memory."""
+    import pyarrow as pa
+
+    folder = Path(tempfile.gettempdir())
+    with writing(folder, f"the rows of {name}"):
+        with tempfile.NamedTemporaryFile(prefix="strop-rows-", dir=folder) as file:
+            with pa.ipc.new_file(file, schema) as writer:
+                for piece in pieces:
+                    writer.write_batch(piece)
+            file.flush()
+            mapped = pa.ipc.open_file(pa.memory_map(file.name))
+        found = [mapped.get_batch(number) for number in range(mapped.num_record_batches)]
+    return [piece for piece in found if piece.num_rows]
+
+
+class Saved:
+    """A data set of the package `datasets`, which maps its files into memory itself."""
+
+    def __init__(self, name: str, found: Any) -> None:
+        self.name, self.found = name, found
+
+    def __len__(self) -> int:
+        return len(self.found)
+
+    def __getitem__(self, row: int) -> Row:
+        return dict(self.found[row])
+
+    def crc(self) -> int:
+        """The sum of what `datasets` knows it by."""
+        return zlib.crc32(str(getattr(self.found, "_fingerprint", "")).encode())
+
+
+def folder(path: Path) -> Saved:
+    """What `save_to_disk` wrote. Raises UserError."""
+    if not (path / "dataset_info.json").exists() and not (path / "dataset_dict.json").exists():
+        raise UserError(
+            f"{path} is a folder that datasets did not save: give the data files themselves"
+        )
+    loaded = _package(f"reading the folder {path}").load_from_disk(str(path))
+    if isinstance(loaded, dict):
+        splits = ", ".join(str(path / name) for name in loaded)
+        raise UserError(f"{path} holds several splits: give one of {splits}")
+    return Saved(str(path), loaded)
+
+
+def from_hub(text: str) -> Saved:
+    """`hf:NAME[@REVISION][:CONFIG][:SPLIT]`; the split is `train` unless it is given.
+
+    Raises UserError.
+    """
+    given = _HUB.fullmatch(text)
+    if given is None:
+        raise UserError(
+            f"{text!r} is no name of a data set: write hf:NAME, hf:NAME:SPLIT or "
+            "hf:NAME:CONFIG:SPLIT"
+        )
+    package = _package(f"reading {text}")
+    try:
+        if not Path(given["name"]).exists() and not _was_read(package, given["name"]):
+            _ask_for(given["name"])
+        found = package.load_dataset(
+            given["name"], given["config"], split=given["split"] or "train",
+            revision=given["revision"],
+        )  # fmt: skip
+    except Exception as error:  # whatever a hub, a disk or a reader of files may fail with
+        why = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise UserError(
+            f"{text} cannot be read: {why.rstrip('.')}. Check name, config and split; without a "
+            "network there is only what was read before (HF_HOME), or a folder of save_to_disk"
+        ) from error
+    return Saved(text, found)
+
+
+def _was_read(package: Any, name: str) -> bool:
+    """Whether the cache of `datasets`, which writes names in snake case, has a data set."""
+    owner, _, own = name.rpartition("/")
+    kept = package.naming.camelcase_to_snakecase(own)
+    place = f"{owner}___{kept}" if owner else kept
+    return (Path(package.config.HF_DATASETS_CACHE) / place).exists()
+
+
+def _ask_for(name: str) -> None:
+    """Raise UserError where the hub does not give a data set."""
+    if trouble := trouble_with(name, "dataset"):
+        raise UserError(trouble)
+
+
+def _package(what: str) -> Any:
+    try:
+        import datasets
+    except ImportError as error:
+        raise UserError(
+            f"{what} needs the package datasets: pip install datasets, or give .parquet"
+        ) from error
+    return datasets

@@ -1,1 +1,0 @@
-"""The front door from Python: runs, evaluations and comparisons in a few lines."""

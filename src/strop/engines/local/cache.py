@@ -1,0 +1,270 @@
+"""A key-value cache in slots, for rows of different lengths, and the masks that go with it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers.cache_utils import Cache, CacheLayerMixin
+
+from strop.support.errors import UserError
+
+MASK_KINDS = ("full_attention", "sliding_attention")
+
+
+@dataclass
+class Span:
+    """Which rows and places one forward pass writes, and how far it may look.
+
+    rows: a slice (all slots from 0, read in place) or slot numbers [N] (their cache is gathered).
+    write: [N, Q] place of each new token in its slot; padding goes to the spare last place.
+    used: number of places that attention sees, the longest row's length.
+    slot_T: of new tokens that come end to end; `write` is [T, 1] then. None: Q of each row.
+    fresh: all that it looks at is new.
+    """
+
+    rows: slice | Tensor
+    write: Tensor
+    used: int
+    slot_T: Tensor | None = None
+    fresh: bool = False
+
+
+class SlotLayer(CacheLayerMixin):
+    """Keys and values of one layer: [lines, heads, places, head size], at the start of `memory`."""
+
+    is_sliding = False
+
+    def __init__(self, cache: SlotCache) -> None:
+        super().__init__()
+        self.cache = cache
+
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        self.memory: dict[str, Tensor] = {}
+        for name, new in (("keys", key_states), ("values", value_states)):
+            store = new.new_zeros(self.cache.lines, new.shape[1], self.cache.places, new.shape[3])
+            self.memory[name] = store.view(-1)
+            setattr(self, name, store)
+        self.is_initialized = True
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        span = self.cache.span
+        written = self.cache.written(key_states.shape[1])
+        several = key_states.shape[2] > 1  # heads come first, and are to come last but one
+        for store, new in ((self.keys, key_states), (self.values, value_states)):
+            size = store.shape[3]
+            vectors = new.transpose(1, 2) if several else new
+            store.view(-1, size).index_copy_(0, written, vectors.reshape(-1, size))
+        if span.fresh:
+            return key_states, value_states
+        rows, used = span.rows, span.used
+        if isinstance(rows, slice):
+            return self.keys[rows, :, :used], self.values[rows, :, :used]
+        keys, values = self.keys[:, :, :used], self.values[:, :, :used]
+        return keys.index_select(0, rows), values.index_select(0, rows)
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        return self.cache.span.used, 0
+
+    def get_seq_length(self) -> int:
+        return 0  # rows differ; positions and masks are always given explicitly
+
+    def get_max_length(self) -> int:
+        return -1
+
+
+BLOCK = 64  # places that a slot grows by, at least
+
+
+def roomy(length: int) -> int:
+    """Places of a slot that is made for `length` tokens: some more, so that growing stays rare."""
+    return -(-(length + 1 + length // 8) // BLOCK) * BLOCK
+
+
+class SlotCache(Cache):
+    """Slots of a growing number of places; `begin` comes before each forward pass.
+
+    The last place is never read: padding of shorter rows is written there. max_tokens: most places
+    of all slots together; None: no bound.
+    """
+
+    def __init__(
+        self, num_layers: int, num_slots: int, device: torch.device, max_tokens: int | None = None
+    ) -> None:
+        super().__init__(layers=[SlotLayer(self) for _ in range(num_layers)])
+        self.num_slots = num_slots
+        self.device = device
+        self.max_tokens = max_tokens
+        self.lines = 0  # slots that have memory
+        self.places = 0
+        self._begins: dict[int, tuple[int, Tensor]] = {}  # by heads: places, and what they give
+        self.begin(Span(slice(0, 0), torch.zeros(0, 0, dtype=torch.int64, device=device), 0))
+
+    def begin(self, span: Span) -> None:
+        """Make ready for a forward pass that writes and reads what `span` says."""
+        self.span = span
+        self._written: dict[int, Tensor] = {}
+
+    def written(self, heads: int) -> Tensor:
+        """[N * Q * heads] vectors of a store that this pass writes; one index for all layers."""
+        if heads not in self._written:
+            span = self.span
+            lines = span.rows if span.slot_T is None else span.slot_T
+            begin = self._begin(heads)[lines]
+            self._written[heads] = (begin[:, None] + span.write[:, :, None]).flatten()
+        return self._written[heads]
+
+    def _begin(self, heads: int) -> Tensor:
+        """[slots, heads] the first vector of each slot and head in a store."""
+        if self._begins.get(heads, (0,))[0] != self.places:
+            number = torch.arange(self.num_slots * heads, device=self.span.write.device)
+            self._begins[heads] = (self.places, self.places * number.view(-1, heads))
+        return self._begins[heads][1]
+
+    def reserve(self, length: int, lines: int) -> None:
+        """Make room for `length` tokens (and the spare place) in the first `lines` slots.
+
+        length: at least of the longest row that is to stay; rows behind `lines` may lose theirs.
+        There must be room for so much within `max_tokens`.
+        """
+        if length < self.places and lines <= self.lines:
+            return
+        places = roomy(length)
+        wanted = lines if length >= self.places else max(lines, self.lines)
+        if lines > self.lines:
+            wanted = min(max(lines, self.lines + self.lines // 4), self.num_slots)
+        if self.max_tokens is not None:
+            wanted = lines if wanted * places > self.max_tokens else wanted
+            places = min(places, self.max_tokens // wanted)
+        assert places > length, "rows were let in for which there is no room"
+        self._move(wanted, places)
+
+    def _move(self, lines: int, places: int) -> None:
+        """Give every layer stores of this size, with what there was as far as it fits.
+
+        Each store moves into the memory that the one before it has left, so that only the first
+        takes new memory, unless all have to grow.
+        """
+        kept_lines, kept_places = min(lines, self.lines), min(places, self.places)
+        self.lines, self.places = lines, places
+        left: Tensor | None = None
+        for layer in self.live_layers():
+            for name, own in layer.memory.items():
+                old = getattr(layer, name)
+                number = lines * old.shape[1] * places * old.shape[3]
+                if left is None or left.numel() < number or left.dtype != own.dtype:
+                    left = own.new_empty(max(number, own.numel()))
+                new = left[:number].view(lines, old.shape[1], places, old.shape[3])
+                new[:kept_lines, :, :kept_places] = old[:kept_lines, :, :kept_places]
+                new[:kept_lines, :, kept_places:] = 0
+                new[kept_lines:] = 0
+                setattr(layer, name, new)
+                layer.memory[name], left = left, own
+
+    def shrink(self, num_bytes: int) -> None:
+        """Give the memory back if it is more than `num_bytes`; nothing may be in the slots."""
+        if self.num_bytes() > num_bytes:
+            self.lines = self.places = 0
+            for layer in self.live_layers():
+                for name in layer.memory:
+                    setattr(layer, name, getattr(layer, name)[:0].clone())
+                layer.memory = {}
+                layer.is_initialized = False
+
+    def num_bytes(self) -> int:
+        """Memory that all stores have, used or not."""
+        memory = (m for layer in self.live_layers() for m in layer.memory.values())
+        return sum(each.numel() * each.element_size() for each in memory)
+
+    def clear(self, slots: Sequence[int] | Tensor, places: slice | Tensor = slice(None)) -> None:
+        """Zero what lies in these slots: all of it, or one place of each."""
+        for layer in self.live_layers():
+            for store in (layer.keys, layer.values):
+                store[slots, :, places] = 0
+
+    def copy(self, source: Sequence[int], target: Sequence[int], length: int) -> None:
+        """Copy the first `length` places of slots `source` to slots `target`, all at once."""
+        stores = [x.narrow(2, 0, length) for y in self.live_layers() for x in (y.keys, y.values)]
+        read_last = {slot: turn for turn, slot in enumerate(source)}
+        if self.device.type == "cpu" and all(
+            read_last.get(slot, turn) <= turn for turn, slot in enumerate(target)
+        ):  # in turn no slot is read after it was written, and nothing has to be put aside
+            for store in stores:
+                for one, other in zip(source, target, strict=True):
+                    store[other].copy_(store[one])
+            return
+        source_N, target_N = torch.tensor([source, target], device=self.device)
+        for store in stores:
+            store.index_copy_(0, target_N, store.index_select(0, source_N))
+
+    def live_layers(self) -> list[SlotLayer]:
+        return [layer for layer in self.layers if layer.is_initialized]
+
+
+class Attention:
+    """Builds the explicit attention masks that a model family takes.
+
+    Raises UserError for attention that can't be driven by explicit masks.
+    """
+
+    def __init__(self, model: Any) -> None:
+        config = model.config.get_text_config()
+        kinds = set(getattr(config, "layer_types", None) or ())
+        self.implementation = config._attn_implementation
+        self.window: int | None = getattr(config, "sliding_window", None)
+        if self.implementation not in ("sdpa", "eager"):
+            raise UserError(
+                f"the local engine can't mask attn_implementation={self.implementation!r}; "
+                "load the model with attn_implementation='sdpa'"
+            )
+        if not kinds <= set(MASK_KINDS) or getattr(config, "use_bidirectional_attention", False):
+            raise UserError(
+                f"the local engine can't cache {config.model_type} (layers: {sorted(kinds)}); "
+                "use another engine"
+            )
+        if "sliding_attention" in kinds:
+            self.kinds: tuple[str, ...] = MASK_KINDS
+        elif kinds or self.window is None:
+            self.kinds = ("full_attention",)
+        else:  # one window for all layers, as in Mistral
+            self.kinds = ("sliding_attention",)
+        self.dtype = model.dtype
+        self.size = self.width = 0  # positions that `steps` reach to, places of `lines`
+        self.steps: list[Tensor] = []
+        self.lines: list[Tensor] = []  # of every mask that there can be
+
+    def masks(self, positions: Tensor, used: int) -> Tensor | dict[str, Tensor]:
+        """Masks [N, 1, Q, used] of queries at `positions` [N, Q] below it, as models take them."""
+        # CUDA kernels take a mask as it is only where its lines begin at multiples of 16
+        width = -(-used // 16) * 16
+        if width > self.size or self.steps[0].device != positions.device:
+            self.size = 2 * width
+            self.steps = [self._steps(kind, positions.device) for kind in self.kinds]
+            self.width = 0
+        if width != self.width:
+            shape, self.width = (self.size + 1, width), width
+            self.lines = [steps.as_strided(shape, (1, 1)) for steps in self.steps]
+        behind = self.size - positions
+        found = [lines[behind][:, None, :, :used] for lines in self.lines]
+        return dict(zip(self.kinds, found, strict=True)) if len(found) > 1 else found[0]
+
+    def _steps(self, kind: str, device: torch.device) -> Tensor:
+        """[2 size] what is added to the score of a place, by its distance behind a query, + size.
+
+        The line of the mask for a query at p is the stretch of it that begins at size - p.
+        """
+        behind = torch.arange(2 * self.size, device=device) - self.size
+        seen = behind <= 0
+        if kind == "sliding_attention":
+            assert self.window is not None
+            seen &= behind > -self.window
+        least = -torch.inf if self.implementation == "sdpa" else torch.finfo(self.dtype).min
+        steps = torch.full((2 * self.size,), least, dtype=self.dtype, device=device)
+        return steps.masked_fill_(seen, 0)

@@ -1,0 +1,310 @@
+"""A Hugging Face causal model with a slot cache: forward passes, weights, and a self-check."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from strop.engines.local.bands import CALL_BYTES, CALL_BYTES_ELSEWHERE, Band, parted
+from strop.engines.local.cache import Attention, SlotCache, Span
+from strop.engines.local.ragged import Parted, Ragged, attending, lay_out
+from strop.support import linear, norm
+from strop.support.errors import UserError
+
+UNBOUNDED = 1 << 40
+# Tokens of prompts that are computed in the time that a further pass takes, and most of one pass,
+# whose intermediate results a processor had better hold in its caches.
+PASS, PASS_ELSEWHERE = 64, 512
+MOST, MOST_ELSEWHERE = 2048, 8192
+# What models raise for arguments that they do not take.
+REFUSED = (TypeError, ValueError, RuntimeError, AttributeError, IndexError, KeyError)
+
+
+# Of some tokens, the logits that are held against those of a plain forward pass.
+Trial = Callable[[list[int]], Tensor]
+
+
+class Part(NamedTuple):
+    """A stretch of tokens to compute: tokens[start:end] of the sequence in `slot`."""
+
+    slot: int
+    tokens: Sequence[int]
+    start: int
+    end: int
+
+
+class CachedModel:
+    """The module as it is (never copied), its attention masks and its cache in slots.
+
+    max_cached: most tokens in the cache; None: no bound. Who calls reserves room in `cache` first.
+    several: `decode_several` will be called.
+    call: places of a layer that are read in the time of one more call of attention.
+    why_no_bands: why its layers read all rows up to the longest; empty where they take bands.
+
+    Raises UserError when the model's architecture can't be cached in slots: a short decode is
+    compared with a plain forward pass once, here.
+    """
+
+    def __init__(
+        self, model: Any, num_slots: int, max_cached: int | None = None, several: bool = False
+    ) -> None:
+        config = model.config.get_text_config()
+        self.model = model
+        self.vocab_size: int = config.vocab_size
+        self.context_length: int = getattr(config, "max_position_embeddings", None) or UNBOUNDED
+        self.device: torch.device = next(model.parameters()).device
+        self.num_layers: int = config.num_hidden_layers
+        self.packed = False
+        self.without: Callable[[], AbstractContextManager[Any]] = torch.no_grad
+        self.attention = Attention(model)
+        self.why_no_bands = ""
+        with torch.no_grad(), self.evaluating():
+            self._check_against_plain_forward()
+            self.why_no_bands = self._why_no_bands()
+            if several:
+                self._check_several()
+        self.call = self._call()
+        self.cache = SlotCache(self.num_layers, num_slots, self.device, max_cached)
+
+    def forward(self, ids: Tensor, positions: Tensor, span: Span, **more: Any) -> Tensor:
+        """Logits [N, V] of each row's last column; ids and positions [N, Q]."""
+        self.cache.begin(span)
+        positions = positions.to(self.device)
+        output = self.model(
+            input_ids=ids.to(self.device),
+            position_ids=positions,
+            attention_mask=self.attention.masks(positions, span.used),
+            past_key_values=self.cache,
+            use_cache=True,
+            logits_to_keep=1,
+            **more,
+        )
+        return output.logits[:, -1]
+
+    def decode(self, tokens: Tensor, positions: Tensor, bands: Sequence[Band]) -> Tensor:
+        """Logits [N, V] after the newest tokens [N] of the first N slots, at `positions` [N]."""
+        places = positions[:, None]
+        span = Span(slice(0, len(tokens)), places, max(band.used for band in bands))
+        if len(bands) == 1 or self.why_no_bands:
+            return self.forward(tokens[:, None], places, span)
+        with attending(self.model):
+            return self.forward(tokens[:, None], places, span, strop_bands=Parted(bands))
+
+    def _call(self) -> int:
+        cache = self.cache  # of the trial
+        place = cache.num_bytes() / (len(cache.layers) * cache.lines * cache.places)
+        call = CALL_BYTES if self.device.type == "cpu" else CALL_BYTES_ELSEWHERE
+        return round(call / place)
+
+    def decode_several(
+        self, token_T: Tensor, ragged: Ragged, first_N: Tensor, bands: Sequence[Band]
+    ) -> Tensor:
+        """Logits [T, V] after each of several new tokens of the first rows, from `first_N` on."""
+        used = max(band.used for band in bands)
+        columns = torch.arange(ragged.width, device=self.device)
+        places = (first_N[:, None] + columns).clamp_(max=used - 1)  # padding may lie behind it
+        position_T = first_N[ragged.row_T] + ragged.column_T
+        rows = slice(0, ragged.num_rows)
+        self.cache.begin(Span(rows, position_T[:, None], used, ragged.row_T))
+        with attending(self.model):
+            output = self.model(
+                input_ids=token_T[None],
+                position_ids=position_T[None],
+                attention_mask=self.attention.masks(places, used),
+                past_key_values=self.cache,
+                use_cache=True,
+                strop_ragged=ragged,
+                strop_bands=Parted(bands),
+            )
+        logits_TV: Tensor = output.logits[0]
+        return logits_TV
+
+    def fill(self, parts: Sequence[Part], max_tokens: int | None = None) -> None:
+        """Compute the cache of these parts, longest first, in passes of at most max_tokens.
+
+        Parts of about one length make a pass, so that there is little padding. They are computed
+        when it returns, on a GPU too, where their seconds would else be a later pass's.
+        """
+        if not parts:
+            return
+        here = self.device.type == "cpu"
+        most = max_tokens or (MOST if here else MOST_ELSEWHERE)
+        ordered = sorted(parts, key=lambda part: part.start - part.end)
+        lengths = np.array([part.end - part.start for part in ordered])
+        cuts, _ = parted(lengths, PASS if here else PASS_ELSEWHERE)
+        for first, end in itertools.pairwise([*cuts, len(ordered)]):
+            passes = -(-(end - first) // max(1, most // int(lengths[first])))
+            for rows in np.array_split(np.arange(first, end), passes):
+                self._fill(ordered[rows[0] : rows[-1] + 1])
+        if not here:
+            torch.accelerator.synchronize(self.device)
+
+    def _fill(self, parts: list[Part]) -> None:
+        start = torch.tensor([part.start for part in parts])[:, None]
+        end = torch.tensor([part.end for part in parts])[:, None]
+        width = int((end - start).max())
+        new = [part.tokens[part.start : part.end] for part in parts]
+        ids = torch.tensor([[*own, *[0] * (width - len(own))] for own in new])
+        used = int(end.max())
+        place = start + torch.arange(ids.shape[1])
+        write = torch.where(place < end, place, self.cache.places - 1).to(self.device)
+        rows = torch.tensor([part.slot for part in parts], device=self.device)
+        span = Span(rows, write, used, fresh=not start.any())
+        self.forward(ids, torch.minimum(place, end - 1), span)
+
+    @contextmanager
+    def evaluating(self) -> Iterator[None]:
+        """Switch dropout off, and back on if the trainer had it on."""
+        training = self.model.training
+        if training:
+            self.model.eval()
+        try:
+            yield
+        finally:
+            if training:
+                self.model.train()
+
+    @contextmanager
+    def generating(self) -> Iterator[None]:
+        """`evaluating`, without gradient and with weights packed where the layers can do it.
+
+        What is computed inside can have no part in a gradient later. Layers that gather their
+        weights from several processes keep them; classes that are not of transformers may keep
+        anything.
+        """
+        if not self.packed:
+            linear.pack(self.model)
+            norm.fuse(self.model)
+            self.packed = True
+            known = type(self.model).__module__.startswith("transformers.")
+            whole = all(type(each) is nn.Parameter for each in self.model.parameters())
+            self.without = torch.inference_mode if known and whole else torch.no_grad
+        with self.without(), self.evaluating(), linear.with_packed():
+            yield
+
+    def unpack(self) -> None:
+        """Before the weights change, or to have the memory back."""
+        linear.unpack(self.model)
+        norm.undo(self.model)
+        self.packed = False
+
+    def renew(self, state: Mapping[str, Tensor] | None) -> None:
+        """Go on with other weights; see load_state. None: they were changed in place."""
+        self.unpack()
+        if state is not None:
+            load_state(self.model, state)
+
+    def _check_against_plain_forward(self) -> None:
+        """Two rows of different lengths, prefilled and decoded, must give the plain logits."""
+        name, instead = self.model.config.model_type, "use another engine"
+        length = min(8, self.context_length)
+        lengths = [length, max(length // 2, 1)]
+        decoded = self._decoded(lengths, [Band(0, 2, length)])
+        self._compare(decoded, length, lengths, f"drive a {name!r} model", instead)
+
+    def _why_no_bands(self) -> str:
+        """The same in two bands."""
+        if self.attention.implementation != "sdpa":
+            return f"its attention is {self.attention.implementation}"
+        length = min(8, self.context_length)
+        lengths = [length, max(length // 2, 1)]
+        bands = [Band(0, 1, length), Band(1, 2, lengths[1])]
+        return self._why_not(self._decoded(lengths, bands), length, lengths)
+
+    def _decoded(self, lengths: Sequence[int], bands: Sequence[Band]) -> Trial:
+        """Prefills rows of these lengths but for their last token, which it decodes."""
+
+        def decoded(tokens: list[int]) -> Tensor:
+            self.fill([Part(i, tokens, 0, n - 1) for i, n in enumerate(lengths) if n > 1])
+            newest = torch.tensor([tokens[n - 1] for n in lengths], device=self.device)
+            positions = torch.tensor(lengths, device=self.device) - 1
+            return self.decode(newest, positions, bands)
+
+        return decoded
+
+    def _check_several(self) -> None:
+        """Two rows with different numbers of new tokens must give the plain logits."""
+        length = min(8, self.context_length)
+        number, lengths = min(3, length), [length, max(length // 2, 1)]
+        numbers = np.array([number, 1])
+
+        def decoded(tokens: list[int]) -> Tensor:
+            first = [n - k for n, k in zip(lengths, numbers.tolist(), strict=True)]
+            self.fill([Part(i, tokens, 0, n) for i, n in enumerate(first) if n > 0])
+            new = [*tokens[first[0] : lengths[0]], tokens[first[1]]]
+            new_T, first_N = (torch.tensor(x, device=self.device) for x in (new, first))
+            bands = [Band(0, 1, length), Band(1, 2, lengths[1])]
+            return self.decode_several(new_T, lay_out(numbers, self.device), first_N, bands)
+
+        ends = [*range(length - number + 1, length + 1), lengths[1]]
+        what = f"draft tokens for a {self.model.config.model_type!r} model"
+        if self.attention.implementation != "sdpa":
+            raise UserError(
+                f"the local engine can't {what} whose attention is "
+                f"{self.attention.implementation}, only with sdpa: leave engine.speculate out"
+            )
+        self._compare(decoded, length, ends, what, "leave engine.speculate out")
+
+    def _compare(
+        self, decoded: Trial, length: int, ends: Sequence[int], what: str, instead: str
+    ) -> None:
+        """UserError unless `decoded` gives, of a trial's tokens, the logits after the first n."""
+        if reason := self._why_not(decoded, length, ends):
+            raise UserError(f"the local engine can't {what}: {reason}; {instead}")
+
+    def _why_not(self, decoded: Trial, length: int, ends: Sequence[int]) -> str:
+        """Why it does not give them; empty where it does."""
+        tokens = [index % self.vocab_size for index in range(3, 3 + length)]
+        self.cache = SlotCache(self.num_layers, 2, self.device)
+        self.cache.reserve(length, 2)
+        try:
+            logits = decoded(tokens).double()
+        except REFUSED as error:
+            return f"{type(error).__name__}: {error}"
+        ids = torch.tensor([tokens], device=self.device)
+        plain = self.model(input_ids=ids, use_cache=False).logits[0, [n - 1 for n in ends]]
+        difference = self._difference(logits, plain)
+        if difference > self._rounding():
+            return f"its cached logits differ from the plain forward pass by {difference:.1%}"
+        return ""
+
+    def _difference(self, found: Tensor, plain: Tensor) -> float:
+        """Of logits, relative to how much they vary."""
+        found, plain = found.double(), plain.double()
+        scale = (plain - plain.mean(-1, keepdim=True)).norm() + 1e-6
+        return float((found - plain).norm() / scale)
+
+    def _rounding(self) -> float:
+        """The most that it may be."""
+        return 1e-3 if self.model.dtype in (torch.float32, torch.float64) else 0.2
+
+
+def check_module(model: nn.Module) -> None:
+    """UserError unless the module looks like a Hugging Face causal model."""
+    if not hasattr(model, "config") or not hasattr(model.config, "get_text_config"):
+        raise UserError(
+            f"the local engine drives Hugging Face causal models; {type(model).__name__} has no "
+            "configuration of one"
+        )
+
+
+def load_state(model: nn.Module, state: Mapping[str, Tensor]) -> None:
+    """Copy weights by name; tied ones may be left out. UserError when names do not fit."""
+    own = model.state_dict(keep_vars=True)
+    unknown = sorted(set(state) - set(own))
+    given = {own[name].data_ptr() for name in state if name in own}
+    missing = sorted(n for n, t in own.items() if n not in state and t.data_ptr() not in given)
+    if unknown or missing:
+        raise UserError(
+            f"these weights do not fit the engine's model: {len(unknown)} unknown names "
+            f"({unknown[:3]}), {len(missing)} missing ({missing[:3]})"
+        )
+    with torch.no_grad():
+        for name, tensor in state.items():
+            own[name].copy_(tensor)

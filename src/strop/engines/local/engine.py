@@ -1,0 +1,399 @@
+"""The local engine: continuous batching of a Hugging Face causal model in this process."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from torch import Tensor, nn
+
+from strop.engines.base import (
+    CAPABILITIES,
+    WAITING,
+    Ended,
+    Engine,
+    Event,
+    Finished,
+    Request,
+    forked,
+    resumed,
+)
+from strop.engines.local.causal import UNBOUNDED, CachedModel, Part, check_module
+from strop.engines.local.slots import NEVER, Fill, Row, Slots
+from strop.engines.local.speculation import Speculation
+from strop.engines.passes import Passes
+from strop.engines.sampling import Plan, draw, make_plan
+from strop.support.errors import UserError
+
+KEPT_CACHE_BYTES = 256 * 2**20  # a cache up to this size stays between rollouts
+
+
+class LocalEngine(Engine):
+    """Samples from `model` with a fixed number of slots, each holding one row's cache.
+
+    A row that ends is replaced by a waiting one at the next step; when nothing waits, the batch
+    shrinks. Every step gives each running row one token. Requests with equal prompts share one
+    prefill, forks copy their parent's cache. The module is used as it is, so a trainer may change
+    its weights in place and then call load_weights(None, version).
+
+    Where the cache is bounded, rows are let in as far as it has room. One that grows beyond it
+    takes the place of the shortest, which wait and go on where they were, with the same tokens.
+
+    decode: token ids -> text, for stop strings only; by default the tokenizer's.
+    max_prefill_tokens: most tokens, padding included, of a prefill pass; None: as the device likes.
+    max_cached_tokens: most tokens that the cache has room for: slots times the longest row.
+    speculate: most tokens that a row drafts in a step from what others wrote; see Speculation.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        tokenizer: Any = None,
+        *,
+        decode: Callable[[Sequence[int]], str] | None = None,
+        num_slots: int = 256,
+        context_length: int | None = None,
+        max_prefill_tokens: int | None = None,
+        max_cached_tokens: int | None = None,
+        speculate: int = 0,
+        version: int = 0,
+    ) -> None:
+        if num_slots < 1:
+            raise UserError(f"num_slots is {num_slots}; the engine needs at least 1")
+        check_module(model)
+        self.capabilities = CAPABILITIES
+        self.version = version
+        self.parked: list[Event] = []
+        self.passes = None if speculate else Passes()  # a pass that checks drafts is like no other
+        self.longest = max_cached_tokens
+        self.model = CachedModel(model, num_slots, max_cached_tokens, several=speculate > 0)
+        self.decode = decode or (tokenizer.decode if tokenizer is not None else None)
+        self.vocab_size = self.model.vocab_size
+        self.context_length = min(context_length or UNBOUNDED, self.model.context_length)
+        self.max_prefill_tokens = max_prefill_tokens
+        if why := self.model.why_no_bands:
+            self.notes = (
+                f"every step reads all answers under way up to the longest: {type(model).__name__} "
+                f"cannot read those of one length together, {why}",
+            )
+        self.slots = Slots(num_slots, self.model.cache, self.model.device, self.model.call)
+        self.speculation = (
+            Speculation(self.model, self.slots, speculate, self._draw) if speculate else None
+        )
+        self.known: dict[int, Row] = {}
+        self.waiting: deque[Row] = deque()
+        self.events: list[Event] = []  # not yet returned by step
+        self.next_id = 0
+        self.plan: Plan | None = None
+
+    def submit(self, request: Request) -> int:
+        """Queue a request and return its id; UserError when it cannot fit the context."""
+        return self._queue(request, None)
+
+    def fork(self, id: int, at: int, forced: tuple[int, ...] = (), **changes: Any) -> int:
+        """Queue the first `at` tokens of a request and `forced`; see Engine.fork."""
+        parent = self._find(id)
+        request = forked(id, parent.request, self._tokens(parent), at, forced, changes)
+        return self._queue(request, (parent, at))
+
+    def resume(self, id: int, **changes: Any) -> None:
+        """Continue a paused request; one that has ended gives its end event, without ids, again."""
+        row = self._find(id)
+        if row.status == "ended":
+            self.events.append(Event(id, (), (), self.version, ended=row.events[-1].ended))
+            return
+        request = resumed(id, row.status, row.request, len(row.tokens), changes)
+        self._check(request)
+        row.request = request
+        self._set_pause(row)
+        row.status = "waiting"
+        self.waiting.appendleft(row)
+
+    def abort(self, id: int) -> Finished:
+        """End a request now, free its slot; its last event (ended "aborted") is in the answer."""
+        row = self._find(id)
+        if row.status != "ended":
+            if row.slot >= 0:
+                self.slots.report([row.slot], ["aborted"], self.version)
+            else:
+                row.events.append(Event(id, (), (), self.version, ended="aborted"))
+            self._end(row)
+        self.events = [event for event in self.events if event.request != id]
+        return Finished(row.request, tuple(row.events))
+
+    def release(self, id: int) -> None:
+        """Forget a request: its tokens, its cache, its events. It can't be forked any more."""
+        row = self._find(id)
+        self.abort(id)
+        if row.slot >= 0:
+            self.slots.free(row.slot)
+        del self.known[id]
+        if not self.known:  # between rollouts a large cache would only take room from the update
+            self.slots.cache.shrink(KEPT_CACHE_BYTES)
+            self.model.unpack()
+            if self.speculation is not None:  # a run that is resumed here must draft the same
+                self.speculation.known.clear()
+
+    @property
+    def drafts(self) -> tuple[int, int]:  # type: ignore[override]
+        """Tokens that were drafted so far, and those of them that were drawn."""
+        made = self.speculation
+        return (0, 0) if made is None else (made.drafted, made.accepted)
+
+    def busy(self) -> bool:
+        """True while a step can bring something: running or waiting requests, unread events."""
+        waiting = any(row.status == "waiting" for row in self.waiting)
+        return waiting or bool(self.events) or bool(self.slots.table["running"].any())
+
+    def full(self) -> bool:
+        """True while far more requests wait than have slots."""
+        return len(self.waiting) >= WAITING * len(self.slots.rows) and self.busy()
+
+    def load_weights(self, state: Mapping[str, Tensor] | None, version: int) -> None:
+        """Sample with other weights from the next token on; all caches are computed afresh.
+
+        state: parameters by name, tied ones may be left out; None: the module's own weights were
+        changed in place. Raises UserError when names are missing or unknown.
+        """
+        self._suspend(np.flatnonzero(self.slots.table["running"]).tolist())
+        for slot in np.flatnonzero(self.slots.table["taken"]).tolist():
+            self.slots.free(slot)
+        self.model.renew(state)
+        self.version = version
+
+    def step(self) -> list[Event]:
+        """Give every running row one token; return what there is to report."""
+        with self.model.generating():
+            if self.waiting and not self.slots.table["running"].all():
+                self._admit()
+            number = self.slots.compact()
+            if number:
+                self._decode(self.slots.arrange(self._make_room(number)))
+        events, self.events = self.events, []
+        return events
+
+    # ---- from here on: how
+
+    def _queue(self, request: Request, source: tuple[Row, int] | None) -> int:
+        self._check(request)
+        row = Row(self.next_id, request, list(request.ids), source=source)
+        row.prompt_hash = hash(request.ids)
+        row.group = source[0].group if source else row.prompt_hash
+        self._set_pause(row)
+        self.known[row.id] = row
+        self.waiting.append(row)
+        self.next_id += 1
+        return row.id
+
+    def _check(self, request: Request) -> None:
+        if len(request.ids) >= self.context_length:
+            raise UserError(
+                f"the prompt has {len(request.ids)} tokens, the context {self.context_length}; "
+                "shorten the prompt, at least one new token must fit"
+            )
+        bound, most = self.slots.cache.max_tokens, self._limit(request)
+        if bound is not None and most > bound:
+            raise UserError(
+                f"a request may come to {most} tokens, and engine.cache_tokens gives room for "
+                f"{bound}: raise it, or lower rollout.max_tokens"
+            )
+        for name in ("ids", "stop_ids"):
+            ids = getattr(request, name)
+            if ids and not (min(ids) >= 0 and max(ids) < self.vocab_size):
+                raise UserError(
+                    f"Request.{name} has a token id outside [0, {self.vocab_size}), the model's "
+                    "vocabulary; is this the model's own tokenizer?"
+                )
+        if request.stop_strings and self.decode is None:
+            raise UserError("stop_strings need text; give the engine a tokenizer or `decode`")
+
+    def _limit(self, request: Request) -> int:
+        return min(len(request.ids) + request.max_tokens, self.context_length)
+
+    def _find(self, id: int) -> Row:
+        if id not in self.known:
+            raise UserError(
+                f"the engine has no request {id}; it was never submitted or is released"
+            )
+        return self.known[id]
+
+    def _length(self, slot: int) -> int:
+        return int(self.slots.table["length"][slot])
+
+    def _tokens(self, row: Row) -> list[int]:
+        if row.slot < 0 or self._length(row.slot) == len(row.tokens):
+            return row.tokens
+        (unread,) = self.slots.records.of([row.slot])
+        return row.tokens + unread[:, 0].astype(np.int64).tolist()
+
+    def _set_pause(self, row: Row) -> None:
+        every = row.request.pause_every
+        row.pause_at = len(row.tokens) + every if every else NEVER
+
+    def _end(self, row: Row) -> None:
+        kept = (
+            row.request.keep and row.slot >= 0 and row.events[-1].ended not in ("aborted", "failed")
+        )
+        row.status = "ended"
+        if kept:
+            self.slots.hold(row.slot)
+        elif row.slot >= 0:
+            self.slots.free(row.slot)
+
+    def _suspend(self, slots: Sequence[int]) -> None:
+        """Report what running rows have drawn and take their slots; they wait before all others."""
+        unread = [s for s in slots if len(self.slots.row(s).tokens) < self._length(s)]
+        self.events += self.slots.report(unread, [""] * len(unread), self.version)
+        for slot in reversed(slots):
+            row = self.slots.row(slot)
+            self.slots.free(slot)
+            row.status = "waiting"
+            self.waiting.appendleft(row)
+
+    def _make_room(self, number: int) -> int:
+        """Let the cache have room for the running rows' next token; how many still run."""
+        slots = self.slots
+        if slots.longest >= slots.cache.places:
+            if surplus := slots.surplus(number):
+                self._suspend(surplus)
+                number = slots.compact()
+            slots.grow(number)
+        return number
+
+    def _admit(self) -> None:
+        """Move waiting rows into free slots, with their cache filled but for the last token."""
+        waiting = [row for row in self.waiting if row.status == "waiting"]
+        resumed = [row for row in waiting if row.slot >= 0]
+        if resumed:
+            self.slots.place(resumed, [row.slot for row in resumed], self.context_length)
+            waiting = [row for row in waiting if row.slot < 0]
+        sizes = [(len(row.tokens), self._limit(row.request)) for row in waiting]
+        let_in = waiting[: self.slots.fitting(sizes)]
+        heirs = self.slots.heirs(let_in)
+        others = [row for row in let_in if row.id not in heirs]
+        chosen = self.slots.choose(len(others))
+        self.waiting = deque(others[len(chosen) :] + waiting[len(let_in) :])
+        others = self.slots.sorted(others[: len(chosen)])
+        waiting = [row for row in let_in if row.id in heirs] + others
+        slots = [*heirs.values(), *chosen]
+        if not slots:
+            return
+        lines, length = self.slots.extent()
+        self.slots.cache.reserve(
+            max(length, *(len(row.tokens) for row in waiting)), max(lines, *(s + 1 for s in slots))
+        )
+        table = self.slots.table
+        taken = np.flatnonzero(table["taken"])
+        by_prompt = dict(zip(table["prompt"][taken].tolist(), taken.tolist(), strict=True))
+        leaders: dict[int, Fill] = {}
+        first, second = [], []  # the second take their prompt from the first
+        for row, slot in zip(waiting, slots, strict=True):
+            leader = leaders.get(row.prompt_hash)
+            found = by_prompt.get(row.prompt_hash)
+            if row.source is not None and row.source[0].slot >= 0:
+                fill = self._share(row, slot, *row.source)
+            elif found is not None and self.slots.row(found).request.ids == row.request.ids:
+                fill = self._share(row, slot, self.slots.row(found), len(row.request.ids))
+            elif leader is not None and leader.row.request.ids == row.request.ids:
+                shared = min(len(row.request.ids), len(leader.row.tokens) - 1, len(row.tokens) - 1)
+                second.append(Fill(row, slot, leader.slot, shared))
+                continue
+            else:
+                fill = Fill(row, slot)
+            leaders.setdefault(row.prompt_hash, fill)
+            first.append(fill)
+        for fills in (first, second):
+            self._fill(fills)
+        for row, slot in zip(waiting, slots, strict=True):
+            if row.id in heirs:
+                self.slots.row(slot).slot = -1
+        self.slots.place(waiting, slots, self.context_length)
+
+    def _share(self, row: Row, slot: int, source: Row, at: int) -> Fill:
+        shared = min(at, self._length(source.slot) - 1, len(row.tokens) - 1)
+        return Fill(row, slot, source.slot, shared)
+
+    def _fill(self, fills: list[Fill]) -> None:
+        """Copy what other slots hold, compute the rest of each row but for its last token."""
+        if not fills:
+            return
+        copies = [fill for fill in fills if fill.shared and fill.source != fill.slot]
+        if copies:
+            source, target = ([getattr(x, name) for x in copies] for name in ("source", "slot"))
+            self.slots.cache.copy(source, target, max(fill.shared for fill in copies))
+        parts = [
+            Part(fill.slot, fill.row.tokens, fill.shared, len(fill.row.tokens) - 1)
+            for fill in fills
+        ]
+        begun, lengths = time.perf_counter(), [part.end - part.start for part in parts]
+        self.model.fill([part for part in parts if part.start < part.end], self.max_prefill_tokens)
+        if self.passes is not None:
+            self.passes.add_prefill(sum(lengths), time.perf_counter() - begun)
+
+    def _draw(self, number: int) -> tuple[Plan, np.ndarray]:
+        """Give each of the first rows a token: by which plan, and its records."""
+        slots, tokens, begun = self.slots, self.slots.tokens, time.perf_counter()
+        positions, uniform = slots.numbers(number)
+        bands = slots.read(number)
+        logits = self.model.decode(slots.last[:number], positions, bands)
+        if self.plan is None or slots.changed:
+            requests, like = slots.ways(number)
+            self.plan = make_plan(requests, self.vocab_size, self.model.device, like)
+            slots.changed = False
+        token, record = draw(logits, self.plan, uniform)
+        told = record.cpu().numpy()
+        slots.write(token, told)
+        if self.passes is not None:
+            self.passes.add_decode(bands, tokens, time.perf_counter() - begun)
+        return self.plan, told
+
+    def _decode(self, number: int) -> None:
+        slots, table = self.slots, self.slots.table[:number]
+        if self.speculation is None:
+            plan, told = self._draw(number)
+            stopped, failed = plan.ends(told)
+        else:
+            plan, stopped, failed = self.speculation.draw(number)
+        if failed.any():
+            self._fail(np.flatnonzero(failed).tolist(), plan)
+            stopped &= ~failed
+        elif slots.quiet > 0 and not slots.texts and not stopped.any():
+            return
+        if slots.texts:
+            for slot in np.flatnonzero(table["strings"] & ~stopped & ~failed).tolist():
+                stopped[slot] = self._has_stop_string(slots.row(slot))
+        left = np.minimum(table["limit"], table["pause"]) - table["length"]
+        slots.quiet = int(left.min())
+        reported = np.flatnonzero((stopped | (left <= 0)) & ~failed).tolist()
+        full = table["length"] >= table["limit"]
+        reasons: list[Ended] = [
+            "stop" if stopped[slot] else "length" if full[slot] else "paused" for slot in reported
+        ]
+        rows = [slots.row(slot) for slot in reported]
+        self.events += slots.report(reported, reasons, self.version)
+        for row, reason in zip(rows, reasons, strict=True):
+            if reason == "paused":
+                row.status = "paused"
+                slots.hold(row.slot)
+            else:
+                self._end(row)
+
+    def _fail(self, slots: list[int], plan: Plan) -> None:
+        """End rows for which no token could be drawn; the others do not notice."""
+        rows = [self.slots.row(slot) for slot in slots]
+        usual = (
+            "no token could be drawn: the model's logits are not finite, or the rules {} leave none"
+        )
+        asked = [row.request.rules for row in rows]
+        why = [plan.refused.get(rules) or usual.format(rules) for rules in asked]
+        self.events += self.slots.fail(slots, why, self.version)
+        for row in rows:
+            self._end(row)
+
+    def _has_stop_string(self, row: Row) -> bool:
+        assert self.decode is not None
+        new = self._tokens(row)[len(row.request.ids) - row.request.drawn :]
+        return row.request.is_stopped(new, self.decode)

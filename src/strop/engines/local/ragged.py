@@ -1,0 +1,141 @@
+"""Forward passes whose rows differ: in the number of their new tokens, or in length.
+
+New tokens come end to end, so that everything but attention works on as many as there are;
+attention alone pads the queries of each row to the longest. Of keys and values, the rows' caches,
+it reads those of each band as far as that reaches.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from transformers import AttentionInterface
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+from strop.engines.local.bands import Band
+
+NAME = "strop_ragged"  # among the attention functions of transformers
+
+
+@dataclass(frozen=True)
+class Ragged:
+    """New tokens of rows, end to end: of which row each is, and which one of it; at most `width`.
+
+    row, column: on the host. index_T: its place where every row is padded to `width`.
+    """
+
+    row: np.ndarray
+    column: np.ndarray
+    num_rows: int
+    width: int
+    row_T: Tensor
+    column_T: Tensor
+    index_T: Tensor
+
+
+def lay_out(number_N: np.ndarray, device: torch.device) -> Ragged:
+    """So many new tokens for each row, at least one."""
+    ends, width = number_N.cumsum(), int(number_N.max())
+    row = np.repeat(np.arange(len(number_N)), number_N)
+    column = np.arange(ends[-1]) - np.repeat(ends - number_N, number_N)
+    index = torch.from_numpy(np.stack([row, column, row * width + column])).to(device)
+    return Ragged(row, column, len(number_N), width, *index)
+
+
+class Parted:
+    """The bands of one forward pass, and what each of them sees of its masks, for all layers."""
+
+    def __init__(self, bands: Sequence[Band]) -> None:
+        self.used = [band.used for band in bands]
+        self.sizes = [band.end - band.first for band in bands]
+        self._seen: dict[int, tuple[Tensor, list[Tensor]]] = {}
+
+    def rows(self, stored: Tensor) -> list[Tensor]:
+        """Of each band, from [N, ...]."""
+        return [*stored.split(self.sizes)] if len(self.sizes) > 1 else [stored]
+
+    def places(self, stored: Tensor, dim: int = 2) -> list[Tensor]:
+        """Of each band, as far as it reaches, from keys or values [N, heads, places, size]."""
+        parts = zip(self.rows(stored), self.used, strict=True)
+        return [part.narrow(dim, 0, used) for part, used in parts]
+
+    def masks(self, mask: Tensor) -> list[Tensor]:
+        """The same from [N, 1, Q, places]; computed once, for layers are handed the same ones."""
+        if id(mask) not in self._seen:
+            self._seen[id(mask)] = mask, self.places(mask, 3)
+        return self._seen[id(mask)][1]
+
+
+def attend(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    *,
+    strop_bands: Parted,
+    strop_ragged: Ragged | None = None,
+    **options: Any,
+) -> tuple[Tensor, None]:
+    """Attention [N, Q, heads, size] of queries [N, heads, Q, size]; N is 1, and Q all new tokens,
+    where they come end to end.
+
+    key, value: [N, heads, places, size] of the rows. attention_mask: [N, 1, Q, places].
+    """
+    assert attention_mask is not None
+    given = strop_ragged
+    if given is not None:
+        _, heads, _, size = query.shape
+        padded = query.new_zeros(given.num_rows * given.width, heads, size)
+        padded[given.index_T] = query[0].transpose(0, 1)
+        query = padded.view(given.num_rows, given.width, heads, size).transpose(1, 2)
+    elif query.shape[2] == 1 and not {"softcap", "position_bias"} & options.keys():
+        return _newest(module, query, key, value, attention_mask, strop_bands, options), None
+    parts = zip(
+        strop_bands.rows(query),
+        strop_bands.places(key),
+        strop_bands.places(value),
+        strop_bands.masks(attention_mask),
+        strict=True,
+    )
+    found = torch.cat([sdpa_attention_forward(module, *part, **options)[0] for part in parts])
+    return found if given is None else found.flatten(0, 1)[given.index_T][None], None
+
+
+def _newest(
+    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor, bands: Parted,
+    options: dict[str, Any],
+) -> Tensor:  # fmt: skip
+    """The same of one query a row: what transformers does at each call is done for all at once."""
+    number, heads, _, size = query.shape
+    together = getattr(module, "num_key_value_groups", 1)  # heads with the same keys: as queries
+    query = query.reshape(number, heads // together, together, size)
+    attend, scale = nn.functional.scaled_dot_product_attention, options.get("scaling")
+    found = [
+        attend(own, keys, values, attn_mask=seen, scale=scale)
+        for own, keys, values, seen in zip(
+            *(bands.rows(query), bands.places(key), bands.places(value), bands.masks(mask)),
+            strict=True,
+        )
+    ]
+    whole = torch.cat(found) if len(found) > 1 else found[0]
+    return whole.reshape(number, 1, heads, -1)
+
+
+AttentionInterface.register(NAME, attend)
+
+
+@contextmanager
+def attending(model: Any) -> Iterator[None]:
+    """Inside, the model's layers take new tokens end to end, and bands."""
+    config: Any = model.config.get_text_config()
+    before = config._attn_implementation
+    config._attn_implementation = NAME
+    try:
+        yield
+    finally:
+        config._attn_implementation = before

@@ -1,0 +1,93 @@
+"""The settings of the local engine, which samples with the weights of now or of some steps ago."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field
+
+from strop.engines.base import Engine
+from strop.engines.local.engine import LocalEngine
+from strop.engines.local.stale_weights import StaleWeightsEngine
+from strop.engines.open import EngineSettings
+from strop.support.errors import UserError
+
+
+class LocalSettings(EngineSettings):
+    """A model in this process."""
+
+    staleness: int = Field(
+        default=0, ge=0, description="steps that the sampling weights are behind those trained"
+    )
+    cache_tokens: int = Field(
+        default=0,
+        ge=0,
+        le=2**40,
+        description="tokens that the cache has room for: sequences times the longest; 0: no bound",
+    )
+    speculate: int = Field(
+        default=0,
+        ge=0,
+        le=64,
+        description="most tokens that an answer drafts at once from what others of its group wrote",
+    )
+
+    def check(self, num_steps: int) -> None:
+        """Raise UserError for an age that no step of the run would see."""
+        if self.staleness >= num_steps:
+            raise UserError(
+                f"engine.staleness is {self.staleness}, but the run has only {num_steps} steps: "
+                "none would see rollouts so old; give training.steps more"
+            )
+
+    @property
+    def most_tokens(self) -> int:
+        """What the cache holds, where it is limited."""
+        return self.cache_tokens
+
+    def check_longest(self, num_tokens: int) -> None:
+        """Raise UserError where the cache could not hold one such sequence."""
+        if 0 < self.cache_tokens < num_tokens:
+            raise UserError(
+                f"engine.cache_tokens is {self.cache_tokens}, but a prompt with its answer may "
+                f"come to {num_tokens} tokens: raise it, or lower rollout.max_tokens"
+            )
+
+    def newest(self) -> EngineSettings:
+        """The same without an age."""
+        return self.model_copy(update={"staleness": 0})
+
+    def copies(self) -> tuple[int, int]:
+        """One to sample from, and the versions held."""
+        return (1, self.staleness + 1) if self.staleness else (0, 0)
+
+    def open(self, model: Any, tokenizer: Any, *, num_slots: int, context_length: int) -> Engine:
+        """The engine. Raises UserError when main memory has no room for the weights it holds."""
+        options: dict[str, Any] = {
+            "num_slots": num_slots,
+            "context_length": context_length,
+            "max_cached_tokens": self.cache_tokens or None,
+            "speculate": self.speculate,
+        }
+        if not self.staleness:
+            return LocalEngine(model, tokenizer, **options)
+        trained = [p for p in model.parameters() if p.requires_grad]
+        size = (self.staleness + 1) * sum(p.numel() * p.element_size() for p in trained)
+        room = free_memory()
+        if room is not None and size > room:
+            raise UserError(
+                f"engine.staleness={self.staleness} holds the weights of {self.staleness + 1} "
+                f"steps, {size / 2**30:.1f} GiB, and main memory has {room / 2**30:.1f} GiB free: "
+                "give a smaller one, or adapters with model.lora_rank"
+            )
+        return StaleWeightsEngine(model, tokenizer, staleness=self.staleness, **options)
+
+
+def free_memory() -> int | None:
+    """Bytes of main memory that are free to take; None where it cannot be told."""
+    try:
+        text = Path("/proc/meminfo").read_text(encoding="ascii")
+    except OSError:
+        return None
+    found = re.search(r"^MemAvailable:\s+(\d+) kB", text, re.MULTILINE)
+    return int(found[1]) * 1024 if found else None

@@ -1,0 +1,384 @@
+"""The rows of the local engine: what each request has so far, and which slot holds its cache."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from strop.engines.base import Ended, Event, Request
+from strop.engines.local.bands import Band, Bands
+from strop.engines.local.cache import BLOCK, SlotCache
+from strop.engines.local.ragged import Ragged
+from strop.engines.local.records import Records, event_of
+from strop.engines.sampling import uniforms
+
+NEVER = 1 << 62
+AHEAD = 16  # most steps that random numbers are made for at once
+RECENT = 8  # newest tokens that are kept on the host, of each row
+FIELDS = np.dtype(
+    [
+        ("length", np.int64),  # tokens so far, prompt included; all but the last are cached
+        ("limit", np.int64),  # ends with "length" at this many tokens
+        ("pause", np.int64),  # pauses at this many tokens
+        ("seed", np.uint64),
+        ("prompt", np.int64),  # hash of the prompt, to find rows that share it
+        ("group", np.int64),  # hash of the prompt that a row and what it forked from began with
+        ("recent", np.int64, (RECENT,)),  # newest tokens, -1 before the first; for drafts alone
+        ("like", np.int64),  # the request of `Slots.kinds` that is drawn in the same way
+        ("strings", np.bool_),  # has stop strings
+        ("running", np.bool_),
+        ("taken", np.bool_),  # holds a cache that is still of use: running, paused or kept
+    ],
+    align=True,
+)
+
+
+@dataclass(slots=True, eq=False)
+class Row:
+    """One request in the engine."""
+
+    id: int
+    request: Request
+    tokens: list[int]  # prompt and new tokens, up to the last report
+    status: Literal["waiting", "running", "paused", "ended"] = "waiting"
+    slot: int = -1  # -1: has no cache
+    pause_at: int = NEVER
+    source: tuple[Row, int] | None = None  # a fork's parent, and how many tokens they share
+    events: list[Event] = field(default_factory=list)
+    prompt_hash: int = 0
+    group: int = 0  # hash of the prompt that it and what it forked from began with
+
+
+@dataclass(frozen=True)
+class Fill:
+    """A row that is to run in `slot`, the first `shared` tokens of which are in slot `source`."""
+
+    row: Row
+    slot: int
+    source: int = -1
+    shared: int = 0
+
+
+class Slots:
+    """A fixed number of rows with caches; running rows come first after `compact`.
+
+    Numbers that change at every token are columns of one array each, on the host (`table`,
+    `records`) or on the device (`last`), so that a step has no loop over rows. While the same rows
+    run, a step looks at none of these columns but `last`: `compact` notes what it has to know.
+
+    longest: tokens of the longest running row. tokens: of all of them. texts: some of these have
+    stop strings. quiet: in fewer than so many steps none of them comes to its limit or pause.
+    """
+
+    def __init__(self, num_slots: int, cache: SlotCache, device: torch.device, call: int) -> None:
+        self.cache = cache
+        self.bands = Bands(call)  # of the running rows, once `arrange` was called
+        self.parted = False  # whether they are those of the rows that run now
+        self.rows: list[Row | None] = [None] * num_slots
+        self.table = np.zeros(num_slots, FIELDS)
+        self.last = torch.zeros(num_slots, dtype=torch.long, device=device)  # newest token
+        self.records = Records(num_slots)
+        self.number = -1  # of running rows, which are the first; -1: not known
+        self.longest = self.tokens = self.quiet = 0
+        self.texts = False
+        self.changed = True  # the set of running rows differs from the last plan's
+        self.ahead: list[tuple[Tensor, Tensor]] = []  # what `numbers` gives next, the nearest last
+        self.reach = 1  # steps that it is made for
+        self.kinds: dict[tuple[Any, ...], tuple[int, Request]] = {}  # one of each way to draw
+
+    def choose(self, number: int) -> list[int]:
+        """Up to `number` slots to fill: free ones, then those of kept, then of paused rows."""
+        chosen = np.flatnonzero(~self.table["taken"])[:number].tolist()
+        for slot in self.held()[: number - len(chosen)]:
+            self.free(slot)
+            chosen.append(slot)
+        return chosen
+
+    def held(self) -> list[int]:
+        """Slots of kept and of paused rows, in the order in which they are given up."""
+        held = np.flatnonzero(self.table["taken"] & ~self.table["running"]).tolist()
+        held.sort(key=lambda slot: self.row(slot).status != "ended")
+        return held
+
+    def heirs(self, waiting: Sequence[Row]) -> dict[int, int]:
+        """Forks by id with the slot of their ended parent, in which they go on without a copy.
+
+        Only where slots are short, so that the parent's cache would be taken away all the same.
+        """
+        if len(waiting) <= int((~self.table["taken"]).sum()):
+            return {}
+        parents = [row.source[0] for row in waiting if row.source is not None]
+        forks = Counter(parent.id for parent in parents)
+        found = {}
+        for row in waiting:
+            parent = row.source[0] if row.source is not None else None
+            if parent is None or parent.status != "ended" or parent.slot < 0:
+                continue
+            if forks[parent.id] == 1:
+                found[row.id] = parent.slot
+                self.table["running"][parent.slot] = True  # nobody else may choose it
+        return found
+
+    def row(self, slot: int) -> Row:
+        row = self.rows[slot]
+        assert row is not None, f"slot {slot} is empty"
+        return row
+
+    def place(self, rows: Sequence[Row], slots: Sequence[int], context_length: int) -> None:
+        """Let rows run in slots whose cache holds all their tokens but the last."""
+        if not self.table["running"].any():
+            self.kinds.clear()
+            self.bands.clear()
+        for row, slot in zip(rows, slots, strict=True):
+            request, length = row.request, len(row.tokens)
+            limit = min(len(request.ids) + request.max_tokens, context_length)
+            seed = request.seed & 0xFFFFFFFFFFFFFFFF
+            strings = bool(request.stop_strings)
+            recent = (*(-1,) * (RECENT - length), *row.tokens[-RECENT:])
+            self.table[slot] = (
+                *(length, limit, row.pause_at, seed, row.prompt_hash, row.group),
+                *(recent, self._kind(request), strings, True, True),
+            )
+            self.rows[slot] = row
+            row.slot, row.status, row.source = slot, "running", None
+        self.records.forget(slots)
+        index = torch.tensor(slots, device=self.last.device)
+        self.last[index] = torch.tensor([row.tokens[-1] for row in rows], device=self.last.device)
+        self._change()
+
+    def _kind(self, request: Request) -> int:
+        asked = (request.temperature, request.rules, request.num_top, request.stop_ids)
+        return self.kinds.setdefault((*asked, request.want), (len(self.kinds), request))[0]
+
+    def ways(self, number: int) -> tuple[list[Request], np.ndarray]:
+        """Requests that are drawn differently, and which of them each of the first rows is like."""
+        numbers, like = np.unique(self.table["like"][:number], return_inverse=True)
+        kinds = [request for _, request in self.kinds.values()]
+        return [kinds[kind] for kind in numbers.tolist()], like
+
+    def free(self, slot: int) -> None:
+        """Take the row's cache away."""
+        row = self.rows[slot]
+        if row is not None:
+            row.slot = -1
+        self.rows[slot] = None
+        self.table["running"][slot] = self.table["taken"][slot] = False
+        self._change()
+
+    def hold(self, slot: int) -> None:
+        """Stop the row but leave its cache."""
+        self.table["running"][slot] = False
+        self._change()
+
+    def _change(self) -> None:
+        """Forget what was made ready for the rows that ran."""
+        self.changed = True
+        self.parted = False
+        self.number = -1
+        self.ahead, self.reach = [], 1
+
+    def compact(self) -> int:
+        """Move running rows to the first slots; return their number."""
+        if self.number < 0:
+            self.number = self._close_up()
+            running = self.table[: self.number]
+            self.longest = int(running["length"].max(initial=0))
+            self.tokens = int(running["length"].sum())
+            self.texts = bool(running["strings"].any())
+            self.quiet = 0
+        return self.number
+
+    def _close_up(self) -> int:
+        """Fill the holes among running rows; held rows that lie there go behind them."""
+        running = self.table["running"]
+        number = int(np.count_nonzero(running))
+        if not running[:number].all():
+            holes = np.flatnonzero(~running[:number])
+            tail = number + np.flatnonzero(running[number:])
+            swap = self.table["taken"][holes]
+            source, target = self.bands.close(np.flatnonzero(running))
+            self._move(np.concatenate([source, holes[swap]]), np.concatenate([target, tail[swap]]))
+            self.table["running"][tail] = False
+            self.table["taken"][tail] = swap
+            for slot in tail[~swap].tolist():
+                self.rows[slot] = None
+        return number
+
+    def arrange(self, number: int) -> int:
+        """Find the bands of `number` running rows, and move rows where it is worth it."""
+        length = self.table["length"][:number]
+        if not self.parted:
+            self.bands.part(length)
+        if moves := self.bands.take_step():
+            self._move(*moves)
+            self._change()
+            self.bands.part(length)
+        self.parted = True
+        return number
+
+    def read(self, number: int) -> list[Band]:
+        """The bands of the running rows, once they are arranged."""
+        if len(self.bands.cuts) == 1:
+            return [Band(0, number, self.longest)]
+        return self.bands.of(self.table["length"][:number])
+
+    def sorted(self, rows: list[Row]) -> list[Row]:
+        """Rows that are to come in the order in which they had better lie."""
+        order = self.bands.sort(np.array([len(row.tokens) for row in rows]))
+        return [rows[place] for place in order.tolist()]
+
+    def pack(self) -> None:
+        """Move running rows to the first slots and held ones to those behind them."""
+        self.compact()
+        taken = self.table["taken"]
+        number = int(taken.sum())
+        holes = np.flatnonzero(~taken[:number])
+        tail = number + np.flatnonzero(taken[number:])
+        if len(holes):
+            self._move(tail, holes)
+            taken[tail] = False
+            for slot in tail.tolist():
+                self.rows[slot] = None
+
+    def fitting(self, sizes: Sequence[tuple[int, int]]) -> int:
+        """How many of these waiting rows, (tokens, limit) each, the cache's bound lets in.
+
+        They and the running rows have room to grow, so that none has to leave again soon.
+        """
+        if (most := self.cache.max_tokens) is None:
+            return len(sizes)
+        number, chosen = self.compact(), 0
+        running = self.table[:number]
+        places = int(np.minimum(running["length"] + BLOCK, running["limit"]).max(initial=1))
+        for length, limit in sizes:
+            wider = max(places, min(length + BLOCK, limit))
+            together = number + chosen + 1
+            if together > len(self.rows) or (together > 1 and together * wider > most):
+                break
+            places, chosen = wider, chosen + 1
+        if chosen:
+            self._give_up_held(number + chosen, places)
+        return chosen
+
+    def surplus(self, number: int) -> list[int]:
+        """Slots of those of `number` running rows that have to leave so that the longest can grow.
+
+        They are the shortest, the cheapest to compute again, and of these the youngest.
+        """
+        if self.cache.max_tokens is None:
+            return []
+        running = self.table[:number]
+        over = max(number - self.cache.max_tokens // self._places_ahead(number), 0)
+        age = np.array([-self.row(slot).id for slot in range(number)])
+        return sorted(np.lexsort((age, running["length"]))[:over].tolist())
+
+    def grow(self, number: int) -> None:
+        """Let the cache have room for the next token of `number` running rows."""
+        if self.cache.max_tokens is not None:
+            self._give_up_held(number, self._places_ahead(number))
+        lines, length = self.extent()
+        self.cache.reserve(length, lines)
+
+    def _places_ahead(self, number: int) -> int:
+        """Places for the next token of the longest row and some more, so that growing is rare."""
+        running = self.table[:number]
+        return min(int(running["length"].max()) + BLOCK // 4, int(running["limit"].max()))
+
+    def _give_up_held(self, number: int, places: int) -> None:
+        """Free held rows until the rest fit the cache's bound beside `number` rows of `places`."""
+        most, held = self.cache.max_tokens, self.held()
+        assert most is not None
+        lengths = self.table["length"]
+        while held:
+            longest = max(places, 1 + int(lengths[held].max()))
+            if (number + len(held)) * longest <= most:
+                break
+            self.free(held.pop(0))
+        self.pack()
+
+    def extent(self) -> tuple[int, int]:
+        """Slots up to the last one that is taken, and tokens of the longest row in any."""
+        taken = np.flatnonzero(self.table["taken"])
+        if not len(taken):
+            return 0, 0
+        return int(taken[-1]) + 1, int(self.table["length"][taken].max())
+
+    def _move(self, source: np.ndarray, target: np.ndarray) -> None:
+        length = int(self.table["length"][source].max())
+        self.table[target] = self.table[source]
+        moved = [self.row(slot) for slot in source.tolist()]
+        for row, slot in zip(moved, target.tolist(), strict=True):
+            self.rows[slot] = row
+            row.slot = slot
+        self.cache.copy(source.tolist(), target.tolist(), length)
+        source_t, target_t = (torch.from_numpy(x).to(self.last.device) for x in (source, target))
+        self.last[target_t] = self.last[source_t]
+        self.records.move(source, target)
+
+    def numbers(self, number: int) -> tuple[Tensor, Tensor]:
+        """[number] on the device: the position of each row's newest token, its random number.
+
+        They go there together, and for some steps at once while the same rows run: it costs the
+        same whatever its size.
+        """
+        if not self.ahead:
+            steps = np.arange(self.reach - 1, -1, -1)[:, None]
+            length = self.table["length"][:number] + steps
+            uniform = uniforms(self.table["seed"][:number], length.astype(np.uint64))
+            found = torch.from_numpy(np.stack((length - 1, uniform.view(np.int64))))
+            positions, bits = found.to(self.last.device)
+            drawn = bits.view(torch.float64)
+            self.ahead = list(zip(positions.unbind(), drawn.unbind(), strict=True))
+            self.reach = min(2 * self.reach, AHEAD)
+        return self.ahead.pop()
+
+    def write(self, token: Tensor, told: np.ndarray) -> None:
+        """Append one token to each of the first rows, with its records [N, width] on the host."""
+        self.records.append(told)
+        self.last[: len(token)] = token
+        self.table["length"][: len(token)] += 1
+        self.longest += 1
+        self.tokens += len(token)
+        self.quiet -= 1
+
+    def write_several(
+        self, ragged: Ragged, number_N: np.ndarray, token_T: Tensor, told: np.ndarray
+    ) -> None:
+        """Append the first `number_N` of the tokens that each of the first rows has drawn."""
+        self.records.append_several(ragged, number_N, told)
+        newest = np.flatnonzero(ragged.column == number_N[ragged.row] - 1)
+        self.last[: ragged.num_rows] = token_T[torch.from_numpy(newest).to(token_T.device)]
+        self.table["length"][: ragged.num_rows] += number_N
+        self.number, self.quiet, self.ahead = -1, 0, []
+
+    def fail(self, slots: Sequence[int], why: Sequence[str], version: int) -> list[Event]:
+        """Take back the newest token of rows for which none could be drawn; their last events.
+
+        Their caches are cleared: a NaN there would reach the slot's next row, masked or not.
+        """
+        self.table["length"][slots] -= 1
+        self.records.take_back(slots)
+        for slot, reason in zip(slots, why, strict=True):
+            row = self.row(slot)
+            (event,) = self.report([slot], ["failed"], version)
+            row.events[-1] = event._replace(why=reason)
+        self.cache.clear(slots)
+        return [self.row(slot).events[-1] for slot in slots]
+
+    def report(self, slots: Sequence[int], ended: Sequence[Ended], version: int) -> list[Event]:
+        """Turn what each row has sampled since its last report into one event a row."""
+        events = []
+        for slot, reason, record in zip(slots, ended, self.records.of(slots), strict=True):
+            row = self.row(slot)
+            event = event_of(row.id, row.request, record, version, reason)
+            row.tokens.extend(event.ids)
+            row.events.append(event)
+            events.append(event)
+        self.records.forget(slots)
+        return events

@@ -1,0 +1,156 @@
+"""Several tokens of a row in one forward pass: drafts from what other rows have written.
+
+A draft is what followed the same few tokens before. One pass computes the logits after the newest
+token and after each draft, and every place draws as it always does, with the random number of the
+request's seed and that place. A row keeps what it has drawn up to the first token that is not the
+draft. That is rejection sampling from a draft that is sure of itself: token x is taken with
+probability p(x), and in its place comes a draw from p without x. Because the random numbers are
+those of a row that has no drafts, so are its tokens, whatever was drafted.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from strop.engines.local.causal import CachedModel
+from strop.engines.local.continuations import Continuations
+from strop.engines.local.ragged import Ragged, lay_out
+from strop.engines.local.slots import RECENT, Slots
+from strop.engines.sampling import LOGP, TOKEN, Plan, draw, make_plan, uniforms
+
+# What a step costs beside its tokens, in what one token more costs: as such, for each row, and for
+# each row of a step with drafts, whose attention is padded. Measured on a CPU with the shipped
+# models (benchmarks/speculation.py); a GPU takes many tokens in the time of one.
+STEP, ROW, PADDED = 64.0, 1.0, 0.3
+STEP_ELSEWHERE = 1024.0
+
+
+class Drawn(NamedTuple):
+    """What a pass has drawn, token by token; all on the host."""
+
+    plan: Plan
+    row: np.ndarray  # of which row each is
+    column: np.ndarray  # and which of its new tokens
+    told: np.ndarray  # records
+    stops: np.ndarray  # it ends its request
+    fails: np.ndarray  # none could be drawn
+
+    @property
+    def token(self) -> np.ndarray:
+        return self.told[:, TOKEN].astype(np.int64)
+
+
+class Speculation:
+    """Draws for the rows of `slots`, up to `most` drafts a row and step.
+
+    Drafts take no room of their own: a row has no more of them than the cache has places for, and
+    none beyond its limit or next pause. Rows with stop strings have none.
+
+    drafted, accepted: tokens so far.
+    """
+
+    def __init__(
+        self,
+        model: CachedModel,
+        slots: Slots,
+        most: int,
+        plain: Callable[[int], tuple[Plan, np.ndarray]],
+    ) -> None:
+        self.model, self.slots, self.most, self.plain = model, slots, most, plain
+        self.known = Continuations()
+        self.drafted = self.accepted = 0
+        self.step_cost = STEP if model.device.type == "cpu" else STEP_ELSEWHERE
+
+    def draw(self, number: int) -> tuple[Plan, np.ndarray, np.ndarray]:
+        """Give each of the first rows one token or more: the plan, which stopped, which failed."""
+        draft, chance = self._drafts(number)
+        drafts = (chance > 0).sum(axis=1)
+        if not drafts.any():
+            return self._without(number)
+        ragged, token_T, drawn = self._pass(draft, drafts)
+        if drawn.fails.any():
+            # A draft may be a token that the model is not finite after, and it spoils what is
+            # before it too. Only rows that fail without drafts are to fail.
+            self._erase(ragged)
+            return self._without(number)
+        new = np.full((number, ragged.width), -1)
+        new[ragged.row, ragged.column] = drawn.token
+        right = np.zeros_like(new, dtype=bool)
+        right[ragged.row, ragged.column] = ~drawn.stops
+        right[:, :-1] &= (new[:, :-1] == draft) & (chance > 0)
+        right[:, -1] = False
+        kept = 1 + np.logical_and.accumulate(right, axis=1).sum(axis=1)
+        self._count(int(drafts.sum()), int((kept - 1).sum()), float(chance.sum()))
+        self._remember(drawn, new, kept)
+        newest = np.concatenate([[0], (drafts + 1).cumsum()[:-1]]) + kept - 1
+        self.slots.write_several(ragged, kept, token_T, drawn.told)
+        return drawn.plan, drawn.stops[newest], drawn.fails[newest]
+
+    def _without(self, number: int) -> tuple[Plan, np.ndarray, np.ndarray]:
+        """A step in which no row has a draft."""
+        plan, told = self.plain(number)
+        row = np.arange(number)
+        drawn = Drawn(plan, row, np.zeros_like(row), told, *plan.ends(told))
+        self._count(0, 0, 0.0)
+        self._remember(drawn, drawn.token[:, None], np.ones_like(row))
+        return plan, drawn.stops, drawn.fails
+
+    def _drafts(self, number: int) -> tuple[np.ndarray, np.ndarray]:
+        """Tokens [N, K] and their chances, 0 where there is none; none at all if they cost more."""
+        table, places = self.slots.table[:number], self.slots.cache.places
+        length = table["length"]
+        room = np.minimum(np.minimum(table["limit"], table["pause"]), places) - length - 1
+        most = np.where(table["strings"], 0, np.clip(room, 0, self.most))
+        worth = self.step_cost / number + ROW + 1  # of a token: what it costs without drafts
+        token, chance = self.known.foretell(table["recent"], table["group"], most, 1 / worth)
+        if (chance * worth - (chance > 0)).sum() <= PADDED * number:
+            return token[:, :0], chance[:, :0]
+        return token, chance
+
+    def _pass(self, draft: np.ndarray, drafts: np.ndarray) -> tuple[Ragged, Tensor, Drawn]:
+        """Compute the newest token and the drafts of each row, and draw after each of them."""
+        slots, number = self.slots, len(drafts)
+        table, device = slots.table[:number], self.model.device
+        ragged = lay_out(1 + drafts, device)
+        row, column = ragged.row, ragged.column
+        given = np.concatenate([table["recent"][:, -1:], draft], axis=1)[row, column]
+        length = table["length"]
+        uniform = uniforms(table["seed"][row], (length[row] + column).astype(np.uint64))
+        numbers = torch.from_numpy(np.stack([given, uniform.view(np.int64)])).to(device)
+        first = torch.from_numpy(length - 1).to(device)
+        bands = slots.bands.of(length + drafts)
+        logits = self.model.decode_several(numbers[0], ragged, first, bands)
+        requests, like = slots.ways(number)
+        plan = make_plan(requests, self.model.vocab_size, device, like[row])
+        token_T, record = draw(logits, plan, numbers[1].view(torch.float64))
+        told = record.cpu().numpy()
+        return ragged, token_T, Drawn(plan, row, column, told, *plan.ends(told))
+
+    def _remember(self, drawn: Drawn, new: np.ndarray, kept: np.ndarray) -> None:
+        """Learn what rows have drawn, and what their newest tokens are."""
+        table = self.slots.table[: len(kept)]
+        text = np.concatenate([table["recent"], new], axis=1)
+        # What ends a request is no draft: what comes after it is of no use.
+        useful = ~drawn.stops & ~drawn.fails
+        learnt = np.flatnonzero(useful & (drawn.column < kept[drawn.row]))
+        row, column = drawn.row[learnt], drawn.column[learnt]
+        before = text[row[:, None], column[:, None] + np.arange(RECENT)]
+        chance = np.exp(drawn.told[learnt, LOGP])
+        self.known.learn(before, table["group"][row], drawn.token[learnt], chance)
+        every = np.arange(len(kept))[:, None]
+        table["recent"] = text[every, kept[:, None] + np.arange(RECENT)]
+
+    def _erase(self, ragged: Ragged) -> None:
+        """Take the drafts' keys and values out of the cache."""
+        lengths = torch.from_numpy(self.slots.table["length"][ragged.row]).to(self.model.device)
+        drafts = ragged.column_T > 0
+        places = (lengths - 1 + ragged.column_T)[drafts]
+        self.slots.cache.clear(ragged.row_T[drafts], places)
+
+    def _count(self, drafted: int, accepted: int, foretold: float) -> None:
+        self.drafted += drafted
+        self.accepted += accepted
+        self.known.judge(foretold, accepted)

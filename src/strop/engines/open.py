@@ -1,0 +1,98 @@
+"""The table of engines, and the settings that each is opened from: the section [engine] of a run.
+
+A new engine is one file in this folder and one line of `ENGINES`. The file has a class over
+`EngineSettings`: its fields are the engine's own settings (`engine.NAME` on the command line), its
+`open` gives the engine.
+"""
+
+import importlib
+from typing import Any, ClassVar
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from strop.engines.base import Engine
+from strop.support.errors import UserError
+
+# kind -> the class of its settings, or "module:class"
+ENGINES: dict[str, Any] = {
+    "local": "strop.engines.local.settings:LocalSettings",
+    "completions": "strop.engines.completions:CompletionsSettings",
+    "vllm": "strop.engines.vllm.server_engine:VllmSettings",
+    "vllm_here": "strop.engines.vllm.in_process:InProcessSettings",
+}
+
+
+class EngineSettings(BaseModel):
+    """What the answers are sampled with; every kind of engine adds fields of its own.
+
+    needs_model: the engine samples with a model of this process, which is loaded for it.
+    """
+
+    model_config = ConfigDict(extra="forbid", validate_default=True)
+    needs_model: ClassVar[bool] = True
+    kind: str = Field(default="local", description=f"engine that samples: {', '.join(ENGINES)}")
+
+    @field_validator("kind")
+    @classmethod
+    def _is_known(cls, kind: str) -> str:
+        if kind not in ENGINES:
+            raise UserError(f"no such engine; there are {', '.join(ENGINES)}")
+        return kind
+
+    def open(self, model: Any, tokenizer: Any, *, num_slots: int, context_length: int) -> Engine:
+        """The engine. Raises UserError where it cannot be had.
+
+        model: the one that is trained or scored, None where `needs_model` is False. num_slots: most
+        sequences at once. context_length: most tokens of a sequence.
+        """
+        raise UserError(f"{type(self).__name__} has no method open: give it one, for an engine")
+
+    def check(self, num_steps: int) -> None:
+        """Raise UserError for settings that make no sense in a run of so many steps."""
+
+    @property
+    def most_tokens(self) -> int:
+        """Tokens of a prompt with its answer from which they need a check; 0: none is too long."""
+        return 0
+
+    def check_longest(self, num_tokens: int) -> None:
+        """Raise UserError where a prompt with its answer, of so many tokens, could not be had."""
+
+    def newest(self) -> "EngineSettings":
+        """The settings of an engine that samples with the newest weights, for scores of them."""
+        return self
+
+    def copies(self) -> tuple[int, int]:
+        """Further copies of the trained weights: on the model's device, in main memory."""
+        return 0, 0
+
+
+def settings_of(kind: str) -> type[EngineSettings]:
+    """The settings of a kind of engine; those that all have where there is no such kind."""
+    place = ENGINES.get(kind, EngineSettings)
+    if isinstance(place, str):
+        module, _, name = place.partition(":")
+        place = getattr(importlib.import_module(module), name)
+    found: type[EngineSettings] = place
+    if found is not EngineSettings and found.open is EngineSettings.open:
+        raise UserError(
+            f"the engine {kind!r}: {found.__name__} has no method open(model, tokenizer, *, "
+            "num_slots, context_length), which gives the engine: add it"
+        )
+    return found
+
+
+def kinds_with(path: str) -> list[str]:
+    """The kinds of engine that have this setting, `engine.NAME`, of their own."""
+    section, _, name = path.partition(".")
+    if section != "engine" or name in EngineSettings.model_fields:
+        return []
+    return [kind for kind in ENGINES if name in settings_of(kind).model_fields]
+
+
+def read(given: Any) -> EngineSettings:
+    """The settings from plain values. Raises pydantic's ValidationError."""
+    if isinstance(given, EngineSettings):
+        return given
+    kind = given.get("kind", "local") if isinstance(given, dict) else "local"
+    return settings_of(str(kind)).model_validate(given)

@@ -1,0 +1,1 @@
+"""Several engines behind the interface of one."""

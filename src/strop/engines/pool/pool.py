@@ -1,0 +1,366 @@
+"""A pool of engine workers, each in a process of its own, behind the interface of one engine.
+
+A request goes to the worker with the fewest requests, or to the one that has its neighbour with the
+same prompt; a fork goes to the worker that holds its parent. What is drawn depends on (seed,
+position, weights) alone, so a request has the same tokens on any worker. A worker that is lost
+loses nothing: the pool sends its open requests to another one, or to itself once it is restarted,
+behind the tokens received.
+
+`Workers` carries the messages (strop.training.cluster.engine_actors does it over Ray). Among
+several training processes the first one sends them, and all receive the same answers in the same
+order.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, Protocol
+
+from strop.engines.base import (
+    WAITING,
+    Engine,
+    Event,
+    Finished,
+    Request,
+    forked,
+    resumed,
+)
+
+NOWHERE = -1
+NEIGHBOURS = 16  # more requests than the idlest engine has, for one with its neighbour's prompt
+AHEAD = 2  # requests that an engine is handed, for each that it can run at once
+
+# What an engine is told, in this order: (its name, the request's id, what belongs to it).
+Order = tuple[Any, ...]
+
+
+class Facts(NamedTuple):
+    """What an engine has. place: of its process, (node, process id)."""
+
+    capabilities: frozenset[str]
+    longest: int | None
+    num_slots: int
+    place: tuple[str, int] = ("", 0)
+
+
+class Turn(NamedTuple):
+    """What an engine brought in a turn: events under the ids of here."""
+
+    events: tuple[Event, ...]
+    drafts: tuple[int, int] = (0, 0)
+
+
+class Lost(NamedTuple):
+    """An engine is gone, with all that it had."""
+
+    why: str
+
+
+class Back(NamedTuple):
+    """It is there again, empty, with the newest weights."""
+
+
+News = Turn | Lost | Back
+
+
+class Workers(Protocol):
+    """Speaks with the engines, which have numbers from 0 on."""
+
+    def facts(self) -> list[Facts]:
+        """Of every engine, once it can work. Raises UserError."""
+        ...
+
+    def publish(self, weights: Mapping[str, Any], version: int) -> None:
+        """Let all engines draw with these from their next turns on."""
+        ...
+
+    def exchange(
+        self, orders: Mapping[int, list[Order]], busy: set[int], wait: bool, behind: set[int]
+    ) -> list[tuple[int, News]]:
+        """Give orders, let the engines with orders or in `busy` work on, and tell what came.
+
+        wait: until something has come. behind: who draws on with the weights that it has. Raises
+        what an engine raised, RunStopped where none is left.
+        """
+        ...
+
+    def close(self) -> None:
+        """End the engines."""
+        ...
+
+
+@dataclass(eq=False)
+class Known:
+    """A request. engine: who has it. before: its tokens that this engine was sent with it."""
+
+    id: int
+    request: Request
+    parent: tuple[int, int, tuple[int, ...], dict[str, Any]] | None = None  # a fork, as asked for
+    engine: int = NOWHERE
+    before: int = 0
+    status: str = "running"  # or paused, or ended
+    events: list[Event] = field(default_factory=list)
+    paused_at: int = 0  # tokens when it was begun or paused last
+
+    @property
+    def tokens(self) -> list[int]:
+        """Prompt and new tokens by now."""
+        return [*self.request.ids, *(id for event in self.events for id in event.ids)]
+
+    def hear(self, event: Event) -> None:
+        """Keep an event of its own."""
+        self.events.append(event)
+        if event.ended:
+            self.status = "paused" if event.ended == "paused" else "ended"
+
+    def rest(self) -> Request:
+        """What is still to be drawn, after all that was heard."""
+        request, tokens = self.request, self.tokens
+        before = len(tokens) - len(request.ids)
+        if not before:
+            return request
+        every = request.pause_every
+        return replace(
+            request,
+            ids=tuple(tokens),
+            max_tokens=request.max_tokens - before,
+            pause_every=every and every - (len(tokens) - self.paused_at),
+            drawn=request.drawn + before,
+        )
+
+
+class EnginePool(Engine):
+    """The engines of a crew as one.
+
+    model: its trained weights are those that are drawn with. first: as Ranks.from_first, what a
+    function gives in the process that has the crew. ready: called before the weights are read.
+    renews_alone: an engine takes new weights once all that it has begun has ended, whatever others
+    do; until then it is handed what goes on from that, and nothing new.
+    """
+
+    def __init__(
+        self,
+        crew: Workers | None,
+        model: Any,
+        first: Callable[[Callable[[], Any]], Any],
+        ready: Callable[[], None] = lambda: None,
+        renews_alone: bool = False,
+    ) -> None:
+        self.renews_alone = renews_alone
+        self.crew, self.model, self.first, self.ready = crew, model, first, ready
+        facts = first(lambda: self._crew.facts())
+        self.places = [each.place for each in facts]
+        self.capabilities = frozenset.intersection(*(each.capabilities for each in facts))
+        self.longest = facts[0].longest
+        self.num_slots = facts[0].num_slots
+        self.alive = dict.fromkeys(range(len(facts)), True)
+        self.version = 0
+        self.parked: list[Event] = []
+        self.lost = 0  # engines, so far
+        self.drafted = dict.fromkeys(self.alive, (0, 0))
+        self.drafted_before = 0, 0  # by those that were lost
+        self.known: dict[int, Known] = {}
+        self.next_id = 0
+        self.queue: deque[Known] = deque()  # for no engine yet
+        self.orders: dict[int, list[Order]] = {number: [] for number in self.alive}
+        self.open: dict[int, set[int]] = {number: set() for number in self.alive}
+        self.heard: list[Event] = []
+        self.behind: set[int] = set()  # engines that draw to the end with older weights
+        self.last: tuple[int, tuple[int, ...]] = (NOWHERE, ())  # who got one last, and its prompt
+
+    @property
+    def _crew(self) -> Workers:
+        assert self.crew is not None, "the first process has the crew"
+        return self.crew
+
+    @property
+    def drafts(self) -> tuple[int, int]:  # type: ignore[override]
+        """Tokens that all engines drafted so far, and those of them that were drawn."""
+        made = [self.drafted_before, *self.drafted.values()]
+        return sum(all for all, _ in made), sum(drawn for _, drawn in made)
+
+    def submit(self, request: Request) -> int:
+        """Queue a request and return its id."""
+        return self._queue(request)
+
+    def fork(self, id: int, at: int, forced: tuple[int, ...] = (), **changes: Any) -> int:
+        """Queue the first `at` tokens of a request and `forced`, for the engine that has it."""
+        parent = self.known[id]
+        request = forked(id, parent.request, parent.tokens, at, forced, changes)
+        return self._queue(request, (id, at, forced, changes))
+
+    def _queue(self, request: Request, parent: Any = None) -> int:
+        known = Known(self.next_id, request, parent, paused_at=len(request.ids))
+        self.next_id += 1
+        self.known[known.id] = known
+        self.queue.append(known)
+        return known.id
+
+    def resume(self, id: int, **changes: Any) -> None:
+        """Continue a paused request; one that has ended gives its end event, without ids, again."""
+        known = self.known[id]
+        if known.status == "ended":
+            ended = known.events[-1].ended
+            self.heard.append(Event(id, (), (), self.version, ended=ended))
+            return
+        now = len(known.tokens)
+        known.request = resumed(id, known.status, known.request, now, changes)
+        known.status, known.paused_at = "running", now
+        if known.engine == NOWHERE:
+            self.queue.appendleft(known)
+            return
+        if known.before:
+            request = known.request
+            changes |= {"max_tokens": request.max_tokens - known.before,
+                        "pause_every": request.pause_every}  # fmt: skip
+        self.orders[known.engine].append(("resume", id, changes))
+        self.open[known.engine].add(id)
+
+    def abort(self, id: int) -> Finished:
+        """End a request now; its last event (ended "aborted") is in the answer."""
+        known = self.known[id]
+        if known.status != "ended" and known.engine != NOWHERE:
+            self.orders[known.engine].append(("abort", id))
+            self.open[known.engine].add(id)
+            while known.status != "ended" and known.engine != NOWHERE:
+                self._exchange()
+        if known.status != "ended":
+            known.hear(Event(id, (), (), self.version, ended="aborted"))
+            if known in self.queue:
+                self.queue.remove(known)
+        self.heard = [event for event in self.heard if event.request != id]
+        return Finished(known.request, tuple(known.events))
+
+    def release(self, id: int) -> None:
+        """Forget a request: its tokens, its events, and its cache."""
+        self.abort(id)
+        known = self.known.pop(id)
+        if known.engine != NOWHERE:
+            self.orders[known.engine].append(("release", id))
+        if not self.known:  # caches only take room from the update
+            self._exchange(wait=False)
+
+    def busy(self) -> bool:
+        """True while a step can bring something."""
+        return bool(self.heard or self.queue) or any(self.open.values())
+
+    def full(self) -> bool:
+        """True while far more requests wait than the engines can run."""
+        return len(self.queue) >= WAITING * self.num_slots * len(self.open) and self.busy()
+
+    def step(self) -> list[Event]:
+        """Wait until an engine brings something; what has come."""
+        if self.queue or any(self.open.values()):
+            self._hand_out()
+            self._exchange()
+        found, self.heard = self.heard, []
+        return found
+
+    def load_weights(self, state: Mapping[str, Any] | None, version: int) -> None:
+        """Let all draw with other weights; state None: those of the model, trained here."""
+        self.ready()
+        own = {n: p.detach() for n, p in self.model.named_parameters() if p.requires_grad}
+        weights = own if state is None else {name: state[name] for name in own}
+        self.first(lambda: self._crew.publish(weights, version))
+        self.version = version
+        if self.renews_alone:
+            self.behind = set(self.open)
+            self._hand_out()
+        self._exchange(wait=False)  # so that they come while something else is done
+
+    def close(self) -> None:
+        """End the engines."""
+        if self.crew is not None:
+            self.crew.close()
+
+    # ---- from here on: how
+
+    def _hand_out(self) -> None:
+        """Give waiting requests to engines that have room, in the order that they came in."""
+        if self.behind:  # which are so until nothing goes on from what they have begun
+            self.queue = deque(known for known in self.queue if not self._hand_fork(known))
+            self.behind = {number for number in self.behind if self.open[number]}
+        self.queue = deque(known for known in self.queue if not self._hand(known))
+
+    def _hand_fork(self, known: Known) -> bool:
+        """Give a fork to the engine that has its parent; False for any other request."""
+        if known.parent is None or known.events:
+            return False
+        parent, at, forced, changes = known.parent
+        above = self.known.get(parent)
+        if above is None or above.engine == NOWHERE or above.before:
+            return False
+        self._order(known, above.engine, ("fork", known.id, parent, at, forced, changes))
+        return True
+
+    def _hand(self, known: Known) -> bool:
+        """Give a request to an engine; False where none has room."""
+        if self._hand_fork(known):
+            return True
+        engine = self._idlest(known.request.ids)
+        if engine == NOWHERE:
+            return False
+        known.before = len(known.tokens) - len(known.request.ids)
+        self._order(known, engine, ("submit", known.id, known.rest()))
+        self.last = engine, known.request.ids
+        return True
+
+    def _order(self, known: Known, engine: int, order: Order) -> None:
+        known.engine = engine
+        self.orders[engine].append(order)
+        self.open[engine].add(known.id)
+
+    def _idlest(self, ids: tuple[int, ...]) -> int:
+        """Who gets a request with this prompt; NOWHERE where nobody has room."""
+        loads = {
+            number: len(self.open[number])
+            for number, up in self.alive.items()
+            if up and number not in self.behind
+        }
+        if not loads:
+            return NOWHERE
+        least = min(loads, key=lambda number: (loads[number], number))
+        engine, before = self.last
+        if before == ids and loads.get(engine, 1 << 62) <= loads[least] + NEIGHBOURS:
+            least = engine
+        return least if loads[least] < AHEAD * self.num_slots else NOWHERE
+
+    def _exchange(self, wait: bool = True) -> None:
+        """Let the engines work, and take in what came."""
+        orders = {number: own for number, own in self.orders.items() if own}
+        self.orders = {number: [] for number in self.orders}
+        busy = {number for number, ids in self.open.items() if ids}
+        behind = self.behind & busy
+        for number, news in self.first(lambda: self._crew.exchange(orders, busy, wait, behind)):
+            if isinstance(news, Turn):
+                self.drafted[number] = news.drafts
+                self._hear(number, news.events)
+            elif isinstance(news, Lost):
+                self._lose(number)
+            else:
+                self.alive[number] = True
+
+    def _hear(self, number: int, events: Iterable[Event]) -> None:
+        for event in events:
+            known = self.known[event.request]
+            known.hear(event)
+            if event.ended:
+                self.open[number].discard(known.id)
+            if event.ended == "paused":
+                known.paused_at = len(known.tokens)
+            self.heard.append(event)
+
+    def _lose(self, number: int) -> None:
+        """Take back what an engine had, to be sent again before all else."""
+        self.alive[number], self.lost = False, self.lost + 1
+        self.behind.discard(number)
+        self.orders[number], self.open[number] = [], set()
+        (made, drawn), (more, of_them) = self.drafted_before, self.drafted[number]
+        self.drafted_before, self.drafted[number] = (made + more, drawn + of_them), (0, 0)
+        had = [known for known in self.known.values() if known.engine == number]
+        for known in reversed(had):
+            known.engine = NOWHERE
+            if known.status == "running":
+                self.queue.appendleft(known)

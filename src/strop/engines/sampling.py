@@ -1,0 +1,182 @@
+"""Draws one token for each row and records what was asked for.
+
+A draw is inverse-CDF sampling from one uniform number per row, and that number is a hash of
+(seed, position): nothing else in the batch can change it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from strop.engines.base import Request, Rule
+from strop.support.errors import UserError
+
+GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+# columns of a record; from TOP on: id and log-probability of the most likely token, the next, ...
+TOKEN, LOGP, LOGP_MODEL, ENTROPY, TOP = range(5)
+
+
+def mix(x: np.ndarray) -> np.ndarray:
+    """splitmix64's finaliser on uint64 [N] (Steele, Lea and Flood 2014): a bijection."""
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
+
+
+def uniforms(seeds: np.ndarray, positions: np.ndarray) -> np.ndarray:
+    """A number in [0, 1) with 52 random bits for each (seed, position), both uint64 [N]."""
+    bits = mix(mix(seeds + GOLDEN) + (positions + np.uint64(1)) * GOLDEN)
+    return (bits >> np.uint64(12)).astype(np.float64) * 2.0**-52
+
+
+Rows: TypeAlias = slice | Tensor
+Asked = TypeVar("Asked", bound=Hashable)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How to treat each row of a batch; None where no row asks, so that nothing is computed."""
+
+    temperature: Tensor | None  # [N, 1]; None: all 1
+    greedy: Tensor | None  # [N, 1] bool
+    rules: tuple[tuple[Rows, tuple[Rule, ...]], ...]  # rows that share these rules
+    model: Rows | None  # rows that want logp_model or entropy
+    top: Rows | None
+    num_top: int  # most that any row asks for
+    stops: np.ndarray  # [sets, V] bool: tokens that end a request; on the host
+    stop_set: np.ndarray  # [N] row of `stops`
+    refused: dict[tuple[Rule, ...], str]  # why rules could not be applied; filled by `draw`
+
+    @property
+    def width(self) -> int:
+        """Columns of a record."""
+        if self.num_top:
+            return TOP + 2 * self.num_top
+        return LOGP + 1 if self.model is None else TOP
+
+    def ends(self, told: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Of records on the host: which tokens end their request, and which could not be drawn."""
+        return self.stops[self.stop_set, told[:, TOKEN].astype(np.int64)], np.isnan(told[:, LOGP])
+
+
+def make_plan(
+    requests: Sequence[Request],
+    vocab_size: int,
+    device: torch.device,
+    like: np.ndarray | None = None,
+) -> Plan:
+    """Sort the rows of a batch by what they ask for.
+
+    like [N]: which of the requests each row is drawn like; None: a row for each request.
+    """
+    like = np.arange(len(requests)) if like is None else like
+
+    def rows(asked: Sequence[bool] | np.ndarray) -> Rows | None:
+        chosen = np.asarray(asked)[like]
+        if chosen.all():
+            return slice(None)
+        return torch.from_numpy(np.flatnonzero(chosen)).to(device) if chosen.any() else None
+
+    def column(values: Sequence[float] | np.ndarray) -> Tensor:
+        return torch.from_numpy(np.asarray(values)[like]).to(device)
+
+    greedy = [request.temperature == 0 for request in requests]
+    scale = [float(request.temperature or 1.0) for request in requests]
+    rules, rules_of = _numbered([request.rules for request in requests])
+    ruled = [(rows(rules_of == number), each) for number, each in enumerate(rules) if each]
+    stop_sets, stop_set_of = _numbered([request.stop_ids for request in requests])
+    stops = np.zeros((len(stop_sets), vocab_size), dtype=np.bool_)
+    for line, ids in enumerate(stop_sets):
+        stops[line, list(ids)] = True
+    return Plan(
+        temperature=column(scale)[:, None] if any(value != 1.0 for value in scale) else None,
+        greedy=column(greedy)[:, None] if any(greedy) else None,
+        rules=tuple((chosen, each) for chosen, each in ruled if chosen is not None),
+        model=rows([bool({"logp_model", "entropy"} & request.want) for request in requests]),
+        top=rows([bool(request.num_top) for request in requests]),
+        num_top=max((request.num_top for request in requests), default=0),
+        stops=stops,
+        stop_set=stop_set_of[like],
+        refused={},
+    )
+
+
+def _numbered(values: Sequence[Asked]) -> tuple[list[Asked], np.ndarray]:
+    """The values that differ, and the number of each one's own among them."""
+    numbers: dict[Asked, int] = {}
+    of = [numbers.setdefault(value, len(numbers)) for value in values]
+    return list(numbers), np.array(of)
+
+
+def draw(logits: Tensor, plan: Plan, uniform: Tensor) -> tuple[Tensor, Tensor]:
+    """Draw by inverse CDF: token ids [N], records [N, plan.width] float64 (NaN: not wanted).
+
+    logits [N, V] at temperature 1; uniform [N] float64. A row without any allowed token, or with
+    logits that are not finite, gets a NaN log-probability, and so does one whose rules raise
+    UserError: the engine ends it.
+    """
+    logits = logits if logits.dtype == torch.float64 else logits.float()
+    scaled = logits if plan.temperature is None else logits / plan.temperature.to(logits.dtype)
+    ruled = _apply_rules(scaled, plan)
+    weight, log_norm = _weights(ruled)
+    cdf = weight.cumsum(-1, dtype=torch.float64)
+    token = torch.searchsorted(cdf, uniform[:, None] * cdf[:, -1:], right=True)
+    token = token.clamp_(max=logits.shape[-1] - 1)  # only reached by NaN, reported by the engine
+    if plan.greedy is not None:
+        token = torch.where(plan.greedy, ruled.argmax(-1, keepdim=True), token)
+    logp = ruled.gather(-1, token) - log_norm
+    if plan.greedy is not None:
+        # 0 * log_norm: 0, but NaN where there was nothing to choose from
+        logp = torch.where(plan.greedy, 0 * log_norm, logp)
+    record = torch.cat([token, logp.double()], dim=-1)
+    if plan.width > LOGP + 1:
+        record = torch.nn.functional.pad(record, (0, plan.width - LOGP - 1), value=torch.nan)
+    _add_statistics(record, token, logits, scaled, plan)
+    return token[:, 0], record
+
+
+def _weights(logits: Tensor) -> tuple[Tensor, Tensor]:
+    """Of tokens, relative to the likeliest, and `logsumexp` [N, 1]; NaN if no logit is finite."""
+    most = logits.amax(-1, keepdim=True)
+    weight = (logits - most).exp_()
+    return weight, weight.sum(-1, keepdim=True).log_().add_(most)
+
+
+def _apply_rules(scaled: Tensor, plan: Plan) -> Tensor:
+    if not plan.rules:
+        return scaled
+    ruled = scaled.clone()
+    for rows, rules in plan.rules:
+        part = scaled[rows]
+        for rule in rules:
+            try:
+                after = rule(part)
+            except UserError as error:
+                plan.refused[rules] = str(error)
+                after = torch.full_like(part, torch.nan)
+            if after.shape != part.shape:
+                raise UserError(
+                    f"rule {rule!r} returned shape {tuple(after.shape)} for logits of shape "
+                    f"{tuple(part.shape)}; it must return the same shape"
+                )
+            part = after
+        ruled[rows] = part
+    return ruled
+
+
+def _add_statistics(
+    record: Tensor, token: Tensor, logits: Tensor, scaled: Tensor, plan: Plan
+) -> None:
+    if plan.model is not None:
+        logq = scaled[plan.model].log_softmax(-1)
+        record[plan.model, LOGP_MODEL] = logq.gather(-1, token[plan.model])[:, 0].double()
+        record[plan.model, ENTROPY] = torch.special.entr(logq.exp()).sum(-1).double()
+    if plan.top is not None:
+        values, ids = logits[plan.top].log_softmax(-1).topk(plan.num_top, dim=-1)
+        record[plan.top, TOP:] = torch.stack([ids.double(), values.double()], dim=-1).flatten(1)

@@ -1,0 +1,60 @@
+"""Draws tokens inside a vLLM of this process, as strop's own engine does.
+
+It stands among vLLM's processors of logits, draws every row's token by its request and leaves vLLM
+no other one to take. So temperature, rules, seeds and statistics are those of the local engine.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from strop.engines.base import Request
+from strop.engines.sampling import Plan, draw, make_plan, uniforms
+from strop.engines.vllm.inside.strop_processors import PerRequest
+
+ASKED = "strop"  # the argument of a request with what is drawn for
+
+
+class Drawn(Protocol):
+    """What a token is drawn for. tokens: those before it. record: of the newest draw."""
+
+    request: Request
+    tokens: list[int]
+    record: np.ndarray
+    refused: str  # why rules could not be applied
+
+
+class Draws(PerRequest[Drawn]):
+    """Draws for the requests of this process's engine."""
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.plan: Plan | None = None
+        self.planned: list[Request] = []  # what the plan is for
+
+    def read(self, params: Any) -> Drawn | None:
+        """What the request's tokens are drawn for."""
+        found: Drawn | None = (params.extra_args or {}).get(ASKED)
+        return found
+
+    def change(self, logits: Tensor, rows: dict[int, Drawn]) -> Tensor:
+        """Logits of which the token that was drawn alone is possible."""
+        drawn = list(rows.values())
+        requests = [each.request for each in drawn]
+        if self.plan is None or self.planned != requests:
+            self.plan, self.planned = make_plan(requests, logits.shape[1], logits.device), requests
+        seeds = np.array([request.seed & (2**64 - 1) for request in requests], np.uint64)
+        positions = np.array([len(each.tokens) for each in drawn], np.uint64)
+        bits = torch.from_numpy(uniforms(seeds, positions)).to(logits.device)
+        index = torch.tensor(list(rows), device=logits.device)
+        token, record = draw(logits[index], self.plan, bits)
+        logits[index] = -torch.inf
+        logits[index, token] = 0.0
+        for each, values in zip(drawn, record.cpu().numpy(), strict=True):
+            each.record = values
+            each.refused = self.plan.refused.get(each.request.rules, "")
+        return logits

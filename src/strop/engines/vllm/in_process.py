@@ -1,0 +1,276 @@
+"""vLLM in this process, without a server: it runs the model, strop draws the tokens.
+
+It needs vLLM in strop's own environment. What is drawn is what the local engine draws: it depends
+on a request's seed and place and on the weights alone, with every rule and statistic.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from strop.engines import weights_folder
+from strop.engines.base import CAPABILITIES, WAITING, Ended, Engine, Event, Request
+from strop.engines.local.causal import load_state
+from strop.engines.local.records import event_of
+from strop.engines.remote_rows import Row, RowEngine
+from strop.engines.sampling import LOGP, TOKEN, TOP
+from strop.engines.vllm.settings import VllmOptions
+from strop.engines.weights_folder import WeightsFolder
+from strop.support.errors import UserError
+
+PLACE = "make room in one of them"
+WORKER = "strop.engines.vllm.inside.strop_in_vllm.Weights"
+# In this process, with the threads that it has, and telling nobody.
+SURROUNDINGS = {
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_LOGGING_LEVEL": "ERROR",
+}
+
+
+class InProcessSettings(VllmOptions):
+    """vLLM in this process."""
+
+    def copies(self) -> tuple[int, int]:
+        """vLLM's own, on the model's device."""
+        return 1, 0
+
+    def open(self, model: Any, tokenizer: Any, *, num_slots: int, context_length: int) -> Engine:
+        """The engine. Raises UserError where vLLM is not in this environment, or cannot begin."""
+        if importlib.util.find_spec("vllm") is None:
+            raise UserError(
+                "engine.kind=vllm_here: this environment has no vLLM (pip install 'strop[vllm]'); "
+                "engine.kind=vllm with engine.python takes one of another environment"
+            )
+        if torch.distributed.is_initialized():
+            why = "this process has a vLLM by now, and there is one at a time"
+            if torch.distributed.get_world_size() > 1:
+                why = "it has no place among several training processes: take engine.kind=vllm"
+            raise UserError(f"engine.kind=vllm_here: {why}")
+        size = sum(p.numel() * p.element_size() for p in model.parameters())
+        folder = WeightsFolder(size, PLACE)
+        try:
+            vllm = self._begin(model, folder, num_slots)
+            longest = min(context_length, vllm.model_config.max_model_len)
+            return InProcessEngine(vllm, model, tokenizer, folder, num_slots, longest)
+        except BaseException:
+            folder.close()
+            raise
+
+    def _begin(self, model: Any, folder: WeightsFolder, num_slots: int) -> Any:
+        """vLLM with the weights of now."""
+        os.environ.update(SURROUNDINGS)  # vLLM reads them while it loads
+        from vllm.engine.arg_utils import EngineArgs
+        from vllm.utils.argparse_utils import FlexibleArgumentParser
+        from vllm.v1.engine.llm_engine import LLMEngine
+
+        from strop.engines.vllm.draws import Draws
+
+        start = weights_folder.write(model, folder, "model")
+        words = self.options(
+            model,
+            "--model", str(start),
+            "--max-num-seqs", str(num_slots),
+            "--skip-tokenizer-init", "--disable-log-stats", "--no-async-scheduling",
+            "--no-use-tqdm-on-load",
+            "--worker-extension-cls", WORKER,
+        )  # fmt: skip
+        parser = EngineArgs.add_cli_args(FlexibleArgumentParser())
+        try:
+            args = EngineArgs.from_cli_args(parser.parse_args(words))
+        except SystemExit as error:  # it has said what it does not understand
+            raise UserError(f"engine.args: vLLM does not take {self.args!r}") from error
+        args.logits_processors = [Draws]
+        try:
+            return LLMEngine.from_engine_args(args)
+        except (RuntimeError, ValueError, NotImplementedError) as error:
+            raise UserError(f"vLLM cannot begin: {error}") from error
+        finally:
+            shutil.rmtree(start, ignore_errors=True)
+
+
+@dataclass(eq=False)
+class Own(Row):
+    """A request, and what is drawn for it."""
+
+    key: str = ""  # vLLM's name of it
+    record: np.ndarray = field(default_factory=lambda: np.empty(0))  # of the newest draw
+    refused: str = ""
+    unread: list[np.ndarray] = field(default_factory=list)  # records since the last event
+
+    def __deepcopy__(self, memo: Any) -> Own:
+        """vLLM copies what a request is asked with; this one is known to both sides."""
+        return self
+
+
+class InProcessEngine(RowEngine[Own]):
+    """Samples by steps of a vLLM in this process, with the weights of a model of it.
+
+    New weights end what vLLM has under way and empty its prefix cache; the rows then go on with all
+    of their tokens.
+    """
+
+    def __init__(
+        self, vllm: Any, model: Any, tokenizer: Any, folder: WeightsFolder, num_slots: int,
+        context_length: int,
+    ) -> None:  # fmt: skip
+        super().__init__(tokenizer.decode, context_length)
+        self.capabilities = CAPABILITIES
+        self.vllm, self.model, self.folder, self.num_slots = vllm, model, folder, num_slots
+        self.vocab_size = int(model.get_input_embeddings().num_embeddings)
+        self.running: dict[str, Own] = {}  # by vLLM's name
+        self.num_asked = 0
+        self.broken = ""
+
+    def full(self) -> bool:
+        """True while far more requests wait than run."""
+        return len(self.running) >= (WAITING + 1) * self.num_slots
+
+    def step(self) -> list[Event]:
+        """Give every running row a token; return what there is to report."""
+        if self.broken:
+            raise UserError(self.broken)
+        if self.running:
+            for output in self.vllm.step():
+                row = self.running.get(output.request_id)
+                if row is not None and output.outputs[0].token_ids:
+                    self._take(row, output.outputs[0].token_ids, output.finished)
+        events, self.events = self.events, []
+        return events
+
+    def load_weights(self, state: Mapping[str, Tensor] | None, version: int) -> None:
+        """Sample with other weights from the next token on; see Engine.load_weights."""
+        if state is not None:
+            load_state(self.model, state)
+        under_way = list(self.running.values())
+        for row in under_way:
+            self._stop(row)
+            self._report(row, "")
+        place = weights_folder.write(self.model, self.folder, f"version-{version}")
+        self.broken = "the engine has no weights to sample with: an update was broken off"
+        try:
+            order = {"folder": str(place), "version": version}
+            found = self.vllm.collective_rpc("strop_load_weights", kwargs=order)
+        finally:
+            shutil.rmtree(place, ignore_errors=True)
+        if found != [{"version": version}] or not self.vllm.reset_prefix_cache():
+            raise UserError(f"vLLM does not take weights {version}: {found}")
+        self.broken, self.version = "", version
+        for row in under_way:
+            self._ask(row)
+
+    def close(self) -> None:
+        """End vLLM."""
+        from vllm.distributed.parallel_state import (
+            destroy_distributed_environment,
+            destroy_model_parallel,
+        )
+
+        for id in list(self.rows):
+            self.release(id)
+        self.vllm.engine_core.shutdown()
+        destroy_model_parallel()
+        destroy_distributed_environment()
+        self.folder.close()
+
+    # ---- from here on: how
+
+    def _row(self, id: int, request: Request, tokens: list[int], full: int) -> Own:
+        return Own(id, request, tokens, full)
+
+    def _check(self, request: Request) -> int:
+        if len(request.ids) >= self.context_length:
+            raise UserError(
+                f"the prompt has {len(request.ids)} tokens, the context {self.context_length}; "
+                "shorten the prompt, at least one new token must fit"
+            )
+        for name in ("ids", "stop_ids"):
+            ids = getattr(request, name)
+            if ids and not (min(ids) >= 0 and max(ids) < self.vocab_size):
+                raise UserError(
+                    f"Request.{name} has a token id outside [0, {self.vocab_size}), the model's "
+                    "vocabulary; is this the model's own tokenizer?"
+                )
+        return min(len(request.ids) + request.max_tokens, self.context_length)
+
+    def _ask(self, row: Own) -> None:
+        from vllm import SamplingParams
+        from vllm.sampling_params import RequestOutputKind
+
+        from strop.engines.vllm.draws import ASKED
+
+        self.num_asked += 1
+        row.key = str(self.num_asked)
+        params = SamplingParams(
+            temperature=0.0,  # what is drawn leaves it one token
+            max_tokens=row.aim - len(row.tokens),
+            stop_token_ids=list(row.request.stop_ids),
+            ignore_eos=True,
+            detokenize=False,
+            output_kind=RequestOutputKind.DELTA,
+            extra_args={ASKED: row},
+        )
+        self.running[row.key] = row
+        self.vllm.add_request(row.key, {"prompt_token_ids": list(row.tokens)}, params)
+
+    def _stop(self, row: Own) -> None:
+        """Let vLLM draw no more for it."""
+        del self.running[row.key]
+        self.vllm.abort_request([row.key])
+
+    def _drop(self, row: Own) -> None:
+        if row.key in self.running:
+            self._stop(row)
+        self._report(row, "aborted")
+
+    def _take(self, row: Own, new: list[int], finished: bool) -> None:
+        """A new token of a row."""
+        record = row.record
+        if np.isnan(record[LOGP]):
+            self._stop(row)
+            self._report(row, "failed")
+            return
+        assert list(new) == [int(record[TOKEN])], "vLLM took another token than was drawn"
+        stopped = self._until_stop(row, new)[1]
+        row.tokens.append(int(new[0]))
+        row.unread.append(record)
+        ended: Ended = "stop" if stopped else ""
+        if not stopped and len(row.tokens) >= row.aim:
+            ended = "length" if len(row.tokens) >= row.full else "paused"
+        if finished:
+            del self.running[row.key]
+        elif ended:
+            self._stop(row)
+        if ended:
+            self._report(row, ended)
+
+    def _report(self, row: Own, ended: Ended) -> None:
+        """An event with what was drawn since the last one."""
+        if not row.unread and not ended:
+            return
+        width = TOP + 2 * row.request.num_top
+        table = np.full((len(row.unread), width), np.nan)
+        for line, record in zip(table, row.unread, strict=True):
+            line[: len(record)] = record[:width]
+        event = event_of(row.id, row.request, table, self.version, ended)
+        if ended == "failed":
+            usual = (
+                "no token could be drawn: the model's logits are not finite, or the rules "
+                f"{row.request.rules} leave none"
+            )
+            event = event._replace(why=row.refused or usual)
+        row.unread = []
+        row.events.append(event)
+        self.events.append(event)
+        if ended:
+            row.status = "paused" if ended == "paused" else "ended"

@@ -1,0 +1,126 @@
+"""A `vllm serve` that strop starts in an environment that has vLLM, and ends when it is done."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from strop.support import processes
+from strop.support.errors import UserError
+from strop.support.http import Http
+
+SIDE = Path(__file__).with_name("inside")  # what runs over there
+WORKER = "strop_in_vllm.Weights"
+RULES = "strop_processors:Rules"
+LOOK_SECONDS, TELL_SECONDS = 0.5, 20.0  # while it starts
+END_SECONDS = 30.0  # to end in; longer than `serve_while_wanted.py` gives it
+SHOWN = 8  # last lines of its log
+TORCHRUN = re.compile(
+    r"(LOCAL_|GROUP_|ROLE_)?(RANK|WORLD_SIZE)$|ROLE_NAME$|MASTER_(ADDR|PORT)$|TORCHELASTIC_"
+)
+
+
+def check_python(python: str) -> None:
+    """Raise UserError unless this Python has vLLM."""
+    look = "import importlib.util as u, sys; sys.exit(u.find_spec('vllm') is None)"
+    try:
+        has = subprocess.run([python, "-c", look], capture_output=True, timeout=120).returncode == 0
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise UserError(f"engine.python: {python} cannot be run: {error}") from error
+    if not has:
+        raise UserError(
+            f"{python} has no vLLM: give engine.python the Python of an environment that has it "
+            "(python -m venv VENV; VENV/bin/pip install vllm), or engine.url a server that runs"
+        )
+
+
+class Server:
+    """A server on this machine; it ends with this process, and `folder` with it."""
+
+    def __init__(self, python: str, folder: Path, model: Path, options: Sequence[str]) -> None:
+        port = _free_port()
+        self.url, self.http = f"http://127.0.0.1:{port}", Http(10.0)
+        handle, name = tempfile.mkstemp(prefix="strop-vllm-", suffix=".log")
+        self.log = Path(name)
+        command = [
+            sys.executable, str(SIDE / "serve_while_wanted.py"), str(os.getpid()), str(folder),
+            python, str(SIDE / "serve.py"), "serve", str(model),
+            "--host", "127.0.0.1", "--port", str(port), *options,
+        ]  # fmt: skip
+        with os.fdopen(handle, "wb") as log:
+            self.process = processes.start(
+                command, stdout=log, stderr=log, env=environment(os.environ)
+            )
+
+    def wait(self, seconds: float) -> None:
+        """Wait until it answers; what it does meanwhile is told now and then. Raises UserError."""
+        begun = told = time.monotonic()
+        while not self._answers():
+            if self.process.poll() is not None:
+                raise UserError(self.obituary())
+            now = time.monotonic()
+            if now - begun > seconds:
+                raise UserError(
+                    f"vLLM does not answer after {seconds:g} s, the limit of engine.start_seconds; "
+                    f"{self._last_words()}"
+                )
+            if now - told > TELL_SECONDS:
+                told = now
+                last = "".join(self._lines()[-1:])
+                print(f"vLLM starts ({now - begun:.0f} s) {last}", file=sys.stderr)
+            time.sleep(LOOK_SECONDS)
+
+    def dead(self) -> bool:
+        """Whether it has ended."""
+        return self.process.poll() is not None
+
+    def obituary(self) -> str:
+        """That it ended, and the end of its log."""
+        return f"vLLM has ended (exit status {self.process.returncode}); {self._last_words()}"
+
+    def close(self, keep_log: bool = False) -> None:
+        """End it, and all that it started."""
+        self.http.close()
+        processes.end(self.process, END_SECONDS)
+        if not keep_log:
+            self.log.unlink(missing_ok=True)
+
+    def _answers(self) -> bool:
+        try:
+            return self.http.send("GET", f"{self.url}/health").status == 200
+        except OSError:
+            return False
+
+    def _lines(self) -> list[str]:
+        text = self.log.read_text(encoding="utf-8", errors="replace")
+        return [line[:300] for line in text.splitlines() if line.strip()]
+
+    def _last_words(self) -> str:
+        """The errors that its log names, and its last lines: the cause often lies far above."""
+        lines = self._lines()
+        causes = [line for line in lines[:-SHOWN] if re.search(r"\b\w+Error: ", line)][-2:]
+        said = "\n  ".join(["", *causes, *lines[-SHOWN:]])
+        return f"its log, {self.log}, ends:{said}"
+
+
+def environment(own: Mapping[str, str]) -> dict[str, str]:
+    """The variables that the server is started with: weights can be given, nothing is reported, and
+    it is none of the processes that torchrun has started this one among.
+    """
+    own = {name: value for name, value in own.items() if not TORCHRUN.match(name)}
+    paths = os.pathsep.join(filter(None, (str(SIDE), own.get("PYTHONPATH", ""))))
+    usage = {"VLLM_NO_USAGE_STATS": "1"}
+    return {**usage, **own, "PYTHONPATH": paths, "VLLM_SERVER_DEV_MODE": "1"}
+
+
+def _free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])

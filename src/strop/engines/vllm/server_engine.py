@@ -1,0 +1,245 @@
+"""The completions engine over a vLLM server that takes the weights that are trained.
+
+The weights go through a folder: written whole, loaded by vLLM's workers (vllm_side/), deleted. So
+they need neither a GPU of this process nor one group of processes with the server, and adapters
+are added in before. strop starts the server itself, unless it is given the url of one that runs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from pydantic import Field, field_validator
+from torch import Tensor
+
+from strop.engines import weights_folder
+from strop.engines.base import Engine, Request
+from strop.engines.completions import Asked, CompletionsEngine, CompletionsSettings
+from strop.engines.completions_client import Client
+from strop.engines.local.causal import load_state
+from strop.engines.rules import SharedRule
+from strop.engines.vllm import server as vllm_server
+from strop.engines.vllm.server import Server
+from strop.engines.vllm.settings import PROCESSORS, VllmOptions
+from strop.engines.weights_folder import WeightsFolder
+from strop.support.errors import UserError
+from strop.support.http import Failed
+
+ANSWER_SECONDS = 2.0  # for calls that are broken off to come back with what they have
+PLACE = "give engine.folder a place that this process and the server see"
+ASKED = "strop_rules"  # the argument of a request that `strop_processors.py` reads
+NOT_READY = (
+    "to give it weights, set VLLM_SERVER_DEV_MODE=1 and PYTHONPATH={} and start vLLM with "
+    "--worker-extension-cls {} (0.32 or later)"
+)
+
+
+class VllmSettings(VllmOptions, CompletionsSettings):
+    """A vLLM server: one that strop starts, or one that runs."""
+
+    needs_model: ClassVar[bool] = True
+    url: str = Field(default="", description="the server, without /v1; empty: strop starts it")
+    python: str = Field(
+        default="", description="Python of the environment that has vLLM; empty: this one"
+    )
+    tensor_parallel_size: int = Field(default=1, ge=1, description="GPUs that share the model")
+    start_seconds: float = Field(default=600.0, gt=0, description="longest wait for its start")
+    folder: str = Field(
+        default="",
+        description="where weights are handed over, a place that server and strop see; empty: in "
+        "memory, where that has room, else the system's temporary folder",
+    )
+
+    @field_validator("url")
+    @classmethod
+    def _is_a_place(cls, url: str) -> str:
+        return super()._is_a_place(url) if url else ""
+
+    def open(self, model: Any, tokenizer: Any, *, num_slots: int, context_length: int) -> Engine:
+        """The engine. Raises UserError where there is no vLLM, or it does not start."""
+        if not self.url:
+            vllm_server.check_python(self.python or sys.executable)
+        size = sum(p.numel() * p.element_size() for p in model.parameters())
+        folder, server = WeightsFolder(size, PLACE, self.folder), None
+        try:
+            if not self.url:
+                server = self._start(model, tokenizer, folder)
+            url = self.url if server is None else server.url
+            client, longest = self.meet(url, tokenizer, context_length)
+            engine = VllmEngine(client, tokenizer, self.num_parallel, longest)
+            engine.follow(model, folder, server)
+        except BaseException as error:
+            if server is not None:
+                server.close(keep_log=isinstance(error, UserError))
+            folder.close()
+            raise
+        return engine
+
+    def client(self, url: str) -> Client:
+        """What calls the server, which a run that was killed may have left paused."""
+        found = super().client(url)
+        with contextlib.suppress(Failed):  # one that takes no weights, or is not there: said later
+            found.call("/resume", {})
+        return found
+
+    def _start(self, model: Any, tokenizer: Any, folder: WeightsFolder) -> Server:
+        """A server for the model as it is now, once it answers. Raises UserError."""
+        start = weights_folder.write(model, folder, "model")
+        tokenizer.save_pretrained(start)
+        server = Server(self.python or sys.executable, folder.path, start, self._options(model))
+        try:
+            server.wait(self.start_seconds)
+        except BaseException as error:
+            server.close(keep_log=isinstance(error, UserError))
+            raise
+        for path in start.glob("*.safetensors"):
+            path.unlink()
+        return server
+
+    def _options(self, model: Any) -> list[str]:
+        """Those of `vllm serve`. It takes no processors of logits beside its own speculation."""
+        rules = [] if "--spec" in self.args else [PROCESSORS, vllm_server.RULES]
+        return self.options(
+            model,
+            "--tensor-parallel-size", str(self.tensor_parallel_size),
+            "--logprobs-mode", "processed_logprobs",  # known at any temperature
+            "--worker-extension-cls", vllm_server.WORKER,
+            *rules,
+        )  # fmt: skip
+
+
+class VllmEngine(CompletionsEngine):
+    """Samples by calls of /v1/completions, with the weights of a model of this process.
+
+    New weights break off the calls that are under way: they come back with the tokens that they
+    have, which are of the old weights, and are gone on from with the new ones. In between nothing
+    is sampled: the server is paused, its prefix cache empty. It goes on once every worker has
+    answered with the version; where one fails, it stays paused, and no request is ever asked again.
+    """
+
+    model: Any
+    folder: WeightsFolder
+    server: Server | None = None  # where strop started it
+    knows_rules = False  # whether its workers have those of `strop_rules`
+
+    def follow(self, model: Any, folder: WeightsFolder, server: Server | None) -> None:
+        """Sample with the weights of `model`, handed over in `folder`. Raises UserError."""
+        self.model, self.folder, self.server = model, folder, server
+        self.capabilities |= {"weights"}
+        try:
+            found = self._order("strop_weights")  # before a server that takes none is paused
+        except Failed as failed:
+            how = NOT_READY.format(vllm_server.SIDE, vllm_server.WORKER)
+            raise UserError(f"the server at {self.client.url}: {failed}; {how}") from failed
+        self.knows_rules = all(each.get("rules") for each in found)
+        if server is None:  # else it was started with them
+            self.load_weights(None, self.version)
+
+    def load_weights(self, state: Mapping[str, Tensor] | None, version: int) -> None:
+        """Sample with other weights from the next token on; see Engine.load_weights.
+
+        state: put into the model first. Raises UserError where the server does not take them.
+        """
+        place = self.folder.path / f"version-{version}"
+        try:
+            if state is not None:
+                load_state(self.model, state)
+            weights_folder.write(self.model, self.folder, place.name)
+            with self.gate.shut():
+                self._break_off()
+                self._hand_over(place, version)
+                self.version = version
+                self.client.call("/resume", {})
+        except Failed as failed:
+            raise UserError(self._why(f"the server at {self.client.url}: {failed}")) from failed
+        finally:
+            shutil.rmtree(place, ignore_errors=True)
+
+    def close(self) -> None:
+        """Let the threads go, end the server where it is ours."""
+        super().close()
+        if self.server is not None:
+            self.server.close()
+        self.folder.close()
+
+    # ---- from here on: how
+
+    def _options(self, request: Request) -> dict[str, Any]:
+        """How the tokens are drawn and end. Rules that vLLM has no option for are applied by
+        strop's processor of logits; UserError for one that it does not know.
+        """
+        try:
+            return super()._options(request)
+        except UserError as error:
+            if not self.knows_rules:
+                how = f"{PROCESSORS} {vllm_server.RULES}, without speculation"
+                raise UserError(f"{error}, or have the server started with {how}") from error
+        asked = []
+        for rule in request.rules:
+            if not isinstance(rule, SharedRule):
+                raise UserError(
+                    f"a vLLM server cannot apply {rule!r}, which it does not know: take "
+                    "engine.kind=local or vllm_here, or leave the rule out"
+                )
+            asked.append((rule.function, vars(rule)))
+        self._check_rules(request)
+        temperature = request.temperature
+        return {
+            **super()._options(replace(request, rules=(), temperature=float(temperature > 0))),
+            "vllm_xargs": {ASKED: json.dumps([temperature, asked])},
+        }
+
+    def _check_rules(self, request: Request) -> None:
+        """Raise UserError for rules that do not fit the vocabulary or leave nothing."""
+        number = self.model.get_input_embeddings().num_embeddings
+        logits = torch.zeros(1, number)
+        for rule in request.rules:
+            logits = rule(logits)
+        if not bool(logits.isfinite().any()):
+            raise UserError(f"the rules {request.rules} leave no token")
+
+    def _break_off(self) -> None:
+        """Pause the server and take what the calls under way have brought."""
+        self.client.call("/pause?mode=abort", {})
+        if not self.gate.empty(ANSWER_SECONDS):  # those that came to it after the pause
+            for row in self.rows.values():
+                row.call.cancel()
+            if not self.gate.empty(self.client.timeout_seconds):
+                raise Failed("calls that were broken off do not end")
+        while not self.answers.empty():
+            self._take(*self.answers.get())
+
+    def _hand_over(self, place: Path, version: int) -> None:
+        """Have every worker load the weights. Raises Failed unless all answer with the version."""
+        found = self._order("strop_load_weights", folder=str(place), version=version)
+        if all("error" in each for each in found):  # nothing has changed
+            self.client.call("/resume", {})
+            raise Failed(f"{found[0]['error']}: give engine.folder a place that it sees")
+        if any(each != {"version": version} for each in found):
+            raise Failed(f"not every worker has weights {version}: {json.dumps(found)[:300]}")
+
+    def _order(self, method: str, **given: Any) -> list[dict[str, Any]]:
+        """What each worker answers to a call of one of its methods. Raises Failed."""
+        body = {"method": method, "kwargs": given}
+        answer = self.client.call("/collective_rpc", body)
+        found = answer.get("results") if isinstance(answer, dict) else None
+        if not found or not all(isinstance(each, dict) for each in found):
+            raise Failed(f"its workers answer {json.dumps(answer)[:300]} to {method}")
+        return list(found)
+
+    def _fail(self, row: Asked, error: Exception) -> None:
+        if self.server is not None and self.server.dead():
+            raise UserError(self.server.obituary()) from error
+        super()._fail(row, error)
+
+    def _why(self, failed: str) -> str:
+        """What is said of a server that fails: where it is ours and dead, how it ended."""
+        return self.server.obituary() if self.server and self.server.dead() else failed

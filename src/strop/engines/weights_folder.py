@@ -1,0 +1,131 @@
+"""Versions of a model's weights for another process, each in a folder whole or not there at all."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from torch import Tensor, nn
+
+from strop.support.errors import RunStopped, UserError
+from strop.support.writing import writing
+
+IN_MEMORY = Path("/dev/shm")  # of Linux; files there lie in main memory
+PREFIX = "strop-weights-"
+JUST_MADE_SECONDS = 60.0  # a folder as young as that may be about to be locked
+FAILURES = (OSError, RuntimeError, SafetensorError)
+
+
+class WeightsFolder:
+    """A folder in memory where there is room, else on disk; who reads a version deletes it.
+
+    It is gone after `close`. One whose process was killed is deleted when the next one is made: its
+    process holds a lock on it, which the kernel frees.
+    """
+
+    def __init__(self, size: int, advice: str, chosen: str = "") -> None:
+        """size: bytes that may lie there at once. chosen: where, if that matters.
+
+        advice: what to do where there is no room, for which this raises UserError.
+        """
+        self.size = size
+        places = [Path(chosen)] if chosen else [IN_MEMORY, Path(tempfile.gettempdir())]
+        for place in filter(Path.is_dir, places):
+            _sweep(place)
+            if shutil.disk_usage(place).free > size:
+                self.path = Path(tempfile.mkdtemp(prefix=PREFIX, dir=place))
+                self.handle = os.open(self.path, os.O_RDONLY)
+                _locked(self.handle)
+                return
+        raise UserError(
+            f"no room for the model's weights, {size / 2**30:.1f} GiB, in "
+            f"{' or '.join(map(str, places))}: {advice}"
+        )
+
+    def put(self, name: str, save: Callable[[Path], object]) -> Path:
+        """Where the file or folder lies that `save` has written; before, nothing of that name does.
+
+        Raises RunStopped where it cannot be written.
+        """
+        unfinished, path = self.path / f".{name}", self.path / name
+        try:
+            with writing(self.path, "the model's weights", self.size, FAILURES, RunStopped):
+                save(unfinished)
+                unfinished.rename(path)
+        finally:
+            _delete(unfinished)
+        return path
+
+    def clear(self) -> None:
+        """Delete what nobody has read."""
+        for path in self.path.iterdir():
+            _delete(path)
+
+    def close(self) -> None:
+        """Delete it."""
+        shutil.rmtree(self.path, ignore_errors=True)
+        if self.handle >= 0:
+            os.close(self.handle)
+            self.handle = -1
+
+
+def write(model: Any, folder: WeightsFolder, name: str) -> Path:
+    """Write model and weights in Hugging Face's layout; adapters are added into the weights."""
+    return folder.put(name, lambda path: model.save_pretrained(path, state_dict=merged(model)))
+
+
+def merged(model: nn.Module) -> dict[str, Tensor]:
+    """The weights by their names without adapters: W + alpha / rank * B A in place of W."""
+    own = model.state_dict()
+    for name, module in model.named_modules():
+        if not hasattr(module, "get_delta_weight"):
+            continue
+        plain = f"{name}.base_layer."
+        found = {key: own.pop(key) for key in [*own] if key.startswith(f"{name}.")}
+        own |= {f"{name}.{key.removeprefix(plain)}": value for key, value in found.items()
+                if key.startswith(plain)}  # fmt: skip
+        for adapter in module.active_adapters:
+            own[f"{name}.weight"] = own[f"{name}.weight"] + module.get_delta_weight(adapter)
+    return own
+
+
+def _sweep(place: Path) -> None:
+    """Delete the folders there whose processes are gone."""
+    for path in place.glob(f"{PREFIX}*"):
+        try:
+            handle = os.open(path, os.O_RDONLY)
+        except OSError:  # it has just been deleted, or is another user's
+            continue
+        try:
+            old = time.time() - os.fstat(handle).st_mtime > JUST_MADE_SECONDS
+            if old and _locked(handle):
+                shutil.rmtree(path, ignore_errors=True)
+        finally:
+            os.close(handle)
+
+
+def _locked(handle: int) -> bool:
+    """Lock a folder until it is closed; whether that could be done.
+
+    Not where another process has it, nor on a disk without locks: there nothing is ever swept.
+    """
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+def _delete(path: Path) -> None:
+    """Delete a file or folder, if it is there."""
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)

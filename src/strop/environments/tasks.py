@@ -1,0 +1,254 @@
+"""What is trained on: prompts in three splits, the rewards that score them, and facts."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from strop.support.errors import RunStopped, UserError
+from strop.support.loading import attribute
+from strop.support.name_hints import did_you_mean
+
+if TYPE_CHECKING:
+    from strop.environments.base import EnvironmentSource, Episodes
+
+OWN = ("countdown", "worked_countdown")  # puzzles that come with strop, each with its model
+MAX_SPLIT_ROWS = 1_000_000_000  # a split's uids start at a multiple of this
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """One prompt and the columns that its rewards read.
+
+    `uid` belongs to the row of its file or generator: it is stable over a run, does not depend on
+    the order of drawing, and never repeats across the splits of a task. `place` names the row for
+    people, `column` is where the prompt stood: the text of any other than `prompt` is something to
+    answer, not to go on from.
+    """
+
+    uid: int
+    prompt: str | list[dict[str, Any]]
+    columns: Mapping[str, Any]
+    place: str = ""
+    column: str = "prompt"
+
+    @property
+    def name(self) -> str:
+        """What messages call it."""
+        return self.place or f"prompt {self.uid}"
+
+
+class Origin(NamedTuple):
+    """One of several sources of the training prompts: those of the uids before `end`, from that
+    of the source before it on. weight: how often it is drawn from, beside the others'.
+    """
+
+    name: str
+    end: int
+    weight: float = 1.0
+
+
+@dataclass(frozen=True)
+class RewardSpec:
+    """Where a reward function lives and how its value enters the weighted sum."""
+
+    name: str
+    source: str  # "module:function", "path/file.py:function", or a built-in name
+    weight: float = 1.0
+    fields: Mapping[str, str] = field(default_factory=dict)  # parameter -> column it reads
+    # True: a row's score never depends on the other rows, so a batch may be scored in pieces.
+    rows_are_independent: bool = False
+
+
+@dataclass(frozen=True)
+class Task:
+    """Prompts in three disjoint splits, rewards, and what recipes may rely on."""
+
+    name: str
+    train: Sequence[Prompt]
+    validation: Sequence[Prompt]
+    heldout: Sequence[Prompt]
+    rewards: tuple[RewardSpec, ...]  # may be none where an environment rewards
+    answer: str = ""  # "module:function": completion -> text of the final answer, or None
+    max_tokens: int = 1024  # default length of a completion, tokens
+    reward_range: tuple[float, float] | None = None  # of the weighted sum; None: not known
+    reward_values: tuple[float, ...] = ()  # all possible rewards where they are few: (0.0, 1.0)
+    environment: "EnvironmentSource | None" = None  # what the episodes are played in
+    origins: tuple[Origin, ...] = ()  # of the training prompts, where they have several
+    sets: Mapping[str, Sequence[Prompt]] = field(default_factory=dict)  # of validation, by name
+
+    @property
+    def validations(self) -> dict[str, Sequence[Prompt]]:
+        """Every set that is validated on, by its name; without empty ones."""
+        every = {"validation": self.validation, **self.sets}
+        return {name: prompts for name, prompts in every.items() if prompts}
+
+    @property
+    def splits(self) -> dict[str, Sequence[Prompt]]:
+        """All prompts, by the names of their splits."""
+        theirs = {"train": self.train, "validation": self.validation, "heldout": self.heldout}
+        return {**theirs, **self.sets}
+
+    def final_answers(self, completions: Sequence[str]) -> list[str | None]:
+        """The final answer of each completion, None where there is none.
+
+        Raises UserError for a task that does not say what a final answer is.
+        """
+        if not self.answer:
+            raise UserError(
+                f"the task {self.name} does not say what an answer is, so answers cannot vote: "
+                "take a method that reads the rewards"
+            )
+        read = attribute(self.answer)
+        return [read(completion) or None for completion in completions]
+
+
+def load_task(
+    name: str,
+    *,
+    seed: int = 0,
+    num_train: int | None = None,
+    num_validation: int | None = None,
+    num_heldout: int | None = None,
+    config: Mapping[str, Any] | None = None,
+) -> Task:
+    """Build a task by name: one of OWN, `reasoning_gym:DATASET`, or an environment's name.
+
+    Sizes left out are the task's own (all puzzles; 1000, 100 and 100 generated rows or episodes).
+    `seed` belongs to generated tasks, `config` also to environments; the splits of puzzles and of
+    environments are the same for every seed. Files are read by `strop.data.files.load_data`.
+
+    Raises UserError for an unknown task or dataset, a size that the task cannot fill, and a
+    configuration that the dataset or environment refuses.
+    """
+    from strop.environments.base import built_in, source_of
+
+    sizes = {"train": num_train, "validation": num_validation, "heldout": num_heldout}
+    for split, size in sizes.items():
+        if size is not None and size < (split == "train"):
+            raise UserError(f"task {name!r}: the size of the {split} split is {size}; make it more")
+    environment = source_of(name, config)
+    if environment is not None:
+        return _environment(environment, sizes)
+    family, _, member = name.partition(":")
+    builder = _FAMILIES.get(family)
+    if builder is None:
+        hint = did_you_mean(family, (*_FAMILIES, *built_in()))
+        raise UserError(
+            f"unknown task {name!r}{hint}; tasks are {', '.join(OWN)}, reasoning_gym:DATASET, the "
+            f"environments {', '.join(built_in())} and file.py:Class, and data files are given as "
+            "data"
+        )
+    return builder(member, sizes, seed, config or {})
+
+
+def number_rows(
+    rows: Sequence[Mapping[str, Any]], split: int, column: str = "prompt"
+) -> list[Prompt]:
+    """Rows with a `prompt` become prompts with consecutive uids of split 0, 1 or 2."""
+    return [
+        Prompt(uid, row["prompt"], {k: v for k, v in row.items() if k != "prompt"}, column=column)
+        for uid, row in enumerate(rows, split * MAX_SPLIT_ROWS)
+    ]
+
+
+Sizes = Mapping[str, int | None]
+
+
+def _countdown(member: str, sizes: Sizes, seed: int, config: Mapping[str, Any]) -> Task:
+    from strop.environments import countdown
+
+    return _puzzles("countdown", countdown, member, sizes, config)
+
+
+def _worked_countdown(member: str, sizes: Sizes, seed: int, config: Mapping[str, Any]) -> Task:
+    from strop.environments import worked_countdown
+
+    return _puzzles("worked_countdown", worked_countdown, member, sizes, config)
+
+
+def _puzzles(name: str, module: Any, member: str, sizes: Sizes, config: Mapping[str, Any]) -> Task:
+    """A task that comes with strop: a module with splits of puzzles and what judges an answer."""
+    if member or config:
+        raise UserError(f"task {name} takes no dataset and no configuration, got {member!r}")
+    splits = {}
+    for position, (split, theirs) in enumerate(zip(sizes, module.SPLITS, strict=True)):
+        rows = module.puzzles(theirs)
+        size = len(rows) if sizes[split] is None else sizes[split]
+        assert size is not None
+        if size > len(rows):
+            raise UserError(
+                f"task {name} has {len(rows)} {split} puzzles, {size} were asked for: ask fewer"
+            )
+        splits[split] = number_rows(rows[:size], position)
+    return Task(
+        name=name,
+        rewards=(RewardSpec("correct", f"{module.__name__}:correct", rows_are_independent=True),),
+        answer=f"{module.__name__}:extract_answer",
+        max_tokens=module.MAX_TOKENS,
+        reward_range=(0.0, 1.0),
+        reward_values=(0.0, 1.0),
+        train=splits["train"],
+        validation=splits["validation"],
+        heldout=splits["heldout"],
+    )
+
+
+def _reasoning_gym(member: str, sizes: Sizes, seed: int, config: Mapping[str, Any]) -> Task:
+    from strop.environments import (
+        reasoning_gym as generated,  # the library takes two seconds to import
+    )
+
+    splits = generated.draw_splits(member, sizes, seed, config)
+    return Task(
+        name=f"reasoning_gym:{member}",
+        rewards=(
+            RewardSpec(
+                "correct", "strop.environments.reasoning_gym:score", rows_are_independent=True
+            ),
+        ),
+        answer="strop.rewards.answers:extract_answer",
+        reward_range=(0.0, 1.0),
+        train=number_rows(splits["train"], 0, "question"),
+        validation=number_rows(splits["validation"], 1, "question"),
+        heldout=number_rows(splits["heldout"], 2, "question"),
+    )
+
+
+def _environment(source: "EnvironmentSource", sizes: Sizes) -> Task:
+    """One prompt an episode: what the environment shows at the seed, which is the prompt's uid."""
+    from strop.environments.base import EPISODES, Episodes
+
+    splits = {}
+    with source.opened() as reader:  # one for all: it shows what each episode begins with
+        for position, split in enumerate(sizes):
+            size = EPISODES[split] if sizes[split] is None else sizes[split]
+            assert size is not None
+            seeds = range(position * MAX_SPLIT_ROWS, position * MAX_SPLIT_ROWS + size)
+            try:
+                rows = [_first_row(Episodes(source, [seed], reader), seed) for seed in seeds]
+            except RunStopped as error:
+                raise UserError(str(error)) from error
+            splits[split] = number_rows(rows, position)
+    return Task(
+        name=source.name,
+        rewards=(),
+        max_tokens=reader.max_turns * reader.max_tokens,
+        reward_range=reader.reward_range,
+        environment=source,
+        train=splits["train"],
+        validation=splits["validation"],
+        heldout=splits["heldout"],
+    )
+
+
+def _first_row(episodes: "Episodes", seed: int) -> dict[str, Any]:
+    """What one episode shows first, its seed, and what its environment tells of it."""
+    (shown,) = episodes.reset()
+    return {**episodes.environments[0].columns(), "prompt": shown.text, "seed": seed}
+
+
+_FAMILIES: dict[str, Callable[[str, Sizes, int, Mapping[str, Any]], Task]] = {
+    "countdown": _countdown,
+    "worked_countdown": _worked_countdown,
+    "reasoning_gym": _reasoning_gym,
+}

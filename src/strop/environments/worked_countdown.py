@@ -1,0 +1,294 @@
+"""Countdown puzzles that are worked out in steps, with dead ends, before the answer is given.
+
+A prompt is `2,3,5,7:24` and a line break. An answer is lines of three kinds:
+
+    7*5=35        a step: two of the numbers at hand become one
+    35-3=32
+    :             this way leads nowhere; begin again from the given numbers
+    7+2=9
+    5*3=15
+    15+9=24
+    =5*3+7+2      the answer: one expression of all the given numbers
+
+The puzzles have three or four numbers of 1 to 10 (a number may be given twice) with each target of
+1 to 50 that steps within whole numbers of 1 to 50 reach. A multiset of numbers belongs either to
+the puzzles here or to those that the shipped model `tiny-worked` was supervised on, and puzzles are
+dealt out to the splits by a fixed seed: splits are disjoint and the same on every machine. A way
+taken blindly reaches the target of a puzzle with four numbers about once in thirty times.
+"""
+
+import random
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
+from itertools import combinations_with_replacement
+from typing import Any, NamedTuple
+
+from strop.environments import countdown
+
+HIGHEST = 10  # given number
+MAX_VALUE = 50  # of a step and a target
+MOST_PUZZLES = {3: 1500, 4: 1500}  # by how many numbers a puzzle has
+NUM_HELD_OUT = 512
+NUM_VALIDATION = 256
+SPLITS = ("train", "validation", "held_out")
+MAX_TOKENS = 160
+STEP, AGAIN, ANSWER = "\n", ":", "="  # what ends a step, begins again, begins the answer
+
+_SEED = 20261122
+_LINE = re.compile(r"(\d{1,4})([-+*/])(\d{1,4})=(\d{1,4})", re.ASCII)
+
+
+class Step(NamedTuple):
+    """`left symbol right = value`, and the numbers that are at hand behind it."""
+
+    left: int
+    symbol: str
+    right: int
+    value: int
+    after: tuple[int, ...]
+
+    @property
+    def text(self) -> str:
+        """The line."""
+        return f"{self.left}{self.symbol}{self.right}={self.value}"
+
+
+def puzzles(split: str) -> list[dict[str, Any]]:
+    """Rows of a split: `prompt`, `numbers` (rising), `target`, `num_numbers`, `num_solutions`
+    (ways to the target, in steps), `completion` (one of them, worked out) and `answers` (the
+    expressions that ways lead to, that of the completion first).
+
+    Raises ValueError for an unknown split.
+    """
+    if split not in SPLITS:
+        raise ValueError(f"unknown split {split!r}: choose one of {', '.join(SPLITS)}")
+    last = NUM_HELD_OUT + NUM_VALIDATION
+    bounds = {"held_out": (0, NUM_HELD_OUT), "validation": (NUM_HELD_OUT, last)}
+    start, stop = bounds.get(split, (last, len(_dealt()[1])))
+    return [_row(numbers, target) for numbers, target in _dealt()[1][start:stop]]
+
+
+def supervised_puzzles() -> tuple[tuple[tuple[int, ...], int], ...]:
+    """(numbers, target) of the puzzles that `tiny-worked` was supervised on; in no split."""
+    return _dealt()[0]
+
+
+def prompt_text(numbers: Sequence[int], target: int) -> str:
+    """The puzzle as the model sees it: `2,3,5,7:24` and a line break."""
+    return f"{','.join(map(str, numbers))}:{target}{STEP}"
+
+
+def correct(
+    prompts: Sequence[Any],
+    completions: Sequence[str],
+    numbers: Sequence[Sequence[int]],
+    target: Sequence[int],
+    log_extra: Callable[[str, Sequence[Any]], None] | None = None,
+    log_metric: Callable[[str, float], None] | None = None,
+    **columns: Any,
+) -> list[float]:
+    """1.0 for each completion whose last line is its one answer, and right; else 0.0.
+
+    What stands in the lines before is not rewarded. Logged for parts that give credit by step, and
+    to look at: `first_false_step` (see there), `num_tries`, and their means.
+    """
+    rows = list(zip(completions, numbers, target, strict=True))
+    false = [first_false_step(text, given, wanted) for text, given, wanted in rows]
+    tries = [1 + text.split(STEP).count(AGAIN) for text in completions]
+    if log_extra is not None:
+        log_extra("first_false_step", false)
+        log_extra("num_tries", tries)
+    if log_metric is not None and rows:
+        log_metric("worked/tries", sum(tries) / len(rows))
+        log_metric("worked/frac_false_step", sum(place >= 0 for place in false) / len(rows))
+    return [float(is_right(text, given, wanted)) for text, given, wanted in rows]
+
+
+def is_right(completion: str, numbers: Sequence[int], target: int) -> bool:
+    """Whether the last line is the one answer, uses each number once, and equals the target."""
+    text = _answer(completion)
+    if text is None or not countdown.is_well_formed(text, numbers):
+        return False
+    return countdown.evaluate(text) == target
+
+
+def extract_answer(completion: str) -> str | None:
+    """Canonical text of the expression in the last line, or None when that is no answer."""
+    text = _answer(completion)
+    return None if text is None else countdown.extract_answer(text)
+
+
+def first_false_step(completion: str, numbers: Sequence[int], target: int) -> int:
+    """Place of the first line that is false, from 0; -1 where all are true.
+
+    A step is false whose arithmetic is wrong, that takes a number which is not at hand, or that
+    cannot be read; an answer when it is not right; any line behind an answer; the last line of a
+    completion without an answer. To begin again is never false. So a wrong completion always has a
+    false line, and a right one may have: one that was mended.
+    """
+    lines = completion.split(STEP)
+    at_hand = sorted(numbers)
+    for place, line in enumerate(lines):
+        if line == AGAIN:
+            at_hand = sorted(numbers)
+        elif line.startswith(ANSWER):
+            if not is_right(line, numbers, target):
+                return place
+            return -1 if place == len(lines) - 1 else place + 1
+        elif (left := _left_over(line, at_hand)) is None:
+            return place
+        else:
+            at_hand = left
+    return len(lines) - 1
+
+
+@cache
+def moves(numbers: tuple[int, ...]) -> tuple[Step, ...]:
+    """Every step from the numbers at hand (rising), the larger number to the left."""
+    return tuple(step for pair in _pairs(numbers) for step in _steps(numbers, *pair))
+
+
+@cache
+def ways(numbers: tuple[int, ...]) -> Mapping[int, int]:
+    """In how many ways steps lead from the numbers at hand (rising) to each last value."""
+    if len(numbers) == 1:
+        return {numbers[0]: 1}
+    found: Counter[int] = Counter()
+    for step in moves(numbers):
+        found.update(ways(step.after))
+    return dict(found)
+
+
+class Expressions:
+    """The numbers at hand with the expression that each stands for, while steps are taken."""
+
+    def __init__(self, numbers: Sequence[int]) -> None:
+        self._held = [(number, str(number), "") for number in numbers]
+
+    def take(self, step: Step) -> None:
+        """Two numbers become one. Raises KeyError for a number that is not at hand."""
+        (left, left_symbol), (right, right_symbol) = self._drop(step.left), self._drop(step.right)
+        text = countdown.joined((left, left_symbol), step.symbol, (right, right_symbol))
+        self._held.append((step.value, text, step.symbol))
+
+    @property
+    def text(self) -> str:
+        """The expression of the number that was made last."""
+        return self._held[-1][1]
+
+    def _drop(self, number: int) -> tuple[str, str]:
+        for place, (held, text, symbol) in enumerate(self._held):
+            if held == number:
+                del self._held[place]
+                return text, symbol
+        raise KeyError(number)
+
+
+def worked_out(numbers: tuple[int, ...], steps: Sequence[Step]) -> str:
+    """The lines of steps and of the answer that they lead to."""
+    expressions = Expressions(numbers)
+    for step in steps:
+        expressions.take(step)
+    return STEP.join([*(step.text for step in steps), ANSWER + expressions.text])
+
+
+def _row(numbers: tuple[int, ...], target: int) -> dict[str, Any]:
+    num_solutions, completion, answers = _solved(numbers, target)
+    return {
+        "prompt": prompt_text(numbers, target),
+        "numbers": list(numbers),
+        "target": target,
+        "num_numbers": len(numbers),
+        "num_solutions": num_solutions,
+        "completion": completion,
+        "answers": list(answers),
+    }
+
+
+@cache
+def _solved(numbers: tuple[int, ...], target: int) -> tuple[int, str, tuple[str, ...]]:
+    """The number of ways to a target, the first of them worked out, and their expressions."""
+    worked = [worked_out(numbers, steps) for steps in _ways_to(numbers, target)]
+    expressions = dict.fromkeys(text.rpartition(STEP + ANSWER)[2] for text in worked)
+    return len(worked), worked[0], tuple(expressions)
+
+
+def _ways_to(at_hand: tuple[int, ...], target: int) -> Iterator[list[Step]]:
+    """The steps of every way to a target that can be reached."""
+    if len(at_hand) == 1:
+        yield []
+        return
+    for step in moves(at_hand):
+        if target in ways(step.after):
+            for rest in _ways_to(step.after, target):
+                yield [step, *rest]
+
+
+@cache
+def _dealt() -> tuple[tuple[tuple[tuple[int, ...], int], ...], ...]:
+    """(numbers, target) of the puzzles to be supervised on, and of all others, shuffled."""
+    rng = random.Random(_SEED)
+    supervised, others = [], []
+    for size, most in MOST_PUZZLES.items():
+        sets = list(combinations_with_replacement(range(1, HIGHEST + 1), size))
+        rng.shuffle(sets)
+        first, second = (
+            [(numbers, target) for numbers in half for target in ways(numbers)]
+            for half in (sets[::2], sets[1::2])
+        )
+        supervised += first
+        rng.shuffle(second)
+        others += second[:most]
+    rng.shuffle(others)
+    return tuple(supervised), tuple(others)
+
+
+def _pairs(numbers: tuple[int, ...]) -> list[tuple[int, int]]:
+    """Different pairs of the numbers (rising), the larger first."""
+    places = range(len(numbers))
+    return sorted({(numbers[j], numbers[i]) for i in places for j in places if i < j})
+
+
+def _steps(numbers: tuple[int, ...], left: int, right: int) -> list[Step]:
+    values = {"+": left + right, "-": left - right, "*": left * right}
+    if left % right == 0:
+        values["/"] = left // right
+    rest = list(numbers)
+    rest.remove(left)
+    rest.remove(right)
+    return [
+        Step(left, symbol, right, value, tuple(sorted([*rest, value])))
+        for symbol, value in values.items()
+        if 0 < value <= MAX_VALUE
+    ]
+
+
+def _answer(completion: str) -> str | None:
+    answers = [line for line in completion.split(STEP) if line.startswith(ANSWER)]
+    return answers[0].removeprefix(ANSWER) if completion.split(STEP)[-1:] == answers else None
+
+
+def _left_over(line: str, at_hand: list[int]) -> list[int] | None:
+    """The numbers at hand behind a step, rising; None when the step is false."""
+    step = _read(line)
+    if step is None:
+        return None
+    left, symbol, right, value = step
+    rest = list(at_hand)
+    for number in (left, right):
+        if number not in rest:
+            return None
+        rest.remove(number)
+    if countdown.evaluate(f"{left}{symbol}{right}") != value:
+        return None
+    return sorted([*rest, value])
+
+
+def _read(line: str) -> tuple[int, str, int, int] | None:
+    found = _LINE.fullmatch(line)
+    if found is None:
+        return None
+    left, symbol, right, value = found.groups()
+    return int(left), symbol, int(right), int(value)

@@ -1,0 +1,1 @@
+"""The language-model head: per-token columns from hidden states, and gradients back."""

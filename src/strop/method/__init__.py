@@ -1,0 +1,101 @@
+"""What a part is, how parts make a method, and how a method is written.
+
+For authors of parts and recipes: `from strop.method import Algorithm, Result, Use, require`. Files
+inside strop import from the modules, so that each says what it stands on.
+"""
+
+from typing import TYPE_CHECKING
+
+from strop.support.faces import face
+
+if TYPE_CHECKING:
+    from strop.method.algorithm import Algorithm
+    from strop.method.charts import Curve, LineChart
+    from strop.method.part import (
+        Curated,
+        Draw,
+        Result,
+        Selected,
+        Update,
+        Use,
+        require,
+        require_one_of,
+    )
+    from strop.method.phases import Phase, Phases, Until
+    from strop.method.schedule import Constant, Cosine, Linear, Schedule
+    from strop.method.services import (
+        Episodes,
+        Graded,
+        Grading,
+        Log,
+        Sampling,
+        Scoring,
+        Services,
+        Stores,
+        Texts,
+    )
+    from strop.method.term import Term
+
+__all__ = [
+    "Algorithm",
+    "Constant",
+    "Cosine",
+    "Curated",
+    "Curve",
+    "Draw",
+    "Episodes",
+    "Graded",
+    "Grading",
+    "LineChart",
+    "Linear",
+    "Log",
+    "Phase",
+    "Phases",
+    "Result",
+    "Sampling",
+    "Schedule",
+    "Scoring",
+    "Selected",
+    "Services",
+    "Stores",
+    "Term",
+    "Texts",
+    "Until",
+    "Update",
+    "Use",
+    "require",
+    "require_one_of",
+]
+
+_PLACES = {
+    "Algorithm": "strop.method.algorithm",
+    "Constant": "strop.method.schedule",
+    "Cosine": "strop.method.schedule",
+    "Curated": "strop.method.part",
+    "Curve": "strop.method.charts",
+    "Draw": "strop.method.part",
+    "Episodes": "strop.method.services",
+    "Graded": "strop.method.services",
+    "Grading": "strop.method.services",
+    "LineChart": "strop.method.charts",
+    "Linear": "strop.method.schedule",
+    "Log": "strop.method.services",
+    "Phase": "strop.method.phases",
+    "Phases": "strop.method.phases",
+    "Result": "strop.method.part",
+    "Sampling": "strop.method.services",
+    "Schedule": "strop.method.schedule",
+    "Scoring": "strop.method.services",
+    "Selected": "strop.method.part",
+    "Services": "strop.method.services",
+    "Stores": "strop.method.services",
+    "Term": "strop.method.term",
+    "Texts": "strop.method.services",
+    "Until": "strop.method.phases",
+    "Update": "strop.method.part",
+    "Use": "strop.method.part",
+    "require": "strop.method.part",
+    "require_one_of": "strop.method.part",
+}
+
+__getattr__, __dir__ = face(__name__, _PLACES)

@@ -1,0 +1,433 @@
+"""Whether an algorithm makes sense, found out before anything runs.
+
+`check` walks the places of a step in order. It refuses a part at a place of another kind, a part
+that asks for what its place does not hand in, a read that nothing provides, a result that nothing
+reads, a stage that ends without what the next one needs, and facts that contradict each other.
+Each in one line: the stage, the part, and what to do.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from strop.batch import columns
+from strop.batch.batch import DERIVED
+from strop.batch.columns import (
+    KNOWN,
+    REFRESHED,
+    RUN_WIDE,
+    is_current,
+    is_value,
+    old_value,
+    slow_value,
+)  # fmt: skip
+from strop.catalogue import catalogue
+from strop.catalogue.seams import PLACE_OF, PLACES, SEAM_OF, SPECIAL, Place, kinds_at, place_at
+from strop.method import part as parts
+from strop.method.algorithm import Algorithm
+from strop.method.charts import charts_of, panel_of
+from strop.method.part import Use
+from strop.method.phases import Method, Phases
+from strop.method.term import LEARNERS, OUTSIDE, Term, trained_values
+from strop.support.errors import UserError, nearest
+
+Placed = tuple[str, Use]
+# What the trainer itself takes from the batch when the stages are through.
+TAKEN = frozenset(column for place in PLACES for column in (*place.needs, *place.taken))
+
+# What the trainer computes of models comes with this stage: rows may still change before it.
+COMPUTED_BEFORE = "probes"
+# Distributions over the vocabulary that an objective may be of.
+DISTRIBUTIONS = frozenset({"logq_TV", "logq_ref_TV"})
+
+# Pairs of facts that must not stand in one algorithm, and why.
+CONTRADICTIONS = (
+    (
+        "removes_uniform_groups",
+        "learns_from_uniform_groups",
+        "the first drops the groups that the second lives on",
+    ),
+    (
+        "contains_behavior_ratio",
+        "corrects_behavior_ratio",
+        "the engine's importance weight would be applied twice",
+    ),
+    (
+        "advantage_mean_is_not_zero",
+        "whitens_advantage",
+        "whitening would remove the bias that the first puts in on purpose",
+    ),
+)
+
+# More rollouts in a step are a slip, and would fill the memory before the first token.
+MOST_ROLLOUTS = 2**20
+
+
+def check(method: Method, given: frozenset[str] = frozenset()) -> None:
+    """Raise UserError for the first thing about a method that cannot be meant.
+
+    `given`: columns that come with the prompts or from outside.
+    """
+    if isinstance(method, Phases):
+        _check_phases(method, given)
+    else:
+        _check_algorithm(method, given)
+    charts_of(method.uses())  # raises where a part states other things, as the next does
+    panel_of(method.uses())
+
+
+def _check_phases(method: Phases, given: frozenset[str]) -> None:
+    """Each phase can be meant, and no two parts of one label would share their state."""
+    kinds: dict[str, tuple[type, str]] = {}
+    for phase in method.phases:
+        try:
+            _check_algorithm(phase.algorithm, given)
+        except UserError as error:
+            raise UserError(f"phase {phase.name}: {error}") from error
+        for path, use in phase.algorithm.uses():
+            kind, first = kinds.setdefault(path, (type(use.part), phase.name))
+            if kind is not type(use.part) and _keeps_state(use.part, kind):
+                raise UserError(
+                    f"phases {first} and {phase.name}: {path} is {parts.name_of(use.part)} in "
+                    "one and another part in the other, and state is kept by label: give one "
+                    "another label (part @ label)"
+                )
+
+
+def _keeps_state(part: Any, *others: type) -> bool:
+    """Whether the part or a class of parts keeps something between steps."""
+    return any(
+        hasattr(kind, "init") or "state" in {p.name for p in parts.parameters_of(kind)}
+        for kind in (type(part), *others)
+    )
+
+
+def _check_algorithm(algorithm: Algorithm, given: frozenset[str]) -> None:
+    placed = list(algorithm.uses())
+    for path, use in placed:
+        _check_place(path, use)
+    if not algorithm.terms:
+        raise UserError(
+            "terms: there is no loss term, so nothing would be learnt: take a recipe or parameters "
+            "that have one"
+        )
+    if algorithm.plan is None:
+        raise UserError("plan: there is none; split_into_minibatches makes one update of a step")
+    for term in algorithm.terms:
+        _check_term(term)
+    columns.of(placed)  # raises where two declare a name differently
+    _check_tracked(placed)
+    _check_facts(placed)
+    _check_size(algorithm)
+    _check_knobs(algorithm)
+    _check_reads(algorithm, placed, given)
+    _check_read_later(placed)
+
+
+def where(path: str) -> str:
+    """The place of a path as messages begin with it: "advantage" or "terms.kl.ratio"."""
+    return path if path.startswith("terms.") else path.split(".")[0]
+
+
+def _check_place(path: str, use: Use) -> None:
+    """The part is of a kind for its place, gets what it asks for there, is wired by its names."""
+    place, kind = place_at(path), parts.kind_of(use.part)
+    admitted = kinds_at(place)
+    if kind not in SEAM_OF:
+        stated = f"is of the kind {kind!r}, which there is not" if kind else "states no kind"
+        usual = next(kind for kind in admitted if SEAM_OF[kind].places[0] == place.name)
+        raise UserError(
+            f"{where(path)}: {use.label} {stated}: give its class "
+            f'`kind: ClassVar[str] = "{usual}"` ({", ".join(admitted)} may stand here)'
+        )
+    if kind not in admitted:
+        raise UserError(
+            f"{where(path)}: {use.label} is a part of {kind}, which stands at "
+            f"{' or '.join(SEAM_OF[kind].places)}: take it out, or put one of "
+            f"{', '.join(admitted)} in its place"
+        )
+    names = {parameter.name for parameter in parts.parameters(use.part)}
+    if unknown := sorted((names & SPECIAL) - place.handed):
+        raise UserError(
+            f"{where(path)}: {use.label} asks for {unknown[0]}, which no part gets here: "
+            + _instead(unknown[0], place)
+        )
+    wired = (names - SPECIAL) | set(parts.writes(Use(use.part)))
+    if odd := [name for name, _ in use.columns if name not in wired]:
+        raise UserError(
+            f"{where(path)}: {use.label} is to have {odd[0]} renamed, which it neither reads nor "
+            f"writes; it has {', '.join(sorted(wired))}"
+        )
+
+
+def _instead(special: str, place: Place) -> str:
+    """What to do about a special name that a place does not hand in."""
+    handing = [other for other in PLACES if special in other.handed]
+    writing = [
+        other.name
+        for other in handing
+        if PLACES.index(other) < PLACES.index(place)
+        and any(not SEAM_OF[kind].returns for kind in kinds_at(other))
+    ]
+    if writing:
+        return f"let a part of {' or '.join(writing)} write a column from it, and read that column"
+    names = " or ".join(other.name for other in handing)
+    return f"a part of {names} gets it; take the parameter out"
+
+
+def _check_reads(algorithm: Algorithm, placed: Sequence[Placed], given: frozenset[str]) -> None:
+    """Every required read is written before, and every stage ends with what it must."""
+    have = set(given) | set(DERIVED) | {*RUN_WIDE}
+    ratios = {term.name for term in algorithm.terms if term.ratio is not None}
+    for place in PLACES:
+        have |= set(place.given)
+        if place.name == COMPUTED_BEFORE:
+            have |= REFRESHED | _values(algorithm)
+        for path, use in placed:
+            if place_at(path) is not place:
+                continue
+            own = {"log_ratio_T"} if path.split(".")[1] in ratios else set()
+            for group in (*((column,) for column in _required(use)), *parts.any_of(use)):
+                if not any(c in have or _in_the_pass(c, place, own) for c in group):
+                    raise UserError(_missing(path, use, group[0], place, group[1:]))
+            if not place.slot:  # what a term's parts make goes into its loss
+                have |= _made(use)
+        for column in place.needs:
+            if column not in have:
+                raise UserError(_ends_without(place, column))
+        if place.name == "curation":
+            _check_hooks(placed, have, "observe", place)
+    _check_hooks(placed, have, "update", PLACES[-1])
+
+
+def _values(algorithm: Algorithm) -> set[str]:
+    """The columns that the critic's heads give."""
+    heads = algorithm.value_columns()
+    return {name for head in heads for name in (head, old_value(head), slow_value(head))}
+
+
+def _in_the_pass(column: str, place: Place, own: set[str]) -> bool:
+    """Whether a part of a term gets the column of the pass through the model, beside the batch's.
+
+    own: what the term's other parts make for its objective.
+    """
+    if place.slot == "objective" and (column in own or column in DISTRIBUTIONS):
+        return True
+    return place.slot in ("ratio", "objective") and is_current(column)
+
+
+def _check_hooks(placed: Sequence[Placed], have: set[str], hook: str, place: Place) -> None:
+    """What parts look at beside their call is there when they do: `observe` before curation drops
+    anything, `update` at the end of the step.
+    """
+    for path, use in placed:
+        for column in parts.update_reads(use, hook):
+            if column not in have:
+                raise UserError(_missing(path, use, column, place))
+
+
+def _required(use: Use) -> list[str]:
+    """What the part must be given of what other parts make: columns, and draws."""
+    specials = [
+        p.name for p in parts.parameters(use.part) if p.name == "draws" and p.default is p.empty
+    ]
+    return [read.column for read in parts.reads(use) if read.required] + specials
+
+
+def _made(use: Use) -> set[str]:
+    """What the part makes: its columns, and draws where it is a sampler."""
+    seam = parts.seam_of(use.part)
+    draws = {"draws"} if seam is not None and seam.returns == "draws" else set()
+    return set(parts.writes(use)) | draws
+
+
+def _check_read_later(placed: Sequence[Placed]) -> None:
+    """Of what a part puts in another's place, something is read before it is replaced in turn."""
+    hooks = [(use, hook) for _, use in placed for hook in ("observe", "update")]
+    at_the_end = {name for use, hook in hooks for name in parts.update_reads(use, hook)}
+    for index, (path, use) in enumerate(placed):
+        seam = parts.seam_of(use.part)
+        if seam is None or not seam.anew:
+            continue
+        made = _made(use)
+        later = placed[index + 1 :]
+        if not any(_is_read(column, later, at_the_end) for column in made):
+            shown = ", ".join(sorted(made))
+            before = _reader_before(made, placed[:index])
+            raise UserError(
+                f"{where(path)}: {use.label} writes {shown}, which nothing after it reads: "
+                + (f"move it before {before}, or leave it out" if before else "leave it out")
+            )
+
+
+def _is_read(column: str, later: Sequence[Placed], at_the_end: set[str]) -> bool:
+    """Whether something reads the column before another part writes it without having read it."""
+    for path, use in later:
+        reads = {read.column for read in parts.reads(use)}
+        names = {parameter.name for parameter in parts.parameters(use.part)}
+        takes_all = "batch" in names and not path.startswith("plan.")
+        if column in reads or (column == "draws" and "draws" in names) or takes_all:
+            return True
+        if column in _made(use) and not path.startswith("terms."):
+            return False
+    return column in TAKEN or column in at_the_end
+
+
+def _reader_before(made: set[str], earlier: Sequence[Placed]) -> str:
+    """The label of the last part before that reads one of the columns; empty when there is none."""
+    for _, use in reversed(earlier):
+        if made & {read.column for read in parts.reads(use)}:
+            return use.label
+    return ""
+
+
+def _ends_without(place: Place, column: str) -> str:
+    usual = {
+        "sampling": "draw_in_shuffled_order",
+        "rollout": "sample_independently",
+        "reward": "score_with_verifiers",
+    }[place.name]
+    return (
+        f"{place.name}: none of its parts gives {column}, which the step goes on with: begin it "
+        f"with a part such as {usual}"
+    )
+
+
+def _check_term(term: Term) -> None:
+    read = {r.column for r in parts.reads(term.objective)}
+    required = {r.column for r in parts.reads(term.objective) if r.required}
+    if term.learner != "policy":
+        _check_critic(term, read)
+    if "log_ratio_T" in read and term.ratio is None:
+        raise UserError(
+            f"term {term.name}: {term.objective.label} reads log_ratio_T; give the term a "
+            "ratio such as ratio_per_token"
+        )
+    draws = "rng" in {p.name for p in parts.parameters(term.objective.part)}
+    if wide := sorted(column for column in read if column in DISTRIBUTIONS and column in required):
+        _check_distribution(term, wide[0], required, draws)
+    if draws and getattr(term.objective.part, "scope", "token") != "update":
+        raise UserError(
+            f"term {term.name}: {term.objective.label} draws at random, so its scope must "
+            "be update: else its draws would depend on how the rows are split"
+        )
+    if term.ratio is not None and "log_ratio_T" not in read:
+        raise UserError(
+            f"term {term.name} has the ratio {term.ratio.label}, but "
+            f"{term.objective.label} does not read log_ratio_T: leave the ratio out"
+        )
+
+
+def _check_distribution(term: Term, wide: str, required: set[str], draws: bool) -> None:
+    """An objective of whole distributions is computed in the head, where there is nothing else."""
+    other = next((c for c in sorted(required) if is_current(c) or c == "log_ratio_T"), "")
+    if draws or other:
+        raise UserError(
+            f"term {term.name}: {term.objective.label} reads {wide}, so it cannot have "
+            f"{other or 'rng'}: give that its own term"
+        )
+
+
+def _check_critic(term: Term, read: set[str]) -> None:
+    """Raise UserError for a term that its learner cannot train."""
+    if term.learner not in LEARNERS:
+        raise UserError(
+            f"term {term.name}: no learner {term.learner!r}; there are {', '.join(LEARNERS)}"
+        )
+    policys = sorted(c for c in read if is_current(c) or c == "log_ratio_T" or c.endswith("_TV"))
+    if policys or term.ratio is not None:
+        raise UserError(
+            f"term {term.name} trains the critic, but {term.objective.label} reads "
+            f"{', '.join(policys) or 'a ratio'} of the policy"
+        )
+    if not trained_values(term):
+        raise UserError(
+            f"term {term.name} trains the critic, but {term.objective.label} reads no value column"
+        )
+
+
+def _check_tracked(placed: Sequence[Placed]) -> None:
+    """Where a sampler asks what is known of prompts, one keeps track of them."""
+    if any(hasattr(use.part, "view") for path, use in placed if place_at(path).name == "sampling"):
+        return
+    for path, use in placed:
+        if "tracked" in {parameter.name for parameter in parts.parameters(use.part)}:
+            raise UserError(
+                f"{where(path)}: {use.label} asks what is known of each prompt, and nothing keeps "
+                "track of it: put track_success after it"
+            )
+
+
+def _check_facts(placed: Sequence[Placed]) -> None:
+    stated: dict[str, str] = {}
+    for _, use in placed:
+        for fact in parts.facts(use):
+            stated.setdefault(fact, use.label)
+    for one, other, why in CONTRADICTIONS:
+        if one in stated and other in stated:
+            raise UserError(f"{stated[one]} and {stated[other]} do not go together: {why}")
+
+
+def _check_size(algorithm: Algorithm) -> None:
+    """Of all options together: one after another they may pass through sizes that nobody meant."""
+    for use in algorithm.sampling:
+        sizes = [getattr(use.part, name, 1) for name in ("num_prompts", "num_rollouts")]
+        if all(isinstance(size, int) for size in sizes) and math.prod(sizes) > MOST_ROLLOUTS:
+            raise UserError(
+                f"{use.label}.num_prompts * num_rollouts is {sizes[0]} * {sizes[1]}: a step has at "
+                f"most {MOST_ROLLOUTS} rollouts"
+            )
+
+
+def _check_knobs(algorithm: Algorithm) -> None:
+    """Every control says which options it moves, and the method has them."""
+    known = {*algorithm.paths(), *OUTSIDE}
+    for use in algorithm.control:
+        moves = getattr(use.part, "moves", None)
+        if moves is None:
+            raise UserError(
+                f"control: {use.label} does not say what it moves: give its class `moves`, the "
+                'full paths of options ("terms.entropy.coef",)'
+            )
+        for path in moves:
+            if path not in known:
+                raise UserError(
+                    f"control: {use.label} moves {path}, which is no option of this method"
+                    f"{nearest(path, known)}"
+                )
+
+
+def _missing(path: str, use: Use, column: str, place: Place, others: Sequence[str] = ()) -> str:
+    """What to do about a column that a part reads at a place and does not get there, nor others
+    that would do.
+    """
+    stage = path.split(".")[0]
+    reads = f"{stage}: {use.label} reads {' or '.join((column, *others))}"
+    if column == "advantage_T":
+        return (
+            f"{reads}, which the advantage chain does not write: "
+            "end the chain with a credit part such as spread_evenly"
+        )
+    if is_current(column) or column in DISTRIBUTIONS:
+        slots = "objectives" if column in DISTRIBUTIONS else "ratios and objectives"
+        return f"{reads}, which is the policy's as it learns: {slots} of loss terms alone get it"
+    early = PLACES.index(place) < PLACES.index(PLACE_OF[COMPUTED_BEFORE])
+    if is_value(column) and not early:
+        return (
+            f"{reads}, for which there is no critic: add a term with "
+            "regress_value and the learner critic, as the recipe gae has"
+        )
+    if early and (column in REFRESHED or is_value(column)):
+        return f"{reads}, which is computed after curation: let a part of probes or advantage do it"
+    if column not in KNOWN:
+        writers = [e.name for e in catalogue.parts() if column in parts.writes(Use(e.load()()))]
+        return f"{reads}, which no part before it writes" + (
+            f"; {' or '.join(writers)} would" if writers else nearest(column, catalogue.columns())
+        )
+    meaning, writer = KNOWN[column].meaning, KNOWN[column].writer
+    if writer.startswith("loss"):
+        return f"{reads} ({meaning}), which is made inside a loss term: take the parameter out"
+    return (
+        f"{reads} ({meaning}), which nothing before it "
+        f"writes; add a part of the stage '{writer}' that does"
+    )

@@ -1,0 +1,67 @@
+"""What a method needs of the engine, by its parts, and whether an engine has it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from strop.engines.base import Engine
+from strop.method import part as parts
+from strop.method.part import Use
+from strop.support.errors import UserError
+
+METHODS = ("submit", "fork", "resume", "abort", "release", "busy", "step", "load_weights")
+# Columns that only an engine can fill, and the statistic that they are.
+TOLD = {"entropy_behavior_T": "entropy", "logp_sampler_T": "logp_model"}
+
+
+def check(uses: Iterable[tuple[str, Use]], engine: Engine, kind: str) -> None:
+    """Raise UserError for the first part of these (path, part) that the engine is too poor for.
+
+    A part says what its requests need in an attribute `needs`; what it reads says the rest.
+    """
+    for path, use in uses:
+        for capability, why in needs(use):
+            if capability not in engine.capabilities:
+                raise UserError(
+                    f"{path} {why}, and the engine {kind!r} has no {capability!r} (it has "
+                    f"{_listed(engine)}): take another engine.kind or leave the part out"
+                )
+
+
+def check_whole(engine: Engine, kind: str) -> None:
+    """Raise UserError for an engine that lacks a method which every engine has of its own."""
+    for name in METHODS:
+        if getattr(type(engine), name, None) in (None, getattr(Engine, name)):
+            raise UserError(
+                f"the engine {kind!r}: {type(engine).__name__} has no method {name}: add it, as "
+                "strop.engines.base.Engine describes it"
+            )
+    for name in ("capabilities", "version", "parked"):
+        if not hasattr(engine, name):
+            raise UserError(f"the engine {kind!r}: {type(engine).__name__} has no {name}: set it")
+
+
+def check_trainable(engine: Engine, kind: str) -> None:
+    """Raise UserError for an engine that cannot follow the weights that are trained."""
+    if "weights" not in engine.capabilities:
+        raise UserError(
+            f"training gives the engine new weights, and the engine {kind!r} takes none (it has "
+            f"{_listed(engine)}): use it with strop eval and strop sample, or take another "
+            "engine.kind"
+        )
+
+
+def needs(use: Use) -> Iterator[tuple[str, str]]:
+    """Every capability that a part needs, and why."""
+    for capability in sorted(getattr(use.part, "needs", ())):
+        yield capability, f"needs {capability!r}"
+    columns = [read.column for read in parts.reads(use)]
+    for hook in ("observe", "update"):
+        columns += parts.update_reads(use, hook)
+    for column in columns:
+        if column in TOLD:
+            yield TOLD[column], f"reads {column}"
+
+
+def _listed(engine: Engine) -> str:
+    return ", ".join(sorted(engine.capabilities)) or "nothing more than to sample"

@@ -1,0 +1,374 @@
+"""What a part is: a frozen dataclass called with the columns that its parameters name.
+
+A part's fields are its hyperparameters. The parameters of its `__call__` are the columns it reads
+(`reward_B`, `logp_old_T`; a parameter with the default None is optional) and, where it needs them,
+the special names of `seams.SPECIAL`. Its kind (its folder, or the class attribute `kind` of a part
+of your own) says where it may stand and what it writes; a class attribute `writes` says otherwise.
+"""
+
+import dataclasses
+import functools
+import inspect
+import math
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from strop.catalogue.seams import SEAM_OF, SERVICES, SPECIAL, Seam
+from strop.method.fitting import declared, fitting
+from strop.method.schedule import Schedule, number_at
+from strop.method.services import Services
+from strop.support.about import PARTS_MODULE
+from strop.support.errors import UserError
+
+
+class Result(NamedTuple):
+    """What a part returns; a bare value means `Result(value)`.
+
+    value: a tensor, or a tuple in the order of `writes`. state: stages 1 to 4 only. metrics: one
+    number each; a rollout or reward part gives an int for what it counts; a loss part may give one
+    number per token, which the kernel averages.
+    """
+
+    value: Any
+    state: Any = None
+    metrics: Mapping[str, Any] = {}
+
+
+class Curated(NamedTuple):
+    """A curation's answer: rows to keep, why, rows to add, and draws to roll out before it goes on.
+
+    `ask`: number of further prompts wanted, or draws of given prompts. Stages 2 to 4 run again for
+    them and the curation sees the joined batch; while something is asked nothing is dropped.
+    """
+
+    keep_B: Any
+    reason: str
+    add: Any = None
+    ask: "tuple[Draw, ...] | int" = ()
+
+
+class Draw(NamedTuple):
+    """One prompt to roll out: its uid, how many rollouts, columns that go with them.
+
+    draw: which draw of the prompt in this step; rollouts of equal (uid, draw) form one group. The
+    trainer numbers a sampler's draws; a curation that asks for more of a group names its draw.
+    why: what made it so, in words for the files of rollouts; empty for draws in a fixed order.
+    """
+
+    uid: int
+    num_rollouts: int
+    columns: Mapping[str, Any] = {}
+    draw: int = 0
+    why: str = ""
+
+    def because(self, why: str) -> "Draw":
+        """The draw with one more reason."""
+        return self._replace(why="; ".join(filter(None, (self.why, why))))
+
+
+class Selected(NamedTuple):
+    """A selection's answer: tokens with gradient, tokens that count in averages, and why."""
+
+    gradient_T: Any
+    denominator_T: Any
+    reason: str
+
+
+class Update(NamedTuple):
+    """One optimiser step of a plan: its tokens and how they are weighted.
+
+    factor_T multiplies advantage_T, detached; before: columns recomputed first; after: columns
+    measured afterwards; both are sent to the plan, 0 outside the update's rollouts. terms: names
+    of the terms that take part, or of learners for all of theirs; empty for all. "advantage_T"
+    before: the critic's values of now, and the advantage chain on them.
+    """
+
+    tokens_T: Any
+    factor_T: Any = None
+    before: tuple[str, ...] = ()
+    after: tuple[str, ...] = ()
+    terms: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Use:
+    """One place of a part in an algorithm; `columns` renames what it reads or writes.
+
+    A column that keeps its own name is left out of them.
+    """
+
+    part: Any
+    columns: tuple[tuple[str, str], ...] = ()
+    label: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.label:
+            object.__setattr__(self, "label", name_of(self.part))
+        wires = tuple(wire for wire in self.columns if not _is_idle(self.part, *wire))
+        object.__setattr__(self, "columns", wires)
+
+
+def _is_idle(part: Any, name: str, column: str) -> bool:
+    """Whether a wire leaves the part its own column, which no wire of the part's class replaces."""
+    if name != column or name in getattr(part, "columns", {}):
+        return False
+    return name in {p.name for p in parameters(part)} or name in _written(part)
+
+
+@dataclass(frozen=True)
+class Read:
+    """One column that a part reads: parameter, column, and whether it must be there."""
+
+    parameter: str
+    column: str
+    required: bool
+
+
+def name_of(part: Any) -> str:
+    """The part's name: its class name in snake_case, which is its file's name."""
+    text = type(part).__name__
+    return "".join(
+        "_" + c.lower() if c.isupper() and i and not text[i - 1].isupper() else c.lower()
+        for i, c in enumerate(text)
+    )
+
+
+def usual_labels(chain: tuple[Use, ...]) -> tuple[str, ...]:
+    """The label that each part would have of itself: its name, numbered where it is taken."""
+    return tuple(
+        free_label(name_of(use.part), [other.label for other in chain[:index]])
+        for index, use in enumerate(chain)
+    )
+
+
+def distinct(chain: tuple[Use, ...]) -> tuple[Use, ...]:
+    """Uses with labels made distinct: the second `whiten` is labelled `whiten_2`."""
+    result: list[Use] = []
+    for use in chain:
+        label = free_label(use.label, [other.label for other in result])
+        result.append(dataclasses.replace(use, label=label))
+    return tuple(result)
+
+
+def free_label(label: str, taken: list[str]) -> str:
+    """The label, numbered where it is taken: `whiten_2`."""
+    found, number = label, 1
+    while found in taken:
+        number += 1
+        found = f"{label}_{number}"
+    return found
+
+
+def kind_of(part: Any) -> str:
+    """The part's kind ("advantage/scale"): what it states, or its folder; empty for neither."""
+    stated: str = getattr(part, "kind", "")
+    folder, _, _ = type(part).__module__.rpartition(".")
+    if stated or not folder.startswith(f"{PARTS_MODULE}."):
+        return stated
+    return folder.removeprefix(f"{PARTS_MODULE}.").replace(".", "/")
+
+
+def seam_of(part: Any) -> Seam | None:
+    """The seam of the part's kind; None for a part that states no kind that there is."""
+    return SEAM_OF.get(kind_of(part))
+
+
+def parameters(part: Any) -> tuple[inspect.Parameter, ...]:
+    """The parameters of the part's call, without self."""
+    kind: Any = type(part)
+    return parameters_of(kind)
+
+
+@functools.cache
+def parameters_of(kind: type) -> tuple[inspect.Parameter, ...]:
+    """The parameters of the call of a class of parts, without self."""
+    return tuple(inspect.signature(kind.__call__).parameters.values())[1:]
+
+
+def reads(use: Use) -> tuple[Read, ...]:
+    """The columns that the part reads at this place.
+
+    A part's `unread` names the parameters that it needs no column for, as its fields stand.
+    """
+    renamed = {**getattr(use.part, "columns", {}), **dict(use.columns)}
+    unread: frozenset[str] = getattr(use.part, "unread", frozenset())
+    return tuple(
+        Read(p.name, renamed.get(p.name, p.name), p.default is inspect.Parameter.empty)
+        for p in parameters(use.part)
+        if p.name not in SPECIAL and p.name not in unread
+    )
+
+
+def any_of(use: Use) -> tuple[tuple[str, ...], ...]:
+    """Groups of columns of which the part needs one each, optional as each of them is.
+
+    A part's `any_of` names the parameters, as its fields stand.
+    """
+    groups: tuple[tuple[str, ...], ...] = getattr(use.part, "any_of", ())
+    column_of = {read.parameter: read.column for read in reads(use)}
+    return tuple(tuple(column_of[name] for name in group) for group in groups)
+
+
+def writes(use: Use) -> tuple[str, ...]:
+    """The columns that the part writes at this place."""
+    renamed = dict(use.columns)
+    return tuple(renamed.get(name, name) for name in _written(use.part))
+
+
+def _written(part: Any) -> tuple[str, ...]:
+    """The columns that the part writes, by its own names for them."""
+    seam = seam_of(part)
+    found: tuple[str, ...] = getattr(part, "writes", seam.writes if seam is not None else ())
+    return found
+
+
+def update_reads(use: Use, hook: str = "update") -> tuple[str, ...]:
+    """The columns that the part's own `update`, or `observe`, reads; none where it has none."""
+    if not hasattr(use.part, hook):
+        return ()
+    named = inspect.signature(getattr(use.part, hook)).parameters
+    return tuple(name for name in named if name != "state")
+
+
+# Log-probabilities of the policy that drew the tokens.
+DRAWN_BY = frozenset({"logp_behavior_T", "logp_sampler_T"})
+
+
+def facts(use: Use) -> frozenset[str]:
+    """What the part states about itself, and what follows from what it reads and writes.
+
+    A ratio over the policy that drew the tokens contains the behaviour ratio; a correction that
+    reads that policy corrects it.
+    """
+    stated: frozenset[str] = getattr(use.part, "facts", frozenset())
+    reads_drawn = DRAWN_BY & {read.column for read in reads(use) if read.required}
+    if not reads_drawn:
+        return stated
+    derived = {
+        "log_ratio_T": "contains_behavior_ratio",
+        "correction_T": "corrects_behavior_ratio",
+    }
+    return stated | {derived[name] for name in writes(use) if name in derived}
+
+
+# Is told of every call: the use, the batch, what was handed and the result. `tensors.checked` sets
+# it; None: nobody looks.
+Observer = Callable[[Use, Any, Mapping[str, Any], Result], None]
+observer: Observer | None = None
+
+
+def call(use: Use, batch: Any, services: Services | None = None, **special: Any) -> Result:
+    """Call the part with the columns it names from `batch` and the special names it asks for.
+
+    Its services are taken from `services`. Raises UserError when a required column is not there.
+    """
+    arguments: dict[str, Any] = {}
+    for read in reads(use):
+        if batch is not None and read.column in batch:
+            arguments[read.parameter] = batch[read.column]
+        elif read.required:
+            raise UserError(f"part {use.label} reads {read.column}, which nothing has written")
+    for parameter in parameters(use.part):
+        if parameter.name in SERVICES:
+            if services is None:
+                raise UserError(f"part {use.label} asks for {parameter.name}; give call services")
+            arguments[parameter.name] = getattr(services, parameter.name)
+        elif parameter.name in SPECIAL and parameter.name in special:
+            arguments[parameter.name] = special[parameter.name]
+    if "batch" in {p.name for p in parameters(use.part)}:
+        arguments["batch"] = batch
+    outcome = use.part(**arguments)
+    result = outcome if isinstance(outcome, Result) else Result(outcome)
+    _check_returned(use, result.value)
+    if observer is not None:
+        observer(use, batch, arguments, result)
+    return result
+
+
+def _check_returned(use: Use, value: Any) -> None:
+    """Raise UserError where a part returns other than what its kind does, in place of columns."""
+    wanted = {"curation": Curated, "selection": Selected, "plan": Generator, "rollout": Generator}
+    kind = kind_of(use.part)
+    if kind in wanted and not isinstance(value, wanted[kind]):
+        raise UserError(
+            f"part {use.label} returned {type(value).__name__}; a part of {kind} returns "
+            f"{SEAM_OF[kind].returns}"
+        )
+
+
+def write(batch: Any, use: Use, result: Result) -> Any:
+    """`batch` with the part's columns set from its result."""
+    names = writes(use)
+    values = result.value if isinstance(result.value, tuple) else (result.value,)
+    if len(names) != len(values):
+        wanted = ", ".join(names) or "none"
+        raise UserError(f"part {use.label} returned {len(values)} values; it writes {wanted}")
+    for name, value in zip(names, values, strict=True):
+        if not hasattr(value, "dim"):
+            raise UserError(
+                f"part {use.label} returned {type(value).__name__} for {name}, not a tensor"
+            )
+    try:
+        return batch.set(**dict(zip(names, values, strict=True)))
+    except ValueError as error:
+        raise UserError(f"part {use.label}: {error}") from error
+
+
+def require(part: Any, name: str, low: float | None = None, high: float | None = None) -> None:
+    """Raise UserError unless field `name` lies in [low, high]; a schedule is checked per step."""
+    value = getattr(part, name)
+    if isinstance(value, Schedule) or value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, int | float) or value != value:
+        raise UserError(f"{name_of(part)}.{name} must be a number, it is {value!r}")
+    if (low is not None and value < low) or (high is not None and value > high):
+        bounds = f"at least {low}" if high is None else f"between {low} and {high}"
+        bounds = f"at most {high}" if low is None else bounds
+        raise UserError(f"{name_of(part)}.{name} must be {bounds}, it is {value}")
+
+
+def require_one_of(part: Any, name: str, allowed: tuple[str, ...]) -> None:
+    """Raise UserError unless field `name` is one of `allowed`."""
+    if (value := getattr(part, name)) not in allowed:
+        raise UserError(f"{name_of(part)}.{name} must be one of {', '.join(allowed)}: {value!r}")
+
+
+def fields_of(part: Any) -> dict[str, Any]:
+    """Field names and values of a part."""
+    return {f.name: getattr(part, f.name) for f in dataclasses.fields(part)}
+
+
+def replace(part: Any, **changes: Any) -> Any:
+    """The part with fields changed. Raises UserError for an unknown field or a wrong type."""
+    known = fields_of(part)
+    for name, value in changes.items():
+        if name not in known:
+            raise UserError(
+                f"{name_of(part)} has no field {name}; it has {', '.join(known) or 'none'}"
+            )
+        kind: Any = type(part)
+        hint = declared(kind).get(name)
+        changes[name] = fitting(f"{name_of(part)}.{name}", hint, known[name], value)
+    return dataclasses.replace(part, **changes)
+
+
+def at_step(part: Any, step: int, num_steps: int) -> Any:
+    """The part with every schedule replaced by its number at `step`."""
+    whole = {f.name for f in dataclasses.fields(part) if f.type in (int, "int")}
+    changes: dict[str, Any] = {}
+    for name, value in fields_of(part).items():
+        if isinstance(value, Schedule):
+            number = number_at(f"{name_of(part)}.{name}", value, step, num_steps)
+            changes[name] = round(number) if name in whole and math.isfinite(number) else number
+    return replace(part, **changes) if changes else part
+
+
+def update(use: Use, batch: Any, state: Any, hook: str = "update") -> Any:
+    """The part's state from its own `update`, or `observe`, and the columns that it names.
+
+    `update` comes at the end of a step, with what curation left of its rows and all columns;
+    `observe` before curation drops anything, with all that was sampled and scored.
+    """
+    given = {name: batch[name] for name in update_reads(use, hook)}
+    return getattr(use.part, hook)(**given, state=state)

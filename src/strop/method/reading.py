@@ -1,0 +1,319 @@
+"""Parts, terms and values read from the one-line notation, and put into a method.
+
+The text is parsed as Python literals and names and never evaluated; `notation.py` has examples. An
+option is named by its stage and field: `advantage.eps=1e-4`, `selection.h_low=linear(0.6, 0.4)`;
+where two parts of a stage share the field, by stage, label and field.
+"""
+
+import ast
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, Protocol, Self, TypeVar
+
+from strop.catalogue import catalogue, peers
+from strop.catalogue.seams import PLACE_OF, PLACES, SINGLE, SLOTS, STAGES
+from strop.method.part import Use, replace
+from strop.method.schedule import Schedule
+from strop.method.term import Term
+from strop.method.values import WORDS, parse, value_of
+from strop.method.writing import Text
+from strop.support.errors import UserError, nearest
+
+STAGE_ALIASES = {"loss": "terms", "probe": "probes"}
+
+
+class OnePhase(Protocol):
+    """What this module asks of an algorithm, a frozen dataclass whose fields are the stages."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    @property
+    def terms(self) -> tuple[Term, ...]:
+        """The terms of the loss."""
+        ...
+
+    def paths(self) -> dict[str, Any]:
+        """Every number and option by its full path."""
+        ...
+
+    def with_knobs(self, knobs: Mapping[str, Any]) -> Self:
+        """The algorithm with values replaced along full paths."""
+        ...
+
+
+class AnyMethod(Protocol):
+    """What this module asks of a method, which has one algorithm or one for each phase."""
+
+    @property
+    def algorithms(self) -> tuple[Any, ...]:
+        """The algorithm of every phase."""
+        ...
+
+    def with_knobs(self, knobs: Mapping[str, Any]) -> Self:
+        """The method with values replaced along full paths."""
+        ...
+
+    def each(self, change: Callable[[Any], Any], only: str = "") -> Self:
+        """The method with every algorithm changed, or with that of one phase."""
+        ...
+
+
+A = TypeVar("A", bound=OnePhase)
+M = TypeVar("M", bound=AnyMethod)
+
+
+def chain(text: str) -> tuple[Use, ...]:
+    """The parts of a stage written as `part | part(field=value) | ...`."""
+    return tuple(_use(link, text) for link in links(text))
+
+
+def terms(text: str) -> tuple[Term, ...]:
+    """The loss written as `name(objective=part, average=part, ratio=part, coef=0.1) | ...`.
+
+    The slots are on, ratio, correction, objective and average; learner is policy or critic.
+    """
+    return tuple(_term(link, text) for link in links(text))
+
+
+def value(text: str) -> Any:
+    """A number, text, list or schedule; a bare word is text."""
+    try:
+        node = parse(text)
+    except UserError:
+        return text
+    if isinstance(node, ast.Name | ast.BinOp | ast.Attribute):
+        return WORDS.get(text.strip().lower(), text)
+    try:
+        return value_of(node, text)
+    except UserError:
+        if isinstance(node, ast.Call):
+            raise
+        return text
+
+
+def resolve(algorithm: OnePhase, path: str) -> str:
+    """The full path of an option given by stage and field, or by more of its path.
+
+    Raises UserError when nothing or more than one option fits.
+    """
+    head, *rest = path.split(".")
+    head = STAGE_ALIASES.get(head, head)
+    fitting = _matching(algorithm, path)
+    exact = [full for full in fitting if full == ".".join([head, *rest])]
+    if len(exact or fitting) == 1:
+        return (exact or fitting)[0]
+    if len(fitting) > 1:
+        raise UserError(f"{path} could be {' or '.join(fitting)}: write one of these")
+    known = algorithm.paths()
+    same_stage = [full for full in known if full.split(".")[0] == head]
+    if not same_stage:
+        stages = sorted({full.split(".")[0] for full in known})
+        hint = peers.ours(path) or f": stages with options are {', '.join(stages)}"
+        raise UserError(f"no option {path}{hint}")
+    short = sorted({f"{full.split('.')[0]}.{full.split('.')[-1]}" for full in same_stage})
+    raise UserError(f"no option {path}{peers.hint(path, short)}; {head} has {', '.join(short)}")
+
+
+def override(method: M, path: str, new: Any) -> M:
+    """The method with one option replaced; `path` as in `resolve`.
+
+    An option of phases is replaced in all that have it, `phases.NAME.path` in that one.
+    """
+    if path.startswith("phases.") and len(method.algorithms) > 1:
+        _, name, inside = [*path.split(".", 2), "", ""][:3]
+        if inside == "until":
+            return method.with_knobs({path: new})
+        return method.each(lambda each: _override(each, inside, new), name)
+    if not any(_matching(algorithm, path) for algorithm in method.algorithms):
+        resolve(method.algorithms[0], path)  # raises
+    return method.each(lambda each: _override(each, path, new) if _matching(each, path) else each)
+
+
+def _override(algorithm: A, path: str, new: Any) -> A:
+    path = resolve(algorithm, path)
+    old = algorithm.paths()[path]
+    if type(old) is type(new) and old == new:  # as most are in the file of a run
+        return algorithm
+    return algorithm.with_knobs({path: new})
+
+
+def replace_stage(algorithm: A, stage: str, text: Text) -> A:
+    """The algorithm with a stage, or a slot of its policy term, given in notation.
+
+    text: one line, or its parts or terms one by one.
+
+    "loss" is the stage of all terms. An empty text, or "none", leaves the stage empty. Raises
+    UserError for an unknown stage, or for several parts where there is room for one.
+    """
+    name, text = full_name(stage), one_line(text)
+    if name in STAGES:
+        return dataclasses.replace(algorithm, **{name: content(name, text)})
+    if name not in PLACE_OF:
+        known = [*STAGES, *(place.name for place in PLACES if place.slot)]
+        raise UserError(f"no stage {stage!r}{nearest(stage, known)}; "
+                        f"there are {', '.join(known)}")  # fmt: skip
+    if not algorithm.terms:
+        raise UserError(f"{stage}: there is no loss term to have one; give terms")
+    slot = PLACE_OF[name].slot
+    part = _only(stage, text)
+    if part is None and slot in ("objective", "average"):
+        raise UserError(f"{stage}: a loss term needs one")
+    first, *others = algorithm.terms
+    slots: dict[str, Any] = {slot: part}
+    changed = dataclasses.replace(first, **slots)
+    return dataclasses.replace(algorithm, terms=(changed, *others))
+
+
+def is_stage(name: str) -> bool:
+    """Whether a stage, or a slot of the policy term, can be given under this name."""
+    return full_name(name) in {*STAGES, *PLACE_OF}
+
+
+def full_name(stage: str) -> str:
+    """The stage's own name: "terms" for "loss"."""
+    return STAGE_ALIASES.get(stage, stage)
+
+
+def replace_stages(algorithm: A, stages: Mapping[str, Text]) -> A:
+    """The algorithm with stages and slots replaced, whole stages first, so that a slot's part
+    goes into the terms that are given with it. Raises UserError for two names of one place.
+    """
+    given: dict[Any, str] = {}
+    for stage in sorted(stages, key=lambda name: full_name(name) not in STAGES):
+        place = PLACE_OF.get(stage, full_name(stage))
+        if place in given:
+            raise UserError(f"{given[place]} and {stage} are two names of one place: give one")
+        given[place] = stage
+        algorithm = replace_stage(algorithm, stage, stages[stage])
+    return algorithm
+
+
+def lies_in(path: str, stage: str) -> bool:
+    """Whether an option, by its full path, belongs to a part of the stage or slot."""
+    head, *inside = path.split(".")
+    stage = STAGE_ALIASES.get(stage, stage)
+    if stage in STAGES:
+        return STAGE_ALIASES.get(head, head) == stage
+    return PLACE_OF[stage].slot in inside[:-1]
+
+
+def content(stage: str, text: str) -> Any:
+    """What the notation of a stage stands for: terms, a chain, one part or None."""
+    if stage == "rollout" and _is_empty(text):
+        raise UserError("rollout: there is none; sample_independently is the plainest")
+    if stage in SINGLE:
+        return _only(stage, text)
+    if _is_empty(text):
+        return ()
+    return terms(text) if stage == "terms" else chain(text)
+
+
+def one_line(text: Text) -> str:
+    return text if isinstance(text, str) else " | ".join(text)
+
+
+def _is_empty(text: str) -> bool:
+    return text.strip().lower() in ("", "none")
+
+
+def _only(stage: str, text: str) -> Use | None:
+    if _is_empty(text):
+        return None
+    uses = chain(text)
+    if len(uses) > 1:
+        raise UserError(f"{stage} has room for one part, {text!r} has {len(uses)}")
+    return uses[0]
+
+
+def links(text: str) -> list[ast.expr]:
+    """What stands between the bars."""
+    node: ast.expr = parse(text)
+    last: list[ast.expr] = []
+    while isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr):
+        last = [node.right, *last]
+        node = node.left
+    return [node, *last]
+
+
+def _use(node: ast.expr, text: str) -> Use:
+    label, columns = "", list[tuple[str, str]]()
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult):
+        label = _word(node.right, text)
+        node = node.left
+    if isinstance(node, ast.Subscript):
+        inside = node.slice
+        for pair in inside.elts if isinstance(inside, ast.Tuple) else [inside]:
+            if not isinstance(pair, ast.Slice) or not pair.lower or not pair.upper or pair.step:
+                raise UserError(f"{text!r}: columns are renamed as part[parameter: column, ...]")
+            columns.append((_word(pair.lower, text), _word(pair.upper, text)))
+        node = node.value
+    return Use(_part(node, text), tuple(columns), label)
+
+
+def _word(node: ast.expr, text: str) -> str:
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value:
+        return node.value
+    raise UserError(f"{text!r}: {ast.unparse(node)} is no name")
+
+
+def _term(node: ast.expr, text: str) -> Term:
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name) or node.args:
+        raise UserError(f"{text!r}: write a loss term as name(objective=part, average=part, ...)")
+    given: dict[str, Any] = {}
+    for each in node.keywords:
+        if each.arg in SLOTS:
+            given[each.arg] = _use(each.value, text)
+        elif each.arg == "coef":
+            given["coef"] = value_of(each.value, text)
+        elif each.arg == "learner":
+            given["learner"] = _word(each.value, text)
+        else:
+            known = (*SLOTS, "coef", "learner")
+            near = nearest(each.arg or "", known)
+            has = f"it has {', '.join(known)}"
+            raise UserError(f"{text!r}: a loss term has no {each.arg}{near}; {has}")
+    if missing := [slot for slot in ("objective", "average") if slot not in given]:
+        raise UserError(f"{text!r}: the loss term {node.func.id} has no {missing[0]}")
+    if not isinstance(given.get("coef", 1.0), int | float | Schedule):
+        raise UserError(f"{text!r}: coef must be a number or a schedule")
+    return Term(node.func.id, **given)
+
+
+def _matching(algorithm: OnePhase, path: str) -> list[str]:
+    """The full paths that an option may be."""
+    return [full for full in algorithm.paths() if may_be(full, path)]
+
+
+def may_be(full: str, path: str) -> bool:
+    """Whether an option given by stage and field, or by more of its path, may be this one."""
+    head, *rest = path.split(".")
+    return _fits(full, full_name(head), rest)
+
+
+def _fits(full: str, head: str, rest: list[str]) -> bool:
+    first, *others = full.split(".")
+    if first != head or not rest or others[-1] != rest[-1]:
+        return False
+    remaining = iter(others[:-1])
+    return all(piece in remaining for piece in rest[:-1])
+
+
+def named_call(node: ast.expr, text: str) -> tuple[str, dict[str, Any]]:
+    if isinstance(node, ast.Name):
+        return node.id, {}
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return node.value, {}
+    if isinstance(node, ast.Call) and not node.args:
+        name, _ = named_call(node.func, text)
+        if any(keyword.arg is None for keyword in node.keywords):
+            raise UserError(f"{text!r}: ** is not allowed")
+        return name, {k.arg or "": value_of(k.value, text) for k in node.keywords}
+    raise UserError(f"{text!r}: write a name, or name(parameter=value, ...)")
+
+
+def _part(node: ast.expr, text: str) -> Any:
+    name, arguments = named_call(node, text)
+    kind = catalogue.load("part", name)
+    return replace(kind(), **arguments) if arguments else kind()

@@ -1,0 +1,270 @@
+"""What a run offers to its parts beside columns: small protocols, one for each kind of question.
+
+A part names those that it needs as parameters of its call, `texts: Texts, grading: Grading`, and
+knows nothing of what stands behind them: the trainer's own objects, or a test's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from strop.batch.batch import Batch
+    from strop.engines.base import Finished, Request
+    from strop.environments.base import Episodes as Playing
+    from strop.environments.tool_calls import Call
+
+# The column [B] int, of what a part's state keeps under "columns", with the numbers of its files.
+FILE = "stored_file_B"
+
+
+class Graded(NamedTuple):
+    """Scores of a batch: components [B, M] (NaN: none), weighted sum [B], scored [B], metrics."""
+
+    reward_BM: Tensor
+    outcome_B: Tensor
+    scored_B: Tensor
+    metrics: dict[str, float]
+    failed_B: Tensor  # a reward function failed on the rollout
+
+
+class Texts(Protocol):
+    """Prompts and answers: as rows of the data, as texts, as tokens."""
+
+    @property
+    def num_tokens(self) -> int:
+        """Number of tokens that the tokenizer knows."""
+        ...
+
+    @property
+    def special_ids(self) -> frozenset[int]:
+        """Tokens that are no text."""
+        ...
+
+    @property
+    def mixture(self) -> Sequence[tuple[str, int, float]]:
+        """Where the training prompts are from: name, the uid behind its last, weight."""
+        ...
+
+    def encode(self, text: str) -> tuple[int, ...]:
+        """Token ids of a text, nothing added."""
+        ...
+
+    def decode(self, ids: Sequence[int], special: bool = True) -> str:
+        """The text of token ids; special: with those that are no text."""
+        ...
+
+    def row(self, uid: int) -> Mapping[str, Any]:
+        """The columns of a prompt's row in the data."""
+        ...
+
+    def prompt_ids(self, uid: int) -> tuple[int, ...]:
+        """Token ids of a prompt."""
+        ...
+
+    def prompt_text(self, uid: int) -> str:
+        """A prompt as the model sees it."""
+        ...
+
+    def question(self, uid: int) -> str:
+        """A prompt's own text, or that of its last message."""
+        ...
+
+    def reworded_ids(self, uid: int, words: str, answer: Sequence[int]) -> tuple[int, ...]:
+        """Token ids of a prompt reworded with an answer to it; empty where it has no room."""
+        ...
+
+    def answer_ids(self, uid: int, column: str = "completion", end: bool = True) -> tuple[int, ...]:
+        """Token ids of a given answer, with its end or without; empty when the row has none."""
+        ...
+
+    def decoded(self, batch: Batch) -> tuple[list[Any], list[str]]:
+        """Prompts (as given) and decoded answers, one of each per rollout."""
+        ...
+
+    def completion_ids(self, batch: Batch) -> list[list[int]]:
+        """Token ids that the policy generated, per rollout."""
+        ...
+
+
+class Grading(Protocol):
+    """What reward functions and the environment make of rollouts."""
+
+    @property
+    def can_grade(self) -> bool:
+        """Whether something scores answers."""
+        ...
+
+    @property
+    def reward_names(self) -> tuple[str, ...]:
+        """Names of the rewards in the order of `reward_BM`."""
+        ...
+
+    @property
+    def reward_weights(self) -> tuple[float, ...]:
+        """What each of them counts in the outcome."""
+        ...
+
+    def grade(self, batch: Batch) -> Graded:
+        """The scores of the batch's rollouts."""
+        ...
+
+    def grade_beside(self, batch: Batch, opponents: Sequence[str]) -> Graded:
+        """The scores with another answer's text beside each."""
+        ...
+
+    def final_answers(self, texts: Sequence[str]) -> list[str | None]:
+        """The final answer in each text, as the task reads it."""
+        ...
+
+
+class Sampling(Protocol):
+    """How answers are drawn and end in this run, and drawing more of them.
+
+    answer_tokens: most new tokens of an answer, of an action where episodes are played;
+    episode_tokens: of an answer or an episode's actions together; context_tokens: of a sequence.
+    wanted_statistics: what engines report of the tokens. can_fork: the engine goes on from a
+    request that has ended. failures: why requests of this step failed.
+    """
+
+    @property
+    def answer_tokens(self) -> int: ...
+    @property
+    def episode_tokens(self) -> int: ...
+    @property
+    def context_tokens(self) -> int: ...
+    @property
+    def stop_ids(self) -> tuple[int, ...]: ...
+    @property
+    def stop_strings(self) -> tuple[str, ...]: ...
+    @property
+    def wanted_statistics(self) -> frozenset[str]: ...
+    @property
+    def can_fork(self) -> bool: ...
+    @property
+    def failures(self) -> list[str]: ...
+
+    def request(self, ids: Sequence[int], max_tokens: int, seed: int, **changes: Any) -> Request:
+        """A request to `sample` at the rollouts' temperature, with their ends; fields to change."""
+        ...
+
+    def sample(self, requests: Sequence[Request]) -> list[Finished]:
+        """Answers by the engine's weights of now, in the order of the requests."""
+        ...
+
+    def sample_newest(self, requests: Sequence[Request]) -> list[Finished]:
+        """The same by the newest weights; they are rollouts' and not counted beside these."""
+        ...
+
+
+class Scoring(Protocol):
+    """What the run's policies make of given tokens: "current", and "ref" or "critic" if any."""
+
+    @property
+    def policies(self) -> Container[str]:
+        """The policies that the run has."""
+        ...
+
+    @property
+    def context_tokens(self) -> int:
+        """Most tokens of a sequence."""
+        ...
+
+    def score(self, batch: Batch, policy: str, names: tuple[str, ...]) -> dict[str, Tensor]:
+        """Columns of the batch under a policy."""
+        ...
+
+    def hidden(self, batch: Batch) -> Iterator[tuple[list[int], tuple[Tensor, ...]]]:
+        """Rollouts, and the current policy's last hidden states [tokens, width] of their tokens."""
+        ...
+
+    def gradient_norms(self, batch: Batch) -> Tensor:
+        """Norm [B] of the gradient of each rollout's log-probability under the current policy."""
+        ...
+
+    def embeddings(self) -> Tensor:
+        """The current policy's input embeddings [V, width]."""
+        ...
+
+
+class Log(Protocol):
+    """What is kept of each rollout beside its columns, for the table of rollouts."""
+
+    @property
+    def logged(self) -> Mapping[str, Mapping[int, Any]]:
+        """What was logged in this step: column -> rollout -> value."""
+        ...
+
+    def log_rollouts(self, name: str, values: Mapping[int, Any]) -> None:
+        """Keep a column, by rollout, until the next step."""
+        ...
+
+
+class Episodes(Protocol):
+    """The task's environment, and how what it says and is told is written in tokens."""
+
+    def begin_episodes(self, uids: Sequence[int]) -> Playing:
+        """One episode of the environment per uid."""
+        ...
+
+    def observation_ids(self, text: str, last: int) -> tuple[int, ...]:
+        """Tokens that show an observation after an action whose last token is `last`."""
+        ...
+
+    def context_ids(self, text: str) -> tuple[int, ...]:
+        """Tokens of a text that is a turn's whole context, however long."""
+        ...
+
+    def opening_ids(self, text: str) -> tuple[int, ...]:
+        """Tokens of the first text that a player sees who does not begin the episode."""
+        ...
+
+    def action_texts(self, ids: Sequence[Sequence[int]]) -> list[str]:
+        """Actions as the environment reads them."""
+        ...
+
+    def tool_calls(self, actions: Sequence[str]) -> list[list[Call]]:
+        """The tool calls that each action makes."""
+        ...
+
+    def read_calls(self, given: Sequence[Any]) -> list[Call]:
+        """Calls from JSON objects or their texts."""
+        ...
+
+
+class Stores(Protocol):
+    """Columns of tokens that are kept over steps, on the disk where the run has a folder.
+
+    A file stays as long as a part's state, of now or of a checkpoint that is kept, has its number
+    in the column `FILE`.
+    """
+
+    def put(self, step: int, columns: Mapping[str, Tensor]) -> int:
+        """Write a file; its number."""
+        ...
+
+    def get(self, number: int) -> Mapping[str, Tensor]:
+        """The columns of a file. Raises UserError where it is not as it was written."""
+        ...
+
+
+class Services(Protocol):
+    """All of them, under the names by which parts ask for them."""
+
+    @property
+    def texts(self) -> Texts: ...
+    @property
+    def grading(self) -> Grading: ...
+    @property
+    def sampling(self) -> Sampling: ...
+    @property
+    def scoring(self) -> Scoring: ...
+    @property
+    def log(self) -> Log: ...
+    @property
+    def episodes(self) -> Episodes: ...
+    @property
+    def stores(self) -> Stores: ...

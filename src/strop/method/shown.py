@@ -1,0 +1,206 @@
+"""A method as a person sees it, and changed by keywords; `Algorithm` and `Phases` have both."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from html import escape
+from typing import Any, NamedTuple, Self, TypeVar
+
+from strop.catalogue.seams import STAGES
+from strop.method import reading, writing
+from strop.method.part import Use, name_of
+from strop.method.schedule import Schedule
+from strop.method.term import Term
+from strop.support.errors import UserError
+
+HEADS = frozenset((*STAGES, *reading.STAGE_ALIASES))
+TABLE = "border-collapse: collapse; font-size: 13px"
+CELL = "text-align: left; vertical-align: top; padding: 2px 14px 2px 0"
+M = TypeVar("M", bound="Shown")
+
+
+class Section(NamedTuple):
+    """One algorithm of a method: its phase and until when that goes, both "" without phases."""
+
+    name: str
+    until: str
+    algorithm: Any
+
+    @property
+    def text(self) -> str:
+        """The phase in a few words: "broad until 200"."""
+        return f"{self.name} until {self.until}" if self.until else self.name
+
+    @property
+    def heading(self) -> str:
+        """What stands above the phase's parts."""
+        return f"phase {self.name}{f', until {self.until}' if self.until else ''}:"
+
+
+class Shown:
+    """What a method of one phase or several shows of itself, and how it is changed."""
+
+    @property
+    def sections(self) -> tuple[Section, ...]:
+        """The method's algorithms, phase by phase."""
+        raise NotImplementedError
+
+    @property
+    def algorithms(self) -> tuple[Any, ...]:
+        """The algorithm of every phase."""
+        raise NotImplementedError
+
+    def each(self, change: Any, only: str = "") -> Self:
+        """The method with every algorithm changed, or with that of one phase."""
+        raise NotImplementedError
+
+    def paths(self) -> dict[str, Any]:
+        """Every number and option by its full path."""
+        raise NotImplementedError
+
+    def with_knobs(self, knobs: Mapping[str, Any]) -> Self:
+        """The method with values replaced along full paths; UserError if one is unknown."""
+        raise NotImplementedError
+
+    def replace(self, **options: Any) -> Self:
+        """The method with other parts or numbers: `replace(bound="clip_both_sides",
+        loss_clip_high=0.3)`; parts may be given as text or made. Raises UserError.
+        """
+        return changed(self, options)
+
+    def differences(self, other: "Shown") -> dict[str, tuple[Any, Any]]:
+        """Stages with other parts and options with other values: by name, this one's and that
+        one's.
+        """
+        return differences(self, other)
+
+    def __repr__(self) -> str:
+        return text(self)
+
+    def _repr_html_(self) -> str:
+        return html(self)
+
+
+def changed(method: M, options: Mapping[str, Any]) -> M:
+    """The method with parts of stages and options replaced, in the order given. Raises UserError.
+
+    A keyword names a stage or slot (`bound="clip_both_sides"`) or an option, with an underscore for
+    the first dot (`loss_clip_high=0.3`) or as it is written (`**{"loss.clip_high": 0.3}`).
+    """
+    for keyword, value in options.items():
+        name = dotted(keyword, HEADS)
+        if reading.is_stage(name):
+            parts = as_notation(value)
+            if not isinstance(parts, str):
+                raise UserError(f"{name} is {parts!r}: give its parts as text, or made")
+            method = method.each(_with_stage(name, parts))
+        else:
+            read = reading.value(value) if isinstance(value, str) else value
+            method = reading.override(method, name, read)
+    return method
+
+
+def _with_stage(name: str, text: str) -> Any:
+    return lambda algorithm: reading.replace_stage(algorithm, name, text)
+
+
+def dotted(keyword: str, heads: frozenset[str]) -> str:
+    """`loss_clip_high` as `loss.clip_high`, where what stands first is one of the heads."""
+    head, _, rest = keyword.partition("_")
+    return f"{head}.{rest}" if rest and "." not in keyword and head in heads else keyword
+
+
+def as_notation(value: Any) -> Any:
+    """Parts, terms and schedules, alone or in a list, as they are written; all else as it is."""
+    if isinstance(value, Schedule):
+        return writing.value_text(value)
+    if _is_part(value):
+        return _part_text(value)
+    if isinstance(value, list | tuple) and value and all(map(_is_part, value)):
+        return " | ".join(map(_part_text, value))
+    return "none" if value is None else value
+
+
+def _is_part(value: Any) -> bool:
+    made = hasattr(type(value), "__dataclass_fields__") and not isinstance(value, Schedule)
+    return isinstance(value, Use | Term) or (made and callable(value))
+
+
+def _part_text(part: Any) -> str:
+    if isinstance(part, Term):
+        return writing.term_text(part)
+    return writing.use_text(part if isinstance(part, Use) else Use(part))
+
+
+def text(method: Shown) -> str:
+    """The stages that have parts, a line a part."""
+    width = max(map(len, STAGES))
+    lines = []
+    for section in method.sections:
+        lines += [section.heading] if section.name else []
+        for stage, parts in _filled(section.algorithm):
+            for number, part in enumerate(parts):
+                lines.append(f"{stage if number == 0 else '':{width}}  {part}")
+    return "\n".join(lines)
+
+
+def html(method: Shown) -> str:
+    """The same as a table, with what each part does."""
+    return "".join(
+        (f"<p><b>{escape(section.heading)}</b></p>" if section.name else "")
+        + _table(section.algorithm)
+        for section in method.sections
+    )
+
+
+def _table(algorithm: Any) -> str:
+    rows = "".join(
+        f'<tr><td style="{CELL}"><b>{stage if number == 0 else ""}</b></td>'
+        f'<td style="{CELL}"><code>{escape(part)}</code></td>'
+        f'<td style="{CELL}">{escape(effect)}</td></tr>'
+        for stage, parts in _filled(algorithm)
+        for number, (part, effect) in enumerate(zip(parts, _effects(algorithm, stage), strict=True))
+    )
+    return f'<table style="{TABLE}"><tbody>{rows}</tbody></table>'
+
+
+def differences(one: Shown, other: Shown) -> dict[str, tuple[Any, Any]]:
+    """What two methods have otherwise: stages with other parts, then options with other values.
+
+    None stands for an option or phase that one of them does not have.
+    """
+    found: dict[str, tuple[Any, Any]] = {}
+    ours, theirs = _stages(one), _stages(other)
+    for name in dict.fromkeys((*ours, *theirs)):
+        if (pair := (ours.get(name), theirs.get(name))) and pair[0] != pair[1]:
+            found[name] = pair
+    mine, its = one.paths(), other.paths()
+    for path in mine:
+        if path in its and mine[path] != its[path]:
+            found[path] = (mine[path], its[path])
+    return found
+
+
+def _stages(method: Shown) -> dict[str, str]:
+    """The names of the parts of every stage."""
+    names: dict[str, list[str]] = {}
+    for section in method.sections:
+        head = f"phases.{section.name}." if section.name else ""
+        for path, use in section.algorithm.uses():
+            place = path.rpartition(".")[0] if not path.startswith("terms.") else path
+            names.setdefault(head + place, []).append(name_of(use.part))
+    return {place: " | ".join(parts) for place, parts in names.items()}
+
+
+def _filled(algorithm: Any) -> Iterator[tuple[str, Sequence[str]]]:
+    return ((stage, parts) for stage, parts in writing.describe(algorithm).items() if parts)
+
+
+def _effects(algorithm: Any, stage: str) -> list[str]:
+    """The first line of every part's docstring, in the order of `describe`."""
+    if stage == "terms":
+        return ["; ".join(_effect(use) for _, use in term.uses()) for term in algorithm.terms]
+    content = getattr(algorithm, stage)
+    return [_effect(use) for use in ((content,) if isinstance(content, Use) else content)]
+
+
+def _effect(use: Use) -> str:
+    return (type(use.part).__doc__ or "").strip().partition("\n")[0]

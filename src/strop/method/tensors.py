@@ -1,0 +1,93 @@
+"""Whether the tensors that parts are handed and give are what their columns' names say.
+
+The table of a column follows from its name's suffix, its dtype from its record; what a name says is
+checked at every call of a part inside `checked()`, as tests of parts and `strop train --debug` do.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from strop.batch.batch import SIZED_BY, level_of
+from strop.batch.columns import KNOWN, Column
+from strop.method import part as parts
+from strop.method.part import Curated, Result, Selected, Use
+from strop.support.errors import UserError
+
+ROWS = {"T": "tokens", "K": "turns", "B": "rollouts", "P": "prompts"}
+# A further axis, by the suffix that has one.
+AXES = {"BM": "components", "TV": "vocabulary"}
+
+
+@contextmanager
+def checked(on: bool = True) -> Iterator[None]:
+    """Inside, every call of a part is checked; without `on` it is as outside."""
+    before = parts.observer
+    parts.observer = look if on else before
+    try:
+        yield
+    finally:
+        parts.observer = before
+
+
+def look(use: Use, batch: Any, arguments: Mapping[str, Any], result: Result) -> None:
+    """Raise UserError for a tensor that a part was handed, or gave, which its column cannot be."""
+    if batch is None:
+        return
+    for read in parts.reads(use):
+        if isinstance(value := arguments.get(read.parameter), Tensor):
+            _check(use, batch, "reads", read.column, value)
+    for column, value in given(use, result).items():
+        _check(use, batch, "gives", column, value)
+
+
+def given(use: Use, result: Result) -> dict[str, Tensor]:
+    """The tensors of a result by the columns that they are for."""
+    value, names = result.value, parts.writes(use)
+    if isinstance(value, Selected):
+        return {"gradient_T": value.gradient_T, "denominator_T": value.denominator_T}
+    if isinstance(value, Curated):
+        return {"scored_B": value.keep_B}  # a mask of rollouts, as that is
+    values = value if isinstance(value, tuple) else (value,)
+    if len(names) != len(values):  # which `part.write` says
+        return {}
+    pairs = zip(names, values, strict=True)
+    return {name: one for name, one in pairs if isinstance(one, Tensor)}
+
+
+def _check(use: Use, batch: Any, verb: str, column: str, value: Tensor) -> None:
+    suffix = column.rpartition("_")[2]
+    level, record = level_of(column), _record(use, column)
+    rank = 0 if not level else 2 if suffix in AXES else 1
+    size = batch[SIZED_BY[level]].shape[0] if level and SIZED_BY[level] in batch else None
+    fits = value.dim() == rank and (rank == 0 or size is None or value.shape[0] == size)
+    if not fits:
+        named = [f"{ROWS[level]}={'any' if size is None else size}"] if level else []
+        expected = ", ".join([*named, *([AXES[suffix]] if rank == 2 else [])])
+        _fail(use, verb, column, f"the shape [{expected}]", str(list(value.shape)))
+    if record is not None and not _is(record.dtype, value.dtype):
+        _fail(use, verb, column, record.dtype, str(value.dtype).removeprefix("torch."))
+
+
+def _is(wanted: str, dtype: torch.dtype) -> bool:
+    """Whether a tensor's dtype is one of "float", "int" or "bool"."""
+    if wanted == "float":
+        return dtype.is_floating_point
+    whole = not dtype.is_floating_point and not dtype.is_complex
+    return dtype is torch.bool if wanted == "bool" else whole and dtype is not torch.bool
+
+
+def _record(use: Use, column: str) -> Column | None:
+    """What is known of a column here, or of the one that it stands for; None: nothing."""
+    declared = {one.name: one for one in getattr(use.part, "declares", ())}
+    wires = (*getattr(use.part, "columns", {}).items(), *use.columns)
+    names = (column, *(own for own, here in wires if here == column))
+    known = {**KNOWN, **declared}
+    return next((known[name] for name in names if name in known), None)
+
+
+def _fail(use: Use, verb: str, column: str, expected: str, found: str) -> None:
+    raise UserError(f"part {use.label} {verb} {column} as {found}, it is to be {expected}")

@@ -1,0 +1,103 @@
+"""Values in the one-line notation: numbers, words, texts, lists and schedules, never evaluated."""
+
+import ast
+import dataclasses
+import math
+import re
+from typing import Any
+
+from strop.method.schedule import SCHEDULES, Schedule
+from strop.support.errors import UserError, nearest
+
+WORDS = {"true": True, "false": False, "none": None, "inf": math.inf}
+DEEPEST = 200  # levels of what is written; Python's own walks over them recurse
+OWN = re.compile(r"(?<![\w./:-])([\w./-]+:[A-Za-z_]\w*)")
+
+
+def parse(text: str) -> ast.expr:
+    """The text as Python reads it. Raises UserError."""
+    if not {"'", '"', "{"} & set(text):  # my_parts.py:Part(x=1) -> "my_parts.py:Part"(x=1)
+        text = OWN.sub(r'"\1"', text)
+    try:
+        node = ast.parse(text.strip().replace("\n", " "), mode="eval").body
+    except SyntaxError as error:
+        where = f" at character {error.offset}" if error.offset else ""
+        raise UserError(f"cannot read {text!r}{where}: {error.msg}") from error
+    except (ValueError, RecursionError, MemoryError) as error:
+        raise UserError(f"cannot read {text[:80]!r}: {error}") from error
+    level: list[ast.AST] = [node]
+    depth = 0
+    while level:
+        depth, level = depth + 1, [each for one in level for each in ast.iter_child_nodes(one)]
+    if depth > DEEPEST:
+        raise UserError(f"cannot read {text[:80]!r}: it is nested too deeply")
+    return node
+
+
+def own(text: str) -> list[str]:
+    """What a line of notation names of somebody's own, FILE.py:NAME. Raises UserError.
+
+    It is read as the notation reads it: written with an escape for the colon a name is the same.
+    """
+    values = [node.value for node in ast.walk(parse(text)) if isinstance(node, ast.Constant)]
+    return [value for value in values if isinstance(value, str) and ":" in value]
+
+
+def _numbers(items: tuple[Any, ...]) -> list[Any]:
+    """The items, those of tuples inside tuples too."""
+    inside = [_numbers(item) if isinstance(item, tuple) else [item] for item in items]
+    return [item for group in inside for item in group]
+
+
+def _schedule(node: ast.Call, name: str, kind: type[Schedule], text: str) -> Schedule:
+    """A schedule from its call. Raises UserError for arguments of the wrong number or kind."""
+    positional = [value_of(each, text) for each in node.args]
+    words = {each.arg or "**": value_of(each.value, text) for each in node.keywords}
+    names = [each.name for each in dataclasses.fields(kind)]
+    taken = names[: len(positional)]
+    for number in _numbers((*positional, *words.values())):
+        if isinstance(number, bool) or not isinstance(number, int | float):
+            raise UserError(f"{text!r}: {name} takes numbers, got {number!r}")
+    if len(positional) > len(names) or not words.keys() <= {*names} - {*taken}:
+        given = len(positional) + len(words)
+        raise UserError(f"{text!r}: {name} takes {', '.join(names)}, each once; got {given} values")
+    return kind(**dict(zip(taken, positional, strict=True)), **words)
+
+
+def value_of(node: ast.expr, text: str) -> Any:
+    """A number, word, text, list or schedule. Raises UserError for anything else."""
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+        schedule = SCHEDULES.get(node.func.id)
+        if schedule is None:
+            near = nearest(node.func.id, SCHEDULES)
+            raise UserError(f"{text!r}: no schedule {node.func.id}{near or '; there are '}"
+                            f"{'' if near else ', '.join(SCHEDULES)}")  # fmt: skip
+        return _schedule(node, node.func.id, schedule, text)
+    if isinstance(node, ast.Name) and node.id.lower() in WORDS:
+        return WORDS[node.id.lower()]
+    if ast.unparse(node) == "-inf":
+        return -math.inf
+    if isinstance(node, ast.List | ast.Tuple):
+        return tuple(value_of(item, text) for item in node.elts)
+    if isinstance(node, ast.Dict):
+        return _table(node, text)
+    try:
+        return ast.literal_eval(node)
+    except (ValueError, TypeError) as error:
+        raise UserError(
+            f"{text!r}: {ast.unparse(node)} is not a number, text or schedule"
+        ) from error
+
+
+def _table(node: ast.expr, text: str) -> Any:
+    """What stands in curly brackets, `{size: 3, fast: true}`; a bare word is text there."""
+    if isinstance(node, ast.Dict):
+        keys = [_table(key, text) for key in node.keys if key is not None]
+        if not all(isinstance(key, str) for key in keys) or len(keys) < len(node.keys):
+            raise UserError(f"{text!r}: names and values stand in curly brackets: {{name: value}}")
+        return dict(zip(keys, (_table(item, text) for item in node.values), strict=True))
+    if isinstance(node, ast.List):
+        return [_table(item, text) for item in node.elts]
+    if isinstance(node, ast.Name):
+        return WORDS.get(node.id.lower(), node.id)
+    return value_of(node, text)

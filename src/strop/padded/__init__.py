@@ -1,0 +1,1 @@
+"""What stands behind `strop.functional`: padded tensors in and out."""

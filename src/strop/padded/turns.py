@@ -1,0 +1,185 @@
+"""Makes rollouts and turns of rows with several turns, and rows of token values again.
+
+In `Layout` a row is a rollout of one turn. Here are two more layouts: a row is a rollout, and
+`turn_ids` say to which turn each token belongs; or a row is one turn of a trajectory
+(`trajectories`).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from strop.batch import pack, segments
+from strop.batch.batch import Batch, level_of
+from strop.padded.given import Layout
+from strop.support.errors import UserError
+
+MOST_TURNS = 2**31  # of a rollout
+
+
+@dataclass(frozen=True)
+class TurnsInRows(Layout):
+    """Rows are rollouts; `turn_BT` names each token's turn from 0, -1 outside turns.
+
+    Tokens outside turns belong to the next turn, as an observation does. `valid_BK`: the turns
+    that are there; without it, those that some token names.
+    """
+
+    turn_BT: Tensor
+    valid_BK: Tensor | None
+
+    def shape(self, level: str) -> tuple[int, ...]:
+        return self.mask_BT.shape[:1] if level == "K" else super().shape(level)
+
+    def axes(self, level: str) -> int:
+        return 2 if level == "K" else super().axes(level)
+
+    def batch(self, columns: Mapping[str, Tensor], kept_BT: Tensor) -> Batch:
+        tokens = {name: column for name, column in columns.items() if level_of(name) != "K"}
+        flat = pack.from_padded({**tokens, "asked_T": self.turn_BT}, kept_BT)
+        rollout_T, asked_T = flat["rollout_T"], flat["asked_T"]
+        if bool((flat["mask_T"] & (asked_T < 0)).any()):
+            raise UserError("turn_ids is -1 on a token that the mask says the policy generated")
+        width = segments.count_of(self.turn_BT)
+        width = max(width, self.valid_BK.shape[1] if self.valid_BK is not None else 0)
+        last = asked_T.new_full((), (int(self.mask_BT.shape[0]) + 1) * (width + 1))
+        key_T = torch.where(asked_T >= 0, rollout_T * width + asked_T, last)
+        key_T = key_T.flip(0).cummin(0).values.flip(0)  # outside a turn: the next one
+        if bool((key_T < rollout_T * width + asked_T).any()):
+            raise UserError("turn_ids must not fall along a row")
+        key_K = torch.unique(key_T)
+        if self.valid_BK is not None:
+            row_K, index_K = self.valid_BK.nonzero(as_tuple=True)
+            if not bool(torch.isin(key_K, row_K * width + index_K).all()):
+                raise UserError("turn_valid leaves out a turn that turn_ids names")
+            key_K = torch.unique(row_K * width + index_K)
+        rollout_K, index_K = key_K // max(width, 1), key_K % max(width, 1)
+        whole = {name: column for name, column in flat.columns.items() if name != "asked_T"}
+        for name, column in columns.items():
+            if level_of(name) == "K":
+                if column.shape[1] < width:
+                    raise UserError(f"turn_ids names turn {width - 1}; {name[:-2]} has only "
+                                    f"{column.shape[1]} turns")  # fmt: skip
+                whole[name] = column[rollout_K, index_K]
+        turns = {"turn_T": torch.searchsorted(key_K, key_T), "rollout_K": rollout_K}
+        return Batch({**whole, **turns, "index_K": index_K})
+
+    def back_K(self, batch: Batch, values_K: Tensor) -> Tensor:
+        row_K, index_K = batch["rollout_K"], batch["index_K"]
+        width = segments.count_of(index_K)
+        width = max(width, self.valid_BK.shape[1] if self.valid_BK is not None else 0)
+        return values_K.new_zeros(batch.size("B"), width).index_put((row_K, index_K), values_K)
+
+
+@dataclass(frozen=True)
+class RowsAreTurns(Layout):
+    """Rows are turns: `trajectory_R` says of which rollout, `index_R` which turn of it."""
+
+    trajectory_R: Tensor
+    index_R: Tensor
+
+    def shape(self, level: str) -> tuple[int, ...]:
+        return self.mask_BT.shape[:1] if level == "K" else super().shape(level)
+
+    def order(self) -> Tensor:
+        """Sorts rows by trajectory, then turn."""
+        by_turn = torch.argsort(self.index_R, stable=True)
+        return by_turn[torch.argsort(self.trajectory_R[by_turn], stable=True)]
+
+    def batch(self, columns: Mapping[str, Tensor], kept_BT: Tensor) -> Batch:
+        order = self.order()
+        placed = {n: c[order] if level_of(n) else c for n, c in columns.items()}
+        flat = pack.from_padded(placed, kept_BT[order])
+        _, rollout_K = torch.unique(self.trajectory_R[order], return_inverse=True)
+        first_B = torch.cat([rollout_K.new_ones(1), rollout_K.diff()]).nonzero().squeeze(1)
+        whole = {n: c[first_B] if level_of(n) == "B" else c for n, c in flat.columns.items()}
+        return Batch({**whole, "rollout_K": rollout_K, "index_K": self.index_R[order]})
+
+    def back(self, batch: Batch, values_T: Tensor) -> Tensor:
+        num, width = self.mask_BT.shape
+        rows = pack.to_padded(values_T, batch["turn_T"], num, width)
+        return torch.empty_like(rows).index_copy(0, self.order(), rows)
+
+    def back_B(self, batch: Batch, values_B: Tensor) -> Tensor:
+        return self.back_K(batch, values_B[batch["rollout_K"]])
+
+    def back_K(self, batch: Batch, values_K: Tensor) -> Tensor:
+        return torch.empty_like(values_K).index_copy(0, self.order(), values_K)
+
+
+def _turns_that_end(end_BT: Tensor, turn_ids: Tensor | None) -> Tensor:
+    """Finds each token's turn from the ends of turns; tokens after the last are one more turn.
+
+    Raises UserError where `turn_ids`, given too, has other ends.
+    """
+    if end_BT.dim() != 2:
+        raise UserError(f"turn_end must be [B, T]; it is {list(end_BT.shape)}")
+    if turn_ids is None:
+        return end_BT.long().cumsum(1) - end_BT.long()
+    given_BT = turn_ids
+    if given_BT.shape != end_BT.shape:
+        raise UserError(f"turn_end must be {list(given_BT.shape)} like turn_ids")
+    inside_BT = given_BT >= 0
+    before_BT, after_BT = given_BT[:, :-1], given_BT[:, 1:]
+    splits = end_BT[:, :-1] & inside_BT[:, :-1] & (before_BT == after_BT)
+    if bool((end_BT & ~inside_BT).any() | splits.any()):
+        raise UserError("turn_end ends a turn of turn_ids before its last token")
+    return given_BT
+
+
+def layout_of(
+    mask_BT: Tensor | None, given: Mapping[str, Tensor]
+) -> tuple[Layout, dict[str, Tensor]]:
+    """Finds how the rows lie, and the tensors that are left as columns.
+
+    Without a mask: one token per turn where `turn_rewards` or `turn_updates` is [B, K], else one
+    per row.
+    Raises UserError for tensors of the wrong shape.
+    """
+    rest = dict(given)
+    trajectories, index = rest.pop("trajectories", None), rest.pop("turn_index", None)
+    turn_ids, turn_end = rest.pop("turn_ids", None), rest.pop("turn_end", None)
+    valid, turns = rest.pop("turn_valid", None), rest.get("turn_rewards", rest.get("turn_updates"))
+    if turn_end is not None:
+        turn_ids = _turns_that_end(turn_end, turn_ids)
+    if mask_BT is None and trajectories is None and turns is not None and turns.dim() == 2:
+        mask_BT = torch.ones_like(turns, dtype=torch.bool) if valid is None else valid
+        turn_ids = torch.arange(turns.shape[1], device=turns.device).expand(turns.shape)
+        valid = mask_BT
+    if mask_BT is None:
+        mask_BT = _one_a_row(trajectories, rest)
+    if trajectories is not None:
+        index = rest.pop("steps", None) if index is None else index
+        if index is None:
+            index = torch.arange(mask_BT.shape[0], device=mask_BT.device)
+        for name, row_R in (("trajectories", trajectories), ("turn_index", index)):
+            _check_shape(name, row_R, mask_BT, 1)
+        return RowsAreTurns(mask_BT, trajectories.to(mask_BT.device), index), rest
+    if turn_ids is None:
+        return Layout(mask_BT), rest
+    _check_shape("turn_ids", turn_ids, mask_BT, 2)
+    if turn_ids.numel() and not -1 <= int(turn_ids.min()) <= int(turn_ids.max()) < MOST_TURNS:
+        raise UserError(f"turn_ids must lie from -1 to {MOST_TURNS - 1}")
+    if valid is not None and (valid.dim() != 2 or valid.shape[0] != mask_BT.shape[0]):
+        raise UserError(f"turn_valid must be [{mask_BT.shape[0]}, K]; it is {list(valid.shape)}")
+    return TurnsInRows(mask_BT, turn_ids.to(mask_BT.device), valid), rest
+
+
+def _one_a_row(trajectories: Tensor | None, given: Mapping[str, Tensor]) -> Tensor:
+    """Makes the mask [B, 1] of as many rows as there are trajectories, groups or players."""
+    rows = trajectories
+    for name in ("groups", "players"):
+        rows = given.get(name) if rows is None else rows
+    if rows is None:
+        raise UserError("give mask [B, T], or groups [B]: nothing says how many rows there are")
+    if rows.dim() != 1:
+        raise UserError(f"what stands for the rows must be [B]; it is {list(rows.shape)}")
+    return torch.ones_like(rows, dtype=torch.bool)[:, None]
+
+
+def _check_shape(name: str, tensor: Tensor, mask_BT: Tensor, axes: int) -> None:
+    wanted = mask_BT.shape[:axes]
+    if tensor.shape != wanted:
+        raise UserError(f"{name} must be {list(wanted)} like the mask; it is {list(tensor.shape)}")

@@ -1,0 +1,1 @@
+"""The parts, one idea a file, in one folder a kind."""

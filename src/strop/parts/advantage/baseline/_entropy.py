@@ -1,0 +1,26 @@
+"""The entropy of a step that the parts which act on its signs compare with a target."""
+
+from torch import Tensor
+
+from strop.batch import segments
+from strop.support.errors import UserError
+
+
+def entropy_of_step(
+    reader: str,
+    batch_entropy: Tensor | None,
+    entropy_old_T: Tensor | None,
+    mask_T: Tensor,
+    rollout_T: Tensor,
+    scored_B: Tensor,
+) -> float:
+    """What is given, nats, else the mean of entropy_old over the scored policy tokens.
+
+    Raises UserError where there is neither.
+    """
+    if batch_entropy is not None:
+        return float(batch_entropy)
+    if entropy_old_T is None:
+        raise UserError(f"{reader} needs entropy or batch_entropy")
+    counting_T = mask_T & scored_B[rollout_T]
+    return float(segments.mean(entropy_old_T, rollout_T * 0, 1, counting_T))

@@ -1,0 +1,37 @@
+"""Let the return at a rollout's first turn stand for its reward."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from strop.batch import segments
+from strop.batch.columns import Column
+
+
+@dataclass(frozen=True)
+class BeginWithFirstReturn:
+    """Rollouts are compared by their discounted rewards: what came early counts more.
+
+        advantage_i = score_i = return of the first turn of i
+
+    Reads: return_K [K] float, rollout_K [K] int, num_rollouts int, scored_B [B] bool.
+    Writes: advantage_B, score_B [B] float.
+    Source: code only: kfq20/InfoPO (its trajectory_score_method "R2G").
+    Differs from the source: no.
+    Nearest part: none.
+    Edges: unscored rollouts -> 0.
+    """
+
+    writes: ClassVar[tuple[str, ...]] = ("advantage_B", "score_B")
+    declares: ClassVar[tuple[Column, ...]] = (
+        Column("score_B", "float", "what the rollout is compared by", "reward", door=None),
+    )
+
+    def __call__(
+        self, return_K: Tensor, rollout_K: Tensor, scored_B: Tensor, num_rollouts: int
+    ) -> tuple[Tensor, Tensor]:
+        first_B = segments.first(rollout_K, num_rollouts)
+        score_B = torch.where(scored_B, return_K[first_B], 0)
+        return score_B, score_B

@@ -1,0 +1,53 @@
+"""Centre each rollout's reward on its group's mean, long answers counting more."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from strop.batch import segments
+from strop.method.part import require_one_of
+
+
+@dataclass(frozen=True)
+class SubtractLengthWeightedMean:
+    """A rollout learns from how much better it did than its prompt's average token.
+
+        advantage_i = reward_i - sum_{j in group} length_j reward_j / sum_{j in group} length_j
+
+    With gradients as large as answers are long, this is the baseline of least variance. Lengths
+    count policy tokens.
+
+    Reads: advantage_B [B] float, length_B [B] int, group_B [B] int, num_groups int, scored_B [B]
+    bool.   Writes: advantage_B [B] float.
+    Source: arXiv 2505.23585 (the optimal reward baseline).
+    Differs from the source: no.
+    Nearest part: subtract_group_mean; equal to it when all answers of a group are equally long.
+    Edges: group of one -> by `singleton`; all equal -> exactly 0; no token in a group -> mean 0;
+    unscored rollouts -> 0 and outside the mean.
+    """
+
+    # What a group of one gets: "raw" (its reward) or "zero". Default: released code (verl).
+    singleton: str = "raw"
+
+    def __post_init__(self) -> None:
+        require_one_of(self, "singleton", ("raw", "zero"))
+
+    def __call__(
+        self,
+        advantage_B: Tensor,
+        length_B: Tensor,
+        group_B: Tensor,
+        scored_B: Tensor,
+        num_groups: int,
+    ) -> Tensor:
+        weight_B = length_B.to(advantage_B.dtype)
+        mean_P = segments.mean(advantage_B, group_B, num_groups, scored_B, weight_B)
+        # Between the extremes of the counting members, so that equal rewards give exactly 0.
+        counting_B = scored_B & (length_B > 0)
+        low_P = segments.extreme(advantage_B, group_B, num_groups, counting_B, largest=False)
+        high_P = segments.extreme(advantage_B, group_B, num_groups, counting_B, largest=True)
+        mean_P = torch.minimum(torch.maximum(mean_P, low_P), high_P)
+        if self.singleton == "raw":
+            mean_P = torch.where(segments.count(group_B, num_groups, scored_B) == 1, 0, mean_P)
+        return torch.where(scored_B, advantage_B - mean_P[group_B], 0)

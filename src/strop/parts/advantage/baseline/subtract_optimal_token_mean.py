@@ -1,0 +1,89 @@
+"""Centre every token's return on the mean that makes the gradient vary least."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from strop.batch import segments
+from strop.batch.columns import Column
+from strop.method.part import require, require_one_of
+
+
+@dataclass(frozen=True)
+class SubtractOptimalTokenMean:
+    """A token learns from its rollout's lead over those that have written as much so far.
+
+        advantage_t <- advantage_t - sum_{s at t's place} W_s advantage_s / (sum_s W_s + eps)
+        W_t = sum of w over the rollout up to t,   w = (1 - 2 exp(logp_old) + sum_pi_squared) rho^2
+
+    s runs over the rollouts of the group that have a policy token at the same place: the n-th
+    "policy" token, or the n-th token of "any" origin from the first policy token on. w is the
+    squared norm of the score in the logits; rho is rollout_is_weights where given, else 1.
+
+    Reads: advantage_T, logp_old_T, sum_pi_squared_old_T [T] float, group_T, rollout_T [T] int,
+    num_groups int, mask_T [T] bool, scored_B [B] bool; rollout_is_weights_T [T] float where there.
+    Writes: advantage_T [T] float.
+    Source: arXiv 2602.07078; code verl-project/verl core_algos.py (optimal_token_baseline).
+    Differs from the source: no; rollouts without policy tokens are not counted in a group.
+    Nearest part: subtract_length_weighted_mean, one mean a rollout with lengths as weights.
+    Edges: group of one -> as it was; unscored rollouts -> 0 and in no mean.
+    """
+
+    writes: ClassVar[tuple[str, ...]] = ("advantage_T",)
+    declares: ClassVar[tuple[Column, ...]] = (
+        Column(
+            "rollout_is_weights_T",
+            "float",
+            "importance weights on the sampling policy",
+            random="uniform",
+        ),
+    )
+    # Which tokens are counted to find a token's place: "policy" or "any". Default: released code
+    # (its form for several turns; both agree where no other token stands between).
+    counted: str = "policy"
+    # Whether nothing is subtracted where one rollout alone is left. Default: released code.
+    handle_zero_tail: bool = True
+    # Added to the sum of the weights. Default: released code (verl).
+    eps: float = 1e-8
+
+    def __post_init__(self) -> None:
+        require_one_of(self, "counted", ("policy", "any"))
+        require(self, "eps", low=0.0)
+
+    def __call__(
+        self,
+        advantage_T: Tensor,
+        logp_old_T: Tensor,
+        sum_pi_squared_old_T: Tensor,
+        group_T: Tensor,
+        rollout_T: Tensor,
+        mask_T: Tensor,
+        scored_B: Tensor,
+        num_groups: int,
+        rollout_is_weights_T: Tensor | None = None,
+    ) -> Tensor:
+        num_B, own_T = scored_B.shape[0], mask_T & segments.at(scored_B, rollout_T)
+        norm_T = logp_old_T.double().exp().mul_(-2).add_(1) + sum_pi_squared_old_T
+        if rollout_is_weights_T is not None:
+            norm_T = norm_T * rollout_is_weights_T.double() ** 2
+        norm_T = torch.where(own_T, norm_T, 0).clamp_(min=0)
+        weight_T = segments.sum_until(norm_T, rollout_T, num_B)
+        place_T = seen_T = segments.sum_until(mask_T.long(), rollout_T, num_B)
+        if self.counted == "any":
+            place_T = segments.sum_until((seen_T > 0).long(), rollout_T, num_B)
+        num_places = segments.count_of(place_T)
+        key_T, num = (group_T * num_places).add_(place_T), num_groups * num_places
+        row_M = segments.rows_where(own_T)
+        key_M, weight_M = segments.at(key_T, row_M), segments.at(weight_T, row_M)
+        value_M = segments.at(advantage_T, row_M)
+        total_N = segments.total(weight_M * value_M, key_M, num)
+        mean_N = total_N / (segments.total(weight_M, key_M, num) + self.eps)
+        if self.handle_zero_tail:
+            mean_N = torch.where(segments.count(key_M, num) == 1, 0, mean_N)
+        first_T = own_T & (seen_T == 1)
+        alone_P = segments.count(group_T, num_groups, first_T) == 1
+        mean_N = torch.where(alone_P[:, None], 0, mean_N.view(num_groups, num_places)).flatten()
+        value_M = value_M - segments.at(mean_N.to(advantage_T.dtype), key_M)
+        return torch.zeros_like(advantage_T).index_copy_(0, row_M, value_M)

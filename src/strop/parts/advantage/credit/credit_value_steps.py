@@ -1,0 +1,62 @@
+"""Credit each stretch of an answer with the change in its expected outcome."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from strop.method.part import require
+from strop.parts.advantage.credit._steps import steps_of
+from strop.support.errors import UserError
+
+
+@dataclass(frozen=True)
+class CreditValueSteps:
+    """A stretch of tokens learns by how far it moved the chance of success.
+
+        advantage_t = V_next - V_last
+
+    V_last: the value at the last cut at or before t; V_next: at the next cut of the rollout, else
+    its reward. A cut is a token with a known value (of the tokens before it), and where cut_T is
+    there only such tokens. With normalize_std: / (value_std at V_last + eps).
+
+    Reads: prefix_value_T [T] float (NaN: not known), reward_B [B] float, scored_B [B] bool,
+    rollout_T [T] int, mask_T [T] bool; cut_T [T] bool and value_std_T [T] float where given.
+    Writes: advantage_T [T] float.
+    Source: arXiv 2505.23564; code only: AIFrameResearch/SPO.
+    Differs from the source: no. Tokens before the first cut get 0, as in the code.
+    Nearest part: spread_evenly; equal to it after subtracting V of the prompt when each rollout's
+    first token is its only cut.
+    Edges: no cut -> 0; unscored -> 0; normalize_std without value_std_T -> UserError.
+    """
+
+    # Divide by the spread of the values that the state before the stretch led to. Default: ours
+    # (off, the paper's main form for trees).
+    normalize_std: bool = False
+    # Added to that spread, reward units. Default: released code.
+    eps: float = 1e-8
+
+    def __post_init__(self) -> None:
+        require(self, "eps", low=0.0)
+
+    def __call__(
+        self,
+        prefix_value_T: Tensor,
+        reward_B: Tensor,
+        scored_B: Tensor,
+        rollout_T: Tensor,
+        mask_T: Tensor,
+        cut_T: Tensor | None = None,
+        value_std_T: Tensor | None = None,
+    ) -> Tensor:
+        steps = steps_of(prefix_value_T, scored_B, rollout_T, mask_T, cut_T)
+        if steps is None:
+            return torch.zeros_like(prefix_value_T)
+        before_N = prefix_value_T[steps.row_N]
+        rise_N = steps.after(before_N, reward_B[steps.rollout_N]) - before_N
+        if self.normalize_std:
+            if value_std_T is None:
+                raise UserError("credit_value_steps.normalize_std needs a part that writes "
+                                "value_std_T, such as back_up_tree_values")  # fmt: skip
+            rise_N = rise_N / (value_std_T[steps.row_N] + self.eps)
+        return steps.spread(rise_N)

@@ -1,0 +1,81 @@
+"""Credit a token with how much better than expected things went from it on."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from strop.batch import segments
+from strop.method.part import require
+from strop.support.errors import UserError
+
+
+@dataclass(frozen=True)
+class EstimateGeneralisedAdvantage:
+    """A token is credited with the critic's surprises at it and, ever less, at those after it.
+
+        delta_t = r_t + gamma * V_{next of t} - V_t
+        advantage_t = delta_t + gamma * lam * advantage_{next of t};  return_t = advantage_t + V_t
+
+    over the policy tokens of a rollout: "next" skips an environment's tokens. r is reward_T; where
+    nothing writes that, the rollout's advantage_B on its last policy token. V after the last token
+    is 0; with bootstrap_truncated it is that token's own V where the rollout was cut off.
+
+    Reads: value_T [T] float, mask_T [T] bool, rollout_T [T] int, scored_B [B] bool, reward_T [T]
+    float or advantage_B [B] float, truncated_B [B] bool where bootstrap_truncated.
+    Writes: advantage_T, return_T [T] float.
+    Source: arXiv 1506.02438, eq. 16; bootstrap_truncated arXiv 2506.15050 (EGAE).
+    Differs from the source: no.
+    Nearest part: discount_from_end; equal to it when lam is 1 and every V is 0.
+    Edges: masked tokens and unscored rollouts -> 0; values get no gradient.
+    """
+
+    writes: ClassVar[tuple[str, ...]] = ("advantage_T", "return_T")
+    # Discount of a token. Default: released code (verl).
+    gamma: float = 1.0
+    # How far surprises reach back: 0 to the token before, 1 to all. Default: released code (verl).
+    lam: float = 1.0
+    # Whether a rollout that was cut off counts as going on. Default: paper (1506.02438: ended).
+    bootstrap_truncated: bool = False
+
+    def __post_init__(self) -> None:
+        require(self, "gamma", low=0.0, high=1.0)
+        require(self, "lam", low=0.0, high=1.0)
+
+    def __call__(
+        self,
+        value_T: Tensor,
+        mask_T: Tensor,
+        rollout_T: Tensor,
+        scored_B: Tensor,
+        reward_T: Tensor | None = None,
+        advantage_B: Tensor | None = None,
+        truncated_B: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        row_N = segments.rows_where(mask_T & segments.at(scored_B, rollout_T))
+        key_N = segments.at(rollout_T, row_N)
+        value_N = segments.at(value_T.detach(), row_N).double()
+        last_N = torch.ones_like(key_N, dtype=torch.bool)
+        last_N[:-1] = key_N[1:] != key_N[:-1]
+        if reward_T is not None:
+            reward_N = segments.at(reward_T, row_N).double()
+        elif advantage_B is not None:
+            reward_N = torch.where(last_N, segments.at(advantage_B, key_N).double(), 0)
+        else:
+            raise UserError("estimate_generalised_advantage needs reward_T or advantage_B")
+        next_N = torch.where(last_N, self._after(value_N, key_N, truncated_B), value_N.roll(-1))
+        surprise_N = reward_N + self.gamma * next_N - value_N
+        credit_N = segments.reward_to_go(surprise_N, key_N, self.gamma * self.lam)
+        advantage_T, return_T = torch.zeros_like(value_T), torch.zeros_like(value_T)
+        advantage_T[row_N] = credit_N.to(value_T.dtype)
+        return_T[row_N] = (credit_N + value_N).to(value_T.dtype)
+        return advantage_T, return_T
+
+    def _after(self, value_N: Tensor, key_N: Tensor, truncated_B: Tensor | None) -> Tensor:
+        """What is expected after the token, were it the last of its rollout [N]."""
+        if not self.bootstrap_truncated:
+            return torch.zeros_like(value_N)
+        if truncated_B is None:
+            raise UserError("estimate_generalised_advantage.bootstrap_truncated needs truncated_B")
+        return torch.where(segments.at(truncated_B, key_N), value_N, 0)

@@ -1,0 +1,70 @@
+"""Give every policy token its turn's advantage, and shares of a second one or its rollout's."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from strop.batch.columns import Column
+from strop.method.part import require
+from strop.support.errors import UserError
+
+
+@dataclass(frozen=True)
+class SpreadTurns:
+    """All tokens of a turn are credited alike, by how the turn and how the whole rollout went.
+
+        advantage_t = turn_weight * advantage_{its turn} + second_weight * second_{its turn}
+                      + rollout_weight * advantage_{its rollout}
+
+    Reads: advantage_K [K] float, turn_T, rollout_T [T] int, mask_T [T] bool; second_advantage_K
+    [K] float and advantage_B [B] float where their weights are not 0.
+    Writes: advantage_T [T] float.
+    Source: arXiv 2601.10712 (both levels on every token of a turn).
+    Differs from the source: no.
+    Nearest part: spread_evenly, which knows rollouts only.
+    Edges: masked tokens get 0.
+    """
+
+    declares: ClassVar[tuple[Column, ...]] = (
+        Column(
+            "second_advantage_K",
+            "float",
+            "another advantage of a turn, of other peers",
+            "reward",
+            door=None,
+        ),
+    )
+
+    # Weight of the turn's advantage. Default: ours (1).
+    turn_weight: float = 1.0
+    # Weight of the turn's second advantage. Default: ours (0).
+    second_weight: float = 0.0
+    # Weight of the rollout's advantage. Default: ours (0).
+    rollout_weight: float = 0.0
+
+    def __post_init__(self) -> None:
+        require(self, "turn_weight")
+        require(self, "second_weight")
+        require(self, "rollout_weight")
+
+    def __call__(
+        self,
+        advantage_K: Tensor,
+        turn_T: Tensor,
+        mask_T: Tensor,
+        rollout_T: Tensor,
+        second_advantage_K: Tensor | None = None,
+        advantage_B: Tensor | None = None,
+    ) -> Tensor:
+        advantage_T = self.turn_weight * advantage_K[turn_T]
+        if self.second_weight:
+            if second_advantage_K is None:
+                raise UserError("spread_turns.second_weight needs second_advantage_K")
+            advantage_T = advantage_T + self.second_weight * second_advantage_K[turn_T]
+        if self.rollout_weight:
+            if advantage_B is None:
+                raise UserError("spread_turns.rollout_weight needs advantage_B")
+            advantage_T = advantage_T + self.rollout_weight * advantage_B[rollout_T]
+        return torch.where(mask_T, advantage_T, 0)

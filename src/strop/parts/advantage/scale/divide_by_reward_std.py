@@ -1,0 +1,35 @@
+"""Measure advantages in deviations of all the step's rewards."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from strop.batch import segments
+from strop.method.part import require
+
+
+@dataclass(frozen=True)
+class DivideByRewardStd:
+    """Prompts keep their weight against each other; a step of like rewards is not blown up alone.
+
+        advantage_i <- advantage_i / (std of all scored rewards of the step, biased, + eps)
+
+    Reads: advantage_B [B] float, reward_B [B] float, scored_B [B] bool.
+    Writes: advantage_B [B] float.
+    Source: arXiv 2604.06916 (global_std); code NVlabs/Sana.
+    Differs from the source: the std is taken to be biased, which its code was not read for.
+    Nearest part: divide_by_group_std; equal to its biased form with one group.
+    Edges: all rewards equal -> divided by eps; unscored rollouts do not count -> 0.
+    """
+
+    # Added to the deviation. Default: released code (1e-4).
+    eps: float = 1e-4
+
+    def __post_init__(self) -> None:
+        require(self, "eps", low=0.0)
+
+    def __call__(self, advantage_B: Tensor, reward_B: Tensor, scored_B: Tensor) -> Tensor:
+        one_B = torch.zeros_like(scored_B, dtype=torch.int64)
+        std = segments.std(reward_B, one_B, 1, scored_B, ddof=0)
+        return torch.where(scored_B, advantage_B / (std[one_B] + self.eps), 0)

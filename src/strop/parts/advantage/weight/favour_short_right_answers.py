@@ -1,0 +1,67 @@
+"""Among right answers, push the longer ones less, the more so the longer they are."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from strop.batch import segments
+from strop.method.part import require
+from strop.parts.advantage.credit._lineage import pairs_of, position_of
+
+
+@dataclass(frozen=True)
+class FavourShortRightAnswers:
+    """A right answer is credited less where it goes on for longer than the shortest right one.
+
+        advantage_t <- advantage_t - |advantage_t| * (1 - ((L_s - b) / (L_i - b)) ** alpha)
+
+    for tokens t >= b of a right answer i of length L_i > L_s; s: the group's shortest right one,
+    b: the tokens that i and s share by descent. Of several shortest ones that which shares most.
+
+    Reads: advantage_T [T] float, reward_B [B] float, scored_B [B] bool, group_B, parent_B,
+    fork_at_B, length_B [B] int, num_groups int, rollout_T [T] int, mask_T [T] bool.
+    Writes: advantage_T.
+    Source: arXiv 2601.05053, sec. 3.3.
+    Differs from the source: right is reward >= success; the released code takes every reward
+    other than 0, and so wrong answers at -1.
+    Nearest part: none.
+    Edges: alpha 0, fewer than two right answers, the shortest itself -> unchanged; unscored -> 0.
+    """
+
+    # Strength; 0: none. Default: paper (1 and 2 were best of 0.5, 1, 2, 3).
+    alpha: float = 1.0
+    # Reward from which an answer is right. Default: ours (1, of rewards in {0, 1}).
+    success: float = 1.0
+
+    def __post_init__(self) -> None:
+        require(self, "alpha", low=0.0)
+        require(self, "success")
+
+    def __call__(
+        self,
+        advantage_T: Tensor,
+        reward_B: Tensor,
+        scored_B: Tensor,
+        group_B: Tensor,
+        parent_B: Tensor,
+        fork_at_B: Tensor,
+        length_B: Tensor,
+        rollout_T: Tensor,
+        mask_T: Tensor,
+        num_groups: int,
+    ) -> Tensor:
+        num = reward_B.shape[0]
+        right_B = scored_B & (reward_B >= self.success)
+        least_P = segments.extreme(length_B, group_B, num_groups, right_B, largest=False)
+        shortest_B = right_B & (length_B == least_P[group_B])
+        longer_B = right_B & (length_B > least_P[group_B])
+        pairs = pairs_of(group_B, num_groups, parent_B, fork_at_B, length_B)
+        pairs = pairs.where(longer_B[pairs.one_N] & shortest_B[pairs.other_N])
+        common_B = segments.extreme(pairs.common_N, pairs.one_N, num)
+        ratio_B = (least_P[group_B] - common_B).double() / (length_B - common_B).clamp(min=1)
+        factor_B = torch.where(longer_B, 1 - ratio_B.clamp(0, 1) ** self.alpha, 0)
+        learns_T = mask_T & scored_B[rollout_T]
+        after_T = position_of(rollout_T, mask_T, num) >= common_B[rollout_T]
+        factor_T = torch.where(after_T, factor_B[rollout_T], 0).to(advantage_T.dtype)
+        return torch.where(learns_T, advantage_T - advantage_T.abs() * factor_T, 0)

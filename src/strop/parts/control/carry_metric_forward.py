@@ -1,0 +1,59 @@
+"""Hand what a metric was in the steps so far to a part of the next step."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from strop.method.part import Result, require_one_of
+
+
+@dataclass(frozen=True)
+class CarryMetricForward:
+    """A part that compares a number, such as entropy, with its past finds that past in an option.
+
+        first: the metric at the first step;  last: that of the step before
+        mean: the mean of all steps so far
+
+    The knob is set from the second step on; before that it is the part's own.
+
+    Reads: metrics (the one named by `metric`), state.   Writes: the knob `path`.
+    Source: arXiv 2509.22576, algorithm 1 (the mean of the entropies so far).
+    Differs from the source: no; its average over tokens is that of the metric.
+    Nearest part: accumulate_entropy_error, which adds up distances from a target.
+    Edges: the state (sum, count, first) is in the checkpoint, so a restart loses nothing; a step
+    without the metric leaves it as it is.
+    """
+
+    # Knob that is set. Default: ours (the part in the recipe epo).
+    path: str = "terms.entropy.objective.past"
+    # What is carried. Default: ours (the step's mean over policy tokens, nats).
+    metric: str = "entropy"
+    # "mean", "first" or "last". Default: paper (cumulative mean).
+    keep: str = "mean"
+
+    def __post_init__(self) -> None:
+        require_one_of(self, "keep", ("mean", "first", "last"))
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """The step's entropy is what the engine tells of it."""
+        return frozenset({"entropy"}) if self.metric == "entropy" else frozenset()
+
+    @property
+    def moves(self) -> tuple[str, ...]:
+        """The knob that is set."""
+        return (self.path,)
+
+    def init(self) -> dict[str, float]:
+        """Nothing seen yet."""
+        return {"sum": 0.0, "count": 0.0, "first": 0.0}
+
+    def __call__(self, metrics: Mapping[str, float], state: Mapping[str, Any]) -> Result:
+        if self.metric not in metrics:
+            return Result({}, dict(state))
+        now = float(metrics[self.metric])
+        total, count = state["sum"] + now, state["count"] + 1
+        first = state["first"] if state["count"] else now
+        carried = {"mean": total / count, "first": first, "last": now}[self.keep]
+        new = {"sum": total, "count": count, "first": first}
+        return Result({self.path: carried}, new, {"entropy_control/carried": carried})

@@ -1,0 +1,83 @@
+"""Given answers as rollouts of a batch: rows like its own, void where only an engine knows."""
+
+import zlib
+from collections.abc import Sequence
+from itertools import chain
+
+import torch
+from torch import Tensor
+
+from strop.batch import segments
+from strop.batch.batch import Batch, level_of
+from strop.method.services import Grading
+
+DEMONSTRATION = 2  # origin_T
+
+
+def demonstration_rows(
+    batch: Batch,
+    groups: Tensor,
+    prompts: Sequence[Sequence[int]],
+    answers: Sequence[Sequence[int]],
+    column: str = "completion",
+) -> Batch:
+    """One rollout of one turn for each of `groups` [N] int, with the columns of `batch`.
+
+    column: of the data, from which the answers are; their rollouts' uids differ by it.
+
+    Floats of the token table are NaN (void), version_T is -1; rollout and turn columns that are
+    not known here are those of the group's first rollout.
+    """
+    first_B = segments.first(batch["group_B"], batch.size("P"))[groups]
+    first_K = segments.first(batch["rollout_K"], batch.size("B"))[first_B]
+    rows = {"K": first_K, "B": first_B, "P": groups}
+    prompt_size = torch.tensor([len(ids) for ids in prompts])
+    size_B = prompt_size + torch.tensor([len(ids) for ids in answers])
+    row = torch.arange(len(groups))
+    rollout_T = torch.repeat_interleave(row, size_B)
+    within_T = torch.arange(rollout_T.shape[0]) - (size_B.cumsum(0) - size_B)[rollout_T]
+    mask_T = within_T >= prompt_size[rollout_T]
+    ids = list(chain.from_iterable(chain(*pair) for pair in zip(prompts, answers, strict=True)))
+    columns = {
+        name: _void(column, rollout_T.shape[0])
+        if (level := level_of(name)) == "T"
+        else (column[rows[level]] if level else column)
+        for name, column in batch.columns.items()
+    }
+    known = {
+        "turn_T": rollout_T,
+        "id_T": torch.tensor(ids),
+        "mask_T": mask_T,
+        "origin_T": torch.where(mask_T, DEMONSTRATION, 1),
+        "version_T": torch.full_like(rollout_T, -1),
+        "rollout_K": row,
+        "index_K": torch.zeros_like(row),
+        "group_B": row,
+        "rollout_uid_B": -1 - batch["uid_P"][groups] - _apart(column),
+        "truncated_B": torch.zeros(len(groups), dtype=torch.bool),
+        "lost_B": torch.zeros(len(groups), dtype=torch.bool),
+        "parent_B": torch.full_like(row, -1),
+        "fork_at_B": torch.full_like(row, -1),
+    }
+    return Batch(columns | {name: value for name, value in known.items() if name in columns})
+
+
+def _apart(column: str) -> int:
+    """What keeps the answers of a further column apart from a prompt's completion."""
+    return 0 if column == "completion" else (1 + zlib.crc32(column.encode()) % 2**20) * 2**40
+
+
+def _void(column: Tensor, size: int) -> Tensor:
+    """A token column of `size` rows that says nothing: NaN, 0 or false."""
+    fill = float("nan") if column.is_floating_point() else 0
+    return column.new_full((size, *column.shape[1:]), fill)
+
+
+def graded_rows(demonstrations: Batch, grading: Grading) -> Batch:
+    """The rows with what the reward functions say of them."""
+    found = grading.grade(demonstrations)
+    columns = {
+        "reward_BM": found.reward_BM, "outcome_B": found.outcome_B, "reward_B": found.outcome_B,
+        "scored_B": found.scored_B,
+    }  # fmt: skip
+    return demonstrations.set(**{k: v for k, v in columns.items() if k in demonstrations.columns})

@@ -1,0 +1,93 @@
+"""Train on prompts whose answers differ in outcome, and sample more until there are enough."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from strop.batch import segments
+from strop.method.part import Curated, Result, require
+from strop.parts.curation._refill import first_live, one_round
+from strop.support.errors import UserError
+
+
+@dataclass(frozen=True)
+class DropUniformGroups:
+    """Prompts that are always solved or never solved take no place in the batch.
+
+        live: max outcome > min outcome among the group's scored rollouts, or one scored rollout
+              (with keep_failed: min outcome < best, so prompts never solved keep their place)
+        while live < target and rounds < max_rounds: sample `target - live` more prompts
+        then keep the first `target` live groups
+
+    Metrics: dynamic_sampling/rounds, /uniform_fraction (of the groups sampled), /missing_prompts
+    (target - live when the rounds ran out, else 0).
+
+    Reads: outcome_B [B] float, group_B [B] int, num_groups int, scored_B [B] bool.
+    Writes: rows to keep.
+    Source: arXiv 2503.14476, sec. 3.2, eq. 11; code verl-project/verl-recipe dapo; keep_failed:
+    arXiv 2509.18851, code nangongrui-ngr/NGRPO.
+    Differs from the source: asks for the missing prompts, not a whole batch again; when the rounds
+    run out it goes on with what there is, the released code raises (`strict`).
+    Nearest part: none.
+    Edges: no scored rollout -> dropped; no live group at all -> keeps nothing; with keep_failed a
+    lone perfect rollout -> dropped. A restart loses nothing: the round count is 0 between steps.
+    """
+
+    # Prompts wanted; 0: as many as the sampler drew first. Default: paper (the sampled batch).
+    num_prompts: int = 0
+    # Rounds of sampling a step, the first included; 1: no refill; 0: no limit. Default: released
+    # code (the scripts' max_num_gen_batches).
+    max_rounds: int = 10
+    # Raise when the rounds ran out before there were enough. Default: ours (a long run goes on).
+    strict: bool = False
+    # Drop only the prompts whose answers are all perfect. Default: paper (never solved ones too).
+    keep_failed: bool = False
+    # The largest outcome there is; for keep_failed. Default: ours (1, of rewards in {0, 1}).
+    best: float = 1.0
+
+    def __post_init__(self) -> None:
+        require(self, "num_prompts", low=0)
+        require(self, "max_rounds", low=0)
+        require(self, "best")
+
+    @property
+    def facts(self) -> frozenset[str]:
+        """Groups that never succeed stay uniform where they are kept."""
+        return frozenset() if self.keep_failed else frozenset({"removes_uniform_groups"})
+
+    def init(self) -> dict[str, Any]:
+        """No round begun."""
+        return {"rounds": 0, "target": 0}
+
+    def __call__(
+        self,
+        outcome_B: Tensor,
+        group_B: Tensor,
+        scored_B: Tensor,
+        state: dict[str, Any],
+        num_groups: int,
+    ) -> Result:
+        live_P = self._live(outcome_B, group_B, num_groups, scored_B)
+        found = one_round(live_P, state, self.num_prompts, self.max_rounds)
+        if found.again:
+            everything = Curated(torch.ones_like(scored_B), "uniform_group", ask=found.missing)
+            state = {"rounds": found.rounds, "target": found.target}
+            return Result(everything, state, found.metrics)
+        if found.missing and self.strict:
+            raise UserError(
+                f"drop_uniform_groups: after {found.rounds} rounds only "
+                f"{found.target - found.missing} of {found.target} prompts have answers of "
+                "different outcome; raise curation.max_rounds, take other prompts or set "
+                "curation.strict=false"
+            )
+        keep_B = first_live(live_P, found.target)[group_B]
+        return Result(Curated(keep_B, "uniform_group"), self.init(), found.metrics)
+
+    def _live(self, outcome_B: Tensor, group_B: Tensor, num: int, scored_B: Tensor) -> Tensor:
+        if self.keep_failed:
+            return segments.count(group_B, num, scored_B & (outcome_B < self.best)) > 0
+        low_P = segments.extreme(outcome_B, group_B, num, scored_B, largest=False)
+        high_P = segments.extreme(outcome_B, group_B, num, scored_B, largest=True)
+        return (high_P > low_P) | (segments.count(group_B, num, scored_B) == 1)

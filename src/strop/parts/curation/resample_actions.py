@@ -1,0 +1,123 @@
+"""At every turn of given episodes, let the policy of now act once more."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain, compress
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from strop.batch.batch import Batch
+from strop.method.part import Curated, Result, require
+from strop.method.services import Sampling
+from strop.parts.curation._rows import REPLAY, turn_rows
+
+
+@dataclass(frozen=True)
+class ResampleActions:
+    """What the policy would do now in states that it has been in is learnt from, unplayed.
+
+        for each turn k of the rollouts: a fresh action, given all that came before turn k's
+        it is a rollout of one turn, origin 0; the tokens of the rollouts themselves get origin 4
+
+    A fresh action was never given to the environment: its reward is 0, its turn done.
+
+    Reads: batch, mask_T [T] bool, turn_T [T] int; sampling, rng.   Writes: rows to
+    keep (all) and to add.
+    Source: arXiv 2402.19446, sec. 3.3; code YifeiZhou02/ArCHer.
+    Differs from the source: one action at each turn of a drawn episode, and the same ones serve
+    the critic and the policy within a step.
+    Nearest part: replay_rollouts, which gives the episodes.
+    Edges: a turn without action tokens, or no room for one in the context -> no fresh action.
+    """
+
+    facts: ClassVar[frozenset[str]] = frozenset({"samples_again"})
+    # Most tokens of an action; 0: as in the rollouts. Default: ours.
+    max_action_tokens: int = 0
+
+    def __post_init__(self) -> None:
+        require(self, "max_action_tokens", low=0)
+
+    def __call__(
+        self, batch: Batch, mask_T: Tensor, turn_T: Tensor, sampling: Sampling, rng: torch.Generator
+    ) -> Result:
+        everyone_B = torch.ones(batch.size("B"), dtype=torch.bool)
+        old = batch.set(origin_T=torch.where(mask_T, REPLAY, batch["origin_T"]))
+        limit = self.max_action_tokens or sampling.answer_tokens
+        acting = torch.unique(turn_T[mask_T])
+        rows = turn_rows(old, acting)
+        contexts = _contexts(rows)
+        fits = torch.tensor(
+            [len(ids) < sampling.context_tokens for ids in contexts], dtype=torch.bool
+        )
+        rows = rows.keep(fits)
+        contexts = [ids for ids, fit in zip(contexts, fits.tolist(), strict=True) if fit]
+        seeds = torch.randint(2**62, (len(contexts),), generator=rng).tolist()
+        found = sampling.sample(
+            [
+                sampling.request(
+                    ids,
+                    min(limit, sampling.context_tokens - len(ids)),
+                    seed,
+                    want=sampling.wanted_statistics,
+                )
+                for ids, seed in zip(contexts, seeds, strict=True)
+            ]
+        )
+        well = [not each.failed for each in found]
+        rows = rows.keep(torch.tensor(well, dtype=torch.bool))
+        contexts, seeds, found = (list(compress(all, well)) for all in (contexts, seeds, found))
+        fresh = _acted(rows, contexts, [each.events for each in found], seeds)
+        kept = Curated(~everyone_B, "replayed", add=old.join(fresh) if contexts else old)
+        metrics = {"replay/actions_resampled": float(len(contexts))}
+        return Result(kept, metrics=metrics)
+
+
+def _contexts(rows: Batch) -> list[list[int]]:
+    """The tokens before each row's action."""
+    given = rows["id_T"][~rows["mask_T"]].tolist()
+    sizes = (rows["size_B"] - rows["length_B"]).tolist()
+    ends = torch.tensor(sizes).cumsum(0).tolist()
+    return [given[end - size : end] for end, size in zip(ends, sizes, strict=True)]
+
+
+def _acted(
+    rows: Batch, contexts: Sequence[Sequence[int]], heard: Sequence[Sequence[Any]], seeds: Any
+) -> Batch:
+    """The rows with fresh actions in place of their own; `heard` are an engine's events."""
+    num = len(contexts)
+    given_B = torch.tensor([len(ids) for ids in contexts], dtype=torch.int64)
+    events: list[Any] = list(chain.from_iterable(heard))
+    answers = [list(chain.from_iterable(event.ids for event in each)) for each in heard]
+    size_B = given_B + torch.tensor([len(ids) for ids in answers], dtype=torch.int64)
+    row_T = torch.repeat_interleave(torch.arange(num), size_B)
+    within_T = torch.arange(row_T.shape[0]) - (size_B.cumsum(0) - size_B)[row_T]
+    mask_T = within_T >= given_B[row_T]
+    both = zip(contexts, answers, strict=True)
+    columns = {n: c for n, c in rows.columns.items() if not n.endswith("_T")}
+    for name, column in rows.columns.items():
+        if name.endswith("_T"):
+            columns[name] = column.new_zeros(row_T.shape[0])
+    columns["turn_T"], columns["mask_T"] = row_T, mask_T
+    columns["id_T"] = torch.tensor([id for pair in both for id in chain(*pair)], dtype=torch.int64)
+    columns["origin_T"] = torch.where(mask_T, 0, 1)
+    reported = {
+        "version_T": [event.version for event in events for _ in event.ids],
+        "logp_behavior_T": list(chain.from_iterable(event.logp for event in events)),
+        "logp_sampler_T": list(chain.from_iterable(event.told("logp_model") for event in events)),
+        "entropy_behavior_T": list(chain.from_iterable(event.told("entropy") for event in events)),
+    }
+    for name, values in reported.items():
+        if name in columns:
+            columns[name][mask_T] = torch.tensor(values, dtype=columns[name].dtype)
+    batch = Batch(columns)
+    ended_B = torch.tensor([bool(each) and each[-1].ended == "length" for each in heard])
+    fresh = {
+        "rollout_uid_B": torch.tensor(seeds, dtype=torch.int64), "truncated_B": ended_B,
+        "lost_B": torch.zeros(num, dtype=torch.bool),
+    }  # fmt: skip
+    for name, value in (("reward_K", 0), ("done_K", 1)):  # of an episode
+        if name in columns:
+            fresh[name] = torch.full_like(batch[name], value)
+    return batch.set(**{name: column for name, column in fresh.items() if name in columns})

@@ -1,0 +1,68 @@
+"""The clip of the ratio, and bounds that are tried one after another with their sums."""
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from strop.batch import segments
+
+
+class Clipped(NamedTuple):
+    """The objective [T] of a clip, the tokens [T] that it holds, and its metrics."""
+
+    value: Tensor
+    held_T: Tensor
+    metrics: dict[str, Tensor]
+
+
+def clip(
+    ratio_T: Tensor,
+    advantage_T: Tensor,
+    low: Any,
+    high: Any,
+    dual_clip_c: float = 0.0,
+    centre: Any = 1.0,
+) -> Clipped:
+    """min(rho A, clip(rho, low, high) A); `low` and `high` are numbers, or one a token.
+
+    With dual_clip_c the result is at least dual_clip_c * A where A < 0. At a tie the gradient
+    follows the unclipped branch. Metrics tell tokens held below the centre from those above.
+    """
+    free_T = ratio_T * advantage_T
+    bound_T = ratio_T.clamp(low, high) * advantage_T
+    held_T = bound_T < free_T
+    objective_T = torch.where(held_T, bound_T, free_T)
+    if dual_clip_c:
+        floor_T = dual_clip_c * advantage_T
+        under_T = (advantage_T < 0) & (objective_T < floor_T)
+        objective_T = torch.where(under_T, floor_T, objective_T)
+    metrics = {
+        "clip_ratio/low_mean": (held_T & (ratio_T < centre)).float(),
+        "clip_ratio/high_mean": (held_T & (ratio_T > centre)).float(),
+        "clip_ratio/region_mean": held_T.float(),
+    }
+    return Clipped(objective_T, held_T, metrics)
+
+
+def steps(first: float, last: float, step: float, to_the_end: bool) -> Tensor:
+    """first, first + step, ... up to `last`, with a tolerance; and `last` itself if so wished."""
+    num = max(int((last - first) / step + 1e-6), 0)
+    steps_S = first + step * torch.arange(num + 1, dtype=torch.float64)
+    if to_the_end and last > float(steps_S[-1]) + 1e-9:
+        steps_S = torch.cat([steps_S, torch.tensor([last], dtype=torch.float64)])
+    return steps_S
+
+
+def sum_below(ratio_N: Tensor, weight_N: Tensor, cap_S: Tensor) -> Tensor:
+    """Sum of weight * min(ratio, cap) for every cap [S], float64.
+
+    One pass: tokens are sorted into the intervals between the caps, which need not be ordered.
+    """
+    edges_S, order_S = cap_S.unique(return_inverse=True)
+    num = edges_S.shape[0] + 1
+    place_N = torch.bucketize(ratio_N.double(), edges_S)
+    whole_S = segments.total((weight_N * ratio_N).double(), place_N, num).cumsum(0)
+    cut_S = segments.total(weight_N.double(), place_N, num)
+    above_S = cut_S.flip(0).cumsum(0).flip(0)[1:]
+    return (whole_S[:-1] + edges_S * above_S)[order_S]

@@ -1,0 +1,64 @@
+"""Tell how large the clipped surrogate loss is in each class of difficulty."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from strop.method.part import Result, require
+from strop.parts.loss.bound._bounds import clip
+
+
+@dataclass(frozen=True)
+class MeasureLossByBin:
+    """The loss of easy and of hard prompts is seen apart, as it is before classes are weighed.
+
+        objective_t = min(rho_t A_t, clip(rho_t, 1 - clip_low, 1 + clip_high) A_t)
+        A_t: the advantage without its class's weight;  rho = exp(log_ratio)
+
+    It stands in a term of coefficient 0. Metrics: bins/loss_{n} and bins/share_{n}, sums over the
+    tokens of rollouts of class n of -objective / the rollout's tokens, and of 1 / its tokens, both
+    / all tokens: the first over the second is the mean over rollouts of their mean loss.
+
+    Reads: log_ratio_T, advantage_T [T] float, bin_B, rollout_T, length_B int, bin_weight_B [B]
+    float where there.   Writes: objective_T [T] float.
+    Source: arXiv 2601.19280 (the classes' losses); code kishanpb/verl-gdro.
+    Differs from the source: no; a penalty towards the reference is left out, as in its code.
+    Nearest part: clip_both_sides; its objective where all weights are 1.
+    Edges: class -1 is in no metric; tokens that selection took out count in the length.
+    """
+
+    scope: ClassVar[str] = "token"
+    # Classes. Default: released code (two edges).
+    num_bins: int = 3
+    # Width below 1, a share of the ratio. Default: paper (0.2).
+    clip_low: float = 0.2
+    # Width above 1, a share of the ratio. Default: released code (0.28).
+    clip_high: float = 0.28
+
+    def __post_init__(self) -> None:
+        require(self, "num_bins", low=1)
+        require(self, "clip_low", low=0.0)
+        require(self, "clip_high", low=0.0)
+
+    def __call__(
+        self,
+        log_ratio_T: Tensor,
+        advantage_T: Tensor,
+        bin_B: Tensor,
+        rollout_T: Tensor,
+        length_B: Tensor,
+        bin_weight_B: Tensor | None = None,
+    ) -> Result:
+        if bin_weight_B is not None:
+            weight_T = bin_weight_B[rollout_T]
+            advantage_T = torch.where(weight_T > 0, advantage_T / weight_T, 0)
+        bounds = (1 - self.clip_low, 1 + self.clip_high)
+        objective_T = clip(log_ratio_T.exp(), advantage_T, *bounds).value
+        one_T = 1 / length_B.clamp(min=1).double()[rollout_T]
+        bin_T, loss_T = bin_B[rollout_T], -objective_T.detach().double()
+        shares = [torch.where(bin_T == b, one_T, 0) for b in range(self.num_bins)]
+        metrics = {f"bins/share_{b}": share_T for b, share_T in enumerate(shares)}
+        metrics |= {f"bins/loss_{b}": loss_T * share_T for b, share_T in enumerate(shares)}
+        return Result(objective_T, metrics=metrics)

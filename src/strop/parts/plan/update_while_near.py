@@ -1,0 +1,97 @@
+"""Pass over a step's rollouts several times; a policy that has moved rests, the critic goes on."""
+
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from strop.batch import segments
+from strop.batch.batch import Batch
+from strop.method.part import Update, require
+
+
+@dataclass(frozen=True)
+class UpdateWhileNear:
+    """The critic makes all its updates; the policy those before it is too far from its start.
+
+        num_epochs * num_minibatches updates, prompt groups shuffled anew every epoch; the policy
+        takes part while step > warmup_steps and kl <= max_kl
+        kl = mean over turns k of (exp(d_k) - 1 - d_k),  d_k = sum_{t in k} (logp_t - logp_old_t)
+
+    kl is of the turns with gradient in the policy's last update, after it; once above, the policy
+    rests until the step ends.
+
+    Reads: batch, rng, logp_old_T [T] float where max_kl is not 0.
+    Writes: updates (tokens_T and terms each).
+    Source: arXiv 2504.16129; code jwliao-ai/MARFT (appo_trainer.py).
+    Differs from the source: it looks before an update, at that one's rollouts; equal to it with one
+    mini-batch.
+    Nearest part: split_into_minibatches; its updates where max_kl and warmup_steps are 0.
+    Edges: more mini-batches than groups -> the empty ones are left out; no turn with gradient ->
+    kl 0; max_kl 0 -> never rests; nothing is measured then, nor after the last update.
+    """
+
+    # Passes over the rollouts. Default: released code (5).
+    num_epochs: int = 5
+    # Updates of a pass. Default: released code (launch script: 1).
+    num_minibatches: int = 1
+    # Divergence beyond which the policy rests, nats a turn. Default: released code (1e-3).
+    max_kl: float = 1e-3
+    # Steps at the beginning in which the critic alone learns. Default: released code (none).
+    warmup_steps: int = 0
+
+    def __post_init__(self) -> None:
+        require(self, "num_epochs", low=1)
+        require(self, "num_minibatches", low=1)
+        require(self, "max_kl", low=0.0)
+        require(self, "warmup_steps", low=0)
+
+    @property
+    def num_updates(self) -> int:
+        """Most optimiser steps of one training step."""
+        return self.num_epochs * self.num_minibatches
+
+    @property
+    def unread(self) -> frozenset[str]:
+        """The old log-probabilities where nothing is measured."""
+        return frozenset() if self._measures(0) else frozenset({"logp_old_T"})
+
+    def _measures(self, number: int) -> bool:
+        """Whether the policy is looked at after the update of this number: another one follows."""
+        return self.max_kl > 0 and number + 1 < self.num_updates
+
+    def __call__(
+        self, batch: Batch, rng: torch.Generator, logp_old_T: Tensor | None = None
+    ) -> Generator[Update, Any, None]:
+        learns = int(batch["step"]) > self.warmup_steps
+        for number, chosen_T in enumerate(self._pieces(batch, rng)):
+            if not chosen_T.any():
+                continue
+            if not learns:
+                yield Update(chosen_T, terms=("critic",))
+                continue
+            answer = yield Update(chosen_T, after=("logp_T",) if self._measures(number) else ())
+            measured = answer[1] if answer is not None else {}
+            if measured:
+                assert logp_old_T is not None, "several updates look back at the first"
+                change_T = measured["logp_T"].to(logp_old_T.device) - logp_old_T
+                learns = self._moved(batch, chosen_T, change_T) <= self.max_kl
+
+    def _pieces(self, batch: Batch, rng: torch.Generator) -> Iterator[Tensor]:
+        """The tokens [T] of each update; none where mini-batches are more than groups."""
+        group_T, num = batch["group_T"], batch.size("P")
+        for _ in range(self.num_epochs):
+            order = torch.randperm(num, generator=rng).to(group_T.device)
+            for part in order.tensor_split(self.num_minibatches):
+                yield segments.among(group_T, part, num) & batch["mask_T"]
+
+    def _moved(self, batch: Batch, chosen_T: Tensor, change_T: Tensor) -> float:
+        """How far the policy is from where the step began, nats a turn."""
+        row_N = (chosen_T & batch["gradient_T"]).nonzero().squeeze(1)
+        turn_N, num = batch["turn_T"][row_N], batch.size("K")
+        change_K = segments.total(change_T[row_N].double(), turn_N, num)
+        counts_K = segments.count(turn_N, num) > 0
+        all_K = torch.zeros_like(batch["rollout_K"])
+        return float(segments.mean(change_K.expm1() - change_K, all_K, 1, counts_K))

@@ -1,0 +1,71 @@
+"""Answers that a probe made up, graded like rollouts."""
+
+from collections.abc import Sequence
+from itertools import chain
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from strop.batch import segments
+from strop.batch.batch import Batch
+from strop.method.services import Grading, Texts
+
+
+def new_tokens(finished: Any) -> tuple[int, ...]:
+    """The tokens that the engine drew for a request."""
+    return tuple(chain.from_iterable(event.ids for event in finished.events))
+
+
+def grade(
+    texts: Texts,
+    grading: Grading,
+    uids: Sequence[int],
+    answers: Sequence[Sequence[int]],
+    groups: Sequence[int],
+) -> tuple[Tensor, Tensor]:
+    """Outcome [N] and whether it is known [N] of answers to the prompts `uids`.
+
+    groups: 0, 1, ... for each answer; those of a group are graded as rollouts of one prompt.
+    """
+    prompts = [texts.prompt_ids(uid) for uid in uids]
+    row = torch.arange(len(uids))
+    group_B = torch.tensor(groups)
+    uid_of = dict(zip(groups, uids, strict=True))
+    prompt_B = torch.tensor([len(ids) for ids in prompts])
+    size_B = prompt_B + torch.tensor([len(ids) for ids in answers])
+    rollout_T = torch.repeat_interleave(row, size_B)
+    within_T = torch.arange(rollout_T.shape[0]) - (size_B.cumsum(0) - size_B)[rollout_T]
+    ids = chain.from_iterable(chain(*pair) for pair in zip(prompts, answers, strict=True))
+    graded = grading.grade(
+        Batch(
+            {
+                "turn_T": rollout_T,
+                "id_T": torch.tensor(list(ids)),
+                "mask_T": within_T >= prompt_B[rollout_T],
+                "rollout_K": row,
+                "group_B": group_B,
+                "rollout_uid_B": -1 - row,
+                "uid_P": torch.tensor([uid_of[group] for group in range(len(uid_of))]),
+                "draw_P": torch.arange(len(uid_of)),
+            }
+        )
+    )
+    return graded.outcome_B, graded.scored_B
+
+
+def prefixes(batch: Batch, chosen_T: Tensor, after: bool) -> list[tuple[int, int, tuple[int, ...]]]:
+    """For each chosen token its prompt's uid, the policy tokens before it, and all ids before it.
+
+    The ids are those of its context. after: count the token itself as well.
+    """
+    rows = chosen_T.nonzero().squeeze(1)
+    rollouts, ends = batch["rollout_T"][rows], rows + after
+    starts = (batch["size_B"].cumsum(0) - batch["size_B"])[rollouts]
+    context_T, num = batch.contexts()
+    seen = segments.first(context_T, num)[context_T[rows]]
+    drawn = torch.nn.functional.pad(batch["mask_T"].long().cumsum(0), (1, 0))
+    lengths = (drawn[ends] - drawn[starts]).tolist()
+    uids, ids = batch["uid_P"][batch["group_B"]][rollouts].tolist(), batch["id_T"].tolist()
+    pieces = [tuple(ids[a:b]) for a, b in zip(seen.tolist(), ends.tolist(), strict=True)]
+    return list(zip(uids, lengths, pieces, strict=True))

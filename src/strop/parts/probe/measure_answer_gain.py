@@ -1,0 +1,78 @@
+"""Reward each turn with how much closer it brought the policy to the right answer."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from strop.batch.batch import Batch
+from strop.method.services import Scoring, Texts
+from strop.parts.probe._contexts import Context, mean_logp, turns_of
+from strop.support.errors import UserError
+
+
+@dataclass(frozen=True)
+class MeasureAnswerGain:
+    """A turn earns what its action and the environment's answer add to the answer's probability.
+
+        reward_k = P_{k+1} - P_k for all turns of a rollout but the last, which earns the outcome
+        P_k = exp(mean logp of the reference answer's tokens after the tokens before action k)
+
+    The policy of now scores the answer, teacher forced, behind `opening`: after the prompt for P_0,
+    after turn k and its feedback for P_{k+1}. Equal beginnings of a prompt are scored once.
+
+    Reads: batch (the tokens), outcome_B [B] float, rollout_K [K] int; texts (with the
+    prompts' rows), scoring.   Writes: reward_K [K] float.
+    Source: arXiv 2510.14967; code GuoqingWang1/IGPO.
+    Differs from the source: the outcome is the environment's, with the reward functions' part.
+    Nearest part: probe_answers, which asks for answers instead of scoring the right one.
+    Edges: no room for the answer in the context, or a row without one -> a gain of 0; of several
+    references the first counts; prompts without the column -> UserError.
+    """
+
+    writes: ClassVar[tuple[str, ...]] = ("reward_K",)
+    facts: ClassVar[frozenset[str]] = frozenset({"scores_again"})
+    # Text before the answer. Default: ours (none; the paper closes the thinking and opens a tag).
+    opening: str = ""
+    # Column of the prompt's row with the right answer. Default: ours (the usual name).
+    reference: str = "answer"
+
+    def __call__(
+        self, batch: Batch, outcome_B: Tensor, rollout_K: Tensor, texts: Texts, scoring: Scoring
+    ) -> Tensor:
+        opening = texts.encode(self.opening)
+        places: list[int] = []
+        contexts: list[Context] = []
+        row = 0
+        uids = batch["uid_P"][batch["group_B"]].tolist()
+        for uid, turns in zip(uids, turns_of(batch), strict=True):
+            answer = self._answer(texts, uid)
+            before: tuple[int, ...] = ()
+            for shown, action in turns:
+                before = (*before, *shown)
+                given = (*before, *opening)
+                if answer and given and len(given) + len(answer) <= scoring.context_tokens:
+                    places.append(row)
+                    contexts.append((given, answer))
+                before = (*before, *action)
+                row += 1
+        likely_K = torch.full((row,), torch.nan)
+        likely_K[torch.tensor(places, dtype=torch.int64)] = mean_logp(scoring, contexts).exp()
+        likely_K = likely_K.to(outcome_B)
+        gain_K = torch.nn.functional.pad(likely_K.diff(), (0, min(row, 1))).nan_to_num()
+        last_K = rollout_K.diff(append=rollout_K[-1:] + 1) != 0
+        return torch.where(last_K, outcome_B[rollout_K], gain_K)
+
+    def _answer(self, texts: Texts, uid: int) -> tuple[int, ...]:
+        row = texts.row(uid)
+        if self.reference not in row:
+            raise UserError(
+                f"measure_answer_gain reads the column {self.reference}, which the prompts do not "
+                f"have (there are {', '.join(row) or 'none'}): set probes.reference to another, or "
+                "give it in the environment's columns(), see docs/ENVIRONMENTS.md"
+            )
+        found = row[self.reference]
+        if isinstance(found, list | tuple):
+            found = found[0] if found else None
+        return () if found is None else texts.encode(str(found))

@@ -1,0 +1,106 @@
+"""Train the weights of the reward so that the policy that is best for them agrees with a judge."""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from strop.batch.columns import Column
+from strop.method.part import Result, require
+from strop.method.services import Grading, Log
+from strop.parts.reward._measured import measured
+from strop.parts.reward._preferred_pairs import PreferredPairs
+from strop.support.errors import UserError
+
+
+@dataclass(frozen=True)
+class LearnRewardWeights:
+    """Rewards weigh what they must for the policy that follows them to be preferred.
+
+        r_i = sum_m nu_m phi_{i,m}, phi: the given rewards but the preference
+        y_ij = 1, 1/2 or 0 where rollout i's preference is above, equal to or below j's
+        L_ij = -y_ij log s(r_i - r_j) - (1 - y_ij) log s(r_j - r_i), s the logistic function
+        g = mean_ij (s(r_i - r_j) - y_ij)(phi_i - phi_j) + decay nu
+            + mean_ij L_ij (phi_i + phi_j - 2 mean_{k not i, j} phi_k) / beta
+        nu <- nu - lr g, after every `every`-th step
+
+    Means are over a prompt's pairs, then over prompts. The last line of g is the implicit term: the
+    best policy for E r - beta KL(policy || reference) is reference exp(r / beta) / Z, so nu moves
+    its log-probability of i by (phi_i - E phi) / beta. nu begins at the rewards' weights. Metrics:
+    parl/loss (mean L), /agreement (share of decided pairs that r orders alike), /weight/{name}.
+
+    Reads: reward_BM [B, M] float (NaN: 0), rollout_uid_B, group_B [B] int, scored_B [B] bool;
+    grading (names), log, state.   Writes: reward_B, preference_B [B], feature_BM [B, .] float.
+    Source: arXiv 2308.02585 (bilevel objective and its gradient).
+    Differs from the source: the reward is linear; the answer of the policy is that of its optimum
+    in the space of distributions, where the source inverts the Hessian in its parameters.
+    Nearest part: score_with_verifiers, whose weights stay.
+    Edges: no preference (NaN) -> in no pair; fewer than 3 rollouts in a group -> no implicit term;
+    no pair -> nu stays. nu is in the checkpoint.
+    """
+
+    writes: ClassVar[tuple[str, ...]] = ("reward_B", "preference_B", "feature_BM")
+    declares: ClassVar[tuple[Column, ...]] = (
+        Column("preference_B", "float", "what a judge thinks of the rollout; NaN: nothing"),
+        Column("feature_BM", "float", "named rewards that trained weights add up", door=None),
+    )
+    # Reward function, or what one logs, that says what is preferred. Default: ours.
+    preference: str = "preference"
+    # Learning rate of the weights. Default: ours (not found).
+    lr: float = 0.1
+    # Steps of the policy for one of the weights. Default: ours (not found).
+    every: int = 1
+    # Share of the weights that is taken away each time, the paper's Z. Default: ours (none).
+    decay: float = 0.0
+    # Price of leaving the reference in the policy's objective; 0: no implicit term. Default: ours.
+    beta: float = 0.05
+
+    def __post_init__(self) -> None:
+        for name in ("lr", "decay", "beta"):
+            require(self, name, low=0.0)
+        require(self, "every", low=1)
+
+    def init(self) -> dict[str, Any]:
+        """No weight known, no step done."""
+        return {"weights": torch.zeros(0, dtype=torch.float64), "steps": 0}
+
+    def __call__(
+        self, reward_BM: Tensor, rollout_uid_B: Tensor, group_B: Tensor, scored_B: Tensor,
+        grading: Grading, log: Log, state: dict[str, Any],
+    ) -> Result:  # fmt: skip
+        given = (reward_BM, rollout_uid_B, grading, log)
+        preference_B = measured("learn_reward_weights", self.preference, *given)
+        names = grading.reward_names
+        others = [m for m, name in enumerate(names) if name != self.preference]
+        if not others:
+            raise UserError(
+                f"learn_reward_weights: beside {self.preference} there is no reward that it could "
+                "weigh: give another --reward"
+            )
+        weights = state["weights"]
+        if weights.numel() == 0:
+            first = [grading.reward_weights[m] for m in others]
+            weights = torch.tensor(first, dtype=torch.float64)
+        feature_BM = reward_BM[:, others].nan_to_num()
+        worth_B = (feature_BM.double() @ weights.to(feature_BM.device)).to(reward_BM.dtype)
+        metrics = {
+            f"parl/weight/{names[m]}": float(w) for m, w in zip(others, weights, strict=True)
+        }
+        pairs = PreferredPairs.of(feature_BM, preference_B, group_B, scored_B, weights)
+        metrics |= pairs.metrics()
+        return Result((worth_B, preference_B, feature_BM), {**state, "weights": weights}, metrics)
+
+    def update(
+        self, feature_BM: Tensor, preference_B: Tensor, group_B: Tensor, scored_B: Tensor,
+        state: dict[str, Any],
+    ) -> dict[str, Any]:  # fmt: skip
+        """The weights after a step of the policy, moved once every `every` steps."""
+        steps, weights = state["steps"] + 1, state["weights"]
+        if steps % self.every == 0:
+            found = PreferredPairs.of(feature_BM, preference_B, group_B, scored_B, weights)
+            gradient = found.explicit() + self.decay * weights
+            if self.beta:
+                gradient = gradient + found.implicit() / self.beta
+            weights = weights - self.lr * gradient
+        return {"weights": weights, "steps": steps}

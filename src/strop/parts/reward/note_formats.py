@@ -1,0 +1,57 @@
+"""Write down in which form each answer is given."""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from strop.batch.columns import Column
+from strop.method.part import require
+from strop.method.services import Texts
+
+
+@dataclass(frozen=True)
+class NoteFormats:
+    """Later parts see which of several forms an answer has, told by the marks in its text.
+
+        format_i = 1 + place of the first of `marks` that the text contains; 0: none of them
+        format_i = -1 (unknown) where the text lacks `needed`
+
+    Reads: rollout_uid_B [B] int; batch, texts.   Writes: format_B [B] int.
+    Source: arXiv 2505.20258 (direct answer, short reasoning, code, long reasoning).
+    Differs from the source: the marks may be any; what is needed for a form to be known, too.
+    Nearest part: note_profiles, which writes down numbers.
+    Edges: several marks -> the first in the list; no marks -> every answer has the form 0.
+    """
+
+    writes: ClassVar[tuple[str, ...]] = ("format_B",)
+    declares: ClassVar[tuple[Column, ...]] = (
+        Column(
+            "format_B",
+            "int",
+            "form of the answer by its marks; -1: unknown",
+            door=("formats",),
+            random="key:3",
+        ),
+    )
+    # Texts that tell a form, the first that is found decides. Default: paper (its tags).
+    marks: tuple[str, ...] = ("<LONG_COT>", "<CODE>", "<COT>")
+    # Text without which the form is unknown; empty: none. Default: ours (none; the paper's is
+    # <ANSWER>).
+    needed: str = ""
+    # Longest part of the text that is looked at, characters; 0: all. Default: ours.
+    within: int = 0
+
+    def __post_init__(self) -> None:
+        require(self, "within", low=0)
+
+    def __call__(self, batch: Any, rollout_uid_B: Tensor, texts: Texts) -> Tensor:
+        _, answers = texts.decoded(batch)
+        found = [self._form(text[: self.within or None]) for text in answers]
+        return torch.tensor(found, dtype=torch.int64, device=rollout_uid_B.device)
+
+    def _form(self, text: str) -> int:
+        if self.needed not in text:
+            return -1
+        return next((n for n, mark in enumerate(self.marks, 1) if mark in text), 0)

@@ -1,0 +1,65 @@
+"""Pay less for right answers whose reasoning has a flaw."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from strop.method.part import require
+from strop.method.services import Grading, Log
+from strop.support.errors import UserError
+
+
+@dataclass(frozen=True)
+class PenaliseFlawedAnswers:
+    """A right answer that was reached by a wrong step is worth less than a sound one.
+
+        reward_i <- reward_i - penalty   where outcome_i >= success and the judge names a step
+
+    The judge is a reward function called `flaw` (weight 0 keeps it out of the sum), or any that
+    logs `flaw` with log_extra: the index of the first wrong step, -1 where there is none. What it
+    could not say (None) counts as no flaw. It may leave wrong answers alone.
+
+    Reads: reward_B, outcome_B [B] float, reward_BM [B, M] float, rollout_uid_B [B] int; grading
+    (names), log.   Writes: reward_B [B] float.
+    Source: arXiv 2510.22543, eq. 5; code verl-project/verl-recipe (fapo).
+    Differs from the source: no.
+    Nearest part: rescale_reward; put it first to have rewards of -1 and 1, as the source has.
+    Edges: nothing called flaw -> UserError; outcome_B stays as it was, so evaluations do not see
+    the penalty.
+    """
+
+    # What a flaw costs, reward units. Default: paper (1).
+    penalty: float = 1.0
+    # Outcome from which an answer is right. Default: ours (1, of rewards in {0, 1}).
+    success: float = 1.0
+    # Name of the reward function or logged column. Default: ours.
+    flaw: str = "flaw"
+
+    def __post_init__(self) -> None:
+        require(self, "penalty", low=0.0)
+        require(self, "success")
+
+    def __call__(
+        self,
+        reward_B: Tensor,
+        outcome_B: Tensor,
+        reward_BM: Tensor,
+        rollout_uid_B: Tensor,
+        grading: Grading,
+        log: Log,
+    ) -> Tensor:
+        if self.flaw in grading.reward_names:
+            index_B = reward_BM[:, grading.reward_names.index(self.flaw)].nan_to_num(nan=-1.0)
+        elif self.flaw in log.logged:
+            logged = log.logged[self.flaw]
+            said = (logged.get(uid) for uid in rollout_uid_B.tolist())
+            index_B = reward_B.new_tensor([-1.0 if each is None else float(each) for each in said])
+        else:
+            known = ", ".join((*grading.reward_names, *log.logged))
+            raise UserError(
+                f"penalise_flawed_answers: no reward function is called {self.flaw} or logs it; "
+                f"there is {known}. Let the judge log it: log_extra({self.flaw!r}, values)"
+            )
+        flawed_B = (outcome_B >= self.success) & (index_B >= 0)
+        return torch.where(flawed_B, reward_B - self.penalty, reward_B)

@@ -1,0 +1,84 @@
+"""Learn without labels: the answer that most rollouts of a prompt give counts as right."""
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from strop.batch.batch import Batch
+from strop.method.part import Result
+from strop.method.services import Grading, Texts
+
+
+@dataclass(frozen=True)
+class RewardMajorityAnswer:
+    """A rollout is rewarded for agreeing with the other rollouts of its prompt.
+
+        reward_i = 1 if answer_i is the most frequent answer of the scored rollouts of its group
+        (with leave_one_out: of the others), else 0
+
+    Of equally frequent answers the one that was given first. The reward functions still run: what
+    they say stays in outcome_B and in the log, nothing is learned from it.
+    Metrics: majority/share (votes for the majority), /right (majorities that they call right).
+
+    Reads: batch (the texts), group_B [B] int, scored_B [B] bool, outcome_B [B] float, texts,
+    (what a final answer is).   Writes: reward_B [B] float.
+    Source: arXiv 2504.16084 (majority votes as labels, TTRL).
+    Differs from the source: no.
+    Nearest part: score_with_verifiers, which reads the labels.
+    Edges: no answer -> no vote and 0; a lone rollout agrees with itself, or with nobody where
+    leave_one_out; unscored -> no vote.
+    """
+
+    facts: ClassVar[frozenset[str]] = frozenset({"order_matters"})
+    # Whether a rollout's own vote counts for it. Default: paper (it does).
+    leave_one_out: bool = False
+
+    def __call__(
+        self,
+        batch: Batch,
+        group_B: Tensor,
+        scored_B: Tensor,
+        outcome_B: Tensor,
+        texts: Texts,
+        grading: Grading,
+    ) -> Result:
+        answers = grading.final_answers(texts.decoded(batch)[1])
+        groups, scored = group_B.tolist(), scored_B.tolist()
+        votes: dict[int, Counter[str]] = {group: Counter() for group in groups}
+        for group, answer, counts in zip(groups, answers, scored, strict=True):
+            if counts and answer is not None:
+                votes[group][answer] += 1
+        agrees = [
+            counts and answer is not None and self._wins(votes[group], answer)
+            for group, answer, counts in zip(groups, answers, scored, strict=True)
+        ]
+        reward_B = torch.tensor(agrees, dtype=outcome_B.dtype)
+        return Result(reward_B, metrics=self._metrics(votes, groups, answers, reward_B, outcome_B))
+
+    def _wins(self, votes: Counter[str], answer: str) -> bool:
+        if self.leave_one_out:
+            votes = votes - Counter([answer])
+        return bool(votes) and votes.most_common(1)[0][0] == answer
+
+    def _metrics(
+        self,
+        votes: dict[int, Counter[str]],
+        groups: list[int],
+        answers: list[str | None],
+        reward_B: Tensor,
+        outcome_B: Tensor,
+    ) -> dict[str, float]:
+        chosen = {group: each.most_common(1)[0][0] for group, each in votes.items() if each}
+        right = {
+            group
+            for group, answer, outcome in zip(groups, answers, outcome_B.tolist(), strict=True)
+            if answer is not None and chosen.get(group) == answer and outcome >= 1
+        }
+        return {
+            "majority/share": float(reward_B.sum())
+            / max(sum(v.total() for v in votes.values()), 1),
+            "majority/right": len(right) / max(len(chosen), 1),
+        }

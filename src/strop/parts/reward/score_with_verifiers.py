@@ -1,0 +1,34 @@
+"""Score every rollout with the task's verifiers and add their scores up."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from strop.batch.batch import Batch
+from strop.method.part import Result
+from strop.method.services import Grading
+
+
+@dataclass(frozen=True)
+class ScoreWithVerifiers:
+    """A rollout's reward is the weighted sum of what the reward functions say of its text.
+
+        outcome_i = sum_m weight_m * reward_{i,m} over the functions that gave a number
+
+    Where episodes were played, the first component is their own: the sum of reward_K, weight 1.
+
+    Reads: batch (the texts; reward_K of episodes), grading (the reward functions, in their own
+    process).
+    Writes: reward_BM [B, M] float (NaN: not applicable), outcome_B, reward_B [B] float,
+    scored_B [B] bool.
+    Source: none; the reward signature is that of TRL's trainers.
+    Differs from the source: a verifier that crashes, hangs or raises leaves its rollout unscored.
+    Nearest part: none.
+    Edges: unscored rollouts have outcome 0 and scored_B false; a restart loses nothing.
+    """
+
+    writes: ClassVar[tuple[str, ...]] = ("reward_BM", "outcome_B", "reward_B", "scored_B")
+
+    def __call__(self, batch: Batch, grading: Grading) -> Result:
+        graded = grading.grade(batch)
+        columns = (graded.reward_BM, graded.outcome_B, graded.outcome_B, graded.scored_B)
+        return Result(columns, metrics=graded.metrics)

@@ -1,0 +1,197 @@
+"""Episodes on their way: each player's sequence so far, its turns, and what may still be played."""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from strop.engines.base import Event
+from strop.method.services import Episodes, Sampling
+from strop.parts.rollout.assemble import Turn
+
+
+@dataclass(frozen=True)
+class SeatLimits:
+    """Most turns of a seat, most tokens of an action, of all its actions and of its sequence.
+
+    `first_turns` of the turns are all that the policy is told of until they are used.
+    """
+
+    turns: int
+    answer_tokens: int
+    episode_tokens: int
+    context_tokens: int
+    first_turns: int = 0  # 0: all of them
+
+    @classmethod
+    def of(cls, sampling: Sampling, turns: int, extension: int = 0) -> "SeatLimits":
+        """The run's limits with so many turns, the last `extension` of which are granted late."""
+        tokens = (sampling.answer_tokens, sampling.episode_tokens, sampling.context_tokens)
+        return cls(turns, *tokens, turns - extension)
+
+    def left(self, played: int) -> int:
+        """Turns left after `played`, as far as the policy is told."""
+        first = self.first_turns or self.turns
+        return (first if played < first else self.turns) - played
+
+
+@dataclass
+class Seat:
+    """One player's rollout: what it was shown and did. `said` is what each turn was worth, too."""
+
+    player: int
+    seed: int  # of its draws
+    request: int = -1  # of its last action; -1: none yet
+    turns: list[Turn] = field(default_factory=list)
+    ids: list[int] = field(default_factory=list)  # the sequence, of its newest context
+    used: int = 0  # tokens of the actions
+    truncated: bool = False
+    said: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def lost(self) -> bool:
+        """Whether a request of its actions failed."""
+        return any(event.ended == "failed" for turn in self.turns for event in turn.events)
+
+    @property
+    def earned(self) -> float:
+        """Rewards of all turns so far."""
+        return sum(turn.reward for turn in self.turns)
+
+    def given(self, episodes: Episodes, text: str, opens: bool) -> tuple[int, ...]:
+        """Tokens of an observation where it stands: after an action, first, or a whole context."""
+        if opens:
+            return episodes.context_ids(text)
+        if self.turns:
+            return episodes.observation_ids(text, self.ids[-1])
+        return episodes.opening_ids(text)
+
+    def show(self, observation: Any, given: Sequence[int], role: int, opens: bool = False) -> None:
+        """Begin a turn with an observation and its tokens. opens: they are its whole context."""
+        if opens:
+            self.ids = []
+        key = state_key(observation.state) if observation.state else self._history_key(observation)
+        self.turns.append(Turn(given, [], key, role, opens=opens))
+        self.said.append({"observation": observation.text})
+        self.ids += given
+
+    def action_ids(self, events: Sequence[Event]) -> list[int]:
+        """End the turn's action; its token ids."""
+        self.turns[-1].events = events
+        ids = [id for event in events for id in event.ids]
+        self.ids += ids
+        self.used += len(ids)
+        return ids
+
+    def judge(self, action: str, observation: Any) -> None:
+        """What came of the action, its reward apart."""
+        turn = self.turns[-1]
+        turn.valid, turn.match = bool(observation.valid), bool(observation.match)
+        turn.action = state_key(action.strip())
+        self.said[-1] |= {"action": action, "reward": 0.0, "valid": turn.valid}
+        if observation.measures:
+            self.said[-1]["measures"] = dict(observation.measures)
+
+    def earn(self, reward: float) -> None:
+        """Add a reward to the last turn."""
+        self.turns[-1].reward += float(reward)
+        self.said[-1]["reward"] = self.turns[-1].reward
+
+    def room(self, limits: SeatLimits, num_given: int, opens: bool = False) -> int:
+        """Most tokens of the next action after `num_given` more tokens; 0: none may follow.
+
+        opens: the tokens are its whole context.
+        """
+        if len(self.turns) >= limits.turns:
+            return 0
+        room = limits.context_tokens - (0 if opens else len(self.ids)) - num_given
+        left = min(limits.episode_tokens - self.used, room)
+        return max(min(limits.answer_tokens, left), 0)
+
+    def _history_key(self, observation: Any) -> int:
+        """The key of everything that was shown and done before, where no state is given."""
+        before = f"{self.turns[-1].state}|{self.said[-1]['action']}|" if self.turns else ""
+        return state_key(before + observation.text)
+
+
+@dataclass
+class Episode:
+    """An episode and the seats of those who have taken part, the first to act first."""
+
+    number: int  # its place among the episodes that are played together
+    uid: int  # of its prompt
+    seeds: Sequence[int]  # one for each player
+    roles: tuple[int, ...] = ()  # one for each player; none: one player, its roles are labels
+    seats: dict[int, Seat] = field(default_factory=dict)
+    acting: int = 0  # player whose turn it is
+
+    @property
+    def seat(self) -> Seat:
+        """The seat whose turn it is."""
+        return self.seats[self.acting]
+
+    def turn_to(self, observation: Any) -> Seat:
+        """The seat that sees the observation and acts next."""
+        self.acting = observation.role if self.roles else 0
+        return self.seats.setdefault(self.acting, Seat(self.acting, self.seeds[self.acting]))
+
+    def role_of(self, observation: Any) -> int:
+        """The role of the turn that an observation begins."""
+        return self.roles[observation.role] if self.roles else observation.role
+
+    def judge(self, action: str, observation: Any) -> None:
+        """What came of the action, for everyone who has a turn that it can count for."""
+        self.seat.judge(action, observation)
+        if not observation.rewards:
+            self.seat.earn(observation.reward)
+        for player, reward in enumerate(observation.rewards):
+            if player in self.seats:
+                self.seats[player].earn(reward)
+        for seat in self.seats.values():
+            seat.turns[-1].done = bool(observation.done)
+
+    def lost(self, events: Sequence[Event]) -> bool:
+        """Whether the request of an action failed; that is the end of the episode."""
+        if events[-1].ended != "failed":
+            return False
+        self.seat.action_ids(events)
+        self.seat.turns[-1].valid = False
+        self.seat.said[-1] |= {"action": "", "reward": 0.0, "valid": False}
+        self.cut()
+        return True
+
+    def branched(self, number: int, seed: int, turn: int) -> "Episode":
+        """An episode of one player that has come as far as this one had when a turn began; its
+        draws are its own from there on. number: its own; turn: from 0.
+        """
+        seat = self.seat
+        kept = [replace(each) for each in seat.turns[:turn]]
+        opened = replace(seat.turns[turn], events=[], reward=0.0, done=False)
+        used = sum(len(event.ids) for each in kept for event in each.events)
+        size = used + sum(len(each.given) for each in (*kept, opened))
+        said = [dict(one) for one in seat.said[:turn]]
+        said.append({"observation": seat.said[turn]["observation"]})
+        own = replace(
+            seat, seed=seed, turns=[*kept, opened], ids=seat.ids[:size], used=used,
+            truncated=False, said=said,
+        )  # fmt: skip
+        return Episode(number, self.uid, (seed,), self.roles, {self.acting: own}, self.acting)
+
+    def repeated(self, world: Any, turn: int) -> int:
+        """A further episode of the environment that stands where a turn of this one began."""
+        said = self.seat.said[: turn + 1]
+        actions = [each["action"] for each in said[:turn]]
+        number: int = world.repeat(self.number, actions, [each["observation"] for each in said])
+        return number
+
+    def cut(self) -> None:
+        """A limit ends the episode for all."""
+        self.seats = {player: seat for player, seat in self.seats.items() if seat.turns}
+        for seat in self.seats.values():
+            seat.truncated = True
+
+
+def state_key(text: str) -> int:
+    """A 63-bit number for a text, the same on every machine."""
+    digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") >> 1

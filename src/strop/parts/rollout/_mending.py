@@ -1,0 +1,81 @@
+"""Episodes whose failed turns are repaired: where a call begins, and what takes a turn's place."""
+
+import difflib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from strop.engines.base import Event
+from strop.parts.rollout._episode import Episode
+from strop.parts.rollout.listen import first_tokens, void, without_first
+
+Decode = Callable[[Sequence[int]], str]
+MOST_TURNS = 30  # turns of an episode, repairs counted, from which on nothing is repaired
+
+
+@dataclass
+class Mending:
+    """An episode and the repairs of its failed turns."""
+
+    episode: Episode
+    rng: torch.Generator  # of the repairs' draws
+    mends: bool  # whether failed turns are repaired
+    tries: dict[int, int] = field(default_factory=dict)  # turn -> repairs of it that were begun
+    num_turns: int = 0  # that the environment has seen
+    is_trying: bool = False  # the action under way is to repair the turn before it
+    was_whole: bool = False  # nothing of the failed turn was left, last time
+    num_failed: int = 0  # turns, their repairs not counted
+    kept: int = 0  # repairs that took a turn's place and did not fail
+    whole: int = 0  # those of them that left nothing of the failed turn
+
+    def seed(self) -> int:
+        """Of a repair."""
+        return int(torch.randint(2**62, (), generator=self.rng))
+
+    def replace_failed(self, world: Any) -> Sequence[Event]:
+        """Go back to where the failed turn began, the repair's own turn gone; what failed."""
+        seat = self.episode.seat
+        turn = len(seat.turns) - 2
+        failed = seat.turns[turn].events
+        number = self.episode.repeated(world, turn)
+        self.episode = self.episode.branched(number, seat.seed, turn)
+        self.episode.seat.request = -1  # no request of the engine has this sequence
+        return failed
+
+    def stop_at_failed(self) -> None:
+        """End the episode with the failed turn, as if no repair had begun."""
+        seat = self.episode.seat
+        opened = seat.turns.pop()
+        seat.said.pop()
+        del seat.ids[len(seat.ids) - len(opened.given) :]
+        self.episode.cut()
+
+
+def call_begins(ids: Sequence[int], marker: str, decode: Decode) -> int | None:
+    """The token in which the marker of a call begins; None where there is none."""
+    place = decode(ids).find(marker) if marker else -1
+    if place < 0:
+        return None
+    return next(n for n in range(len(ids)) if len(decode(ids[: n + 1])) > place)
+
+
+def likeness(one: str, other: str) -> float:
+    """Ratcliff and Obershelp's: twice the matching characters over all."""
+    return difflib.SequenceMatcher(None, one, other).ratio()
+
+
+def spliced(
+    failed: Sequence[Event], repair: Sequence[Event], marker: str, least: float, decode: Decode
+) -> tuple[list[Event], bool]:
+    """What stands for a failed turn, and whether all of it is the repair's.
+
+    Where the calls are alike the reasoning before the failed one stays.
+    """
+    old, new = (tuple(id for e in events for id in e.ids) for events in (failed, repair))
+    at, begin = (call_begins(ids, marker, decode) for ids in (old, new))
+    alike = likeness(decode(old[at or 0 :]), decode(new[begin or 0 :])) >= least
+    if not alike or at is None or begin is None:
+        return void(repair), True
+    return [*first_tokens(failed, at), *void(without_first(repair, begin))], False

@@ -1,0 +1,58 @@
+"""What stands between two actions in a conversation: an observation as tokens."""
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+from strop.support.errors import UserError
+from strop.support.unknown_letters import unknown_letters
+
+ANSWER = "strop-answer-0"  # stands for the policy's answer in the template
+BEFORE = [{"role": "user", "content": "0"}, {"role": "assistant", "content": ANSWER}]
+
+
+def observation_ids(
+    tokenizer: Any,
+    text: str,
+    is_chat: bool,
+    last: int,
+    template: Mapping[str, Any] = MappingProxyType({}),
+) -> tuple[int, ...]:
+    """Token ids that follow an action and show `text`.
+
+    As text: the text's own tokens. In a chat: what the tokenizer's template writes from the end of
+    the assistant's answer to the beginning of its next one, with the text as the user's message.
+    The end-of-turn token is left out where the action has it already (`last`, its last token).
+    template: what the template is given beside messages.
+
+    Raises UserError for a template that does not show the answer, or a text of unknown characters.
+    """
+    if not is_chat:
+        return known_ids(tokenizer, text)
+    messages = [*BEFORE, {"role": "user", "content": text.strip()}]
+    shown = tokenizer.apply_chat_template(
+        messages, add_generation_prompt=True, tokenize=False, **template
+    )
+    _, found, tail = shown.partition(ANSWER)
+    if not found:
+        raise UserError(
+            "the chat template does not show an assistant's earlier answer, so that turns cannot "
+            "follow each other: give model.chat_template=FILE"
+        )
+    ids = known_ids(tokenizer, tail)
+    if last in ids:
+        place = ids.index(last)
+        if not tokenizer.decode(ids[:place]).strip():
+            return ids[place + 1 :]
+    return ids
+
+
+def known_ids(tokenizer: Any, text: str) -> tuple[int, ...]:
+    """The text's own tokens. Raises UserError for characters that the tokenizer does not know."""
+    ids: Sequence[int] = tokenizer(text, add_special_tokens=False)["input_ids"]
+    if tokenizer.unk_token_id in ids and (lost := unknown_letters(tokenizer, text)):
+        raise UserError(
+            f"the tokenizer does not know {''.join(lost[:10])!r} in {text[:60]!r}: a built-in "
+            "environment has data.task_config={style: compact} for such tokenizers"
+        )
+    return tuple(ids)

@@ -1,0 +1,158 @@
+"""Play some episodes of a prompt from its beginning, and the others out of them after a turn."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import torch
+
+from strop.batch.batch import Batch
+from strop.method.part import Draw, require
+from strop.method.services import Episodes, Log, Sampling, Texts
+from strop.parts.rollout._playing import PLAYED, PlayingAlone, written
+from strop.parts.rollout._turn_trees import LOOKED_AT, Branch, Grove, TurnTree, turn_entropy
+from strop.parts.rollout.commands import Strategy, Submit
+from strop.parts.rollout.listen import hear
+from strop.support.errors import UserError
+
+NUM_TOP = 10  # likeliest tokens of which an engine tells the log-probabilities
+SEEDS = 2**62
+
+
+@dataclass(frozen=True)
+class BranchAfterTurns(PlayingAlone):
+    """Episodes branch where the policy has become less sure than it was in its first turn.
+
+        H = sum over the first 20 tokens of a turn and their 10 likeliest tokens of -p ln p, / ln V
+        after each turn, (beam - 1) times for each episode that goes on, while rollouts are left:
+        branch if clip((u + weight (H - H of its first turn)) max(0, 1 - penalty l), 0, 1) >= level
+
+    u ~ uniform(0, 1); l: rounds in a row in which the prompt began a rollout. A branch has all that
+    was shown and done, goes on by itself, and has its own first turn. Once all episodes of a prompt
+    are over and rollouts are left, one begins at the prompt, a round. The first `initial` begin
+    there at once; with `monitor`, n sigmoid(monitor (H_prompt - H_turns)) + 1 of n, of an answer to
+    the prompt and the mean turn of an episode, both thrown away.
+
+    Metrics: rollout/begun (rollouts of a prompt that begin there), rollout/tokens_shared.
+    Reads: draws.   Writes: as play_turns; fork_at_B counts actions' tokens.
+    Source: arXiv 2507.19849 (code); arXiv 2510.14545 for l and monitor, as a public fork has them.
+    Differs from the source: l counts a prompt's own rounds, there those of the whole batch.
+    Nearest part: play_turns; equal to it where initial is the draw's rollouts.
+    Edges: an environment's episode is brought to the branch by its actions. Stateless.
+    """
+
+    writes: ClassVar[tuple[str, ...]] = PLAYED
+    # Rollouts of a prompt that begin at once. Default: released code (8 of 16).
+    initial: int = 8
+    # (beam, weight, level) of a branch. Default: released code (2, 0.2, 0.5).
+    branching: tuple[int, float, float] = (2, 0.2, 0.5)
+    # What each round in a row of new rollouts takes from the chance. Default: ours (off).
+    penalty: float = 0.0
+    # How strongly entropies decide about `initial`; 0: not at all. Default: released code (0).
+    monitor: float = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self, "initial", low=1)
+        require(self, "penalty", low=0.0, high=1.0)
+        require(self, "monitor", low=0.0)
+        if len(self.branching) != 3 or self.branching[0] < 1:
+            raise UserError(
+                "branch_after_turns.branching is (beam, weight, level), beam at least 1: it is "
+                f"{self.branching}"
+            )
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """The likeliest tokens tell how sure a turn was."""
+        return super().needs | {"top"}
+
+    @property
+    def facts(self) -> frozenset[str]:
+        """What is looked at beforehand is thrown away."""
+        return frozenset({"samples_again"}) if self.monitor else frozenset()
+
+    def __call__(
+        self, draws: tuple[Draw, ...], texts: Texts, sampling: Sampling, episodes: Episodes,
+        log: Log, rng: torch.Generator,
+    ) -> Strategy:  # fmt: skip
+        with self.opened([draw.uid for draw in draws], texts, sampling, episodes) as scene:
+            shown = scene.world.reset()
+            total = sum(draw.num_rollouts for draw in draws)
+            seeds = iter(torch.randint(SEEDS, (total, 1), generator=rng).flatten().tolist())
+            own = torch.randint(SEEDS, (len(draws), 3), generator=rng).tolist()
+            trees = [
+                TurnTree(
+                    draw, home, min(self.initial, draw.num_rollouts),
+                    iter([next(seeds) for _ in range(draw.num_rollouts)]),
+                    torch.Generator().manual_seed(mine[0]),
+                )
+                for home, (draw, mine) in enumerate(zip(draws, own, strict=True))
+            ]  # fmt: skip
+            asked = {
+                "num_top": min(NUM_TOP, texts.num_tokens),
+                "want": sampling.wanted_statistics | {"top"},
+            }
+            grove = Grove(self, self.branching[0] - 1, self.forks, trees, shown, scene, asked)
+            if self.monitor:
+                yield from self._divide(grove, [mine[1:] for mine in own])
+            yield from grove.grow()
+        games = [branch.episode for tree in trees for branch in tree.branches]
+        batch = _with_parents(written(draws, games, scene.world, log), trees)
+        told = {
+            "rollout/begun": int((batch["parent_B"] < 0).sum()) / max(len(trees), 1),
+            "rollout/tokens_shared": int(batch["fork_at_B"].clamp(min=0).sum()),
+        }
+        return batch, None, told
+
+    def forks(self, tree: TurnTree, branch: Branch) -> bool:
+        """Whether an episode branches after its turn."""
+        _, weight, level = self.branching
+        chance = tree.coin() + weight * branch.rise
+        chance *= max(0.0, 1 - self.penalty * tree.streak)
+        return min(max(chance, 0.0), 1.0) >= level
+
+    def _divide(self, grove: Grove, seeds: Sequence[Sequence[int]]) -> Strategy:
+        """Say how many rollouts of each tree begin at once, by a look at how unsure they are."""
+        texts, sampling = grove.scene.texts, grove.scene.sampling
+        room = min(LOOKED_AT, grove.scene.room)
+        probes = yield from hear(
+            [
+                Submit(
+                    self.request(
+                        sampling, texts.prompt_ids(tree.draw.uid), mine[0], room, **grove.asked
+                    )
+                )
+                for tree, mine in zip(grove.trees, seeds, strict=True)
+            ]
+        )  # fmt: skip
+        looks = [
+            TurnTree(tree.draw._replace(num_rollouts=1), tree.home, 1, iter(mine[1:]), tree.rng)
+            for tree, mine in zip(grove.trees, seeds, strict=True)
+        ]
+        yield from replace(grove, trees=looks).grow()
+        for tree, probe, look in zip(grove.trees, probes, looks, strict=True):
+            turns = look.branches[0].entropy
+            at_prompt = turn_entropy(probe.events, texts.num_tokens)
+            tree.begun = begun_of(
+                tree.draw.num_rollouts, self.monitor, at_prompt - sum(turns) / max(len(turns), 1)
+            )
+            tree.home_taken = True
+
+
+def begun_of(number: int, sharpness: float, difference: float) -> int:
+    """How many of a number of rollouts begin at the prompt."""
+    share = (1 + math.tanh(sharpness * difference / 2)) / 2  # the sigmoid
+    return max(1, min(int(number * share) + 1, number))
+
+
+def _with_parents(batch: Batch, trees: Sequence[TurnTree]) -> Batch:
+    """The batch with what each rollout goes on from."""
+    parents, forks = list[int](), list[int]()
+    for tree in trees:
+        first = len(parents)
+        parents += [b.parent + first if b.parent >= 0 else -1 for b in tree.branches]
+        forks += [branch.fork_at for branch in tree.branches]
+    parent_B = torch.tensor(parents, dtype=torch.int64)
+    return batch.set(parent_B=parent_B, fork_at_B=torch.tensor(forks, dtype=torch.int64))

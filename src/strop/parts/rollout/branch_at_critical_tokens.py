@@ -1,0 +1,131 @@
+"""Answer every prompt, then again from a token in each answer at which the policy was undecided."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from strop.method.part import Draw, require
+from strop.method.services import Sampling, Texts
+from strop.parts.rollout.assemble import COLUMNS, assemble
+from strop.parts.rollout.base import SamplingFields
+from strop.parts.rollout.commands import Fork, Score, Strategy, Submit
+from strop.parts.rollout.listen import Start, first_tokens, hear
+
+
+@dataclass(frozen=True)
+class BranchAtCriticalTokens(SamplingFields):
+    """A group has whole answers, and others that go on anew from an uncertain place of one.
+
+        n1 = ceil(num_rollouts / (1 + branches)) answers; the others continue them in turn
+        c = a token at random of the `candidates` with the largest entropy in the answer, but for
+            its first, special ones, and those with less than min_letters letters;  0 without one
+        a branch keeps the answer's tokens before c and is drawn anew from there
+
+    The entropy is the current policy's, from a forward pass over the first answers. Metric:
+    rollout/tokens_shared.
+    Reads: draws; texts; rng.   Writes: the token, turn, rollout and prompt tables; fork_at_B counts
+    the answer's tokens.
+    Source: arXiv 2508.11016; code bytedance/CURE.
+    Differs from the source: a branch has the room that its answer had left, there as much as a
+    whole one; prompts are not cut.
+    Nearest part: branch_at_uncertainty, whose answers grow one by one; equal in distribution to
+    sample_independently where branches is 0.
+    Edges: candidates 0 -> any token but the first; an answer of one token, or whose request failed
+    -> anew. Stateless.
+    """
+
+    writes: ClassVar[tuple[str, ...]] = COLUMNS
+    facts: ClassVar[frozenset[str]] = frozenset({"scores_again"})
+    # Branches of each whole answer. Default: released code (3).
+    branches: int = 3
+    # Tokens of an answer among which one is chosen; 0: all. Default: released code (20).
+    candidates: int = 20
+    # Letters that a candidate's text has at least, blanks aside. Default: released code (2).
+    min_letters: int = 2
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self, "branches", low=0)
+        require(self, "candidates", low=0)
+        require(self, "min_letters", low=0)
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """Branches go on from a token of an answer."""
+        return super().needs | ({"fork"} if self.branches else set())
+
+    def __call__(
+        self, draws: tuple[Draw, ...], texts: Texts, sampling: Sampling, rng: torch.Generator
+    ) -> Strategy:
+        asked = [replace(r, keep=True) for r in self.requests(draws, texts, sampling, rng)]
+        firsts, origin_of = self._shared_out(draws)
+        heard = yield from hear([Submit(asked[number]) for number in firsts])
+        whole = dict(zip(firsts, heard, strict=True))
+        cuts: dict[int, int] = {}
+        if origin_of:
+            sizes = [self.num_whole(draw.num_rollouts) for draw in draws]
+            few = [d._replace(num_rollouts=n) for d, n in zip(draws, sizes, strict=True)]
+            batch = assemble(few, [asked[n] for n in firsts], [each.events for each in heard])
+            (found,), _ = yield [Score(batch, "current", ("entropy_T",))]
+            mask_T, length_B = batch["mask_T"].cpu(), batch["length_B"].tolist()
+            ids = torch.split(batch["id_T"][mask_T], length_B)
+            entropy = torch.split(found["entropy_T"].cpu()[mask_T], length_B)
+            for number, id_N, entropy_N in zip(firsts, ids, entropy, strict=True):
+                cut = self.cut(id_N.tolist(), entropy_N, texts, rng)
+                cuts[number] = -1 if whole[number].events[-1].ended == "failed" else cut
+        origins = [origin_of.get(number, -1) for number in range(len(asked))]
+        at = [cuts[origin] if origin >= 0 else -1 for origin in origins]
+        starts: list[Start] = []
+        for number, origin in origin_of.items():
+            request, place = asked[number], len(asked[number].ids) + at[number]
+            forked = Fork(whole[origin].number, place, changes={"seed": request.seed})
+            starts.append(Submit(request) if at[number] < 0 else forked)
+        more = yield from hear(starts)
+        events = {number: each.events for number, each in whole.items()}
+        for (number, origin), each in zip(origin_of.items(), more, strict=True):
+            events[number] = [*first_tokens(events[origin], max(at[number], 0)), *each.events]
+        batch = assemble(draws, asked, [events[number] for number in range(len(asked))])
+        rows = [origin if cut >= 0 else -1 for origin, cut in zip(origins, at, strict=True)]
+        batch = batch.set(parent_B=_int(rows), fork_at_B=_int(at))
+        shared = int(batch["fork_at_B"].clamp(min=0).sum())
+        return batch, None, {"rollout/tokens_shared": shared}
+
+    def num_whole(self, num_rollouts: int) -> int:
+        """Answers of a group that begin at the prompt."""
+        return -(-num_rollouts // (1 + self.branches))
+
+    def _shared_out(self, draws: Sequence[Draw]) -> tuple[list[int], dict[int, int]]:
+        """Rows of the whole answers, and each branch's with the row of its answer."""
+        firsts: list[int] = []
+        origin_of: dict[int, int] = {}
+        begin = 0
+        for draw in draws:
+            whole = self.num_whole(draw.num_rollouts)
+            firsts += range(begin, begin + whole)
+            branches = range(begin + whole, begin + draw.num_rollouts)
+            origin_of |= {row: begin + n % whole for n, row in enumerate(branches)}
+            begin += draw.num_rollouts
+        return firsts, origin_of
+
+    def cut(self, ids: Sequence[int], entropy_N: Tensor, texts: Texts, rng: torch.Generator) -> int:
+        """The place of an answer's critical token; 0 where none may be one."""
+        order = entropy_N.double().argsort(descending=True, stable=True).tolist()
+        usable = (place for place in order if place and self._may_be(ids[place], texts))
+        if self.candidates:
+            found = [place for _, place in zip(range(self.candidates), usable, strict=False)]
+        else:
+            found = list(range(1, len(ids)))
+        chosen = int(torch.randint(max(len(found), 1), (), generator=rng))
+        return found[chosen] if found else 0
+
+    def _may_be(self, token: int, texts: Texts) -> bool:
+        if token in texts.special_ids:
+            return False
+        return len(texts.decode([token]).strip()) >= self.min_letters
+
+
+def _int(values: Sequence[int]) -> Tensor:
+    return torch.tensor(values, dtype=torch.int64)

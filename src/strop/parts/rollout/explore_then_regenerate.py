@@ -1,0 +1,90 @@
+"""Let an older policy try many answers, and the newest one repeat the best and worst of them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from strop.method.part import Draw, require
+from strop.method.services import Sampling, Texts
+from strop.parts.rollout.assemble import COLUMNS, assemble
+from strop.parts.rollout.base import SamplingFields
+from strop.parts.rollout.commands import THROWN_AWAY, Reward, Strategy
+from strop.parts.rollout.listen import listen
+
+
+@dataclass(frozen=True)
+class ExploreThenRegenerate(SamplingFields):
+    """Groups are made of seeds that lead far apart, and of answers of the newest policy alone.
+
+        explore: the draw's rollouts by the engine's policy (with engine.staleness one of some steps
+        ago), graded
+        choose: the keep / 2 seeds of largest and the keep / 2 of smallest outcome; of equal ones
+        the first
+        regenerate: answers of the newest policy to these seeds; they are graded anew
+
+    A draw depends on seed, place and weights alone: the same weights repeat an answer token by
+    token, near ones begin it alike. Answers of the first stage are in no rollout. Metrics:
+    exploring/spread (mean outcome of the chosen best less that of the worst, as explored),
+    exploring/repeated (regenerated answers that are the explored ones, share).
+
+    Reads: draws; sampling (answers of the newest policy).
+    Writes: the token, turn, rollout and prompt tables.
+    Source: arXiv 2604.06916; code NVlabs/Sana (sol_rl, best_worst).
+    Differs from the source: it is of diffusion, where a seed fixes the sample; its cheap copy is
+    quantised and takes fewer steps, here it is older.
+    Nearest part: sample_independently; equal to it when keep is not below a draw's rollouts.
+    Edges: an odd keep has one more of the best; the regenerated answers need not differ in
+    outcome; explored answers are graded beside the step's own. Stateless.
+    """
+
+    writes: ClassVar[tuple[str, ...]] = COLUMNS
+    facts: ClassVar[frozenset[str]] = frozenset({"samples_again"})
+    # Answers of a prompt that are regenerated. Default: paper (24 of 96).
+    keep: int = 24
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self, "keep", low=2)
+
+    def __call__(
+        self, draws: tuple[Draw, ...], texts: Texts, sampling: Sampling, rng: torch.Generator
+    ) -> Strategy:
+        asked = self.requests(draws, texts, sampling, rng)
+        heard = yield from listen(asked)
+        tried = assemble(draws, asked, heard)
+        if all(draw.num_rollouts <= self.keep for draw in draws):
+            return tried, None
+        outcomes, _ = yield [Reward(tried)]
+        outcome = outcomes[0].tolist()
+        rows, kept, best, worst, first = [], [], [], [], 0
+        for draw in draws:
+            own = outcome[first : first + draw.num_rollouts]
+            high, low = best_and_worst(own, self.keep)
+            chosen = sorted((*high, *low))
+            kept.append(draw._replace(num_rollouts=len(chosen)))
+            rows += [first + place for place in chosen]
+            best += [own[place] for place in high]
+            worst += [own[place] for place in low]
+            first += draw.num_rollouts
+        found = sampling.sample_newest([asked[row] for row in rows])
+        repeated = [
+            [id for e in one.events for id in e.ids] == [id for e in heard[row] for id in e.ids]
+            for one, row in zip(found, rows, strict=True)
+        ]
+        told = {
+            "exploring/spread": sum(best) / len(best) - sum(worst) / max(len(worst), 1),
+            "exploring/repeated": sum(repeated) / len(repeated),
+            THROWN_AWAY: float(sum(len(e.ids) for events in heard for e in events)),
+        }
+        batch = assemble(kept, [asked[row] for row in rows], [one.events for one in found])
+        return batch, None, told
+
+
+def best_and_worst(outcome: Sequence[float], number: int) -> tuple[list[int], list[int]]:
+    """Places of the larger and of the smaller half of `number` values, none twice."""
+    order = sorted(range(len(outcome)), key=lambda place: -outcome[place])
+    high = order[: (number + 1) // 2]
+    rest = sorted(set(order) - set(high), key=lambda place: outcome[place])
+    return high, rest[: number // 2]

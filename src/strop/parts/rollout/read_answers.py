@@ -1,0 +1,91 @@
+"""Take the answers from the training data instead of sampling them."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from strop.batch.batch import Batch
+from strop.engines.base import Event
+from strop.method.part import Draw
+from strop.method.services import Texts
+from strop.parts.rollout.assemble import COLUMNS, Turn, assemble_turns
+from strop.parts.rollout.base import SamplingFields
+from strop.parts.rollout.commands import Strategy
+from strop.support.errors import UserError
+
+DEMONSTRATION = 2  # origin_T
+VOID = ("logp_behavior_T", "logp_sampler_T", "entropy_behavior_T")
+
+
+@dataclass(frozen=True)
+class ReadAnswers(SamplingFields):
+    """The policy learns from given answers: nothing is sampled.
+
+        one rollout for each of the columns `answers` of the prompt's row, in this order
+        preferred = 1 for the first column, -1 for the others
+
+    Its tokens have origin 2 (demonstration) and end like an answer of the model's own; what only
+    an engine knows (log-probabilities, entropy) is void (NaN) and the version -1.
+
+    Reads: draws; texts (the rows of the data, their tokens).   Writes: the token, turn, rollout
+    and prompt tables, preferred_B [B] int.
+    Source: arXiv 2203.02155, sec. 3.1 (demonstrations); arXiv 2305.18290 (pairs).
+    Differs from the source: no.
+    Nearest part: sample_independently, which samples what this one reads.
+    Edges: a row without one of its answers -> UserError; draws of another number of rollouts ->
+    UserError; nothing lasts between steps, so a restart loses nothing.
+    """
+
+    writes: ClassVar[tuple[str, ...]] = (*COLUMNS, "preferred_B")
+    # Columns of the data with the answers, the preferred one first. Default: ours (TRL's name).
+    answers: tuple[str, ...] = ("completion",)
+    # Longest answer, tokens; 0: the longest of the data. Default: ours.
+    max_tokens: int = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.answers or len(set(self.answers)) < len(self.answers):
+            raise UserError(f"read_answers.answers must be distinct columns, not {self.answers!r}")
+
+    def __call__(self, draws: tuple[Draw, ...], texts: Texts) -> Strategy:
+        yield from ()
+        return self.read(draws, texts), None
+
+    def read(self, draws: tuple[Draw, ...], texts: Texts) -> Batch:
+        """The batch of the draws' given answers."""
+        rollouts, seeds = [], []
+        for draw in draws:
+            if draw.num_rollouts != len(self.answers):
+                raise UserError(
+                    f"read_answers gives {len(self.answers)} answers a prompt and is asked for "
+                    f"{draw.num_rollouts}: set sampling.num_rollouts={len(self.answers)}"
+                )
+            given = self.prompt(draw, texts)
+            for place, column in enumerate(self.answers):
+                rollouts.append([Turn(given, [_told(texts, draw.uid, column)])])
+                seeds.append(-1 - (draw.uid * len(self.answers) + place))
+        batch = assemble_turns(draws, seeds, rollouts, [False] * len(rollouts))
+        mask_T = batch["mask_T"]
+        void = {name: torch.where(mask_T, float("nan"), batch[name]) for name in VOID}
+        first_B = torch.tensor([1, *[-1] * (len(self.answers) - 1)] * len(draws))
+        origin_T = torch.where(mask_T, DEMONSTRATION, batch["origin_T"])
+        return batch.set(origin_T=origin_T, preferred_B=first_B, **void)
+
+    def prompt(self, draw: Draw, texts: Texts) -> tuple[int, ...]:
+        """The tokens that the draw's answers follow."""
+        return texts.prompt_ids(draw.uid)
+
+    @property
+    def given(self) -> tuple[str, ...]:
+        """The columns of the data that the answers are read from."""
+        return self.answers
+
+
+def _told(texts: Texts, uid: int, column: str) -> Event:
+    """A given answer as if an engine had said it."""
+    ids = texts.answer_ids(uid, column)
+    if not ids:
+        raise UserError(f"the row of prompt {uid} has no {column}: fill it in or remove the row")
+    zeros = (0.0,) * len(ids)
+    return Event(0, tuple(ids), zeros, -1, entropy=zeros, logp_model=zeros, ended="stop")

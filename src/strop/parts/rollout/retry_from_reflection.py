@@ -1,0 +1,159 @@
+"""Play every episode, let the policy say where it went wrong, and play it again from there."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from strop.method.part import Draw, require, require_one_of
+from strop.method.services import Episodes, Log, Sampling, Texts
+from strop.parts.rollout._episode import Episode, Seat
+from strop.parts.rollout._playing import PLAYED, PlayingAlone, Scene, written
+from strop.parts.rollout._reflections import WORDS, Attempt, Report, read_report, rows_of
+from strop.parts.rollout.commands import THROWN_AWAY, Fork, Strategy, Submit
+from strop.parts.rollout.listen import Start, hear
+
+
+@dataclass(frozen=True)
+class RetryFromReflection(PlayingAlone):
+    """An episode, the policy's own diagnosis of it, and a retry that the diagnosis guides.
+
+        base: the draw's rollouts; reflection ~ pi(. | episode, ask) names a turn k, from 0
+        retry: the first k actions again, then pi(. | beginning, guide, observation_k, ...)
+        rows: base; the retry without its guide, of the same group, with base as its parent
+        and, if R' >= 1 and (R' > R or it took fewer turns), alone in groups of their own and worth
+        1: the reflection, and the retry with its guide, what it took over being given
+
+    A reflection that is not valid, or finds nothing to change, brings no retry; the latter with
+    R >= 1 is kept like those. form "number": the first number in it is k; "json": see `ask`.
+    Metrics: retry/valid (reflections), /tried, /better (retries), /base, /again (mean rewards).
+    Reads: draws.   Writes: as play_turns, stage_B (0 base, 1 retry, 2 reflection, 3 guided).
+    Source: arXiv 2601.03715; code: shiweijiezero/R3L.
+    Differs from the source: a reflection goes on from the episode, there it reads a log of it.
+    Nearest part: play_turns, whose rollouts are the base; sample_two_attempts for single answers.
+    Edges: R is the environment's own; no room for a reflection or a retry -> none. Stateless.
+    """
+
+    writes: ClassVar[tuple[str, ...]] = (*PLAYED, "stage_B")
+    facts: ClassVar[frozenset[str]] = frozenset({"samples_again"})
+    # How a reflection says its turn: "number" or "json". Default: ours (all tokenizers have it).
+    form: str = "number"
+    # Said behind an episode, {prompt} and {reward} in it; empty: the form's. Default: ours.
+    ask: str = ""
+    # First text of a retry, {report} and {text} (the turn's own) in it;
+    # empty: the form's. Default: ours.
+    guide: str = ""
+    # Most tokens of a reflection; 0: an action's. Default: ours (released code: 4096, actions 512).
+    reflection_tokens: int = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_one_of(self, "form", tuple(WORDS))
+        require(self, "reflection_tokens", low=0)
+
+    def __call__(
+        self, draws: tuple[Draw, ...], texts: Texts, sampling: Sampling, episodes: Episodes,
+        log: Log, rng: torch.Generator,
+    ) -> Strategy:  # fmt: skip
+        uids = [draw.uid for draw in draws for _ in range(draw.num_rollouts)]
+        with self.opened(uids, texts, sampling, episodes) as scene:
+            seeds = torch.randint(2**62, (len(uids), 1), generator=rng).tolist()
+            more = torch.randint(2**62, (len(uids), 3), generator=rng).tolist()
+            games = yield from self.play_all(uids, seeds, scene)
+            tries = [Attempt(game, own) for game, own in zip(games, more, strict=True)]
+            yield from self._reflect(tries, scene)
+            yield from self._retry([each for each in tries if each.report], scene)
+            groups, rows = rows_of(draws, tries)
+            batch = written(groups, [row.episode for row in rows], scene.world, log)
+        batch = batch.set(
+            parent_B=torch.tensor([row.parent for row in rows], dtype=torch.int64),
+            fork_at_B=torch.tensor([row.fork_at for row in rows], dtype=torch.int64),
+            stage_B=torch.tensor([row.stage for row in rows], dtype=torch.int64),
+        )
+        return batch, None, _told(tries)
+
+    def _reflect(self, tries: Sequence[Attempt], scene: Scene) -> Strategy:
+        """Ask for a reflection on every episode, and read what they say."""
+        texts, sampling, episodes, _, limits = scene
+        words = self.ask or WORDS[self.form][0]
+        starts: dict[int, Start] = {}
+        for number, each in enumerate(tries):
+            seat = each.base.seat
+            if seat.lost:
+                continue
+            earned = words.replace("{reward}", f"{seat.earned:g}")
+            each.asked = earned.replace("{prompt}", texts.question(each.base.uid))
+            given = episodes.observation_ids(each.asked, seat.ids[-1])
+            each.context = (*seat.ids, *given)
+            most = self.reflection_tokens or limits.answer_tokens
+            room = min(most, limits.context_tokens - len(each.context))
+            if room > 0:
+                starts[number] = self._behind(
+                    seat, len(seat.ids), given, room, each.seeds[0], sampling
+                )
+        found = yield from hear(list(starts.values()))
+        for number, heard in zip(starts, found, strict=True):
+            each = tries[number]
+            each.reflection = heard.events
+            if heard.events[-1].ended != "failed":
+                ids = [id for event in heard.events for id in event.ids]
+                said = texts.decode(ids, special=False)
+                each.report = read_report(said, self.form, len(each.base.seat.turns))
+
+    def _retry(self, tries: Sequence[Attempt], scene: Scene) -> Strategy:
+        """Play again from the turns that the reports name."""
+        texts, sampling, episodes, world, limits = scene
+        games: dict[int, Episode] = {}
+        starts: dict[int, Start] = {}
+        for number, each in enumerate(tries):
+            if each.report is None or each.report.is_perfect:
+                continue
+            turn, seat = each.report.turn, each.base.seat
+            kept = each.base.branched(each.base.number, each.seeds[1], turn).seat
+            at = len(kept.ids) - len(kept.turns[-1].given)
+            said = self._guide(each.report, kept.said[-1]["observation"])
+            if turn:
+                given = episodes.observation_ids(said, seat.ids[at - 1])
+            else:
+                given = texts.reworded_ids(each.base.uid, said, ())
+            room = min(
+                limits.answer_tokens, limits.episode_tokens - kept.used,
+                limits.context_tokens - at - len(given),
+            )  # fmt: skip
+            if given and room > 0:
+                games[number] = each.begin_again(world, said, given)
+                starts[number] = self._behind(seat, at, given, room, each.seeds[1], sampling)
+        yield from self.play(games, starts, scene)
+
+    def _guide(self, report: Report, shown: str) -> str:
+        """What a retry is told where it begins."""
+        words = self.guide or WORDS[self.form][1]
+        words = words.replace("{text}", shown if report.turn else "{prompt}")
+        return words.replace("{report}", report.text)
+
+    def _behind(
+        self, seat: Seat, at: int, given: Sequence[int], room: int, seed: int, sampling: Sampling
+    ) -> Start:
+        """A request behind the first tokens of a sequence and these."""
+        if sampling.can_fork and at:
+            return Fork(seat.request, at, tuple(given), {"max_tokens": room, "seed": seed})
+        ids = (*seat.ids[:at], *given)
+        return Submit(self.request(sampling, ids, seed, room, keep=sampling.can_fork))
+
+
+def _told(tries: Sequence[Attempt]) -> dict[str, float]:
+    """What reflections and retries came to."""
+    asked = [each for each in tries if each.reflection]
+    valid = sum(each.report is not None for each in asked)
+    again = [each.retry.seat.earned for each in tries if each.retry is not None]
+    drawn = [sum(len(event.ids) for event in each.reflection) for each in tries]
+    thrown = sum(n for n, each in zip(drawn, tries, strict=True) if not each.examples())
+    return {
+        "retry/valid": valid / max(len(asked), 1),
+        "retry/tried": len(again),
+        "retry/better": sum(each.is_better for each in tries),
+        "retry/base": sum(each.base.seat.earned for each in tries) / max(len(tries), 1),
+        "retry/again": sum(again) / max(len(again), 1),
+        THROWN_AWAY: thrown,
+    }

@@ -1,0 +1,38 @@
+"""Answer every drawn prompt several times, each answer on its own."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from strop.method.part import Draw
+from strop.method.services import Sampling, Texts
+from strop.parts.rollout.assemble import COLUMNS, assemble
+from strop.parts.rollout.base import SamplingFields
+from strop.parts.rollout.commands import Strategy
+from strop.parts.rollout.listen import listen
+
+
+@dataclass(frozen=True)
+class SampleIndependently(SamplingFields):
+    """The policy learns from plain samples of itself: no answer depends on another.
+
+        token ~ softmax(logits / temperature), cut by top_k, then top_p, then min_p
+
+    Reads: draws.   Writes: the token, turn, rollout and prompt tables.
+    Source: arXiv 2402.03300, algorithm 1 (line 6).
+    Differs from the source: no.
+    Nearest part: none.
+    Edges: an answer cut off by max_tokens or the context is marked truncated; nothing lasts
+    between steps, so a restart loses nothing.
+    """
+
+    writes: ClassVar[tuple[str, ...]] = COLUMNS
+    by_draw: ClassVar[bool] = True
+
+    def __call__(
+        self, draws: tuple[Draw, ...], texts: Texts, sampling: Sampling, rng: torch.Generator
+    ) -> Strategy:
+        requests = self.requests(draws, texts, sampling, rng)
+        heard = yield from listen(requests)
+        return assemble(draws, requests, heard), None

@@ -1,0 +1,96 @@
+"""Answer every prompt, then ask for a second attempt with the first one in sight."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from strop.batch.columns import Column
+from strop.engines.base import Event, Request
+from strop.method.part import Draw
+from strop.method.services import Episodes, Sampling, Texts
+from strop.parts.rollout.assemble import COLUMNS, Turn, assemble_turns
+from strop.parts.rollout.base import SamplingFields
+from strop.parts.rollout.commands import Strategy
+from strop.parts.rollout.listen import listen
+
+FIRST, SECOND = 0, 1  # stage_B
+
+
+@dataclass(frozen=True)
+class SampleTwoAttempts(SamplingFields):
+    """Each rollout of a draw becomes a conversation of two answers, a row of the batch each.
+
+        stage 0: y1 ~ pi(. | x);   stage 1: y2 ~ pi(. | x, y1, words)
+
+    The first answer and the words are part of the second row's prompt, mask_T false, so each row
+    is scored, and learns, by its own answer. Both have the same limit of tokens.
+    Reads: draws; texts and episodes (how words follow an answer); rng.   Writes: the token, turn,
+    rollout and prompt tables, stage_B, and conversation_B [B] int, the same for both rows.
+    Source: arXiv 2409.12917, sec. 5 (the wording of the instruction is free).
+    Differs from the source: attempts are rows of their own, with the same gradient.
+    Nearest part: sample_independently, whose rollouts are the first attempts.
+    Edges: no room in the context for a second attempt, or a first one whose request failed -> the
+    first alone. Stateless.
+    """
+
+    writes: ClassVar[tuple[str, ...]] = (*COLUMNS, "stage_B", "conversation_B")
+    declares: ClassVar[tuple[Column, ...]] = (
+        Column("conversation_B", "int", "attempts at one prompt that know of each other share it",
+               "key", random="key:4"),
+    )  # fmt: skip
+    # What is said between the attempts; {prompt} is the prompt. Default: ours (the prompt again,
+    # which every tokenizer can write; the source asks to find and correct a mistake).
+    words: str = "\n{prompt}"
+
+    def __call__(
+        self,
+        draws: tuple[Draw, ...],
+        texts: Texts,
+        sampling: Sampling,
+        episodes: Episodes,
+        rng: torch.Generator,
+    ) -> Strategy:
+        asked = self.requests(draws, texts, sampling, rng)
+        seeds = torch.randint(2**62, (len(asked),), generator=rng).tolist()
+        uids = [draw.uid for draw in draws for _ in range(draw.num_rollouts)]
+        heard = yield from listen(asked)
+        again: dict[int, Request] = {}
+        for row, (request, events) in enumerate(zip(asked, heard, strict=True)):
+            given = self._given(request, events, texts.question(uids[row]), episodes)
+            room = min(request.max_tokens, sampling.context_tokens - len(given))
+            if room > 0 and events[-1].ended != "failed":
+                again[row] = self.request(sampling, given, seeds[row], room)
+        more = yield from listen(list(again.values()))
+        second = dict(zip(again, more, strict=True))
+        rows: list[tuple[int, Request, Sequence[Event]]] = []
+        sizes, begin = [], 0
+        for draw in draws:
+            own = range(begin, begin + draw.num_rollouts)
+            begin += draw.num_rollouts
+            rows += [(FIRST, asked[row], heard[row]) for row in own]
+            rows += [(SECOND, again[row], second[row]) for row in own if row in again]
+            sizes.append(len(own) + sum(row in again for row in own))
+        wide = [draw._replace(num_rollouts=n) for draw, n in zip(draws, sizes, strict=True)]
+        batch = assemble_turns(
+            wide,
+            [request.seed for _, request, _ in rows],
+            [[Turn(request.ids, events)] for _, request, events in rows],
+            [events[-1].ended == "length" for _, _, events in rows],
+        )
+        key_of = {again[row].seed: asked[row].seed for row in again}
+        keys = [key_of.get(request.seed, request.seed) for _, request, _ in rows]
+        return batch.set(
+            stage_B=torch.tensor([stage for stage, _, _ in rows], dtype=torch.int64),
+            conversation_B=torch.tensor(keys, dtype=torch.int64),
+        ), None
+
+    def _given(
+        self, request: Request, events: Sequence[Event], prompt: str, episodes: Episodes
+    ) -> tuple[int, ...]:
+        """What the second attempt begins with."""
+        answer = [id for event in events for id in event.ids]
+        last = answer[-1] if answer else request.ids[-1]
+        said = episodes.observation_ids(self.words.replace("{prompt}", prompt), last)
+        return (*request.ids, *answer, *said)

@@ -1,0 +1,181 @@
+"""Stop part of a prompt's answers on their way, so that the others differ more in outcome."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from strop.engines.base import Event, Request
+from strop.method.part import Draw, require
+from strop.method.services import Sampling, Scoring, Texts
+from strop.parts.rollout._quality_head import (
+    bins_of,
+    nearest_subset,
+    new_head,
+    scores,
+    success_of_bins,
+    trained,
+)
+from strop.parts.rollout.assemble import COLUMNS, assemble
+from strop.parts.rollout.base import SamplingFields
+from strop.parts.rollout.commands import Abort, Command, Resume, Strategy, Submit
+from strop.parts.rollout.listen import Inbox, tell, wait
+
+State = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class StopSureAnswers(SamplingFields):
+    """Groups are made of fewer answers, about as many right as wrong as can be foreseen.
+
+        s: a small head's score of the policy's hidden state at the answer's detect_at-th token
+        q = (1 + hits_b) / (2 + count_b), b the bin of sigmoid(s) among num_bins of equal width
+        of n answers of a prompt that have got so far, ceil(keep n) go on: those whose mean q is
+        nearest to `target` (a random subset, then the best swaps);  the others are stopped
+
+    Stopped answers are in no rollout. The head learns from the outcomes of those that went on
+    (success: outcome >= 1), the bins count them. Metrics: pruning/examined, /stopped, /predicted
+    (mean q of those that go on), /head_loss (of the last step).
+
+    Reads: draws; scoring (hidden states); observes rollout_uid_B, outcome_B [B] float, scored_B.
+    Writes: the token, turn, rollout and prompt tables.
+    Source: arXiv 2603.24840 (rule of survival, head, bins and losses not stated: all ours).
+    Differs from the source: the head is 64 wide on the last layer's state, 4 steps of Adam a time.
+    Nearest part: sample_independently; equal to it when keep is 1.
+    Edges: an answer that ends before detect_at is not examined and stays; at first all scores are
+    equal and the choice is random; head, its optimiser and the bins are in the checkpoint.
+    """
+
+    writes: ClassVar[tuple[str, ...]] = COLUMNS
+    facts: ClassVar[frozenset[str]] = frozenset({"samples_again"})
+    # Tokens at which an answer is examined. Default: paper (512).
+    detect_at: int = 512
+    # Share of the examined answers that go on. Default: paper (0.5).
+    keep: float = 0.5
+    # Share of right answers that is wanted among them. Default: paper (0.5).
+    target: float = 0.5
+    # Bins of scores. Default: ours (not stated).
+    num_bins: int = 10
+    # Learning rate of the head. Default: ours (not stated).
+    head_lr: float = 1e-3
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self, "detect_at", low=1)
+        require(self, "keep", low=1e-6, high=1.0)
+        require(self, "target", low=0.0, high=1.0)
+        require(self, "num_bins", low=1)
+        require(self, "head_lr", low=0.0)
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """Answers wait to be examined."""
+        return super().needs | {"pause"}
+
+    def init(self) -> State:
+        """No head yet, nothing counted."""
+        zeros = torch.zeros(self.num_bins, dtype=torch.float64)
+        return {"head": {}, "hits": zeros, "counts": zeros, "waiting": {}, "loss": 0.0}
+
+    def __call__(
+        self, draws: tuple[Draw, ...], texts: Texts, sampling: Sampling, scoring: Scoring,
+        rng: torch.Generator, state: State,
+    ) -> Strategy:  # fmt: skip
+        asked = self.requests(draws, texts, sampling, rng)
+        inbox: Inbox = {}
+        numbers = yield from tell(
+            [Submit(replace(request, pause_every=self.detect_at)) for request in asked], inbox
+        )
+        yield from wait(numbers, inbox)
+        halted = [row for row, n in enumerate(numbers) if inbox[n][-1].ended == "paused"]
+        going, state, metrics = self._choose(draws, asked, numbers, halted, inbox, scoring, rng,
+                                             state)  # fmt: skip
+        stopped = sorted(set(halted) - set(going))
+        for row in going:  # whatever it says from here on is new
+            inbox[numbers[row]] = [e._replace(ended="") for e in inbox[numbers[row]]]
+        commands: list[Command] = [Resume(numbers[row], {"pause_every": 0}) for row in going]
+        yield from tell([*commands, *(Abort(numbers[row]) for row in stopped)], inbox)
+        yield from wait([numbers[row] for row in going], inbox)
+        rows = [row for row in range(len(asked)) if row not in stopped]
+        batch = assemble(
+            _narrowed(draws, rows), [asked[row] for row in rows],
+            [inbox[numbers[row]] for row in rows],
+        )  # fmt: skip
+        return batch, state, metrics
+
+    def observe(
+        self, rollout_uid_B: Tensor, outcome_B: Tensor, scored_B: Tensor, state: State
+    ) -> State:
+        """The outcomes of those that went on: the bins count them, the head learns them."""
+        waiting = state["waiting"]
+        if not waiting:
+            return state
+        rows = [
+            (place, row)
+            for place, uid in enumerate(waiting["uids"].tolist())
+            for row in (rollout_uid_B == uid).nonzero().squeeze(1).tolist()
+            if scored_B[row]
+        ]
+        new = {**state, "waiting": {}}
+        if rows:
+            places = torch.tensor([place for place, _ in rows])
+            success_N = (outcome_B.cpu()[[row for _, row in rows]] >= 1).float()
+            bin_N = waiting["bins"][places]
+            hits = torch.bincount(bin_N, success_N.double(), minlength=self.num_bins)
+            new["hits"] = state["hits"] + hits
+            new["counts"] = state["counts"] + torch.bincount(bin_N, minlength=self.num_bins)
+            states_NH = waiting["states"][places]
+            new["head"], new["loss"] = trained(state["head"], states_NH, success_N, self.head_lr)
+        return new
+
+    def _choose(
+        self, draws: Sequence[Draw], asked: Sequence[Request], numbers: Sequence[int],
+        halted: Sequence[int], inbox: Inbox, scoring: Scoring, rng: torch.Generator, state: State,
+    ) -> tuple[list[int], State, dict[str, float]]:  # fmt: skip
+        """The answers that go on, the state that knows their scores, and the numbers of it."""
+        told = {"pruning/head_loss": float(state["loss"]), "pruning/examined": len(halted)}
+        if not halted:
+            return [], state, {**told, "pruning/stopped": 0}
+        events = [inbox[numbers[row]] for row in halted]
+        states_NH = _states(_narrowed(draws, halted), [asked[row] for row in halted], events,
+                            scoring)  # fmt: skip
+        head = state["head"] or new_head(states_NH.shape[1], rng)
+        bin_N = bins_of(scores(head, states_NH), self.num_bins)
+        chance = success_of_bins(state["hits"], state["counts"])[bin_N].tolist()
+        kept, place = [], 0
+        for draw in _narrowed(draws, halted):
+            own = chance[place : place + draw.num_rollouts]
+            size = math.ceil(self.keep * len(own) - 1e-9)
+            kept += [place + k for k in nearest_subset(own, size, self.target, rng)]
+            place += draw.num_rollouts
+        uids = torch.tensor([asked[halted[k]].seed for k in kept])
+        new = {"uids": uids, "bins": bin_N[kept], "states": states_NH[kept]}
+        before = state["waiting"]  # of an earlier round of this step
+        waiting = {k: torch.cat([before[k], v]) for k, v in new.items()} if before else new
+        told["pruning/stopped"] = len(halted) - len(kept)
+        told["pruning/predicted"] = sum(chance[k] for k in kept) / len(kept)
+        return [halted[k] for k in kept], {**state, "head": head, "waiting": waiting}, told
+
+
+def _states(
+    draws: Sequence[Draw], asked: Sequence[Request], events: Sequence[Sequence[Event]],
+    scoring: Scoring,
+) -> Tensor:  # fmt: skip
+    """The policy's hidden state [N, width] after the last token of each answer so far."""
+    found: dict[int, Tensor] = {}
+    for rows, states in scoring.hidden(assemble(draws, asked, events)):
+        found |= {row: own[-1] for row, own in zip(rows, states, strict=True)}
+    return torch.stack([found[row] for row in range(len(asked))]).float().cpu()
+
+
+def _narrowed(draws: Sequence[Draw], rows: Sequence[int]) -> list[Draw]:
+    """The draws with as many rollouts as there are rows of theirs; those without are left out."""
+    found, first, wanted = [], 0, set(rows)
+    for draw in draws:
+        size = sum(row in wanted for row in range(first, first + draw.num_rollouts))
+        first += draw.num_rollouts
+        found += [draw._replace(num_rollouts=size)] if size else []
+    return found

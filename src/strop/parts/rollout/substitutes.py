@@ -1,0 +1,25 @@
+"""The strategies that stand in for others: to score the policy, and to play episodes."""
+
+from strop.parts.rollout._playing import PlayingFields
+from strop.parts.rollout.base import SamplingFields
+from strop.parts.rollout.play_turns import PlayTurns
+from strop.parts.rollout.sample_independently import SampleIndependently
+
+
+def plain(strategy: SamplingFields) -> SamplingFields:
+    """The strategy of the policy's own answers, or of whole episodes, with the same options."""
+    if isinstance(strategy, SampleIndependently | PlayTurns):
+        return strategy
+    if isinstance(strategy, PlayingFields):
+        turns, tokens = strategy.max_turns, strategy.max_action_tokens
+        return PlayTurns(**strategy.sampling(), max_turns=turns, max_action_tokens=tokens)
+    return SampleIndependently(**strategy.sampling())
+
+
+def playing(strategy: SamplingFields) -> SamplingFields | None:
+    """The strategy that plays episodes in its place; None where that means nothing."""
+    if strategy.needs_environment:
+        return strategy
+    if isinstance(strategy, SampleIndependently):
+        return PlayTurns(**strategy.sampling())
+    return None

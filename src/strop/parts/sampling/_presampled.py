@@ -1,0 +1,88 @@
+"""Answers to prompts of the pool that are sampled before training and graded."""
+
+from collections.abc import Sequence
+from itertools import chain
+from typing import NamedTuple
+
+import torch
+
+from strop.batch.batch import Batch
+from strop.method.services import Grading, Sampling, Texts
+
+
+class Presampled(NamedTuple):
+    """Answers in the order of the prompts: prompt and answer ids, outcome, whether it is known."""
+
+    batch: Batch
+    ids: list[tuple[int, ...]]
+    outcome: list[float]
+    scored: list[bool]
+    truncated: list[bool]
+
+
+def presample(
+    texts: Texts,
+    grading: Grading,
+    sampling: Sampling,
+    uids: Sequence[int],
+    num: int,
+    rng: torch.Generator,
+) -> Presampled:
+    """`num` answers to each prompt by the engine's weights of now, at the rollouts' temperature.
+
+    The batch has one rollout of one turn an answer; those of a prompt are one group.
+    """
+    asked = [uid for uid in uids for _ in range(num)]
+    seeds = torch.randint(2**62, (len(asked),), generator=rng).tolist()
+    requests = [
+        sampling.request(texts.prompt_ids(uid), sampling.answer_tokens, seed)
+        for uid, seed in zip(asked, seeds, strict=True)
+    ]
+    finished = sampling.sample(requests)
+    ids = [tuple(chain.from_iterable(event.ids for event in each.events)) for each in finished]
+    prompt_B = torch.tensor([len(request.ids) for request in requests])
+    size_B = prompt_B + torch.tensor([len(each) for each in ids])
+    row = torch.arange(len(asked))
+    rollout_T = torch.repeat_interleave(row, size_B)
+    within_T = torch.arange(rollout_T.shape[0]) - (size_B.cumsum(0) - size_B)[rollout_T]
+    pairs = zip(requests, ids, strict=True)
+    everything = chain.from_iterable(chain(request.ids, answer) for request, answer in pairs)
+    batch = Batch(
+        {
+            "turn_T": rollout_T,
+            "id_T": torch.tensor(list(everything), dtype=torch.int64),
+            "mask_T": within_T >= prompt_B[rollout_T],
+            "rollout_K": row,
+            "lost_B": torch.tensor([each.failed for each in finished], dtype=torch.bool),
+            "group_B": torch.arange(len(uids)).repeat_interleave(num),
+            "rollout_uid_B": -1 - row,
+            "uid_P": torch.tensor(list(uids), dtype=torch.int64),
+            "draw_P": torch.zeros(len(uids), dtype=torch.int64),
+        }
+    )
+    graded = grading.grade(batch)
+    cut = [each.events[-1].ended == "length" for each in finished]
+    return Presampled(batch, ids, graded.outcome_B.tolist(), graded.scored_B.tolist(), cut)
+
+
+def success_of(
+    texts: Texts,
+    grading: Grading,
+    sampling: Sampling,
+    uids: Sequence[int],
+    num: int,
+    success: float,
+    rng: torch.Generator,
+) -> dict[int, float]:
+    """The share of `num` answers to each prompt whose outcome is `success` or more.
+
+    Prompts without a scored answer are not in it.
+    """
+    found = presample(texts, grading, sampling, uids, num, rng)
+    rates = {}
+    for place, uid in enumerate(uids):
+        rows = range(place * num, (place + 1) * num)
+        right = [found.outcome[row] >= success for row in rows if found.scored[row]]
+        if right:
+            rates[uid] = sum(right) / len(right)
+    return rates

@@ -1,0 +1,50 @@
+"""Draw all wordings of a question together."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from strop.method.part import Draw
+from strop.method.services import Texts
+from strop.support.errors import UserError
+
+
+@dataclass(frozen=True)
+class AddParaphrases:
+    """Wherever a prompt is practised, the other prompts of its set are practised beside it.
+
+        draws <- draws and, after each, one of every other prompt in the pool with the same set
+
+    The set is a column of the training data, equal in all wordings of a question. A prompt that
+    was drawn already is not drawn again. It follows a part that draws prompts.
+
+    Reads: draws, pool; texts (the rows of the data).   Writes: draws.
+    Source: arXiv 2510.04392 (paraphrase sets).
+    Differs from the source: no.
+    Nearest part: draw_in_shuffled_order, which it follows.
+    Edges: a set of one -> unchanged; data without the column -> UserError. A step then has more
+    prompts than asked for; nothing lasts between steps.
+    """
+
+    # Column of the data that names a prompt's set. Default: ours.
+    column: str = "set"
+
+    def __call__(self, draws: tuple[Draw, ...], pool: tuple[int, ...], texts: Texts) -> Any:
+        sets: dict[Any, list[int]] = {}
+        for uid in pool:
+            sets.setdefault(set_of(texts, uid, self.column), []).append(uid)
+        drawn: dict[int, Draw] = {}
+        for draw in draws:
+            for uid in (draw.uid, *sets[set_of(texts, draw.uid, self.column)]):
+                drawn.setdefault(uid, draw._replace(uid=uid))
+        return tuple(drawn.values())
+
+
+def set_of(texts: Texts, uid: int, column: str) -> Any:
+    """The set of a prompt. Raises UserError when its row names none."""
+    row = texts.row(uid)
+    if row.get(column) is None:
+        raise UserError(
+            f"a prompt of the training data has no {column}: give every row a column {column!r} "
+            "that is equal in all wordings of a question"
+        )
+    return row[column]

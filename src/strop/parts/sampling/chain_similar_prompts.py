@@ -1,0 +1,61 @@
+"""Let each drawn prompt be followed by similar ones in the same rollout."""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+
+from strop.method.part import Draw, require
+from strop.method.services import Texts
+from strop.support.errors import UserError
+
+
+@dataclass(frozen=True)
+class ChainSimilarPrompts:
+    """What is learnt at a prompt can show its use at the next one.
+
+        chain of a draw: length - 1 other prompts of its scenario, at random, each once
+
+    It follows a part that draws prompts, and a rollout part that answers chains follows it.
+
+    Reads: draws, pool; texts (the rows of the data); rng.   Writes: draws, which carry `chain`.
+    Source: arXiv 2512.17102 (sequential rollout over a chain of similar tasks).
+    Differs from the source: no.
+    Nearest part: add_paraphrases, whose prompts stand beside the drawn one.
+    Edges: a scenario with too few prompts -> a shorter chain; data without the column -> UserError.
+    """
+
+    carries: ClassVar[tuple[str, ...]] = ("chain",)
+    # Column of the data, equal in similar prompts; "": all are similar. Default: ours.
+    column: str = ""
+    # Prompts of a chain, the drawn one included. Default: paper (2).
+    length: int = 2
+
+    def __post_init__(self) -> None:
+        require(self, "length", low=1)
+
+    def __call__(
+        self, draws: tuple[Draw, ...], pool: tuple[int, ...], texts: Texts, rng: torch.Generator
+    ) -> Any:
+        similar: dict[str, list[int]] = {}
+        for uid in pool:
+            similar.setdefault(self._scenario(texts, uid), []).append(uid)
+        found = []
+        for draw in draws:
+            others = [u for u in similar[self._scenario(texts, draw.uid)] if u != draw.uid]
+            rows = torch.randperm(len(others), generator=rng)[: self.length - 1].tolist()
+            chain = tuple(others[row] for row in rows)
+            found.append(draw._replace(columns={**draw.columns, "chain": chain}))
+        return tuple(found)
+
+    def _scenario(self, texts: Texts, uid: int) -> str:
+        """The scenario of a prompt. Raises UserError when its row names none."""
+        if not self.column:
+            return ""
+        if (scenario := texts.row(uid).get(self.column)) is None:
+            raise UserError(
+                f"a prompt of the training data has no {self.column}: give every row a column "
+                f"{self.column!r} that is equal in similar prompts, or set sampling.column='' "
+                "where all are"
+            )
+        return str(scenario)

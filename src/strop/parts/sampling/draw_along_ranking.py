@@ -1,0 +1,113 @@
+"""Move along a ranking of the prompts, as fast as the policy learns."""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from strop.batch import segments
+from strop.method.part import Result, require
+from strop.method.services import Scoring, Texts
+from strop.parts.sampling._chosen import ChosenPrompts, draw_by_weight
+from strop.parts.sampling._prompts import each_prompt, prompt_batch
+
+MOST = 1000.0  # ranks that the centre moves in a step, released code
+
+
+@dataclass(frozen=True)
+class DrawAlongRanking(ChosenPrompts):
+    """Prompts whose tokens point the same way come first, then those ever further apart.
+
+        once, with the weights of then: score_i = mean cosine of the last hidden states among the
+        prompt's own tokens + inter_weight * mean cosine between these and the preamble's tokens
+        rank j: by falling score;  P(j) ~ exp(-((j - mu) / width)^2 / 2), without replacement
+        mu <- mu + clip(pace tanh(gain (acc - target)) + pace tanh(gain C), 0, 1000)
+        acc: mean outcome of the step's scored rollouts, C: mean of their angle_B
+
+    The preamble are the tokens that all prompts begin with. Metrics: draw/rank (mean rank of those
+    drawn / prompts), /centre (mu / prompts).
+
+    Reads: pool, texts, scoring, rng, state, num_wanted; outcome_B, angle_B [B] float, scored_B [B]
+    bool after a step (update).   Writes: draws.
+    Source: arXiv 2506.02281; code wangqinsi1/GAINRL.
+    Differs from the source: the last layer's output, there what its MLP reads; mu stays within the
+    ranking; its code takes lower triangles of a fixed prefix and halves acc.
+    Nearest part: draw_in_shuffled_order; like it where width is very large.
+    Edges: no common beginning -> the second term is 0; nothing scored -> mu stays; ranking and mu
+    are in the checkpoint.
+    """
+
+    facts: ClassVar[frozenset[str]] = frozenset({"scores_again"})
+    # Most ranks that either signal moves mu by. Default: released code (500).
+    pace: float = 500.0
+    # Ranks within which most draws lie. Default: released code (1000).
+    width: float = 1000.0
+    # Steepness of both signals. Default: released code (2).
+    gain: float = 2.0
+    # Accuracy above which the ranking is left behind faster. Default: released code (0.5).
+    target: float = 0.5
+    # Weight of the preamble's term. Default: paper (1; its code has 8).
+    inter_weight: float = 1.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self, "pace", low=0.0)
+        require(self, "width", low=1e-6)
+        require(self, "gain", low=0.0)
+        require(self, "target")
+        require(self, "inter_weight")
+
+    def init(self) -> dict[str, Any]:
+        """Nothing ranked."""
+        return {**super().init(), "ranking": (), "centre": 0.0}
+
+    def __call__(
+        self, pool: tuple[int, ...], texts: Texts, scoring: Scoring, rng: torch.Generator,
+        state: dict[str, Any], num_wanted: int | None = None,
+    ) -> Result:  # fmt: skip
+        ranking = state["ranking"] or self.ranked(pool, texts, scoring)
+        centre, num = state["centre"], len(ranking)
+        place_N = torch.arange(num, dtype=torch.float64)
+        order = draw_by_weight(-(((place_N - centre) / self.width) ** 2) / 2, num, rng)
+        ranks = {ranking[place]: place for place in order}
+
+        def why(uid: int) -> str:
+            return f"rank {ranks[uid] + 1} of {num}, centre {centre + 1:.0f}"
+
+        draws, state = self.chosen([ranking[place] for place in order], state, num_wanted, why)
+        mean = sum(ranks[draw.uid] for draw in draws) / len(draws)
+        metrics = {"draw/rank": mean / num, "draw/centre": centre / num}
+        return Result(draws, {**state, "ranking": ranking}, metrics)
+
+    def ranked(self, pool: tuple[int, ...], texts: Texts, scoring: Scoring) -> tuple[int, ...]:
+        """The prompts by falling score; of equal ones the pool's order."""
+        prompts = [texts.prompt_ids(uid) for uid in pool]
+        places = zip(*prompts, strict=False)  # all that the shortest prompt has
+        alike = [len(set(tokens)) == 1 for tokens in places] if len(pool) > 1 else [False]
+        shared = min([*alike, False].index(False), min(map(len, prompts)) - 1)
+
+        def score(_: int, state_TF: Tensor) -> Tensor:
+            before_TF, own_TF = state_TF[:shared], state_TF[shared:]
+            inner = segments.mean_cosine(own_TF, own_TF)
+            return inner + self.inter_weight * segments.mean_cosine(own_TF, before_TF)
+
+        score_N = each_prompt(prompt_batch(pool, texts), scoring, score)
+        order = score_N.argsort(descending=True, stable=True).tolist()
+        return tuple(pool[row] for row in order)
+
+    def update(
+        self, outcome_B: Tensor, angle_B: Tensor, scored_B: Tensor, state: dict[str, Any]
+    ) -> dict[str, Any]:
+        """The centre after a step."""
+        if not bool(scored_B.any()):
+            return state
+        accuracy = float(outcome_B[scored_B].double().mean())
+        angle = float(angle_B[scored_B].double().mean())
+        centre = min(state["centre"] + self.step(accuracy, angle), len(state["ranking"]) - 1.0)
+        return {**state, "centre": centre}
+
+    def step(self, accuracy: float, angle: float) -> float:
+        """Ranks that the centre moves."""
+        signals = torch.tensor([accuracy - self.target, angle], dtype=torch.float64)
+        return float((self.pace * (self.gain * signals).tanh()).sum().clamp(0.0, MOST))

@@ -1,0 +1,56 @@
+"""Begin a run with more prompts than a step trains on, so that slow ones need not be waited for."""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+
+from strop.batch.columns import Column
+from strop.method.part import Draw, Result, require
+
+
+@dataclass(frozen=True)
+class DrawSparePrompts:
+    """More prompts are under way than a step takes; which of them it takes is the rollout's choice.
+
+        first step: draws <- draws and `more` others of the pool, at random, spare_B 1
+        later: the draws as they are; what the first step left over is still under way
+
+    Reads: draws, pool, num_wanted; rng.   Writes: draws, spare_B [B] float.
+    Source: arXiv 2509.18521 (chunk larger than target); code RLsys-Foundation/APRIL.
+    Differs from the source: the further prompts are drawn at random, beside the epoch's order.
+    Nearest part: draw_in_shuffled_order, which it follows.
+    Edges: more = 0 -> the draws; a pool that is too small is passed through again; the state says
+    that there were some, so a restart draws none twice.
+    """
+
+    writes: ClassVar[tuple[str, ...]] = ("spare_B",)
+    declares: ClassVar[tuple[Column, ...]] = (
+        Column("spare_B", "float", "1: drawn beyond what a step trains on", "share", door=None),
+    )
+    # Prompts beyond the step's. Default: released code (64 under way, 32 trained on).
+    more: int = 32
+
+    def __post_init__(self) -> None:
+        require(self, "more", low=0)
+
+    def init(self) -> dict[str, Any]:
+        """None drawn yet."""
+        return {"begun": False}
+
+    def __call__(
+        self, draws: tuple[Draw, ...], pool: tuple[int, ...], state: dict[str, Any],
+        rng: torch.Generator, num_wanted: int | None = None,
+    ) -> Result:  # fmt: skip
+        told = [draw._replace(columns={**draw.columns, "spare_B": 0.0}) for draw in draws]
+        if draws and num_wanted is None and not state["begun"]:
+            own = {draw.uid for draw in draws}
+            others = [uid for uid in pool if uid not in own] or list(pool)
+            while len(told) < len(draws) + self.more:
+                order = torch.randperm(len(others), generator=rng).tolist()
+                missing = len(draws) + self.more - len(told)
+                told += [
+                    draws[0]._replace(uid=others[place], columns={"spare_B": 1.0})
+                    for place in order[:missing]
+                ]
+        return Result(tuple(told), {"begun": state["begun"] or bool(draws)})

@@ -1,0 +1,85 @@
+"""Before the first step, see how often the untrained policy solves each prompt."""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+
+from strop.batch.columns import Column
+from strop.method.part import Draw, Result, require
+from strop.method.services import Grading, Sampling, Texts
+from strop.parts.sampling._presampled import presample
+
+
+@dataclass(frozen=True)
+class EstimateSuccessFirst:
+    """Later parts know what each prompt's success was before training began.
+
+        first_success_i = mean of [outcome > 0.5] over num_answers answers of the first policy to
+                          i's prompt;  NaN where none was scored, or num_answers is 0
+
+    All prompts of the pool are answered once, at the first step.
+
+    Reads: draws, pool, texts, grading, sampling, rng, state.
+    Writes: the draws, with first_success_B [B] float for their rollouts.
+    Source: arXiv 2512.18215 (samples before training start its tracker).
+    Differs from the source: no.
+    Nearest part: draw_in_shuffled_order, which chooses the prompts.
+    Edges: what was found is in the checkpoint, so a restart loses nothing.
+    """
+
+    writes: ClassVar[tuple[str, ...]] = ("first_success_B",)
+    declares: ClassVar[tuple[Column, ...]] = (
+        Column(
+            "first_success_B", "float", "success of the prompt's first answers", random="uniform"
+        ),
+    )
+    facts: ClassVar[frozenset[str]] = frozenset({"samples_again"})
+    # Answers to each prompt. Default: released code (n_0, 1).
+    num_answers: int = 1
+
+    def __post_init__(self) -> None:
+        require(self, "num_answers", low=0)
+
+    def init(self) -> dict[str, Any]:
+        """Nothing asked yet."""
+        return {"success": {}, "asked": False}
+
+    def __call__(
+        self,
+        draws: tuple[Draw, ...],
+        pool: tuple[int, ...],
+        texts: Texts,
+        grading: Grading,
+        sampling: Sampling,
+        rng: torch.Generator,
+        state: dict[str, Any],
+    ) -> Result:
+        if not state["asked"]:
+            state = {"success": self._success(pool, texts, grading, sampling, rng), "asked": True}
+        known = state["success"]
+        told = tuple(
+            draw._replace(
+                columns={**draw.columns, "first_success_B": known.get(draw.uid, float("nan"))}
+            )
+            for draw in draws
+        )
+        return Result(told, state)
+
+    def _success(
+        self,
+        pool: tuple[int, ...],
+        texts: Texts,
+        grading: Grading,
+        sampling: Sampling,
+        rng: torch.Generator,
+    ) -> dict[int, float]:
+        if not self.num_answers:
+            return {}
+        found = presample(texts, grading, sampling, pool, self.num_answers, rng)
+        right: dict[int, list[float]] = {uid: [] for uid in pool}
+        owners = [uid for uid in pool for _ in range(self.num_answers)]
+        for uid, outcome, scored in zip(owners, found.outcome, found.scored, strict=True):
+            if scored:
+                right[uid].append(float(outcome > 0.5))
+        return {uid: sum(each) / len(each) for uid, each in right.items() if each}

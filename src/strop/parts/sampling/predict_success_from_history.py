@@ -1,0 +1,109 @@
+"""Before sampling, guess how often the policy solves each prompt from how it did on like ones."""
+
+import zlib
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from strop.batch import segments
+from strop.batch.columns import Column
+from strop.method.part import Draw, Result, require
+from strop.method.services import Texts
+
+NUM_FEATURES = 512
+GRAM = 3  # characters that a feature spans
+
+
+@dataclass(frozen=True)
+class PredictSuccessFromHistory:
+    """Each prompt comes with a prior of its success, from the policy's last prompts and outcomes.
+
+        prior_i = (weight m + sum_j k_ij y_j) / (weight + sum_j k_ij),  j over the history
+        k_ij = exp((cos(f_i, f_j) - 1) / bandwidth), f: counts of three-character pieces
+        y_j: mean outcome of prompt j's rollouts, within [0, 1];  m: mean y, 1/2 without history
+
+    Nothing is trained: what is known of the policy is the history that it is shown.
+    Metric: prior/mean.
+
+    Reads: draws; texts; state; uid_P [P], group_B [B] int, outcome_B [B] float, scored_B
+    [B] bool of all that was sampled (observe).   Writes: the draws, with prior_B [B] float.
+    Source: arXiv 2602.03584 (success from the policy's history, in context).
+    Differs from the source: a kernel over pieces of text where it has a frozen embedder, a trained
+    adapter and a tabular classifier; labels are means, there thresholds.
+    Nearest part: estimate_success_first, which samples answers to know.
+    Edges: an empty history -> 1/2. The history is in the checkpoint.
+    """
+
+    writes: ClassVar[tuple[str, ...]] = ("prior_B",)
+    declares: ClassVar[tuple[Column, ...]] = (
+        Column("prior_B", "float", "success that was expected of the prompt", random="uniform"),
+    )
+    # Prompts of the history. Default: paper (256).
+    context: int = 256
+    # Distance of texts at which their outcomes stop telling of each other. Default: ours (0.1).
+    bandwidth: float = 0.1
+    # Prompts that the history's mean counts for. Default: ours (1).
+    weight: float = 1.0
+
+    def __post_init__(self) -> None:
+        require(self, "context", low=1)
+        require(self, "bandwidth", low=1e-6)
+        require(self, "weight", low=1e-6)
+
+    def init(self) -> dict[str, Any]:
+        """No history."""
+        nothing = torch.zeros(0, NUM_FEATURES)
+        return {"features_NF": nothing, "success_N": torch.zeros(0), "drawn": {}}
+
+    def __call__(self, draws: tuple[Draw, ...], texts: Texts, state: dict[str, Any]) -> Result:
+        drawn = {d.uid: _features(texts.prompt_text(d.uid)) for d in draws}
+        told = []
+        for draw in draws:
+            prior = self.predict(drawn[draw.uid], state["features_NF"], state["success_N"])
+            told.append(draw._replace(columns={**draw.columns, "prior_B": prior}))
+        mean = sum(d.columns["prior_B"] for d in told) / max(len(told), 1)
+        seen = {**state["drawn"], **drawn}
+        return Result(tuple(told), {**state, "drawn": seen}, {"prior/mean": mean})
+
+    def predict(self, features_F: Tensor, history_NF: Tensor, success_N: Tensor) -> float:
+        """The prior of one prompt."""
+        mean = float(success_N.mean()) if success_N.numel() else 0.5
+        kernel_N = ((history_NF @ features_F - 1) / self.bandwidth).exp().double()
+        total = self.weight * mean + float((kernel_N * success_N).sum())
+        return total / (self.weight + float(kernel_N.sum()))
+
+    def observe(
+        self,
+        uid_P: Tensor,
+        group_B: Tensor,
+        outcome_B: Tensor,
+        scored_B: Tensor,
+        state: dict[str, Any],
+    ) -> dict[str, Any]:
+        """The history with the step's prompts at its end."""
+        num = uid_P.shape[0]
+        success_P = segments.mean(outcome_B.clamp(0, 1), group_B, num, scored_B)
+        known_P = segments.count(group_B, num, scored_B) > 0
+        rows = [
+            (state["drawn"][uid], value)
+            for uid, value, known in zip(
+                uid_P.tolist(), success_P.tolist(), known_P.tolist(), strict=True
+            )
+            if known and uid in state["drawn"]
+        ]
+        new_NF = torch.stack([f for f, _ in rows]) if rows else torch.zeros(0, NUM_FEATURES)
+        features_NF = torch.cat([state["features_NF"], new_NF])[-self.context :]
+        success_N = torch.cat([state["success_N"], torch.tensor([v for _, v in rows])])
+        success_N = success_N[-self.context :]
+        return {"features_NF": features_NF, "success_N": success_N, "drawn": {}}
+
+
+def _features(text: str) -> Tensor:
+    """Counts of the text's three-character pieces [F], of length 1."""
+    counts_F = torch.zeros(NUM_FEATURES)
+    padded = f" {text} "
+    for start in range(max(len(padded) - GRAM + 1, 1)):
+        counts_F[zlib.crc32(padded[start : start + GRAM].encode()) % NUM_FEATURES] += 1
+    return counts_F / counts_F.norm()

@@ -1,0 +1,84 @@
+"""Do not learn from right programs whose own code hardly runs."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from strop.method.part import Result, Selected, require
+
+
+@dataclass(frozen=True)
+class DropUnprofiledRollouts:
+    """Right answers that leave the work to others are dropped, the lazier the likelier.
+
+        keep_i with probability clip((profiled_i - tau) / width, 0, 1) if correct_i and not decoy_i
+        all others stay; width 0: keep_i if profiled_i >= tau
+
+    Whether a rollout goes depends on its own uid, the seed and the step, not on the other rows.
+    With enough_speedup a rollout that is so fast stays anyway.
+    Metrics: profile/dropped_fraction (of the correct rollouts), /mean (their profiled share).
+
+    Reads: correct_B, decoy_B [B] bool, profiled_B, speedup_B [B] float, rollout_uid_B [B] int,
+    mask_T [T] bool, rollout_T [T] int; rng.   Writes: gradient_T, denominator_T [T] bool.
+    Source: arXiv 2602.05885 (profiling-based rejection); code hkust-nlp/KernelGYM.
+    Differs from the source: no; columns of turns in place of those of rollouts draw for each turn.
+    Nearest part: drop_truncated_rollouts.
+    Edges: tau -inf -> keeps everything; unknown share (NaN) counts as 0.
+    """
+
+    # Share of the running time from which a program may stay. Default: released code (0.3).
+    tau: float = 0.3
+    # Further share over which the probability rises to 1. Default: released code (0.1).
+    width: float = 0.1
+    # Speedup from which a program stays anyway; 0: none. Default: ours (the code's option).
+    enough_speedup: float = 0.0
+
+    def __post_init__(self) -> None:
+        require(self, "tau")
+        require(self, "width", low=0.0)
+        require(self, "enough_speedup", low=0.0)
+
+    def __call__(
+        self,
+        correct_B: Tensor,
+        profiled_B: Tensor,
+        decoy_B: Tensor,
+        rollout_uid_B: Tensor,
+        mask_T: Tensor,
+        rollout_T: Tensor,
+        rng: torch.Generator,
+        speedup_B: Tensor | None = None,
+    ) -> Result:
+        above_B = profiled_B.nan_to_num().double() - self.tau
+        chance_B = (above_B / self.width).clamp(0, 1) if self.width else (above_B >= 0).double()
+        judged_B = correct_B.bool() & ~decoy_B.bool()
+        keep_B = ~judged_B | (_uniform(rollout_uid_B, rng.initial_seed()) < chance_B)
+        if self.enough_speedup and speedup_B is not None:
+            keep_B |= speedup_B >= self.enough_speedup
+        keep_T = mask_T & keep_B[rollout_T]
+        count = judged_B.sum().clamp(min=1)
+        metrics = {
+            "profile/dropped_fraction": float((~keep_B).sum() / count),
+            "profile/mean": float(torch.where(judged_B, profiled_B.nan_to_num(), 0).sum() / count),
+        }
+        return Result(Selected(keep_T, keep_T, "unprofiled"), metrics=metrics)
+
+
+def _uniform(key_N: Tensor, seed: int) -> Tensor:
+    """A number in [0, 1) for each key, by the finaliser of splitmix64 (int64 wraps around)."""
+    mixed_N = key_N.to(torch.int64) + _signed(seed * 0x9E3779B97F4A7C15 + 0x9E3779B97F4A7C15)
+    mixed_N = (mixed_N ^ _shifted(mixed_N, 30)) * _signed(0xBF58476D1CE4E5B9)
+    mixed_N = (mixed_N ^ _shifted(mixed_N, 27)) * _signed(0x94D049BB133111EB)
+    return _shifted(mixed_N ^ _shifted(mixed_N, 31), 11).double() * 2.0**-53
+
+
+def _shifted(key_N: Tensor, places: int) -> Tensor:
+    """The bits moved to the right, with zeros from the left."""
+    return (key_N >> places) & (2 ** (64 - places) - 1)
+
+
+def _signed(number: int) -> int:
+    """The lowest 64 bits of a number, as a signed one."""
+    low = number % 2**64
+    return low - 2**64 if low >= 2**63 else low

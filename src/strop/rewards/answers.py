@@ -1,0 +1,74 @@
+"""Final answers in completions, and the reward that compares them as text."""
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from strop.support.errors import UserError
+
+_BRACES = re.compile(r"\\boxed\{|[{}]")
+
+
+def text_of(completion: Any) -> str:
+    """Text of a completion: itself, or the content of the last message of a chat completion."""
+    if isinstance(completion, str):
+        return completion
+    return completion[-1]["content"] or ""
+
+
+def extract_answer(completion: str) -> str:
+    """The final answer: last `<answer>` element, else last boxed value, else last line.
+
+    An empty or blank completion gives an empty text.
+    """
+    for found in (_last_tagged(completion), _last_boxed(completion)):
+        if found is not None:
+            return found.strip()
+    lines = completion.strip().splitlines()
+    return lines[-1].strip() if lines else ""
+
+
+def exact_match(
+    completions: Sequence[Any],
+    ground_truth: Sequence[Any] | None = None,
+    answer: Sequence[Any] | None = None,
+) -> list[float | None]:
+    """1.0 where the final answer equals the reference's text, else 0.0.
+
+    The reference is the column `ground_truth`, or `answer` where there is none. Blanks at both ends
+    do not count. A row without a reference (None) is not applicable.
+
+    Raises UserError when the data has neither column.
+    """
+    references = ground_truth if ground_truth is not None else answer
+    if references is None:
+        raise UserError(
+            "reward exact_match needs a column 'answer' or 'ground_truth', the data has neither: "
+            "add one"
+        )
+    return [
+        None
+        if reference is None
+        else float(extract_answer(text_of(completion)) == str(reference).strip())
+        for completion, reference in zip(completions, references, strict=True)
+    ]
+
+
+def _last_tagged(text: str) -> str | None:
+    end = text.rfind("</answer>")
+    start = text.rfind("<answer>", 0, max(end, 0))
+    return text[start + len("<answer>") : end] if start >= 0 else None
+
+
+def _last_boxed(text: str) -> str | None:
+    """Content of the complete boxed value that starts last, inner braces kept; linear time."""
+    last: tuple[int, int] | None = None
+    open_at: list[int | None] = []  # first character of a boxed value, None for other braces
+    for token in _BRACES.finditer(text):
+        if token.group() != "}":
+            open_at.append(token.end() if token.group() != "{" else None)
+        elif open_at:
+            start = open_at.pop()
+            if start is not None and (last is None or start > last[0]):
+                last = (start, token.start())
+    return None if last is None else text[slice(*last)]

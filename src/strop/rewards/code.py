@@ -1,0 +1,277 @@
+"""Built-in rewards that run the Python code of a completion in the sandbox.
+
+    run_tests      the share of test cases that the code passes
+    run_python     1.0 where the program prints the reference, else 0.0
+
+The code is run here, or by a server with SandboxFusion's interface (`url`).
+
+The code is the last ```python block of the completion, else its last block without a language, else
+the whole completion. It has Python's standard library, and with `packages` what is installed here.
+"""
+
+import json
+import math
+import os
+import re
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
+
+from strop.rewards.answers import text_of
+from strop.rewards.scored import Unscored
+from strop.sandbox.remote import RemoteSandbox
+from strop.sandbox.run import Limits, Ran, check_isolation, run
+from strop.support.errors import UserError
+
+_BLOCK = re.compile(r"```([^\n`]*)\n(.*?)```", re.DOTALL)
+MOST, MOST_PARALLEL = 10**6, 1024  # of a limit's number; of runs at once
+_PYTHON = ("python", "python3", "py")
+_HERE = {"disk_mb": 16, "processes": 16, "packages": False, "without_isolation": False}
+_REMOTE_PARALLEL = 16
+
+
+class Case(NamedTuple):
+    """One test case: a test to run after the code, or a program's input and wanted output."""
+
+    test: str | None = None
+    stdin: str = ""
+    output: str = ""
+
+
+def _bytes(mb: float) -> int:
+    """Bytes, a page at least: none at all would be no limit."""
+    return max(math.ceil(mb * 2**20), 4096)
+
+
+class _CodeReward:
+    """Limits and isolation that both rewards share.
+
+    seconds: wall and processor time of a run. answer_seconds: of all runs of an answer; what was
+    not run by then fails. memory_mb: address space of each process. disk_mb: files. processes: with
+    threads. parallel: runs at once, 0: one a processor. packages: the code and its tests may import
+    what is installed for this interpreter. without_isolation: run the code even with access to
+    network and files, for machines that are sandboxes themselves. url: of a server that runs the
+    code in place of this machine; it has limits of its own for what `_HERE` names. wait_seconds:
+    for that server, beside the runs, for each answer.
+
+    Raises UserError for limits that are none and where isolation, or the server, does not work.
+    """
+
+    rows_are_independent = True
+
+    def __init__(
+        self,
+        seconds: float = 5.0,
+        answer_seconds: float = 10.0,
+        memory_mb: float = 512,
+        disk_mb: float = 16,
+        processes: int = 16,
+        parallel: int = 0,
+        packages: bool = False,
+        without_isolation: bool = False,
+        url: str = "",
+        wait_seconds: float = 30.0,
+    ) -> None:
+        given = {"seconds": seconds, "answer_seconds": answer_seconds, "memory_mb": memory_mb,
+                 "disk_mb": disk_mb, "processes": processes,
+                 "wait_seconds": wait_seconds}  # fmt: skip
+        for name, value in given.items():
+            number = isinstance(value, int | float) and not isinstance(value, bool)
+            if not number or not 0 < value <= MOST:
+                raise UserError(
+                    f"a code reward with {name}={value!r}: make it positive, {MOST:g} at most"
+                )
+        if type(parallel) is not int or not 0 <= parallel <= MOST_PARALLEL:
+            raise UserError(
+                f"a code reward with parallel={parallel!r}: make it 0 to {MOST_PARALLEL}"
+            )
+        self.limits = Limits(
+            wall_seconds=float(seconds),
+            cpu_seconds=max(1, round(seconds)),
+            memory_bytes=_bytes(memory_mb),
+            disk_bytes=_bytes(disk_mb),
+            processes=math.ceil(processes),
+        )
+        self.answer_seconds = answer_seconds
+        # The grader gives n rows 1 + (n - 1) / 32 times this; here n rows never take longer.
+        self.timeout_seconds = 32 * (answer_seconds + seconds) + 30.0
+        self.parallel = parallel or (_REMOTE_PARALLEL if url else os.cpu_count() or 1)
+        self.packages = packages
+        self.isolate = not without_isolation
+        self.remote: RemoteSandbox | None = None
+        if url:
+            own = {"disk_mb": disk_mb, "processes": processes, "packages": packages,
+                   "without_isolation": without_isolation}  # fmt: skip
+            self._connect(
+                url, wait_seconds, [name for name, value in own.items() if value != _HERE[name]]
+            )
+        elif self.isolate:
+            check_isolation()
+
+    def _connect(self, url: str, wait_seconds: float, given: Sequence[str]) -> None:
+        """Let a server run the code. Raises UserError."""
+        if given:
+            raise UserError(
+                f"a code reward with url and {', '.join(given)}: the server has limits of its own, "
+                "leave one of the two out"
+            )
+        self.remote = RemoteSandbox(url, self.parallel, wait_seconds)
+        longest = self.remote.most_seconds(self.limits.wall_seconds)
+        one = self.answer_seconds + wait_seconds + longest
+        self.timeout_seconds = one * max(1.0, 32 / self.parallel) + 30.0
+        self.remote.check()
+
+    def _run(self, code: str, case: Case, left_seconds: float) -> tuple[Ran, float]:
+        """How it ended, and the seconds that it took, without any wait for a server."""
+        limits = Limits(**{**vars(self.limits), "wall_seconds": left_seconds})
+        if self.remote is not None:
+            return self.remote.run(code, test=case.test, stdin=case.stdin, limits=limits)
+        begun = time.monotonic()
+        ran = run(
+            code, test=case.test, stdin=case.stdin, limits=limits,
+            isolate=self.isolate, packages=self.packages,
+        )  # fmt: skip
+        return ran, time.monotonic() - begun
+
+    def _each(
+        self, completions: Sequence[Any], cases: Sequence[list[Case] | None]
+    ) -> tuple[list[Any], list[str]]:
+        """Share of passed cases (None without any) and the first failure of each completion."""
+        rows = list(zip(completions, cases, strict=True))
+        with ThreadPoolExecutor(self.parallel) as pool:
+            results = list(pool.map(lambda row: self._one(*row), rows))
+        return [score for score, _ in results], [failure for _, failure in results]
+
+    def _one(self, completion: Any, cases: list[Case] | None) -> tuple[Any, str]:
+        if not cases:
+            return None, ""
+        code = code_of(text_of(completion))
+        num_passed, failure, left_seconds = 0, "", self.answer_seconds
+        begun = time.monotonic()
+        for number, case in enumerate(cases, 1):
+            if left_seconds <= 0:
+                failure = failure or f"case {number}: over {self.answer_seconds:g} s in all"
+                break
+            try:
+                ran, took = self._run(code, case, min(self.limits.wall_seconds, left_seconds))
+            except RuntimeError as error:
+                return Unscored(str(error)), ""
+            left_seconds -= took
+            waited = time.monotonic() - begun - (self.answer_seconds - left_seconds)
+            if self.remote is not None and waited > self.remote.wait_seconds:
+                return Unscored(f"{self.remote.url} let an answer wait for {waited:.0f} s"), ""
+            what = _failure(case, ran)
+            num_passed += not what
+            failure = failure or (what and f"case {number}: {what}")
+        return num_passed / len(cases), failure
+
+
+class RunTests(_CodeReward):
+    """The share of test cases that the completion's code passes, 0 to 1.
+
+    Test cases are in the column `tests` (Python statements, such as `assert f(2) == 4`, each run
+    with the code anew, from a process that the code cannot reach), or in `inputs` and `outputs`
+    (what a program reads and has to print; blanks at the ends of lines and empty lines at the end
+    do not count). Each is a list, or its JSON text. A row without test cases is not applicable.
+    """
+
+    def __call__(
+        self,
+        completions: Sequence[Any],
+        log_extra: Callable[[str, Sequence[Any]], None],
+        tests: Sequence[Any] | None = None,
+        inputs: Sequence[Any] | None = None,
+        outputs: Sequence[Any] | None = None,
+    ) -> list[Any]:
+        if tests is None and (inputs is None or outputs is None):
+            raise UserError(
+                "reward run_tests needs a column 'tests', or 'inputs' and 'outputs': add it"
+            )
+        none = [None] * len(completions)
+        cases = [
+            _cases(*row, row=i)
+            for i, row in enumerate(
+                zip(tests or none, inputs or none, outputs or none, strict=True)
+            )
+        ]
+        scores, failures = self._each(completions, cases)
+        log_extra("run_tests/failure", failures)
+        return scores
+
+
+class RunPython(_CodeReward):
+    """1.0 where the completion's program prints the reference, else 0.0.
+
+    The reference is the column `ground_truth`, or `answer` where there is none; None: not
+    applicable. What counts in output is the same as for `run_tests`.
+    """
+
+    def __call__(
+        self,
+        completions: Sequence[Any],
+        log_extra: Callable[[str, Sequence[Any]], None],
+        ground_truth: Sequence[Any] | None = None,
+        answer: Sequence[Any] | None = None,
+    ) -> list[Any]:
+        references = ground_truth if ground_truth is not None else answer
+        if references is None:
+            raise UserError("reward run_python needs a column 'ground_truth' or 'answer': add it")
+        cases = [None if r is None else [Case(output=str(r))] for r in references]
+        scores, failures = self._each(completions, cases)
+        log_extra("run_python/failure", failures)
+        return scores
+
+
+def code_of(completion: str) -> str:
+    """The last Python block, else the last block without a language, else all of the text."""
+    blocks = [(language.strip().lower(), code) for language, code in _BLOCK.findall(completion)]
+    for wanted in (_PYTHON, ("",)):
+        found = [code for language, code in blocks if language in wanted]
+        if found:
+            return found[-1]
+    return completion
+
+
+def _failure(case: Case, ran: Ran) -> str:
+    """Why a case failed; empty when it passed."""
+    if ran.how:
+        return ran.how
+    if not ran.passed:
+        lines = ran.errors.strip().splitlines()
+        return lines[-1][:200] if lines else "ended early"
+    if case.test is None and _shown(ran.output) != _shown(case.output):
+        return f"printed {ran.output[:80]!r}"
+    return ""
+
+
+def _shown(text: str) -> list[str]:
+    return [line.rstrip() for line in text.rstrip().splitlines()]
+
+
+def _cases(tests: Any, inputs: Any, outputs: Any, row: int) -> list[Case] | None:
+    """The test cases of a row; None when it has none."""
+    if tests is not None:
+        return [Case(test=text) for text in _texts(tests, "tests", row)]
+    if inputs is None or outputs is None:
+        return None
+    given, wanted = _texts(inputs, "inputs", row), _texts(outputs, "outputs", row)
+    if len(given) != len(wanted):
+        raise UserError(
+            f"reward run_tests: row {row} has {len(given)} inputs and {len(wanted)} outputs: "
+            "give one output for each input"
+        )
+    return [Case(stdin=i, output=o) for i, o in zip(given, wanted, strict=True)]
+
+
+def _texts(value: Any, column: str, row: int) -> list[str]:
+    """A list of texts, from a list, its JSON text, or one text alone."""
+    found = value
+    if isinstance(value, str):
+        try:
+            found = json.loads(value) if value.lstrip().startswith("[") else [value]
+        except json.JSONDecodeError:
+            found = [value]
+    if not isinstance(found, list) or not all(isinstance(text, str) for text in found):
+        raise UserError(f"reward run_tests: column {column!r} of row {row} is not a list of texts")
+    return found

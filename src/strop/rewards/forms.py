@@ -1,0 +1,315 @@
+"""The four forms of reward functions: which one a function has, and how each is called.
+
+    trl         reward(prompts, completions, <columns>, **kwargs) -> list of numbers or None
+    verl        compute_score(data_source, solution_str, ground_truth, extra_info) -> number, dict
+    openrlhf    reward_func(queries, prompts, labels) -> {"rewards": ..., "extra_logs": ...}
+    verifiers   a task's class, the methods of which marked with @vf.reward read (self, trace);
+                func(task, trace) -> number; and as before its version 1
+                func(prompt, completion, answer, state, info, task, parser) -> number;
+                func(prompts, completions, answers, states, ...) -> list, a prompt group at a time
+
+A form is told by its parameters' names. Those of verl and the singular ones of verifiers are
+called once a row, so a row that raises is unscored alone.
+"""
+
+import inspect
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+from strop.rewards.answers import text_of
+from strop.rewards.scored import Rollouts, Scored, Unscored
+from strop.rewards.traces import Trace
+from strop.support.errors import UserError
+from strop.support.loading import where_raised
+
+FORMS_IN_SHORT = (
+    "(prompts, completions, **columns) as in TRL; (data_source, solution_str, ground_truth, "
+    "extra_info) as in verl; (queries, prompts, labels) as in OpenRLHF; (task, trace), a task's "
+    "class or (prompt, completion, answer, state, info, task, parser) as in verifiers"
+)
+# Columns that hold what a right answer is compared with, best first.
+REFERENCES = ("ground_truth", "answer", "solution")
+# Parameter -> columns of which the first that is there is given; an empty tuple: never missing.
+PARAMETERS: dict[str, dict[str, tuple[str, ...]]] = {
+    "trl": dict.fromkeys(
+        ("prompts", "completions", "completion_ids", "trainer_state", "log_extra", "log_metric"), ()
+    ),
+    "verl": {"solution_str": (), "data_source": (), "extra_info": (), "ground_truth": REFERENCES},
+    "openrlhf": {"queries": (), "prompts": (), "labels": ("label", "labels", *REFERENCES)},
+    "verifiers": {
+        **dict.fromkeys(("prompt", "completion", "state", "info", "task", "parser", "trace"), ()),
+        **dict.fromkeys(("prompts", "completions", "states", "infos", "tasks"), ()),
+        "answer": REFERENCES,
+        "answers": REFERENCES,
+    },
+}
+_TRL_ALONE = {"completions", "completion_ids", "trainer_state", "log_extra", "log_metric"}
+Arguments = dict[str, Any]
+
+
+def form_of(names: set[str], source: str) -> str:
+    """The form of a function with these parameters. Raises UserError when they fit several."""
+    found = {
+        "verl": "solution_str" in names,
+        "openrlhf": "queries" in names,
+        "verifiers": bool(names & {"completion", "prompt", "states"})
+        or (bool(names & {"state", "parser", "trace"}) and not names & {*_TRL_ALONE, "prompts"}),
+    }
+    forms = [form for form, fits in found.items() if fits]
+    plural = names & (_TRL_ALONE if forms == ["openrlhf"] else {*_TRL_ALONE, "prompts"})
+    if len(forms) > 1 or (plural and forms and "states" not in names):
+        both = [*sorted(names & {"solution_str", "queries", "completion", "prompt"}), *plural]
+        raise UserError(
+            f"reward {source} mixes parameters of several forms ({', '.join(sorted(set(both)))}): "
+            f"write {FORMS_IN_SHORT}, or say which it is by trl:, verl:, openrlhf: or verifiers: "
+            "before the source"
+        )
+    return forms[0] if forms else "trl"
+
+
+def is_per_row(form: str, names: set[str]) -> bool:
+    """Whether a function is called once a row."""
+    return form == "verl" or (form == "verifiers" and not names & {"completions", "states"})
+
+
+class Caller:
+    """Calls a function of one form on rollouts.
+
+    names: the parameters that may be passed by name; None when the function takes any.
+    """
+
+    def __init__(
+        self, function: Callable[..., Any], form: str, names: set[str], takes_any: bool, name: str
+    ) -> None:
+        self.function = function
+        self.form = form
+        self.names = names
+        self.takes_any = takes_any
+        self.name = name
+
+    def __call__(self, rollouts: Rollouts, columns: Mapping[str, Sequence[Any]], scored: Scored,
+                 extra_arguments: Arguments) -> Any:  # fmt: skip
+        """The function's answer; `columns` holds the rollouts' and those mapped by `fields`."""
+        if self.form == "trl":
+            return _awaited(self.function(**self._asked({**columns, **extra_arguments})))
+        if self.form == "openrlhf":
+            return self._openrlhf(rollouts, columns, scored)
+        if self.form == "verl":
+            return self._verl(rollouts, columns, scored)
+        return self._verifiers(rollouts, columns, scored)
+
+    def _asked(self, available: Arguments) -> Arguments:
+        if self.takes_any:
+            return available
+        return {name: value for name, value in available.items() if name in self.names}
+
+    def _named(self, columns: Mapping[str, Any], position: int) -> Arguments:
+        """The row's values of the columns that are parameters."""
+        return {name: column[position] for name, column in columns.items() if name in self.names}
+
+    def _verl(
+        self, rollouts: Rollouts, columns: Mapping[str, Sequence[Any]], scored: Scored
+    ) -> list[Any]:
+        references = reference(columns, "verl", "ground_truth")
+        sources, infos = columns.get("data_source"), columns.get("extra_info")
+        results: list[Any] = [None] * len(rollouts.rows)
+        if references is None:
+            applies = list(range(len(results)))
+        else:
+            applies = [i for i, wanted in enumerate(references) if wanted is not None]
+        arguments = [
+            {
+                **self._named(columns, i),
+                "data_source": sources[i] if sources else "",
+                "solution_str": text_of(rollouts.completions[i]),
+                "ground_truth": references[i] if references else None,
+                "extra_info": dict(infos[i] or {}) if infos else {},
+            }
+            for i in applies
+        ]
+        for i, result in zip(applies, self._each([self._asked(a) for a in arguments]), strict=True):
+            results[i] = result
+        return self._with_logs(results, scored)
+
+    def _with_logs(self, results: list[Any], scored: Scored) -> list[Any]:
+        """Results a row each; of a dict the key `score` counts, and the others are logged."""
+        keys = dict.fromkeys(key for r in results if isinstance(r, Mapping) for key in r)
+        for key in keys:
+            if key != "score":
+                values = [r.get(key) if isinstance(r, Mapping) else None for r in results]
+                self._log(str(key), values, scored)
+        return [self._value(r, "score") if isinstance(r, Mapping) else r for r in results]
+
+    def _value(self, result: Mapping[str, Any], key: str) -> Any:
+        if key not in result:
+            there = ", ".join(map(str, result)) or "nothing"
+            raise UserError(
+                f"reward {self.name} returned a dict with {there}: it must have the key {key!r}"
+            )
+        return result[key]
+
+    def _openrlhf(
+        self, rollouts: Rollouts, columns: Mapping[str, Sequence[Any]], scored: Scored
+    ) -> Any:
+        prompts = _prompt_texts(rollouts, self.name)
+        texts = [text_of(completion) for completion in rollouts.completions]
+        labels = reference(columns, "openrlhf", "labels")
+        arguments = {
+            **columns,
+            "queries": [p + c for p, c in zip(prompts, texts, strict=True)],
+            "prompts": prompts,
+            "labels": list(labels) if labels else [""] * len(prompts),
+        }
+        result = _awaited(self.function(**self._asked(arguments)))
+        if not isinstance(result, Mapping):
+            return _listed(result)
+        rewards = self._value(result, "rewards")
+        logs = dict(result.get("extra_logs") or {})
+        if result.get("scores") is not None:
+            logs["scores"] = result["scores"]
+        for key, value in logs.items():
+            self._log(str(key), _listed(value), scored, len(prompts))
+        return _listed(rewards)
+
+    def _verifiers(
+        self, rollouts: Rollouts, columns: Mapping[str, Sequence[Any]], scored: Scored
+    ) -> list[Any]:
+        rows = list(self._states(rollouts, columns))
+        if is_per_row("verifiers", self.names):
+            return self._with_logs(self._each([self._asked(row) for row in rows]), scored)
+        scores: list[Any] = [None] * len(rows)
+        for members in _groups(rollouts):
+            group = {f"{key}s": [rows[i][key] for i in members] for key in _PLURAL}
+            named = {
+                key: [c[i] for i in members] for key, c in columns.items() if key in self.names
+            }
+            group = {**named, **group, "parser": self._parser()}
+            result = _listed(_awaited(self.function(**self._asked(group))))
+            if not isinstance(result, list) or len(result) != len(members):
+                raise UserError(
+                    f"reward {self.name} gave {_size(result)} scores for a group of "
+                    f"{len(members)} completions: return a list with one number for each"
+                )
+            for i, score in zip(members, result, strict=True):
+                scores[i] = score
+        return scores
+
+    def _states(
+        self, rollouts: Rollouts, columns: Mapping[str, Sequence[Any]]
+    ) -> Iterator[Arguments]:
+        answers = reference(columns, "verifiers", "answer")
+        infos, tasks = columns.get("info"), columns.get("task")
+        for i, (prompt, completion) in enumerate(
+            zip(rollouts.prompts, rollouts.completions, strict=True)
+        ):
+            info = infos[i] if infos else None
+            row = {
+                "prompt": prompt,
+                "completion": completion,
+                "answer": answers[i] if answers else "",
+                "info": json.loads(info) if isinstance(info, str) else (info or {}),
+                "task": tasks[i] if tasks else "default",
+            }
+            if "trace" in self.names:
+                said = {name: column[i] for name, column in columns.items()}
+                trace = Trace.of(prompt, completion, {**said, "answer": row["answer"]})
+                row |= {"trace": trace, "task": trace.task.data}
+            named = self._named(columns, i)
+            yield {**named, **row, "state": dict(row), "parser": self._parser()}
+
+    def _parser(self) -> Any:
+        """The variable `parser` of the function's module, else one that takes all the text."""
+        module = sys.modules.get(getattr(self.function, "__module__", ""))
+        plain = SimpleNamespace(parse=lambda text: text, parse_answer=text_of)
+        return getattr(module, "parser", plain)
+
+    def _each(self, rows: Sequence[Arguments]) -> list[Any]:
+        """The function on each row; one that raises is Unscored. Async rows run together."""
+        results: list[Any] = []
+        for row in rows:
+            try:
+                results.append(self.function(**row))
+            except UserError:
+                raise
+            except Exception as error:
+                results.append(_failed(error))
+        waiting = [i for i, result in enumerate(results) if inspect.isawaitable(result)]
+        if waiting:
+            values = _awaited(_gathered([results[i] for i in waiting]))
+            for i, value in zip(waiting, values, strict=True):
+                results[i] = _failed(value) if isinstance(value, Exception) else value
+        return results
+
+    def _log(self, key: str, values: Any, scored: Scored, num_rows: int | None = None) -> None:
+        """A column of the rollouts' file, and the mean of its numbers as a metric."""
+        listed = values if isinstance(values, list) else [values]
+        given = [float(v) for v in listed if isinstance(v, (bool, int, float)) and v == v]
+        if given:
+            scored.metrics[f"rewards/{self.name}/{key}"] = sum(given) / len(given)
+        if num_rows is None or len(listed) == num_rows:
+            scored.extra[f"{self.name}/{key}"] = listed
+
+
+_PLURAL = ("prompt", "completion", "answer", "info", "task", "state")
+
+
+def reference(
+    columns: Mapping[str, Sequence[Any]], form: str, parameter: str
+) -> Sequence[Any] | None:
+    """The first of the parameter's columns that the data has."""
+    found = [name for name in PARAMETERS[form][parameter] if name in columns]
+    return columns[found[0]] if found else None
+
+
+def _prompt_texts(rollouts: Rollouts, name: str) -> list[str]:
+    if rollouts.prompt_texts:
+        return list(rollouts.prompt_texts)
+    if not all(isinstance(prompt, str) for prompt in rollouts.prompts):
+        raise UserError(f"reward {name} needs prompts as text and got messages without their text")
+    return list(rollouts.prompts)
+
+
+def _groups(rollouts: Rollouts) -> list[list[int]]:
+    """Positions of the members of each prompt group, in order of first appearance."""
+    members: dict[int, list[int]] = {}
+    for i in range(len(rollouts.rows)):
+        members.setdefault(rollouts.groups[i] if rollouts.groups else 0, []).append(i)
+    return list(members.values())
+
+
+def _awaited(result: Any) -> Any:
+    if not inspect.isawaitable(result):
+        return result
+    import asyncio  # slow to import, and seldom needed
+
+    async def one() -> Any:
+        return await result
+
+    return asyncio.run(one())
+
+
+async def _gathered(waiting: Sequence[Any]) -> list[Any]:
+    import asyncio
+
+    return await asyncio.gather(*waiting, return_exceptions=True)
+
+
+def _failed(error: Exception) -> Unscored:
+    return Unscored(f"{type(error).__name__}: {error} ({where_raised(error)})")
+
+
+def _listed(value: Any) -> Any:
+    """Arrays and tensors as lists; one number alone as a list of one."""
+    plain = value.tolist() if hasattr(value, "tolist") else value
+    if isinstance(plain, tuple):
+        return [v.item() if getattr(v, "shape", None) == () else v for v in plain]
+    if isinstance(plain, list):
+        return [v.item() if getattr(v, "shape", None) == () else v for v in plain]
+    return [plain] if isinstance(plain, (int, float)) else plain
+
+
+def _size(result: Any) -> str:
+    return str(len(result)) if isinstance(result, list) else type(result).__name__

@@ -1,0 +1,189 @@
+"""Reward functions, called with what their parameters ask for; their result is checked.
+
+The form that needs nothing but this package is TRL's: `def reward(prompts, completions, <columns>,
+**kwargs) -> list[float | None]`, sync or async; every argument is a list with one entry a rollout
+and is passed by name. A function without `**kwargs` receives only the parameters it has. Beside the
+data's columns it may ask for `completion_ids`, `trainer_state` (with `global_step`),
+`log_metric(name, value)` and `log_extra(column, values)`. The other forms are in `reward_forms`.
+In place of a score a function may give `Unscored("reason")`.
+"""
+
+import inspect
+import math
+import numbers
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from types import SimpleNamespace
+from typing import Any
+
+from strop.environments.tasks import RewardSpec
+from strop.rewards.forms import FORMS_IN_SHORT, PARAMETERS, Caller, form_of, is_per_row
+from strop.rewards.scored import Rollouts, Scored, Unscored
+from strop.rewards.source import find, parse
+from strop.rewards.traces import TaskRewards
+from strop.support.errors import UserError
+from strop.support.name_hints import did_you_mean
+
+# Names of numbers that are the trainer's own.
+RESERVED = (
+    "step", "step_time", "num_tokens", "num_rollouts", "reward", "reward_std",
+    "frac_reward_zero_std", "entropy", "loss", "policy_loss", "grad_norm", "learning_rate",
+)  # fmt: skip
+RESERVED_BEGINNINGS = ("eval/", "timing_s/", "perf/", "loss/")
+
+
+@dataclass(frozen=True)
+class RewardFunction:
+    """A loaded reward function that is called by column names."""
+
+    spec: RewardSpec
+    function: Callable[..., Any]
+    parameters: tuple[str, ...]  # that may be passed by name
+    required: tuple[str, ...]  # those of them without a default
+    takes_any: bool  # has **kwargs
+    form: str = "trl"
+
+    @property
+    def rows_are_independent(self) -> bool:
+        """Whether rows may be scored in pieces: the spec, the function or its form says so."""
+        says = getattr(self.function, "rows_are_independent", False)
+        return self.spec.rows_are_independent or says or is_per_row(self.form, set(self.parameters))
+
+    @property
+    def timeout_seconds(self) -> float | None:
+        """What the function needs for a call, when it limits its own time."""
+        return getattr(self.function, "timeout_seconds", None)
+
+    def check(self, columns: Iterable[str]) -> None:
+        """Raise UserError when a parameter has no column, naming both sides."""
+        names = list(columns)
+        supplied = PARAMETERS[self.form]
+        for parameter in self.required:
+            column = self.spec.fields.get(parameter, parameter)
+            others = supplied.get(parameter)
+            if others is None or (others and not {column, *others} & set(names)):
+                self._require(parameter, column, names)
+        for parameter, column in self.spec.fields.items():
+            if parameter not in self.parameters and not self.takes_any:
+                raise UserError(
+                    f"reward {self.spec.source} has no parameter {parameter!r}"
+                    f"{did_you_mean(parameter, self.parameters)}; it has "
+                    f"{', '.join(self.parameters)}"
+                )
+            self._require(parameter, column, names)
+
+    def __call__(self, rollouts: Rollouts) -> Scored:
+        """Score the rollouts. Raises UserError for a result that is not one number or None each."""
+        self.check(rollouts.columns)
+        scored = Scored()
+        columns = dict(rollouts.columns)
+        for parameter, column in self.spec.fields.items():
+            for name in (parameter, *PARAMETERS[self.form].get(parameter, ())[:1]):
+                columns[name] = rollouts.columns[column]
+        result = self._caller(rollouts, columns, scored, self._supplied(rollouts, scored))
+        scored.scores = self._checked(result, rollouts.rows, scored)
+        return scored
+
+    @cached_property
+    def _caller(self) -> Caller:
+        names = set(self.parameters)
+        return Caller(self.function, self.form, names, self.takes_any, self.spec.name)
+
+    def _require(self, parameter: str, column: str, columns: list[str]) -> None:
+        if column in columns:
+            return
+        fits = set(self.parameters) & set(PARAMETERS[self.form])
+        forms = "" if fits or self.takes_any else f"; a reward takes {FORMS_IN_SHORT}"
+        raise UserError(
+            f"reward {self.spec.source} needs the parameter {parameter!r} and the data has no "
+            f"column {column!r}{did_you_mean(column, columns)}; its columns are "
+            f"{', '.join(columns) or 'none'}: add the column or map the parameter to another{forms}"
+        )
+
+    def _supplied(self, rollouts: Rollouts, scored: Scored) -> dict[str, Any]:
+        num_rows = len(rollouts.rows)
+
+        def log_metric(name: str, value: float) -> None:
+            if str(name) in RESERVED or str(name).startswith(RESERVED_BEGINNINGS):
+                raise UserError(
+                    f"reward {self.spec.source} called log_metric({name!r}): the trainer logs a "
+                    "number of that name itself; take another"
+                )
+            scored.metrics[str(name)] = float(value)
+
+        def log_extra(column: str, values: Sequence[Any]) -> None:
+            listed = list(values)
+            if len(listed) != num_rows:
+                raise UserError(
+                    f"reward {self.spec.source} called log_extra({column!r}) with {len(listed)} "
+                    f"values for {num_rows} completions: give one value each"
+                )
+            scored.extra[str(column)] = listed
+
+        return {
+            "prompts": rollouts.prompts,
+            "completions": rollouts.completions,
+            "completion_ids": rollouts.completion_ids,
+            "trainer_state": SimpleNamespace(global_step=rollouts.step),
+            "log_extra": log_extra,
+            "log_metric": log_metric,
+        }
+
+    def _checked(self, result: Any, rows: Sequence[int], scored: Scored) -> list[float | None]:
+        source = self.spec.source
+        if isinstance(result, (str, bytes, Mapping)) or not hasattr(result, "__len__"):
+            raise UserError(
+                f"reward {source} returned {_short(result)}: it must return a list with one "
+                "number or None for each completion"
+            )
+        values = list(result)
+        if len(values) != len(rows):
+            raise UserError(
+                f"reward {source} returned {len(values)} scores for {len(rows)} completions: "
+                "return one number or None for each"
+            )
+        for position, value in enumerate(values):
+            if isinstance(value, Unscored):
+                scored.unscored[position], values[position] = value.reason, None
+        return [_number(v, source, row) for v, row in zip(values, rows, strict=True)]
+
+
+def load_reward(spec: RewardSpec) -> RewardFunction:
+    """Find a reward and tell its form by its parameters, or by the form before its source.
+
+    Raises UserError for what `reward_source.find` refuses, and for parameters of several forms.
+    """
+    source = parse(spec.source)
+    function, form = find(source), source.form
+    if inspect.isclass(function):
+        function, form = TaskRewards(function, spec.source), "verifiers"
+    kinds = inspect.signature(function).parameters.values()
+    named = [p for p in kinds if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    parameters = tuple(p.name for p in named)
+    return RewardFunction(
+        spec=spec,
+        function=function,
+        parameters=parameters,
+        required=tuple(p.name for p in named if p.default is p.empty),
+        takes_any=any(p.kind is p.VAR_KEYWORD for p in kinds),
+        form=form or form_of(set(parameters), spec.source),
+    )
+
+
+def _number(value: Any, source: str, row: int) -> float | None:
+    if value is None:
+        return None
+    if not isinstance(value, numbers.Real) and getattr(value, "shape", None) == ():
+        value = value.item()  # one number of an array or tensor
+    if not isinstance(value, numbers.Real) or not math.isfinite(value):
+        raise UserError(
+            f"reward {source} returned {_short(value)} for row {row}: return a finite number, or "
+            "None where the reward does not apply"
+        )
+    return float(value)
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return (text if len(text) <= 60 else text[:57] + "...") + f" ({type(value).__name__})"

@@ -1,0 +1,180 @@
+"""The process that runs reward functions: it answers one request after the other over a socket.
+
+Whatever a reward prints goes to the error stream; the socket is the only channel of results. The
+process ends as soon as the other end closes; its guard ends what a reward started.
+"""
+
+import builtins
+import faulthandler
+import json
+import os
+import pickle
+import queue
+import random
+import signal
+import socket
+import sys
+import threading
+import zlib
+from collections.abc import Callable
+from typing import Any
+
+from strop.rewards.function import RewardFunction, load_reward
+from strop.rewards.scored import Rollouts
+from strop.support import socket_messages
+from strop.support.errors import UserError
+from strop.support.garbage_collection import importing
+from strop.support.loading import where_raised
+from strop.support.output import Lasting
+
+
+def main(fileno: int) -> None:
+    """Serve the requests that arrive on a socket until the other end closes."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to decide
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _parent_decides(os.getpid()))
+    sys.stdout, sys.stderr = Lasting(sys.stdout), Lasting(sys.stderr)
+    faulthandler.enable(all_threads=False)
+    os.set_inheritable(fileno, False)
+    channel = socket.socket(fileno=fileno)
+    requests: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+    threading.Thread(target=_read, args=(channel, requests), daemon=True).start()
+    speech = _Speech(channel)
+    server = _Server(speech)
+    while True:
+        request = requests.get()
+        speech.number = request["number"]
+        reply = server.answer(request)
+        try:
+            speech.say(reply)
+        except (TypeError, ValueError, RecursionError) as error:  # of a key, or of depth
+            speech.say({"exception": f"what the reward logged cannot be written: {error}"})
+
+
+class _Speech:
+    """What the parent is told: replies, and when a call begins and ends to import modules.
+
+    It counts the time of imports apart, so it must know of those inside a function too. It stands
+    in the place of `__import__`.
+    """
+
+    def __init__(self, channel: socket.socket) -> None:
+        self.channel, self.number = channel, 0
+        self.is_calling = False
+        self.depth = 0  # of imports inside imports
+        self.lock = threading.RLock()  # a reward's own threads import too
+        self.process = os.getpid()  # what it forks has nothing to say
+        self.plain = builtins.__import__
+        builtins.__import__ = self
+
+    def say(self, reply: dict[str, Any]) -> None:
+        """Send a reply to the request of now."""
+        with self.lock:
+            content = json.dumps({**reply, "number": self.number}, default=_plain)
+            socket_messages.send(self.channel, content.encode())
+
+    def call(self, function: Callable[[], Any]) -> Any:
+        """What a function gives; its imports are told."""
+        self.is_calling, self.depth = True, 0
+        try:
+            return function()
+        finally:
+            with self.lock:  # nothing is told behind the reply
+                self.is_calling = False
+
+    def __call__(
+        self, name: str, globals: Any = None, locals: Any = None, fromlist: Any = (), level: int = 0
+    ) -> Any:
+        given = (name, globals, locals, fromlist, level)
+        if level or name in sys.modules or not self.is_calling or os.getpid() != self.process:
+            return self.plain(*given)
+        self._go(1)
+        try:
+            return self.plain(*given)
+        finally:
+            self._go(-1)
+
+    def _go(self, step: int) -> None:
+        with self.lock:
+            self.depth = max(self.depth + step, 0)
+            if self.is_calling and self.depth == max(step, 0):  # the outermost
+                self.say({"imports": step > 0})
+
+
+def _parent_decides(ours: int) -> Callable[[int, Any], None]:
+    """A preemption that reaches all processes: the parent ends this one. A reward's own process,
+    forked from it, ends as any other.
+    """
+
+    def handle(number: int, frame: Any) -> None:
+        if os.getpid() != ours:
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+
+    return handle
+
+
+class _Server:
+    """The loaded reward functions and the operations on them."""
+
+    def __init__(self, speech: _Speech) -> None:
+        self.speech = speech
+        self.functions: list[RewardFunction] = []
+
+    def answer(self, request: dict[str, Any]) -> dict[str, Any]:
+        operations: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
+            "load": self._load,
+            "check": self._check,
+            "grade": self._grade,
+        }
+        try:
+            return operations[request["operation"]](request)
+        except UserError as error:
+            return {"user_error": str(error)}
+
+    def _load(self, request: dict[str, Any]) -> dict[str, Any]:
+        sys.path.extend(folder for folder in request["path"] if folder not in sys.path)
+        with importing():
+            self.functions = [load_reward(spec) for spec in request["specs"]]
+        facts = ("rows_are_independent", "timeout_seconds")
+        return {"facts": [{name: getattr(f, name) for name in facts} for f in self.functions]}
+
+    def _check(self, request: dict[str, Any]) -> dict[str, Any]:
+        for function in self.functions:
+            function.check(request["columns"])
+        return {}
+
+    def _grade(self, request: dict[str, Any]) -> dict[str, Any]:
+        rollouts: Rollouts = request["rollouts"]
+        _seed(f"{rollouts.step}/{request['function']}/{rollouts.rows[0]}")
+        function = self.functions[request["function"]]
+        try:
+            scored = self.speech.call(lambda: function(rollouts))
+        except UserError:
+            raise
+        except BaseException as error:  # SystemExit too costs its rows only
+            kind = type(error).__name__
+            return {"exception": f"{kind}: {error} ({where_raised(error)})"}
+        return vars(scored)
+
+
+def _read(channel: socket.socket, requests: "queue.SimpleQueue[dict[str, Any]]") -> None:
+    """Queue what arrives; end when the parent is gone, even in the middle of a call."""
+    try:
+        while True:
+            requests.put(pickle.loads(socket_messages.receive(channel)))
+    except EOFError:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _seed(text: str) -> None:
+    """A call's random numbers depend on step, function and rows, not on which worker runs it."""
+    random.seed(text)
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        numpy.random.seed(zlib.crc32(text.encode()))
+
+
+def _plain(value: Any) -> Any:
+    """JSON form of what a function logged: arrays as lists, everything else as text."""
+    return value.tolist() if hasattr(value, "tolist") else str(value)

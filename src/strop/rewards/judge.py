@@ -1,0 +1,227 @@
+"""A language model that scores completions, behind an endpoint with OpenAI's chat protocol.
+
+A judge is a TOML file: `judge:FILE.toml`. A call that fails, and an answer without a score, leave
+the completion unscored with the reason; they are never a score of 0.
+"""
+
+import json
+import os
+import re
+import string
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Annotated, Any
+from urllib.parse import urlsplit
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from strop.rewards.answers import text_of
+from strop.rewards.scored import Unscored
+from strop.support.errors import UserError
+from strop.support.files import toml_of
+from strop.support.http import Failed, Http, Retries
+from strop.support.name_hints import did_you_mean
+
+_ANSWER_BYTES = 1 << 22
+LARGEST = 1e6  # of the numbers of a judge's file; clocks wait no longer
+Text = Annotated[str, Field(min_length=1)]
+Seconds = Annotated[float, Field(gt=0, le=LARGEST)]
+Number = Annotated[float, Field(ge=-LARGEST, le=LARGEST)]
+
+
+class JudgeSettings(BaseModel):
+    """What a judge's file says."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    base_url: Text  # up to and with /v1
+    model: Text
+    prompt: Text  # with {prompt}, {completion} and the data's columns
+    score: Text  # regular expression; its last match's first group is the score
+    system: str = ""
+    # Scores in the text; they become 0 to 1.
+    scale: Annotated[list[Number], Field(min_length=2, max_length=2)] = [0.0, 1.0]
+    timeout_seconds: Seconds = 60.0  # of one try, to the answer's last byte
+    retries: int = Field(default=3, ge=0, le=LARGEST)
+    backoff_seconds: float = Field(default=1.0, ge=0, le=LARGEST)  # before the first retry; doubles
+    concurrency: int = Field(default=16, ge=1, le=1024)
+    api_key_env: str = ""  # name of the environment variable with the key
+    temperature: float = Field(default=0.0, ge=0, le=LARGEST)
+    max_tokens: int = Field(default=512, ge=1, le=LARGEST)
+    extra_body: dict[str, Any] = {}  # further fields of the request
+
+    @field_validator("base_url")
+    @classmethod
+    def _is_a_place(cls, url: str) -> str:
+        place = urlsplit(url)
+        if place.scheme not in ("http", "https") or not place.hostname:
+            raise ValueError("it must begin with http:// or https:// and a host")
+        _ = place.port  # raises ValueError for one that there is not
+        return url.rstrip("/")
+
+    @field_validator("score")
+    @classmethod
+    def _has_a_number(cls, pattern: str) -> str:
+        try:
+            groups = re.compile(pattern).groups
+        except re.error as error:
+            raise ValueError(f"it is not a regular expression ({error})") from error
+        if not groups:
+            raise ValueError("it must have a group around the number: (\\d+)")
+        return pattern
+
+    @field_validator("scale")
+    @classmethod
+    def _rises(cls, scale: list[float]) -> list[float]:
+        if scale[0] >= scale[1]:
+            raise ValueError("it must be two rising numbers")
+        return scale
+
+    @field_validator("prompt")
+    @classmethod
+    def _names_columns(cls, prompt: str) -> str:
+        for name in fields_of(prompt):
+            if not name.isidentifier():
+                raise ValueError(
+                    f"it has the field {{{name}}}: write a column's plain name, and {{{{ for a "
+                    "brace"
+                )
+        return prompt
+
+
+def fields_of(prompt: str) -> list[str]:
+    """The fields of a prompt's template. Raises ValueError for what is none."""
+    try:
+        found = string.Formatter().parse(prompt)
+        return [name for _, name, _, _ in found if name is not None]
+    except ValueError as error:
+        raise ValueError(f"it cannot be read ({error}): write {{{{ for a brace") from error
+
+
+class Judge:
+    """Asks the endpoint for each completion, several at once."""
+
+    rows_are_independent = True
+
+    def __init__(self, place: str) -> None:
+        self.settings = read_settings(Path(place))
+        self.fields = fields_of(self.settings.prompt)
+        self.pattern = re.compile(self.settings.score)
+        self.key = ""
+        if self.settings.api_key_env:
+            self.key = os.environ.get(self.settings.api_key_env, "")
+            if not self.key:
+                raise UserError(
+                    f"judge {place}: the environment variable {self.settings.api_key_env} is not "
+                    "set: set it to the endpoint's key, or leave api_key_env out"
+                )
+            if not self.key.isprintable() or not self.key.isascii():
+                raise UserError(
+                    f"judge {place}: the key in {self.settings.api_key_env} has a character that "
+                    "no header takes, such as a line's end: set it without"
+                )
+        self.retries = Retries(self.settings.retries + 1, self.settings.backoff_seconds)
+        self.http = Http(
+            self.settings.timeout_seconds,
+            {"Authorization": f"Bearer {self.key}"} if self.key else {},
+            self.settings.concurrency,
+            _ANSWER_BYTES,
+        )
+        one = self.retries.tries * self.settings.timeout_seconds + self.retries.longest_wait
+        # n rows never take longer than the grader's 1 + (n - 1) / 32 times this.
+        self.timeout_seconds = one * max(1.0, 32 / self.settings.concurrency) + 30.0
+
+    def __call__(
+        self,
+        prompts: Sequence[Any],
+        completions: Sequence[Any],
+        log_extra: Callable[[str, Sequence[Any]], None],
+        **columns: Sequence[Any],
+    ) -> list[Any]:
+        for name in self.fields:
+            if name not in ("prompt", "completion") and name not in columns:
+                raise UserError(
+                    f"the judge's prompt has the field {{{name}}} and the data has no such column"
+                    f"{did_you_mean(name, columns)}"
+                )
+        rows = [
+            {
+                **{name: columns[name][i] for name in self.fields if name in columns},
+                "prompt": _prompt_text(prompt),
+                "completion": text_of(completion),
+            }
+            for i, (prompt, completion) in enumerate(zip(prompts, completions, strict=True))
+        ]
+        with ThreadPoolExecutor(self.settings.concurrency) as pool:
+            answers = list(pool.map(self._ask, rows))
+        log_extra("judge", [a.reason if isinstance(a, Unscored) else a for a in answers])
+        return [a if isinstance(a, Unscored) else self._score(a) for a in answers]
+
+    def _score(self, text: str) -> float | Unscored:
+        matches = list(self.pattern.finditer(text))
+        if not matches:
+            return Unscored(f"no score in the judge's answer {text[-120:]!r}")
+        low, high = self.settings.scale
+        try:
+            value = float(matches[-1].group(1))
+        except (TypeError, ValueError):
+            return Unscored(f"the judge's score {matches[-1].group(1)!r} is not a number")
+        if not low <= value <= high:
+            return Unscored(f"the judge's score {value:g} is outside {low:g} to {high:g}")
+        return (value - low) / (high - low)
+
+    def _ask(self, row: Mapping[str, Any]) -> str | Unscored:
+        """The judge's text, after as many tries as the settings allow."""
+        url = f"{self.settings.base_url}/chat/completions"
+        body = self._body(self.settings.prompt.format_map(row))
+        try:
+            return self.http.ask(url, body, read=_content, retries=self.retries)
+        except OSError as error:
+            return Unscored(f"the judge did not answer: {error}")
+
+    def _body(self, prompt: str) -> dict[str, Any]:
+        settings = self.settings
+        system = [{"role": "system", "content": settings.system}] if settings.system else []
+        return {
+            "model": settings.model,
+            "messages": [*system, {"role": "user", "content": prompt}],
+            "temperature": settings.temperature,
+            "max_tokens": settings.max_tokens,
+            **settings.extra_body,
+        }
+
+
+def read_settings(path: Path) -> JudgeSettings:
+    """A judge's file. Raises UserError naming the file and the key that is wrong."""
+    try:
+        return JudgeSettings(**toml_of(path, "the judge"))
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = str(first["loc"][0])
+        if first["type"] == "extra_forbidden":
+            known = did_you_mean(key, JudgeSettings.model_fields)
+            raise UserError(f"judge {path}: no key {key!r}{known}") from error
+        if first["type"] == "missing":
+            raise UserError(f"judge {path}: {key} is missing: give it as text") from error
+        why = first["msg"].removeprefix("Value error, ")
+        raise UserError(f"judge {path}: {key} = {first['input']!r}: {why}") from error
+
+
+def _content(answer: bytes) -> str:
+    """The text of a chat completion. Raises Failed where the answer is none; the next may be."""
+    try:
+        content = json.loads(answer)["choices"][0]["message"]["content"]
+    except (LookupError, TypeError, ValueError, RecursionError) as error:
+        raise Failed(f"not a chat completion: {answer[:200]!r}", again=True) from error
+    if not isinstance(content, str):
+        raise Failed(f"a chat completion without text: {answer[:200]!r}", again=True)
+    return content
+
+
+def _prompt_text(prompt: Any) -> str:
+    """A prompt in the template: text, the only message's text, or one line a message."""
+    if isinstance(prompt, str):
+        return prompt
+    if len(prompt) == 1:
+        return prompt[0]["content"] or ""
+    return "\n".join(f"{message['role']}: {message['content'] or ''}" for message in prompt)

@@ -1,0 +1,51 @@
+"""The built-in reward that compares answers as mathematics, with the math-verify library.
+
+The import is at the top so that a grading process pays for it when it starts, not in a timed call.
+"""
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+from math_verify import parse, verify
+
+from strop.rewards.answers import text_of
+from strop.support.errors import UserError
+
+logging.getLogger("math_verify").setLevel(logging.ERROR)  # it warns that its timeouts are off
+
+
+def math_verify(
+    completions: Sequence[Any],
+    answer: Sequence[Any] | None = None,
+    solution: Sequence[Any] | None = None,
+    ground_truth: Sequence[Any] | None = None,
+) -> list[float | None]:
+    """1.0 where the completion's mathematical answer equals the reference's, else 0.0.
+
+    The reference is the column `ground_truth`, else `answer`, else `solution`; a row whose
+    reference is missing or holds no mathematical expression is not applicable (None).
+    The library's own timeouts are off: they use signals, and the grader has a limit of its own.
+
+    Raises UserError when the data has none of the columns.
+    """
+    columns = (ground_truth, answer, solution)
+    references = next((column for column in columns if column is not None), None)
+    if references is None:
+        raise UserError(
+            "reward math_verify needs a column 'ground_truth', 'answer' or 'solution', the data "
+            "has none: add one"
+        )
+    return [
+        None if reference is None else _same_mathematics(text_of(completion), str(reference))
+        for completion, reference in zip(completions, references, strict=True)
+    ]
+
+
+def _same_mathematics(completion: str, reference: str) -> float | None:
+    is_latex = "$" in reference or "\\boxed" in reference
+    gold = parse(reference if is_latex else f"\\boxed{{{reference}}}", parsing_timeout=None)
+    if not gold:
+        return None
+    prediction = parse(completion, parsing_timeout=None)
+    return float(verify(gold, prediction, timeout_seconds=None))

@@ -1,0 +1,130 @@
+"""A reward model: a transformers sequence classifier with one label scores prompt and completion.
+
+`model:FOLDER_OR_NAME` runs in the grading process, so it takes memory of its own beside the trained
+model; every grading process holds a copy.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from strop.rewards.answers import text_of
+from strop.rewards.scored import Unscored
+from strop.support.errors import UserError
+
+
+class RewardModel:
+    """The classifier's one logit for each prompt with its completion.
+
+    Text prompts are joined with the completion as they are; messages go through the reward model's
+    own chat template. device: "cpu" or a GPU. dtype: of its weights. A text that is longer than
+    the model's positions is unscored. Follows TRL's way of calling such models.
+
+    Raises UserError for a model that cannot be loaded or has several labels.
+    """
+
+    rows_are_independent = True
+
+    def __init__(
+        self,
+        place: str,
+        device: str = "cpu",
+        dtype: str = "float32",
+        batch_size: int = 16,
+        timeout_seconds: float = 600.0,
+    ) -> None:
+        if batch_size < 1 or timeout_seconds <= 0:
+            raise UserError(f"reward model {place}: make batch_size and timeout_seconds positive")
+        self.place = place
+        self.batch_size = batch_size
+        self.timeout_seconds = timeout_seconds
+        self.tokenizer, self.model = _loaded(place, device, dtype)
+        config = self.model.config
+        if config.num_labels != 1:
+            raise UserError(
+                f"reward model {place} has {config.num_labels} labels: give a model with one"
+            )
+        if self.tokenizer.pad_token is None:
+            self.tokenizer.pad_token = self.tokenizer.eos_token
+        if self.tokenizer.pad_token is None:
+            raise UserError(f"reward model {place} has a tokenizer without a padding or end token")
+        config.pad_token_id = self.tokenizer.pad_token_id
+        text_config = config.get_text_config()
+        text_config.pad_token_id = self.tokenizer.pad_token_id
+        self.max_tokens = int(getattr(text_config, "max_position_embeddings", 2**20))
+
+    def __call__(self, prompts: Sequence[Any], completions: Sequence[Any]) -> list[Any]:
+        texts = [self._text(p, c) for p, c in zip(prompts, completions, strict=True)]
+        rows = self.tokenizer(texts, add_special_tokens=False)["input_ids"]
+        scores: list[Any] = [None] * len(rows)
+        for i, ids in enumerate(rows):
+            if not 0 < len(ids) <= self.max_tokens:
+                scores[i] = Unscored(
+                    f"{len(ids)} tokens, the reward model takes 1 to {self.max_tokens}"
+                )
+        fitting = sorted((i for i, s in enumerate(scores) if s is None), key=lambda i: len(rows[i]))
+        for start in range(0, len(fitting), self.batch_size):
+            members = fitting[start : start + self.batch_size]
+            for i, score in zip(members, self._logits([rows[i] for i in members]), strict=True):
+                scores[i] = score
+        return scores
+
+    def _text(self, prompt: Any, completion: Any) -> str:
+        if isinstance(prompt, str):
+            return prompt + text_of(completion)
+        if not getattr(self.tokenizer, "chat_template", None):
+            raise UserError(
+                f"the prompts are messages and the reward model {self.place} has no chat template: "
+                "give prompts as text, or another model"
+            )
+        return self.tokenizer.apply_chat_template([*prompt, *completion], tokenize=False)
+
+    @torch.inference_mode()
+    def _logits(self, rows: list[list[int]]) -> list[Any]:
+        padded = self.tokenizer.pad(
+            {"input_ids": rows}, padding=True, padding_side="right", return_tensors="pt"
+        ).to(self.model.device)
+        logits = self.model(
+            input_ids=padded["input_ids"], attention_mask=padded["attention_mask"]
+        ).logits[:, 0]
+        return [
+            value if value == value and abs(value) != float("inf")
+            else Unscored(f"the reward model gave {value}")
+            for value in logits.float().tolist()
+        ]  # fmt: skip
+
+
+def _loaded(place: str, device: str, dtype: str) -> tuple[Any, Any]:
+    """Tokenizer and model. Raises UserError when either cannot be loaded."""
+    from transformers import AutoModelForSequenceClassification, AutoTokenizer
+    from transformers.utils.logging import disable_progress_bar, set_verbosity_error
+
+    disable_progress_bar()
+    set_verbosity_error()
+    folder = Path(place)
+    looks_local = folder.exists() or place.startswith((".", "/", "~"))
+    if looks_local and not (folder / "config.json").is_file():
+        raise UserError(f"no reward model in {place}: the folder has no config.json")
+    if not isinstance(getattr(torch, dtype, None), torch.dtype):
+        raise UserError(f"reward model {place}: dtype {dtype!r} is unknown: float32 or bfloat16")
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(place, trust_remote_code=False)
+        model, report = AutoModelForSequenceClassification.from_pretrained(
+            place,
+            dtype=getattr(torch, dtype),
+            output_loading_info=True,
+            trust_remote_code=False,
+        )
+        model.to(device)
+    except (OSError, ValueError, KeyError, RuntimeError) as error:
+        first = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise UserError(f"cannot load the reward model {place!r}: {first}") from error
+    missing = sorted(report["missing_keys"])
+    if missing:  # transformers fills them with random numbers
+        raise UserError(
+            f"reward model {place} has no weights for {', '.join(missing[:3])}: it was not trained "
+            "as a reward model"
+        )
+    return tokenizer, model.eval()

@@ -1,0 +1,168 @@
+"""What a test holds in place of an object of the code under test, which stays in its own process.
+
+The object's class may say anything of itself, so its operators have no part in a comparison with
+data: `answer == 4` looks at the data that the object holds (where its class derives from a type of
+data, such as a named tuple), and is False where there is none. The operators of the object itself
+are asked between two such objects, and for objects that the test made of a class of the answer
+(`Stack()`, a name with a capital letter): there the test is about the class. What a call or an
+attribute gives is a result like others, also where it is such an object or such a class again
+(`Solution().f(2)` may not be the solution itself): it has a proxy of its own.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Generator
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # importing it costs a tenth of a sandbox's start
+    from typing import Any, Protocol
+
+    class Link(Protocol):
+        """Asks the process of the code under test."""
+
+        @property
+        def num_asked(self) -> int:
+            """How often something was asked."""
+            ...
+
+        def ask(self, what: str, *operands: Any) -> Any:
+            """What comes of it over there."""
+            ...
+
+
+class Far:
+    """Where the object of a proxy is, and what is known of it."""
+
+    def __init__(self, link: Link, number: int, *, makes: bool = False, made: bool = False) -> None:
+        self.link, self.number = link, number
+        self.makes = makes  # a class, as the test writes it
+        self.made = made  # made of such a class, where the test made it
+        self._data: tuple[int, list[Any]] = (-1, [])
+
+    def data(self, proxy: Any) -> list[Any]:
+        """The data that the object holds, in a list; empty where it is no data.
+
+        It is asked for once between two things that the test does: an object may not hold other
+        data for each of the values that it is compared with.
+        """
+        if self._data[0] != self.link.num_asked:
+            found = self.link.ask("data", proxy)
+            self._data = self.link.num_asked, found if type(found) is list else []
+        return self._data[1]
+
+
+class Proxy:
+    """An object of the code under test; `far` knows where."""
+
+    __slots__ = ("__weakref__", "_far")
+
+    def __init__(self, far: Far) -> None:
+        object.__setattr__(self, "_far", far)
+
+    def __getattribute__(self, name: str) -> Any:
+        # isinstance asks for the class of data and of objects alike, and wants a real one.
+        if name == "__class__":
+            return Proxy
+        if name.startswith("__array"):  # numpy would take an address in this process's memory
+            raise AttributeError(name)
+        return _ask("getattr", self, name)
+
+    def __call__(self, *args: Any, **named: Any) -> Any:
+        value = _ask("call", self, args, named)
+        far = far_of(self)
+        if far.makes and type(value) is Proxy:
+            return Proxy(Far(far.link, far_of(value).number, made=True))
+        return value
+
+    def __enter__(self) -> Any:
+        value = _ask("enter", self)
+        return self if same(value, self) else value
+
+    def __contains__(self, value: Any) -> bool:
+        if far_of(self).made:
+            return bool(_ask("contains", self, value))
+        data = far_of(self).data(self)
+        if data:
+            return value in data[0]
+        return any(part is value or part == value for part in _ask("iter", self))
+
+    def __exit__(self, kind: type[BaseException] | None, error: Any, trace: Any) -> bool:
+        if kind is not None and issubclass(kind, AssertionError):
+            return False  # a failed comparison is not for the answer to forgive
+        known = kind if kind is None or kind.__module__ == "builtins" else RuntimeError
+        return bool(_ask("leave", self, known, str(error)))
+
+    def __instancecheck__(self, value: Any) -> bool:
+        return bool(_ask("isinstance", value, self))
+
+    def __subclasscheck__(self, value: Any) -> bool:
+        return bool(_ask("issubclass", value, self))
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        return _ask("deepcopy", self)
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        yield from ()
+        return _ask("wait_for", self)
+
+
+Proxy.__name__ = "object of the answer"  # in messages of the interpreter
+far_of: Callable[[Proxy], Far] = vars(Proxy)["_far"].__get__
+
+
+def _ask(what: str, proxy: Any, *args: Any) -> Any:
+    link = far_of(proxy if type(proxy) is Proxy else args[0]).link
+    return link.ask(what, proxy, *args)
+
+
+def same(one: Any, other: Any) -> bool:
+    """`is` as a test means it."""
+    if type(one) is Proxy and type(other) is Proxy:
+        return far_of(one).number == far_of(other).number
+    return one is other
+
+
+def class_of(*args: Any) -> Any:
+    """`type(...)` as a test means it."""
+    if len(args) == 1 and type(args[0]) is Proxy:
+        return _ask("type", args[0])
+    return type(*args)
+
+
+def _asked(what: str) -> Callable[..., Any]:
+    return lambda self, *args: _ask(what, self, *args)
+
+
+def _binary(name: str, reflected: bool) -> Callable[[Any, Any], Any]:
+    compute = getattr(operator, name)
+
+    def method(self: Any, other: Any) -> Any:
+        if type(other) is Proxy or far_of(self).made:
+            return _ask(name, other, self) if reflected else _ask(name, self, other)
+        data = far_of(self).data(self)
+        if not data:
+            return NotImplemented
+        return compute(other, data[0]) if reflected else compute(data[0], other)
+
+    return method
+
+
+_ASKED = {
+    "setattr": "setattr", "delattr": "delattr", "getitem": "getitem", "setitem": "setitem",
+    "delitem": "delitem", "iter": "iter", "next": "next", "reversed": "reversed", "len": "len",
+    "bool": "truth", "hash": "hash", "str": "str", "repr": "repr", "format": "format",
+    "int": "int", "float": "float", "complex": "complex", "index": "index", "round": "round",
+    "abs": "abs", "neg": "neg", "pos": "pos", "invert": "invert", "dir": "dir",
+    "copy": "copy",
+}  # fmt: skip
+_ARITHMETIC = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul",
+               "and_", "or_", "xor", "lshift", "rshift")  # fmt: skip
+
+for _method, _what in _ASKED.items():
+    setattr(Proxy, f"__{_method}__", _asked(_what))
+for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
+    setattr(Proxy, f"__{_name}__", _binary(_name, reflected=False))
+for _name in _ARITHMETIC:
+    setattr(Proxy, f"__{_name.strip('_')}__", _binary(_name, reflected=False))
+    setattr(Proxy, f"__r{_name.strip('_')}__", _binary(_name, reflected=True))

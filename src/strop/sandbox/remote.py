@@ -1,0 +1,115 @@
+"""Runs Python code on a server with SandboxFusion's interface (`POST URL/run_code`).
+
+What fails on the way or over there raises RuntimeError: it says nothing of the code.
+"""
+
+import json
+import secrets
+from typing import Literal
+from urllib.parse import urlsplit
+
+from pydantic import BaseModel, ValidationError
+
+from strop.sandbox.run import Limits, Ran
+from strop.support.errors import UserError
+from strop.support.http import Failed, Http, Retries, TooLong
+
+ANSWER_BYTES = 1 << 22  # of what a server answers; a program that prints more has failed
+RETRIES = Retries(tries=4)
+
+
+class Command(BaseModel):
+    """How a process ended over there."""
+
+    status: Literal["Finished", "Error", "TimeLimitExceeded"]
+    execution_time: float | None = None
+    return_code: int | None = None
+    stdout: str | None = None
+    stderr: str | None = None
+
+
+class Answer(BaseModel):
+    """What the server says to a run."""
+
+    status: Literal["Success", "Failed", "SandboxError"]
+    message: str = ""
+    compile_result: Command | None = None
+    run_result: Command | None = None
+
+
+class RemoteSandbox:
+    """Runs code over there; `parallel` connections are kept.
+
+    wait_seconds: for an answer, behind the run's own limit: the server may be busy.
+    """
+
+    def __init__(self, url: str, parallel: int, wait_seconds: float) -> None:
+        place = urlsplit(url)
+        if place.scheme not in ("http", "https") or not place.hostname:
+            raise UserError(
+                f"a code reward with url={url!r}: it must begin with http:// or https:// and a host"
+            )
+        self.url = url.rstrip("/").removesuffix("/run_code") + "/run_code"
+        self.wait_seconds = wait_seconds
+        self.http = Http(wait_seconds, most_at_once=parallel, most_bytes=ANSWER_BYTES)
+
+    def check(self) -> None:
+        """Raise UserError where nothing, or something else, answers."""
+        try:
+            ran, _ = self.run("print(6 * 7)", test=None, stdin="", limits=Limits())
+        except RuntimeError as error:
+            raise UserError(
+                f"{error}: start a SandboxFusion server there, or mend the option url"
+            ) from error
+        if not ran.passed or ran.output.strip() != "42":
+            said = ran.how or ran.errors[-200:] or f"it printed {ran.output[:80]!r}, not 42"
+            raise UserError(f"the sandbox at {self.url} does not run Python: {said}")
+
+    def run(self, code: str, *, test: str | None, stdin: str, limits: Limits) -> tuple[Ran, float]:
+        """Run a program on `stdin`, or `test` behind the code; and the seconds that it took.
+
+        A test passes when it runs to its end. Raises RuntimeError where the sandbox failed.
+        """
+        mark = secrets.token_hex(16)
+        body = {
+            "code": code if test is None else f"{code}\n\n{test}\n\nprint({mark!r})\n",
+            "language": "python",
+            "stdin": stdin,
+            "run_timeout": limits.wall_seconds,
+            "memory_limit_MB": max(1, limits.memory_bytes >> 20),
+        }
+        seconds = limits.wall_seconds
+        try:
+            answer = self.http.ask(
+                self.url,
+                body,
+                read=_answer,
+                retries=RETRIES,
+                timeout_seconds=seconds + self.wait_seconds,
+            )
+        except TooLong:
+            return Ran(False, "", "", f"printed over {ANSWER_BYTES} bytes"), seconds
+        except OSError as error:
+            raise RuntimeError(f"the sandbox at {self.url} did not answer: {error}") from error
+        ended = answer.run_result or answer.compile_result
+        if answer.status == "SandboxError" or ended is None:
+            why = " ".join(answer.message.split())[:200] or "it gives no reason"
+            raise RuntimeError(f"the sandbox at {self.url} failed: {why}")
+        how = f"over {seconds:g} s" if ended.status == "TimeLimitExceeded" else ""
+        output, passed = ended.stdout or "", answer.status == "Success" and not how
+        if test is not None:
+            passed = passed and output.splitlines()[-1:] == [mark]
+        took = seconds if ended.execution_time is None else ended.execution_time
+        return Ran(passed, output, ended.stderr or "", how), took
+
+    def most_seconds(self, run_seconds: float) -> float:
+        """How long a run may take with all its tries."""
+        return RETRIES.tries * (run_seconds + self.wait_seconds) + RETRIES.longest_wait
+
+
+def _answer(said: bytes) -> Answer:
+    """The server's answer. Raises Failed for what is none."""
+    try:
+        return Answer.model_validate(json.loads(said))
+    except (ValidationError, ValueError, RecursionError) as error:
+        raise Failed(f"an answer that is none of SandboxFusion's: {said[:200]!r}") from error

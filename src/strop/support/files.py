@@ -1,0 +1,41 @@
+"""Files of the user's, read whole; whatever is wrong with them is one UserError."""
+
+import json
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from strop.support.errors import UserError, check_value
+
+
+def text_of(path: Path, what: str) -> str:
+    """The text of a file, which messages call `what`. Raises UserError."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"cannot read {what} {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise UserError(f"{what} {path} is not UTF-8 text ({error.reason}): convert it") from error
+    except ValueError as error:  # no path at all: a NUL in it
+        raise UserError(f"cannot read {what} {str(path)!r}: {error}") from error
+
+
+def toml_of(path: Path, what: str) -> dict[str, Any]:
+    """What a TOML file holds. Raises UserError, also for numbers beyond 64 bits."""
+    text = text_of(path, what)
+    try:
+        found = tomllib.loads(text)
+    except RecursionError as error:
+        raise UserError(f"{what} {path} is not TOML that can be read: too deeply nested") from error
+    except ValueError as error:  # not TOML, or a number of thousands of digits
+        raise UserError(f"{what} {path} is not TOML: {error}") from error
+    check_value(found, f"{what} {path}")
+    return found
+
+
+def json_of(text: str | bytes) -> Any:
+    """What a JSON text holds. Raises ValueError, also where it is nested too deeply."""
+    try:
+        return json.loads(text)
+    except RecursionError as error:
+        raise ValueError("too deeply nested") from error

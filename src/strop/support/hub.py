@@ -1,0 +1,64 @@
+"""Whether the Hugging Face hub has a model or a data set: asked once, for a moment.
+
+The libraries that download ask for file after file, and each time again and again, so that they
+say minutes later that a name is misspelt or the network is down.
+"""
+
+import os
+
+from strop.assets import SHIPPED
+from strop.support.errors import UserError
+from strop.support.name_hints import did_you_mean
+
+REACH_SECONDS = 10.0
+
+
+def only_cached(name: str, file: str = "config.json") -> bool:
+    """Whether a model of the hub can be read from the cache alone, which has this file of it.
+
+    Raises UserError for a model that neither cache nor hub has.
+    """
+    from huggingface_hub import try_to_load_from_cache
+    from huggingface_hub.errors import HFValidationError
+
+    try:
+        cached = isinstance(try_to_load_from_cache(name, file), str)
+    except HFValidationError:  # said below
+        cached = False
+    trouble = trouble_with(name, "model")
+    if trouble and not cached:
+        raise UserError(
+            f"no model {name!r}{did_you_mean(name, SHIPPED)}: it is no folder, and {trouble}. Give "
+            f"a folder, a name of the hub, or what ships with strop: {', '.join(SHIPPED)}"
+        )
+    return bool(trouble)
+
+
+def trouble_with(name: str, kind: str) -> str:
+    """Why the hub does not give a `model` or `dataset`; empty where it does."""
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import (
+        GatedRepoError,
+        HFValidationError,
+        OfflineModeIsEnabled,
+        RepositoryNotFoundError,
+    )
+
+    hub = HfApi(endpoint=os.environ.get("HF_ENDPOINT") or None)
+    try:
+        hub.repo_info(name, repo_type=kind, timeout=REACH_SECONDS)
+    except HFValidationError:
+        return "no name of the hub, such as USER/NAME"
+    except OfflineModeIsEnabled:
+        return "not in the hub's cache here (HF_HOME), and HF_HUB_OFFLINE forbids to ask the hub"
+    except GatedRepoError:
+        return "the hub gives it to those alone who were let in on its page, with HF_TOKEN"
+    except RepositoryNotFoundError:
+        return "the hub has none of that name that it shows you (a private one needs HF_TOKEN)"
+    except Exception as error:  # whatever a network may fail with
+        why = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
+        return (
+            f"not in the hub's cache here (HF_HOME), and {hub.endpoint} gives no answer ({why}): "
+            "without a network, HF_HUB_OFFLINE=1 asks no more"
+        )
+    return ""

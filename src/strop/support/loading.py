@@ -1,0 +1,189 @@
+"""Classes and functions by their written names, from packages and from users' own files.
+
+Modules beside a user's file are found as when the file is run itself: while it loads, they come
+first. Afterwards they come behind all that is installed, for imports inside its functions, so that
+no other import is answered from the user's folder. Two modules of one name are refused.
+"""
+
+import importlib
+import importlib.machinery
+import importlib.util
+import inspect
+import sys
+import traceback
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from strop.support.errors import UserError, nearest
+
+_neighbours: dict[str, Path] = {}  # top-level modules beside users' files -> their folder
+_appended: set[str] = set()  # folders at the end of sys.path that were not there before
+
+
+def attribute(name: str) -> Any:
+    """What stands at `package.module:name` or `file.py:name`. Raises UserError."""
+    place, _, attribute = name.rpartition(":")
+    module = module_at(place)
+    if not hasattr(module, attribute):
+        public = [n for n in vars(module) if not n.startswith("_")]
+        raise UserError(f"{place} has no {attribute}{nearest(attribute, public)}")
+    return getattr(module, attribute)
+
+
+def module_at(place: str) -> ModuleType:
+    """The module `package.module` or `file.py`.
+
+    A file is run anew when it has changed. Raises UserError for one that is not there, that does
+    not import, or that has a neighbour of another module's name.
+    """
+    return _load_file(Path(place)) if place.endswith(".py") else _load_module(place)
+
+
+def spec_of(name: str) -> importlib.machinery.ModuleSpec | None:
+    """Where a module lies that may not be imported yet; None where there is none of the name."""
+    _search_last(Path.cwd())
+    return importlib.util.find_spec(name)
+
+
+def search_path() -> list[str]:
+    """Where modules are searched for, without the folders of users' files."""
+    return [place for place in sys.path if place not in _appended]
+
+
+def name_to_load(thing: Any) -> str:
+    """The name by which `load` finds a part's class or a recipe's function again."""
+    module, name = thing.__module__, thing.__qualname__
+    if module.startswith("strop."):
+        return module.rpartition(".")[2] if inspect.isclass(thing) else name
+    place = getattr(sys.modules.get(module), "__strop_place__", module)
+    return f"{place}:{name}"
+
+
+def where_raised(error: BaseException) -> str:
+    """`file:line` of the innermost frame outside the import machinery."""
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if not frame.filename.startswith("<frozen")
+    ]
+    return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else "unknown place"
+
+
+def _load_file(given: Path) -> ModuleType:
+    path = given.resolve()
+    if not path.is_file():
+        raise UserError(f"no file {given}: it does not exist, seen from {Path.cwd()}")
+    name = f"strop_user_{path.stem}_{zlib.crc32(str(path).encode()):08x}"
+    state = (path.stat().st_mtime_ns, path.stat().st_size)
+    module = sys.modules.get(name)
+    if module is None or module.__strop_state__ != state:
+        module = _run_file(path, name, given)
+        module.__strop_state__ = state  # type: ignore[attr-defined]
+    module.__strop_place__ = str(given)  # type: ignore[attr-defined]  # as it was given
+    return module
+
+
+def _run_file(path: Path, name: str, given: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    importlib.invalidate_caches()
+    sys.modules[name] = module
+    try:
+        with _neighbours_first(path.parent) as twice:
+            spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:
+        del sys.modules[name]
+        raise _not_loaded(str(given), error) from error
+    for neighbour, other in twice.items():
+        del sys.modules[name]
+        raise UserError(
+            f"{given} imports {neighbour} from its folder, and there is another {neighbour}, "
+            f"{other}: rename one, for a process has one module of a name"
+        )
+    return module
+
+
+def _load_module(name: str) -> ModuleType:
+    if not name.startswith("strop."):
+        _search_last(Path.cwd())
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and f"{name}.".startswith(f"{error.name}."):
+            raise UserError(
+                f"cannot import {name}: no module {error.name!r} was found; write FILE.py:NAME for "
+                "a file, or install the module"
+            ) from error
+        raise _not_loaded(name, error) from error
+    except (Exception, SystemExit) as error:
+        raise _not_loaded(name, error) from error
+
+
+@contextmanager
+def _neighbours_first(folder: Path) -> Iterator[dict[str, str]]:
+    """While a file loads: its folder comes first, and those of other files are not known.
+
+    The names that it then has twice are in what is given, with the other one's place.
+    """
+    aside = {
+        name: sys.modules.pop(name)
+        for name in list(sys.modules)
+        if _neighbours.get(name.partition(".")[0], folder) != folder
+    }
+    before, twice = set(sys.modules), dict[str, str]()
+    sys.path.insert(0, str(folder))
+    try:
+        yield twice
+    finally:
+        sys.path.remove(str(folder))
+        _search_last(folder)
+        for name in sorted(set(sys.modules) - before):
+            if _home(sys.modules[name]) == folder:
+                place = f"in {_neighbours[name]}" if name in aside else _installed(name, folder)
+                if place:
+                    del sys.modules[name]
+                    twice[name] = place
+                else:
+                    _neighbours[name] = folder
+        sys.modules.update(aside)
+
+
+def _home(module: ModuleType) -> Path | None:
+    """The folder in which a top-level module or package lies; None for all others."""
+    spec = getattr(module, "__spec__", None)
+    if not isinstance(spec, importlib.machinery.ModuleSpec) or "." in spec.name:
+        return None
+    file = spec.origin if spec.has_location else None  # it is "frozen" of some modules
+    place = next(iter(spec.submodule_search_locations or ()), file)
+    return Path(place).resolve().parent if place else None
+
+
+def _installed(name: str, folder: Path) -> str:
+    """Where a module of this name lies outside users' folders; empty where none does."""
+    places = [place for place in search_path() if Path(place).resolve() != folder]
+    spec = importlib.machinery.PathFinder.find_spec(name, places)
+    return f"at {spec.origin}" if spec is not None and spec.origin is not None else ""
+
+
+def _search_last(folder: Path) -> None:
+    if str(folder) not in sys.path:
+        sys.path.append(str(folder))
+        _appended.add(str(folder))
+
+
+def _not_loaded(place: str, error: BaseException) -> UserError:
+    where, why = where_raised(error), str(error)
+    if isinstance(error, SyntaxError):
+        where, why = f"{error.filename}:{error.lineno}", error.msg
+    return UserError(f"{place} cannot be loaded: {where}: {type(error).__name__}: {why}")
+
+
+def camel(name: str) -> str:
+    """The class name of a file name: `divide_by_group_std` -> `DivideByGroupStd`."""
+    return "".join(word[:1].upper() + word[1:] for word in name.split("_"))

@@ -1,0 +1,73 @@
+"""What Ctrl-C, a preemption (SIGTERM) and a lost terminal (SIGHUP) do to a run."""
+
+import gc
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from strop.support.garbage_collection import begun
+
+AGAIN_SECONDS = 1.0  # `timeout`, and a shell that hangs up, send one wish twice in a moment
+
+
+@contextmanager
+def interrupting() -> Iterator[None]:
+    """Inside, SIGTERM and SIGHUP raise KeyboardInterrupt, as Ctrl-C does."""
+    with _handled(signal.default_int_handler):
+        yield
+
+
+@contextmanager
+def asking_first(ask: Callable[[], None]) -> Iterator[None]:
+    """Inside, the first signal calls `ask`, and one after that stops at once.
+
+    Raises KeyboardInterrupt then.
+    """
+    asked: list[float] = []
+
+    def handle(number: int, frame: Any) -> None:
+        now = time.monotonic()
+        if not asked:
+            asked.append(now)
+            ask()
+        elif number == signal.SIGINT or now - asked[0] > AGAIN_SECONDS:
+            raise KeyboardInterrupt
+
+    with _handled(handle):
+        yield
+
+
+@contextmanager
+def settled() -> Iterator[None]:
+    """Inside, the garbage collector leaves alone what is there already.
+
+    Libraries, model and data are some 600,000 objects: to pass over them takes a third of a second
+    each time, which steps with many episodes made it do every other step.
+    """
+    begun()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+
+
+@contextmanager
+def _handled(handle: Callable[[int, Any], None]) -> Iterator[None]:
+    """Inside, the three signals call `handle`; a hang-up under nohup stays ignored."""
+    handled: tuple[int, ...] = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    if threading.current_thread() is not threading.main_thread():
+        handled = ()  # only the main thread may: its owner decides what an interrupt means
+    before: dict[int, Any] = {}
+    for number in handled:
+        ignored = signal.getsignal(number) is signal.SIG_IGN
+        if number == signal.SIGINT or not ignored:
+            before[number] = signal.signal(number, handle)
+    try:
+        yield
+    finally:
+        for number, earlier in before.items():
+            signal.signal(number, earlier)

@@ -1,0 +1,192 @@
+"""One worker of an engine pool, in a separate process: it takes orders and returns events."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import socket
+import sys
+import time
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from strop.engines.base import Engine, Event
+from strop.engines.pool.pool import Facts, Order, Turn
+from strop.support.errors import RunStopped
+from strop.training.cluster.broadcast import LIMIT_SECONDS, Bucket, Group
+from strop.training.loading import load_model, open_engine
+from strop.training.settings.config import RunConfig
+
+TURN_SECONDS = 0.2  # after which a tick ends even without events
+
+
+class Turns:
+    """Executes orders on an engine and returns its events under the request ids of the caller."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.ids: dict[int, int] = {}  # the caller's id -> the engine's
+        self.names: dict[int, int] = {}  # the engine's id -> the caller's
+        self.num_returned: dict[
+            int, int
+        ] = {}  # number of events returned of each request, by the caller's id
+
+    def turn(self, orders: Iterable[Order]) -> Turn:
+        """Execute the orders, then run the engine until there are events or time is up."""
+        events: list[Event] = []
+        for order in orders:
+            events += self._execute(*order)
+        started = time.monotonic()
+        while self.engine.busy() and not events and time.monotonic() - started < TURN_SECONDS:
+            for event in self.engine.step():
+                name = self.names[event.request]
+                self.num_returned[name] += 1
+                events.append(event._replace(request=name))
+        return Turn(tuple(events), self.engine.drafts)
+
+    def clear(self) -> None:
+        """Abort and release all requests."""
+        for name in list(self.ids):
+            self._execute("abort", name)
+            self._execute("release", name)
+
+    def _execute(self, what: str, name: int, *more: Any) -> list[Event]:
+        if what == "submit":
+            self._keep(name, self.engine.submit(*more))
+        elif what == "fork":
+            parent, at, forced, changes = more
+            self._keep(name, self.engine.fork(self.ids[parent], at, forced, **changes))
+        elif what == "resume":
+            self.engine.resume(self.ids[name], **more[0])
+        elif what == "abort":
+            new = self.engine.abort(self.ids[name]).events[self.num_returned[name] :]
+            self.num_returned[name] += len(new)
+            return [event._replace(request=name) for event in new]
+        else:
+            own = self.ids.pop(name)
+            del self.names[own], self.num_returned[name]
+            self.engine.release(own)
+        return []
+
+    def _keep(self, name: int, own: int) -> None:
+        self.ids[name], self.names[own], self.num_returned[name] = own, name, 0
+
+
+STAGED = "staged"
+
+
+class EngineWorker:
+    """Samples with the run's own engine settings; a tick takes orders and returns events."""
+
+    def __init__(self, config: Mapping[str, Any], threads: int, search: list[str]) -> None:
+        """config: of the run, in plain form. search: additional module search path."""
+        sys.path += [place for place in search if place not in sys.path]
+        torch.set_num_threads(threads)
+        self.config = RunConfig(**config)
+        self.loaded: Any = None
+        self.turns: Turns | None = None
+        self.holder = ""  # the process that opened it last
+        self.group: Group | None = None  # for broadcasts of weights
+        self.staged: tuple[int, dict[str, torch.Tensor]] | None = None  # received, not loaded yet
+
+    def open(self, holder: str) -> Facts:
+        """Open the engine without requests for a holder. Raises UserError.
+
+        A new engine has the initial weights; one opened before keeps the weights it had.
+        """
+        self.holder = holder
+        if self.turns is None:
+            self.loaded = load_model(self.config)
+            self.turns = Turns(open_engine(self.config, self.config.engine, self.loaded))
+        self.turns.clear()
+        engine = self.turns.engine
+        place = (socket.gethostname(), os.getpid())
+        return Facts(engine.capabilities, engine.longest, self.config.training.num_slots, place)
+
+    def join(
+        self, holder: str, place: tuple[str, int], number: int, count: int, nccl: bool
+    ) -> None:
+        """Join the group in which weights are broadcast."""
+        self.heed(holder)
+        limit = datetime.timedelta(seconds=LIMIT_SECONDS)
+        self.group = None
+        store = torch.distributed.TCPStore(*place, is_master=False, timeout=limit)
+        self.group = Group(store, number, count, nccl)
+
+    def receive(self, holder: str, buckets: Sequence[Bucket], version: int) -> None:
+        """Receive broadcast weights and keep them until a tick loads them.
+
+        Raises RuntimeError when they do not arrive completely; then nothing is kept.
+        """
+        self.heed(holder)
+        group, self.group, self.staged = self.group, None, None
+        if group is None:
+            raise RuntimeError("this engine has not joined the group")
+        device = self.loaded.model.device
+        self.staged = version, group.take(buckets, version, device)
+        self.group = group
+
+    def turn(self, holder: str, orders: Iterable[Order], weights: Any, version: int) -> Turn | None:
+        """Load weights, if any, then execute orders; see Turns. None: a new process, open it first.
+
+        weights: None, packed weights, or STAGED for those received by broadcast. Raises RunStopped
+        for a former holder: a killed process may have left calls behind.
+        """
+        if self.turns is None:
+            return None
+        self.heed(holder)
+        if weights is not None:
+            self.turns.engine.load_weights(self._whole(weights, version), version)
+        return self.turns.turn(orders)
+
+    def _whole(self, weights: Any, version: int) -> dict[str, torch.Tensor]:
+        """Returns all weights of a version, of which the given ones are new."""
+        own: dict[str, torch.Tensor] = self.loaded.model.state_dict()
+        staged, self.staged = self.staged, None
+        if weights != STAGED:
+            return {**own, **unpacked(weights)}
+        assert staged is not None, "staged weights are requested only after they were received"
+        assert staged[0] == version, f"version {staged[0]} is staged, not {version}"
+        return {**own, **staged[1]}
+
+    def heed(self, holder: str) -> None:
+        """Answer the current holder. Raises RunStopped for a former one."""
+        if holder != self.holder:
+            raise RunStopped("another process has this engine by now")
+
+
+Packed = tuple[str, tuple[int, ...], np.ndarray]  # type, shape, bytes
+
+
+def packed(weights: Mapping[str, torch.Tensor]) -> dict[str, Packed]:
+    """Pack tensors as plain bytes, which Ray's object store holds once per machine without copies.
+
+    `.numpy()` would not do: the storage of the tensors could then never be released.
+    """
+    return {
+        name: (str(value.dtype).removeprefix("torch."), tuple(value.shape), _bytes(value))
+        for name, value in weights.items()
+    }
+
+
+def _bytes(value: torch.Tensor) -> np.ndarray:
+    flat = value.detach().to("cpu").contiguous().reshape(-1)
+    return np.from_dlpack(flat.view(torch.uint8))
+
+
+def unpacked(weights: Mapping[str, Packed]) -> dict[str, torch.Tensor]:
+    """Returns read-only tensors over the same bytes."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # torch warns that the memory is read-only
+        return {name: _tensor(*each) for name, each in weights.items()}
+
+
+def _tensor(kind: str, shape: tuple[int, ...], data: np.ndarray) -> torch.Tensor:
+    dtype = getattr(torch, kind)
+    if not data.size:
+        return torch.empty(shape, dtype=dtype)
+    return torch.from_numpy(data).view(dtype).reshape(shape)

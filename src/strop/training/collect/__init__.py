@@ -1,0 +1,1 @@
+"""Collects rollouts in the trainer's process or in a separate one."""

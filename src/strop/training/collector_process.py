@@ -1,0 +1,63 @@
+"""The program of the collector process: it makes a world of its own and runs `CollectorLoop`."""
+
+import os
+import signal
+import socket
+import sys
+import traceback
+from pathlib import Path
+
+import torch
+
+from strop.method.algorithm import Algorithm
+from strop.method.tensors import checked
+from strop.support.errors import RunStopped, UserError
+from strop.support.output import Lasting
+from strop.training.collect.messages import ALIVE, Broken
+from strop.training.collect.process import CollectorLoop, Mailbox, Over
+from strop.training.loading import load_model
+from strop.training.settings.config import RunConfig
+from strop.training.setup import load_prompts, make_world
+
+
+def main(fileno: int) -> None:
+    """Collect for the trainer at the other end of a socket, until it is gone or all is done."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)  # the trainer decides
+    sys.stdout, sys.stderr = Lasting(sys.stdout), Lasting(sys.stderr)
+    os.set_inheritable(fileno, False)
+    post = Mailbox(socket.socket(fileno=fileno))
+    sys.path[:] = post.begin.search
+    try:
+        try:
+            _work(post)
+        except (UserError, RunStopped) as error:
+            post.send(Broken(str(error), type(error).__name__))
+        except Over:
+            raise
+        except BaseException:
+            post.send(Broken(traceback.format_exc()))
+        while True:
+            post.wait()  # the trainer ends this process; so it never looks like a crash
+    except Over:
+        os._exit(0)
+
+
+def _work(post: Mailbox) -> None:
+    begin = post.begin
+    torch.set_num_threads(begin.threads)
+    config = RunConfig(**begin.config)
+    method = config.build()
+    assert isinstance(method, Algorithm), "the trainer refuses phases"
+    task = load_prompts(config.data, config.reward, config.seed, heldout=False)
+    world = make_world(config, method, load_model(config), task, learns=False)
+    try:
+        if begin.store is not None:
+            folder, owner = begin.store
+            world.services.stores.open(Path(folder), owner)
+        post.send(ALIVE)
+        with checked(config.training.debug):
+            CollectorLoop(post, world, method).go()
+    finally:
+        world.services.close()
+        world.engine.close()

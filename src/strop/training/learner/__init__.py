@@ -1,0 +1,1 @@
+"""Policy and critic: forward passes, loss and optimiser steps."""

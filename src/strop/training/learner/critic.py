@@ -1,0 +1,280 @@
+"""The critic as a learner: small value heads on the policy's hidden states.
+
+The value of token t is read from the policy's hidden state before it, as its log-probability is;
+heads named `value_after_*` read the state after it, which knows the whole action that it ends. No
+gradient flows from the heads into the policy. Slow copies of the heads trail behind them.
+"""
+
+import copy
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import layer_norm
+
+from strop.batch.batch import Batch
+from strop.batch.columns import sees_token, slow_value
+from strop.method import part as parts
+from strop.method.term import Term
+from strop.support.errors import UserError
+from strop.training.learner import kernel
+from strop.training.learner.policy import AdjointsOf, Around, Policy, clipped_step
+from strop.training.parallel import shards
+from strop.training.parallel.ranks import Ranks
+
+
+class ValueHeads(nn.Module):
+    """hidden [N, width] -> values [N] by column: normalise, a hidden layer and an output each.
+
+    The outputs' weights begin at 0, and so do all values; the hidden layers' are drawn from `seed`,
+    each its own, so two heads that learn the same differ.
+    """
+
+    def __init__(
+        self, columns: Sequence[str], width: int, hidden_size: int, dtype: torch.dtype, seed: int
+    ) -> None:
+        super().__init__()
+        self.columns = tuple(columns)
+        rng = torch.Generator().manual_seed(seed)
+        num = len(self.columns)
+        drawn = torch.randn(num, hidden_size, width, generator=rng) / math.sqrt(width)
+        self.inner = nn.Parameter(drawn.to(dtype))
+        self.inner_bias = nn.Parameter(torch.zeros(num, hidden_size, dtype=dtype))
+        self.outer = nn.Parameter(torch.zeros(num, hidden_size, dtype=dtype))
+        self.outer_bias = nn.Parameter(torch.zeros(num, dtype=dtype))
+
+    def forward(self, before: Tensor, after: Tensor) -> dict[str, Tensor]:
+        """Values [N] of every head from the states before and after the tokens."""
+        wide = [
+            layer_norm(hidden.to(self.inner.dtype), hidden.shape[-1:]) for hidden in (before, after)
+        ]
+        found = {}
+        for head, column in enumerate(self.columns):
+            state = wide[sees_token(column)]
+            inner = nn.functional.silu(state @ self.inner[head].T + self.inner_bias[head])
+            found[column] = inner @ self.outer[head] + self.outer_bias[head]
+        return found
+
+
+@dataclass
+class Critic:
+    """Value heads on a policy's trunk, with an optimiser of their own.
+
+    lr: learning rate, a number or a schedule. The heads follow the policy as it is now: a value is
+    computed under the policy's current weights. slow: copies of the heads, or None; after every
+    update slow <- target_tau * heads + (1 - target_tau) * slow.
+    """
+
+    policy: Policy
+    heads: ValueHeads
+    optimiser: torch.optim.Optimizer
+    lr: Any
+    max_grad_norm: float = 1.0
+    slow: ValueHeads | None = None
+    target_tau: float = 0.0
+
+    @property
+    def current(self) -> tuple[str, ...]:
+        """The columns of its heads."""
+        return self.heads.columns
+
+    @property
+    def slow_columns(self) -> tuple[str, ...]:
+        """The columns of their slow copies."""
+        return tuple(map(slow_value, self.current)) if self.slow is not None else ()
+
+    def turns(self, batch: Batch) -> list[tuple[Tensor, bool]]:
+        """The forward passes of this process over `batch`: `Policy.turns`."""
+        return self.policy.turns(batch)
+
+    @property
+    def ranks(self) -> Ranks:
+        """The processes that share the forward passes."""
+        return self.policy.ranks
+
+    def token_rows(self, batch: Batch, index_B: Tensor) -> Tensor:
+        """`Policy.token_rows`."""
+        return self.policy.token_rows(batch, index_B)
+
+    @torch.no_grad()
+    def columns(self, batch: Batch, names: Sequence[str]) -> dict[str, Tensor]:
+        """Values [T] of every policy token, 0 elsewhere, without gradient. Raises UserError."""
+        known = (*self.current, *self.slow_columns)
+        if unknown := sorted(set(names) - set(known)):
+            raise UserError(
+                f"the critic computes no {', '.join(unknown)}; it has {', '.join(known)}"
+            )
+        batch = batch.to(self.policy.device)
+        empty = torch.zeros(
+            batch.size("T"), dtype=self.heads.inner.dtype, device=self.policy.device
+        )
+        found = {name: empty.clone() for name in names}
+        for index_B, counts in self.turns(batch):
+            around = self.policy.around(batch.take(index_B))
+            values = _values(self.heads, around)
+            if self.slow is not None:
+                copied = _values(self.slow, around)
+                values |= {slow_value(name): value for name, value in copied.items()}
+            rows = self.token_rows(batch, index_B)
+            for name in names if counts else ():
+                found[name][rows] = values[name]
+        return self.ranks.total(found)
+
+    def push(
+        self, micro: Batch, names: Sequence[str], adjoints_of: AdjointsOf,
+        around: Around | None = None,
+    ) -> dict[str, Tensor]:  # fmt: skip
+        """Forward, adjoints and backward of one micro-batch; returns its columns.
+
+        around: the policy's states before and after the tokens, where they are known. Heads are
+        small, so all rows are seen at once whatever the terms' scope.
+        """
+        with torch.no_grad():
+            around = around or self.policy.around(micro)
+        values = _values(self.heads, around)
+        known = {name: values[name].detach() for name in names}
+        adjoints = adjoints_of(slice(None), known)
+        pushed = [values[name] for name in names]
+        torch.autograd.backward(pushed, [adjoints[name].to(values[name].dtype) for name in names])
+        return known
+
+    def lr_at(self, batch: Batch) -> float:
+        """The learning rate at the batch's step."""
+        if callable(self.lr):
+            return float(self.lr(int(batch["step"]), int(batch["num_steps"])))
+        return float(self.lr)
+
+    def update(self, lr: float) -> dict[str, float]:
+        """One optimiser step at learning rate `lr`. Raises RunStopped for a gradient not finite."""
+        norm = clipped_step(self.optimiser, lr, self.max_grad_norm, "critic.lr")
+        if self.slow is not None:
+            self._follow(self.slow)
+        return {"critic/grad_norm": norm, "critic/learning_rate": lr}
+
+    @torch.no_grad()
+    def _follow(self, slow: ValueHeads) -> None:
+        """Move the slow copies towards the heads."""
+        for copied, weight in zip(slow.parameters(), self.heads.parameters(), strict=True):
+            copied.lerp_(weight, self.target_tau)
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that a checkpoint needs: the heads' names, weights, slow copies and optimiser; in
+        shards where the heads are.
+        """
+        slow = {} if self.slow is None else {"slow": self.slow.state_dict()}
+        return {
+            "columns": list(self.current),
+            "heads": self.heads.state_dict(),
+            "optimiser": self.optimiser.state_dict(),
+            **slow,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Load a state. Raises UserError when it belongs to other heads."""
+        shapes = {name: value.shape for name, value in self.heads.state_dict().items()}
+        saved = {name: value.shape for name, value in state["heads"].items()}
+        if tuple(state["columns"]) != self.current or saved != shapes:
+            raise UserError(
+                f"the checkpoint's critic has the heads {', '.join(state['columns'])} of other "
+                f"sizes than this run's ({', '.join(self.current)}): keep the method, the model "
+                "and critic.hidden_size"
+            )
+        if (self.slow is None) != ("slow" not in state):
+            raise UserError("the checkpoint is of a method with other slow copies: keep the method")
+        shards.load(self.heads, state["heads"])
+        if self.slow is not None:
+            shards.load(self.slow, state["slow"])
+        self.optimiser.load_state_dict(shards.parted_state(state["optimiser"], self.optimiser))
+
+
+def _values(heads: ValueHeads, around: tuple[Tensor, Tensor]) -> dict[str, Tensor]:
+    """Values of every head from the states before and after the tokens."""
+    return shards.compute(heads, lambda: heads.forward(*around))
+
+
+def make_critic(
+    columns: Sequence[str],
+    policy: Policy,
+    *,
+    hidden_size: int,
+    lr: Any,
+    betas: tuple[float, float],
+    max_grad_norm: float,
+    seed: int,
+    target_tau: float = 0.0,
+) -> Critic:
+    """A critic with one head a column on the policy's trunk; hidden_size 0: as wide as the trunk.
+
+    Its weights are float32 or wider, whatever the model's are. target_tau 0: no slow copies.
+    """
+    weight = policy.head(1.0).weight
+    width = weight.shape[1]
+    dtype = torch.promote_types(weight.dtype, torch.float32)
+    heads = ValueHeads(columns, width, hidden_size or width, dtype, seed).to(policy.device)
+    slow = copy.deepcopy(heads).requires_grad_(False) if target_tau else None
+    policy.ranks.shard(heads)
+    if slow is not None:
+        policy.ranks.shard(slow)
+    optimiser = torch.optim.AdamW(heads.parameters(), lr=0.0, betas=betas, weight_decay=0.0)
+    return Critic(policy, heads, optimiser, lr, max_grad_norm, slow, target_tau)
+
+
+def critic_metrics(terms: Sequence[Term], batch: Batch) -> dict[str, float]:
+    """Measures how well each head predicted the returns of this step, before its updates.
+
+    It covers the tokens that the head's term learns from, and omits the explained variance when
+    all returns are equal.
+    """
+    found: dict[str, float] = {}
+    for term in terms:
+        columns = {read.parameter: read.column for read in parts.reads(term.objective)}
+        value, target = columns.get("value_T", ""), columns.get("return_T", "")
+        if term.learner != "critic" or value not in batch or target not in batch:
+            continue
+        rows_T = kernel.prepare([term], batch)[f"{term.name}:rows_T"]
+        value_N, return_N = batch[value][rows_T].double(), batch[target][rows_T].double()
+        if return_N.numel() == 0:
+            continue
+        head = value.removeprefix("value").removesuffix("_T").strip("_")
+        place = f"critic/{head}/" if head else "critic/"
+        found[f"{place}value_mean"] = float(value_N.mean())
+        found[f"{place}return_mean"] = float(return_N.mean())
+        variance = return_N.var(correction=0)
+        if bool(variance > 0):
+            missed = (return_N - value_N).var(correction=0)
+            found[f"{place}explained_variance"] = float(1 - missed / variance)
+    return found
+
+
+ROW = "update:row_B"  # the rollout's row in the update
+
+
+@dataclass
+class CriticInPass:
+    """Learns from the states of the passes that an update of the policy makes anyway.
+
+    prepared: all rows of the update. left_B: the rollouts that give the heads a gradient and were
+    in no pass yet. asked: computes the adjoints of some rows' columns.
+    """
+
+    critic: Critic
+    names: tuple[str, ...]
+    prepared: Batch
+    left_B: Tensor
+    asked: Callable[[Batch], AdjointsOf]
+
+    def seen(self, micro: Batch, around: Around) -> None:
+        """Learn from the rollouts of a pass of the policy, whose states these are."""
+        rows_B = micro[ROW]
+        if not bool(self.left_B[rows_B].any()):
+            return
+        self.left_B[rows_B] = False
+        own = self.prepared.take(rows_B)
+        self.critic.push(own, self.names, self.asked(own.narrow(own["mask_T"])), around)
+
+    def left(self) -> Batch:
+        """Returns the rows that have not been learned from yet."""
+        return self.prepared.keep(self.left_B)

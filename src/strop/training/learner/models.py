@@ -1,0 +1,399 @@
+"""Loads a Hugging Face causal model and its tokenizer, and takes the model apart at its head."""
+
+import contextlib
+import importlib.util
+import os
+import pickle
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from jinja2 import TemplateError
+from safetensors import SafetensorError
+from torch import Tensor, nn
+
+from strop.assets import SHIPPED, model_folder
+from strop.head.head import Head, columns
+from strop.support import hub, linear
+from strop.support.errors import UserError
+from strop.support.files import json_of, text_of
+from strop.training.learner import adapters
+from strop.training.learner.adapters import Lora
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16,
+          "float64": torch.float64}  # fmt: skip
+# What transformers, safetensors and torch raise for files that are damaged or of another kind.
+UNREADABLE = (OSError, ValueError, KeyError, RuntimeError, EOFError, SafetensorError,
+              pickle.UnpicklingError)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A model with its tokenizer and where it came from.
+
+    adapter: the PeftModel around `model` when only low-rank adapters are trained.
+    """
+
+    model: Any
+    tokenizer: Any
+    source: str
+    adapter: Any = None
+
+    @property
+    def context(self) -> int:
+        """Most tokens of a sequence, prompt and answer together."""
+        return int(getattr(text_config(self.model), "max_position_embeddings", 2**20))
+
+    @property
+    def stop_ids(self) -> tuple[int, ...]:
+        """Tokens that end an answer, in rising order.
+
+        Those of the tokenizer, of the model's generation settings (which may list several), and
+        those with which the chat template ends an assistant's turn.
+        """
+        settings = getattr(self.model, "generation_config", None)
+        given = (getattr(settings, "eos_token_id", None), self.tokenizer.eos_token_id)
+        found = set(_turn_ends(self.tokenizer))
+        for ids in given:
+            found |= {ids} if isinstance(ids, int) else set(ids or ())
+        return tuple(sorted(id for id in found if 0 <= id < text_config(self.model).vocab_size))
+
+    @property
+    def end_ids(self) -> tuple[int, ...]:
+        """Returns the token that is appended to a given answer; empty when no token ends answers.
+
+        It is that of the chat template's assistant, else the tokenizer's own.
+        """
+        ends = (*_turn_ends(self.tokenizer)[-1:], self.tokenizer.eos_token_id)
+        return tuple(id for id in ends if id in self.stop_ids)[:1]
+
+    def save(self, folder: Path) -> None:
+        """Write weights (or adapters alone) and tokenizer in Hugging Face's (or PEFT's) layout."""
+        if self.adapter is None:
+            self.model.save_pretrained(folder, safe_serialization=True)
+        else:
+            adapters.save(self.adapter, folder)
+        self.tokenizer.save_pretrained(folder)
+
+    def num_bytes(self) -> int:
+        """Bytes of the weights that `save` writes."""
+        of = self.model if self.adapter is None else self.adapter
+        saved = [p for p in of.parameters() if self.adapter is None or p.requires_grad]
+        return sum(p.numel() * p.element_size() for p in saved)
+
+    def load_weights(self, folder: Path) -> None:
+        """Take over the weights that `save` wrote. Raises UserError when they do not fit."""
+        if self.adapter is not None:
+            adapters.load_weights(self.adapter, folder)
+        else:
+            load_weights(self.model, folder)
+
+    def without_adapter(self) -> AbstractContextManager[Any]:
+        """Disables the adapters inside, so that the model is the base model."""
+        return self.adapter.disable_adapter()
+
+    def merged(self) -> "Loaded":
+        """Merge the adapters into the weights; this object becomes invalid."""
+        if self.adapter is None:
+            return self
+        return Loaded(adapters.merge(self.adapter), self.tokenizer, self.source)
+
+
+def _turn_ends(tokenizer: Any) -> list[int]:
+    """The special tokens at the end of an assistant's message, by the chat template."""
+    if not getattr(tokenizer, "chat_template", None):
+        return []
+    turn = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+    try:
+        text = tokenizer.apply_chat_template(turn, tokenize=False)
+    except TemplateError:  # the template refuses this chat; the run checks its own prompts later
+        return []
+    special = {id for id, token in tokenizer.added_tokens_decoder.items() if token.special}
+    special -= {tokenizer.unk_token_id, tokenizer.bos_token_id}
+    found: list[int] = []
+    for id in reversed(tokenizer(text, add_special_tokens=False)["input_ids"]):
+        if id in special:
+            found.append(id)
+        elif tokenizer.decode([id]).strip():
+            break
+    return found
+
+
+def model_path(name: str) -> str:
+    """The folder of a model that ships with strop (`tiny`), else the name itself."""
+    return str(model_folder(name)) if name in SHIPPED else name
+
+
+def load(
+    name: str,
+    *,
+    dtype: str = "float32",
+    device: str = "cpu",
+    gradient_checkpointing: bool = False,
+    attention: str = "sdpa",
+    chat_template: str = "",
+    lora: Lora | None = None,
+    adapter: str = "",
+    onednn: bool = True,
+    seed: int = 0,
+) -> Loaded:
+    """A causal model and its tokenizer from a folder, a GGUF file or a name on the hub.
+
+    lora: adapters to begin with, their start drawn from `seed`; adapter: a folder of saved ones.
+    onednn: on a CPU its linear layers in float32 are oneDNN's.
+    Dropout is switched off: sampler and trainer must agree on every log-probability. Raises
+    UserError when the model or tokenizer cannot be loaded or the dtype is unknown.
+    """
+    from transformers.utils.logging import disable_progress_bar
+
+    disable_progress_bar()
+    if dtype not in DTYPES:
+        raise UserError(f"model.dtype must be one of {', '.join(DTYPES)}, it is {dtype!r}")
+    model, tokenizer = _pretrained(name, DTYPES[dtype], attention)
+    return ready(
+        Loaded(model, tokenizer, name),
+        device=device,
+        gradient_checkpointing=gradient_checkpointing,
+        chat_template=chat_template,
+        lora=lora,
+        adapter=adapter,
+        onednn=onednn,
+        seed=seed,
+    )
+
+
+def ready(
+    found: Loaded,
+    *,
+    device: str = "cpu",
+    gradient_checkpointing: bool = False,
+    chat_template: str = "",
+    lora: Lora | None = None,
+    adapter: str = "",
+    onednn: bool = True,
+    seed: int = 0,
+) -> Loaded:
+    """Prepare a model in memory for training in place; options as in `load`."""
+    model, tokenizer = found.model, found.tokenizer
+    if chat_template:
+        tokenizer.chat_template = text_of(Path(chat_template), "model.chat_template:")
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
+        if isinstance(getattr(module, "attention_dropout", None), float):
+            module.attention_dropout = 0.0
+    wrapped = None
+    if adapter:
+        wrapped = adapters.read(model, Path(adapter))
+    elif lora is not None:
+        wrapped = adapters.add(model, lora, seed)
+    model.to(device).eval()
+    if onednn:
+        linear.use_in(model)
+    if gradient_checkpointing:
+        newer = getattr(model, "activation_checkpointing_enable", None)
+        (newer or model.gradient_checkpointing_enable)({"use_reentrant": False})
+        model.train()
+    return Loaded(model, tokenizer, found.source, wrapped)
+
+
+def skeleton(name: str) -> Any:
+    """The model without its weights, on the meta device. Raises UserError."""
+    from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
+
+    path = model_path(name)
+    if path.endswith(".gguf"):
+        raise UserError(f"{name} can only be read as a whole: give a model folder or name")
+    where = _where(name, path)
+    try:
+        config = AutoConfig.from_pretrained(path, trust_remote_code=False, **where)
+        with torch.device("meta"):
+            model = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
+    except UNREADABLE as error:
+        raise UserError(f"cannot read the model {name!r}: {_why(error)}") from error
+    with contextlib.suppress(OSError):  # a model may have none
+        model.generation_config = GenerationConfig.from_pretrained(path, **where)
+    return model
+
+
+def tokenizer_of(name: str, chat_template: str = "") -> Any:
+    """The model's tokenizer with the run's chat template. Raises UserError."""
+    from transformers import AutoTokenizer
+
+    path = model_path(name)
+    where = _where(name, path)
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=False, **where)
+    except UNREADABLE as error:
+        raise UserError(f"no tokenizer for the model {name!r}: {_why(error)}") from error
+    if chat_template:
+        tokenizer.chat_template = text_of(Path(chat_template), "model.chat_template:")
+    return tokenizer
+
+
+def _pretrained(name: str, dtype: torch.dtype, attention: str) -> tuple[Any, Any]:
+    """Model and tokenizer as transformers loads them. Raises UserError."""
+    import transformers
+
+    path = model_path(name)
+    place: str = path
+    file, more = {}, {}
+    if path.endswith(".gguf"):
+        where = _check_gguf(path)
+        place, file = os.path.dirname(path) or ".", {"gguf_file": os.path.basename(path)}
+        if unpack := getattr(transformers, "GgufConfig", None):  # else it always unpacks
+            more = {"quantization_config": unpack(dequantize=True)}
+    else:
+        where = _where(name, path)
+    try:
+        tokenizer = transformers.AutoTokenizer.from_pretrained(
+            place, trust_remote_code=False, **file, **where
+        )
+        model = _whole(place, dtype=dtype, attn_implementation=attention, **file, **more, **where)
+    except UNREADABLE as error:
+        raise UserError(f"cannot load the model {name!r}: {_why(error)}") from error
+    model.name_or_path = path
+    return model, tokenizer
+
+
+def _whole(place: str | Path, **options: Any) -> Any:
+    """The causal model of a folder or name, every tensor from its files and no code from there.
+
+    Raises ValueError for missing or surplus tensors: transformers would draw missing ones at random
+    and ignore surplus ones.
+    """
+    from transformers import AutoModelForCausalLM
+
+    model, report = AutoModelForCausalLM.from_pretrained(
+        place, output_loading_info=True, trust_remote_code=False, **options
+    )
+    wrong = {"lack": report["missing_keys"], "have too much": report["unexpected_keys"]}
+    for what, names in wrong.items():
+        if names:
+            more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+            raise ValueError(f"its weights {what}: {', '.join(sorted(names)[:3])}{more}")
+    return model
+
+
+def _why(error: Exception) -> str:
+    """The first line of a library's message."""
+    text = str(error).strip()
+    if "trust_remote_code" in text:
+        return "it needs code that lies beside its weights, and strop runs no such code"
+    return text.splitlines()[0] if text else type(error).__name__
+
+
+def _check_gguf(path: str) -> dict[str, bool]:
+    """As `_where` for a GGUF file. Also raises UserError when GGUF files cannot be read."""
+    for package in ("gguf", "accelerate"):
+        if importlib.util.find_spec(package) is None:
+            raise UserError(
+                f"reading {path} needs the package {package}: pip install 'strop[gguf]'"
+            )
+    on_hub = not path.startswith((".", "/", "~")) and path.count("/") == 2
+    if Path(path).is_file():
+        return {}
+    if not on_hub:
+        raise UserError(f"no model file {path}")
+    return {"local_files_only": hub.only_cached(*path.rsplit("/", 1))}
+
+
+def _where(name: str, path: str) -> dict[str, bool]:
+    """Returns where transformers finds a model. Raises UserError when there is none."""
+    folder = Path(path)
+    looks_local = folder.exists() or path.startswith((".", "/", "~"))
+    if looks_local and adapters.is_adapter(folder):
+        raise UserError(
+            f"{name} is an adapter, not a whole model: merge it first with strop export {name} "
+            "FOLDER"
+        )
+    if looks_local and not (folder / "config.json").is_file():
+        raise UserError(f"no model in {name}: the folder has no config.json")
+    return {} if looks_local else {"local_files_only": hub.only_cached(name)}
+
+
+def check_same_architecture(folder: Path, model: nn.Module) -> None:
+    """Raise UserError when the checkpoint in `folder` is of another architecture than `model`."""
+    try:
+        saved = dict(json_of((folder / "config.json").read_bytes()))
+    except (OSError, ValueError, TypeError) as error:
+        raise UserError(f"the checkpoint {folder} has no readable config.json: {error}") from error
+    ours = model.config.to_dict()  # type: ignore[union-attr, operator]
+    for key in ("model_type", "hidden_size", "num_hidden_layers", "vocab_size"):
+        if key in saved and key in ours and saved[key] != ours[key]:
+            raise UserError(
+                f"the checkpoint {folder} has {key} {saved[key]}, the model has {ours[key]}: "
+                "give the model that the run was started with"
+            )
+
+
+def text_config(model: nn.Module) -> Any:
+    """The language part of the model's configuration."""
+    config: Any = model.config
+    return config.get_text_config() if hasattr(config, "get_text_config") else config
+
+
+def trunk_of(model: Any) -> nn.Module:
+    """The part of the model that makes hidden states."""
+    decoder = model.get_decoder() if hasattr(model, "get_decoder") else None
+    return decoder if decoder is not None else model.base_model
+
+
+def checkpoints(model: Any) -> bool:
+    """Returns whether the model's layers are checkpointed: recomputed in backward from inputs."""
+    newer = getattr(model, "is_activation_checkpointing", None)
+    return bool(model.is_gradient_checkpointing if newer is None else newer)
+
+
+def head_of(model: Any, temperature: float = 1.0, chunk_tokens: int | None = None) -> Head:
+    """The model's head at a sampling temperature, with its logit scaling and soft cap."""
+    config = text_config(model)
+    output = model.get_output_embeddings()
+    if output is None:
+        raise UserError(f"{type(model).__name__} has no language-model head")
+    scale = float(getattr(config, "logit_scale", None) or 1.0)
+    scaling = getattr(config, "logits_scaling", None)
+    scale = scale / float(scaling) if scaling else scale
+    softcap = getattr(config, "final_logit_softcapping", None)
+    return Head(
+        output.weight,
+        getattr(output, "bias", None),
+        temperature=temperature,
+        softcap=float(softcap) if softcap else None,
+        scale=scale,
+        chunk_tokens=chunk_tokens,
+        onednn=isinstance(output, linear.Linear),
+    )
+
+
+@torch.no_grad()
+def check_head(model: Any) -> None:
+    """Raise UserError unless trunk and head together give the model's own log-probabilities."""
+    device = next(model.parameters()).device
+    vocabulary = model.get_output_embeddings().weight.shape[0]
+    ids = (torch.arange(8, device=device) * 7 + 3) % vocabulary
+    own: Tensor = model(input_ids=ids[None], use_cache=False).logits[0, :-1].float()
+    hidden = trunk_of(model)(input_ids=ids[None], use_cache=False).last_hidden_state[0, :-1]
+    ours = columns(head_of(model), hidden, ids[1:])["logp_T"]
+    theirs = own.log_softmax(-1).gather(1, ids[1:, None]).squeeze(1)
+    tolerance = 1e-3 if own.dtype == hidden.dtype else 0.1
+    if not torch.allclose(ours.float(), theirs, atol=tolerance, rtol=tolerance):
+        raise UserError(
+            f"{type(model).__name__} changes its logits in a way that strop does not know: its "
+            "log-probabilities differ from head times hidden state"
+        )
+
+
+def load_weights(model: Any, folder: Path) -> None:
+    """Put the weights of the checkpoint in `folder` into `model`.
+
+    Raises UserError when the checkpoint is of another architecture or cannot be read.
+    """
+    check_same_architecture(folder, model)
+    try:
+        saved = _whole(folder, dtype=model.dtype)
+        model.load_state_dict(saved.state_dict())
+    except UNREADABLE as error:
+        raise UserError(f"the weights in {folder} cannot be loaded: {_why(error)}") from error

@@ -1,0 +1,277 @@
+"""The policy as a learner: columns without gradient, adjoints pushed back, optimiser steps."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from strop.batch import segments
+from strop.batch.batch import Batch
+from strop.batch.pack import position_of, to_padded
+from strop.head import head
+from strop.head.types import Head
+from strop.support.errors import RunStopped
+from strop.training.learner import prefix_sharing
+from strop.training.learner.forest_attention import Layout, attending, states_of
+from strop.training.learner.models import head_of, text_config, trunk_of
+from strop.training.parallel import shards
+from strop.training.parallel.ranks import Ranks
+
+LARGEST_RATE = 1e30  # beyond it a step leaves the range of float32
+# (rows of the micro-batch's policy tokens, their columns) -> adjoints
+AdjointsOf = Callable[[slice, dict[str, Tensor]], Mapping[str, Tensor]]
+Around = tuple[Tensor, Tensor]  # hidden states before and after the policy tokens, in token order
+
+
+@dataclass
+class Policy:
+    """A causal model that is trained, or a frozen one that is only scored.
+
+    token_budget: tokens of one forward pass, padding included. share: when a prefix that several
+    contexts share is computed once, if the model supports it (`prefix_sharing.why_not`). switch: a
+    context for forward passes, such as one with disabled adapters. ranks: the processes that share
+    the forward passes; all of them call each method with the same batch. shell: the plain model if
+    this one is sharded. Columns are of the logits divided by the rollouts' temperature.
+    """
+
+    model: Any
+    token_budget: int = 16384
+    share: prefix_sharing.When = "off"
+    optimiser: torch.optim.Optimizer | None = None
+    max_grad_norm: float = 1.0
+    switch: Callable[[], AbstractContextManager[Any]] = nullcontext
+    ranks: Ranks = field(default_factory=Ranks)
+    shell: shards.Shell | None = None
+
+    current: tuple[str, ...] = ("logp_T", "entropy_T", "mean_logp_T")
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights lie."""
+        return next(self.model.parameters()).device
+
+    @property
+    def width(self) -> int:
+        """Of the hidden states."""
+        return int(text_config(self.model).hidden_size)
+
+    def micro_batches(self, batch: Batch) -> list[Tensor]:
+        """Rollout indices of the forward passes over `batch`, at least one a process."""
+        rows = None
+        if self.share != "off":
+            rows = prefix_sharing.worthwhile(batch, self.share, self.width)
+        budget = self.token_budget
+        if not self.ranks.alone:
+            total = batch.size("T") if rows is None else rows.num_nodes
+            budget = min(budget, max(1, math.ceil(total / self.ranks.count)))
+        if rows is None:
+            return batch.split(budget)
+        return prefix_sharing.split(batch, rows, budget)
+
+    def turns(self, batch: Batch) -> list[tuple[Tensor, bool]]:
+        """The forward passes of this process, as rollout indices and whether they count.
+
+        Processes run a sharded model together: a process that has finished its own passes runs a
+        spare rollout that does not count until the others have finished.
+        """
+        micros = self.micro_batches(batch)
+        costs = [int(batch["size_B"][index_B].sum()) for index_B in micros]
+        spare = micros[costs.index(min(costs))][:1] if micros else None
+        assigned = self.ranks.deal(costs)
+        return [(spare, False) if n is None else (micros[n], True) for n in assigned]  # type: ignore[misc]
+
+    @torch.no_grad()
+    def columns(self, batch: Batch, names: Sequence[str], temperature: float) -> dict[str, Tensor]:
+        """Current columns [T] of every policy token, 0 elsewhere, without gradient."""
+        batch = batch.to(self.device)
+        wide = torch.promote_types(self.head(temperature).weight.dtype, torch.float32)
+        empty = torch.zeros(batch.size("T"), dtype=wide, device=self.device)
+        found = {name: empty.clone() for name in names}
+        for index_B, counts in self.turns(batch):
+            micro = batch.take(index_B)
+
+            def measured(micro: Batch = micro) -> dict[str, Tensor]:
+                hidden, ids = self._hidden(micro)
+                return head.columns(self.head(temperature), hidden, ids, tuple(names))
+
+            values = self.compute(measured)
+            if counts:
+                rows = self.token_rows(batch, index_B)
+                for name, value in values.items():
+                    found[name][rows] = value
+        return self.ranks.total(found)
+
+    def compute(self, make: Callable[[], Any]) -> Any:
+        """Call `make` while the weights are gathered."""
+        if self.shell is not None:
+            self.shell.release()
+        return shards.compute(self.model, make)
+
+    def whole(self) -> Policy:
+        """Returns the policy with all weights in this process, for inference only."""
+        if self.shell is None:
+            return self
+        self.shell.whole()
+        return replace(self, model=self.shell.plain, optimiser=None, ranks=Ranks(), shell=None)
+
+    def push(
+        self,
+        micro: Batch,
+        names: Sequence[str],
+        adjoints_of: AdjointsOf,
+        whole: bool,
+        temperature: float,
+        distributions: Mapping[str, head.Distribution] | None = None,
+        others: Mapping[str, tuple[head.Head, Tensor]] | None = None,
+        seen: Callable[[Around], None] | None = None,
+    ) -> dict[str, Tensor]:
+        """Forward, adjoints and backward of one micro-batch; returns its columns.
+
+        whole: `adjoints_of` must see all rows at once (its scope is wider than a token), so the
+        columns are measured first over the same hidden states. seen: called with the states,
+        without gradient.
+        """
+        layout = self._layout(micro)
+
+        def pass_forward() -> tuple[Tensor, dict[str, Tensor]]:
+            states, before_T, after_T = self._trunk(micro, layout)
+            hidden, ids = states.index_select(0, before_T), micro["id_T"][micro["mask_T"]]
+            if seen is not None:
+                seen((hidden.detach(), states.detach().index_select(0, after_T)))
+            own, chosen = self.head(temperature), adjoints_of
+            if whole:
+                with torch.no_grad():
+                    values = head.columns(own, hidden.detach(), ids, tuple(names))
+                known = adjoints_of(slice(None), values)
+
+                def chosen(rows: slice, _: dict[str, Tensor]) -> Mapping[str, Tensor]:
+                    return {name: adjoint[rows] for name, adjoint in known.items()}
+
+            return head.push_loss(
+                own, hidden, ids, chosen, tuple(names),
+                distributions=distributions or {}, others=others or {},
+            )  # fmt: skip
+
+        with attending(
+            self.model, layout
+        ):  # also for backward, in which checkpointed layers run again
+            loss, values = self.compute(pass_forward)
+            loss.backward()
+        return values
+
+    def hidden(self, micro: Batch) -> tuple[Tensor, Tensor]:
+        """Returns the hidden states before the policy tokens of `micro`, and the tokens' ids."""
+        return self.compute(lambda: self._hidden(micro))
+
+    def _hidden(self, micro: Batch) -> tuple[Tensor, Tensor]:
+        states, before_T, _ = self._trunk(micro, self._layout(micro))
+        return states.index_select(0, before_T), micro["id_T"][micro["mask_T"]]
+
+    def around(self, micro: Batch) -> Around:
+        """Hidden states before and after the policy tokens of `micro`, in token order."""
+
+        def both() -> tuple[Tensor, Tensor]:
+            states, before_T, after_T = self._trunk(micro, self._layout(micro))
+            return states.index_select(0, before_T), states.index_select(0, after_T)
+
+        return self.compute(both)
+
+    def _layout(self, micro: Batch) -> Layout | None:
+        """Returns the forest of prefixes of `micro` if sharing saves work or memory requires it."""
+        if self.share == "off":
+            return None
+        return prefix_sharing.layout(micro, self.share, self.width, self.token_budget)
+
+    def _trunk(self, micro: Batch, layout: Layout | None) -> tuple[Tensor, Tensor, Tensor]:
+        """Hidden states [M, width]; their rows before and after every policy token."""
+        context_T, num = micro.contexts()
+        mask_T = micro["mask_T"]
+        row_T, position_T = context_T[mask_T], position_of(context_T, num)[mask_T]
+        # A first token has no state before it; prompts that are only read do not need one.
+        before_T = (position_T - 1).clamp(min=0)
+        if layout is not None:
+            with self.switch():
+                states = states_of(self.model, layout)
+            node_CL = layout.forest.node_CL
+            return states, node_CL[row_T, before_T], node_CL[row_T, position_T]
+        ids_NL = to_padded(micro["id_T"], context_T, num)
+        # Right padding under a causal mask: no token sees the padding, so no mask is needed.
+        with self.switch():
+            states = trunk_of(self.model)(input_ids=ids_NL, use_cache=False).last_hidden_state
+        first_T = row_T * ids_NL.shape[1]
+        return states.flatten(0, 1), first_T + before_T, first_T + position_T
+
+    def head(self, temperature: float) -> head.Head:
+        """The model's head at a temperature."""
+        return head_of(self.model, temperature)
+
+    def whole_head(self, temperature: float) -> Head:
+        """Returns the head with all its weights in this process, for another model's pass."""
+        own = self.head(temperature)
+        return replace(own, weight=shards.whole(own.weight), bias=shards.whole(own.bias))
+
+    def token_rows(self, batch: Batch, index_B: Tensor) -> Tensor:
+        """Token rows of `batch` that belong to the policy tokens of the rollouts `index_B`."""
+        rows = segments.rows_of(batch["rollout_T"], index_B, batch.size("B"))
+        return rows[batch["mask_T"][rows]]
+
+    def zero_gradient(self) -> None:
+        """Set all gradients to 0, so that an update without rows still makes an optimiser step."""
+        for parameter in self.parameters():
+            parameter.grad = torch.zeros_like(parameter)
+
+    def update(self, lr: float) -> dict[str, float]:
+        """One optimiser step at learning rate `lr`; gradients are clipped, checked and cleared.
+
+        Raises RunStopped when a gradient is not finite; the weights are then as before.
+        """
+        assert self.optimiser is not None
+        if self.shell is not None:
+            self.shell.release()
+        norm = clipped_step(self.optimiser, lr, self.max_grad_norm, "training.lr")
+        return {"grad_norm": norm, "learning_rate": lr}
+
+    def parameters(self) -> Iterator[nn.Parameter]:
+        """The trained parameters; with an optimiser, those that it steps (float32 masters)."""
+        if self.optimiser is not None:
+            return (p for group in self.optimiser.param_groups for p in group["params"])
+        return (p for p in self.model.parameters() if p.requires_grad)
+
+
+def clipped_step(
+    optimiser: torch.optim.Optimizer, lr: float, max_grad_norm: float, setting: str
+) -> float:
+    """Step at learning rate `lr` with gradients scaled down to a norm; returns the norm before.
+
+    setting: the option to lower when a number is not finite. Raises RunStopped for a learning rate
+    or gradient that is not finite, without changing the weights, and for weights that the step made
+    so.
+    """
+    if not abs(lr) < LARGEST_RATE:
+        raise RunStopped(f"the learning rate is {lr}; mend {setting}, or the part that moves it")
+    parameters = [p for group in optimiser.param_groups for p in group["params"]]
+    norm = shards.whole(nn.utils.clip_grad_norm_(parameters, max_grad_norm))
+    if not torch.isfinite(norm):
+        optimiser.zero_grad(set_to_none=True)
+        raise RunStopped(
+            f"the gradient is not finite (norm {float(norm)}); lower {setting}, or look at "
+            "the last rollouts for log-probabilities that are not finite"
+        )
+    for group in optimiser.param_groups:
+        group["lr"] = lr
+    optimiser.step()
+    optimiser.zero_grad(set_to_none=True)
+    check_finite(parameters, setting)
+    return float(norm)
+
+
+def check_finite(weights: Iterable[Tensor], setting: str) -> None:
+    """Raise RunStopped when a weight is NaN or infinite. setting: the option to lower."""
+    if not shards.all_finite(list(weights)):
+        raise RunStopped(f"a weight is not finite; lower {setting}")

@@ -1,0 +1,165 @@
+"""Computes a step's metrics from its batch; docs/METRICS.md defines each."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from strop.batch import segments
+from strop.batch.batch import Batch
+from strop.environments.tasks import Origin
+from strop.training.learner.kernel import Tally
+
+WEIGHT, SQUARE = "weight", "weight squared"  # tallied, not logged
+KNUTH = 0x2545F4914F6CDD1D  # an odd multiplier of 62 bits
+
+
+def step_metrics(batch: Batch) -> dict[str, float]:
+    """Rewards, group signal, answer lengths and entropy over the rollouts that were kept."""
+    num_rollouts = batch.size("B")
+    found = {"num_tokens": float(batch.size("T")), "num_rollouts": float(num_rollouts)}
+    if num_rollouts == 0:
+        return found
+    scored_B = batch["scored_B"]
+    found["rewards/frac_unscored"] = 1 - _mean(scored_B)
+    return {**found, **_rewards(batch), **_lengths(batch), **_policy(batch)}
+
+
+def compare_with_sampler(batch: Batch, logp_T: Tensor, tally: Tally) -> None:
+    """Tally how far the current policy is from the sampling one; see `effective_share`."""
+    if "logp_sampler_T" in batch:
+        gap_T = (logp_T - batch["logp_sampler_T"]).abs()
+        gap_T = gap_T[~gap_T.isnan()]  # void where no engine drew the token
+        if gap_T.numel():
+            tally.add("sampling/sampling_logp_difference/mean", gap_T.sum(), gap_T.numel())
+    if "logp_behavior_T" in batch:
+        with torch.no_grad():
+            weight_T = (logp_T - batch["logp_behavior_T"]).double().exp()
+            known_T = weight_T.isfinite()
+            weight_T = torch.where(known_T, weight_T, 0)  # indexing them would block on the GPU
+            tally.add(WEIGHT, weight_T.sum(), known_T.sum())
+            tally.add(SQUARE, weight_T.square().sum(), known_T.sum())
+
+
+def effective_share(means: dict[str, float]) -> float:
+    """(sum w)^2 / (n sum w^2) of the tokens' importance weights; takes their means out."""
+    mean, square = means.pop(WEIGHT, 0.0), means.pop(SQUARE, 0.0)
+    return mean**2 / square if square else 1.0
+
+
+def reward_metrics(batch: Batch, names: Sequence[str]) -> dict[str, float]:
+    """rewards/{name}/mean and /std over all sampled rollouts that the function gave a number."""
+    if "reward_BM" not in batch:
+        return {}
+    found = {}
+    for name, column in zip(names, batch["reward_BM"].double().T, strict=True):
+        given = column[~column.isnan()]
+        found[f"rewards/{name}/mean"] = _mean(given)
+        found[f"rewards/{name}/std"] = float(given.std(correction=0)) if given.numel() else 0.0
+    return found
+
+
+def source_metrics(batch: Batch, origins: Sequence[Origin]) -> dict[str, float]:
+    """sources/{name}/reward and /share, where the training prompts have several sources."""
+    if not origins or batch.size("B") == 0:
+        return {}
+    uid_B = batch["uid_P"][batch["group_B"]].cpu()
+    ends = torch.tensor([origin.end for origin in origins])
+    source_B = torch.bucketize(uid_B, ends, right=True).masked_fill(uid_B < 0, len(origins))
+    scored_B, reward_B = batch["scored_B"].cpu(), batch["reward_B"].cpu()
+    found = {}
+    for number, origin in enumerate(origins):
+        theirs_B = source_B == number
+        found[f"sources/{origin.name}/share"] = _mean(theirs_B)
+        if bool((theirs_B & scored_B).any()):
+            found[f"sources/{origin.name}/reward"] = _mean(reward_B[theirs_B & scored_B])
+    return found
+
+
+def _rewards(batch: Batch) -> dict[str, float]:
+    scored_B, reward_B = batch["scored_B"], batch["reward_B"]
+    if not bool(scored_B.any()):
+        return {}
+    group_B, num = batch["group_B"], batch.size("P")
+    std_P = segments.std(reward_B, group_B, num, scored_B)
+    has_P = segments.count(group_B, num, scored_B) > 0
+    outcome_B = batch["outcome_B"]
+    low_P = segments.extreme(outcome_B, group_B, num, scored_B, largest=False)
+    high_P = segments.extreme(outcome_B, group_B, num, scored_B, largest=True)
+    best, worst = outcome_B[scored_B].max(), outcome_B[scored_B].min()
+    best, worst = best.clamp(min=1.0), worst.clamp(max=0.0)
+    all_1, all_0 = (low_P >= best)[has_P], (high_P <= worst)[has_P]
+    return {
+        "reward": _mean(reward_B[scored_B]),
+        "reward_std": _mean(std_P[has_P]),
+        "frac_reward_zero_std": _mean((std_P == 0)[has_P]),
+        "groups/frac_all_0": _mean(all_0),
+        "groups/frac_all_1": _mean(all_1),
+        "groups/frac_mixed": 1 - _mean(all_0 | all_1),
+        "groups/frac_tied_top": _mean(_tied_top(batch)[has_P]),
+        "advantage/abs_mean": _mean(batch["advantage_B"][scored_B].abs()),
+    }
+
+
+def _tied_top(batch: Batch) -> Tensor:
+    """Groups [P] bool whose largest reward several distinct answers share."""
+    group_B, num, scored_B = batch["group_B"], batch.size("P"), batch["scored_B"]
+    best_P = segments.extreme(batch["reward_B"], group_B, num, scored_B)
+    top_B = scored_B & (batch["reward_B"] == best_P[group_B])
+    answers = torch.stack([group_B, _answer_key(batch)], dim=1)[top_B].unique(dim=0)
+    return torch.bincount(answers[:, 0], minlength=num) > 1
+
+
+def _answer_key(batch: Batch) -> Tensor:
+    """An int64 [B] that is the same for answers of the same tokens: a hash, with wrap-around."""
+    mask_T, rollout_T = batch["mask_T"], batch["rollout_T"]
+    first_B = batch["length_B"].cumsum(0) - batch["length_B"]
+    place_T = mask_T.cumsum(0) - first_B[rollout_T]  # of a policy token in its answer, from 1
+    mixed_T = (batch["id_T"] + 1) * (2 * place_T + 1) * KNUTH
+    mixed_T = (mixed_T ^ (mixed_T >> 29)) * KNUTH
+    keys_B = torch.zeros_like(batch["group_B"])
+    return keys_B.index_add(0, rollout_T[mask_T], mixed_T[mask_T])
+
+
+def _lengths(batch: Batch) -> dict[str, float]:
+    length_B, truncated_B = batch["length_B"].double(), batch["truncated_B"]
+    found = {
+        "completions/mean_length": _mean(length_B),
+        "completions/min_length": float(length_B.min()),
+        "completions/max_length": float(length_B.max()),
+        "completions/clipped_ratio": _mean(truncated_B),
+    }
+    if not bool(truncated_B.all()):
+        ended_B = length_B[~truncated_B]
+        found["completions/mean_terminated_length"] = _mean(ended_B)
+    return found
+
+
+def _policy(batch: Batch) -> dict[str, float]:
+    entropy_N = batch["entropy_behavior_T"][batch["mask_T"]]
+    version_N = batch["version_T"][batch["mask_T"]]
+    drawn_N = version_N >= 0  # by an engine
+    learns_B = torch.zeros(batch.size("B"), dtype=torch.bool, device=entropy_N.device)
+    learns_B[batch["rollout_T"][batch["gradient_T"]]] = True
+    found = {"groups/frac_rollouts_with_gradient": _mean(learns_B)}
+    if bool(drawn_N.any()):
+        found["sampling/age_steps"] = _mean(batch["step"] - 1 - version_N[drawn_N])
+    entropy_N = entropy_N[~entropy_N.isnan()]  # void where no engine drew the token
+    known_N = ~batch["logp_sampler_T"][batch["mask_T"]].isnan()
+    if "advantage_T" in batch and bool((drawn_N & known_N).any()):
+        found["advantage/logp_covariance"] = _covariance(batch)
+    return {**found, "entropy": _mean(entropy_N)} if entropy_N.numel() else found
+
+
+def _covariance(batch: Batch) -> float:
+    """Of log-probability and advantage over the scored policy tokens that an engine drew."""
+    logp_T = batch["logp_sampler_T"].double()
+    where_T = batch["mask_T"] & batch["scored_B"][batch["rollout_T"]] & ~logp_T.isnan()
+    one_T = torch.zeros_like(batch["turn_T"])
+    centred_T = segments.centred(logp_T, one_T, 1, where_T)
+    product_T = centred_T * segments.centred(batch["advantage_T"].double(), one_T, 1, where_T)
+    return float(segments.mean(product_T, one_T, 1, where_T))
+
+
+def _mean(values: Tensor) -> float:
+    return float(values.double().mean()) if values.numel() else 0.0

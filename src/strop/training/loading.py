@@ -1,0 +1,78 @@
+"""The run's model and its engine, made from the settings of a run."""
+
+from typing import Any
+
+import torch
+
+from strop.engines.base import Engine
+from strop.engines.open import EngineSettings
+from strop.method.engine_needs import check_whole
+from strop.support.errors import UserError
+from strop.support.garbage_collection import begun
+from strop.training.learner import adapters, models
+from strop.training.learner.adapters import Lora
+from strop.training.learner.models import Loaded
+from strop.training.parallel.ranks import Ranks
+from strop.training.settings.config import RunConfig
+
+
+def device_of(name: str) -> str:
+    """The device to train on; "auto" takes a GPU where there is one. Raises UserError."""
+    if name == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        torch.empty(0, device=name)
+    except (RuntimeError, AssertionError) as error:
+        first = str(error).strip().splitlines()[0]
+        raise UserError(f"model.device = {name!r} cannot be used here: {first}") from error
+    return name
+
+
+def load_model(
+    config: RunConfig, source: str = "", weights: bool = True, ranks: Ranks | None = None,
+    given: Loaded | None = None,
+) -> Loaded:  # fmt: skip
+    """The run's model and tokenizer; its head is checked. Raises UserError.
+
+    source: a checkpoint of the run, or any model or adapter, to load in place of the start.
+    weights: without them the model only tells its sizes and tokens. ranks: the processes of a run,
+    each with a device of its own. given: the model, where it is in memory already.
+    """
+    settings = config.model
+    name, lora, adapter = source or settings.name, None, ""
+    if source and adapters.is_adapter(source):
+        adapter = source
+        name = adapters.base_of(source) if settings.name == source else settings.name
+    elif not source and settings.lora_rank:
+        lora = Lora(settings.lora_rank, settings.lora_alpha, settings.lora_targets)
+    if not weights:
+        tokenizer = models.tokenizer_of(name, settings.chat_template)
+        return Loaded(models.skeleton(name), tokenizer, name)
+    options: dict[str, Any] = {
+        "device": (ranks or Ranks()).device(device_of(settings.device)),
+        "gradient_checkpointing": settings.gradient_checkpointing,
+        "chat_template": settings.chat_template,
+        "lora": lora,
+        "adapter": adapter,
+        "onednn": settings.onednn,
+        "seed": config.seed,
+    }
+    if given is not None:
+        loaded = models.ready(given, **options)
+    else:
+        loaded = models.load(name, dtype=settings.dtype, attention=settings.attention, **options)
+    begun()
+    models.check_head(loaded.model)
+    return loaded
+
+
+def open_engine(config: RunConfig, settings: EngineSettings, loaded: Loaded) -> Engine:
+    """The run's engine, by its settings or others of the same kind. Raises UserError."""
+    engine = settings.open(
+        loaded.model if settings.needs_model else None,
+        loaded.tokenizer,
+        num_slots=config.training.num_slots,
+        context_length=loaded.context,
+    )
+    check_whole(engine, settings.kind)
+    return engine

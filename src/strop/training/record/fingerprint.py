@@ -1,0 +1,68 @@
+"""Fingerprints a run's data by row count and checksum, so a resumed run notices other data."""
+
+import json
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from strop.data.prompt_rows import PromptRows, looked_at
+from strop.environments.tasks import Prompt, Task
+from strop.support.errors import UserError
+from strop.support.files import json_of
+from strop.training.settings.config import RunConfig
+
+NAME = "data.json"
+
+
+def fingerprint(task: Task) -> dict[str, dict[str, int]]:
+    """Returns the fingerprint of each split that a run reads, in its order."""
+    splits = {"train": task.train, "validation": task.validation, **task.sets}
+    return {name: {"rows": len(rows), "crc32": _crc(rows)} for name, rows in splits.items()}
+
+
+def check_same(folder: Path, now: dict[str, dict[str, int]]) -> None:
+    """Raise UserError when the run in `folder` was started over other data."""
+    path = folder / NAME
+    if not path.exists():  # started before runs had it
+        return
+    try:
+        then = json_of(path.read_bytes())
+        wrong = [name for name in now if then[name] != now[name]]
+        rows = {name: int(then[name]["rows"]) for name in now}
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise UserError(f"{path} cannot be read: put it back, or remove it to go on") from error
+    for name in wrong:
+        raise UserError(
+            f"the {name} data is not what {folder} was started with: {now[name]['rows']} rows now, "
+            f"{rows[name]} then, and their text or order differs; give the same data, or begin a "
+            "new run"
+        )
+
+
+def owner_of(config: RunConfig, crc32: int, tokenizer: Any) -> dict[str, int]:
+    """Returns the owner of a store: checksums of the fixed settings and of the tokenizer.
+
+    crc32: the training rows' in their fingerprint.
+    """
+    settled = config.model_dump(exclude={"training", "evaluation", "threads"}, mode="json")
+    words = sorted(tokenizer.get_vocab().items())
+    texts = {
+        "run": f"{crc32} {json.dumps(settled, sort_keys=True)}",
+        "tokenizer": json.dumps(words),
+    }
+    return {name: zlib.crc32(text.encode()) for name, text in texts.items()}
+
+
+def _crc(prompts: Sequence[Prompt]) -> int:
+    crc, text_of = 0, json.JSONEncoder(default=_plain).encode
+    for prompt in looked_at(prompts):
+        row = [prompt.uid, prompt.prompt, dict(prompt.columns)]
+        crc = zlib.crc32(text_of(row).encode(), crc)
+    unseen = prompts.pack.crc() if isinstance(prompts, PromptRows) else 0
+    return zlib.crc32(str(unseen).encode(), crc) if unseen else crc
+
+
+def _plain(value: Any) -> str:
+    """Convert a value that JSON cannot hold: bytes to hex digits, others to their type name."""
+    return value.hex() if isinstance(value, bytes) else type(value).__name__

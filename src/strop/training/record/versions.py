@@ -1,0 +1,86 @@
+"""Records the versions and the machine of a run, at its start and at each resume.
+
+Nothing in it shows who ran it or where: no names, no paths, no variables of the environment.
+"""
+
+import json
+import os
+import platform
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from strop.support.about import VERSION
+from strop.support.errors import UserError
+from strop.support.files import json_of
+from strop.support.writing import write_whole, writing
+
+NAME = "environment.json"
+
+
+def now(device: torch.device, step: int) -> dict[str, Any]:
+    """This process and its machine; `step`: the steps that the run has done already."""
+    return {
+        "begun": datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC"),
+        "after_step": step,
+        "strop": VERSION,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "transformers": version("transformers"),
+        "platform": f"{platform.system()} {platform.release()} {platform.machine()}",
+        "device": device_name(device),
+        "cores": _cores(),
+        "threads": torch.get_num_threads(),
+        "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
+    }
+
+
+def read_environment(folder: Path) -> list[dict[str, Any]]:
+    """The starts of a run, oldest first; none of a run from before they were recorded.
+
+    Raises UserError for a file that cannot be read.
+    """
+    path = folder / NAME
+    if not path.exists():
+        return []
+    try:
+        found = json_of(path.read_bytes())
+        if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
+            raise ValueError("it is no list of objects")
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} cannot be read: put it back, or remove it to go on") from error
+    return found
+
+
+def write_environment(folder: Path, starts: list[dict[str, Any]]) -> None:
+    """Write all starts of a run. Raises RunStopped on a full disk."""
+    with writing(folder, NAME):
+        write_whole(folder / NAME, json.dumps(starts, indent=1) + "\n")
+
+
+def device_name(device: torch.device) -> str:
+    """Returns the name of the accelerator or the processor."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return _processor() if device.type == "cpu" else device.type
+
+
+def _cores() -> int:
+    """Returns the cores that this process may use, or all when that is unknown."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _processor() -> str:
+    """Returns the processor's name on Linux, elsewhere its architecture."""
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        for line in cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines():
+            name, _, value = line.partition(":")
+            if name.strip() == "model name":
+                return value.strip()
+    return platform.processor() or platform.machine()

@@ -1,0 +1,1 @@
+"""The settings of a run: sections of one TOML file, and the method they name."""

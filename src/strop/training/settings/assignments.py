@@ -1,0 +1,129 @@
+"""Words `path=value`, and what they set in the plain values of a configuration."""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from strop.catalogue import peers
+from strop.catalogue.seams import PLACE_OF, STAGES
+from strop.method import reading, writing
+from strop.method.schedule import Schedule
+from strop.support.errors import UserError, nearest
+from strop.training.settings.config import RunConfig, section_classes, settings
+
+ASSIGNMENT = re.compile(r"^[A-Za-z_][\w.]*\s*=")
+OF_A_PHASE = ("until", "recipe")  # what a phase has beside stages and options
+Assignments = Sequence[str | tuple[str, Any]]
+
+
+def split(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The words that name something, as recipes and files, and those that assign a value."""
+    assignments = [text for text in words if ASSIGNMENT.match(text)]
+    return [text for text in words if not ASSIGNMENT.match(text)], assignments
+
+
+def override(raw: dict[str, Any], assignments: Assignments) -> dict[str, Any]:
+    """`raw` with `path=value` assignments: settings by their path, stages by their name
+    (`advantage='subtract_group_mean | spread_evenly'`), the rest options of the method. A pair is
+    path and value; text is read in it, too, and what else stands there is the value itself.
+
+    Options in `raw` of a stage that is given anew go with the parts that they belonged to. Raises
+    UserError for an assignment without a name or of an unknown setting.
+    """
+    known = settings()
+    result = {k: dict(v) if isinstance(v, dict) else v for k, v in raw.items()}
+    for assignment in assignments:
+        pair = assignment.split("=", 1) if isinstance(assignment, str) else assignment
+        path, given = pair[0].strip(), pair[1] if len(pair) > 1 else ""
+        head, _, rest = path.partition(".")
+        if head == "phases" and rest:
+            _set_in_phase(result, rest, _text(given))
+            continue
+        stage = path.removeprefix("stages.")
+        if path not in known and reading.is_stage(stage):
+            _set_stage(result, stage, _text(given), raw)
+            continue
+        value = _read(path, given.strip()) if isinstance(given, str) else given
+        if path in known and rest:
+            result.setdefault(head, {})[rest] = value
+        elif path in known:
+            result[path] = value
+        elif rest and head in (*STAGES, *reading.STAGE_ALIASES):
+            result.setdefault("algorithm", {})[path] = value
+            _drop_from_phases(result, path)
+        else:
+            options = [*known, *STAGES, *(f"{stage}.<option>" for stage in STAGES)]
+            hint = peers.hint(path, [*known, *PLACE_OF]) or f"; there are {', '.join(options)}"
+            raise UserError(f"no option {path or assignment}{hint}")
+    return result
+
+
+def _text(given: Any) -> str:
+    """What is given as a command line writes it."""
+    return given.strip() if isinstance(given, str) else writing.value_text(given)
+
+
+def _read(path: str, text: str) -> Any:
+    """The value of an option. What takes text gets it as it stands, and what a schedule is too."""
+    head, _, rest = path.partition(".")
+    declared = RunConfig.model_fields[head].annotation if head in RunConfig.model_fields else None
+    fields = [s.model_fields[rest] for s in section_classes(declared) if rest in s.model_fields]
+    if declared is str or any(field.annotation is str for field in fields):
+        quoted = len(text) > 1 and text[0] == text[-1] and text[0] in "'\""
+        return reading.value(text) if quoted else text
+    value = reading.value(text)
+    return text if isinstance(value, Schedule) else value
+
+
+def _set_in_phase(raw: dict[str, Any], path: str, text: str) -> None:
+    """Set `NAME.until`, `NAME.recipe`, a stage or an option of one phase. Raises UserError."""
+    name, _, inside = path.partition(".")
+    phase = dict(raw.get("phases", {}).get(name, {}))
+    inside = inside.removeprefix("stages.")
+    if inside in OF_A_PHASE:
+        phase[inside] = text
+    elif reading.is_stage(inside):
+        _set_stage(phase, inside, text, phase)
+    elif "." in inside and inside.split(".")[0] in (*STAGES, *reading.STAGE_ALIASES):
+        value = reading.value(text)
+        given = text if isinstance(value, Schedule) else value
+        phase["algorithm"] = {**phase.get("algorithm", {}), inside: given}
+    else:
+        raise UserError(
+            f"no option phases.{path}{nearest(inside, [*OF_A_PHASE, *STAGES])}; phase {name} has "
+            "until, recipe, stages and options such as sampling.num_rollouts"
+        )
+    raw["phases"] = {**raw.get("phases", {}), name: phase}
+
+
+def _set_stage(raw: dict[str, Any], stage: str, text: str, before: Mapping[str, Any]) -> None:
+    """Give a stage, of the method and so of all its phases, or of one phase.
+
+    The options of `before` that lie in it go with the parts that they belonged to.
+    """
+    raw["algorithm"] = _outside(raw.get("algorithm", {}), stage, before)
+    raw["stages"] = {**raw.get("stages", {}), stage: text}
+    phases = raw.get("phases", {})
+    for name, phase in phases.items():
+        stages = phase.get("stages", {})
+        kept = {k: v for k, v in stages.items() if reading.full_name(k) != reading.full_name(stage)}
+        options = _outside(phase.get("algorithm", {}), stage, phase)
+        raw["phases"] = {**raw["phases"], name: {**phase, "stages": kept, "algorithm": options}}
+
+
+def _drop_from_phases(raw: dict[str, Any], path: str) -> None:
+    """Take an option that is given for all phases out of those of each."""
+    for name, phase in raw.get("phases", {}).items():
+        options = phase.get("algorithm", {})
+        kept = {k: v for k, v in options.items() if not reading.may_be(k, path)}
+        raw["phases"] = {**raw["phases"], name: {**phase, "algorithm": kept}}
+
+
+def _outside(options: Mapping[str, Any], stage: str, before: Mapping[str, Any]) -> dict[str, Any]:
+    """The options but for those of `before` that lie in a stage, or in a slot."""
+    old = before.get("algorithm", {})
+    return {
+        path: value
+        for path, value in options.items()
+        if path not in old or not reading.lies_in(path, stage)
+    }

@@ -1,0 +1,266 @@
+"""The settings of a run: one TOML file that reproduces it.
+
+Sections (settings.py) hold what is not the method: model, data, training, evaluation. The method is
+a recipe in one-line notation and the values of its options by full path under [algorithm].
+"""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+from pydantic import (
+    BaseModel,
+    Field,
+    SerializeAsAny,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
+
+from strop.assets import SHIPPED, task_of
+from strop.catalogue import peers
+from strop.engines.open import ENGINES, EngineSettings, kinds_with, read, settings_of
+from strop.method import notation, reading
+from strop.method.algorithm import Algorithm
+from strop.method.check import check
+from strop.method.part import Use
+from strop.method.phases import Method
+from strop.method.schedule import Schedule, number_at
+from strop.parts.rollout.base import SamplingFields
+from strop.support.errors import UserError, check_value
+from strop.support.files import toml_of
+from strop.training.settings.method import (
+    complete,
+    composed,
+    drawing_from_sources,
+    playing_turns,
+    with_options,
+)
+from strop.training.settings.sections import (
+    MOST,
+    CriticSettings,
+    DataSettings,
+    EvaluationSettings,
+    ModelSettings,
+    PhaseSettings,
+    RaySettings,
+    RewardSettings,
+    Section,
+    TrackingSettings,
+    TrainingSettings,
+)
+
+
+class RunConfig(Section):
+    """A whole run."""
+
+    recipe: str = Field(
+        default="grpo",
+        description="name(parameter=value, ...) of the method; empty: [stages] alone",
+    )
+    seed: int = Field(default=0, ge=0, lt=2**63, description="of every random draw of the run")
+    threads: int = Field(default=0, ge=0, le=MOST, description="CPU threads; 0: what torch chooses")
+    model: ModelSettings = ModelSettings()
+    data: DataSettings = DataSettings()
+    reward: RewardSettings = RewardSettings()
+    training: TrainingSettings = TrainingSettings()
+    engine: SerializeAsAny[EngineSettings] = Field(default_factory=lambda: read({}))
+    ray: RaySettings = RaySettings()
+    critic: CriticSettings = CriticSettings()
+    evaluation: EvaluationSettings = EvaluationSettings()
+    tracking: TrackingSettings = TrackingSettings()
+    stages: dict[str, str | list[str]] = Field(
+        default={}, description="parts of a stage in place of the recipe's"
+    )
+    algorithm: dict[str, Any] = Field(default={}, description="options of the method by full path")
+    phases: dict[str, PhaseSettings] = Field(
+        default={}, description="algorithms one after another, by name"
+    )
+
+    @field_validator("engine", mode="wrap")
+    @classmethod
+    def _engine_of_its_kind(cls, value: Any, _: Any) -> EngineSettings:
+        return read(value)
+
+    @model_validator(mode="after")
+    def _task_is_written_down(self) -> "RunConfig":
+        """Where neither files nor a task are given, a model gets the task that it was made for."""
+        if not self.data.files and not self.data.task:
+            self.data = self.data.model_copy(update={"task": task_of(self.model.name)})
+        return self
+
+    @model_validator(mode="after")
+    def _style_is_written_down(self) -> "RunConfig":
+        """A built-in environment speaks to a shipped model in the few characters that it knows,
+        to all others in words; the choice stands in the file like one that was given.
+        """
+        source = self.data.environment()
+        if source is not None and source.has_styles and "style" not in source.options:
+            style = "compact" if self.model.name in SHIPPED else "plain"
+            options = {**self.data.task_config, "style": style}
+            self.data = self.data.model_copy(update={"task_config": options})
+        return self
+
+    def build(self) -> Method:
+        """The method with all its options set, checked. Raises UserError."""
+        method = composed(self.recipe, self.stages, self.phases).each(self._for_task)
+        method = with_options(method, self.algorithm, self.phases)
+        check(method)
+        method.check_steps(self.training.steps)
+        for algorithm in method.algorithms:
+            for step in (1, self.training.steps):
+                algorithm.at_step(step, self.training.steps)
+        self.engine.check(self.training.steps)
+        for name, rate in (("training.lr", self.lr()), ("critic.lr", self.critic_lr())):
+            for step in (1, self.training.steps):
+                _check_rate(name, _number(name, rate, step, self.training.steps))
+        if self.evaluation.every:
+            _ = self.evaluation.ks
+        return method
+
+    def rollout(self) -> Use:
+        """How the method samples, in its last phase. A run's file has that stage written out: then
+        nothing else of the method is read, and no code of somebody's own that it names. Raises
+        UserError.
+        """
+        last = [*self.phases.values()][-1] if self.phases else self
+        if "rollout" not in last.stages:
+            return self.build().algorithms[-1].rollout
+        plain = notation.recipe("grpo").algorithms[-1]
+        algorithm = reading.replace_stage(plain, "rollout", last.stages["rollout"])
+        theirs = {k: v for k, v in last.algorithm.items() if k.startswith("rollout.")}
+        return with_options(self._for_task(algorithm), theirs).algorithms[-1].rollout
+
+    def _for_task(self, algorithm: Algorithm) -> Algorithm:
+        """The method with a rollout that fits the task. Raises UserError where it cannot."""
+        if not isinstance(algorithm.rollout.part, SamplingFields):
+            raise UserError(
+                f"rollout: {algorithm.rollout.label} lacks what a run asks of a strategy: derive "
+                "its class from strop.parts.rollout.base.SamplingFields"
+            )
+        if self.data.weights:
+            if not self.data.files:
+                raise UserError(
+                    "data.weights are those of data.files: give --data, or leave them out"
+                )
+            algorithm = drawing_from_sources(algorithm, self.recipe)
+        if self.data.environment() is not None:
+            return playing_turns(algorithm, self.recipe)
+        if algorithm.rollout.part.needs_environment:
+            raise UserError(
+                f"{algorithm.rollout.label} needs an environment, {self.data.task} is none: give "
+                "data.task=corridor or another one, or a method that answers once, such as grpo"
+            )
+        return algorithm
+
+    def lr(self) -> float | Schedule:
+        """The policy's learning rate as a number or schedule."""
+        return _rate("training.lr", self.training.lr)
+
+    def critic_lr(self) -> float | Schedule:
+        """The critic's learning rate as a number or schedule."""
+        return _rate("critic.lr", self.critic.lr)
+
+    def complete(self) -> "RunConfig":
+        """The same run with every stage and every option of the method written out."""
+        own = {name: phase.recipe for name, phase in self.phases.items()}
+        return self.model_copy(update=complete(self.build(), own))
+
+    def to_toml(self) -> str:
+        """The text of the configuration file."""
+        empty = {"phases"} if not self.phases else None
+        return tomli_w.dumps(_without_none(self.model_dump(exclude=empty)))
+
+
+def _rate(name: str, value: float | str) -> float | Schedule:
+    """A learning rate as a number or schedule. Raises UserError."""
+    rate = reading.value(value) if isinstance(value, str) else value
+    if not isinstance(rate, Schedule):
+        _check_rate(name, rate)
+    return rate
+
+
+def _number(name: str, rate: float | Schedule, step: int, num_steps: int) -> float:
+    return number_at(name, rate, step, num_steps) if isinstance(rate, Schedule) else rate
+
+
+def _check_rate(name: str, rate: Any) -> None:
+    fits = isinstance(rate, int | float) and not isinstance(rate, bool)
+    if not fits or not 0 <= rate < math.inf:
+        raise UserError(f"{name} must be a number >= 0 or a schedule of such, it is {rate!r}")
+
+
+def load(path: Path) -> RunConfig:
+    """Read a configuration file. Raises UserError naming the file, line or key."""
+    return make(toml_of(path, "the configuration"), str(path))
+
+
+# What differs for the shipped models: they are small, so they learn fast and need few tokens.
+SMALL: dict[str, Any] = {
+    "training": {"lr": "linear(5e-4, 0)", "steps": 200},
+    "critic": {"lr": 3e-3},
+    "evaluation": {"every": 50},
+}
+
+
+def defaults(model: str) -> dict[str, Any]:
+    """The settings to begin with for a model."""
+    return {k: dict(v) for k, v in SMALL.items()} if model in SHIPPED else {}
+
+
+def make(raw: dict[str, Any], where: str = "the options") -> RunConfig:
+    """A configuration from plain values. Raises UserError naming the key and the nearest one."""
+    check_value(raw, where)
+    try:
+        return RunConfig(**raw)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = _key(first["loc"])
+        if first["type"] == "extra_forbidden":
+            kinds = kinds_with(key)
+            hint = f"; engine.kind={' or '.join(kinds)} has it" if kinds else ""
+            hint = hint or peers.hint(key, settings())
+            raise UserError(f"{where}: no option {key}{hint}") from error
+        why = first["msg"].removeprefix("Value error, ")
+        if "stages" in key.split(".")[:3]:
+            why = "a stage is text, part | part, or a list of texts"
+        raise UserError(f"{where}: {key} = {first.get('input')!r}: {why}") from error
+
+
+def _key(place: tuple[int | str, ...]) -> str:
+    """The setting's path. Of one that may be of several types, pydantic adds the type."""
+    if place[0] == "phases":  # phases.NAME.until, phases.NAME.stages.STAGE
+        return ".".join(map(str, place[: 4 if "stages" in place[2:3] else 3]))
+    path = ".".join(map(str, place))
+    setting = ".".join(map(str, place[:2]))
+    of_a_type = setting in settings() or place[0] == "stages"
+    return setting if len(place) > 2 and of_a_type and isinstance(place[2], str) else path
+
+
+METHOD = ("algorithm", "stages", "phases")  # sections of the method
+
+
+def settings() -> dict[str, str]:
+    """Every setting outside the method by its path, with its description."""
+    found: dict[str, str] = {}
+    for name, field in RunConfig.model_fields.items():
+        for section in section_classes(field.annotation):
+            for inner, each in section.model_fields.items():
+                found[f"{name}.{inner}"] = each.description or ""
+        if name not in METHOD and not section_classes(field.annotation):
+            found[name] = field.description or ""
+    return found
+
+
+def section_classes(kind: Any) -> list[type[BaseModel]]:
+    """The classes of a section: the engine has one for each kind; empty for what is no section."""
+    if kind is EngineSettings:
+        return [settings_of(engine) for engine in ENGINES]
+    return [kind] if isinstance(kind, type) and issubclass(kind, Section) else []
+
+
+def _without_none(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {k: _without_none(v) for k, v in value.items() if v is not None}
+    return value

@@ -1,0 +1,145 @@
+"""The method of a run, put together from what its settings say of it."""
+
+import dataclasses
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+from strop.method import notation, reading, writing
+from strop.method.algorithm import Algorithm
+from strop.method.part import Use, name_of
+from strop.method.phases import Method, Phase, Phases, read_until
+from strop.method.schedule import Schedule
+from strop.method.writing import Text
+from strop.parts.rollout import substitutes
+from strop.parts.sampling.draw_from_sources import DrawFromSources
+from strop.parts.sampling.draw_in_shuffled_order import DrawInShuffledOrder
+from strop.support.errors import UserError
+from strop.training.settings.sections import PhaseSettings
+
+NONE: Mapping[str, PhaseSettings] = MappingProxyType({})
+
+
+def composed(
+    recipe: str, stages: Mapping[str, Text], phases: Mapping[str, PhaseSettings] = NONE
+) -> Method:
+    """The method with the parts that are given, before any option. Raises UserError."""
+    method = notation.recipe(recipe) if recipe else None
+    if isinstance(method, Phases):
+        method = method.each(lambda each: reading.replace_stages(each, stages))
+        for name, given in phases.items():
+            before = method.named(name)
+            phase = _phase(name, given, stages, before.algorithm)
+            until = phase.until or before.until
+            method = method.with_phase(name, algorithm=phase.algorithm, until=until)
+        return method
+    if phases:
+        return Phases(tuple(_phase(name, each, stages, method) for name, each in phases.items()))
+    return _with_stages(method, stages)
+
+
+def _phase(
+    name: str, given: PhaseSettings, stages: Mapping[str, Text], base: Algorithm | None
+) -> Phase:
+    """A phase of the settings; stages: of all phases; base: where it has no recipe of its own."""
+    algorithm = notation.recipe(given.recipe) if given.recipe else base
+    if isinstance(algorithm, Phases):
+        raise UserError(
+            f"phases.{name}: {given.recipe} has phases of its own: a phase is one algorithm"
+        )
+    until = None if given.until == "" else read_until(given.until)
+    return Phase(_with_stages(algorithm, {**stages, **given.stages}), until, name)
+
+
+def _with_stages(algorithm: Algorithm | None, stages: Mapping[str, Text]) -> Algorithm:
+    """The algorithm with stages replaced; without one, that of the stages alone."""
+    if algorithm is None:
+        return notation.compose(stages)
+    return reading.replace_stages(algorithm, stages)
+
+
+def with_options(
+    method: Method, options: Mapping[str, Any], phases: Mapping[str, PhaseSettings] = NONE
+) -> Method:
+    """The method with options set: those of the whole, then each phase's own. Raises UserError."""
+    own = {
+        f"phases.{name}.{path}": text
+        for name, phase in phases.items() for path, text in phase.algorithm.items()
+    }  # fmt: skip
+    for path, text in (dict(options) | own).items():
+        value = reading.value(text) if isinstance(text, str) else text
+        method = reading.override(method, path, value)
+    return method
+
+
+def complete(method: Method, recipes: Mapping[str, str]) -> dict[str, Any]:
+    """The settings `stages`, `algorithm` and `phases` with everything written out.
+
+    recipes: those that phases have of their own.
+    """
+    if isinstance(method, Algorithm):
+        return {**_written(method), "phases": {}}
+    phases = {
+        phase.name: PhaseSettings(
+            until=phase.until.text if phase.until else "",
+            recipe=recipes.get(phase.name, ""),
+            **_written(phase.algorithm),
+        )
+        for phase in method.phases
+    }
+    return {"algorithm": {}, "stages": {}, "phases": phases}
+
+
+def _written(algorithm: Algorithm) -> dict[str, Any]:
+    """Every stage and every option of an algorithm, as a file holds them."""
+    shown = {path: plain(value) for path, value in algorithm.paths().items()}
+    return {"algorithm": shown, "stages": writing.written(algorithm)}
+
+
+def plain(value: Any) -> Any:
+    """An option's value as the configuration file holds it."""
+    if isinstance(value, Schedule):
+        return writing.value_text(value)
+    if value is None:
+        return "none"
+    return list(value) if isinstance(value, tuple) else value
+
+
+def playing_turns(algorithm: Algorithm, recipe: str) -> Algorithm:
+    """The method with episodes in place of single answers, sampled with the same options.
+
+    Raises UserError for a rollout that is neither plain sampling nor plays turns itself.
+    """
+    use = algorithm.rollout
+    if (playing := substitutes.playing(use.part)) is None:
+        raise UserError(
+            f"{recipe or 'the method'} has the rollout {use.label}, which answers once and cannot "
+            "play turns: give a recipe that samples independently, such as grpo, or a task that is "
+            "no environment"
+        )
+    if playing is use.part:
+        return algorithm
+    return dataclasses.replace(algorithm, rollout=Use(playing))
+
+
+def drawing_from_sources(algorithm: Algorithm, recipe: str) -> Algorithm:
+    """The method with prompts drawn by the weights of their sources (`data.weights`).
+
+    Raises UserError for one that chooses its prompts itself.
+    """
+    parts = [use.part for use in algorithm.sampling]
+    if any(isinstance(part, DrawFromSources) for part in parts):
+        return algorithm
+    if not any(isinstance(part, DrawInShuffledOrder) for part in parts):
+        raise UserError(
+            f"data.weights draws prompts by their source, and {recipe or 'the method'} chooses "
+            f"them itself ({name_of(parts[0])}): leave the weights out, or give a method "
+            "that draws in shuffled order, such as grpo"
+        )
+    sampling = tuple(
+        Use(DrawFromSources(part.num_prompts, part.num_rollouts))
+        if isinstance(part := use.part, DrawInShuffledOrder)
+        else use
+        for use in algorithm.sampling
+    )
+    return dataclasses.replace(algorithm, sampling=sampling)

@@ -1,0 +1,365 @@
+"""The sections of a run's settings: what is no option of the method, each with its description."""
+
+import typing
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, field_validator
+
+from strop.data.chat import Chat, read_tools
+from strop.environments.base import EnvironmentSource, source_of
+from strop.support.errors import UserError
+
+LONGEST = 1e6  # seconds of a limit: clocks and sockets take no more
+MOST = 1024  # threads and processes
+Share = Annotated[float, Field(ge=0, lt=1)]
+
+
+class Section(BaseModel):
+    """Unknown keys are refused; one value stands for a list of one."""
+
+    model_config = ConfigDict(extra="forbid", validate_default=True)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _one_is_a_list(cls, value: Any, info: Any) -> Any:
+        declared = cls.model_fields[info.field_name].annotation
+        is_list = typing.get_origin(declared) is tuple
+        return (value,) if is_list and isinstance(value, str | int | float) else value
+
+
+class ModelSettings(Section):
+    """Which model is trained and how it is held in memory."""
+
+    name: str = Field(
+        default="tiny",
+        description="folder, Hugging Face name, GGUF file, or shipped: tiny, tiny-worked",
+    )
+    dtype: str = Field(default="float32", description="float32, bfloat16, float16 or float64")
+    device: str = Field(default="auto", description="auto, cpu, cuda, cuda:1")
+    gradient_checkpointing: bool = Field(default=False, description="less memory, more time")
+    attention: str = Field(default="sdpa", description="attention implementation of transformers")
+    onednn: bool = Field(
+        default=True, description="on a CPU, oneDNN's products in linear layers of float32"
+    )
+    chat_template: str = Field(
+        default="", description="file with a chat template for the tokenizer"
+    )
+    lora_rank: int = Field(
+        default=0,
+        ge=0,
+        le=2**16,
+        description="train low-rank adapters of this rank; 0: all weights",
+    )
+    lora_alpha: int = Field(
+        default=0, ge=0, description="adapters count alpha/rank times; 0: alpha is twice the rank"
+    )
+    lora_targets: tuple[str, ...] = Field(
+        default=(), description="layers with an adapter (q_proj, ...); none: all but the head"
+    )
+
+
+class DataSettings(Section):
+    """What is trained on."""
+
+    task: str = Field(
+        default="",
+        description="countdown, worked_countdown, reasoning_gym:NAME or an environment; not with "
+        "files; empty: what the shipped model was made for",
+    )
+    files: tuple[str, ...] = Field(
+        default=(),
+        description="JSON Lines, Parquet or CSV with a prompt column, a folder of datasets, or "
+        "hf:NAME:CONFIG:SPLIT; NAME=FILE names a source",
+    )
+    weights: tuple[Annotated[FiniteFloat, Field(gt=0)], ...] = Field(
+        default=(),
+        description="how often each of the files is drawn from, in their order; none: all prompts "
+        "equally often",
+    )
+    reader: str = Field(default="auto", description="layout of rows: auto, prompt, verl, question")
+    prompt_column: str = Field(default="prompt", description="column of the files with the prompts")
+    prompt_as: Literal["auto", "text", "messages"] = Field(
+        default="auto",
+        description="text as it stands, messages through the chat template; auto: text of the "
+        "column prompt stays text, that of another is a user's message",
+    )
+    system_prompt: str = Field(
+        default="", description="system message before prompts that have none; texts are messages"
+    )
+    tools: str = Field(
+        default="", description="JSON file of the tools that the chat template shows"
+    )
+    chat_template_kwargs: dict[str, Any] = Field(
+        default={},
+        description="what else the chat template reads, such as {enable_thinking: false}",
+    )
+    columns: dict[str, str] = Field(
+        default={},
+        description="columns of the files under other names, theirs before ours: {question: "
+        "prompt, solution: answer}",
+    )
+    validation_files: tuple[str, ...] = Field(
+        default=(),
+        description="the same, for validation; NAME=FILE is a set of its own, eval/NAME/...",
+    )
+    validation_size: int = Field(
+        default=0, ge=0, description="prompts of validation; 0: the task's own"
+    )
+    heldout_size: int = Field(
+        default=0, ge=0, description="prompts held out for strop eval; 0: the task's own"
+    )
+    train_size: int = Field(default=0, ge=0, description="prompts of training; 0: all")
+    max_prompt_tokens: int = Field(
+        default=0, ge=0, description="longest prompt; 0: what the model allows"
+    )
+    overlong: Literal["refuse", "drop"] = Field(
+        default="refuse",
+        description="rows that are too long: refuse the run, or drop them, counted",
+    )
+    task_config: dict[str, Any] = Field(default={}, description="options of a generated task")
+    stop_strings: tuple[str, ...] = Field(default=(), description="text that ends an answer")
+
+    def environment(self) -> EnvironmentSource | None:
+        """The environment that the task is played in; None for every other task or files."""
+        return None if self.files else source_of(self.task, self.task_config)
+
+    def chat(self) -> Chat:
+        """How prompts are put to a model with a chat template. Raises UserError."""
+        tools = {"tools": read_tools(self.tools)} if self.tools else {}
+        return Chat(self.prompt_as, self.system_prompt, {**self.chat_template_kwargs, **tools})
+
+
+# Settings of data where some files stand for all of them.
+FILES_ALONE: dict[str, Any] = {
+    "validation_files": (), "validation_size": 0, "heldout_size": 0, "train_size": 0, "weights": (),
+}  # fmt: skip
+
+
+class RewardSettings(Section):
+    """What scores the answers."""
+
+    functions: tuple[str, ...] = Field(
+        default=(), description="file.py:function or a built-in; none: task's"
+    )
+    weights: tuple[FiniteFloat, ...] = Field(
+        default=(), description="one per function; none: 1 each"
+    )
+    timeout_seconds: float = Field(default=10.0, gt=0, le=LONGEST, description="limit of one call")
+    num_workers: int = Field(default=1, ge=1, le=MOST, description="grader processes")
+
+
+class TrainingSettings(Section):
+    """The optimiser and the loop."""
+
+    steps: int = Field(default=300, ge=1, description="training steps")
+    lr: float | str = Field(default=1e-6, description="AdamW's learning rate, or a schedule")
+    weight_decay: float = Field(
+        default=0.0, ge=0, le=1e6, description="AdamW: decay of the weights"
+    )
+    betas: tuple[Share, Share] = Field(default=(0.9, 0.95), description="AdamW: its averages")
+    max_grad_norm: float = Field(
+        default=1.0, gt=0, description="gradients are scaled down to this norm"
+    )
+    token_budget: int = Field(
+        default=0, ge=0,
+        description="tokens of a forward pass, padding included; 0: 2048 on a CPU, 16384 on a GPU",
+    )  # fmt: skip
+    share_prefixes: Literal["auto", "on", "off"] = Field(
+        default="auto",
+        description="compute what several rollouts begin with once; auto: where it saves a fifth "
+        "of the work, and the model can",
+    )
+    max_staleness: int = Field(
+        default=0, ge=0, le=2**20,
+        description="steps by which the weights that begin a rollout may be behind; above 0 a "
+        "process of its own collects rollouts while this one trains; 0: one after the other",
+    )  # fmt: skip
+    renew_between_tokens: bool = Field(
+        default=True,
+        description="with max_staleness: new weights go on with the rollouts that are under way; "
+        "false: these end under the weights that they began with, on Ray engine by engine",
+    )
+    collector_device: str = Field(
+        default="",
+        description="with max_staleness: where the collecting process has its model, such as "
+        "cuda:1; empty: model.device",
+    )
+    collector_timeout_seconds: float = Field(
+        default=600.0, gt=0, le=LONGEST,
+        description="with max_staleness: silence after which the collecting process is begun anew",
+    )  # fmt: skip
+    process_timeout_seconds: float = Field(
+        default=600.0, gt=0, le=LONGEST,
+        description="with several processes: silence, or standing still in a step, after which one "
+        "hangs, and the run ends and names it",
+    )  # fmt: skip
+    num_slots: int = Field(
+        default=512, ge=1, le=2**20, description="sequences that the engine generates at once"
+    )
+    save_every: int = Field(
+        default=50, ge=0, description="steps between checkpoints; 0: at the end only"
+    )
+    checkpoint: Literal["whole", "sharded"] = Field(
+        default="whole",
+        description="with several processes: the first writes the whole optimiser, or each its "
+        "part; any number goes on with either",
+    )
+    keep_checkpoints: int = Field(default=3, ge=1, description="newest checkpoints that stay")
+    best: str = Field(
+        default="",
+        description="number of a validation, such as eval/validation/pass@1, by which the best "
+        "checkpoint also stays; empty: none does",
+    )
+    best_is: Literal["highest", "lowest"] = Field(
+        default="highest", description="which value of training.best is the best one"
+    )
+    patience: int = Field(
+        default=0,
+        ge=0,
+        description="validations in a row that bring no better training.best, after which the run "
+        "ends; 0: it never does",
+    )
+    debug: bool = Field(
+        default=False,
+        description="check the shape and dtype of every tensor that a part is handed or gives",
+    )
+    rollouts_every: int = Field(
+        default=10, ge=0, description="steps between Parquet files; 0: none"
+    )
+    inspect: int = Field(
+        default=64,
+        ge=0,
+        le=2**20,
+        description="rollouts of each that `strop inspect` shows token by token; 0: none",
+    )
+
+    def tokens_on(self, device: str) -> int:
+        """Padded tokens of one forward pass on a device.
+
+        On a CPU small passes are the faster ones: less padding, and more of it stays in the cache.
+        """
+        return self.token_budget or (2048 if device.startswith("cpu") else 16384)
+
+
+class RaySettings(Section):
+    """A Ray cluster that samples, and trains where it is told to."""
+
+    address: str = Field(
+        default="",
+        description="local starts Ray on this machine; host:port, or auto, is a cluster; empty: no "
+        "Ray",
+    )
+    num_engines: int = Field(default=1, ge=1, le=MOST, description="engines, an actor each")
+    cpus_per_engine: int = Field(
+        default=0, ge=0, le=MOST, description="CPUs of an engine; 0: an equal share of all"
+    )
+    gpus_per_engine: float = Field(default=0.0, ge=0, le=MOST, description="GPUs of an engine")
+    num_trainers: int = Field(
+        default=0, ge=0, le=MOST,
+        description="processes that train, an actor each; 0: the command's own process trains",
+    )  # fmt: skip
+    cpus_per_trainer: int = Field(default=1, ge=1, le=MOST, description="CPUs of a trainer")
+    gpus_per_trainer: float = Field(default=0.0, ge=0, le=MOST, description="GPUs of a trainer")
+    restarts: int = Field(
+        default=2, ge=0, le=MOST,
+        description="times that lost trainers start again without a checkpoint between them; 0: "
+        "the run ends",
+    )  # fmt: skip
+    weights: Literal["store", "broadcast"] = Field(
+        default="store",
+        description="how new weights reach the engines: Ray's object store, or a broadcast in a "
+        "group of processes, NCCL where they lie on GPUs and gloo on CPUs",
+    )
+    num_environments: int = Field(
+        default=0, ge=0, le=MOST,
+        description="processes that play the episodes, an actor each; 0: every trainer plays them",
+    )  # fmt: skip
+    cpus_per_environment: int = Field(
+        default=1, ge=1, le=MOST, description="CPUs of such a process"
+    )
+    cpus_for_rewards: int = Field(
+        default=0, ge=0, le=MOST,
+        description="CPUs of an actor that grades, with reward.num_workers processes; 0: these run "
+        "beside the trainer",
+    )  # fmt: skip
+    timeout_seconds: float = Field(
+        default=600.0, gt=0, le=LONGEST,
+        description="silence after which an engine, or a process that plays, is ended and begun "
+        "anew",
+    )  # fmt: skip
+
+    @field_validator("address")
+    @classmethod
+    def _is_an_address(cls, address: str) -> str:
+        host, _, port = address.rpartition(":")
+        if address in ("", "local", "auto") or (host and "/" not in host and port.isdigit()):
+            return address
+        raise UserError("give local, auto, or host:port as `ray start` prints it")
+
+
+class CriticSettings(Section):
+    """The value heads of methods that have a critic."""
+
+    lr: float | str = Field(default=1e-5, description="AdamW's learning rate, or a schedule")
+    hidden_size: int = Field(
+        default=0,
+        ge=0,
+        le=2**16,
+        description="width of the heads' hidden layer; 0: that of the model",
+    )
+    target_tau: float = Field(
+        default=0.1, gt=0, le=1,
+        description="how far the heads' slow copies follow at an update, in methods with such",
+    )  # fmt: skip
+
+
+class PhaseSettings(Section):
+    """One of several algorithms that a run goes through, in the order of the file."""
+
+    until: str | int | float = Field(
+        default="", description="its last step, a share of the run, or metric < level"
+    )
+    recipe: str = Field(default="", description="its own; empty: the run's recipe")
+    stages: dict[str, str | list[str]] = Field(
+        default={}, description="parts of a stage in place of the recipe's"
+    )
+    algorithm: dict[str, Any] = Field(default={}, description="options by full path")
+
+
+class EvaluationSettings(Section):
+    """Scores on held-back prompts, never used in training."""
+
+    every: int = Field(default=50, ge=0, description="steps between validations; 0: none")
+    num_samples: int = Field(default=16, ge=1, description="answers per prompt")
+    k: tuple[int, ...] = Field(
+        default=(), description="k of pass@k and maj@k; none: 1 and num_samples"
+    )
+    max_prompts: int = Field(default=64, ge=1, description="prompts of a validation")
+
+    @property
+    def ks(self) -> tuple[int, ...]:
+        """The k to report, smallest first. Raises UserError for one that has too few samples."""
+        ks = tuple(sorted(set(self.k))) or tuple(sorted({1, self.num_samples}))
+        if ks[0] < 1 or ks[-1] > self.num_samples:
+            wrong = ks[0] if ks[0] < 1 else ks[-1]
+            raise UserError(
+                f"evaluation.k has {wrong}: it must lie between 1 and evaluation.num_samples "
+                f"({self.num_samples})"
+            )
+        return ks
+
+
+class TrackingSettings(Section):
+    """Where the run is told to beside its own folder."""
+
+    to: tuple[Literal["tensorboard", "wandb", "trackio", "mlflow"], ...] = Field(
+        default=(),
+        description="tensorboard, wandb, trackio, mlflow: where metrics, settings and some "
+        "rollouts also go",
+    )
+    project: str = Field(default="strop", min_length=1, description="over there")
+    name: str = Field(default="", description="of the run over there; empty: its folder's")
+    samples: int = Field(
+        default=8, ge=0, le=1000,
+        description="rollouts in a table, each time that training.rollouts_every has them written",
+    )  # fmt: skip

@@ -1,0 +1,122 @@
+"""One training step, stage by stage. Read this first.
+
+    1 sampling    which prompts, how many rollouts each
+    2 rollout     a strategy over an engine
+    3 reward      scores, whole groups at a time
+    4 curation    which rows make up the groups; may ask for more of 1 to 3
+    5 refresh     columns of the current policy that something below reads
+    6 advantage   baseline, scale, credit, weight
+    7 selection   which tokens learn, which count in averages
+    8 loss        the plan's updates
+    9 control     new knob values and the phase of the next step
+   10 observe     metrics and the batch, for the log
+
+Nothing here depends on how the rows are later split into micro-batches.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from strop.batch.batch import Batch
+from strop.method.algorithm import Algorithm
+from strop.method.chains import Chains, learnable
+from strop.method.phases import Method, Phases, phase_at
+from strop.method.refreshed import wanted_columns
+from strop.method.seeds import generators
+from strop.method.term import LR, OUTSIDE, REFERENCE
+from strop.support.errors import UserError
+from strop.training.learner.refresh import refresh
+from strop.training.learner.step_metrics import step_metrics
+from strop.training.learner.token_trace import Tokens
+from strop.training.learner.update import Learner
+from strop.training.record.clock import Clock
+from strop.training.world import World
+
+
+@dataclass
+class Stepped:
+    """The outcome of a step: its rows, its metrics, the state of all parts after it."""
+
+    batch: Batch
+    metrics: dict[str, float]
+    state: dict[str, Any]
+
+
+def train_step(
+    world: World,
+    method: Method,
+    state: Mapping[str, Any],
+    step: int,
+    tokens: Tokens | None = None,
+) -> Stepped:
+    """Run step `step` (counted from 1). `state` is read, never changed; weights are.
+
+    tokens: looks on and keeps what happens to each token; the step is the same without.
+    """
+    clock = Clock(tell=lambda stage: world.ranks.at(f"step {step}, {stage}"))
+    rng_of = generators(world.seed, step)
+    torch.manual_seed(rng_of("global", 0).initial_seed())
+    phase = phase_at(state)
+    algorithm, number = method.in_phase(phase["number"]), phase["number"]
+    knobs = method.knobs_in(number, state.get("knobs", {}))
+    algorithm = algorithm.with_knobs({k: v for k, v in knobs.items() if k not in OUTSIDE})
+    algorithm = algorithm.at_step(step, world.num_steps)
+    models = world.act(algorithm, number)
+
+    # 1 to 4
+    after = None if tokens is None else tokens.after
+    chains = Chains(rng_of, world.services, dict(state), after=after)
+    batch = world.collect(algorithm, chains, step, clock)
+    batch, metrics = batch.to(world.policy.device), chains.metrics
+
+    # 5
+    with clock("refresh"):
+        batch = refresh(batch, wanted_columns(algorithm), models)
+    if algorithm.probes:
+        with clock("probes"):
+            batch = chains.write("probes", algorithm.probes, batch)
+
+    # 6 and 7
+    with clock("advantage"):
+        batch = chains.credit(algorithm.advantage, batch)
+        batch = chains.select(algorithm.selection, learnable(batch))
+
+    # 8
+    lr = knobs[LR] if LR in knobs else world.lr_at(step)
+    with clock("update"):
+        learned = Learner(models, lr, rng_of, tokens).learn(algorithm, batch)
+        world.renew_engine(step)
+    metrics.update(step_metrics(batch), **learned.metrics)
+    if "sampling/oldest_age_steps" in metrics:
+        metrics["sampling/effective_share"] = learned.effective
+
+    # 9
+    _end_of_step(algorithm, chains, batch)
+    world.collector.learnt(step, batch)
+    if chains.state["knobs"].get(REFERENCE, 0) != knobs.get(REFERENCE, 0):
+        world.renew_reference()
+    if isinstance(method, Phases):
+        metrics["phase"] = float(number)
+        chains.state["phase"] = method.next(phase, step, world.num_steps, metrics)
+
+    # 10
+    metrics.update(clock.metrics(batch))
+    return Stepped(batch, metrics, chains.state)
+
+
+def _end_of_step(algorithm: Algorithm, chains: Chains, batch: Batch) -> None:
+    """The parts' own updates of their state, and the controls' new knobs."""
+    state, metrics = chains.state, chains.metrics
+    chains.learn(algorithm.uses(), batch)
+    knobs = dict(state.get("knobs", {}))
+    for use in algorithm.control:
+        moved = chains.call("control", use, batch, metrics=metrics).value
+        for knob in moved:
+            if knob not in use.part.moves:
+                raise UserError(f"{use.label} moves {knob}, which is none of its `moves`")
+        knobs.update(moved)
+    metrics["num_tokens"] += state.get("num_tokens", 0.0)
+    state.update(knobs=knobs, num_tokens=metrics["num_tokens"])

@@ -1,0 +1,146 @@
+"""What the commands beside training do, from a script."""
+
+import importlib.util
+import json
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+from short import column, even, rows_of, trained
+
+import strop
+from strop import UserError
+from strop.api import compare
+from strop.api.messages import in_python
+from strop.cli.main import app
+
+ONE = {"group": 2, "success": 0.3, "staleness": 0, "updates": 1}
+
+
+@pytest.fixture(scope="module")
+def run(lab: Any, tmp_path_factory: pytest.TempPathFactory) -> strop.Run:
+    folder = tmp_path_factory.mktemp("asked") / "run"
+    return trained(lab, out=folder, training_rollouts_every=1, training_steps=6,
+                   training_save_every=0)  # fmt: skip
+
+
+def test_no_name_of_the_front_door_is_that_of_a_folder() -> None:
+    """Importing a folder would put it in the name's place."""
+    for name in strop.__all__:
+        assert importlib.util.find_spec(f"strop.{name}") is None, name
+
+
+def test_every_command_has_a_function_or_a_method_of_a_run() -> None:
+    files = {"init", "schema", "recipes", "parts"}  # that write or list what a script imports
+    names = {info.name.replace("eval", "evaluate") for info in app.registered_commands if info.name}
+    for name in names - files:
+        assert hasattr(strop, name) or hasattr(strop.Run, name), name
+
+
+def test_the_doctor_says_what_the_command_says(run: Any, strop_command: Any) -> None:
+    told = json.loads(strop_command("doctor", run.folder, "--json").out)
+    found = run.doctor()
+    assert [each.question for each in found.findings] == [x["question"] for x in told["findings"]]
+    assert len(found.problems) == told["problems"]
+    assert found.findings[0].answer in repr(found)
+    assert "<td" in found._repr_html_()
+    with pytest.raises(UserError, match="leave the other arguments out"):
+        strop.doctor(run, model="tiny")
+
+
+def test_the_doctor_tries_rows_and_rewards(lab: Any) -> None:
+    found = strop.doctor(data=rows_of(lab.data), reward=even)
+    assert (found.report["data"]["rows"], "model" in found.report) == (12, False)
+    assert "even on empty: 1, 1, 1, 1" in repr(found)
+    found = strop.doctor(model=lab.model, rollout_max_tokens=4)
+    assert (found.report["model"]["context"] > 0, "data" in found.report) == (True, False)
+    with pytest.raises(UserError, match="model is int: give its name"):
+        strop.doctor(model=3)
+
+
+def test_a_step_is_a_page_that_a_notebook_shows(run: Any) -> None:
+    page = run.inspect(2)
+    assert (page.step, page.path) == (2, run.folder / "inspect.html")
+    assert page._repr_html_().startswith("<iframe srcdoc=")
+    with pytest.raises(UserError, match="has kept no tokens of step 9"):
+        strop.inspect(str(run.folder), 9)
+    with pytest.raises(UserError, match="a run is int"):
+        strop.inspect(3)
+
+
+def test_runs_are_watched_until_it_is_closed(run: Any) -> None:
+    with strop.watch([run, run.folder]) as watching:
+        with urllib.request.urlopen(watching.url) as page:
+            assert b"complete, 6 steps" in page.read()
+        assert watching.url in watching._repr_html_()
+    with pytest.raises(OSError):
+        urllib.request.urlopen(watching.url)
+
+
+def test_a_plan_is_that_of_the_command(run: Any, strop_command: Any, tmp_path: Path) -> None:
+    words = ["--workers", "1,2", "--out", tmp_path / "a.html"]
+    said = strop_command("plan", run.folder, *words).out
+    found = run.plan(workers=[2, 1])
+    assert column(found.table, "workers") == [1, 1, 2, 2, 2, 2]
+    assert all(line in said for line in found.proposals)
+    assert found.save(tmp_path / "b.html").read_text() == (tmp_path / "a.html").read_text()
+    assert "synchronous" in repr(found)
+    assert "<td" in found._repr_html_()
+    for given, message in (
+        ({"workers": [0]}, "^workers=0: 0 is not between"), ({"workers": []}, "^workers=: nothing"),
+        ({"spare": 20}, "^spare=20 is not"), ({"lengths": [1, 2, 3]}, "^lengths=1,2,3: give"),
+    ):  # fmt: skip
+        with pytest.raises(UserError, match=message):
+            run.plan(**given)
+
+
+def test_an_audit_has_the_numbers_of_the_command(strop_command: Any) -> None:
+    words = [word for name, value in ONE.items() for word in (f"--{name}", str(value))]
+    told = strop_command("audit", "grpo", *words, "--json").out.splitlines()
+    found = strop.audit({"mine": strop.recipe("grpo")}, **ONE)
+    assert column(found.table, "scale") == [json.loads(line)["scale"] for line in told]
+    assert repr(found).startswith("mine on a tree of 4 answers")
+    assert "<td" in found._repr_html_()
+    halves = strop.audit("cure", **ONE)
+    assert [part.label for part in halves.parts] == ["cure: sharpen"]
+    assert "cure: explore is left out" in halves.left_out[0]
+    for given, message in (
+        ({"group": 0}, "^group=0: every"), ({"group": "2"}, "group is '2': give numbers"),
+        ({"step": 0}, "^step=0: it must"), ({"methods": []}, "name the methods to audit"),
+    ):  # fmt: skip
+        with pytest.raises(UserError, match=message):
+            strop.audit(**{"methods": "grpo", **ONE, **given})
+
+
+def test_a_checkpoint_is_exported(run: Any, tmp_path: Path) -> None:
+    place = strop.export(run, tmp_path / "model", dtype="bfloat16")
+    assert json.loads((place / "config.json").read_text())["dtype"] == "bfloat16"
+    with pytest.raises(UserError, match="model exists: give the name of a new folder"):
+        strop.export(run.folder, place)
+    with pytest.raises(UserError, match="a model that is loaded writes itself"):
+        strop.export(run.model, tmp_path / "other")
+
+
+def test_a_sweep_is_a_comparison_of_values(
+    lab: Any, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its plan; `strop.compare` carries it out."""
+    monkeypatch.setattr(compare, "_carried_out", lambda plan, *_: plan)
+    plan: Any = strop.sweep(
+        "grpo", {"training_lr": [1e-4, 1e-3], "loss_clip_high": "grid(0.2,0.3)"}, seeds=2,
+        model=str(lab.model), data=rows_of(lab.data), reward=even, training_steps=2,
+        data_heldout_size=2,
+    )  # fmt: skip
+    assert (plan.swept, plan.seeds) == ("grpo", (0, 1))
+    rates, clips = ("0.0001", "0.001"), ("0.2", "0.3")
+    wanted = [f"training.lr={rate} loss.clip_high={clip}" for rate in rates for clip in clips]
+    assert [entry.label for entry in plan.entries] == wanted
+    assert plan.entries[3].values == (("training.lr", "0.001"), ("loss.clip_high", "0.3"))
+    for values in ({}, [1], {"training_lr": 3}, {"training_lr": "3"}):
+        with pytest.raises(UserError, match=r"values is|give its values|has one value"):
+            strop.sweep("grpo", values)
+
+
+def test_messages_name_keywords() -> None:
+    assert in_python("give --split train or --data FILE") == "give split='train' or data= FILE"

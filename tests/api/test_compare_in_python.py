@@ -1,0 +1,103 @@
+"""`strop.compare`: the command's comparison from a script."""
+
+import sys
+from multiprocessing.spawn import get_preparation_data
+from pathlib import Path
+from typing import Any
+
+import pytest
+from short import SHORT, column, even, lines, rows_of, trained
+
+import strop
+from strop import UserError
+from strop.api import compare
+from strop.comparison.runs import _main_hidden
+
+OPTIONS = {name: value for name, value in SHORT.items() if name != "training_steps"}
+
+
+def compared(lab: Any, methods: Any, **changes: Any) -> strop.Comparison:
+    given = {"model": str(lab.model), "data": rows_of(lab.data), "reward": even, "seeds": 2,
+             "steps": 2, "k": (1, 2), "data_heldout_size": 2, **OPTIONS, **changes}  # fmt: skip
+    return strop.compare(methods, **given)
+
+
+def test_methods_beside_each_other(lab: Any, here: Path) -> None:
+    rloo = strop.recipe("rloo")
+    found = compared(lab, {"plain": "grpo", "leave one out": rloo, "wide": ("grpo", WIDE)})
+    assert found.folder == Path("comparisons/1")
+    assert {label: [run.steps_done for run in runs] for label, runs in found.runs.items()} == {
+        "plain": [2, 2], "leave one out": [2, 2], "wide": [2, 2],
+    }  # fmt: skip
+    alone = trained(lab, "rloo", training_steps=2, data_heldout_size=2, seed=1)
+    assert lines(found.runs["leave one out"][1].folder) == lines(alone.folder)
+    assert found.runs["wide"][0].config.algorithm["terms.policy.objective.clip_high"] == 0.5
+    scores, table = found.scores, found.table
+    assert column(scores, "method").count("wide") == 2
+    assert set(column(scores, "step")) == {2}
+    assert "pass@2" in column(table, "metric")
+    assert set(column(table, "method")) == {"plain", "leave one out", "wide"}
+    assert "<td" in found._repr_html_()
+    assert "`leave one out`" in repr(found)
+    assert "plain" in found.plot("reward").svg
+    assert found.page.is_file()
+
+
+WIDE = {"loss_clip_high": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("methods", "changes", "said"),
+    [
+        ([], {}, "name the methods to compare"),
+        ([strop.recipe("grpo")], {}, "has no name: give a dict"),
+        (["grpo", "grpo"], {}, "grpo stands twice"),
+        (["grpo", "rlo"], {}, "no recipe 'rlo', did you mean rloo"),
+        (["grpo"], {"baseline": "rloo"}, "baseline= rloo is none of the methods"),
+        (["grpo"], {"k": (8,), "samples": 4}, "k=8 needs at least as many samples="),
+        (["grpo"], {"data": 3}, "data is int"),
+        (["grpo"], {"seeds": 0}, "seeds is 0: give a whole number of at least 1"),
+        (["grpo"], {"steps": -3}, "steps is -3: give a whole number of at least 0"),
+        (
+            ["grpo"],
+            {"data_heldout_size": 0},
+            "grpo: its data has no held-out rows .* score_on= FILE",
+        ),
+        (["grpo"], {"score_on": "nope.jsonl"}, r"data file nope\.jsonl does not exist"),
+        (["grpo"], {"k": 0}, "k is .*: give whole numbers"),
+        (["grpo"], {"at": "3"}, "at is .*: give whole numbers"),
+        (["grpo"], {"mean": 3}, "mean is .*: give names"),
+        (["grpo"], {"target": "pass@1"}, "target is 'pass@1': give a pair"),
+        (["grpo"], {"band": (0.4, 0.3)}, "band is .*: give a pair, such as .0.3"),
+    ],
+)
+def test_mistakes_leave_no_folder(
+    lab: Any, here: Path, methods: Any, changes: Any, said: str
+) -> None:
+    with pytest.raises(UserError, match=said):
+        compared(lab, methods, **changes)
+    assert not (here / "comparisons").exists()
+
+
+def test_other_rows_are_another_comparison(
+    lab: Any, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compare, "_carried_out", lambda plan, *_: plan)
+    rows = rows_of(lab.data)
+    compared(lab, ["grpo"], out="mine")
+    compared(lab, ["grpo"], out="mine")
+    with pytest.raises(UserError, match=r"mine was begun with other rows \(data\)"):
+        compared(lab, ["grpo"], out="mine", data=rows[1:])
+    assert rows_of(here / "mine/given/data.jsonl") == rows
+    (here / "other/given").mkdir(parents=True)
+    with pytest.raises(UserError, match="other has its own given"):
+        compared(lab, ["grpo"], out="other")
+    assert (here / "other/given").is_dir()
+
+
+def test_a_script_is_not_run_again_in_its_children(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules["__main__"], "__spec__", None, raising=False)
+    monkeypatch.setattr(sys.modules["__main__"], "__file__", "a_script.py", raising=False)
+    with _main_hidden():
+        assert not [key for key in get_preparation_data("a run") if key.startswith("init_main")]
+    assert [key for key in get_preparation_data("a run") if key.startswith("init_main")]

@@ -1,0 +1,121 @@
+"""Tables, functions and models that a script gives: what they become, and what is refused."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+import datasets
+import pandas
+import pytest
+from models import tokenizer
+from short import column, even, lines, rows_of, trained
+
+import strop
+from strop import UserError
+from strop.api.inputs import files_of
+from strop.rewards import pickled
+
+ROWS = [
+    {"prompt": "1+2=", "answer": "3", "level": 1},
+    {"prompt": [{"role": "user", "content": "2+2="}], "answer": None, "level": 2},
+]
+
+
+def written(given: Any, folder: Path) -> list[dict[str, Any]]:
+    (path,) = files_of(given, folder / "given/data.jsonl")
+    return rows_of(Path(path))
+
+
+def test_tables_become_the_rows_that_they_hold(tmp_path: Path) -> None:
+    texts = [{"prompt": "1", "answer": "2"}, {"prompt": "3", "answer": None}]
+    assert written(ROWS, tmp_path) == ROWS
+    assert written(pandas.DataFrame(texts), tmp_path) == texts
+    numbers = pandas.DataFrame({"prompt": ["1", "2"], "n": [1.5, float("nan")], "m": [1, 2]})
+    assert written(numbers, tmp_path)[1] == {"prompt": "2", "n": None, "m": 2}
+    assert written(datasets.Dataset.from_list(texts), tmp_path) == texts
+    assert files_of(["a.jsonl", Path("b.csv")], tmp_path / "x") == ("a.jsonl", "b.csv")
+    both = datasets.DatasetDict(train=datasets.Dataset.from_list(texts))
+    with pytest.raises(UserError, match="data is a DatasetDict with train: give a path, or rows"):
+        written(both, tmp_path)
+    many = datasets.Dataset.from_dict({"prompt": ["1"] * 20_001})
+    (folder,) = files_of(many, tmp_path / "many.jsonl")
+    assert len(datasets.load_from_disk(folder)) == 20_001
+    dates = pandas.DataFrame({"prompt": ["1"], "at": [pandas.Timestamp(2026, 1, 1)]})
+    with pytest.raises(UserError, match="data row 1 has a value that no file of rows can hold"):
+        written(dates, tmp_path)
+
+
+def test_sources_and_validation_sets_by_name(lab: Any, here: Path) -> None:
+    """Rows or files by name are sources with weights, and sets with scores of their own."""
+    hard = [{"prompt": "9*9=", "answer": "81"}]
+    run = trained(lab, data={"easy": str(lab.data), "hard": hard}, data_weights=[1, 2],
+                  validation={"few": hard, "same": str(lab.data)}, data_validation_size=0,
+                  training_steps=1, evaluation_every=1, sampling_num_prompts=8)  # fmt: skip
+    line = lines(run.folder)[-1]
+    assert line["sources/hard/epoch"] + 12 * line["sources/easy/epoch"] == pytest.approx(8)
+    assert {"eval/few/pass@1", "eval/same/pass@1"} <= line.keys()
+    assert run.evaluate(split="few", samples=1, k=1)["pass@1"] in (0.0, 1.0)
+    with pytest.raises(UserError, match="data is a dict with prompt: give a path, or rows"):
+        trained(lab, data={"prompt": ["1", "2"]}, out="columns")
+
+
+def test_functions_travel_with_what_they_refer_to(tmp_path: Path) -> None:
+    table = {"3": 1.0}
+
+    class Judge:
+        def __init__(self, bonus: float) -> None:
+            self.bonus = bonus
+
+        def __call__(self, completions: list[str], **columns: Any) -> list[float]:
+            return [table.get(text, 0.0) + self.bonus for text in completions]
+
+    assert pickled.names_of([even, lambda: 0, lambda: 1, Judge(1)]) == [
+        "even", "reward", "reward_2", "Judge",
+    ]  # fmt: skip
+    source = pickled.write(Judge(0.5), tmp_path / "judge.pickle")
+    assert pickled.read(source.removeprefix("pickled:"))(["3", "4"]) == [1.5, 0.5]
+    (tmp_path / "bad.pickle").write_bytes(b"no")
+    with pytest.raises(UserError, match=r"the reward function in .*bad\.pickle cannot be read"):
+        pickled.read(str(tmp_path / "bad.pickle"))
+    with pytest.raises(UserError, match="the file is gone"):
+        pickled.read(str(tmp_path / "none.pickle"))
+
+
+def test_a_reward_that_fails_or_hangs_costs_its_answers_alone(lab: Any, here: Path) -> None:
+    def awkward(completions: list[str], **columns: Any) -> list[float]:
+        import os
+
+        assert os.getpid() != ours
+        if any(text.startswith("1") for text in completions):
+            raise ValueError("a one")
+        if any(text.startswith("2") for text in completions):
+            time.sleep(60)
+        return [float(len(text)) for text in completions]
+
+    import os
+
+    ours = os.getpid()
+    run = trained(lab, reward=awkward, training_steps=1, reward_timeout_seconds=0.5,
+                  sampling_num_prompts=4, training_rollouts_every=1)  # fmt: skip
+    texts, scored = (column(run.rollouts, name) for name in ("completion", "scored"))
+    assert [not text.startswith(("1", "2")) for text in texts] == scored
+    (line,) = lines(run.folder)
+    assert line["rewards/frac_unscored"] == pytest.approx(1 - sum(scored) / len(scored))
+
+
+def test_a_shell_goes_on_with_what_a_script_gave(lab: Any, here: Any, strop_command: Any) -> None:
+    run = trained(lab, training_steps=2)
+    said = strop_command("train", "--resume", run.folder, "training.steps=3", "--quiet")
+    assert said.code == 0, said.err
+    assert lines(run.folder) == lines(trained(lab, out="whole").folder)
+    assert rows_of(run.folder / "given/data.jsonl") == rows_of(lab.data)
+
+
+def test_models_that_cannot_be_trained_are_refused(lab: Any, here: Any) -> None:
+    class Adapted:
+        peft_config = ()
+
+    with pytest.raises(UserError, match="model has adapters already: give the model without them"):
+        trained(lab, model=Adapted())
+    with pytest.raises(UserError, match="tokenizer goes with a model that is loaded"):
+        strop.evaluate(str(lab.model), data=rows_of(lab.data), reward=even, tokenizer=tokenizer())

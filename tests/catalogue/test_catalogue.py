@@ -1,0 +1,110 @@
+"""What exists, read from source files alone."""
+
+import dataclasses
+import inspect
+import subprocess
+import sys
+
+import pytest
+
+from strop.catalogue import catalogue
+from strop.method import part as parts
+from strop.method import schedule
+from strop.support.errors import UserError, nearest
+from strop.support.loading import camel
+
+
+def test_parts_match_what_importing_shows():
+    for entry in catalogue.parts():
+        kind = entry.load()
+        assert parts.kind_of(kind()) == entry.folder
+        assert [f.name for f in dataclasses.fields(kind)] == [field.name for field in entry.fields]
+        assert [p.name for p in parts.parameters(kind())] == list(entry.reads)
+        assert parts.writes(parts.Use(kind())) == entry.writes
+        assert entry.summary == kind.__doc__.strip().splitlines()[0]
+
+
+def test_recipes_match_what_importing_shows():
+    for entry in catalogue.recipes():
+        function = entry.load()
+        parameters = list(inspect.signature(function).parameters.values())
+        assert [p.name for p in parameters] == [field.name for field in entry.fields]
+        for parameter, field in zip(parameters, entry.fields, strict=True):
+            default = eval(field.default, {**vars(schedule), **vars(sys.modules[entry.module])})
+            assert parameter.default == default, f"{entry.name}.{field.name}"
+        assert function.__name__ == entry.name
+
+
+def test_a_part_as_its_file_describes_it():
+    entry = catalogue.find("part", "divide_by_group_std")
+    assert entry.folder == "advantage/scale"
+    assert entry.module == "strop.parts.advantage.scale.divide_by_group_std"
+    eps, std, *_ = entry.fields
+    assert (eps.name, eps.annotation, eps.default) == ("eps", "float", "1e-06")
+    assert eps.comment.startswith("Added to the deviation; in reward units. Default: released")
+    assert std.default == "'unbiased'"
+    assert entry.reads == ("advantage_B", "group_B", "scored_B", "num_groups")
+    reads = "advantage_B [B] float, group_B [B] int, num_groups int, scored_B [B] bool"
+    assert entry.line("Reads") == reads
+    assert entry.line("Nearest part") == "divide_by_group_mad"
+    assert entry.line("Edges").startswith("group of one -> divided by factor + eps; all equal")
+    assert entry.line("Nothing") == ""
+
+
+def test_two_labels_on_one_line_are_told_apart():
+    entry = catalogue.find("part", "average_over_tokens")
+    assert entry.line("Reads") == "denominator_T [T] bool"
+    assert entry.line("Writes") == "share_T [T] float"
+
+
+def test_a_recipe_as_its_file_describes_it():
+    entry = catalogue.find("recipe", "mc_grpo")
+    assert entry.arxiv == "2601.22582"
+    assert (entry.line("Parent"), entry.line("Status")) == ("grpo", "exact")
+    assert entry.line("Family") == "baselines"
+    assert "subtract_group_median" in entry.brings
+    assert "clip_both_sides" not in entry.brings  # its parent's
+
+
+def test_what_a_recipe_brings_is_in_it():
+    for entry in catalogue.recipes():
+        assert set(entry.brings) <= {part.name for part in catalogue.parts()}, entry.name
+    brought = {name for entry in catalogue.recipes() for name in entry.brings}
+    assert len(brought) > 100
+
+
+def test_folders():
+    assert {e.folder for e in catalogue.parts("advantage/scale")} == {"advantage/scale"}
+    assert {e.folder.split("/")[0] for e in catalogue.parts("loss")} == {"loss"}
+    with pytest.raises(UserError, match=r"no folder of parts 'advantage/scales', did you mean adv"):
+        catalogue.parts("advantage/scales")
+
+
+def test_names():
+    assert camel("divide_by_group_std") == "DivideByGroupStd"
+    with pytest.raises(UserError, match=r"no recipe 'gpro', did you mean .*grpo.*`strop recipes`"):
+        catalogue.find("recipe", "gpro")
+    with pytest.raises(UserError, match="no part 'zzzz'; `strop parts` lists all of them"):
+        catalogue.find("part", "zzzz")
+    assert nearest("clip_hihg", ["clip_high", "eps"]) == ", did you mean clip_high?"
+    assert nearest("zzz", ["clip_high", "eps"]) == ""
+    # three letters of each are in order; swapped ones count first, the others stay as they were
+    assert (
+        nearest("gpro", ["gspo", "igpo", "gapo", "grpo"]) == ", did you mean grpo or igpo or gspo?"
+    )
+    assert nearest("gpro", []) == ""
+
+
+def test_reading_the_catalogue_imports_no_torch():
+    code = (
+        "import sys\nfrom strop.catalogue import catalogue\n"
+        "assert catalogue.parts() and catalogue.recipes()\n"
+        "print('torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
+
+
+def test_a_line_of_a_docstring_goes_on_behind_a_colon_that_no_label_has() -> None:
+    assert catalogue.find("recipe", "ace").line("Equation").endswith("others stay")
+    assert catalogue.find("recipe", "gae").line("Code").endswith("OpenRLHF carry it)")

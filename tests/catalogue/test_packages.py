@@ -1,0 +1,188 @@
+"""Parts and recipes of other people: in a file, and in an installed package's entry points."""
+
+import json
+
+import pytest
+from commands import ended
+
+from strop.catalogue import catalogue
+from strop.method import notation, reading
+from strop.support.errors import UserError
+
+PARTS = """
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class HalveAdvantage:
+    \"""Every answer is pushed half as far.
+
+        advantage_i = share * advantage_i
+
+    Reads: advantage_B [B] float.   Writes: advantage_B [B] float.
+    Source: none; an example.
+    Differs from the source: no.
+    Nearest part: none.
+    Edges: none.
+    \"""
+
+    kind: ClassVar[str] = "advantage/scale"
+    # What is left of it. Default: ours.
+    share: float = 0.5
+
+    def __call__(self, advantage_B: Tensor) -> Tensor:
+        return self.share * advantage_B
+
+
+@dataclass(frozen=True)
+class NoDefault:
+    power: float
+
+    def __call__(self, advantage_B: Tensor) -> Tensor:
+        return advantage_B
+
+
+class NoPart:
+    pass
+"""
+RECIPES = """
+import dataclasses
+import os
+
+from their_parts import HalveAdvantage
+
+from strop.method.algorithm import Algorithm
+from strop.method.part import Use
+from strop.recipes._inherit import inherits
+from strop.recipes.grpo import grpo
+
+
+@inherits(grpo, clip_high=0.3)
+def grpo_halved(*, share: float = 0.25, **parent) -> Algorithm:
+    \"""A title.
+
+    arXiv 2402.03300. Code: none. Parent: grpo. Status: exact.
+    In short: half as far. Family: baselines.
+    Choose it when: you want to see an example of a package that brings a method of its own.
+
+    Equation: A / 2.
+    Differs from the parent: halved.
+    Differs from the paper: no.
+    Try: share.
+    \"""
+    algorithm = grpo(**parent)
+    *before, spread = algorithm.advantage
+    return dataclasses.replace(
+        algorithm, advantage=(*before, Use(HalveAdvantage(share)), spread)
+    )
+
+
+def grpo_plain(clip: float = 0.3) -> Algorithm:
+    \"""A title.\"""
+    return grpo(clip_high=clip)
+
+
+def nothing() -> Algorithm:
+    return None
+
+
+def undeclared(command="exit 3"):
+    raise SystemExit(command)
+"""
+POINTS = """
+[strop.parts]
+halve_advantage = their_parts:HalveAdvantage
+
+[strop.recipes]
+grpo_halved = their_recipes:grpo_halved
+"""
+
+
+@pytest.fixture
+def place(tmp_path):
+    """A folder for Python's path that holds an installed package with entry points."""
+    (tmp_path / "their_parts.py").write_text(PARTS)
+    (tmp_path / "their_recipes.py").write_text(RECIPES)
+    info = tmp_path / "their_methods-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: their-methods\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(POINTS)
+    return tmp_path
+
+
+def strop(place, *words):
+    """The command in a process that has the package on its path."""
+    return ended(words, place)
+
+
+def test_a_package_is_listed_shown_and_trained(place):
+    listed = json.loads(strop(place, "recipes", "--json").out)
+    assert "grpo_halved" in {each["name"] for each in listed}
+    page = json.loads(strop(place, "recipes", "grpo_halved", "--json").out)
+    assert '"their_parts:HalveAdvantage"(share=0.25)' in page["stages"]["advantage"]
+    known = {each["name"]: each for each in page["parameters"]}
+    assert known["share"]["default"] == "0.25"
+    assert known["clip_high"]["default"] == "0.3"
+    part = json.loads(strop(place, "parts", "halve_advantage", "--json").out)
+    assert part["folder"] == "advantage/scale"
+    assert part["equation"] == "advantage_i = share * advantage_i"
+    assert "halve_advantage" in strop(place, "parts", "advantage/scale").out
+    said = strop(
+        place, "train", "grpo_halved(share=0.1)", "training.steps=1", "evaluation.every=0",
+        "sampling.num_prompts=2", "sampling.num_rollouts=4", "--out", "run",
+    )  # fmt: skip
+    assert said.code == 0, said.err
+    text = (place / "run" / "config.toml").read_text()
+    assert '"their_parts:HalveAdvantage"(share=0.1)' in text.replace("\\", "")
+    again = strop(place, "train", "--resume", "run", "training.steps=2")
+    assert again.code == 0, again.err
+
+
+def test_a_name_that_two_bring_is_refused(place):
+    (place / "their_methods-1.0.dist-info" / "entry_points.txt").write_text(
+        "[strop.recipes]\ngrpo = their_recipes:grpo_halved\n"
+    )
+    said = strop(place, "recipes")
+    assert said.code == 2
+    assert "recipe grpo is brought by" in said.err
+    assert said.err.count("\n") == 1
+
+
+def test_a_part_of_a_file_has_a_page_without_being_imported(place):
+    (place / "broken_import.py").write_text("import nothing_of_this_name\n" + PARTS)
+    entry = catalogue.find("part", f"{place}/broken_import.py:HalveAdvantage")
+    assert entry.folder == "advantage/scale"
+    assert entry.fields[0].comment == "What is left of it. Default: ours."
+    assert entry.reads == ("advantage_B",)
+    with pytest.raises(UserError, match="has no class HalfAdvantage, did you mean HalveAdvantage"):
+        catalogue.find("part", f"{place}/broken_import.py:HalfAdvantage")
+    with pytest.raises(UserError, match=r"no file .*none.py"):
+        catalogue.find("part", f"{place}/none.py:Any")
+    with pytest.raises(UserError, match="cannot import no_package_so_named"):
+        catalogue.find("recipe", "no_package_so_named:any")
+
+
+def test_only_recipes_and_parts_are_called(place, monkeypatch):
+    monkeypatch.syspath_prepend(str(place))
+    with pytest.raises(UserError, match="os:system is no recipe: declare the function to return"):
+        notation.recipe('"os:system"(command="exit 3")')
+    with pytest.raises(UserError, match="is no recipe"):
+        notation.recipe(f'"{place}/their_recipes.py:undeclared"(command="no")')
+    with pytest.raises(UserError, match="NoPart is no part: a part is a frozen dataclass"):
+        reading.chain(f'"{place}/their_parts.py:NoPart"')
+    with pytest.raises(UserError, match="Popen is no part"):
+        reading.chain('"subprocess:Popen"(args="true")')
+    with pytest.raises(UserError, match="NoDefault: its field power has no default"):
+        reading.chain(f'"{place}/their_parts.py:NoDefault"')
+    with pytest.raises(UserError, match="nothing returned NoneType, it must return an Algorithm"):
+        notation.recipe("their_recipes:nothing")
+
+
+def test_a_recipe_that_says_little_of_itself_has_a_short_page(place):
+    shown = strop(place, "recipes", "their_recipes:grpo_plain").out
+    assert "clip  float  0.3" in shown
+    assert "arXiv" not in shown
+    assert "Equation" not in shown

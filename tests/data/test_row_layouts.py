@@ -1,0 +1,119 @@
+"""Rows of verl, SkyRL and GSM8K reach the rewards under the names that these expect."""
+
+import json
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+from strop.data.files import load_data
+from strop.data.row_layouts import final_answer
+from strop.environments.tasks import RewardSpec
+from strop.rewards.grader import Grader
+from strop.support.errors import UserError
+
+CHAT = [{"role": "user", "content": "How many? Answer after ####."}]
+# As verl's own preparation of GSM8K writes them.
+VERL = {
+    "data_source": "openai/gsm8k",
+    "prompt": CHAT,
+    "ability": "math",
+    "reward_model": {"style": "rule", "ground_truth": "72"},
+    "extra_info": {"split": "train", "index": 0, "answer": "48 + 24 #### 72", "question": "How"},
+}
+SKYRL = {
+    "data_source": "openai/gsm8k",
+    "prompt": CHAT,
+    "env_class": "gsm8k",
+    "reward_spec": {"method": "rule", "ground_truth": "72"},
+    "extra_info": {"split": "train", "index": 0},
+}
+GSM8K = {"question": "How many?", "answer": "She sold 48+24 = <<48+24=72>>72.\n#### 1,072"}
+
+
+def parquet(path, *rows):
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(list(rows)), path)
+    return path
+
+
+def jsonl(path, *rows):
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def test_verl_parquet_rows(tmp_path):
+    (row,) = load_data(parquet(tmp_path / "train.parquet", VERL)).train
+    assert row.prompt == CHAT
+    assert row.columns["ground_truth"] == "72"
+    assert row.columns["data_source"] == "openai/gsm8k"
+    assert row.columns["extra_info"] == VERL["extra_info"]
+    assert row.columns["reward_model"] == VERL["reward_model"]
+
+
+def test_skyrl_rows_and_nested_json_text(tmp_path):
+    (row,) = load_data(parquet(tmp_path / "train.parquet", SKYRL)).train
+    assert (row.columns["ground_truth"], row.columns["env_class"]) == ("72", "gsm8k")
+    text = {**VERL, "reward_model": json.dumps(VERL["reward_model"]), "extra_info": '{"index": 7}'}
+    (row,) = load_data(jsonl(tmp_path / "text.jsonl", text)).train
+    assert (row.columns["ground_truth"], row.columns["extra_info"]) == ("72", {"index": 7})
+
+
+def test_question_and_answer_rows_keep_the_text(tmp_path):
+    (row,) = load_data(jsonl(tmp_path / "gsm8k.jsonl", GSM8K)).train
+    assert row.prompt == "How many?"
+    assert row.columns == {"answer": GSM8K["answer"], "ground_truth": "1072"}
+
+
+@pytest.mark.parametrize(
+    ("answer", "final"),
+    [
+        ("x #### 72", "72"),
+        ("a #### 1\n#### -1,234.5 ", "-1234.5"),
+        ("#### $20", "20"),
+        ("#### 3, 4", "3, 4"),
+        ("Paris", "Paris"),
+        (8, 8),
+    ],
+)
+def test_final_answer(answer, final):
+    assert final_answer(answer) == final
+
+
+def test_a_layout_is_chosen_by_name_or_by_columns(tmp_path):
+    both = {"prompt": "Q: How many?\nA:", **GSM8K}
+    path = jsonl(tmp_path / "both.jsonl", both)
+    (auto,) = load_data(path).train
+    assert auto.prompt == both["prompt"]
+    assert auto.columns["answer"] == GSM8K["answer"]
+    assert "ground_truth" not in auto.columns
+    (plain,) = load_data(parquet(tmp_path / "v.parquet", VERL), reader="prompt").train
+    assert "ground_truth" not in plain.columns
+    with pytest.raises(UserError, match=r"'varl' is unknown \(did you mean 'verl'\?\)"):
+        load_data(path, reader="varl")
+    with pytest.raises(UserError, match=r"both.jsonl row 1: a row has neither reward_model"):
+        load_data(path, reader="verl")
+    with pytest.raises(UserError, match=r"row 1: a row has no column 'question'"):
+        load_data(jsonl(tmp_path / "p.jsonl", {"prompt": "x"}), reader="question")
+
+
+REWARD = """
+def compute_score(data_source, solution_str, ground_truth, extra_info=None):
+    assert data_source == "openai/gsm8k" and extra_info["split"] == "train"
+    return float(solution_str.endswith(ground_truth))
+"""
+
+
+@pytest.mark.parametrize("row", [VERL, SKYRL])
+def test_such_rows_with_their_own_reward_and_the_built_in_ones(tmp_path, row):
+    (prompt,) = load_data(parquet(tmp_path / "train.parquet", row)).train
+    (tmp_path / "score.py").write_text(REWARD)
+    specs = [
+        RewardSpec("own", f"{tmp_path}/score.py:compute_score"),
+        RewardSpec("exact", "exact_match"),
+        RewardSpec("math", "math_verify"),
+    ]
+    columns = {name: [value] * 2 for name, value in prompt.columns.items()}
+    with Grader(specs) as grader:
+        grades = grader.grade([prompt.prompt] * 2, ["\\boxed{72}", "so 72"], [[1]] * 2, columns)
+    assert grades.failures == ()
+    assert grades.scores_BM.tolist() == [[0.0, 1.0, 1.0], [1.0, 0.0, 1.0]]

@@ -1,0 +1,156 @@
+"""Tasks by name: splits, uids, refusals."""
+
+import json
+import socket
+import subprocess
+import sys
+
+import pytest
+from reasoning_gym.factory import create_dataset
+
+from strop.environments.base import built_in
+from strop.environments.reasoning_gym import from_json, score, to_json
+from strop.environments.tasks import MAX_SPLIT_ROWS, load_task
+from strop.rewards.grader import Grader
+from strop.support.errors import UserError
+
+# Two digits and one operation: too few questions for large splits without overlap.
+TINY = {"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 1}
+
+
+def scores(task, completions):
+    prompts = task.train[: len(completions)]
+    columns = {name: [p.columns[name] for p in prompts] for name in prompts[0].columns}
+    with Grader(task.rewards) as grader:
+        grades = grader.grade(
+            [p.prompt for p in prompts], completions, [[]] * len(prompts), columns
+        )
+    assert grades.scored_B.all()
+    return grades.scores_BM[:, 0].tolist()
+
+
+def test_countdown_splits_are_disjoint_and_complete():
+    task = load_task("countdown")
+    splits = [task.train, task.validation, task.heldout]
+    prompts = [p.prompt for split in splits for p in split]
+    uids = [p.uid for split in splits for p in split]
+    assert len(set(prompts)) == len(prompts) == len(set(uids)) > 4000
+    assert all(p.uid // MAX_SPLIT_ROWS == i for i, split in enumerate(splits) for p in split)
+    assert task.reward_values == (0.0, 1.0)
+
+
+@pytest.mark.parametrize("name", ["countdown", "reasoning_gym:chain_sum", *built_in()])
+def test_a_shipped_task_has_disjoint_splits_a_reward_and_its_range_without_a_network(
+    name, monkeypatch
+):
+    def refuse(*_):
+        raise AssertionError("a task that ships needs no network")
+
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+    task = load_task(name, num_train=6, num_validation=4, num_heldout=5)
+    splits = [task.train, task.validation, task.heldout]
+    assert [len(split) for split in splits] == [6, 4, 5]
+    uids = {p.uid for split in splits for p in split}
+    rows = {json.dumps([p.prompt, dict(p.columns)], sort_keys=True, default=str)
+            for split in splits for p in split}  # fmt: skip
+    assert len(uids) == len(rows) == 15
+    low, high = task.reward_range
+    assert low < high
+    assert task.rewards or task.environment is not None
+
+
+def test_countdown_sizes_take_the_first_rows_and_seed_changes_nothing():
+    whole = load_task("countdown")
+    part = load_task("countdown", seed=9, num_train=7, num_validation=0, num_heldout=2)
+    assert (part.train, part.heldout) == (whole.train[:7], whole.heldout[:2])
+    assert part.validation == []
+
+
+def test_countdown_scores_through_the_grader():
+    task = load_task("countdown", num_train=2)
+    from strop.environments.countdown import solutions
+
+    puzzle = task.train[0].columns
+    right = solutions(puzzle["numbers"], puzzle["target"])[0]
+    assert scores(task, [right, "1+1"]) == [1.0, 0.0]
+
+
+@pytest.mark.parametrize("name", ["chain_sum", "countdown"])
+def test_reasoning_gym_rows_and_scores(name):
+    task = load_task(f"reasoning_gym:{name}", seed=3, num_train=20, num_validation=5, num_heldout=5)
+    assert [len(s) for s in (task.train, task.validation, task.heldout)] == [20, 5, 5]
+    evaluated = {p.prompt for p in [*task.validation, *task.heldout]}
+    assert not evaluated & {p.prompt for p in task.train}
+    json.dumps([dict(p.columns) for p in task.train])
+    right = [from_json(p.columns["entry"]) for p in task.train[:3]]
+    assert [entry["question"] for entry in right] == [p.prompt for p in task.train[:3]]
+    answers = [e["metadata"]["expression"] if name == "countdown" else e["answer"] for e in right]
+    said = [f"So <answer>{answers[0]}</answer>.", f"\\boxed{{{answers[1]}}}", f"Hm.\n{answers[2]}"]
+    wrong = ["<answer>0</answer>", "none", ""]
+    got = scores(task, [*said, *wrong])
+    assert got[:3] == [1.0, 1.0, 1.0]
+    assert max(got[3:]) < 1.0
+
+
+def test_reasoning_gym_evaluation_does_not_depend_on_the_training_size():
+    small, large = (load_task("reasoning_gym:chain_sum", num_train=n) for n in (5, 50))
+    assert (small.heldout, small.validation) == (large.heldout, large.validation)
+    assert small.train == large.train[:5]
+    other = load_task("reasoning_gym:chain_sum", seed=1, num_train=5)
+    assert other.train != small.train
+
+
+def test_reasoning_gym_configuration_reaches_rows_and_verifier():
+    task = load_task(
+        "reasoning_gym:chain_sum", num_train=4, num_validation=2, num_heldout=2, config=TINY
+    )
+    assert all(
+        len(from_json(p.columns["entry"])["metadata"]["expression"]) == 5 for p in task.train
+    )
+    assert from_json(task.train[0].columns["config"]) == TINY
+
+
+@pytest.mark.parametrize("name", ["rearc", "graph_color", "chain_sum"])
+def test_an_entry_survives_its_text_form_exactly(name):
+    dataset = create_dataset(name, seed=1, size=2)
+    entry = dataset[0]
+    assert from_json(to_json(entry)) == entry
+    if entry["answer"] is not None:
+        said = [f"<answer>{entry['answer']}</answer>"]
+        assert score(said, [to_json(entry)], [name], ["{}"]) == [1.0]
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "expected"),
+    [
+        ("countdwn", {}, "unknown task 'countdwn' (did you mean 'countdown'?)"),
+        ("countdown:x", {}, "takes no dataset"),
+        ("countdown", {"num_train": 10**6}, "train puzzles, 1000000 were asked for"),
+        ("countdown", {"num_train": 0}, "size of the train split is 0"),
+        ("countdown", {"num_heldout": -1}, "size of the heldout split is -1"),
+        ("reasoning_gym:chainsum", {}, "(did you mean 'chain_sum'?)"),
+        ("reasoning_gym:", {}, "unknown reasoning-gym dataset ''"),
+        ("reasoning_gym:chain_sum", {"config": {"min_term": 3}}, "(did you mean 'min_terms'?)"),
+        ("reasoning_gym:chain_sum", {"config": {"min_terms": 9}}, "refuses its configuration"),
+        (
+            "reasoning_gym:chain_sum",
+            {"num_heldout": 2000, "config": TINY},
+            "widen its configuration",
+        ),
+    ],
+)
+def test_refusals(name, options, expected):
+    with pytest.raises(UserError) as caught:
+        load_task(name, **options)
+    assert expected in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_importing_the_grading_side_does_not_import_torch():
+    code = (
+        "import sys, strop.environments.tasks, strop.data.files, strop.rewards.grader, "
+        "strop.rewards.grader_worker, strop.data.encode, strop.rewards.answers\n"
+        "assert not {'torch', 'transformers', 'reasoning_gym', 'pyarrow'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,0 +1,289 @@
+"""A fleet of local engines in this process: tokens of one engine, whoever is lost on the way."""
+
+import functools
+import random
+from collections.abc import Callable
+
+import pytest
+from fakes.models import tiny
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from strop.engines.base import Engine, Event, Request
+from strop.engines.local.engine import LocalEngine
+from strop.engines.pool.pool import Back, EnginePool, Facts, Lost, Turn
+from strop.training.cluster.engine_worker import Turns
+
+MODEL = tiny("qwen3")
+
+
+def text(ids) -> str:
+    return "".join(chr(97 + id) * 2 for id in ids)
+
+
+def local(num_slots: int = 4) -> LocalEngine:
+    return LocalEngine(MODEL, decode=text, num_slots=num_slots)
+
+
+class HereCrew:
+    """Engines of this process. losing(engine, turn): whether it is lost in its turn of that number,
+    with what it had drawn in it. orders: all that were given."""
+
+    def __init__(
+        self, count: int = 2, num_slots: int = 4,
+        losing: Callable[[int, int], bool] = lambda engine, turn: False,
+    ) -> None:  # fmt: skip
+        self.num_slots, self.losing = num_slots, losing
+        self.engines = [Turns(local(num_slots)) for _ in range(count)]
+        self.outbox: list[list] = [[] for _ in range(count)]
+        self.taken = [0] * count
+        self.gone: set[int] = set()
+        self.orders: list[tuple[int, tuple]] = []
+        self.version = 0
+        self.versions = [0] * count
+
+    def facts(self) -> list[Facts]:
+        return [Facts(t.engine.capabilities, None, self.num_slots) for t in self.engines]
+
+    def publish(self, weights, version: int) -> None:
+        self.version = version
+
+    def exchange(self, orders, busy, wait, behind):
+        for number, own in orders.items():
+            self.outbox[number] += own
+            self.orders += [(number, order) for order in own]
+        for number, each in enumerate(self.engines):
+            if number not in behind and self.versions[number] != self.version:
+                self.versions[number] = self.version
+                each.engine.load_weights(None, self.version)
+        if not wait:
+            return []
+        if self.gone:
+            back, self.gone = sorted(self.gone), set()
+            return [(number, Back()) for number in back]
+        asked = [n for n, own in enumerate(self.outbox) if own or n in busy]
+        return [(number, self._turn(number)) for number in asked]
+
+    def _turn(self, number: int) -> Turn | Lost:
+        own, self.outbox[number] = self.outbox[number], []
+        self.taken[number] += 1
+        turn = self.engines[number].turn(own)
+        if not self.losing(number, self.taken[number]):
+            return turn
+        self.engines[number] = Turns(local(self.num_slots))
+        self.engines[number].engine.version = self.versions[number] = self.version
+        self.gone.add(number)
+        return Lost("it was to be")
+
+    def close(self) -> None:
+        pass
+
+
+def fleet(crew: HereCrew, renews_alone: bool = False) -> EnginePool:
+    return EnginePool(crew, MODEL, lambda make: make(), renews_alone=renews_alone)
+
+
+def finish(engine: Engine, heard: dict[int, list[Event]] | None = None) -> dict[int, list[Event]]:
+    """Step until nothing runs; pauses are resumed at once."""
+    heard = {} if heard is None else heard
+    while engine.busy():
+        for event in engine.step():
+            heard.setdefault(event.request, []).append(event)
+            if event.ended == "paused":
+                engine.resume(event.request)
+    return heard
+
+
+def new_ids(events: list[Event]) -> tuple[int, ...]:
+    return tuple(id for event in events for id in event.ids)
+
+
+REQUESTS = [
+    Request((3, 4 + n // 4), 5 + 7 * n % 11, seed=n, pause_every=(0, 3, 4)[n % 3],
+            stop_strings=("hh", "mm") if n % 2 else (), want=frozenset({"entropy"}))
+    for n in range(14)
+]  # fmt: skip
+
+
+def drawn(engine: Engine) -> list[tuple[tuple[int, ...], str]]:
+    ids = [engine.submit(request) for request in REQUESTS]
+    heard = finish(engine)
+    return [(new_ids(heard[id]), heard[id][-1].ended) for id in ids]
+
+
+@functools.cache
+def plainly_drawn() -> list[tuple[tuple[int, ...], str]]:
+    """By one engine, without a fleet."""
+    return drawn(local())
+
+
+def test_one_engine_has_the_events_of_one_without_a_fleet():
+    plain, other = local(), fleet(HereCrew(1))
+    for engine in (plain, other):
+        for request in REQUESTS:
+            engine.submit(request)
+    assert finish(other) == finish(plain)
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_several_engines_draw_the_same_tokens(count):
+    assert drawn(fleet(HereCrew(count))) == plainly_drawn()
+
+
+@given(st.integers(0, 2**30), st.floats(0.02, 0.4))
+@settings(max_examples=12)
+def test_what_is_lost_is_drawn_again(seed, share):
+    chance = random.Random(seed)
+    crew = HereCrew(2, losing=lambda engine, turn: chance.random() < share)
+    engine = fleet(crew)
+    ids = [engine.submit(request) for request in REQUESTS]
+    heard = finish(engine)
+    expected = plainly_drawn()
+    assert [(new_ids(heard[id]), heard[id][-1].ended) for id in ids] == expected
+    for id, request in zip(ids, REQUESTS, strict=True):
+        paused = [len(event.ids) for event in heard[id] if event.ended == "paused"]
+        assert all(size == request.pause_every for size in paused)
+        assert engine.abort(id).request == request
+        assert engine.abort(id).events == tuple(heard[id])
+
+
+def test_a_fork_goes_where_its_parent_is_and_equals_one_of_a_single_engine():
+    crew = HereCrew(2)
+    plain, engine = local(), fleet(crew)
+    found = []
+    for each in (plain, engine):
+        parents = [each.submit(Request((3, n), 6, seed=n, keep=True)) for n in (4, 5)]
+        first = finish(each)
+        forks = [each.fork(id, 4, (7,), seed=9, max_tokens=5) for id in parents]
+        heard = finish(each)
+        found.append([new_ids(first[id]) for id in parents] + [new_ids(heard[id]) for id in forks])
+    assert found[0] == found[1]
+    handed = {order[1]: number for number, order in crew.orders if order[0] in ("submit", "fork")}
+    assert handed[0] != handed[1]
+    assert [handed[2], handed[3]] == [handed[0], handed[1]]
+    assert [order[0] for _, order in crew.orders if order[1] in (2, 3)] == ["fork", "fork"]
+
+
+def test_a_fork_of_a_parent_that_was_lost_is_sent_whole():
+    crew = HereCrew(1, losing=lambda engine, turn: turn == 2)
+    engine, plain = fleet(crew), local()
+    parent = engine.submit(Request((3, 4), 4, seed=1, keep=True))
+    finish(engine)
+    other = engine.submit(Request((3, 4), 4, seed=2))
+    finish(engine)
+    child = engine.fork(parent, 4, (7,), seed=9)
+    own = plain.submit(Request((3, 4), 4, seed=1))
+    finish(plain)
+    same = plain.fork(own, 4, (7,), seed=9)
+    assert new_ids(finish(engine)[child]) == new_ids(finish(plain)[same])
+    assert engine.lost == 1
+    assert new_ids(engine.abort(other).events) != ()
+
+
+def test_an_aborted_request_has_what_was_drawn_of_it():
+    """Running, paused, still waiting and ended ones; all are forgotten at the engine."""
+    crew = HereCrew(1, num_slots=2)
+    engine = fleet(crew)
+    paused, ended, running = (
+        engine.submit(Request((3, 4), size, seed=n, pause_every=every))
+        for n, (size, every) in enumerate([(9, 2), (2, 0), (8, 0)])
+    )
+    heard: list[Event] = []
+    while not {paused, ended} <= {event.request for event in heard if event.ended}:
+        heard += engine.step()
+    waiting = [engine.submit(Request((3, 5), 3, seed=n)) for n in range(2)]
+    free = new_ids(finish(local_with(Request((3, 4), 8, seed=2)))[0])
+    found = engine.abort(running)
+    assert found.events[-1].ended == "aborted"
+    assert new_ids(found.events) == free[: len(new_ids(found.events))]
+    assert [event.ended for event in engine.abort(paused).events] == ["paused", "aborted"]
+    assert [event.ended for event in engine.abort(ended).events] == ["length"]
+    assert [event.ended for event in engine.abort(waiting[0]).events] == ["aborted"]
+    assert list(finish(engine)) == [waiting[1]]
+    for id in (paused, ended, running, *waiting):
+        engine.release(id)
+    engine.step()
+    assert not engine.busy()
+    crew.exchange({}, set(), wait=True, behind=set())
+    assert not crew.engines[0].ids
+    assert not crew.engines[0].engine.known
+
+
+def local_with(request: Request) -> LocalEngine:
+    engine = local()
+    engine.submit(request)
+    return engine
+
+
+def test_an_abort_that_meets_a_loss_ends_the_request():
+    engine = fleet(HereCrew(1, losing=lambda engine, turn: turn == 2))
+    first, other = (engine.submit(Request((3, 4), 6, seed=n, pause_every=3)) for n in range(2))
+    engine.step()
+    found = engine.abort(first)
+    assert [event.ended for event in found.events] == ["paused", "aborted"]
+    engine.resume(other)
+    assert new_ids(finish(engine)[other])
+
+
+def test_tokens_keep_the_version_that_drew_them():
+    """New weights between two turns; what is then lost goes on from what was heard."""
+    crew = HereCrew(1, losing=lambda engine, turn: turn == 3)
+    engine = fleet(crew)
+    id = engine.submit(Request((3, 4), 8, seed=1, pause_every=3))
+    heard = engine.step()
+    engine.load_weights(None, 5)
+    engine.resume(id)
+    heard += finish(engine)[id]
+    assert [(event.version, len(event.ids)) for event in heard] == [(0, 3), (5, 3), (5, 2)]
+    assert engine.lost == 1
+
+
+def test_an_engine_takes_new_weights_when_its_own_have_ended_whatever_others_do():
+    """What goes on from an answer has its weights; what is new goes to who has the newest."""
+    crew = HereCrew(2)
+    engine = fleet(crew, renews_alone=True)
+    short, long = (
+        engine.submit(Request((3, n), size, seed=n, keep=True, pause_every=2))
+        for n, size in ((4, 2), (5, 12))
+    )
+    heard: dict[int, list[Event]] = {short: [], long: []}
+    while not heard[short]:
+        for event in engine.step():
+            heard[event.request].append(event)
+            if event.ended == "paused":
+                engine.resume(event.request)
+    fork = engine.fork(short, 3, (7,), seed=9, max_tokens=2)
+    engine.load_weights(None, 5)
+    first = engine.submit(Request((3, 6), 2, seed=6))  # nobody may begin it yet
+    finish(engine, heard)
+    later = engine.submit(Request((3, 6), 2, seed=7))
+    finish(engine, heard)
+    versions = {id: {event.version for event in heard[id]} for id in heard}
+    assert versions == {short: {0}, long: {0}, fork: {0}, first: {5}, later: {5}}
+    order = [order[1] for _, order in crew.orders if order[0] in ("submit", "fork")]
+    assert order == [short, long, fork, first, later]
+    number = {order[1]: number for number, order in crew.orders}
+    assert number[fork] == number[short] == number[first] != number[long]
+
+
+def test_requests_of_one_prompt_stay_together_and_others_go_to_the_idlest():
+    crew = HereCrew(2, num_slots=64)
+    engine = fleet(crew)
+    for prompt in range(4):
+        for n in range(8):
+            engine.submit(Request((3, 4 + prompt), 2, seed=n))
+    finish(engine)
+    groups = [{number for number, order in crew.orders if order[1] // 8 == p} for p in range(4)]
+    assert groups == [{0}, {1}, {0}, {1}]
+
+
+def test_more_than_the_engines_have_room_for_waits_here():
+    crew = HereCrew(2, num_slots=2)
+    engine = fleet(crew)
+    ids = [engine.submit(Request((3, n % 7), 3, seed=n)) for n in range(40)]
+    assert engine.full()
+    engine.step()
+    assert len(crew.orders) == 8  # two for each of two slots of two engines
+    heard = finish(engine)
+    assert set(ids) - set(heard) <= set(ids[:8])
+    assert not engine.full()

@@ -1,0 +1,386 @@
+"""The local engine's life of a request: stop, pause, fork, abort, weights, refusals."""
+
+import math
+
+import pytest
+import torch
+from fakes.models import VOCAB, tiny
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import AutoModelForCausalLM, BloomConfig, MambaConfig
+
+from strop.engines.base import Event, Request
+from strop.engines.local.cache import Attention
+from strop.engines.local.engine import LocalEngine
+from strop.engines.rules import TopK
+from strop.parts.rollout.drive import sample
+from strop.support.errors import UserError
+
+MODEL = tiny("qwen3")
+
+
+def text(ids) -> str:
+    """Each token two letters, so that a stop string may span tokens."""
+    return "".join(chr(97 + id) * 2 for id in ids)
+
+
+def engine(num_slots: int = 4, **fields) -> LocalEngine:
+    return LocalEngine(fields.pop("model", MODEL), decode=text, num_slots=num_slots, **fields)
+
+
+def finish(e: LocalEngine, resume: bool = True) -> dict[int, list[Event]]:
+    """Step until nothing runs; pauses are resumed at once."""
+    heard: dict[int, list[Event]] = {}
+    while e.busy():
+        for event in e.step():
+            heard.setdefault(event.request, []).append(event)
+            if event.ended == "paused" and resume:
+                e.resume(event.request)
+    return heard
+
+
+def new_ids(events: list[Event]) -> list[int]:
+    return [id for event in events for id in event.ids]
+
+
+def run(request: Request, **fields) -> list[int]:
+    e = engine(**fields)
+    id = e.submit(request)
+    return new_ids(finish(e)[id])
+
+
+def test_stop_id_ends_and_is_kept():
+    free = run(Request((3, 4), 30, seed=5))
+    stop = free[7]
+    assert run(Request((3, 4), 30, seed=5, stop_ids=(stop,))) == free[: free.index(stop) + 1]
+
+
+def test_ends_are_named():
+    e = engine(num_slots=8, context_length=10)
+    long = e.submit(Request((3, 4), 30, seed=5))
+    short = e.submit(Request((3, 4), 3, seed=5))
+    stop = e.submit(Request((3, 4), 8, seed=5, stop_ids=tuple(range(VOCAB))))
+    heard = finish(e)
+    assert [heard[id][-1].ended for id in (long, short, stop)] == ["length", "length", "stop"]
+    assert [len(new_ids(heard[id])) for id in (long, short, stop)] == [8, 3, 1]
+
+
+@given(st.integers(0, 200), st.integers(0, 12), st.integers(1, 5), st.integers(0, 1))
+@settings(max_examples=8)
+def test_stop_string_spanning_tokens(seed, start, length, offset):
+    free = run(Request((3, 4), 20, seed=seed))
+    string = text(free)[2 * start + offset : 2 * start + offset + length]
+    got = run(Request((3, 4), 20, seed=seed, stop_strings=("no such text", string)))
+    ends = [n for n in range(1, 21) if string in text(free[:n])]
+    assert got == free[: ends[0]]
+
+
+@pytest.mark.parametrize("num_slots", [1, 3, 16])
+@pytest.mark.parametrize("pause_every", [1, 2, 5])
+def test_pause_and_resume_equal_unbroken(num_slots, pause_every):
+    wanted = [Request((3, 4 + i % 2), 5 + i % 7, seed=i, stop_ids=(1,)) for i in range(10)]
+    expected = [run(request) for request in wanted]
+    e = engine(num_slots)
+    ids = [
+        e.submit(Request(r.ids, r.max_tokens, seed=r.seed, stop_ids=(1,), pause_every=pause_every))
+        for r in wanted
+    ]
+    heard = finish(e)
+    assert [new_ids(heard[id]) for id in ids] == expected
+    for id in ids:
+        assert all(len(event.ids) == pause_every for event in heard[id][:-1])
+        assert [event.ended for event in heard[id][:-1]] == ["paused"] * (len(heard[id]) - 1)
+
+
+def test_resume_takes_changes():
+    e = engine()
+    id = e.submit(Request((3, 4), 10, seed=1, pause_every=3))
+    first = finish(e, resume=False)[id]
+    assert [event.ended for event in first] == ["paused"]
+    assert not e.busy()
+    e.resume(id, temperature=0.0, pause_every=0, max_tokens=6)
+    rest = new_ids(finish(e)[id])
+    assert rest == run(Request((3, 4, *first[0].ids), 3, temperature=0.0))
+    paused = e.submit(Request((3,), 9, pause_every=1))
+    e.step()
+    with pytest.raises(UserError, match="leave `ids` out"):
+        e.resume(paused, ids=(1,))
+
+
+def test_resuming_an_ended_request_repeats_its_end():
+    e = engine()
+    id = e.submit(Request((3, 4), 2, seed=1))
+    finish(e)
+    e.resume(id)
+    assert finish(e)[id] == [Event(id, (), (), 0, ended="length")]
+
+
+@given(
+    st.integers(1, 5),
+    st.integers(0, 8),
+    st.lists(st.integers(0, VOCAB - 1), max_size=3),
+    st.booleans(),
+    st.booleans(),
+)
+@settings(max_examples=12)
+def test_fork_equals_resubmitting(num_slots, new_kept, forced, keep, ended):
+    e = engine(num_slots)
+    others = [e.submit(Request((7, 8, 9), 12, seed=70 + i)) for i in range(2)]
+    parent = e.submit(Request((3, 4, 5), 9, seed=2, keep=keep))
+    if ended:
+        finish(e)
+    else:
+        while not e.known[parent].slot >= 0 or len(e._tokens(e.known[parent])) < 3 + new_kept:
+            e.step()
+            if e.known[parent].status == "ended":
+                break
+    tokens = e._tokens(e.known[parent])
+    at = 3 + new_kept
+    forked = e.fork(parent, at, tuple(forced), seed=99, max_tokens=6)
+    heard = finish(e)
+    assert new_ids(heard[forked]) == run(Request((*tokens[:at], *forced), 6, seed=99))
+    assert all(e.known[id].status == "ended" for id in (*others, parent))
+
+
+def test_fork_defaults_to_what_the_parent_had_left():
+    e = engine()
+    parent = e.submit(Request((3, 4, 5), 9, seed=2))
+    finish(e)
+    whole = e.known[parent].tokens[3:]
+    same = e.fork(parent, 6)  # same seed and nothing forced: the parent again
+    assert new_ids(finish(e)[same]) == whole[3:]
+    with pytest.raises(UserError, match="no token left"):
+        e.fork(parent, 12)
+    with pytest.raises(UserError, match="has 12 tokens"):
+        e.fork(parent, 13)
+    with pytest.raises(UserError, match="no field 'temprature'"):
+        e.fork(parent, 6, temprature=1.0)
+
+
+def prefilled(e: LocalEngine, monkeypatch) -> list[int]:
+    """The widths of all parts that the engine computes from now on, other than token by token."""
+    widths: list[int] = []
+    fill = e.model.fill
+
+    def spy(parts, max_tokens):
+        widths.extend(part.end - part.start for part in parts)
+        fill(parts, max_tokens)
+
+    monkeypatch.setattr(e.model, "fill", spy)
+    return widths
+
+
+def test_fork_of_a_running_row_copies_its_cache(monkeypatch):
+    e = engine()
+    parent = e.submit(Request((3, 4, 5), 20, seed=2))
+    for _ in range(6):
+        e.step()
+    widths = prefilled(e, monkeypatch)
+    e.fork(parent, 8, (1,), seed=1)  # eight cached, the forced one is the next input
+    e.fork(parent, 8, (1, 2, 3), seed=1)  # two forced tokens to compute
+    e.step()
+    assert widths == [2]
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_a_kept_row_saves_the_prefill_of_its_forks(monkeypatch, keep):
+    e = engine()
+    parent = e.submit(Request((3, 4, 5), 6, seed=2, keep=keep))
+    finish(e)
+    widths = prefilled(e, monkeypatch)
+    e.fork(parent, 7, (1,), seed=1)
+    finish(e)
+    assert widths == ([] if keep else [7])
+
+
+@given(st.integers(1, 6), st.lists(st.integers(0, 2), min_size=4, max_size=4), st.integers(3, 9))
+@settings(max_examples=15)
+def test_forks_of_kept_rows_are_right_when_slots_are_short(num_slots, forks, at):
+    e = engine(num_slots)
+    prompts = [(3, 4, 5), (3, 4, 5), (6, 7), (8,)]
+    parents = [e.submit(Request(ids, 8, seed=i, keep=True)) for i, ids in enumerate(prompts)]
+    finish(e)
+    wanted = {}
+    for i, (parent, number) in enumerate(zip(parents, forks, strict=True)):
+        tokens = e.known[parent].tokens
+        for k in range(number):
+            forced, seed = (1,) * k, 50 + 10 * i + k
+            forked = e.fork(parent, min(at, len(tokens)), forced, seed=seed, max_tokens=5)
+            wanted[forked] = run(Request((*tokens[:at], *forced), 5, seed=seed))
+    fresh = e.submit(Request((3, 4, 5), 5, seed=7))  # shares a prompt with two parents
+    wanted[fresh] = run(Request((3, 4, 5), 5, seed=7))
+    heard = finish(e)
+    assert {id: new_ids(heard[id]) for id in wanted} == wanted
+
+
+def test_a_lone_fork_goes_on_in_its_ended_parents_slot(monkeypatch):
+    e = engine(num_slots=3)
+    parents = [e.submit(Request((3 + i, 4), 6, seed=i, keep=True)) for i in range(3)]
+    finish(e)
+    widths = prefilled(e, monkeypatch)
+    for parent in parents:
+        e.fork(parent, 8, (1, 2), seed=9, max_tokens=3)
+    finish(e)
+    assert widths == [2, 2, 2]
+
+
+def test_equal_prompts_are_prefilled_once(monkeypatch):
+    e = engine(num_slots=6)
+    widths = prefilled(e, monkeypatch)
+    for seed in range(8):
+        e.submit(Request((3, 4, 5, 6), 2 + seed, seed=seed))
+        e.submit(Request((3, 4, 5, 7), 2 + seed, seed=seed))
+    finish(e)
+    assert widths == [3, 3]
+
+
+def test_abort_frees_the_slot_and_returns_the_tokens():
+    e = engine(num_slots=1)
+    running, waiting = (e.submit(Request((3, 4), 20, seed=seed)) for seed in (1, 2))
+    for _ in range(5):
+        assert e.step() == []
+    finished = e.abort(running)
+    assert new_ids(list(finished.events)) == run(Request((3, 4), 20, seed=1))[:5]
+    assert finished.events[-1].ended == "aborted"
+    assert list(finish(e)) == [waiting]  # nothing more is heard of the aborted one
+    queued = e.submit(Request((3, 4), 2))
+    assert e.abort(queued).events == (Event(queued, (), (), 0, ended="aborted"),)
+    assert not e.busy()
+
+
+def test_release_forgets():
+    e = engine(num_slots=1)
+    id = e.submit(Request((3, 4), 3, keep=True))
+    finish(e)
+    e.release(id)
+    assert not e.slots.table["taken"].any()
+    for call in (e.release, e.abort, e.resume, lambda id: e.fork(id, 1)):
+        with pytest.raises(UserError, match=f"no request {id}"):
+            call(id)
+
+
+def test_new_weights_change_version_and_distribution():
+    old, new = tiny("qwen3", seed=1), tiny("qwen3", seed=2)
+    e = engine(num_slots=2, model=tiny("qwen3", seed=1), version=7)
+    wanted = [Request((3, 4), 8, seed=seed, want=frozenset({"entropy"})) for seed in range(3)]
+    ids = [e.submit(request) for request in wanted]
+    early = [event for _ in range(3) for event in e.step()]
+    assert early == []
+    e.load_weights(new.state_dict(), 8)
+    heard = finish(e)
+    for id, request in zip(ids, wanted, strict=True):
+        before = [x for event in heard[id] if event.version == 7 for x in event.ids]
+        after = [x for event in heard[id] if event.version == 8 for x in event.ids]
+        assert len(before) == (3 if id < 2 else 0)
+        assert before == run(Request((3, 4), 8, seed=request.seed), model=old)[: len(before)]
+        # the tokens after come from the new weights, on a cache computed by the new weights
+        assert after == run(Request((3, 4, *before), 8 - len(before), seed=request.seed), model=new)
+    assert run(Request((3, 4), 8, seed=0), model=new) != run(Request((3, 4), 8, seed=0), model=old)
+
+
+def test_weights_changed_in_place():
+    model, new = tiny("qwen3", seed=1), tiny("qwen3", seed=2)
+    e = engine(model=model)
+    model.load_state_dict(new.state_dict())
+    e.load_weights(None, 3)
+    id = e.submit(Request((3, 4), 8, seed=0))
+    events = finish(e)[id]
+    assert new_ids(events) == run(Request((3, 4), 8, seed=0), model=new)
+    assert events[0].version == 3
+
+
+def test_weights_must_fit():
+    e = engine(model=tiny("gpt2"))
+    state = e.model.model.state_dict()
+    del state["lm_head.weight"]  # tied to the embedding: may be left out
+    e.load_weights(state, 1)
+    del state["transformer.ln_f.bias"]
+    with pytest.raises(UserError, match="1 missing"):
+        e.load_weights(state, 2)
+    with pytest.raises(UserError, match="1 unknown"):
+        e.load_weights({**e.model.model.state_dict(), "x": torch.zeros(1)}, 2)
+    assert e.version == 1
+
+
+def test_seeds_are_taken_modulo_64_bits():
+    assert run(Request((3, 4), 8, seed=-1)) == run(Request((3, 4), 8, seed=2**64 - 1))
+    assert run(Request((3, 4), 8, seed=1)) != run(Request((3, 4), 8, seed=2))
+
+
+def test_frequencies_of_the_first_token():
+    number = 4000
+    e = engine(num_slots=500)
+    found = sample(e, [Request((3, 4), 1, seed=seed) for seed in range(number)])
+    count = torch.bincount(torch.tensor([f.events[0].ids[0] for f in found]), minlength=VOCAB)
+    with torch.no_grad():
+        expected = MODEL(torch.tensor([[3, 4]])).logits[0, -1].softmax(-1) * number
+    likely = expected >= 5
+    chi = ((count - expected)[likely] ** 2 / expected[likely]).sum()
+    assert likely.sum() >= 5
+    assert chi < 2 * likely.sum() + 15  # far beyond the 0.1% point for these degrees of freedom
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"ids": ()}, "empty prompt"),
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"temperature": -1.0}, "temperature"),
+        ({"temperature": math.nan}, "temperature"),
+        ({"want": frozenset({"logp"})}, "choose from"),
+        ({"want": frozenset({"top"})}, "num_top"),
+        ({"stop_strings": ("",)}, "empty string"),
+        ({"ids": (1,) * 64}, "context 64"),
+        ({"ids": (VOCAB,)}, "outside"),
+        ({"stop_ids": (-1,)}, "outside"),
+    ],
+)
+def test_refusals(fields, words):
+    with pytest.raises(UserError, match=words):
+        engine().submit(Request(**{"ids": (1,), "max_tokens": 4, **fields}))
+
+
+def test_stop_strings_need_text():
+    with pytest.raises(UserError, match="tokenizer"):
+        LocalEngine(MODEL).submit(Request((1,), 4, stop_strings=("a",)))
+
+
+def test_attention_that_cannot_be_masked_is_refused():
+    model = tiny("llama")
+    model.config._attn_implementation = "flash_attention_2"
+    with pytest.raises(UserError, match="attn_implementation='sdpa'"):
+        LocalEngine(model)
+
+
+def test_broken_logits_are_reported():
+    model = tiny("llama")
+    e = engine(model=model)
+    with torch.no_grad():
+        model.lm_head.weight.fill_(math.nan)
+    ids = [e.submit(Request((3, 4), 2)), e.submit(Request((5,), 2, rules=(TopK(3),)))]
+    for id, events in finish(e).items():
+        (event,) = events
+        assert (event.ids, event.ended) == ((), "failed")
+        assert ("TopK(k=3)" in event.why) == (id == ids[1])
+        assert "logits are not finite" in event.why
+    assert not e.slots.table["taken"].any()
+    with pytest.raises(UserError, match=r"all 2 requests failed, the first: .*not finite"):
+        sample(e, [Request((3, 4), 2), Request((5,), 2)])
+
+
+def test_architectures_that_cannot_be_cached_are_refused():
+    shared = {"vocab_size": VOCAB, "hidden_size": 16, "num_hidden_layers": 2}
+    bloom = BloomConfig(**shared, n_head=2)  # its masks make its position bias
+    mamba = MambaConfig(**shared, state_size=4)  # no attention at all
+    for config in (bloom, mamba):
+        with pytest.raises(UserError, match=f"can't (drive|cache) .*{config.model_type}"):
+            LocalEngine(AutoModelForCausalLM.from_config(config).eval())
+    with pytest.raises(UserError, match="Linear has no"):
+        LocalEngine(torch.nn.Linear(2, 2))
+
+
+def test_a_model_that_ignores_its_mask_is_refused(monkeypatch):
+    model = tiny("llama", dtype=torch.float32)
+    monkeypatch.setattr(Attention, "masks", lambda self, positions, used: None)
+    with pytest.raises(UserError, match="differ from the plain forward pass"):
+        LocalEngine(model)

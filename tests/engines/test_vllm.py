@@ -1,0 +1,278 @@
+"""The vLLM engine, against a local engine behind a server that takes weights as vLLM does."""
+
+import copy
+import importlib.util
+import json
+import math
+import threading
+import time
+from contextlib import contextmanager
+from types import SimpleNamespace
+
+import pytest
+import torch
+from fakes.completions_server import Letters, complete, serve, worker
+from fakes.models import VOCAB, tiny
+
+from strop.engines import completions, weights_folder
+from strop.engines.base import Request
+from strop.engines.local.engine import LocalEngine
+from strop.engines.open import read
+from strop.engines.rules import BanTokens
+from strop.engines.vllm import server_engine as vllm
+from strop.parts.rollout.drive import sample
+from strop.support.errors import UserError
+from strop.support.http import Retries
+from strop.training.learner import adapters
+from strop.training.learner.adapters import Lora
+
+WANT = frozenset({"logp_model"})
+GREEDY = [Request((3, 4, first), 6, 0.0, want=WANT) for first in range(4)]
+
+
+@pytest.fixture(autouse=True)
+def no_waits(monkeypatch):
+    monkeypatch.setattr(completions, "RETRIES", Retries(3, 0.01))
+    monkeypatch.setattr(vllm, "ANSWER_SECONDS", 0.2)
+
+
+@pytest.fixture
+def model():
+    return tiny("qwen3", dtype=torch.float32)
+
+
+def local(model):
+    return LocalEngine(model, Letters(VOCAB), num_slots=8, context_length=64)
+
+
+@pytest.fixture
+def served():
+    """A server with weights of its own, other ones."""
+    with serve(local(tiny("qwen3", dtype=torch.float32, seed=9)), VOCAB, told="drawn") as found:
+        found.worker = worker
+        yield found
+
+
+@contextmanager
+def opened(served, model, tmp_path, **settings):
+    (tmp_path / "shared").mkdir(exist_ok=True)
+    given = {"kind": "vllm", "url": served.url, "folder": str(tmp_path / "shared"), **settings}
+    engine = read(given).open(model, Letters(VOCAB), num_slots=8, context_length=64)
+    try:
+        yield engine
+    finally:
+        engine.close()
+
+
+def move(model, by=0.05):
+    with torch.no_grad():
+        for place, p in enumerate(model.parameters()):
+            p.add_(by * torch.randn(p.shape, generator=torch.Generator().manual_seed(place)))
+
+
+def joined(finished, name):
+    return [x for event in finished.events for x in getattr(event, name)]
+
+
+def check_agreement(engine, model):
+    """Greedy answers and their log-probabilities are those of the model, drawn by its version."""
+    for ours, theirs in zip(sample(engine, GREEDY), sample(local(model), GREEDY), strict=True):
+        assert joined(ours, "ids") == joined(theirs, "ids")
+        assert joined(ours, "logp_model") == pytest.approx(joined(theirs, "logp_model"), abs=1e-5)
+        assert {event.version for event in ours.events} == {engine.version}
+
+
+def test_weights_arrive_at_the_start_and_at_every_update(served, model, tmp_path):
+    with opened(served, model, tmp_path) as engine:
+        assert engine.capabilities == {"fork", "rules", "pause", "logp_model", "weights"}
+        order = ["/pause", "strop_load_weights", "/resume"]
+        assert served.orders == ["/resume", "strop_weights", *order]
+        check_agreement(engine, model)
+        before = sample(engine, GREEDY)
+        for version in (1, 7):
+            move(model)
+            engine.load_weights(None, version)
+            assert (engine.version, served.engine.version) == (version, version)
+            check_agreement(engine, model)
+        assert served.orders == ["/resume", "strop_weights", *order * 3]
+        assert before != sample(engine, GREEDY)
+        folder = engine.folder.path
+        assert [path.name for path in folder.iterdir()] == []
+    assert not folder.exists()
+
+
+def test_adapters_are_added_into_the_weights(served, model, tmp_path):
+    adapter = adapters.add(model, Lora(2), seed=1)
+    move(model, by=0.3)
+    whole = adapters.merge(copy.deepcopy(adapter))
+    found = weights_folder.merged(model)
+    assert set(found) == set(whole.state_dict())
+    for name, weight in whole.state_dict().items():
+        torch.testing.assert_close(found[name], weight, rtol=1e-6, atol=1e-6)
+    with opened(served, model, tmp_path) as engine:
+        check_agreement(engine, whole)
+        check_agreement(engine, model)
+
+
+def test_weights_may_be_given_by_name(served, model, tmp_path):
+    other = tiny("qwen3", dtype=torch.float32, seed=4)
+    with opened(served, model, tmp_path) as engine:
+        engine.load_weights(other.state_dict(), 2)
+        check_agreement(engine, other)
+        with pytest.raises(UserError, match=r"do not fit the engine's model: 0 unknown .* missing"):
+            engine.load_weights({}, 3)
+        check_agreement(engine, other)  # nothing was changed
+        assert engine.version == 2
+
+
+def test_a_request_under_way_goes_on_with_the_new_weights(served, model, tmp_path, monkeypatch):
+    """Its call is broken off after three tokens; they stay, and are of the version that drew."""
+    begun, paused = threading.Event(), threading.Event()
+
+    def instead(body):
+        if body["max_tokens"] == 9 and not begun.is_set():
+            begun.set()
+            paused.wait(20)
+            return 200, json.dumps(complete(served, {**body, "max_tokens": 3}))
+        return None
+
+    first = local(copy.deepcopy(model))
+    with opened(served, model, tmp_path) as engine:
+        served.instead = instead
+        monkeypatch.setattr(served.going, "clear", paused.set)
+        id = engine.submit(Request((3, 4), 9, 0.0, want=WANT))
+        assert begun.wait(20)
+        move(model)
+        engine.load_weights(None, 5)
+        events = []
+        while engine.busy():
+            events += engine.step()
+    assert [(e.request, e.version, len(e.ids), e.ended) for e in events] == [
+        (id, 0, 3, ""), (id, 5, 6, "length")
+    ]  # fmt: skip
+    (old,) = sample(first, [Request((3, 4), 3, 0.0)])
+    assert list(events[0].ids) == joined(old, "ids")
+    (new,) = sample(local(model), [Request((3, 4, *events[0].ids), 6, 0.0, want=WANT)])
+    assert list(events[1].ids) == joined(new, "ids")
+    assert events[1].logp_model == pytest.approx(joined(new, "logp_model"), abs=1e-5)
+
+
+def test_a_request_that_came_behind_the_pause_is_asked_again(served, model, tmp_path):
+    """The server holds it back with no token: all of its tokens are of the new weights."""
+    begun, late = threading.Event(), threading.Event()
+
+    def instead(body):
+        if body["max_tokens"] == 9 and not begun.is_set():
+            begun.set()
+            late.wait(20)
+            return 500, "broken off"
+        return None
+
+    with opened(served, model, tmp_path) as engine:
+        served.instead = instead
+        engine.submit(Request((3, 4), 9, 0.0))
+        assert begun.wait(20)
+        move(model)
+        engine.load_weights(None, 1)
+        (event,) = engine.step()
+        late.set()
+    assert (event.version, len(event.ids), event.ended) == (1, 9, "length")
+
+
+def test_a_version_that_a_worker_does_not_answer_is_never_sampled_with(served, model, tmp_path):
+    with opened(served, model, tmp_path) as engine:
+        served.worker = lambda served, method, folder, version: {"version": version - 1}
+        engine.submit(Request((3, 4), 2))
+        while engine.busy():
+            engine.step()
+        number = len(served.bodies)
+        with pytest.raises(UserError, match=r"not every worker has weights 4: .*\"version\": 3"):
+            engine.load_weights(None, 4)
+        assert engine.version == 0
+        assert not served.going.is_set()  # it stays paused
+        with pytest.raises(UserError, match="no weights to sample with: not every worker"):
+            sample(engine, [Request((3, 4), 2)])
+        assert len(served.bodies) == number
+
+
+def test_a_server_that_was_left_paused_goes_on(served, model, tmp_path):
+    """By a run that was killed while it handed weights over."""
+    served.going.clear()
+    begun = time.monotonic()
+    with opened(served, model, tmp_path) as engine:
+        assert time.monotonic() - begun < 10
+        check_agreement(engine, model)
+
+
+def test_a_server_that_sees_no_such_folder_goes_on_as_before(served, model, tmp_path):
+    with opened(served, model, tmp_path) as engine:
+        served.worker = lambda served, method, folder, version: worker(served, method, "/nowhere")
+        with pytest.raises(UserError, match=r"sees no folder /nowhere: give engine.folder a place"):
+            engine.load_weights(None, 4)
+        assert served.going.is_set()
+
+
+def test_a_server_that_takes_no_weights_is_left_alone(served, model, tmp_path):
+    how = r"HTTP 404: .*to give it weights, set .* and start vLLM with .*strop_in_vllm.Weights"
+    served.worker = None
+    with pytest.raises(UserError, match=how), opened(served, model, tmp_path):
+        pass
+    served.worker = lambda *_, **given: None
+    with pytest.raises(UserError, match=r"workers answer .*null.* to strop_weights"):
+        opened(served, model, tmp_path).__enter__()
+    assert served.going.is_set()
+    assert list((tmp_path / "shared").iterdir()) == []
+
+
+def test_rules_that_it_has_no_option_for_are_refused(served, model, tmp_path):
+    with (
+        opened(served, model, tmp_path) as engine,
+        pytest.raises(UserError, match=r"cannot apply BanTokens.*one TopK.* strop_processors"),
+    ):
+        engine.submit(Request((3,), 2, rules=(BanTokens((1,)),)))
+
+
+def test_log_probabilities_are_known_at_any_temperature(served, model, tmp_path):
+    with opened(served, model, tmp_path) as engine:
+        (found,) = sample(engine, [Request((3, 4), 5, 0.7, want=WANT)])
+    assert joined(found, "logp") == joined(found, "logp_model")
+    assert all(map(math.isfinite, joined(found, "logp")))
+
+
+def test_a_folder_without_room_is_refused(model, tmp_path, monkeypatch):
+    monkeypatch.setattr(weights_folder.shutil, "disk_usage", lambda _: SimpleNamespace(free=9))
+    settings = read({"kind": "vllm", "url": "http://127.0.0.1:9"})
+    wanted = {"num_slots": 1, "context_length": 9}
+    with pytest.raises(UserError, match=r"no room for the model's weights.*/dev/shm or /.*folder"):
+        settings.open(model, None, **wanted)
+    settings = settings.model_copy(update={"folder": str(tmp_path)})
+    with pytest.raises(UserError, match=f"in {tmp_path}: give"):
+        settings.open(model, None, **wanted)
+
+
+def test_the_settings():
+    found = read({"kind": "vllm", "max_model_len": 90, "args": "--swap-space '2'"})
+    assert (found.url, found.needs_model) == ("", True)
+    with pytest.raises(UserError, match=r"max_model_len is 90, .* come to 91 tokens"):
+        found.check_longest(91)
+    found.check_longest(90)
+    options = found._options(tiny("qwen3", dtype=torch.bfloat16))
+    assert options[:2] == ["--dtype", "bfloat16"]
+    assert options[options.index("--max-model-len") + 1] == "90"
+    assert options[-2:] == ["--swap-space", "2"]
+
+
+def test_vllm_in_this_process_needs_it_here_and_one_process(model, monkeypatch):
+    def begin():
+        return read({"kind": "vllm_here"}).open(model, None, num_slots=1, context_length=9)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(importlib.util, "find_spec", lambda name: None)
+        with pytest.raises(UserError, match=r"has no vLLM \(pip .*engine.kind=vllm with engine.py"):
+            begin()
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    for count, why in ((2, "among several training processes"), (1, "has a vLLM by now")):
+        monkeypatch.setattr(torch.distributed, "get_world_size", lambda number=count: number)
+        with pytest.raises(UserError, match=why):
+            begin()

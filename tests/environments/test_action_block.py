@@ -1,0 +1,48 @@
+import pytest
+
+from strop.environments.action_block import INSTRUCTION, ActionBlock
+from strop.environments.built_in.corridor import Corridor
+from strop.support.errors import UserError
+
+PLAIN = {"environment": "corridor", "options": {"size": 3}}
+
+
+def test_only_the_block_reaches_the_environment():
+    ours, inner = ActionBlock(**PLAIN), Corridor(size=3)
+    first = inner.reset(4)
+    assert ours.reset(4).text == INSTRUCTION + first.text
+    assert ours.max_turns == inner.max_turns
+    assert ours.max_tokens == inner.max_tokens + 64
+    for action in ("left", "take", "right", "open"):
+        said = f"<switch>KEEP</switch><subgoal>not {action}</subgoal><action>{action}</action>"
+        assert ours.step(said) == inner.step(action)
+
+
+def test_without_a_block_all_of_it_is_given_and_not_understood():
+    ours, inner = ActionBlock(**PLAIN), Corridor(size=3)
+    ours.reset(4), inner.reset(4)
+    found, plain = ours.step("<action>left"), inner.step("left")
+    assert plain.valid
+    assert not found.valid
+    assert (found.text, found.state) == (plain.text, plain.state)
+
+
+def test_tags_of_one_character():
+    options = {"style": "compact"}
+    ours = ActionBlock("hidden_number", options, ("*", "/"), 6, "")
+    assert ours.reset(0).text == "1,9="
+    assert ours.max_tokens == 6
+    assert ours.step("(1)+3-*5/").state in ("1,4", "6,9", "1,9")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"tags": ("<action>",)}, "tags takes two texts"),
+        ({"max_tokens": -1}, "max_tokens must be a whole number"),
+        ({"options": {"cells": 3}}, "environment corridor refuses"),
+    ],
+)
+def test_refuses(options, message):
+    with pytest.raises(UserError, match=message):
+        ActionBlock(**options)

@@ -1,0 +1,237 @@
+"""Names of environments, their options, many episodes at once, and what stops a run."""
+
+import pytest
+
+from strop.environments.base import (
+    Environment,
+    EnvironmentSource,
+    Episodes,
+    Observation,
+    built_in,
+    source_of,
+)
+from strop.environments.tasks import load_task
+from strop.support.errors import RunStopped, UserError
+
+OWN = """
+from strop.environments.base import Environment, Observation
+
+
+class Echo(Environment):
+    max_turns, max_tokens, reward_range = 3, 5, (0.0, 3.0)
+
+    def __init__(self, word="a", fail=""):
+        self.word, self.fail = word, fail
+
+    def reset(self, seed):
+        self.turns = 0
+        if self.fail == "reset" and seed >= 2:
+            raise KeyError("no such level")
+        return Observation("" if self.fail == "empty" else f"say {self.word} {seed}")
+
+    def step(self, action):
+        self.turns += 1
+        if action == "boom":
+            raise IndexError("list index out of range")
+        if action == "wrong":
+            return "text"
+        if action == "nan":
+            return Observation("x", reward=float("nan"))
+        return Observation("again", float(action == self.word), done=self.turns == 3)
+
+
+class Together(Echo):
+    calls = []
+
+    @classmethod
+    def step_all(cls, environments, actions):
+        cls.calls.append(list(actions))
+        answers = [each.step(action) for each, action in zip(environments, actions)]
+        return answers[1:] if "lose one" in actions else answers
+
+
+class Plain:
+    pass
+
+
+class Counted(Echo):
+    made = closed = 0
+
+    def __init__(self, word="a", fail=""):
+        super().__init__(word, fail)
+        if fail == "third" and Counted.made == 2:
+            raise OSError("no more of them")
+        Counted.made += 1
+        self.is_open = True
+
+    def close(self):
+        assert self.is_open
+        self.is_open = False
+        Counted.closed += 1
+        if self.fail == "close":
+            raise OSError("stuck")
+
+
+class NoStep(Environment):
+    def reset(self, seed):
+        return Observation("x")
+
+
+class NoReset(Environment):
+    def step(self, action):
+        return Observation("x")
+
+
+class AllAtOnce(NoStep):
+    @classmethod
+    def step_all(cls, environments, actions):
+        return [Observation("x", done=True) for _ in actions]
+"""
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "own.py"
+    path.write_text(OWN)
+    return path
+
+
+def test_what_a_name_means(file):
+    assert {"calculator", "corridor", "hide_and_guess"} <= set(built_in())
+    assert source_of("corridor", {"size": 5}) == EnvironmentSource("corridor", {"size": 5})
+    assert source_of("environment:corridor") == source_of("corridor")
+    assert source_of(f"environment:{file}:Echo") == EnvironmentSource(f"{file}:Echo")
+    assert source_of("some.package:Game") == EnvironmentSource("some.package:Game")
+    for other in ("countdown", "reasoning_gym:chain_sum", "corridors"):
+        assert source_of(other) is None
+    with pytest.raises(UserError, match=r"no environment 'coridor' \(did you mean 'corridor'\?\)"):
+        source_of("environment:coridor")
+
+
+def test_a_task_has_one_prompt_an_episode(file):
+    task = load_task(f"{file}:Echo", config={"word": "b"}, num_train=3, num_validation=2)
+    assert [p.prompt for p in task.train] == ["say b 0", "say b 1", "say b 2"]
+    assert [p.prompt for p in task.validation] == ["say b 1000000000", "say b 1000000001"]
+    assert [p.uid for p in task.train] == [p.columns["seed"] for p in task.train] == [0, 1, 2]
+    assert len(task.heldout) == 100
+    assert (task.rewards, task.max_tokens, task.reward_range) == ((), 15, (0.0, 3.0))
+    assert task.environment == EnvironmentSource(f"{file}:Echo", {"word": "b"})
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("Echo", {"wrod": 1}, r"refuses data.task_config.*it has word, fail"),
+        ("Echo", {"fail": "reset"}, r"own.py:Echo failed at reset with the seed 2: KeyError"),
+        ("Echo", {"fail": "empty"}, r"seed 0: TypeError: began with an episode that is over, or"),
+        ("Plain", {}, r"is no environment: derive the class from strop.environments.base"),
+        ("Absent", {}, r"has no Absent"),
+        ("NoStep", {}, r"environment .*own.py:NoStep has no method step\(action\), which gives"),
+        ("NoReset", {}, r"environment .*own.py:NoReset has no method reset\(seed\), which gives"),
+    ],
+)
+def test_mistakes_show_before_a_run(file, name, options, message):
+    with pytest.raises(UserError, match=message):
+        load_task(f"{file}:{name}", config=options)
+
+
+def test_limits_must_be_positive(tmp_path):
+    path = tmp_path / "own.py"
+    path.write_text(
+        OWN.replace(
+            "max_turns, max_tokens, reward_range = 3", "max_turns, max_tokens, reward_range = 0"
+        )
+    )
+    with pytest.raises(UserError, match="max_turns is 0; make it 1 or more"):
+        load_task(f"{path}:Echo")
+
+
+@pytest.mark.parametrize(
+    ("action", "message"),
+    [
+        ("boom", "the action 'boom' in the episode of the seed 7: IndexError: list index"),
+        ("wrong", "the action 'wrong' in the episode of the seed 7: TypeError: gave str instead"),
+        ("nan", "seed 7: TypeError: gave the reward nan"),
+    ],
+)
+def test_an_environment_that_fails_stops_the_run_by_name(file, action, message):
+    episodes = Episodes(EnvironmentSource(f"{file}:Echo"), [4, 7])
+    episodes.reset()
+    with pytest.raises(RunStopped, match=message):
+        episodes.step([0, 1], ["a", action])
+
+
+def test_long_actions_are_shortened_in_errors(file):
+    class Fails(Environment):
+        def reset(self, seed):
+            return Observation("x")
+
+        def step(self, action):
+            raise ValueError("no")
+
+    episodes = Episodes(EnvironmentSource(f"{file}:Echo"), [0])
+    episodes.environments = [Fails()]
+    with pytest.raises(RunStopped) as caught:
+        episodes.step([0], ["y" * 500])
+    assert "y" * 80 + "...'" in str(caught.value)
+    assert "y" * 81 not in str(caught.value)
+
+
+def test_episodes_are_stepped_together_where_the_class_can(file):
+    episodes = Episodes(EnvironmentSource(f"{file}:Together"), [0, 1, 2])
+    assert [o.text for o in episodes.reset()] == ["say a 0", "say a 1", "say a 2"]
+    answers = episodes.step([2, 0], ["a", "b"])
+    assert [o.reward for o in answers] == [1.0, 0.0]
+    assert type(episodes.environments[0]).calls == [["a", "b"]]
+    assert [each.turns for each in episodes.environments] == [1, 0, 1]
+    assert episodes.step([], []) == []
+    with pytest.raises(RunStopped, match=r"step_all over 2 episodes \(seeds 0, 1\): ValueError: "
+                       "step_all gave 1 answers to 2 actions"):  # fmt: skip
+        episodes.step([0, 1], ["a", "lose one"])
+    with pytest.raises(RunStopped, match=r"step_all over 2 episodes \(seeds 0, 1\): IndexError"):
+        episodes.step([0, 1], ["a", "boom"])
+
+
+def counted(file, **options):
+    source = EnvironmentSource(f"{file}:Counted", options)
+    with source.opened() as one:
+        kind = type(one)
+    kind.made = kind.closed = 0
+    return source, kind
+
+
+def test_one_environment_reads_all_prompts_and_is_closed(file):
+    _, kind = counted(file)
+    task = load_task(f"{file}:Counted", num_train=30, num_validation=20, num_heldout=0)
+    assert (len(task.train), len(task.validation), len(task.heldout)) == (30, 20, 0)
+    assert (kind.made, kind.closed) == (1, 1)
+
+
+def test_every_environment_is_closed_once_as_soon_as_its_episode_is_over(file):
+    source, kind = counted(file)
+    episodes = Episodes(source, [0, 1, 2])
+    episodes.reset()
+    assert (kind.made, kind.closed) == (3, 0)
+    for _ in range(3):
+        episodes.step([1], ["a"])
+    assert [each.is_open for each in episodes.environments] == [True, False, True]
+    episodes.close()
+    episodes.close()
+    assert (kind.made, kind.closed) == (3, 3)
+
+
+def test_environments_are_closed_where_one_more_cannot_be_made(file):
+    source, kind = counted(file, fail="third")
+    with pytest.raises(UserError, match="no more of them"):
+        Episodes(source, [0, 1, 2])
+    assert (kind.made, kind.closed) == (2, 2)
+
+
+def test_a_close_that_fails_stops_the_run_by_name(file):
+    episodes = Episodes(EnvironmentSource(f"{file}:Counted", {"fail": "close"}), [5])
+    with pytest.raises(RunStopped, match="failed at close after the seed 5: OSError: stuck"):
+        episodes.close()
+
+
+def test_a_class_that_steps_all_needs_no_step(file):
+    assert Episodes(EnvironmentSource(f"{file}:AllAtOnce"), [0]).step([0], ["a"])[0].done

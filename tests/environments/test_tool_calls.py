@@ -1,0 +1,44 @@
+"""Calls in actions, and what environments say of their prompts and calls."""
+
+import pytest
+
+from strop.environments.built_in.calculator import Calculator
+from strop.environments.built_in.corridor import Corridor
+from strop.environments.tasks import load_task
+from strop.environments.tool_calls import tagged_calls
+
+
+def test_calls_are_read_from_tags():
+    action = (
+        'so <tool_call>{"name": "f", "arguments": {"x": 1}}</tool_call> and\n'
+        '<tool_call>\n{"name": "g", "arguments": "{\\"y\\": 2}"}\n</tool_call>'
+        '<tool_call>{"name": "h", "arguments": [1]}</tool_call><tool_call>f(1)</tool_call>'
+        '<tool_call>["f"]</tool_call><tool_call>{"name": 3}</tool_call>'
+    )
+    assert tagged_calls(action) == [
+        ("f", {"x": 1}), ("g", {"y": 2}), ("h", {}), ("", {}), ("", {}), ("", {}),
+    ]  # fmt: skip
+    assert tagged_calls("no call") == []
+
+
+@pytest.mark.parametrize("style", ["plain", "compact"])
+def test_the_calculator_knows_its_answer_its_reference_and_its_calls(style):
+    calculator = Calculator(style=style, operations="-")
+    calculator.reset(3)
+    (reference,) = calculator.columns()["reference_calls"]
+    expression = reference["arguments"]["expression"]
+    assert calculator.calls(f"{expression}=") == [("calculator", {"expression": expression})]
+    assert calculator.calls(calculator.columns()["answer"]) == []
+    assert calculator.calls("?") == []
+    assert calculator.step(calculator.columns()["answer"]).reward == 1.0
+
+
+def test_columns_of_an_environment_are_those_of_its_prompts():
+    rows = load_task("calculator", num_train=4, num_validation=1, num_heldout=1).train
+    assert [set(row.columns) for row in rows] == [{"answer", "reference_calls", "seed"}] * 4
+    assert len({row.columns["answer"] for row in rows}) > 1
+    assert set(load_task("corridor", num_train=1).train[0].columns) == {"seed"}
+
+
+def test_other_environments_read_tagged_calls():
+    assert Corridor().calls('<tool_call>{"name": "look"}</tool_call>') == [("look", {})]

@@ -1,0 +1,48 @@
+"""A test that says one thing of many, of every part say, in one item whose failure names them."""
+
+import functools
+import inspect
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytest
+
+ONLY: set[str] = set()  # names of those that such tests run for, of `pytest --case`; empty: all
+KNOWN: set[str] = set()  # the names that there are
+
+
+def every(
+    parameter: str, cases: Iterable[Any], name: Callable[[Any], str] | None = None
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Run a test for all cases and then say of each one for which it failed what was wrong.
+
+    parameter: where the test takes a case; name: of a case, by default its `name`, or it as text.
+    """
+    named = {(name or _name_of)(case): case for case in cases}
+    KNOWN.update(named)
+
+    def decorated(test: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(test)
+        def of_all(**fixtures: Any) -> None:
+            failed: dict[str, BaseException] = {}
+            for label, case in named.items():
+                if ONLY and label not in ONLY:
+                    continue
+                try:
+                    test(**fixtures, **{parameter: case})
+                except (Exception, pytest.fail.Exception) as error:
+                    error.add_note(f"This is of {label}.")
+                    failed[label] = error
+            if failed:
+                raise BaseExceptionGroup(", ".join(failed), [*failed.values()])
+
+        own = inspect.signature(test)
+        rest = [given for given in own.parameters.values() if given.name != parameter]
+        vars(of_all).update(__signature__=own.replace(parameters=rest), cases=frozenset(named))
+        return of_all
+
+    return decorated
+
+
+def _name_of(case: Any) -> str:
+    return str(getattr(case, "name", case))

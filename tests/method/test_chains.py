@@ -1,0 +1,91 @@
+"""How a chain of parts runs: state by path, draws by label, masks narrowed, metrics kept."""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from builders import flat_batch
+from torch import Tensor
+
+from strop.method.chains import Chains, learnable
+from strop.method.part import Result, Selected, Use
+from strop.method.seeds import generators
+
+
+@dataclass(frozen=True)
+class CountCalls:
+    """Adds how often it was called before, and a draw."""
+
+    kind: ClassVar[str] = "advantage/baseline"
+    noise: float = 0.0
+
+    def init(self) -> int:
+        return 0
+
+    def __call__(self, advantage_B: Tensor, state: int, rng: torch.Generator) -> Result:
+        drawn_B = torch.rand(advantage_B.shape, generator=rng, dtype=advantage_B.dtype)
+        return Result(advantage_B + state + self.noise * drawn_B, state + 1, {"calls": state + 1.0})
+
+
+@dataclass(frozen=True)
+class KeepFrom:
+    kind: ClassVar[str] = "selection"
+    first: int = 0
+
+    def __call__(self, gradient_T: Tensor) -> Selected:
+        kept_T = torch.arange(gradient_T.shape[0]) >= self.first
+        return Selected(kept_T, torch.ones_like(kept_T), f"before_{self.first}")
+
+
+def chains(seed: int = 0, state: Any = None) -> Chains:
+    return Chains(generators(seed, 1), state={} if state is None else state)
+
+
+def test_state_goes_by_path_from_its_first_value():
+    batch = flat_batch((1, 1), reward_B=[1.0, 2.0])
+    uses = (Use(CountCalls(), label="one"), Use(CountCalls(), label="two"))
+    state = {"advantage.two": 5}
+    run = chains(state=state)
+    assert run.credit(uses, batch)["advantage_B"].tolist() == [6.0, 7.0]  # + 0, then + 5
+    assert run.state == {"advantage.one": 1, "advantage.two": 6}
+    assert run.metrics == {"calls": 6.0}
+    assert run.credit(uses, batch)["advantage_B"].tolist() == [8.0, 9.0]  # + 1, then + 6
+
+
+def test_draws_go_by_seed_label_and_number():
+    batch = flat_batch((1, 1), reward_B=[0.0, 0.0], advantage_B=[0.0, 0.0])
+
+    def drawn(seed: int, label: str, number: int) -> list[float]:
+        use = Use(CountCalls(noise=1.0), label=label)
+        return chains(seed).write("advantage", [use], batch, number)["advantage_B"].tolist()
+
+    assert drawn(0, "one", 0) == drawn(0, "one", 0)
+    others = [drawn(0, "one", 0), drawn(1, "one", 0), drawn(0, "two", 0), drawn(0, "one", 1)]
+    assert len({tuple(each) for each in others}) == 4
+
+
+def test_selections_narrow_the_masks_in_turn_and_tell_their_share():
+    batch = flat_batch((5,), scored_B=[True])
+    uses = (Use(KeepFrom(2)), Use(KeepFrom(1)), Use(KeepFrom(4)))
+    run = chains()
+    chosen = run.select(uses, learnable(batch))
+    assert chosen["gradient_T"].tolist() == [False] * 4 + [True]
+    assert chosen["denominator_T"].all()
+    dropped = {name.rpartition("/")[2]: value for name, value in run.metrics.items()}
+    assert {name: round(5 * value) for name, value in dropped.items()} == {
+        "before_2": 2, "before_1": 0, "before_4": 2,
+    }  # fmt: skip
+
+
+def test_unscored_rollouts_have_nothing_to_select_from():
+    batch = learnable(flat_batch((2, 1), scored_B=[False, True]))
+    assert batch["gradient_T"].tolist() == batch["denominator_T"].tolist() == [False, False, True]
+
+
+def test_telling_keeps_the_state_and_parts_the_metrics():
+    run, told = chains(), dict[str, float]()
+    use = Use(CountCalls(), label="one")
+    run.telling(told).credit([use], flat_batch((1,), reward_B=[0.0]))
+    assert told == {"calls": 1.0}
+    assert run.metrics == {}
+    assert run.state == {"advantage.one": 1}

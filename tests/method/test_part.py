@@ -1,0 +1,162 @@
+"""What a part is: names, reads, writes, calls and changed fields."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import pytest
+import torch
+from ragged import ragged_batch
+from torch import Tensor
+
+from strop.method import part as parts
+from strop.method.part import Read, Result, Use
+from strop.method.schedule import Linear
+from strop.method.tensors import checked
+from strop.parts.advantage.scale.divide_by_group_std import DivideByGroupStd
+from strop.parts.loss.bound.clip_both_sides import ClipBothSides
+from strop.support.errors import UserError
+
+
+@dataclass(frozen=True)
+class ScaleLikeKLTerm:
+    """A user's own part."""
+
+    writes: ClassVar[tuple[str, ...]] = ("first_B", "second_B")
+    columns: ClassVar[dict[str, str]] = {"value_N": "outcome_B"}
+    factor: float = 2.0
+    times: int = 1
+    mode: str = "plain"
+    on: bool = True
+
+    def __post_init__(self) -> None:
+        parts.require(self, "factor", low=0.0, high=10.0)
+        parts.require_one_of(self, "mode", ("plain", "other"))
+
+    def __call__(
+        self, value_N: Tensor, rng: torch.Generator, extra_B: Tensor | None = None
+    ) -> Result:
+        noise = torch.rand((), generator=rng)
+        second = value_N if extra_B is None else extra_B
+        return Result((value_N * self.factor, second), metrics={"noise": float(noise)})
+
+
+def test_names_and_folders():
+    assert parts.name_of(DivideByGroupStd()) == "divide_by_group_std"
+    assert parts.kind_of(DivideByGroupStd()) == "advantage/scale"
+    assert parts.kind_of(ScaleLikeKLTerm()) == ""
+    assert Use(DivideByGroupStd()).label == "divide_by_group_std"
+    assert Use(DivideByGroupStd(), label="mine").label == "mine"
+
+
+def test_reads_are_the_parameters_of_the_call():
+    use = Use(ScaleLikeKLTerm())
+    assert parts.reads(use) == (
+        Read("value_N", "outcome_B", True),
+        Read("extra_B", "extra_B", False),
+    )
+    renamed = Use(ScaleLikeKLTerm(), (("value_N", "reward_B"), ("first_B", "third_B")))
+    assert parts.reads(renamed)[0] == Read("value_N", "reward_B", True)
+    assert parts.writes(renamed) == ("third_B", "second_B")
+    assert parts.writes(Use(DivideByGroupStd())) == ("advantage_B",)
+
+
+def test_call_and_write():
+    batch = ragged_batch(0)
+    use = Use(ScaleLikeKLTerm(factor=3.0), (("second_B", "copy_B"),))
+    result = parts.call(use, batch, rng=torch.Generator().manual_seed(0), services="unused")
+    assert 0 <= result.metrics["noise"] < 1
+    after = parts.write(batch, use, result)
+    assert after["first_B"].equal(3 * batch["outcome_B"])
+    assert after["copy_B"].equal(batch["outcome_B"])
+    assert "first_B" not in batch
+    given = parts.call(use, batch.set(extra_B=batch["reward_B"].new_ones(batch.size("B"))),
+                       rng=torch.Generator())  # fmt: skip
+    assert given.value[1].eq(1).all()
+
+
+def test_a_missing_column_is_named():
+    columns = {k: v for k, v in ragged_batch(0).columns.items() if k != "scored_B"}
+    batch = type(ragged_batch(0))(columns)
+    with pytest.raises(UserError, match="divide_by_group_std reads scored_B, which nothing"):
+        parts.call(Use(DivideByGroupStd()), batch)
+
+
+@dataclass(frozen=True)
+class ReturnWhatItIsGiven:
+    """A user's own part, which returns what `answer` does."""
+
+    kind: ClassVar[str] = "advantage/scale"
+
+    def __call__(self, rng: object) -> object:
+        return rng
+
+
+@dataclass(frozen=True)
+class SelectWhatItIsGiven(ReturnWhatItIsGiven):
+    """The same of another kind."""
+
+    kind: ClassVar[str] = "selection"
+
+
+@pytest.mark.parametrize(
+    ("returned", "message"),
+    [
+        (None, "return_what_it_is_given returned NoneType for advantage_B, not a tensor"),
+        ((torch.zeros(3), torch.zeros(3)), "returned 2 values; it writes advantage_B"),
+        (
+            torch.zeros(1),
+            r"it_is_given gives advantage_B as \[1\], it is to be the shape \[rollouts=6\]",
+        ),
+    ],
+)
+def test_what_a_part_returns_must_fit_its_columns(returned, message):
+    use, batch = Use(ReturnWhatItIsGiven()), ragged_batch(1)
+    with checked(), pytest.raises(UserError, match=message):
+        parts.write(batch, use, parts.call(use, batch, rng=returned))
+
+
+def test_what_a_part_returns_in_place_of_columns_is_of_its_kind():
+    message = "returned Tensor; a part of selection returns a Selected"
+    with pytest.raises(UserError, match=message):
+        parts.call(Use(SelectWhatItIsGiven()), ragged_batch(1), rng=torch.zeros(3))
+
+
+def test_replace_fits_values_to_fields():
+    assert parts.replace(DivideByGroupStd(), eps=1).eps == 1.0
+    assert isinstance(parts.replace(DivideByGroupStd(), eps=1).eps, float)
+    assert parts.replace(ScaleLikeKLTerm(), times=3.0).times == 3
+    assert isinstance(parts.replace(ScaleLikeKLTerm(), times=3.0).times, int)
+    assert parts.replace(ScaleLikeKLTerm(), factor=Linear(1.0, 2.0)).factor == Linear(1.0, 2.0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"epz": 1}, "has no field epz; it has factor, times, mode, on"),
+        ({"factor": "much"}, "factor takes a number, got 'much'"),
+        ({"factor": True}, "factor takes a number, got True"),
+        ({"factor": -1}, "factor must be between 0.0 and 10.0, it is -1.0"),
+        ({"factor": float("nan")}, "factor must be a number, it is nan"),
+        ({"times": 1.5}, "times takes a whole number, got 1.5"),
+        ({"times": float("inf")}, "times takes a whole number, got inf"),
+        ({"on": 1}, "on takes true or false, got 1"),
+        ({"mode": 1}, "mode takes text, got 1"),
+        ({"mode": "wild"}, "mode must be one of plain, other: 'wild'"),
+    ],
+)
+def test_replace_refuses_what_does_not_fit(changes, message):
+    with pytest.raises(UserError, match=message):
+        parts.replace(ScaleLikeKLTerm(), **changes)
+
+
+def test_bounds_are_said_as_they_are():
+    with pytest.raises(UserError, match=r"clip_both_sides.clip_low must be at least 0.0, it is -1"):
+        ClipBothSides(clip_low=-1)
+
+
+def test_schedules_become_numbers_and_are_checked_then():
+    part = ClipBothSides(clip_high=Linear(0.2, -0.2))
+    assert parts.at_step(part, 1, 4).clip_high == pytest.approx(0.1)
+    assert parts.at_step(ClipBothSides(), 1, 4) == ClipBothSides()
+    with pytest.raises(UserError, match=r"clip_high must be at least 0\.0"):
+        parts.at_step(part, 4, 4)

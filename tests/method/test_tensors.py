@@ -1,0 +1,56 @@
+"""What a column's name says of a tensor is checked at a part's call."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import pytest
+import torch
+from builders import flat_batch
+from torch import Tensor
+
+from strop.batch.columns import Column
+from strop.method import part as parts
+from strop.method.part import Use
+from strop.method.tensors import checked
+from strop.support.errors import UserError
+
+
+@dataclass(frozen=True)
+class Gives:
+    """A part that gives what it is told to."""
+
+    kind: ClassVar[str] = "probe"
+    writes: ClassVar[tuple[str, ...]] = ("luck_B",)
+    declares: ClassVar[tuple[Column, ...]] = (Column("luck_B", "float", "luck"),)
+    value: Tensor
+
+    def __call__(self, advantage_B: Tensor) -> Tensor:
+        return self.value
+
+
+SAID = [
+    (torch.zeros(2), r"part gives gives luck_B as \[2\], it is to be the shape \[rollouts=3\]"),
+    (torch.zeros(3, 1), r"gives luck_B as \[3, 1\], it is to be the shape \[rollouts=3\]"),
+    (torch.zeros(3, dtype=torch.int64), "gives luck_B as int64, it is to be float"),
+]
+
+
+@pytest.mark.parametrize(("value", "message"), SAID)
+def test_what_a_part_gives_is_checked(value, message):
+    batch = flat_batch((1, 1, 1), advantage_B=[3.0, 1.0, 2.0])
+    with checked(), pytest.raises(UserError, match=message):
+        parts.call(Use(Gives(value)), batch)
+
+
+def test_what_it_reads_is_checked_and_nothing_where_nobody_asks():
+    batch = flat_batch((1, 1, 1)).set(advantage_B=torch.ones(3, dtype=torch.bool))
+    message = "part gives reads advantage_B as bool, it is to be float"
+    with checked(), pytest.raises(UserError, match=message):
+        parts.call(Use(Gives(torch.zeros(3))), batch)
+    with checked(on=False):
+        assert parts.call(Use(Gives(torch.zeros(2))), batch).value.shape == (2,)
+    with checked():
+        renamed = Use(Gives(torch.zeros(3)), (("luck_B", "fate_B"), ("advantage_B", "luck_K")))
+        with pytest.raises(UserError, match=r"part gives reads luck_K as"):
+            parts.call(renamed, batch.set(luck_K=torch.ones(3, dtype=torch.bool)))
+    assert parts.observer is None

@@ -1,0 +1,85 @@
+"""Padded calls where rollouts have turns: three layouts, one result."""
+
+import pytest
+import torch
+
+from strop import functional as F
+from strop.support.errors import UserError
+
+REWARDS = torch.tensor([[0.0, 3.0], [1.0, 1.0], [0.0, 0.0]], dtype=torch.float64)
+GROUPS = torch.zeros(3, dtype=torch.long)
+WANTED = torch.tensor([[2, 2.5], [0.5, -0.5], [-2.5, -2]], dtype=torch.float64)
+
+
+def test_one_advantage_a_turn_without_a_mask():
+    found = F.advantages("trloo", groups=GROUPS, turn_rewards=REWARDS)
+    torch.testing.assert_close(found, WANTED)
+
+
+def test_turns_that_are_not_there_count_nowhere():
+    valid = torch.tensor([[1, 1], [1, 1], [1, 0]])
+    noisy = torch.where(valid.bool(), REWARDS, float("nan"))
+    found = F.advantages("trloo", groups=GROUPS, turn_rewards=noisy, turn_valid=valid)
+    assert found[:, 1].tolist() == [2, -2, 0]
+
+
+def test_tokens_get_their_turns_advantage_and_observations_none():
+    # observation, two tokens of turn 0, observation (of turn 1), one token of turn 1, padding
+    mask = torch.tensor([[0, 1, 1, 0, 1, 0]] * 3)
+    turns = torch.tensor([[0, 0, 0, -1, 1, -1], [0, 0, 0, 1, 1, -1], [-1, 0, 0, -1, 1, 1]])
+    found = F.advantages("trloo", groups=GROUPS, turn_rewards=REWARDS, turn_ids=turns, mask=mask)
+    first, second = WANTED[:, :1], WANTED[:, 1:]
+    nothing = torch.zeros_like(first)
+    expected = torch.cat([nothing, first, first, nothing, second, nothing], dim=1)
+    torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2, 3, 4, 5), (5, 0, 3, 1, 4, 2)])
+def test_rows_may_be_turns_in_any_order(order):
+    rows = torch.tensor(order)
+    given = {
+        "trajectories": torch.tensor([0, 0, 1, 1, 2, 2])[rows],
+        "turn_index": torch.tensor([0, 1, 0, 1, 0, 1])[rows],
+        "groups": torch.zeros(6, dtype=torch.long),
+        "turn_rewards": REWARDS.flatten()[rows],
+    }
+    torch.testing.assert_close(F.advantages("trloo", **given), WANTED.flatten()[rows])
+    mask = torch.tensor([[1, 1, 0]] * 6)
+    found = F.advantages("trloo", mask=mask, **given)
+    torch.testing.assert_close(found, WANTED.flatten()[rows][:, None] * mask)
+
+
+def test_reads_of_a_call_name_the_layouts():
+    taken = F.inputs("trloo", "advantages")
+    assert taken["turn_rewards"]
+    assert not taken["rewards"]
+    assert {"turn_ids", "turn_valid", "trajectories", "turn_index"} <= taken.keys()
+    assert "turn_ids" not in F.inputs("grpo", "advantages")
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"mask": torch.ones(3, 2), "turn_ids": torch.tensor([[0, -1]] * 3)}, "is -1 on a token"),
+        ({"mask": torch.ones(3, 2), "turn_ids": torch.tensor([[1, 0]] * 3)}, "must not fall"),
+        ({"mask": torch.ones(3, 2), "turn_ids": torch.tensor([[0, 2]] * 3)}, "names turn 2"),
+        ({"mask": torch.ones(3, 2), "turn_ids": torch.zeros(3, 3)}, r"turn_ids must be \[3, 2\]"),
+        ({"mask": torch.ones(3, 2)}, "need turn_ids or trajectories"),
+        (
+            {
+                "mask": torch.ones(3, 2),
+                "turn_ids": torch.tensor([[0, 1]] * 3),
+                "turn_valid": torch.tensor([[1, 0]] * 3),
+            },
+            "leaves out a turn",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_named(given, message):
+    with pytest.raises(UserError, match=message):
+        F.advantages("trloo", groups=GROUPS, turn_rewards=REWARDS, **given)
+
+
+def test_rewards_are_needed_where_turns_have_none():
+    with pytest.raises(UserError, match="needs rewards"):
+        F.advantages("grpo", groups=GROUPS)

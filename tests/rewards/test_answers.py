@@ -1,0 +1,45 @@
+"""Final answers in text, and the built-in rewards."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from strop.rewards.answers import exact_match, extract_answer
+from strop.support.errors import UserError
+
+
+@pytest.mark.parametrize(
+    ("completion", "answer"),
+    [
+        ("<answer> 4 </answer>", "4"),
+        ("<answer>1</answer> no, <answer>2</answer> done \\boxed{3}", "2"),
+        ("so \\boxed{1} or \\boxed{\\frac{1}{2}}.", "\\frac{1}{2}"),
+        ("\\boxed{\\boxed{3}}", "3"),
+        ("\\boxed{7} and then \\boxed{unclosed", "7"),
+        ("} { \\boxed{5} {", "5"),
+        ("thinking\n 42 \n\n", "42"),
+        ("<answer>unclosed\n9", "9"),
+        ("", ""),
+        (" \n ", ""),
+    ],
+)
+def test_extract_answer(completion, answer):
+    assert extract_answer(completion) == answer
+
+
+@given(st.text(alphabet="ab{}\\\n<>", max_size=60), st.text(alphabet="ab12+", min_size=1))
+def test_a_closing_boxed_answer_is_always_found(before, answer):
+    assert extract_answer(f"{before.replace('<', '')}\n\\boxed{{{answer}}}") == answer
+
+
+def test_many_unclosed_boxes_take_linear_time():
+    assert extract_answer("\\boxed{" * 200_000 + "\n8") == "8"
+
+
+def test_exact_match():
+    chat = [{"role": "assistant", "content": "<answer>4</answer>"}]
+    said = [chat, "x\n5", "6", "7"]
+    assert exact_match(said, answer=["4", 5, "60", None]) == [1.0, 1.0, 0.0, None]
+    assert exact_match(["5"], ground_truth=["5"], answer=["2 + 3 #### 5"]) == [1.0]
+    with pytest.raises(UserError, match="'answer' or 'ground_truth'"):
+        exact_match(said)

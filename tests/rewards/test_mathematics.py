@@ -1,0 +1,20 @@
+"""Answers compared as mathematics."""
+
+import pytest
+
+from strop.rewards.mathematics import math_verify
+from strop.support.errors import UserError
+
+
+def test_math_verify_compares_values():
+    said = ["so \\boxed{1/2}", "\\boxed{0.5}", "$\\frac{2}{4}$", "\\boxed{0.51}", "no idea", ""]
+    assert math_verify(said, answer=["0.5"] * 6) == [1.0, 1.0, 1.0, 0.0, 0.0, 0.0]
+    assert math_verify(["\\boxed{x+1}"], solution=["... $\\boxed{1+x}$"]) == [1.0]
+
+
+def test_math_verify_without_reference():
+    assert math_verify(["\\boxed{1}", "\\boxed{1}"], answer=[None, ""]) == [None, None]
+    both = math_verify(["\\boxed{72}"], answer=["24 + 48 #### 72"], ground_truth=["72"])
+    assert both == [1.0]
+    with pytest.raises(UserError, match="'ground_truth', 'answer' or 'solution'"):
+        math_verify(["1"])

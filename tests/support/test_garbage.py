@@ -1,0 +1,35 @@
+"""Garbage is looked for rarely while a command begins, and as before afterwards."""
+
+import gc
+
+import pytest
+from commands import Strop
+
+from strop.support.garbage_collection import RARELY, beginning, begun
+from strop.support.stopping import settled
+
+
+def test_until_everything_is_loaded():
+    usual = gc.get_threshold()
+    with beginning():
+        assert gc.get_threshold() == (RARELY, *usual[1:])
+        begun()
+        assert gc.get_threshold() == usual
+        begun()
+    assert gc.get_threshold() == usual
+    with pytest.raises(KeyError), beginning():
+        raise KeyError
+    assert gc.get_threshold() == usual
+
+
+def test_steps_are_taken_as_usual():
+    usual = gc.get_threshold()
+    with beginning(), settled():
+        assert gc.get_threshold() == usual
+    assert gc.get_threshold() == usual
+
+
+def test_a_command_leaves_it_as_it_was(strop: Strop):
+    usual = gc.get_threshold()
+    assert strop("recipes", "--json").code == 0
+    assert gc.get_threshold() == usual

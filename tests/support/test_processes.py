@@ -1,0 +1,91 @@
+"""Child processes: started in sessions of their own, ended with all that they started."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from commands import lives
+
+from strop.support import processes
+
+# A child that starts another one in a session of its own, says its number, and goes on.
+PARENT = """
+import signal, subprocess, sys, time
+if "deaf" in sys.argv:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"],
+                         start_new_session=True)
+print(child.pid, flush=True)
+time.sleep(60)
+"""
+
+
+def begun(*words):
+    command = [sys.executable, "-c", PARENT, *words]
+    process = processes.start(command, stdout=subprocess.PIPE)
+    return process, int(process.stdout.readline())
+
+
+def gone(pid):
+    end = time.monotonic() + 20
+    while lives(pid) and time.monotonic() < end:
+        time.sleep(0.01)
+    return not lives(pid)
+
+
+def test_a_child_has_a_session_of_its_own_and_no_input():
+    code = "import os, sys; print(os.getsid(0) == os.getpid(), repr(sys.stdin.read()))"
+    process = processes.start([sys.executable, "-c", code], stdout=subprocess.PIPE)
+    assert process.communicate(timeout=60)[0] == b"True ''\n"
+    echo = "print(input())"
+    process = processes.start(
+        [sys.executable, "-c", echo], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert process.communicate(b"said", timeout=60)[0] == b"said\n"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc says who descends from whom")
+@pytest.mark.parametrize(("words", "grace_seconds"), [((), 0.0), (("deaf",), 0.2)])
+def test_what_a_child_started_ends_with_it(words, grace_seconds):
+    process, grandchild = begun(*words)
+    assert os.getsid(grandchild) != process.pid
+    processes.end(process, grace_seconds)
+    assert process.returncode == -signal.SIGKILL
+    assert gone(grandchild)
+    process.stdout.close()
+    processes.end(process)  # again
+
+
+def test_a_child_that_is_told_may_end_by_itself():
+    code = (
+        "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: sys.exit(7)); "
+        "print('ready', flush=True); time.sleep(60)"
+    )
+    process = processes.start([sys.executable, "-c", code], stdout=subprocess.PIPE)
+    process.stdout.readline()
+    processes.end(process, 30.0)
+    assert process.returncode == 7
+    process.stdout.close()
+
+
+def test_the_rest_of_its_group_ends_with_a_child_that_has_ended():
+    code = (
+        "import subprocess, sys; "
+        "print(subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'], "
+        "stdout=subprocess.DEVNULL).pid)"
+    )
+    process = processes.start([sys.executable, "-c", code], stdout=subprocess.PIPE)
+    left = int(process.communicate(timeout=60)[0])
+    assert lives(left)
+    processes.end(process, 30.0)
+    assert process.returncode == 0
+    assert gone(left)
+
+
+def test_a_signal_to_a_process_that_is_gone_is_none():
+    process = processes.start([sys.executable, "-c", ""])
+    process.wait()
+    processes.send(process.pid, signal.SIGTERM)

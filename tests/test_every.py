@@ -1,0 +1,29 @@
+"""A test of many runs for each, and says of which ones it failed and why."""
+
+import every
+import pytest
+
+
+def test_all_run_and_those_that_fail_are_named(monkeypatch):
+    monkeypatch.setattr(every, "KNOWN", set())
+    seen = []
+
+    @every.every("number", [1, 2, 3, 4])
+    def is_odd(number, given):
+        seen.append((number, given))
+        if number == 4:
+            pytest.fail("four")
+        assert number % 2, f"{number} is even"
+
+    with pytest.raises(BaseExceptionGroup, match=r"^2, 4$") as told:
+        is_odd(given="something")
+    assert seen == [(number, "something") for number in (1, 2, 3, 4)]
+    texts = [str(error) for error in told.value.exceptions]
+    assert "2 is even" in texts[0]
+    assert texts[1] == "four"
+    assert [error.__notes__ for error in told.value.exceptions] == [
+        ["This is of 2."], ["This is of 4."],
+    ]  # fmt: skip
+    monkeypatch.setattr(every, "ONLY", {"1", "3"})
+    is_odd(given="")
+    assert [number for number, _ in seen[4:]] == [1, 3]

@@ -1,0 +1,587 @@
+"""Flip signs, comparisons and bounds, in parts or in other code, and see that a test notices.
+
+    python tools/mutate.py [--only NAME ...] [--folder FOLDER] [--reach part|recipes|all]
+    python tools/mutate.py --module strop.training.learner.kernel [--out FOLDER]
+    python tools/mutate.py --sample 1000 [--seed 0] [--shard 1/4] [--out FOLDER]
+
+Each `-`, `+`, comparison, `min`, `max`, `&` and `|` of a function is changed in turn. For a part
+its own tests run first (those of its recipes where it has none), then those of all parts for this
+one; unless --reach is `part` those of the recipes that have it, which takes up to a minute a
+mutant, and with `all` the wider suite of parts and recipes, which takes minutes.
+
+--module takes a module outside parts, --sample so many mutants of all such modules. First the tests
+that import the module and those in the folder of its room run as they are, for at most --measure
+seconds, and are seen to reach functions; then, for a mutant, those that reach its function, the
+shortest first, for at most --limit seconds. A mutant lives in one process: what other processes
+alone run counts as reached by no test. --out keeps what was found of tests and of mutants, so that
+a run goes on where another one ended; shards of one sample may share it.
+
+A mutant that all let pass is printed with its file and line, and the exit code is 1.
+
+Tests are collected once. A mutant lives in a process forked from there, in which the functions of
+the module have other code; what is computed while it or a test is imported is the module's own.
+One that takes five times as long as the module itself, and 20 seconds more, counts as noticed.
+"""
+
+import argparse
+import ast
+import copy
+import functools
+import inspect
+import json
+import os
+import random
+import re
+import select
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from importlib import import_module
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import CodeType, FrameType, FunctionType, ModuleType
+from typing import Any, NamedTuple
+
+os.environ["OMP_NUM_THREADS"] = "1"
+
+import hypothesis
+import numpy
+import pytest
+import torch
+
+from strop.catalogue import catalogue
+
+ROOT = Path(__file__).parents[1]
+SWAPS = {ast.Add: ast.Sub, ast.Sub: ast.Add, ast.BitAnd: ast.BitOr, ast.BitOr: ast.BitAnd}
+TURNS = {
+    ast.Lt: ast.GtE, ast.GtE: ast.Lt, ast.Gt: ast.LtE, ast.LtE: ast.Gt, ast.Eq: ast.NotEq,
+    ast.NotEq: ast.Eq,
+}  # fmt: skip
+NAMES = {"minimum": "maximum", "maximum": "minimum", "amin": "amax", "amax": "amin",
+         "min": "max", "max": "min"}  # fmt: skip
+# What this process has imported already is no fault.
+WORDS = (
+    "-q", "-s", "-n", "0", "-p", "no:cacheprovider",
+    "-W", "ignore::pytest.PytestAssertRewriteWarning",
+)  # fmt: skip
+SOURCE = ROOT / "src" / "strop"
+APART = (
+    "parts",
+    "recipes",
+    "assets",
+)  # mutants of parts are their own matter; recipes put together
+ELSEWHERE = ("tests/vllm", "tests/site")  # tests that need what is not here, or change nothing
+# Tests of runs in many processes, in which a mutant does not live.
+LONG = (
+    "tests/ray/",
+    "tests/training/test_asynchronous.py",
+    "tests/training/test_ranks.py",
+    "tests/api/test_notebooks.py",
+    "tests/trl/test_trl_p",
+)
+UNUSED = 77  # exit code of a process in which the mutant could not take the part's place
+WIDER = ("tests/recipes", "tests/every_part", "tests/every_recipe", "tests/training/test_kernel.py")
+
+
+class Mutant(NamedTuple):
+    """A single change: where it is, and the module's source with it."""
+
+    line: int
+    column: int
+    change: str
+    function: str  # in which it is, by its qualified name
+    tree: ast.Module
+    node: ast.AST
+
+    @property
+    def source(self) -> str:
+        return _with(self.tree, self.node, self.change)
+
+
+def mutants(source: str) -> Iterator[Mutant]:
+    """Every single change of a function's code."""
+    tree = ast.parse(source)
+    yield from _inside(tree, tree, "", "")
+
+
+def _inside(tree: ast.Module, node: ast.AST, function: str, prefix: str) -> Iterator[Mutant]:
+    for child in ast.iter_child_nodes(node):
+        inner, below = function, prefix
+        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            if child.name == "__post_init__":
+                continue
+            below = f"{prefix}{child.name}."
+            if not isinstance(child, ast.ClassDef):
+                inner, below = below[:-1], f"{below}<locals>."
+        if function:
+            for change in _changes(child):
+                yield Mutant(child.lineno, child.col_offset, change, function, tree, child)
+        yield from _inside(tree, child, inner, below)
+
+
+def _changes(node: ast.AST) -> list[str]:
+    if isinstance(node, ast.BinOp) and type(node.op) in SWAPS:
+        text = isinstance(node.left, ast.Constant) and isinstance(node.left.value, str)
+        return [] if text or _is_annotation(node) else ["operator"]
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub | ast.Invert):
+        return ["sign"]
+    if isinstance(node, ast.Compare) and type(node.ops[0]) in TURNS:
+        return ["comparison"]
+    if isinstance(node, ast.Attribute) and node.attr in NAMES:
+        return ["bound"]
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in NAMES:
+        return ["bound"]
+    return []
+
+
+def _is_annotation(node: ast.BinOp) -> bool:
+    """`Tensor | None` is a type, not arithmetic."""
+    return any(isinstance(n, ast.Constant) and n.value is None for n in ast.walk(node)) or any(
+        isinstance(n, ast.Name) and n.id in ("Schedule", "Tensor") for n in (node.left, node.right)
+    )
+
+
+def _with(tree: ast.Module, node: ast.AST, change: str) -> str:
+    memo: dict[int, object] = {}
+    changed = copy.deepcopy(tree, memo)
+    twin = memo[id(node)]
+    if change == "operator":
+        twin.op = SWAPS[type(twin.op)]()
+    elif change == "sign":
+        twin.op = ast.UAdd() if isinstance(twin.op, ast.USub) else ast.Not()
+        if isinstance(node.op, ast.Invert):  # ~mask -> mask
+            twin.op = ast.UAdd()
+            twin.operand = ast.BinOp(twin.operand, ast.Mult(), ast.Constant(1))
+    elif change == "comparison":
+        twin.ops[0] = TURNS[type(twin.ops[0])]()
+    elif isinstance(twin, ast.Attribute):
+        twin.attr = NAMES[twin.attr]
+    else:
+        twin.func.id = NAMES[twin.func.id]
+    return ast.unparse(ast.fix_missing_locations(changed))
+
+
+def codes(code: CodeType) -> Iterator[tuple[str, CodeType]]:
+    """Names and code of what a module or class defines."""
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType):
+            yield inner.co_qualname, inner
+            yield from codes(inner)
+
+
+def functions(space: Any, module: str) -> Iterator[FunctionType]:
+    """What a module defines, also what stands behind a decorator."""
+    for value in list(vars(space).values()):
+        for name in ("__func__", "fget", "func"):  # of class and static methods, and of properties
+            value = getattr(value, name, value)
+        value = inspect.unwrap(value) if callable(value) else value
+        if isinstance(value, FunctionType) and value.__module__ == module:
+            yield value
+        elif isinstance(value, type) and value.__module__ == module:
+            yield from functions(value, module)
+
+
+def put(source: str, module: ModuleType) -> None:
+    """Give the functions of a module the code that they have in another source."""
+    found = dict(codes(compile(source, str(module.__file__), "exec")))
+    for function in functions(module, module.__name__):
+        if function.__qualname__ in found:
+            function.__code__ = found[function.__qualname__]
+
+
+class Unsteady(Exception):
+    """Tests fail where nothing was changed."""
+
+
+class Stage(NamedTuple):
+    """Tests that run for a mutant; those that say the same of many only for some (none: all)."""
+
+    items: list[pytest.Item]
+    cases: frozenset[str] = frozenset()
+
+
+class Parts:
+    """Runs the mutants of parts, in place of the tests that pytest has collected."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.options = options
+        self.seconds: dict[tuple[str, frozenset[str]], float] = {}  # on the parts as they are
+        self.survivors: list[str] = []
+        self.total = self.unsteady = 0
+
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        """All parts."""
+        for part in catalogue.parts(self.options.folder):
+            if not self.options.only or part.name in self.options.only:
+                self.mutate(session, part)
+        return True
+
+    def mutate(self, session: pytest.Session, part: Any) -> None:
+        """All mutants of a part."""
+        path = ROOT / "src/strop/parts" / part.folder / f"{part.name}.py"
+        name = ".".join(("strop", *path.relative_to(ROOT / "src/strop").with_suffix("").parts))
+        module, text = import_module(name), path.read_text(encoding="utf-8")
+        stages, found, before = self.stages(session, part), 0, len(self.survivors)
+        try:
+            for mutant in mutants(text):
+                found += 1
+                if not any(self.caught(stage, module, mutant.source) for stage in stages):
+                    place = f"{path.relative_to(ROOT)}:{mutant.line}"
+                    self.survivors.append(f"{place}: {mutant.change}")
+        except Unsteady as error:
+            self.unsteady += 1
+            print(f"{part.name}: nothing can be said of its mutants: {error}", flush=True)
+            return
+        self.total += found
+        print(f"{part.name}: {found} mutants, {len(self.survivors) - before} survived", flush=True)
+        for survivor in self.survivors[before:]:
+            print(f"  {survivor}", flush=True)
+
+    def stages(self, session: pytest.Session, part: Any) -> list[Stage]:
+        """Tests that run one after the other, by their reach."""
+        files = sorted((ROOT / "tests/parts" / part.folder).glob("test_*.py"))
+        recipes = tuple(
+            f"tests/recipes/{test.name}::"
+            for recipe in (ROOT / "src/strop/recipes").glob("*.py")
+            if part.attribute in recipe.read_text(encoding="utf-8")
+            for test in (ROOT / "tests/recipes").glob("test_*.py")
+            if re.search(rf"\b{recipe.stem}\b", test.read_text(encoding="utf-8"))
+        )
+        own = tuple(
+            f"tests/parts/{part.folder}/{test.name}::"
+            for test in files
+            if test.stem == f"test_{part.name}" or part.attribute in test.read_text("utf-8")
+        )
+        of_all = [
+            i for i in session.items if part.name in cases_of(i) and in_folder(i, "every_part")
+        ]
+        chosen = [
+            Stage([i for i in session.items if i.nodeid.startswith(own or recipes)]),
+            Stage(of_all, frozenset([part.name])),
+            Stage([i for i in session.items if i.nodeid.startswith(recipes)]),
+            Stage([i for i in session.items if i.nodeid.startswith(WIDER)]),
+        ]
+        reach = {"part": 2, "recipes": 3, "all": 4}[self.options.reach]
+        return [stage for stage in chosen[:reach] if stage.items]
+
+    def caught(self, stage: Stage, module: ModuleType, source: str) -> bool:
+        """Whether a test fails with `source` in place of the module's own."""
+        items, cases = stage
+        new = [item for item in items if (item.nodeid, cases) not in self.seconds]
+        begun = time.monotonic()
+        if new and failed(Stage(new, cases), module, None, 3600):
+            names = ", ".join(sorted({item.nodeid.partition("::")[0] for item in new}))
+            raise Unsteady(f"{names}: fail as it is")
+        each = (time.monotonic() - begun) / max(len(new), 1)
+        self.seconds |= {(item.nodeid, cases): each for item in new}
+        limit = 20 + 5 * sum(self.seconds[item.nodeid, cases] for item in items)
+        return failed(stage, module, source, limit)
+
+
+def cases_of(item: pytest.Item) -> frozenset[str]:
+    """What a test says one thing of, where it does (tests/every.py)."""
+    return getattr(getattr(item, "function", None), "cases", frozenset())
+
+
+def in_folder(item: pytest.Item, folder: str) -> bool:
+    return item.nodeid.startswith(f"tests/{folder}/")
+
+
+def failed(stage: Stage, module: ModuleType, source: str | None, limit: float) -> bool:
+    """Whether one of the tests fails in a process of its own, or they take longer than that."""
+    child = os.fork()
+    if child == 0:
+        os.setsid()
+        silence()
+        items, session, code = stage.items, stage.items[0].session, 1
+        try:
+            if source is not None:
+                code = UNUSED
+                put(source, module)
+                code = 1
+            sys.modules["every"].ONLY.update(stage.cases)
+            for item, following in zip(items, [*items[1:], None], strict=True):
+                item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+                if session.testsfailed:
+                    break
+            code = int(session.testsfailed > 0)
+        finally:
+            os._exit(code)
+    ended = os.pidfd_open(child)
+    in_time, _, _ = select.select([ended], [], [], limit)
+    os.close(ended)
+    if not in_time:
+        os.kill(child, signal.SIGKILL)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    with suppress(ProcessLookupError):
+        os.killpg(child, signal.SIGKILL)  # what its tests have left
+    if code == UNUSED:
+        raise RuntimeError(f"a mutant of {module.__name__} could not take its place")
+    return code != 0
+
+
+class Known(NamedTuple):
+    """What is known of a test on the code as it is."""
+
+    seconds: float
+    passed: bool
+    reached: frozenset[str]  # functions with mutants, "module:name"
+
+
+class Machinery:
+    """Runs mutants of modules outside parts, in place of the tests that pytest has collected."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.options = options
+        self.chosen = chosen_of(options)
+        self.codes: dict[int, str] = {}  # functions with mutants, by the id of their code
+        self.tests = options.out / "tests.jsonl"
+        self.results = options.out / "mutants.jsonl"
+        self.known = {
+            row["test"]: Known(row["seconds"], row["passed"], frozenset(row["reached"]))
+            for row in lines_of(self.tests)
+        }
+        self.survivors: list[str] = []
+        self.total = self.unsteady = 0
+
+    def places(self) -> list[str]:
+        """Files and folders with the tests of the chosen modules."""
+        return sorted({place for module in self.chosen for place in tests_of(module)})
+
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        """All chosen mutants that have no result yet, module by module."""
+        done = {row["mutant"] for row in lines_of(self.results)}
+        modules = {name: import_module(name) for name in self.chosen}
+        for name, module in modules.items():
+            wanted = {f"{name}:{mutant.function}" for mutant in self.chosen[name]}
+            for function in functions(module, name):
+                for each in (function.__code__, *(c for _, c in codes(function.__code__))):
+                    if f"{name}:{each.co_qualname}" in wanted:
+                        self.codes[id(each)] = f"{name}:{each.co_qualname}"
+        for name, module in modules.items():
+            left = [mutant for mutant in self.chosen[name] if key_of(name, mutant) not in done]
+            items = self.items(session, name) if left else []
+            self.measure([item for item in items if item.nodeid not in self.known])
+            for mutant in left:
+                self.mutate(key_of(name, mutant), mutant, module, items)
+        found = lines_of(self.results)
+        self.survivors = [row["mutant"] for row in found if not row["noticed"]]
+        self.total = len(found)
+        self.show(found)
+        return True
+
+    def items(self, session: pytest.Session, name: str) -> list[pytest.Item]:
+        """A module's tests, the nearest first: of a file that has its name, that imports it, others
+        of its room.
+        """
+        places, own = tuple(tests_of(name)), f"/test_{name.rpartition('.')[2]}.py::"
+
+        def distance(item: pytest.Item) -> int:
+            file = item.nodeid.partition("::")[0]
+            return 0 if own in item.nodeid else 1 if name in imports().get(file, ()) else 2
+
+        found = [item for item in session.items if item.nodeid.startswith(places)]
+        return sorted((i for i in found if not i.nodeid.startswith(LONG)), key=distance)
+
+    def mutate(
+        self, key: str, mutant: Mutant, module: ModuleType, items: list[pytest.Item]
+    ) -> None:
+        """Write down whether a test notices."""
+        place = f"{module.__name__}:{mutant.function}"
+        reaching = [
+            (known.seconds, number, item)
+            for number, item in enumerate(items)
+            if (known := self.known.get(item.nodeid)) and known.passed and place in known.reached
+        ]
+        tests, seconds = [], 0.0
+        for each, _, item in sorted(reaching, key=lambda entry: entry[:2]):
+            if tests and seconds + each > self.options.limit:
+                break
+            tests.append(item)
+            seconds += each
+        noticed = bool(tests) and failed(Stage(tests), module, mutant.source, 20 + 5 * seconds)
+        row = {"mutant": key, "function": mutant.function, "noticed": noticed,
+               "tests": len(tests), "reaching": len(reaching)}  # fmt: skip
+        append(self.results, row)
+        if not noticed:
+            print(f"{key} in {mutant.function}: {len(tests)} of {len(reaching)} tests let it pass",
+                  flush=True)  # fmt: skip
+
+    def measure(self, items: list[pytest.Item]) -> None:
+        """Run tests as they are, as long as there is time, and keep what they reach."""
+        if not items:
+            return
+        ours, theirs = os.pipe()
+        child = os.fork()
+        if child == 0:
+            os.setsid()
+            os.close(ours)
+            silence()
+            try:
+                self.tell(items, theirs)
+            finally:
+                os._exit(0)
+        os.close(theirs)
+        end, text = time.monotonic() + self.options.measure, b""
+        while select.select([ours], [], [], max(0.0, end - time.monotonic()))[0]:
+            if not (more := os.read(ours, 2**16)):
+                break
+            text += more
+        os.close(ours)
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        with suppress(ProcessLookupError):
+            os.killpg(child, signal.SIGKILL)
+        rows = [json.loads(line) for line in text.split(b"\n")[:-1]]
+        if len(rows) < len(items):  # the one that took too long
+            name = items[len(rows)].nodeid
+            rows.append({"test": name, "seconds": 0.0, "passed": False, "reached": []})
+        for row in rows:
+            append(self.tests, row)
+            found = Known(row["seconds"], row["passed"], frozenset(row["reached"]))
+            self.known[row["test"]] = found
+
+    def tell(self, items: list[pytest.Item], place: int) -> None:
+        """In the child: a line of every test that has ended."""
+        session, entered = items[0].session, set[int]()
+
+        def entering(frame: FrameType, event: str, argument: Any) -> None:
+            entered.add(id(frame.f_code))
+
+        for item, following in zip(items, [*items[1:], None], strict=True):
+            entered.clear()
+            before, begun = session.testsfailed, time.monotonic()
+            threading.settrace(entering)
+            sys.settrace(entering)
+            item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+            sys.settrace(None)
+            row = {
+                "test": item.nodeid, "seconds": round(time.monotonic() - begun, 3),
+                "passed": session.testsfailed == before,
+                "reached": sorted({self.codes[code] for code in entered & self.codes.keys()}),
+            }  # fmt: skip
+            os.write(place, (json.dumps(row) + "\n").encode())
+
+    def show(self, rows: list[dict[str, Any]]) -> None:
+        """How many survive, by room."""
+        rooms: dict[str, list[dict[str, Any]]] = {}
+        for row in rows:
+            rooms.setdefault(row["mutant"].split(":")[0].split(".")[1], []).append(row)
+        for room, own in sorted(rooms.items()):
+            left = [row for row in own if not row["noticed"]]
+            alone = sum(not row["reaching"] for row in left)
+            print(f"{room}: {len(own)} mutants, {len(left)} survived, {alone} of them unreached")
+
+
+def chosen_of(options: argparse.Namespace) -> dict[str, list[Mutant]]:
+    """The mutants to run, by module: all of some modules, or a share of a sample of all."""
+    names = options.module or [
+        ".".join(("strop", *path.relative_to(SOURCE).with_suffix("").parts))
+        for path in sorted(SOURCE.rglob("*.py"))
+        if path.relative_to(SOURCE).parts[0] not in APART and not path.name.startswith("__")
+    ]
+    found = [
+        (name, mutant)
+        for name in names
+        for mutant in mutants((SOURCE.parent / (name.replace(".", "/") + ".py")).read_text("utf-8"))
+    ]
+    if options.sample:
+        number = min(options.sample, len(found))
+        found = random.Random(options.seed).sample(found, number)
+        print(f"a sample of {number} mutants of {len(names)} modules", flush=True)
+    part, of = map(int, options.shard.split("/"))
+    mine = [entry for entry in found if names.index(entry[0]) % of == part - 1]
+    chosen: dict[str, list[Mutant]] = {}
+    for name, mutant in sorted(mine, key=lambda entry: (entry[0], entry[1].line)):
+        chosen.setdefault(name, []).append(mutant)
+    return chosen
+
+
+@functools.cache
+def imports() -> dict[str, frozenset[str]]:
+    """What every file of tests imports, as full names."""
+    found = {}
+    for path in sorted((ROOT / "tests").rglob("test_*.py")):
+        names = set()
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                names |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+        found[path.relative_to(ROOT).as_posix()] = frozenset(names)
+    return found
+
+
+def key_of(module: str, mutant: Mutant) -> str:
+    """What a mutant is called where its result is kept."""
+    return f"{module}:{mutant.line}:{mutant.column}: {mutant.change}"
+
+
+def tests_of(module: str) -> list[str]:
+    """The files of tests that import a module, and the folder of its room."""
+    folder = f"tests/{module.split('.')[1]}/"
+    own = [path for path, names in imports().items() if module in names]
+    own = [path for path in own if not path.startswith((*ELSEWHERE, folder))]
+    return [*own, folder] if (ROOT / folder).exists() else own
+
+
+def lines_of(path: Path) -> list[dict[str, Any]]:
+    text = path.read_text(encoding="utf-8") if path.exists() else ""
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def append(path: Path, row: dict[str, Any]) -> None:
+    with path.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(row) + "\n")
+
+
+def silence() -> None:
+    """Nothing that this process prints is shown."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    for number in (1, 2):
+        os.dup2(null, number)
+
+
+def main() -> int:
+    """Run all mutants and print the survivors."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--only", nargs="+", default=[], help="these parts")
+    parser.add_argument("--folder", default="", help="one folder of parts, such as loss")
+    parser.add_argument("--reach", choices=("part", "recipes", "all"), default="all")
+    parser.add_argument("--module", nargs="+", default=[], help="modules outside parts")
+    parser.add_argument("--sample", type=int, default=0, help="mutants of all such modules")
+    parser.add_argument("--seed", type=int, default=0, help="of the sample")
+    parser.add_argument("--shard", default="1/1", help="which share of their modules, as 1/4")
+    parser.add_argument("--measure", type=float, default=300.0, help="seconds for a module's tests")
+    parser.add_argument("--limit", type=float, default=60.0, help="seconds of tests for a mutant")
+    parser.add_argument("--out", type=Path, help="a folder for what was found, to go on with")
+    options = parser.parse_args()
+    os.chdir(ROOT)
+    torch.set_num_threads = lambda number: None  # it fails in a copy of a copy; there is one thread
+    print(f"torch {torch.__version__}, numpy {numpy.__version__}, "
+          f"hypothesis {hypothesis.__version__}")  # fmt: skip
+    begun = time.time()
+    with TemporaryDirectory() as place:
+        os.environ["HYPOTHESIS_STORAGE_DIRECTORY"] = place  # what fails is forgotten
+        runner: Any
+        if options.module or options.sample:
+            options.out = (options.out or Path(place)).absolute()
+            options.out.mkdir(parents=True, exist_ok=True)
+            runner = Machinery(options)
+            places = runner.places()
+        else:
+            runner = Parts(options)
+            folders = {f"tests/parts/{part.folder}" for part in catalogue.parts(options.folder)}
+            places = [name for name in sorted(folders | set(WIDER)) if (ROOT / name).exists()]
+        words = [*WORDS, f"--basetemp={place}/tests", *places]
+        code = pytest.main(words, plugins=[runner])
+    print(f"{runner.total} mutants, {len(runner.survivors)} survived, "
+          f"{time.time() - begun:.0f} s")  # fmt: skip
+    return 1 if runner.survivors or runner.unsteady else int(code)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
