@@ -44,8 +44,8 @@ class TakeFirstCompleteGroups(SamplingFields):
 
     Reads: draws (their spare_B).   Writes: the token, turn, rollout and prompt tables.
     Source: arXiv 2512.22560; code alibaba/ROLL (rollout scheduler, group queue).
-    Differs from the source: complete groups of one engine step count in the order of the queue;
-    no filter in the queue: a curation drops groups and asks for more.
+    Differs from the source: what ends in one engine step, answers and groups, counts in the order
+    of the queue; no filter in the queue: a curation drops groups and asks for more.
     Nearest part: leave_slow_groups_for_later; equal to it with spare = 0 while nothing is too old.
     Edges: max_age 0 and spare 0 -> sample_independently; the shortest answers come first, so spare
     ones make batches shorter; what a curation asks for counts as a step; the queue is in the
@@ -147,13 +147,12 @@ def _generate(queue: Sequence[Queued], target: int) -> Strategy:
 
 
 def _hear(events: Sequence[Event], running: dict[int, tuple[Queued, Answer]]) -> None:
-    """Give events to their answers."""
+    """Give events to their answers; those that end in one step of the engine count as begun."""
     for event in events:
-        group, answer = running[event.request]
-        answer.events.append(event)
-        if event.ended:
-            group.first.append(answer)
-            del running[event.request]
+        running[event.request][1].events.append(event)
+    for number in [number for number, (_, answer) in running.items() if answer.ended]:
+        group, answer = running.pop(number)
+        group.first.append(answer)
 
 
 def _tokens(answer: Answer, finished: Finished) -> int:
