@@ -15,7 +15,7 @@ from strop.batch import segments
 from strop.batch.batch import Batch
 from strop.batch.pack import position_of, to_padded
 from strop.head import head
-from strop.head.types import Head
+from strop.head.chunk import Head
 from strop.support.errors import RunStopped
 from strop.training.learner import prefix_sharing
 from strop.training.learner.forest_attention import Layout, attending, states_of
