@@ -34,7 +34,7 @@ from strop.training.learner.critic import Critic, make_critic
 from strop.training.learner.models import Loaded
 from strop.training.learner.optimiser import MasterAdamW
 from strop.training.learner.policy import Policy
-from strop.training.learner.refresh import freeze
+from strop.training.learner.step_models import freeze
 from strop.training.loading import open_engine
 from strop.training.parallel import shards
 from strop.training.parallel.ranks import Ranks
