@@ -32,8 +32,7 @@ from strop.training.collect.here import SynchronousCollector
 from strop.training.learner import prefix_sharing
 from strop.training.learner.critic import Critic, make_critic
 from strop.training.learner.models import Loaded
-from strop.training.learner.optimiser import MasterAdamW
-from strop.training.learner.policy import Policy
+from strop.training.learner.policy import MasterAdamW, Policy
 from strop.training.learner.step_models import freeze
 from strop.training.loading import open_engine
 from strop.training.parallel import shards
