@@ -1,4 +1,4 @@
-"""The models of a step, the temperature at which they are read, and the columns that they refresh."""
+"""The models of a step, the temperature they are read at, and the columns that they refresh."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
