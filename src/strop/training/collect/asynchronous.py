@@ -39,8 +39,8 @@ from strop.training.collect.in_flight import Plain
 from strop.training.collect.messages import ALIVE, Begin, Broken, Collected, Ended, Trained, Weights
 from strop.training.collect.stages import collected, is_collected, learns
 from strop.training.learner.policy import Policy
+from strop.training.learner.step_metrics import Clock
 from strop.training.parallel.ranks import Ranks
-from strop.training.record.clock import Clock
 from strop.training.services.run import RunServices
 from strop.training.services.stores import RunStores
 from strop.training.settings.config import RunConfig
