@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from strop.environments.tasks import RewardSpec
-from strop.support import socket_messages
+from strop.support import guarded_process
 from strop.support.errors import UserError
 from strop.support.guarded_process import GuardedProcess
 from strop.support.loading import search_path
@@ -83,7 +83,7 @@ class WorkerProcess(GuardedProcess):
         """The reply; None where the call has begun or ended to import. Raises as `receive`."""
         assert self.channel is not None
         try:
-            reply = json.loads(socket_messages.receive(self.channel, self.deadline))
+            reply = json.loads(guarded_process.receive(self.channel, self.deadline))
             about = reply["number"]
         except EOFError:
             raise self._died(self.how_it_died()) from None
@@ -125,4 +125,4 @@ class WorkerProcess(GuardedProcess):
         self.deadline, self._left = time.monotonic() + limit, START_SECONDS
         self.channel.settimeout(limit)
         content = {**request, "number": self._asked}
-        socket_messages.send(self.channel, pickle.dumps(content, protocol=pickle.HIGHEST_PROTOCOL))
+        guarded_process.send(self.channel, pickle.dumps(content, protocol=pickle.HIGHEST_PROTOCOL))
