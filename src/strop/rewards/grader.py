@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 
 from strop.data.encode import completion_form
 from strop.environments.tasks import RewardSpec
-from strop.rewards.scored import Rollouts, is_whole
+from strop.rewards.scored import Rollouts
 from strop.support import guarded_process
 from strop.support.errors import UserError
 from strop.support.guarded_process import GuardedProcess
@@ -410,7 +410,7 @@ class Grader:
             reply = worker.news()
             if reply is None:
                 return None
-            if not is_whole(reply, num_rows):
+            if not _is_whole(reply, num_rows):
                 raise worker.malformed()
         except WorkerDied as error:
             return _Outcome(kind="crash", message=str(error))
@@ -487,3 +487,24 @@ def _taken(batch: Rollouts, rows: Sequence[int]) -> Rollouts:
         groups=[batch.groups[row] for row in rows],
         prompt_texts=[batch.prompt_texts[row] for row in rows] if batch.prompt_texts else (),
     )
+
+
+def _is_whole(reply: Mapping[str, Any], num_rows: int) -> bool:
+    """Whether a grading process says all of a `Scored` of so many rows, or an exception's text."""
+    if "exception" in reply:
+        return isinstance(reply["exception"], str)
+    kinds = {"scores": list, "unscored": dict, "metrics": dict, "extra": dict}
+    if not all(isinstance(reply.get(name), kind) for name, kind in kinds.items()):
+        return False
+    places = {str(place) for place in range(num_rows)}
+    return (
+        len(reply["scores"]) == num_rows
+        and all(value is None or _is_number(value) for value in reply["scores"])
+        and all(p in places and isinstance(why, str) for p, why in reply["unscored"].items())
+        and all(_is_number(value) for value in reply["metrics"].values())
+        and all(isinstance(v, list) and len(v) == num_rows for v in reply["extra"].values())
+    )
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
