@@ -12,8 +12,7 @@ from strop.data.read import Row, Source, named_sources, open_source
 from strop.data.renaming import Renaming, renamed
 from strop.data.row_layouts import Reader, from_question, reader_of
 from strop.environments.tasks import Origin, Prompt, RewardSpec, Task
-from strop.support.errors import UserError
-from strop.support.name_hints import did_you_mean
+from strop.support.errors import UserError, did_you_mean
 
 # What a reward receives beside the columns, so a column may not take the name.
 RESERVED = frozenset(

@@ -8,8 +8,7 @@ from typing import Any, Protocol
 
 from strop.data.row_files import Csv, JsonLines
 from strop.data.row_tables import HUB, Parquet, folder, from_hub
-from strop.support.errors import UserError
-from strop.support.name_hints import did_you_mean
+from strop.support.errors import UserError, did_you_mean
 
 Row = dict[str, Any]
 

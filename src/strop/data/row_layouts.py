@@ -11,9 +11,8 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from strop.support.errors import UserError
+from strop.support.errors import UserError, did_you_mean
 from strop.support.files import json_of
-from strop.support.name_hints import did_you_mean
 
 Row = dict[str, Any]
 # Turns a row of another layout into one with a `prompt`; None as result is not allowed.

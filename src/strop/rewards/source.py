@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from strop.rewards import pickled
-from strop.support.errors import UserError
+from strop.support.errors import UserError, did_you_mean, nearest_first
 from strop.support.loading import module_at, where_raised
-from strop.support.name_hints import did_you_mean, nearest_first
 
 BUILT_IN = {
     "exact_match": "strop.rewards.answers:exact_match",

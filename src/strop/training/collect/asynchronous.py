@@ -34,7 +34,7 @@ from strop.support import guarded_process
 from strop.support.errors import RunStopped, UserError
 from strop.support.guarded_process import GuardedProcess
 from strop.support.loading import search_path
-from strop.support.restarts import Restarts
+from strop.support.processes import Restarts
 from strop.training.collect.in_flight import Plain
 from strop.training.collect.messages import ALIVE, Begin, Broken, Collected, Ended, Trained, Weights
 from strop.training.collect.stages import collected, is_collected, learns
