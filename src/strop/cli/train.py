@@ -97,7 +97,7 @@ Answers = Annotated[
     int,
     typer.Option(
         help="Print so many sampled answers each time that rollouts are written "
-        "(`training.rollouts_every`).",
+        "(`training.rollouts_every`)."
     ),
 ]
 Ray = Annotated[

@@ -55,10 +55,7 @@ def draw_splits(
 
 
 def score(
-    completions: Sequence[Any],
-    entry: Sequence[str],
-    dataset: Sequence[str],
-    config: Sequence[str],
+    completions: Sequence[Any], entry: Sequence[str], dataset: Sequence[str], config: Sequence[str]
 ) -> list[float]:
     """The dataset's own score, 0 to 1, of each completion's final answer."""
     return [

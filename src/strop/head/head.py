@@ -241,10 +241,7 @@ class Gradients(NamedTuple):
 
 
 def allocate(
-    head: Head,
-    hidden_TD: Tensor,
-    needs: tuple[bool, ...],
-    grad_weight_VD: Tensor | None = None,
+    head: Head, hidden_TD: Tensor, needs: tuple[bool, ...], grad_weight_VD: Tensor | None = None
 ) -> Gradients:
     """Room for the gradients that are needed (hidden, weight, bias); the weight's may be given."""
     dtype = working_dtype(hidden_TD, head.weight)

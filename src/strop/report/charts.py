@@ -57,16 +57,7 @@ def _stretches(length: int, stretches: int) -> NDArray[np.int64]:
 
 
 # Readable on a light and on a dark page; told apart with the common colour-vision deficiencies.
-COLOURS = (
-    "#3478b8",
-    "#d07a1c",
-    "#2a9183",
-    "#b4557e",
-    "#7a68c2",
-    "#8a7a2a",
-    "#4f9fcf",
-    "#9a6a4c",
-)
+COLOURS = ("#3478b8", "#d07a1c", "#2a9183", "#b4557e", "#7a68c2", "#8a7a2a", "#4f9fcf", "#9a6a4c")
 GREY = "#8a929e"
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 BARS = 24

@@ -23,10 +23,7 @@ BUILT_IN = {
     "run_tests": "strop.rewards.code:RunTests",
 }
 # Sources of the form `kind:PLACE`, made by a class that takes the place and options.
-MADE = {
-    "judge": "strop.rewards.judge:Judge",
-    "model": "strop.rewards.model:RewardModel",
-}
+MADE = {"judge": "strop.rewards.judge:Judge", "model": "strop.rewards.model:RewardModel"}
 FORMS = ("trl", "verl", "openrlhf", "verifiers")
 _OPTIONS = re.compile(r"(?P<source>[^()]+)(?P<options>\(.*\))", re.DOTALL)
 

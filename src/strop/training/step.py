@@ -45,11 +45,7 @@ class Stepped:
 
 
 def train_step(
-    world: World,
-    method: Method,
-    state: Mapping[str, Any],
-    step: int,
-    tokens: Tokens | None = None,
+    world: World, method: Method, state: Mapping[str, Any], step: int, tokens: Tokens | None = None
 ) -> Stepped:
     """Run step `step` (counted from 1). `state` is read, never changed; weights are.
 
