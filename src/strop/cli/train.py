@@ -9,7 +9,7 @@ import typer
 
 from strop.cli import completing
 from strop.cli.train_here import Job, work
-from strop.data.renaming import pairs
+from strop.data.row_layouts import pairs
 from strop.support.errors import UserError
 
 if TYPE_CHECKING:

@@ -9,8 +9,7 @@ from typing import Any
 
 from strop.data.prompt_rows import Many, Pack, PromptRows, stride, those
 from strop.data.read import Row, Source, named_sources, open_source
-from strop.data.renaming import Renaming, renamed
-from strop.data.row_layouts import Reader, from_question, reader_of
+from strop.data.row_layouts import Reader, Renaming, from_question, reader_of, renamed
 from strop.environments.tasks import Origin, Prompt, RewardSpec, Task
 from strop.support.errors import UserError, did_you_mean
 
