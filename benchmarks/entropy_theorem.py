@@ -38,9 +38,9 @@ from strop.method.seeds import generators
 from strop.training.collect.here import Collector
 from strop.training.learner.kernel import Tally
 from strop.training.learner.models import trunk_of
+from strop.training.learner.step_metrics import Clock
 from strop.training.learner.update import Learner
 from strop.training.loading import load_model
-from strop.training.record.clock import Clock
 from strop.training.settings import config
 from strop.training.setup import load_prompts, make_world
 from strop.training.world import World

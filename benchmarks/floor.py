@@ -25,7 +25,7 @@ from typing import Any
 from floor_settings import TASKS, files, setting_of
 
 from strop.catalogue import catalogue
-from strop.evaluation.validate import validator
+from strop.evaluation.run import validator
 from strop.support.errors import RunStopped, UserError
 from strop.training import loop
 from strop.training.settings import config

@@ -36,9 +36,9 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 from strop.batch.batch import Batch
 from strop.batch.pack import from_padded
 from strop.training.learner import prefix_sharing
-from strop.training.learner.forest import rows_of
 from strop.training.learner.models import DTYPES
 from strop.training.learner.policy import Policy
+from strop.training.learner.prefix_sharing import rows_of
 from strop.training.loading import load_model
 from strop.training.settings import config
 from strop.training.settings.sections import TrainingSettings

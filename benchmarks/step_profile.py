@@ -37,7 +37,7 @@ from torch.profiler import ProfilerActivity, profile
 import strop.training.step
 from strop.api.options import settings_of
 from strop.training import loop
-from strop.training.record.clock import Clock
+from strop.training.learner.step_metrics import Clock
 
 LARGE = (
     "rollout.max_tokens=512", "sampling.num_prompts=4", "sampling.num_rollouts=4",

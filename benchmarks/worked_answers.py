@@ -18,9 +18,9 @@ from strop.method.chains import Chains, learnable
 from strop.method.refreshed import wanted_columns
 from strop.method.seeds import generators
 from strop.training.collect.here import Collector
-from strop.training.learner.refresh import refresh
+from strop.training.learner.step_metrics import Clock
+from strop.training.learner.step_models import refresh
 from strop.training.loading import load_model
-from strop.training.record.clock import Clock
 from strop.training.setup import load_prompts, make_world
 from strop.training.world import World
 

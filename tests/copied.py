@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from multiprocessing import reduction
 from typing import Any
 
-from strop.support import process_guard
+from strop.support import guarded_process
 
 
 class Descriptor:
@@ -37,4 +37,4 @@ def guarded(fileno: int, output: int, module: str, environment: Mapping[str, str
         os.dup2(output, number)
     sys.stdout.reconfigure(write_through=True)  # as python -u
     os.environ.update(environment)
-    process_guard.serve(fileno, os.getppid(), module)
+    guarded_process.serve(fileno, os.getppid(), module)

@@ -6,7 +6,7 @@ from typing import Any
 
 from commands import graders_copied
 
-from strop.evaluation.validate import validator
+from strop.evaluation.run import validator
 from strop.training import loop
 from strop.training.settings import config
 

@@ -25,7 +25,7 @@ from strop.catalogue.entries import Entry
 from strop.catalogue.families import Family
 from strop.catalogue.seams import KINDS
 from strop.engines import open as engines
-from strop.integrations.table import page as hosted_page
+from strop.integrations.hosting import page as hosted_page
 from strop.method import notation
 from strop.method import part as parts
 from strop.method.cost import costs

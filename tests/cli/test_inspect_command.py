@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from strop.inspection.serve import HOST, open_server
+from strop.inspection.page import HOST, open_server
 
 
 @pytest.fixture

@@ -11,9 +11,8 @@ from compared import Made, compare, words_for
 from models import Lab
 
 from strop.comparison.charts import curves, differences, wrapped
-from strop.comparison.page import render
+from strop.comparison.page import render, responses
 from strop.comparison.plan import Entry, Plan, Scoring, read_plan
-from strop.comparison.response import responses
 from strop.comparison.scores import Row
 from strop.comparison.table import judged, markdown
 from strop.report.html import POLICY, plotly

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from rich.console import Console
 
+from strop.comparison.carry_out import RunsProgress
 from strop.comparison.plan import Entry
-from strop.comparison.progress import RunsProgress
 from strop.comparison.runs import Job, last_step, latest
 
 LONG = "'my_recipes_of_mine.py:a_very_long_name_of_a_method'(clip_high=0.3) training.lr=1e-3"

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from strop.evaluation import bootstrap as module
-from strop.evaluation.bootstrap import bootstrap
+from strop.evaluation import summary as module
 from strop.evaluation.calibration import mean_over_prompts, share
+from strop.evaluation.summary import bootstrap
 from strop.support.errors import UserError
 
 

@@ -7,8 +7,7 @@ from models import Lab
 
 from strop.api.inference import InferenceModel
 from strop.catalogue import catalogue
-from strop.evaluation.run import evaluate
-from strop.evaluation.validate import validator
+from strop.evaluation.run import evaluate, validator
 from strop.parts.rollout import substitutes
 from strop.parts.rollout.play_turns import PlayTurns
 from strop.parts.rollout.sample_independently import SampleIndependently

@@ -6,7 +6,7 @@ import pytest
 import torch
 from test_head import SETTINGS, close, make, plain_gradients, plain_logits, sliced
 
-from strop.head import subset as head_subset
+from strop.head import chunk as head_chunk
 from strop.head.head import Head, columns, differentiable_columns, push
 from strop.support.errors import UserError
 
@@ -21,7 +21,7 @@ def entropy(p):
 
 def plain(name, logits_TV, id_T):
     """One column, token by token, with gradient through the logits."""
-    kind, number = head_subset.kind_of(name)
+    kind, number = head_chunk.kind_of(name)
     found = []
     for z_V, token in zip(logits_TV, id_T.tolist(), strict=True):
         p_V = torch.softmax(z_V, 0)
@@ -110,7 +110,7 @@ def test_the_likeliest_tokens_and_the_tail():
 
 
 def test_a_nucleus_of_at_most_so_many_tokens(monkeypatch):
-    monkeypatch.setattr(head_subset, "MOST", 2)
+    monkeypatch.setattr(head_chunk, "MOST", 2)
     head, hidden_TD = head_of(0.4, 0.3, 0.2, 0.1)
     found = columns(head, hidden_TD, torch.tensor([0]), ("nucleus_entropy_0.95_T",))
     assert float(found["nucleus_entropy_0.95_T"]) == pytest.approx(

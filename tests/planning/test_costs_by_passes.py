@@ -9,8 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from strop.engines.passes import Sums
+from strop.planning.costs import likeliest_of_sums, typical
 from strop.planning.course import Speed
-from strop.planning.fit import likeliest_of_sums, typical
 from strop.planning.measured import measure
 from strop.planning.simulate import simulate
 from strop.planning.told import told

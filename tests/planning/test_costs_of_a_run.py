@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from strop.planning.fit import likeliest
+from strop.planning.costs import likeliest
 from strop.planning.measured import log_normal, measure
 from strop.planning.simulate import simulate
 from strop.planning.work import Layout

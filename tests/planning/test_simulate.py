@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from strop.planning.course import Speed
-from strop.planning.propose import divided, layouts
-from strop.planning.simulate import simulate
+from strop.planning.simulate import divided, layouts, simulate
 from strop.planning.work import Costs, Layout, Work
 
 TICKS = Speed(step=1.0, row=0.0, cached=0.0, read=0.0)

@@ -13,7 +13,7 @@ import pytest
 
 from strop.environments.base import EnvironmentSource, Episodes
 from strop.support.errors import RunStopped
-from strop.support.restarts import Restarts
+from strop.support.processes import Restarts
 from strop.training.cluster.environments import RayEpisodes, Stage, There, open_stage
 from strop.training.parallel.ranks import Ranks
 from strop.training.settings.sections import RaySettings

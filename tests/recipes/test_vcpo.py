@@ -28,11 +28,11 @@ from strop.recipes.grpo import grpo
 from strop.recipes.rollout_correction import rollout_correction_reinforce
 from strop.recipes.vcpo import vcpo
 from strop.support.errors import UserError
-from strop.training.learner import rollout_gradients
 from strop.training.learner.adapters import Lora
 from strop.training.learner.models import load
 from strop.training.learner.policy import Policy
-from strop.training.learner.rollout_gradients import gradient_norms
+from strop.training.services import scoring
+from strop.training.services.scoring import gradient_norms
 
 # w = 1, .5, 2, .5 and |g|^2 = 1, 4, 1, 2: W = 1, 1, 4, .5, b = 1.5 / 6.5, sigma = .5
 WORKED = {
@@ -168,7 +168,7 @@ def test_norms_are_those_of_the_gradient_of_the_summed_log_probability(
 
     One by one, a few at a time, and all at once.
     """
-    monkeypatch.setattr(rollout_gradients, "MOST_BYTES", most_bytes)
+    monkeypatch.setattr(scoring, "MOST_BYTES", most_bytes)
     model = load(str(lab.model), dtype="float64").model
     policy = Policy(model)
     batch = ragged_batch(4, groups=(3, 1, 4), unscored=(5,), num_turns=(1, 1))
@@ -226,21 +226,21 @@ def test_norms_with_adapters_and_of_a_model_that_cannot_be_mapped_over(lab, monk
     batch = ragged_batch(5, groups=(4,), unscored=())
     batch = batch.set(id_T=batch["id_T"] % 20)
     together = gradient_norms(policy, batch, 1.0)
-    monkeypatch.setattr(rollout_gradients, "MOST_BYTES", 0)
+    monkeypatch.setattr(scoring, "MOST_BYTES", 0)
     torch.testing.assert_close(together, gradient_norms(policy, batch, 1.0))
-    monkeypatch.setattr(rollout_gradients, "MOST_BYTES", 2**29)
+    monkeypatch.setattr(scoring, "MOST_BYTES", 2**29)
 
     def refuses(*arguments):
         raise RuntimeError("no batching rule")
 
-    monkeypatch.setattr(rollout_gradients, "vmap", refuses)
+    monkeypatch.setattr(scoring, "vmap", refuses)
     torch.testing.assert_close(together, gradient_norms(policy, batch, 1.0))
     assert (together > 0).all()
 
     def is_full(*arguments):
         raise RuntimeError("CUDA out of memory")
 
-    monkeypatch.setattr(rollout_gradients, "vmap", is_full)
+    monkeypatch.setattr(scoring, "vmap", is_full)
     with pytest.raises(RuntimeError, match="out of memory"):
         gradient_norms(policy, batch, 1.0)
     monkeypatch.undo()

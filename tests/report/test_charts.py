@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strop.method.charts import Curve, LineChart
-from strop.report import thin
+from strop.report import charts
 from strop.report.charts import COLOURS, Chart, lines, moving_mean, stack
 from strop.report.run_folder import Run, numbers_in, read_run
 from strop.report.sections import GROUPS, sections
@@ -127,7 +127,7 @@ def test_a_long_curve_is_thinned_and_keeps_its_peaks() -> None:
     values[7_777], values[13_131] = 3.0, -2.0
     faint, mean = charts_of([run_of("a", reward=values)])["Reward"].data
     for trace in (faint, mean):
-        assert len(trace["x"]) == len(trace["y"]) <= thin.POINTS
+        assert len(trace["x"]) == len(trace["y"]) <= charts.POINTS
         assert trace["x"] == sorted(set(trace["x"]))
     drawn = dict(zip(faint["x"], faint["y"], strict=True))
     assert (drawn[7_778], drawn[13_132]) == (3.0, -2.0)  # steps begin with 1
@@ -137,11 +137,11 @@ def test_a_long_curve_is_thinned_and_keeps_its_peaks() -> None:
 @given(st.lists(st.floats(-100, 100), min_size=1, max_size=60), st.integers(2, 20))
 def test_thinning_keeps_extremes_and_means(values: list[float], points: int) -> None:
     series = np.arange(len(values)), np.array(values)
-    steps, kept = thin.limits(series, points)
+    steps, kept = charts.thinned(series, points)
     assert len(kept) <= max(points, 2)
     assert (kept.min(), kept.max()) == (min(values), max(values))
     assert all(values[step] == value for step, value in zip(steps, kept, strict=True))
-    _, averages = thin.means(series, points)
+    _, averages = charts.averaged(series, points)
     assert len(averages) == min(points, len(values))
     if len(values) % len(averages) == 0:  # stretches of equal length
         assert averages.mean() == pytest.approx(np.mean(values), abs=1e-9)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from grading import grade, grade_once, kinds, spec
 
-from strop.rewards import worker as worker_process
+from strop.rewards import grader as grader_file
 from strop.rewards.grader import Grader
 
 pytestmark = pytest.mark.usefixtures("reward_file")
@@ -188,7 +188,7 @@ def test_what_a_call_imports_does_not_count_as_its_time(tmp_path):
 def test_imports_have_a_limit_of_their_own(tmp_path, monkeypatch):
     (tmp_path / "slow_to_import.py").write_text("import time\ntime.sleep(60)\n")
     with Grader([spec("imports")], timeout_seconds=0.3) as grader:
-        monkeypatch.setattr(worker_process, "START_SECONDS", 0.9)
+        monkeypatch.setattr(grader_file, "START_SECONDS", 0.9)
         late = grade(grader, ["a"])
     assert kinds(late) == [(0, "imports", "timeout")]
     assert 0.8 < late.seconds < 2.5

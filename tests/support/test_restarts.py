@@ -3,7 +3,7 @@
 import pytest
 
 from strop.support.errors import RunStopped
-from strop.support.restarts import Restarts
+from strop.support.processes import Restarts
 
 
 def test_what_dies_again_and_again_stops_the_run():

@@ -12,8 +12,8 @@ from models import Lab, without_times
 from strop.support.errors import UserError
 from strop.tracking import watch
 from strop.tracking.base import TRACKERS, Tracker
-from strop.tracking.samples import sampled
 from strop.tracking.to_mlflow import plain
+from strop.tracking.watch import sampled
 from strop.training.settings import config
 
 HEARD: list[tuple] = []

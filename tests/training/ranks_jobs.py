@@ -18,7 +18,7 @@ from typing import Any
 
 from commands import collectors_copied, forked, from_the_same_server, graders_copied
 
-from strop.evaluation.validate import validator
+from strop.evaluation.run import validator
 from strop.support.errors import RunStopped
 from strop.training import loop
 from strop.training.collect.asynchronous import AsynchronousCollector

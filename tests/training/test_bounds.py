@@ -16,8 +16,7 @@ from strop.support.errors import UserError
 from strop.training import rows
 from strop.training.services import bounds, texts
 from strop.training.services.bounds import Bounds
-from strop.training.services.lately import Lately
-from strop.training.services.texts import RunTexts
+from strop.training.services.texts import Lately, RunTexts
 from strop.training.settings.limits import Limits
 
 TEMPLATE = (

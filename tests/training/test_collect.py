@@ -5,7 +5,7 @@ import pytest
 from strop.method.chains import Chains
 from strop.method.seeds import generators
 from strop.training.collect.here import Collector
-from strop.training.record.clock import Clock
+from strop.training.learner.step_metrics import Clock
 
 
 def test_counts_are_added_up_over_the_rounds_and_means_averaged_by_their_rollouts():

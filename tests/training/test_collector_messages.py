@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from strop.support import socket_messages
+from strop.support import guarded_process
 from strop.training.collect.asynchronous import Box
 from strop.training.collect.messages import Begin, Broken
 from strop.training.collect.process import Mailbox, Over
@@ -18,7 +18,7 @@ def test_a_letter_that_the_trainer_cannot_read_is_no_silence():
     ours, theirs = socket.socketpair()
     with ours, theirs:
         box = Box(ours)
-        socket_messages.send(theirs, UNREADABLE)
+        guarded_process.send(theirs, UNREADABLE)
         found = box.next(20)
         assert isinstance(found, Broken)
         assert "No module named 'no_such_module'" in found.text
@@ -33,10 +33,10 @@ def test_a_letter_that_the_process_cannot_read_ends_it(tmp_path):
     (folder / "000000").write_text("unread")
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        socket_messages.send(ours, pickle.dumps(Begin({}, 1, {}, 1, 1, str(folder))))
+        guarded_process.send(ours, pickle.dumps(Begin({}, 1, {}, 1, 1, str(folder))))
         post = Mailbox(theirs)
         assert post.take() == (None, [])
-        socket_messages.send(ours, UNREADABLE)
+        guarded_process.send(ours, UNREADABLE)
         while not post.failure:
             post.wait()
         with pytest.raises(RuntimeError, match="no_such_module"):

@@ -11,8 +11,8 @@ from strop.parts.probe._answers import prefixes
 from strop.parts.probe._contexts import turns_of
 from strop.support.errors import UserError
 from strop.training.learner import prefix_sharing
-from strop.training.learner.rollout_gradients import gradient_norms
 from strop.training.loading import load_model
+from strop.training.services.scoring import gradient_norms
 from strop.training.settings import config
 from strop.training.setup import load_prompts, make_world
 from strop.training.step import train_step

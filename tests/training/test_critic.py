@@ -19,9 +19,10 @@ from strop.recipes._base import average
 from strop.recipes.gae import gae
 from strop.support.errors import UserError
 from strop.training.learner import update
-from strop.training.learner.critic import critic_metrics, make_critic
+from strop.training.learner.critic import make_critic
 from strop.training.learner.kernel import Tally
 from strop.training.learner.policy import Policy
+from strop.training.learner.step_metrics import critic_metrics
 from strop.training.learner.step_models import StepModels
 from strop.training.loading import load_model
 from strop.training.record import checkpoint

@@ -16,7 +16,7 @@ from strop.parts.rollout.drive import drive
 from strop.support.errors import RunStopped, UserError
 from strop.support.loading import attribute
 from strop.training import loading, setup
-from strop.training.learner.refresh import refresh
+from strop.training.learner.step_models import refresh
 from strop.training.loop import start
 from strop.training.settings import config
 

@@ -4,9 +4,15 @@ import pytest
 import torch
 
 from strop.batch.pack import from_padded
-from strop.training.learner.forest import plant, rows_of
-from strop.training.learner.forest_attention import compared, lay_out
-from strop.training.learner.prefix_sharing import layout, split, worthwhile
+from strop.training.learner.prefix_sharing import (
+    compared,
+    lay_out,
+    layout,
+    plant,
+    rows_of,
+    split,
+    worthwhile,
+)
 
 # "ab" begins four contexts, two go on with "c"; one is part of another, one stands twice.
 WORDS = ("abcd", "x", "abce", "ab", "abf", "abcd", "yab")
@@ -68,7 +74,7 @@ def test_worked_example():
 @pytest.mark.parametrize("block", [1, 2, 3, 32])
 @pytest.mark.parametrize("window", [None, 3])
 def test_blocks_see_what_the_nodes_see(block, window, monkeypatch):
-    monkeypatch.setattr("strop.training.learner.forest_attention.best_block", lambda depth_N: block)
+    monkeypatch.setattr("strop.training.learner.prefix_sharing.best_block", lambda depth_N: block)
     forest = forest_of(random_words(1))
     laid_out = lay_out(forest)
     masks = laid_out.masks(window, torch.float32)

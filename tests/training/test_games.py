@@ -13,7 +13,7 @@ from strop.method.part import Draw
 from strop.parts.rollout._observation_tokens import observation_ids
 from strop.parts.rollout.drive import drive
 from strop.training import loading, setup
-from strop.training.learner.refresh import refresh
+from strop.training.learner.step_models import refresh
 from strop.training.settings import config
 
 CHAT = (

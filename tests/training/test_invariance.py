@@ -17,7 +17,7 @@ from strop.recipes._base import average
 from strop.training.learner import update
 from strop.training.learner.kernel import Tally
 from strop.training.learner.policy import Policy
-from strop.training.learner.refresh import freeze
+from strop.training.learner.step_models import freeze
 from strop.training.loading import load_model
 from strop.training.settings import config
 from strop.training.setup import load_prompts, make_world

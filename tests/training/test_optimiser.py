@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from strop.training.learner.optimiser import MasterAdamW
+from strop.training.learner.policy import MasterAdamW
 
 OPTIONS = {"betas": (0.9, 0.95), "weight_decay": 0.0}
 

@@ -9,7 +9,7 @@ from strop.engines.base import Request
 from strop.engines.local import settings as open_local
 from strop.engines.local.engine import LocalEngine
 from strop.engines.local.stale_weights import StaleWeightsEngine
-from strop.evaluation.validate import validator
+from strop.evaluation.run import validator
 from strop.parts.rollout.drive import sample
 from strop.support.errors import UserError
 from strop.training import loop

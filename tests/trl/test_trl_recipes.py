@@ -24,8 +24,7 @@ from strop.method.services import Graded
 from strop.training.learner import models
 from strop.training.learner.kernel import Tally
 from strop.training.learner.policy import Policy
-from strop.training.learner.refresh import freeze, refresh
-from strop.training.learner.step_models import StepModels
+from strop.training.learner.step_models import StepModels, freeze, refresh
 from strop.training.learner.update import Learner
 
 pytestmark = pytest.mark.filterwarnings(QUIET)

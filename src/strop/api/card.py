@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from strop.data.sources import named_sources
+from strop.data.read import named_sources
 from strop.method.notation import named
 from strop.report.about import changed
 from strop.rewards.source import reward_name

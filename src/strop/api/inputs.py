@@ -22,13 +22,7 @@ from strop.training.record.run_folder import GIVEN
 
 
 def sections_of(
-    folder: Path,
-    model: Any,
-    tokenizer: Any,
-    data: Any,
-    validation: Any,
-    reward: Any,
-    task: str,
+    folder: Path, model: Any, tokenizer: Any, data: Any, validation: Any, reward: Any, task: str
 ) -> tuple[dict[str, dict[str, Any]], Loaded | None]:
     """The sections with what was given, in files of `folder` where it was in none; and the model,
     where it is in memory. Raises UserError.

@@ -8,8 +8,7 @@ from strop.api import tables
 from strop.api.tables import Table
 from strop.planning.measured import Measured, measure
 from strop.planning.page import write_page
-from strop.planning.propose import layouts
-from strop.planning.simulate import Outcome
+from strop.planning.simulate import Outcome, layouts
 from strop.planning.told import HEADINGS, proposals, rows, told
 from strop.support.errors import UserError
 

@@ -1,10 +1,14 @@
-"""Charts of runs in a notebook: those of the report, or any number of metrics.jsonl."""
+"""Charts of runs in a notebook: those of the report, or any number of metrics.jsonl.
 
+They are one picture (SVG), which shows wherever a notebook is read."""
+
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from html import escape
 from pathlib import Path
+from typing import Any
 
-from strop.api.svg import picture
 from strop.method.charts import Curve, LineChart
 from strop.report.charts import Chart, lines
 from strop.report.page import unique_names
@@ -67,3 +71,119 @@ def _named(runs: Sequence[Recorded], name: str) -> Chart:
 
 def _has_lines(chart: Chart) -> bool:
     return all(trace.get("mode") in CURVES and "stackgroup" not in trace for trace in chart.data)
+
+
+WIDTH, HEIGHT = 460, 270  # of a chart, pixels
+LEFT, RIGHT, TOP, BOTTOM = 52, 12, 34, 44  # its margins; the legend stands below
+INK, SOFT, GRID = "#22262b", "#626a75", "#e3e5e8"
+DASHED = {"dash": "6 4", "dot": "2 3", "dashdot": "6 3 2 3", "longdash": "10 4"}
+FONT = "font-family='system-ui, sans-serif'"
+
+
+def picture(charts: Sequence[Chart], across: int = 2) -> str:
+    """The charts beside and below each other."""
+    across = max(1, min(across, len(charts)))
+    width, height = across * WIDTH, math.ceil(len(charts) / across) * HEIGHT
+    drawn = "".join(
+        f'<g transform="translate({n % across * WIDTH} {n // across * HEIGHT})">{_chart(each)}</g>'
+        for n, each in enumerate(charts)
+    )
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
+        f'viewBox="0 0 {width} {height}"><rect width="100%" height="100%" fill="white"/>'
+        f"{drawn}</svg>"
+    )
+
+
+def ticks(low: float, high: float, most: int = 5) -> list[float]:
+    """Round numbers from `low` to `high`, at most so many."""
+    step = 10.0 ** math.floor(math.log10(max(high - low, 1e-12) / most))
+    while (high - low) / step > most - 1:
+        step *= 2.5 if str(f"{step:e}")[0] == "2" else 2
+    first = math.ceil(low / step - 1e-9)
+    return [n * step for n in range(first, math.floor(high / step + 1e-9) + 1)]
+
+
+def _chart(chart: Chart) -> str:
+    x_range, y_range = _ranges(chart)
+    percent = "%" in chart.layout.get("yaxis", {}).get("tickformat", "")
+
+    def at(x: float, y: float) -> tuple[float, float]:
+        across = (x - x_range[0]) / (x_range[1] - x_range[0])
+        up = (y - y_range[0]) / (y_range[1] - y_range[0])
+        return (
+            round(LEFT + across * (WIDTH - LEFT - RIGHT), 1),
+            round(HEIGHT - BOTTOM - up * (HEIGHT - TOP - BOTTOM), 1),
+        )
+
+    pieces = [_text(LEFT, 20, chart.title, INK, 14, "start", "bold")]
+    for y in ticks(*y_range):
+        _, down = at(x_range[0], y)
+        pieces.append(f'<path d="M{LEFT} {down}H{WIDTH - RIGHT}" stroke="{GRID}"/>')
+        shown = f"{100 * y:.4g}%" if percent else f"{y:.4g}"
+        pieces.append(_text(LEFT - 6, down + 4, shown, SOFT, 11, "end"))
+    pieces += [
+        _text(at(x, 0)[0], HEIGHT - BOTTOM + 16, f"{x:.0f}", SOFT, 11, "middle")
+        for x in ticks(*x_range)
+        if x == int(x)
+    ]
+    below: list[tuple[float, float]] = []
+    for trace in chart.data:
+        points = [at(*pair) for pair in zip(trace["x"], trace["y"], strict=True)]
+        if "fill" in trace and below:
+            ring = " ".join(f"{x},{y}" for x, y in [*below, *reversed(points)])
+            pieces.append(f'<polygon points="{ring}" fill="{trace["fillcolor"]}"/>')
+        pieces.append(_line(trace, points))
+        below = points
+    return "".join(pieces) + _legend(chart)
+
+
+def _ranges(chart: Chart) -> tuple[tuple[float, float], tuple[float, float]]:
+    """What the axes go from and to."""
+    xs = [x for trace in chart.data for x in trace["x"]]
+    ys = [y for trace in chart.data for y in trace["y"]]
+    low, high = min(ys), max(ys)
+    if chart.layout.get("yaxis", {}).get("rangemode") == "tozero":
+        low = min(low, 0.0)
+    room = 0.05 * (high - low) or 0.5 * abs(high) or 1.0
+    low = low if low == 0 else low - room
+    return (min(xs), max(max(xs), min(xs) + 1)), (low, high + room)
+
+
+def _line(trace: dict[str, Any], points: Sequence[tuple[float, float]]) -> str:
+    style = trace["line"]
+    dash = DASHED.get(style.get("dash", ""), "")
+    dashed = f' stroke-dasharray="{dash}"' if dash else ""
+    drawn = (
+        f'<polyline points="{" ".join(f"{x},{y}" for x, y in points)}" fill="none" '
+        f'stroke="{style["color"]}" stroke-width="{style["width"]}"{dashed}/>'
+    )
+    if "markers" in trace.get("mode", ""):
+        drawn += "".join(
+            f'<circle cx="{x}" cy="{y}" r="2.5" fill="{style["color"]}"/>' for x, y in points
+        )
+    return drawn
+
+
+def _legend(chart: Chart) -> str:
+    """The names of the lines below the axis, where there are several."""
+    if not chart.layout.get("showlegend"):
+        return ""
+    found, left = [], float(LEFT)
+    for trace in chart.data:
+        name = trace.get("name", "")
+        if trace.get("showlegend", True) and name and left < WIDTH - 60:
+            colour = trace["line"]["color"]
+            found.append(f'<path d="M{left} {HEIGHT - 12}h14" stroke="{colour}" stroke-width="2"/>')
+            found.append(_text(left + 18, HEIGHT - 8, name, SOFT, 11, "start"))
+            left += 32 + 6.2 * len(name)
+    return "".join(found)
+
+
+def _text(
+    x: float, y: float, text: str, colour: str, size: int, anchor: str, weight: str = "normal"
+) -> str:
+    return (
+        f'<text x="{x}" y="{y}" fill="{colour}" font-size="{size}" text-anchor="{anchor}" '
+        f'font-weight="{weight}" {FONT}>{escape(text)}</text>'
+    )

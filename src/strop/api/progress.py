@@ -14,7 +14,7 @@ from rich.text import Text
 
 from strop.method.charts import panel_of
 from strop.tracking.metrics_file import is_number
-from strop.tracking.samples import sampled, shortened
+from strop.tracking.watch import sampled, shortened
 
 if TYPE_CHECKING:
     from strop.diagnosis.watch import Watch

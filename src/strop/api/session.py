@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from strop.api.folders import free_folder
-from strop.evaluation.validate import validator
+from strop.evaluation.run import validator
 from strop.report.page import write_report
 from strop.support.errors import RunStopped, UserError
 from strop.training import loop

@@ -25,8 +25,7 @@ from strop.parts.rollout.play_turns import PlayTurns
 from strop.parts.rollout.sample_independently import SampleIndependently
 from strop.support.errors import UserError
 from strop.training.learner.policy import Policy
-from strop.training.learner.refresh import refresh
-from strop.training.learner.step_models import StepModels
+from strop.training.learner.step_models import StepModels, refresh
 from strop.training.learner.update import Learner
 
 

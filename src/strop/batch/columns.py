@@ -12,7 +12,7 @@ batches of the tests read the records. The table follows from the name's suffix 
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -286,15 +286,6 @@ def together(kinds: Iterable[type]) -> dict[str, Column]:
                     f"{by.get(column.name, 'the standard columns')}: give it a name of its own"
                 )
             by.setdefault(column.name, who)
-    return found
-
-
-def at_door(known: Mapping[str, Column]) -> dict[str, tuple[str, ...]]:
-    """The names at the padded door that columns have, and the columns that each fills."""
-    found: dict[str, tuple[str, ...]] = {}
-    for column in known.values():
-        for name in column.names:
-            found[name] = (*found.get(name, ()), column.name)
     return found
 
 

@@ -22,8 +22,7 @@ Engine = Annotated[
 Settings = Annotated[
     list[str] | None,
     typer.Option(
-        "--set",
-        help="A setting, as `strop train` takes it (`data.system_prompt=...`); repeatable.",
+        "--set", help="A setting, as `strop train` takes it (`data.system_prompt=...`); repeatable."
     ),
 ]
 

@@ -24,8 +24,7 @@ def inspect(
     network. A run keeps tokens every training.rollouts_every steps, of training.inspect rollouts.
     """
     loading(str(run))
-    from strop.inspection.page import write_page
-    from strop.inspection.serve import HOST, open_server
+    from strop.inspection.page import HOST, open_server, write_page
 
     if out is not None:
         number = write_page(run, step, out)

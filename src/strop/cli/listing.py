@@ -56,8 +56,7 @@ def recipes(
     ] = None,
     as_json: Json = False,
     as_toml: Annotated[
-        bool,
-        typer.Option("--toml", help="Print a file for `strop train --config`."),
+        bool, typer.Option("--toml", help="Print a file for `strop train --config`.")
     ] = False,
 ) -> None:
     """List the published methods by family, search them, or show one with equation and parts.

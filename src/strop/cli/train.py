@@ -9,7 +9,7 @@ import typer
 
 from strop.cli import completing
 from strop.cli.train_here import Job, work
-from strop.data.renaming import pairs
+from strop.data.row_layouts import pairs
 from strop.support.errors import UserError
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ Answers = Annotated[
     int,
     typer.Option(
         help="Print so many sampled answers each time that rollouts are written "
-        "(`training.rollouts_every`).",
+        "(`training.rollouts_every`)."
     ),
 ]
 Ray = Annotated[

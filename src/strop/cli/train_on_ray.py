@@ -17,7 +17,7 @@ from strop.api.session import new_folder
 from strop.cli.train_here import Job, work
 from strop.support.errors import RunStopped, UserError
 from strop.support.loading import search_path
-from strop.support.restarts import Restarts
+from strop.support.processes import Restarts
 from strop.support.stopping import asking_first
 from strop.support.writing import writing
 from strop.training.cluster.connect import (

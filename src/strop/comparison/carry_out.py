@@ -1,20 +1,105 @@
-"""A comparison from its plan to its tables and page: for the command and for scripts alike."""
+"""A comparison from its plan to its tables and page, and its progress: a line a run."""
 
 import os
+import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from rich.console import Console
+from rich.live import Live
+from rich.table import Table
 
 from strop.comparison.page import write_page
 from strop.comparison.plan import Plan
-from strop.comparison.progress import RunsProgress
-from strop.comparison.runs import Job, work
+from strop.comparison.runs import Job, last_step, latest, work
 from strop.comparison.scores import Row, collect
 from strop.comparison.table import write_tables
 from strop.support.stopping import interrupting
 from strop.training.record.lock import Lock
+
+QUIET_SECONDS = 30.0  # between two lines where there is no terminal
+
+
+class RunsProgress:
+    """Shows a line a run: live on a terminal, now and then elsewhere."""
+
+    def __init__(self, console: Console, jobs: Sequence[Job], steps: int) -> None:
+        self.console, self.jobs, self.steps = console, jobs, steps
+        self.live = Live(console=console, refresh_per_second=2) if console.is_terminal else None
+        self.printed = time.monotonic()
+        self.states: dict[str, str] = {}
+
+    def __enter__(self) -> "RunsProgress":
+        if self.live:
+            self.live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.live:
+            self.live.update(self._table())
+            self.live.stop()
+
+    def note(self, text: str) -> None:
+        """Print a sentence for the user."""
+        self.console.print(text, markup=False)
+
+    def update(self) -> None:
+        """Show how far the runs are."""
+        if self.live:
+            self.live.update(self._table())
+            return
+        for job in self.jobs:
+            if job.state != self.states.get(job.name, "waiting"):
+                self.states[job.name] = job.state
+                self.note(f"{job.name}: {job.state}")
+        if time.monotonic() - self.printed > QUIET_SECONDS:
+            self.printed = time.monotonic()
+            active = [job for job in self.jobs if job.state == "training"]
+            self.note("; ".join(f"{job.name}: {self._step(job)}" for job in active) or self.left())
+
+    def _table(self) -> Table:
+        table = Table(
+            box=None,
+            expand=True,
+            padding=(0, 1),
+            pad_edge=False,
+            title=self.left(),
+            title_justify="left",
+        )
+        table.add_column("run", overflow="ellipsis", no_wrap=True, ratio=1)
+        for heading in ("state", "step", "reward", "entropy"):
+            table.add_column(heading, no_wrap=True, min_width=7)
+        busy = [job for job in self.jobs if job.state != "waiting"]
+        for job in busy[-(self.console.height - 4) :]:
+            table.add_row(job.name, job.state, *self._numbers(job))
+        return table
+
+    def _numbers(self, job: Job) -> list[str]:
+        """Step, reward and entropy of a run that is training."""
+        if job.state != "training":
+            return []
+        line = latest(job.folder)
+        found = [line.get(name) for name in ("reward", "entropy")]
+        shown = [f"{value:.3f}" if isinstance(value, float) else "" for value in found]
+        return [f"{line.get('step', 0)}/{self.steps}", *shown]
+
+    def _step(self, job: Job) -> str:
+        return f"{last_step(job.folder)}/{self.steps}"
+
+    def left(self) -> str:
+        """How much is done, and the time that the rest will take at the pace until now."""
+        done = {job.name: last_step(job.folder) for job in self.jobs}
+        active = [job for job in self.jobs if job.begun]
+        taken = sum(done[job.name] - job.begun_at for job in active)
+        complete = sum(job.state == "done" for job in self.jobs)
+        text = f"{complete} of {len(self.jobs)} runs done"
+        if taken:
+            pace = (time.monotonic() - min(job.begun for job in active)) / taken
+            rest = pace * (len(self.jobs) * self.steps - sum(done.values()))
+            text += f", about {rest / 60:.0f} min left"
+        return text
 
 
 @dataclass(frozen=True)

@@ -78,10 +78,7 @@ def combinations(spreads: Sequence[Spread]) -> list[Values]:
     found = []
     for row in product(*(each.values for each in fixed)):
         for draw in together:
-            given = {
-                **_named(fixed, row),
-                **_named(drawn, draw),
-            }
+            given = {**_named(fixed, row), **_named(drawn, draw)}
             found.append(tuple((name, given[name]) for name in names))
     return list(dict.fromkeys(found))
 

@@ -46,11 +46,7 @@ def _check_letters(prompt: Prompt, tokenizer: Any, template: Mapping[str, Any]) 
 
 
 def encode_reworded(
-    prompt: Prompt,
-    words: str,
-    answer: str,
-    tokenizer: Any,
-    template: Mapping[str, Any] = NOTHING,
+    prompt: Prompt, words: str, answer: str, tokenizer: Any, template: Mapping[str, Any] = NOTHING
 ) -> list[int]:
     """Token ids of the prompt with `words` in place of its text, {prompt} and {answer} filled in.
 

@@ -8,13 +8,10 @@ from types import MappingProxyType
 from typing import Any
 
 from strop.data.prompt_rows import Many, Pack, PromptRows, stride, those
-from strop.data.read import Row, Source, open_source
-from strop.data.renaming import Renaming, renamed
-from strop.data.row_layouts import Reader, from_question, reader_of
-from strop.data.sources import named_sources
+from strop.data.read import Row, Source, named_sources, open_source
+from strop.data.row_layouts import Reader, Renaming, from_question, reader_of, renamed
 from strop.environments.tasks import Origin, Prompt, RewardSpec, Task
-from strop.support.errors import UserError
-from strop.support.name_hints import did_you_mean
+from strop.support.errors import UserError, did_you_mean
 
 # What a reward receives beside the columns, so a column may not take the name.
 RESERVED = frozenset(

@@ -1,14 +1,14 @@
-"""Data by its name: a file, a folder or a data set, any row of it by its number."""
+"""Data by its name, as settings give it: a file, a folder, a data set; any row by its number."""
 
 import os
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 from strop.data.row_files import Csv, JsonLines
 from strop.data.row_tables import HUB, Parquet, folder, from_hub
-from strop.support.errors import UserError
-from strop.support.name_hints import did_you_mean
+from strop.support.errors import UserError, did_you_mean
 
 Row = dict[str, Any]
 
@@ -77,3 +77,50 @@ _READERS: dict[str, Callable[[Path], Source]] = {
     ".parquet": Parquet,
     ".csv": Csv,
 }
+
+
+_NAMED = re.compile(r"([A-Za-z_][\w.-]*)=(.+)")
+TAKEN = ("train", "heldout")  # names of other splits
+
+
+def named_sources(given: Sequence[str | Path]) -> list[tuple[str, str | Path]]:
+    """Training files with their names: NAME=FILE, else the file's own, made to differ.
+
+    Raises UserError for a name that is given twice.
+    """
+    found = [_NAMED.fullmatch(str(text)) for text in given]
+    parted: list[tuple[str, str | Path]] = [
+        (short_name(text), text) if each is None or os.path.exists(text) else (each[1], each[2])
+        for text, each in zip(given, found, strict=True)
+    ]
+    names = [name for name, _ in parted]
+    told: list[tuple[str, str | Path]] = []
+    for number, (name, text) in enumerate(parted):
+        if names.count(name) > 1 and text is not given[number]:
+            raise UserError(f"data.files names two sources {name!r}: give each a name of its own")
+        twice = names.count(name) > 1
+        told.append((f"{name}-{names[: number + 1].count(name)}" if twice else name, text))
+    return told
+
+
+def validation_sets(given: Sequence[str]) -> tuple[list[str], dict[str, list[str]]]:
+    """The files of the validation without a name, and those of sets `NAME=FILE`, by name.
+
+    Files of one name are one set. Raises UserError for the name of another split.
+    """
+    plain: list[str] = []
+    sets: dict[str, list[str]] = {}
+    for text in given:
+        found = None if os.path.exists(text) else _NAMED.fullmatch(text)
+        if found is None:
+            plain.append(text)
+        elif found[1] in TAKEN:
+            raise UserError(
+                f"data.validation_files: {text!r} names a set {found[1]!r}, as another split is "
+                "called: give it another name"
+            )
+        elif found[1] == "validation":
+            plain.append(found[2])
+        else:
+            sets.setdefault(found[1], []).append(found[2])
+    return plain, sets

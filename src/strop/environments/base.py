@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from strop.environments.tool_calls import Call, tagged_calls
-from strop.support.errors import RunStopped, UserError
+from strop.support.errors import RunStopped, UserError, did_you_mean
 from strop.support.loading import attribute, camel
-from strop.support.name_hints import did_you_mean
 
 FOLDER = Path(__file__).parent / "built_in"
 STYLES = ("plain", "compact")

@@ -14,8 +14,7 @@ from typing import Any
 from reasoning_gym.factory import DATASETS, create_dataset
 
 from strop.rewards.answers import extract_answer, text_of
-from strop.support.errors import UserError
-from strop.support.name_hints import did_you_mean, nearest_first
+from strop.support.errors import UserError, did_you_mean, nearest_first
 
 DEFAULT_SIZES = {"train": 1000, "validation": 100, "heldout": 100}
 MAX_DRAWS_PER_ROW = 4  # of training rows, before a problem space counts as too small
@@ -56,10 +55,7 @@ def draw_splits(
 
 
 def score(
-    completions: Sequence[Any],
-    entry: Sequence[str],
-    dataset: Sequence[str],
-    config: Sequence[str],
+    completions: Sequence[Any], entry: Sequence[str], dataset: Sequence[str], config: Sequence[str]
 ) -> list[float]:
     """The dataset's own score, 0 to 1, of each completion's final answer."""
     return [

@@ -4,9 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from strop.support.errors import RunStopped, UserError
+from strop.support.errors import RunStopped, UserError, did_you_mean
 from strop.support.loading import attribute
-from strop.support.name_hints import did_you_mean
 
 if TYPE_CHECKING:
     from strop.environments.base import EnvironmentSource, Episodes

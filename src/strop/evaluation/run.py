@@ -1,4 +1,4 @@
-"""Samples a model on a set of prompts and scores the samples."""
+"""Samples a model on a set of prompts and scores the samples; of a run in training, as metrics."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,8 +9,9 @@ import torch
 
 from strop.batch.batch import Batch
 from strop.environments.tasks import Prompt
+from strop.evaluation.preferences import given_answer_metrics
 from strop.evaluation.samples import Estimate, Samples
-from strop.evaluation.summary import summarise
+from strop.evaluation.summary import as_json, summarise
 from strop.method import part as parts
 from strop.method.engine_needs import TOLD
 from strop.method.part import Draw, Use
@@ -98,3 +99,52 @@ def _samples(
         entropy_B=None if entropy_B is None else entropy_B.numpy(),
         scored_B=scored_B,
     )
+
+
+KEYS = (
+    "mean@n",
+    "num_unscored",
+    "pass@",
+    "maj@",
+    "auc",
+    "entropy",
+    "distinct@",
+    "completions/mean_length",
+)
+
+
+def validator(num_samples: int, ks: tuple[int, ...], seed: int) -> Any:
+    """An evaluator for the loop: the same prompts and the same draws every time."""
+
+    def run(world: Any, algorithm: Any, split: str, prompts: Any) -> dict[str, float]:
+        given = given_answer_metrics(world.services, algorithm.rollout.part, prompts)
+        found = {f"eval/{split}/{name}": value for name, value in given.items()}
+        if world.services.grading.can_grade:
+            found |= sampled(world, algorithm, split, prompts)
+        return found
+
+    def sampled(world: Any, algorithm: Any, split: str, prompts: Any) -> dict[str, float]:
+        evaluated = evaluate(
+            prompts,
+            algorithm.rollout,
+            world.engine,
+            world.services,
+            num_samples=num_samples,
+            ks=ks,
+            seed=seed,
+        )
+        if not evaluated.estimates:  # a verifier that fails costs scores, never the run
+            return {f"eval/{split}/num_unscored": float(evaluated.batch.size("B"))}
+        found = as_json(evaluated.estimates, f"eval/{split}/")
+        return {
+            name: value
+            for name, value in found.items()
+            if value is not None and _kept(name.removeprefix(f"eval/{split}/"))
+        }
+
+    return run
+
+
+def _kept(name: str) -> bool:
+    """Whether a number is logged during training; counts have no interval."""
+    return name.startswith(KEYS) and not (name.startswith("num_") and "/" in name)

@@ -89,7 +89,7 @@ def _step(number: int, tokens: pa.Table, rows: Sequence[Mapping[str, Any]]) -> S
     single = {n: tokens[n].to_pylist() for n in tokens.column_names if n.endswith("_B")}
     turns = {n: tokens[n].to_pylist() for n in tokens.column_names if n.endswith("_K")}
     listed = [n for n in tokens.column_names if pa.types.is_list(tokens[n].type) and n not in turns]
-    flat = {name: _flat(tokens[name]) for name in listed}
+    flat = {name: tokens[name].combine_chunks().flatten() for name in listed}
     texts = flat.pop("text_T").dictionary_encode()
     columns = {name: _floats(values) for name, values in flat.items()}
     columns["text_T"] = texts.indices.to_numpy(zero_copy_only=False).astype(np.float32)
@@ -115,10 +115,6 @@ def _step(number: int, tokens: pa.Table, rows: Sequence[Mapping[str, Any]]) -> S
         )
     ordered = [prompts[group] for group in sorted(prompts)]
     return Step(number, ordered, rollouts, texts.dictionary.to_pylist(), columns)
-
-
-def _flat(column: pa.ChunkedArray) -> pa.Array:
-    return column.combine_chunks().flatten()
 
 
 def _floats(values: pa.Array) -> NDArray[np.float32]:

@@ -22,10 +22,7 @@ REPLACED = re.findall(
     "vespo_lambda_pos vespo_k_neg vespo_lambda_neg use_bias_correction_kl",
 )
 # Parameters of recipes that TRL's options stand for.
-TRLS = {
-    "num_prompts": "generation_batch_size",
-    "num_rollouts": "num_generations",
-}
+TRLS = {"num_prompts": "generation_batch_size", "num_rollouts": "num_generations"}
 SAMPLED = {
     "max_tokens": "max_completion_length", "temperature": "temperature", "top_p": "top_p",
     "top_k": "top_k", "min_p": "min_p",

@@ -210,10 +210,7 @@ def _under_usual_names(
 
 
 def own_parameters(
-    recipe: str,
-    params: Mapping[str, Any],
-    parameters: Collection[str],
-    words: Mapping[str, Any],
+    recipe: str, params: Mapping[str, Any], parameters: Collection[str], words: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Gives `params` the names of the recipe's own `parameters`; other names stay as they are.
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from strop.batch import pack
 from strop.batch.batch import Batch
 from strop.catalogue import catalogue
-from strop.head import subset as head_subset
+from strop.head import chunk as head_chunk
 from strop.method import part as parts
 from strop.method.chains import Chains
 from strop.method.fitting import fitting
@@ -99,7 +99,7 @@ def nucleus_entropy(logits: Tensor, *, top_p: float = 0.8, variant: str = "paper
     mass = fitting("top_p", float, None, top_p)
     part = catalogue.load("part", "pull_nucleus_entropy")(top_p=mass, below=variant == "code")
     logq_TV, shape = distributions_of(logits)
-    return head_subset.nucleus_entropy(logq_TV, part.top_p, part.below).reshape(shape)
+    return head_chunk.nucleus_entropy(logq_TV, part.top_p, part.below).reshape(shape)
 
 
 def plausible_logp(logits: Tensor, token_ids: Tensor, *, kappa: float = 0.02) -> Tensor:
@@ -112,8 +112,8 @@ def plausible_logp(logits: Tensor, token_ids: Tensor, *, kappa: float = 0.02) ->
     logq_TV, shape = distributions_of(logits)
     id_T = ids_of("token_ids", token_ids, shape, logq_TV.shape[1]).flatten()
     exp_TV = (logq_TV - logq_TV.max(-1, keepdim=True).values).detach().exp()
-    column = head_subset.column_of("min_p_logp", part.kappa)
-    return head_subset.measure_subset(column, exp_TV, id_T, False)[0].reshape(shape)
+    column = head_chunk.column_of("min_p_logp", part.kappa)
+    return head_chunk.measure_subset(column, exp_TV, id_T, False)[0].reshape(shape)
 
 
 def tree_edges(name: str, *, tree: Any, params: Mapping[str, Any] | None = None) -> list[Tensor]:

@@ -7,8 +7,7 @@ import numpy as np
 from rich.table import Table
 
 from strop.planning.measured import Measured
-from strop.planning.propose import fastest
-from strop.planning.simulate import Outcome
+from strop.planning.simulate import Outcome, fastest
 from strop.planning.work import Costs
 
 HEADINGS = (

@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Any
 
-from strop.head.subset import column_of
+from strop.head.chunk import column_of
 from strop.method.algorithm import Algorithm
 from strop.method.part import Use
 from strop.parts.loss.bound.shield_unlikely_tokens import ShieldUnlikelyTokens

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from strop.head.subset import column_of
+from strop.head.chunk import column_of
 from strop.method.algorithm import Algorithm
 from strop.method.part import Use
 from strop.method.schedule import EntropyTarget

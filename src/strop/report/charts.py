@@ -1,27 +1,63 @@
-"""Figures as plain plotly dictionaries: lines of several runs, areas and bars of one."""
+"""Figures as plain plotly dictionaries: lines of several runs, areas and bars of one.
+
+A long curve has fewer points, so that a page with 100,000 steps is small and opens at once."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from strop.method.charts import Curve, LineChart
-from strop.report import thin
-from strop.report.run_folder import Band, Run
+from strop.report.run_folder import Band, Run, Series
+
+POINTS = 400  # most points of a curve: about as many as a chart has pixels
+
+
+def thinned(series: Series, points: int = POINTS) -> Series:
+    """At most `points` of the curve: the smallest and the largest value of each stretch, at their
+    own steps and in their order, so that no peak is lost. A shorter curve stays as it is.
+    """
+    steps, values = series
+    if len(steps) <= points:
+        return series
+    edges = _stretches(len(steps), max(1, points // 2))
+    stretches = [(a, values[a:b]) for a, b in pairwise(edges)]
+    kept = [a + k for a, part in stretches for k in (part.argmin(), part.argmax())]
+    chosen = np.unique(np.array(kept))
+    return steps[chosen], values[chosen]
+
+
+def averaged(series: Series, points: int = POINTS) -> Series:
+    """At most `points` values: the mean of each stretch, at the step in its middle."""
+    steps, values = series
+    if len(steps) <= points:
+        return series
+    edges = _stretches(len(steps), points)
+    sums = np.add.reduceat(values, edges[:-1])
+    return steps[(edges[:-1] + edges[1:] - 1) // 2], sums / np.diff(edges)
+
+
+def thinned_band(
+    steps: NDArray[np.int64], low: NDArray[np.float64], high: NDArray[np.float64]
+) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]:
+    """A shaded area with at most POINTS edges: the lowest and highest limit of each stretch."""
+    if len(steps) <= POINTS:
+        return steps, low, high
+    edges = _stretches(len(steps), POINTS)
+    middle = steps[(edges[:-1] + edges[1:] - 1) // 2]
+    return middle, np.minimum.reduceat(low, edges[:-1]), np.maximum.reduceat(high, edges[:-1])
+
+
+def _stretches(length: int, stretches: int) -> NDArray[np.int64]:
+    """Where stretches of nearly equal length begin, and the end."""
+    return np.linspace(0, length, stretches + 1).astype(np.int64)
+
 
 # Readable on a light and on a dark page; told apart with the common colour-vision deficiencies.
-COLOURS = (
-    "#3478b8",
-    "#d07a1c",
-    "#2a9183",
-    "#b4557e",
-    "#7a68c2",
-    "#8a7a2a",
-    "#4f9fcf",
-    "#9a6a4c",
-)
+COLOURS = ("#3478b8", "#d07a1c", "#2a9183", "#b4557e", "#7a68c2", "#8a7a2a", "#4f9fcf", "#9a6a4c")
 GREY = "#8a929e"
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 BARS = 24
@@ -83,7 +119,7 @@ def stack(
     for key, (own, values) in found.items():
         whole = np.zeros(len(steps))
         whole[np.searchsorted(steps, own)] = values
-        x, y = thin.means((steps, whole))
+        x, y = averaged((steps, whole))
         label, colour = labels[key]
         trace = {
             "x": x.tolist(),
@@ -182,7 +218,7 @@ def _line(
     steps, values = series
     if not len(steps):
         return []
-    x, y = thin.limits(series)
+    x, y = thinned(series)
     trace: dict[str, Any] = {
         "x": x.tolist(),
         "y": short(y),
@@ -199,7 +235,7 @@ def _line(
         "showlegend": False,
         "hoverinfo": "skip",
     }
-    x, y = thin.means((steps, moving_mean(values, window)))
+    x, y = averaged((steps, moving_mean(values, window)))
     mean = {"x": x.tolist(), "y": short(y), "name": f"{name} (mean of {window})"}
     return [trace | mean] if run.members else [faint, trace | mean]
 
@@ -225,7 +261,7 @@ def _band_over_seeds(run: Run, curve: Curve, colour: str, smooth: bool) -> list[
 
 def _band(band: Band, colour: str) -> list[dict[str, Any]]:
     """A shaded area."""
-    steps, lowest, highest = thin.band(*band)
+    steps, lowest, highest = thinned_band(*band)
     edge = {
         "x": steps.tolist(),
         "mode": "lines",

@@ -5,8 +5,7 @@ from dataclasses import replace
 from html import escape
 from pathlib import Path
 
-from strop.report.about import changed, facts
-from strop.report.best import best_of
+from strop.report.about import best_of, changed, facts
 from strop.report.browser import rollout_browser
 from strop.report.html import charts_grid, document, section, slug
 from strop.report.run_folder import Run, read_run

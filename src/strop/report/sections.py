@@ -28,10 +28,7 @@ TOKENS = {
     "services/tokens_scored": ("scored for parts", COLOURS[3]),
 }
 REWARD = LineChart(
-    "Reward",
-    "Mean reward of the rollouts of each training step.",
-    (Curve("reward"),),
-    smooth=True,
+    "Reward", "Mean reward of the rollouts of each training step.", (Curve("reward"),), smooth=True
 )
 COVARIANCE = LineChart(
     "What moves entropy",

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from strop.report.about import parsed
-from strop.report.best import best_of
+from strop.report.about import best_of, parsed
 from strop.report.html import document
 from strop.report.page import body, parts, title_of, unique_names
 from strop.report.run_folder import Reader, Run

@@ -22,8 +22,7 @@ from strop.rewards.forms import FORMS_IN_SHORT, PARAMETERS, Caller, form_of, is_
 from strop.rewards.scored import Rollouts, Scored, Unscored
 from strop.rewards.source import find, parse
 from strop.rewards.traces import TaskRewards
-from strop.support.errors import UserError
-from strop.support.name_hints import did_you_mean
+from strop.support.errors import UserError, did_you_mean
 
 # Names of numbers that are the trainer's own.
 RESERVED = (

@@ -21,7 +21,7 @@ from typing import Any
 
 from strop.rewards.function import RewardFunction, load_reward
 from strop.rewards.scored import Rollouts
-from strop.support import socket_messages
+from strop.support import guarded_process
 from strop.support.errors import UserError
 from strop.support.garbage_collection import importing
 from strop.support.loading import where_raised
@@ -71,7 +71,7 @@ class _Speech:
         """Send a reply to the request of now."""
         with self.lock:
             content = json.dumps({**reply, "number": self.number}, default=_plain)
-            socket_messages.send(self.channel, content.encode())
+            guarded_process.send(self.channel, content.encode())
 
     def call(self, function: Callable[[], Any]) -> Any:
         """What a function gives; its imports are told."""
@@ -162,7 +162,7 @@ def _read(channel: socket.socket, requests: "queue.SimpleQueue[dict[str, Any]]")
     """Queue what arrives; end when the parent is gone, even in the middle of a call."""
     try:
         while True:
-            requests.put(pickle.loads(socket_messages.receive(channel)))
+            requests.put(pickle.loads(guarded_process.receive(channel)))
     except EOFError:
         os.kill(os.getpid(), signal.SIGKILL)
 

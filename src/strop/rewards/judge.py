@@ -18,10 +18,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from strop.rewards.answers import text_of
 from strop.rewards.scored import Unscored
-from strop.support.errors import UserError
+from strop.support.errors import UserError, did_you_mean
 from strop.support.files import toml_of
 from strop.support.http import Failed, Http, Retries
-from strop.support.name_hints import did_you_mean
 
 _ANSWER_BYTES = 1 << 22
 LARGEST = 1e6  # of the numbers of a judge's file; clocks wait no longer

@@ -112,10 +112,7 @@ def _loaded(place: str, device: str, dtype: str) -> tuple[Any, Any]:
     try:
         tokenizer = AutoTokenizer.from_pretrained(place, trust_remote_code=False)
         model, report = AutoModelForSequenceClassification.from_pretrained(
-            place,
-            dtype=getattr(torch, dtype),
-            output_loading_info=True,
-            trust_remote_code=False,
+            place, dtype=getattr(torch, dtype), output_loading_info=True, trust_remote_code=False
         )
         model.to(device)
     except (OSError, ValueError, KeyError, RuntimeError) as error:

@@ -34,24 +34,3 @@ class Scored:
     unscored: dict[int, str] = field(default_factory=dict)  # position in `scores` -> reason
     metrics: dict[str, float] = field(default_factory=dict)
     extra: dict[str, list[Any]] = field(default_factory=dict)
-
-
-def is_whole(reply: Mapping[str, Any], num_rows: int) -> bool:
-    """Whether a grading process says all of a `Scored` of so many rows, or an exception's text."""
-    if "exception" in reply:
-        return isinstance(reply["exception"], str)
-    kinds = {"scores": list, "unscored": dict, "metrics": dict, "extra": dict}
-    if not all(isinstance(reply.get(name), kind) for name, kind in kinds.items()):
-        return False
-    places = {str(place) for place in range(num_rows)}
-    return (
-        len(reply["scores"]) == num_rows
-        and all(value is None or _is_number(value) for value in reply["scores"])
-        and all(p in places and isinstance(why, str) for p, why in reply["unscored"].items())
-        and all(_is_number(value) for value in reply["metrics"].values())
-        and all(isinstance(v, list) and len(v) == num_rows for v in reply["extra"].values())
-    )
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)

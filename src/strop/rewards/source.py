@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from strop.rewards import pickled
-from strop.support.errors import UserError
+from strop.support.errors import UserError, did_you_mean, nearest_first
 from strop.support.loading import module_at, where_raised
-from strop.support.name_hints import did_you_mean, nearest_first
 
 BUILT_IN = {
     "exact_match": "strop.rewards.answers:exact_match",
@@ -24,10 +23,7 @@ BUILT_IN = {
     "run_tests": "strop.rewards.code:RunTests",
 }
 # Sources of the form `kind:PLACE`, made by a class that takes the place and options.
-MADE = {
-    "judge": "strop.rewards.judge:Judge",
-    "model": "strop.rewards.model:RewardModel",
-}
+MADE = {"judge": "strop.rewards.judge:Judge", "model": "strop.rewards.model:RewardModel"}
 FORMS = ("trl", "verl", "openrlhf", "verifiers")
 _OPTIONS = re.compile(r"(?P<source>[^()]+)(?P<options>\(.*\))", re.DOTALL)
 

@@ -1,4 +1,4 @@
-"""The two errors with a message meant for people instead of a traceback, and a hint for them."""
+"""The two errors with a message meant for people instead of a traceback, and hints for them."""
 
 import difflib
 import re
@@ -77,3 +77,18 @@ def check_value(value: Any, where: str) -> None:
         depth += 1
         if depth > DEEPEST:
             raise UserError(f"{where} is nested more than {DEEPEST} levels deep")
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """` (did you mean 'x'?)` for the nearest known name, or an empty text when none is near."""
+    near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+    return f" (did you mean {near[0]!r}?)" if near else ""
+
+
+def nearest_first(name: str, known: Iterable[str], limit: int = 8) -> str:
+    """The known names, the nearest to `name` first, as one line of at most `limit` names."""
+    names = sorted(
+        known, key=lambda other: (-difflib.SequenceMatcher(None, name, other).ratio(), other)
+    )
+    more = f" and {len(names) - limit} more" if len(names) > limit else ""
+    return ", ".join(names[:limit]) + more if names else "none"

@@ -1,21 +1,71 @@
-"""The parent's handle of a guarded process: start it, end it, say how it died."""
+"""A process that ends with this one, with all that it started, and messages over a socket to it.
 
-import contextlib
+Messages are eight bytes of length, then the content. The parent has a handle; between it and the
+process that works stands a guard, so that nothing that this one starts outlives it: a reward may
+start processes in sessions of their own, which no signal to a group reaches. On Linux the guard
+adopts them when their parents are gone, so all of them descend from it. When the working process
+ends, or the trainer does, the guard ends what is left, and then itself in the same way.
+"""
+
+import ctypes
 import os
+import resource
 import signal
 import socket
+import struct
 import subprocess
 import sys
+import threading
+import time
+from contextlib import suppress
 from typing import IO
 
 from strop.support import processes
 from strop.support.about import SOURCE
+from strop.support.garbage_collection import imported
+
+LAST_LOOK_SECONDS = 0.1  # at what is there when the time is over
+_LENGTH = struct.Struct("!Q")
+
+
+def send(channel: socket.socket, content: bytes) -> None:
+    """Write one message. Raises OSError when the other end is gone or does not read in time."""
+    channel.sendall(_LENGTH.pack(len(content)) + content)
+
+
+def receive(channel: socket.socket, deadline: float | None = None) -> bytes:
+    """Read one message. Raises EOFError when the other end is gone, TimeoutError if it is late.
+
+    deadline: of the whole message, by `time.monotonic`; what has come by then is still read.
+    """
+    if deadline is not None:
+        deadline = max(deadline, time.monotonic() + LAST_LOOK_SECONDS)
+    (length,) = _LENGTH.unpack(_exactly(channel, _LENGTH.size, deadline))
+    return _exactly(channel, length, deadline)
+
+
+def _exactly(channel: socket.socket, length: int, deadline: float | None) -> bytes:
+    content = bytearray()
+    while len(content) < length:
+        if deadline is not None:
+            channel.settimeout(max(deadline - time.monotonic(), 1e-3))
+        try:
+            piece = channel.recv(min(length - len(content), 1 << 20))
+        except ConnectionError as error:
+            raise EOFError("the other end is gone") from error
+        if not piece:
+            raise EOFError("the other end is gone")
+        content += piece
+        if deadline is not None and time.monotonic() > deadline and len(content) < length:
+            raise TimeoutError("the message is late")
+    return bytes(content)
+
 
 _EXIT_SECONDS = 0.5  # from a closed socket to the end of its process
 _ROOT = str(SOURCE.parent)
 # The package is imported from this copy; the folder then leaves the search path again.
 _PROGRAM = (
-    "import sys; sys.path.insert(0, sys.argv[1]); from strop.support.process_guard import serve; "
+    "import sys; sys.path.insert(0, sys.argv[1]); from strop.support.guarded_process import serve; "
     "sys.path.remove(sys.argv[1]); serve(int(sys.argv[2]), int(sys.argv[3]), sys.argv[4])"
 )
 
@@ -48,9 +98,9 @@ class GuardedProcess:
     def leave(self, seconds: float) -> None:
         """Tell it that nothing more comes, and give it so long to end by itself."""
         if self.process is not None and self.channel is not None:
-            with contextlib.suppress(OSError):  # it is gone
+            with suppress(OSError):  # it is gone
                 self.channel.shutdown(socket.SHUT_WR)
-            with contextlib.suppress(subprocess.TimeoutExpired):
+            with suppress(subprocess.TimeoutExpired):
                 self.process.wait(seconds)
 
     def end(self) -> None:
@@ -75,3 +125,46 @@ class GuardedProcess:
         if code < 0:
             return f"the process was ended by {signal.Signals(-code).name}"
         return f"the process ended itself with exit code {code}"
+
+
+_POLL_SECONDS = 1.0
+_SET_CHILD_SUBREAPER = 36  # of prctl
+
+
+def serve(fileno: int, trainer: int, module: str) -> None:
+    """Run `main(fileno)` of a module in a process of its own for the process `trainer`, which holds
+    the other end of the socket.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    worker = os.fork()
+    if worker == 0:
+        imported(module).main(fileno)  # not into the guard's memory
+    os.close(fileno)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)  # the trainer decides
+    threading.Thread(target=_end_with, args=(trainer,), daemon=True).start()
+    ended, status = os.wait()
+    while ended != worker:  # an adopted one
+        ended, status = os.wait()
+    processes.end_descendants(os.getpid())
+    _leave(status)
+
+
+def _end_with(trainer: int) -> None:
+    """End everything when the trainer is gone, even if something else holds its socket open."""
+    while os.getppid() == trainer:
+        threading.Event().wait(_POLL_SECONDS)
+    processes.end_descendants(os.getpid())
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _leave(status: int) -> None:
+    """End as the working process did."""
+    if os.WIFSIGNALED(status):
+        number = os.WTERMSIG(status)
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        with suppress(OSError):  # of SIGKILL
+            signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+    os._exit(os.WEXITSTATUS(status))

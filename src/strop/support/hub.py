@@ -7,8 +7,7 @@ say minutes later that a name is misspelt or the network is down.
 import os
 
 from strop.assets import SHIPPED
-from strop.support.errors import UserError
-from strop.support.name_hints import did_you_mean
+from strop.support.errors import UserError, did_you_mean
 
 REACH_SECONDS = 10.0
 

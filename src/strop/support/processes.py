@@ -1,4 +1,5 @@
-"""Starts child processes in sessions of their own, and ends them with all that they started."""
+"""Starts child processes in sessions of their own, and ends them with all that they started; counts
+how often something that dies is restarted before the run stops."""
 
 import os
 import signal
@@ -6,6 +7,8 @@ import subprocess
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
+
+from strop.support.errors import RunStopped
 
 ROUNDS = 100  # of looking for what was forked meanwhile
 _LINE = 4096  # bytes, more than a process has in /proc
@@ -71,3 +74,26 @@ def _descendants(root: int) -> set[int]:
         found.update(theirs)
         waiting += theirs
     return found
+
+
+class Restarts:
+    """Counts the restarts of one thing.
+
+    what: happened to it each time, such as "engine 2 was lost". allowed: restarts in a row, between
+    which it did no work.
+    """
+
+    def __init__(self, what: str, allowed: int = 2) -> None:
+        self.what, self.allowed = what, allowed
+        self.in_a_row, self.total = 0, 0
+
+    def worked(self) -> None:
+        """It has done work since it was started: what happens next is the first in a row."""
+        self.in_a_row = 0
+
+    def count(self, why: str, advice: str = "") -> None:
+        """Count one more. Raises RunStopped where it would be one too many in a row."""
+        self.in_a_row, self.total = self.in_a_row + 1, self.total + 1
+        if self.in_a_row > self.allowed:
+            times = f" {self.in_a_row} times in a row" if self.in_a_row > 1 else ""
+            raise RunStopped(f"{self.what}{times} ({why}){advice}")

@@ -10,7 +10,7 @@ import torch
 from strop.batch.columns import slow_value
 from strop.data.files import load_data
 from strop.data.prompt_rows import pool_of
-from strop.data.sources import validation_sets
+from strop.data.read import validation_sets
 from strop.engines.base import Engine
 from strop.engines.open import EngineSettings, read
 from strop.engines.pool.one_for_all import SharedEngine
@@ -27,18 +27,16 @@ from strop.support.errors import UserError
 from strop.training import rows
 from strop.training.cluster.engine_actors import open_pool
 from strop.training.cluster.environments import open_stage
-from strop.training.cluster.rewards import maker
+from strop.training.cluster.rewards import maker, shared_grader
 from strop.training.collect.here import SynchronousCollector
 from strop.training.learner import prefix_sharing
 from strop.training.learner.critic import Critic, make_critic
 from strop.training.learner.models import Loaded
-from strop.training.learner.optimiser import MasterAdamW
-from strop.training.learner.policy import Policy
-from strop.training.learner.refresh import freeze
+from strop.training.learner.policy import MasterAdamW, Policy
+from strop.training.learner.step_models import freeze
 from strop.training.loading import open_engine
 from strop.training.parallel import shards
 from strop.training.parallel.ranks import Ranks
-from strop.training.parallel.shared_grader import shared_grader
 from strop.training.services.grading import NoGrader
 from strop.training.services.run import RunServices, serve
 from strop.training.settings.config import RunConfig

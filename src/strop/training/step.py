@@ -28,11 +28,10 @@ from strop.method.refreshed import wanted_columns
 from strop.method.seeds import generators
 from strop.method.term import LR, OUTSIDE, REFERENCE
 from strop.support.errors import UserError
-from strop.training.learner.refresh import refresh
-from strop.training.learner.step_metrics import step_metrics
+from strop.training.learner.step_metrics import Clock, step_metrics
+from strop.training.learner.step_models import refresh
 from strop.training.learner.token_trace import Tokens
 from strop.training.learner.update import Learner
-from strop.training.record.clock import Clock
 from strop.training.world import World
 
 
@@ -46,11 +45,7 @@ class Stepped:
 
 
 def train_step(
-    world: World,
-    method: Method,
-    state: Mapping[str, Any],
-    step: int,
-    tokens: Tokens | None = None,
+    world: World, method: Method, state: Mapping[str, Any], step: int, tokens: Tokens | None = None
 ) -> Stepped:
     """Run step `step` (counted from 1). `state` is read, never changed; weights are.
 

@@ -14,10 +14,10 @@ from strop.method.chains import Chains
 from strop.support.errors import UserError
 from strop.training.learner.critic import Critic
 from strop.training.learner.policy import Policy
+from strop.training.learner.step_metrics import Clock
 from strop.training.learner.step_models import StepModels
 from strop.training.parallel import shards
 from strop.training.parallel.ranks import Ranks
-from strop.training.record.clock import Clock
 from strop.training.services.run import RunServices
 from strop.training.settings.limits import Limits
 

@@ -17,7 +17,7 @@ from strop.engines.local.stale_weights import StaleWeightsEngine
 from strop.parts.rollout.drive import sample
 from strop.training import loading
 from strop.training.learner import adapters, models
-from strop.training.learner.optimiser import MasterAdamW
+from strop.training.learner.policy import MasterAdamW
 from strop.training.settings import config
 
 SIZES = {"hidden": 64, "heads": 4 * 16, "kv_heads": 2 * 16, "intermediate": 160}

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from strop.engines.local.bands import CALL_BYTES, CALL_BYTES_ELSEWHERE, Band, parted
 from strop.engines.local.cache import Attention, SlotCache, Span
 from strop.engines.local.ragged import Parted, Ragged, attending, lay_out
-from strop.support import linear, norm
+from strop.support import linear
 from strop.support.errors import UserError
 
 UNBOUNDED = 1 << 40
@@ -180,7 +180,7 @@ class CachedModel:
         """
         if not self.packed:
             linear.pack(self.model)
-            norm.fuse(self.model)
+            linear.fuse_norms(self.model)
             self.packed = True
             known = type(self.model).__module__.startswith("transformers.")
             whole = all(type(each) is nn.Parameter for each in self.model.parameters())
@@ -191,7 +191,7 @@ class CachedModel:
     def unpack(self) -> None:
         """Before the weights change, or to have the memory back."""
         linear.unpack(self.model)
-        norm.undo(self.model)
+        linear.undo_norms(self.model)
         self.packed = False
 
     def renew(self, state: Mapping[str, Tensor] | None) -> None:

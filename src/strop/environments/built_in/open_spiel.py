@@ -16,8 +16,7 @@ import string
 from typing import Any
 
 from strop.environments.base import Environment, Observation, check_number, check_style
-from strop.support.errors import UserError
-from strop.support.name_hints import did_you_mean
+from strop.support.errors import UserError, did_you_mean
 
 # What stands for the characters of a game that the shipped model does not know.
 SIGNS = str.maketrans(

@@ -11,7 +11,7 @@ from typing import Any
 
 from strop.engines.pool.pool import Back, EnginePool, Facts, Lost, News, Order
 from strop.support.errors import RunStopped, UserError
-from strop.support.restarts import Restarts
+from strop.support.processes import Restarts
 from strop.training.cluster.broadcast import Broadcast
 from strop.training.cluster.connect import (
     BEGIN_SECONDS,

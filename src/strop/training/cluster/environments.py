@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from strop.environments.base import EnvironmentSource, Episodes, Observation
 from strop.support.loading import search_path
-from strop.support.restarts import Restarts
+from strop.support.processes import Restarts
 from strop.training.cluster.connect import (
     BEGIN_SECONDS,
     MOST_TRIES,

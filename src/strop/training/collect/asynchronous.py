@@ -30,17 +30,17 @@ from strop.method import part as parts
 from strop.method.algorithm import Algorithm
 from strop.method.chains import Chains
 from strop.method.phases import Method, Phases
-from strop.support import socket_messages
+from strop.support import guarded_process
 from strop.support.errors import RunStopped, UserError
 from strop.support.guarded_process import GuardedProcess
 from strop.support.loading import search_path
-from strop.support.restarts import Restarts
+from strop.support.processes import Restarts
 from strop.training.collect.in_flight import Plain
 from strop.training.collect.messages import ALIVE, Begin, Broken, Collected, Ended, Trained, Weights
 from strop.training.collect.stages import collected, is_collected, learns
 from strop.training.learner.policy import Policy
+from strop.training.learner.step_metrics import Clock
 from strop.training.parallel.ranks import Ranks
-from strop.training.record.clock import Clock
 from strop.training.services.run import RunServices
 from strop.training.services.stores import RunStores
 from strop.training.settings.config import RunConfig
@@ -76,7 +76,7 @@ class Box:
         """Queue every message except heartbeats, and None when the other end has closed."""
         while True:
             try:
-                message = pickle.loads(socket_messages.receive(channel))
+                message = pickle.loads(guarded_process.receive(channel))
             except (EOFError, OSError):
                 self.messages.put(None)
                 return
@@ -92,7 +92,7 @@ class Box:
         """Send every message until the other end closes, which `_receive` notices."""
         with suppress(OSError):
             while (message := self.outgoing.get()) is not None:
-                socket_messages.send(channel, message)
+                guarded_process.send(channel, message)
 
     def post(self, message: Any) -> None:
         """Queue a message to be sent."""

@@ -16,8 +16,7 @@ from strop.method.part import Curated, Draw
 from strop.parts.rollout.commands import THROWN_AWAY, Strategy
 from strop.parts.rollout.drive import RolledOut, roll_out
 from strop.support.errors import UserError
-from strop.training.learner.step_metrics import reward_metrics
-from strop.training.record.clock import Clock
+from strop.training.learner.step_metrics import Clock, reward_metrics
 from strop.training.world import World
 
 

@@ -28,7 +28,7 @@ from strop.method.part import Draw
 from strop.method.seeds import generators
 from strop.parts.rollout.drive import Crowd, Heard, RolledOut
 from strop.training.collect.here import Collector, collector_of
-from strop.training.record.clock import Clock
+from strop.training.learner.step_metrics import Clock
 from strop.training.world import World
 
 # Fraction of a step's rollouts: no draw starts while more are in flight, so that many prompts are

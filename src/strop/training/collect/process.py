@@ -26,7 +26,7 @@ from strop.engines.base import Event
 from strop.method.algorithm import Algorithm
 from strop.method.chains import Chains
 from strop.method.seeds import generators
-from strop.support import socket_messages
+from strop.support import guarded_process
 from strop.training.collect.in_flight import InFlight, Plain
 from strop.training.collect.messages import ALIVE, Begin, Collected, Ended, Trained, Weights
 from strop.training.collect.stages import collected, is_collected, learns
@@ -54,13 +54,13 @@ class Mailbox:
         self.failure = ""  # why a message could not be read
         self.over = False
         self.last_sent = time.monotonic()
-        self.begin: Begin = pickle.loads(socket_messages.receive(channel))
+        self.begin: Begin = pickle.loads(guarded_process.receive(channel))
         threading.Thread(target=self._read, daemon=True).start()
 
     def send(self, message: Any) -> None:
         """Send a message."""
         try:
-            socket_messages.send(
+            guarded_process.send(
                 self.channel, pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
             )
         except OSError as error:
@@ -96,7 +96,7 @@ class Mailbox:
             message: Any = None
             over, failure = False, ""
             try:
-                message = pickle.loads(socket_messages.receive(self.channel))
+                message = pickle.loads(guarded_process.receive(self.channel))
             except (EOFError, OSError):
                 # A killed trainer leaves its folder behind.
                 shutil.rmtree(self.begin.folder, ignore_errors=True)

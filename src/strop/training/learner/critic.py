@@ -17,10 +17,7 @@ from torch.nn.functional import layer_norm
 
 from strop.batch.batch import Batch
 from strop.batch.columns import sees_token, slow_value
-from strop.method import part as parts
-from strop.method.term import Term
 from strop.support.errors import UserError
-from strop.training.learner import kernel
 from strop.training.learner.policy import AdjointsOf, Around, Policy, clipped_step
 from strop.training.parallel import shards
 from strop.training.parallel.ranks import Ranks
@@ -220,33 +217,6 @@ def make_critic(
         policy.ranks.shard(slow)
     optimiser = torch.optim.AdamW(heads.parameters(), lr=0.0, betas=betas, weight_decay=0.0)
     return Critic(policy, heads, optimiser, lr, max_grad_norm, slow, target_tau)
-
-
-def critic_metrics(terms: Sequence[Term], batch: Batch) -> dict[str, float]:
-    """Measures how well each head predicted the returns of this step, before its updates.
-
-    It covers the tokens that the head's term learns from, and omits the explained variance when
-    all returns are equal.
-    """
-    found: dict[str, float] = {}
-    for term in terms:
-        columns = {read.parameter: read.column for read in parts.reads(term.objective)}
-        value, target = columns.get("value_T", ""), columns.get("return_T", "")
-        if term.learner != "critic" or value not in batch or target not in batch:
-            continue
-        rows_T = kernel.prepare([term], batch)[f"{term.name}:rows_T"]
-        value_N, return_N = batch[value][rows_T].double(), batch[target][rows_T].double()
-        if return_N.numel() == 0:
-            continue
-        head = value.removeprefix("value").removesuffix("_T").strip("_")
-        place = f"critic/{head}/" if head else "critic/"
-        found[f"{place}value_mean"] = float(value_N.mean())
-        found[f"{place}return_mean"] = float(return_N.mean())
-        variance = return_N.var(correction=0)
-        if bool(variance > 0):
-            missed = (return_N - value_N).var(correction=0)
-            found[f"{place}explained_variance"] = float(1 - missed / variance)
-    return found
 
 
 ROW = "update:row_B"  # the rollout's row in the update

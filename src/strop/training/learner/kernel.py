@@ -18,7 +18,7 @@ from torch import Tensor
 
 from strop.batch.batch import SIZES, Batch, SizeName, level_of
 from strop.batch.columns import CURRENT, is_current
-from strop.head.types import Distribution
+from strop.head.chunk import Distribution
 from strop.method import part as parts
 from strop.method.part import Selected
 from strop.method.schedule import Schedule

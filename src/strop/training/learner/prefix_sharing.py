@@ -1,15 +1,363 @@
-"""Decides whether a prefix that several contexts share is computed once or once per context."""
+"""Computes a prefix that several contexts share once, where that saves work.
 
-from typing import Any, Literal
+Contexts are laid out as a forest: each distinct prefix of tokens is one node. Nodes lie in
+preorder, so all that follows a node is the run of nodes up to its `end`, and one rule says what a
+token sees: node q sees node k when k <= q < end of k.
+
+Attention takes blocks of nodes, which stay small: runs of nodes in preorder. What its nodes see are
+the ancestors of its first node and the block itself: an ancestor of a later node that lies before
+the block is one of the first, too.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
+from torch.nn.functional import pad, scaled_dot_product_attention
+from transformers import AttentionInterface
 
 from strop.batch import segments
 from strop.batch.batch import Batch
-from strop.training.learner.forest import Rows, begun_alike, plant, rows_of
-from strop.training.learner.forest_attention import Layout, compared, lay_out, states_of
-from strop.training.learner.models import text_config, trunk_of
+from strop.batch.pack import to_padded
+from strop.training.learner.models import checkpoints, text_config, trunk_of
+
+NONE = -1  # in place of a token, right of a context's last one
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Contexts in an order in which those that begin alike lie together.
+
+    id_CL: their tokens, and NONE right of them. order_C: their numbers as they were given. size_C:
+    of each. shared_C: tokens that each begins with like the one before it.
+    """
+
+    id_CL: Tensor
+    order_C: Tensor
+    size_C: Tensor
+    shared_C: Tensor
+
+    @property
+    def start_C(self) -> Tensor:
+        """Distinct prefixes of the rows before each."""
+        new_C = self.size_C - self.shared_C
+        return new_C.cumsum(0) - new_C
+
+    @property
+    def num_nodes(self) -> int:
+        """Distinct prefixes of all rows."""
+        return int((self.size_C - self.shared_C).sum())
+
+    def depth_of(self, node_N: Tensor) -> Tensor:
+        """Positions [N] of nodes."""
+        start_C = self.start_C
+        row_N = torch.searchsorted(start_C, node_N, right=True) - 1
+        return self.shared_C[row_N] + node_N - start_C[row_N]
+
+
+@dataclass(frozen=True)
+class Forest:
+    """The distinct prefixes of `C` contexts, and where each context's tokens are among them.
+
+    id_N: token that a node adds to its prefix. depth_N: its position there, from 0. end_N: the node
+    after the last one that it is a prefix of. node_CL: node of a context's token at a position.
+    context_N: a context that passes through the node.
+    """
+
+    id_N: Tensor
+    depth_N: Tensor
+    end_N: Tensor
+    context_N: Tensor
+    node_CL: Tensor
+
+    @property
+    def size(self) -> int:
+        """The number of nodes."""
+        return self.id_N.shape[0]
+
+
+def rows_of(id_T: Tensor, context_T: Tensor, num: int) -> Rows:
+    """The rows of `num` contexts, whose tokens lie together in `context_T`'s order."""
+    id_CL = to_padded(id_T.int(), context_T, num, fill=NONE)
+    order_C = _sorted(id_CL)
+    id_CL = id_CL[order_C]
+    return Rows(id_CL, order_C, (id_CL != NONE).sum(1), begun_alike(id_CL))
+
+
+def plant(rows: Rows) -> Forest:
+    """The forest of the rows' prefixes."""
+    id_CL, shared_C1, start_C, total = (
+        rows.id_CL,
+        rows.shared_C[:, None],
+        rows.start_C,
+        rows.num_nodes,
+    )
+    position_L = torch.arange(id_CL.shape[1], device=id_CL.device)
+    breaks_CL = position_L >= shared_C1
+    new_CL = breaks_CL & (id_CL != NONE)
+    # The context that brought the token in: the last one up to here that differs before or at it.
+    row_C = torch.arange(id_CL.shape[0], device=id_CL.device)
+    source_CL = torch.where(breaks_CL, row_C[:, None], 0).cummax(0).values
+    node_CL = (start_C - rows.shared_C)[source_CL] + position_L
+    # All nodes up to the next context that differs before or at a token begin with it.
+    later_CL = torch.where(breaks_CL, start_C[:, None], total).flip(0).cummin(0).values.flip(0)
+    end_CL = torch.cat([later_CL[1:], later_CL.new_full((1, later_CL.shape[1]), total)])
+    place_C = torch.empty_like(rows.order_C)
+    place_C[rows.order_C] = row_C
+    return Forest(
+        id_CL[new_CL].long(),
+        position_L.expand_as(id_CL)[new_CL],
+        end_CL[new_CL],
+        rows.order_C[:, None].expand_as(id_CL)[new_CL],
+        node_CL[place_C],
+    )
+
+
+def begun_alike(id_CL: Tensor) -> Tensor:
+    """Tokens [C] that a row begins with like the row before it; 0 for the first."""
+    same_CL = (id_CL[1:] == id_CL[:-1]) & (id_CL[1:] != NONE)
+    ends = torch.nn.functional.pad(same_CL, (0, 1), value=False)
+    shared = (~ends).byte().argmax(1)  # the first place that differs
+    return torch.cat([shared.new_zeros(min(1, id_CL.shape[0])), shared])
+
+
+def _sorted(id_CL: Tensor) -> Tensor:
+    """An order [C] of the rows in which those with a common prefix lie together."""
+    rows = id_CL.cpu().numpy()
+    texts = [row.tobytes() for row in rows]
+    order = sorted(range(len(texts)), key=texts.__getitem__)
+    return torch.tensor(order, dtype=torch.long, device=id_CL.device)
+
+
+NAME = "strop_forest"  # among the attention functions of transformers
+BLOCKS = (32, 64, 128, 256, 512, 1024)
+MOST_COPIES = 2  # of the nodes, in keys and values that are gathered at once
+
+
+class Blocks(NamedTuple):
+    """Blocks of about as many keys: which they are, the nodes that they see, and their masks."""
+
+    number_M: Tensor  # of each block in the forest
+    key_MK: Tensor
+    seen_MQK: Tensor
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A forest cut into blocks of `block` nodes; the last one is filled up by the attention.
+
+    sparing: the states that blocks see are gathered again in backward instead of being kept. This
+    is not for checkpointed layers, which keep nothing anyway.
+    """
+
+    forest: Forest
+    block: int
+    parts: tuple[Blocks, ...]
+    sparing: bool = True
+    _masks: dict[Any, list[Tensor]] = field(default_factory=dict)
+
+    @property
+    def windows(self) -> set[int | None]:
+        """The window that the attending layers have requested; None: to the beginning."""
+        return {window for window, _ in self._masks}
+
+    def masks(self, window: int | None, dtype: torch.dtype) -> list[Tensor]:
+        """What is added to the scores of each part; a window hides what lies further back."""
+        key = (window, dtype)
+        if key not in self._masks:
+            self._masks[key] = [self._mask(part, window, dtype) for part in self.parts]
+        return self._masks[key]
+
+    def _mask(self, part: Blocks, window: int | None, dtype: torch.dtype) -> Tensor:
+        seen_MQK = part.seen_MQK
+        if window is not None:
+            depth_N = pad(self.forest.depth_N, (0, self.block))
+            query_MQ = _queries(part.number_M, self.block)
+            furthest_MQ1 = depth_N[query_MQ][:, :, None] - window
+            seen_MQK = seen_MQK & (depth_N[part.key_MK][:, None] > furthest_MQ1)
+        hidden = torch.zeros(seen_MQK.shape, dtype=dtype, device=seen_MQK.device)
+        return hidden.masked_fill_(~seen_MQK, torch.finfo(dtype).min)[:, None]
+
+
+def lay_out(forest: Forest) -> Layout:
+    """The forest in blocks of a size that its depth suits."""
+    block = best_block(forest.depth_N)
+    size, device = forest.size, forest.id_N.device
+    start_M = torch.arange(0, size, block, device=device)
+    depth_M = forest.depth_N[::block]
+    parts = [
+        _part(forest, block, start_M[chosen], depth_M[chosen], chosen)
+        for chosen in _parts(depth_M, block, size)
+    ]
+    return Layout(forest, block, tuple(parts))
+
+
+def compared(rows: Rows) -> int:
+    """Pairs of nodes that attention over the rows' forest compares, masked ones included."""
+    size = rows.num_nodes
+    depth_N = rows.depth_of(torch.arange(size, device=rows.id_CL.device))
+    block = best_block(depth_N)
+    return block * (int(depth_N[::block].sum()) + block * -(-size // block))
+
+
+def _parts(depth_M: Tensor, block: int, size: int) -> list[Tensor]:
+    """Blocks that are attended together: of like depth, and with few copies of what they see."""
+    depths = depth_M.tolist()
+    reach = [(depth // block).bit_length() for depth in depths]
+    order = sorted(range(len(depths)), key=reach.__getitem__)
+    found: list[list[int]] = []
+    widest = 0
+    for number in order:
+        widest = max(widest, depths[number] + block)
+        if (
+            not found
+            or reach[found[-1][0]] != reach[number]
+            or (len(found[-1]) + 1) * widest > MOST_COPIES * size
+        ):
+            found.append([])
+            widest = depths[number] + block
+        found[-1].append(number)
+    return [torch.tensor(part, device=depth_M.device) for part in found]
+
+
+def best_block(depth_N: Tensor) -> int:
+    """Nodes of a block: long prefixes want long blocks, for each copies the prefix that it sees."""
+    depth = float(depth_N.double().mean())
+    return next((block for block in BLOCKS if 2 * block >= depth), BLOCKS[-1])
+
+
+def _part(forest: Forest, block: int, start_M: Tensor, depth_M: Tensor, number_M: Tensor) -> Blocks:
+    width = -(-int(depth_M.max()) // 8) * 8  # masks in eights need no copy on a GPU
+    above_A = torch.arange(width, device=start_M.device)
+    known_MA = above_A < depth_M[:, None]
+    path_MA = forest.node_CL[forest.context_N[start_M]]
+    path_MA = path_MA[:, above_A.clamp(max=path_MA.shape[1] - 1)]
+    query_MQ = _queries(number_M, block)
+    key_MK = torch.cat([torch.where(known_MA, path_MA, 0), query_MQ], dim=1)
+    known_MK = torch.cat([known_MA, torch.ones_like(query_MQ, dtype=torch.bool)], dim=1)
+    # Nodes that fill up the last block see themselves alone.
+    more = torch.arange(forest.size, forest.size + block, device=start_M.device)
+    end_N = torch.cat([forest.end_N, more + 1])
+    key_M1K, query_MQ1 = key_MK[:, None], query_MQ[:, :, None]
+    seen = known_MK[:, None] & (key_M1K <= query_MQ1) & (query_MQ1 < end_N[key_MK][:, None])
+    return Blocks(number_M, key_MK, seen)
+
+
+def _queries(number_M: Tensor, block: int) -> Tensor:
+    return number_M[:, None] * block + torch.arange(block, device=number_M.device)
+
+
+def attend(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    *,
+    strop_layout: Layout,
+    sliding_window: int | None = None,
+    **options: Any,
+) -> tuple[Tensor, None]:
+    """Attention [1, nodes, heads, size] of queries, keys and values [1, heads, nodes, size]."""
+    layout, size = strop_layout, query.shape[2]
+    masks = layout.masks(sliding_window, query.dtype)
+    more = -size % layout.block
+    query_NHD, key_NHD, value_NHD = (
+        pad(states[0].transpose(0, 1), (0, 0, 0, 0, 0, more)) for states in (query, key, value)
+    )
+    query_MQHD = query_NHD.view(-1, layout.block, *query_NHD.shape[1:])
+    found = []
+    for part, mask in zip(layout.parts, masks, strict=True):
+        own = query_MQHD if len(masks) == 1 else query_MQHD.index_select(0, part.number_M)
+        found.append(_attended(own, key_NHD, value_NHD, part, mask, layout.sparing, options))
+    out_MQHD = found[0]
+    if len(found) > 1:
+        number_M = torch.cat([part.number_M for part in layout.parts])
+        out_MQHD = torch.cat(found).index_select(0, torch.argsort(number_M))
+    return out_MQHD.flatten(0, 1)[None, :size], None
+
+
+def _attended(
+    query_MQHD: Tensor,
+    key_NHD: Tensor,
+    value_NHD: Tensor,
+    part: Blocks,
+    mask: Tensor,
+    sparing: bool,
+    options: Mapping[str, Any],
+) -> Tensor:
+    """Attention [M, Q, heads, size] of some blocks.
+
+    sparing: the states that blocks see are gathered again in backward instead of being kept.
+    """
+    if options.get("softcap") is not None:
+        raise ValueError("scores are capped")
+    groups = query_MQHD.shape[2] // key_NHD.shape[1]
+    keys, values = (_seen(states, part.key_MK, groups) for states in (key_NHD, value_NHD))
+    sources = {keys.data_ptr(): key_NHD.detach(), values.data_ptr(): value_NHD.detach()}
+
+    def kept(tensor: Tensor) -> Tensor | Callable[[], Tensor]:
+        source = sources.get(tensor.data_ptr())
+        if source is None or tensor.shape != keys.shape:
+            return tensor
+        return lambda: _seen(source, part.key_MK, groups)
+
+    def again(held: Tensor | Callable[[], Tensor]) -> Tensor:
+        return held if isinstance(held, Tensor) else held()
+
+    with saved_tensors_hooks(kept, again) if sparing else nullcontext():
+        out = scaled_dot_product_attention(
+            query_MQHD.transpose(1, 2), keys, values, attn_mask=mask,
+            dropout_p=options.get("dropout", 0.0), scale=options.get("scaling"),
+        )  # fmt: skip
+    return out.transpose(1, 2)
+
+
+def _seen(states_NHD: Tensor, key_MK: Tensor, groups: int) -> Tensor:
+    """States [M, heads, K, size] of the nodes that blocks see, once for each query head."""
+    found = states_NHD.index_select(0, key_MK.flatten()).view(*key_MK.shape, *states_NHD.shape[1:])
+    found = found.transpose(1, 2)
+    if groups == 1:
+        return found
+    return found[:, :, None].expand(-1, -1, groups, -1, -1).flatten(1, 2)
+
+
+AttentionInterface.register(NAME, attend)
+
+
+@contextmanager
+def attending(model: Any, layout: Layout | None) -> Iterator[None]:
+    """Inside, the model's layers attend over a forest; without a layout, as always."""
+    if layout is None:
+        yield
+        return
+    config: Any = trunk_of(model).config
+    before = config._attn_implementation
+    config._attn_implementation = NAME
+    try:
+        yield
+    finally:
+        config._attn_implementation = before
+
+
+def states_of(model: Any, layout: Layout) -> Tensor:
+    """Last hidden states [nodes, width] of the forest."""
+    if model.training and checkpoints(model):
+        layout = replace(layout, sparing=False)
+    with attending(model, layout):
+        output = trunk_of(model)(
+            input_ids=layout.forest.id_N[None],
+            position_ids=layout.forest.depth_N[None],
+            use_cache=False,
+            strop_layout=layout,
+        )
+    states: Tensor = output.last_hidden_state[0]
+    return states
+
 
 When = Literal["auto", "on", "off"]
 LEAST_SAVED = 0.2  # share of the work, for "auto"

@@ -1,6 +1,10 @@
-"""Computes a step's metrics from its batch; docs/METRICS.md defines each."""
+"""A step's metrics, from its batch and from the seconds of its stages; docs/METRICS.md has each."""
 
-from collections.abc import Sequence
+import resource
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
@@ -8,7 +12,9 @@ from torch import Tensor
 from strop.batch import segments
 from strop.batch.batch import Batch
 from strop.environments.tasks import Origin
-from strop.training.learner.kernel import Tally
+from strop.method import part as parts
+from strop.method.term import Term
+from strop.training.learner.kernel import Tally, prepare
 
 WEIGHT, SQUARE = "weight", "weight squared"  # tallied, not logged
 KNUTH = 0x2545F4914F6CDD1D  # an odd multiplier of 62 bits
@@ -163,3 +169,75 @@ def _covariance(batch: Batch) -> float:
 
 def _mean(values: Tensor) -> float:
     return float(values.double().mean()) if values.numel() else 0.0
+
+
+def critic_metrics(terms: Sequence[Term], batch: Batch) -> dict[str, float]:
+    """Measures how well each head predicted the returns of this step, before its updates.
+
+    It covers the tokens that the head's term learns from, and omits the explained variance when
+    all returns are equal.
+    """
+    found: dict[str, float] = {}
+    for term in terms:
+        columns = {read.parameter: read.column for read in parts.reads(term.objective)}
+        value, target = columns.get("value_T", ""), columns.get("return_T", "")
+        if term.learner != "critic" or value not in batch or target not in batch:
+            continue
+        rows_T = prepare([term], batch)[f"{term.name}:rows_T"]
+        value_N, return_N = batch[value][rows_T].double(), batch[target][rows_T].double()
+        if return_N.numel() == 0:
+            continue
+        head = value.removeprefix("value").removesuffix("_T").strip("_")
+        place = f"critic/{head}/" if head else "critic/"
+        found[f"{place}value_mean"] = float(value_N.mean())
+        found[f"{place}return_mean"] = float(return_N.mean())
+        variance = return_N.var(correction=0)
+        if bool(variance > 0):
+            missed = (return_N - value_N).var(correction=0)
+            found[f"{place}explained_variance"] = float(1 - missed / variance)
+    return found
+
+
+class Clock:
+    """Adds up seconds by stage, `with clock("reward"): ...`; `now` is the wall clock.
+
+    tell: called with each stage as it starts.
+    """
+
+    def __init__(
+        self,
+        now: Callable[[], float] = time.perf_counter,
+        tell: Callable[[str], None] = lambda stage: None,
+    ) -> None:
+        self.now, self.tell, self.begun = now, tell, now()
+        self.seconds: dict[str, float] = {}
+
+    @contextmanager
+    def __call__(self, stage: str) -> Iterator[None]:
+        self.tell(stage)
+        start = self.now()
+        try:
+            yield
+        finally:
+            spent = self.now() - start
+            self.seconds[stage] = self.seconds.get(stage, 0.0) + spent
+
+    def metrics(self, batch: Batch) -> dict[str, float]:
+        """timing_s/*, perf/* and step_time (s)."""
+        whole = self.now() - self.begun
+        tokens = float(batch["mask_T"].sum())
+        return {
+            **{f"timing_s/{stage}": seconds for stage, seconds in self.seconds.items()},
+            "step_time": whole,
+            "perf/tokens_per_s": tokens / whole,
+            "perf/rollouts_per_s": batch.size("B") / whole,
+            "perf/peak_mem_gb": peak_memory_gb(),
+        }
+
+
+def peak_memory_gb() -> float:
+    """Returns the peak memory in GiB, of the GPU if there is one, else of this process."""
+    if torch.cuda.is_available():
+        return torch.cuda.max_memory_allocated() / 2**30
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**30

@@ -148,12 +148,7 @@ def _weights(
 
 
 def _bounded(
-    term: Term,
-    view: View,
-    now: Mapping[str, Tensor],
-    weight_T: Tensor,
-    rng_of: RngOf,
-    number: int,
+    term: Term, view: View, now: Mapping[str, Tensor], weight_T: Tensor, rng_of: RngOf, number: int
 ) -> tuple[dict[str, Tensor], Tensor]:
     """Advantage, ratio, share and gate of a term, and the tokens [T] that its bound held.
 

@@ -28,12 +28,15 @@ from strop.method.part import Update
 from strop.method.term import LEARNERS, Term, advantage_of
 from strop.support.errors import RunStopped, UserError
 from strop.training.learner import kernel
-from strop.training.learner.critic import ROW, Critic, CriticInPass, critic_metrics
+from strop.training.learner.critic import ROW, Critic, CriticInPass
 from strop.training.learner.kernel import Tally, View
 from strop.training.learner.policy import AdjointsOf, Policy
-from strop.training.learner.refresh import refresh
-from strop.training.learner.step_metrics import compare_with_sampler, effective_share
-from strop.training.learner.step_models import StepModels
+from strop.training.learner.step_metrics import (
+    compare_with_sampler,
+    critic_metrics,
+    effective_share,
+)
+from strop.training.learner.step_models import StepModels, refresh
 from strop.training.learner.token_trace import Tokens
 from strop.training.parallel.ranks import Ranks
 

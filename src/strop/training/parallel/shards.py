@@ -38,24 +38,25 @@ def whole(value: Any) -> Any:
 
     All processes call it, for equal values.
     """
-    if is_sharded(value):
-        return value.full_tensor()
-    if isinstance(value, Mapping):
-        return {name: whole(inner) for name, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return type(value)(whole(inner) for inner in value)
-    return value
+    return _gathered(value, lambda full: full)
 
 
 def saved(value: Any) -> Any:
     """Gather sharded tensors like `whole`, but in main memory and only in the first process."""
-    if is_sharded(value):
-        full = value.full_tensor()
+
+    def keep(full: Tensor) -> Tensor:
         return full.cpu() if torch.distributed.get_rank() == 0 else full.new_empty(0)
+
+    return _gathered(value, keep)
+
+
+def _gathered(value: Any, keep: Callable[[Tensor], Tensor]) -> Any:
+    if is_sharded(value):
+        return keep(value.full_tensor())
     if isinstance(value, Mapping):
-        return {name: saved(inner) for name, inner in value.items()}
+        return {name: _gathered(inner, keep) for name, inner in value.items()}
     if isinstance(value, list | tuple):
-        return type(value)(saved(inner) for inner in value)
+        return type(value)(_gathered(inner, keep) for inner in value)
     return value
 
 

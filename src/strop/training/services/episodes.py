@@ -10,8 +10,7 @@ from strop.environments.base import EnvironmentSource, Episodes
 from strop.environments.tasks import Prompt
 from strop.environments.tool_calls import Call, read_call
 from strop.parts.rollout._observation_tokens import known_ids, observation_ids
-from strop.training.services.lately import Lately
-from strop.training.services.texts import MOST_TOKENS, RunTexts
+from strop.training.services.texts import MOST_TOKENS, Lately, RunTexts
 
 OPENING = -2  # in place of a last token: the text opens a sequence
 

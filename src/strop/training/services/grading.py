@@ -1,4 +1,4 @@
-"""Grades rollouts with the reward functions and the environment."""
+"""Grades rollouts with the reward functions and the environment, and logs values of each."""
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -18,8 +18,27 @@ from strop.environments.tasks import RewardSpec, Task
 from strop.method.services import Graded
 from strop.rewards.grader import Failure, Grader, Grades, weighted_sum
 from strop.support.errors import UserError
-from strop.training.services.log import RunLog
 from strop.training.services.texts import RunTexts
+
+
+@dataclass
+class RunLog:
+    """Columns of the rollout table, by rollout; the next step's first value discards them."""
+
+    step: int = 0
+    logged: dict[str, dict[int, Any]] = field(default_factory=dict)
+    _logged_at: int = 0  # step of what is in `logged`
+
+    def log_rollouts(self, name: str, values: Mapping[int, Any]) -> None:
+        """Keep a column, by rollout, until the next step."""
+        if self._logged_at != self.step:
+            self.logged, self._logged_at = {}, self.step
+        self.logged.setdefault(name, {}).update(values)
+
+    def turn_to(self, step: int, logged: dict[str, dict[int, Any]]) -> None:
+        """Write this step's columns into this table from now on."""
+        self.step = self._logged_at = step
+        self.logged = logged
 
 
 def _by_role(batch: Batch, sum_B: Tensor) -> dict[str, float]:

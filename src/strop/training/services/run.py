@@ -9,8 +9,7 @@ from strop.environments.tasks import Task
 from strop.rewards.grader import Grader
 from strop.training.learner.step_models import StepModels
 from strop.training.services.episodes import RunEpisodes
-from strop.training.services.grading import NoGrader, RunGrading
-from strop.training.services.log import RunLog
+from strop.training.services.grading import NoGrader, RunGrading, RunLog
 from strop.training.services.sampling import RunSampling
 from strop.training.services.scoring import RunScoring
 from strop.training.services.stores import RunStores

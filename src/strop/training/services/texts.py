@@ -1,8 +1,8 @@
 """Prompts and answers of a run: rows, texts and tokens."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import torch
 
@@ -12,11 +12,40 @@ from strop.data.encode import encode_answer, encode_prompt, encode_reworded
 from strop.data.prompt_rows import PromptRows
 from strop.environments.tasks import Prompt, Task
 from strop.training.services.bounds import Bounds
-from strop.training.services.lately import Lately
 from strop.training.settings.limits import Limits, TooLong
 
+K = TypeVar("K")
+V = TypeVar("V")
 MOST_PROMPTS = 2**16  # drawn prompts that are cached as rows
 MOST_TOKENS = 2**21  # tokens of prompts that are cached
+
+
+class Lately(Generic[K, V]):
+    """Values by key; all are discarded when their total size would exceed `most`.
+
+    So a long run does not fill the memory with values that it used once.
+    """
+
+    def __init__(self, most: int) -> None:
+        self.most, self.held = most, 0
+        self.values: dict[K, V] = {}
+
+    def get(self, key: K, make: Callable[[], V], size: Callable[[V], int]) -> V:
+        """Returns the value of a key; makes it when it is not cached."""
+        if key in self.values:
+            return self.values[key]
+        value = make()
+        new = size(value)
+        if self.held + new > self.most:
+            self.clear()
+        self.held += new
+        self.values[key] = value
+        return value
+
+    def clear(self) -> None:
+        """Discard all values."""
+        self.values.clear()
+        self.held = 0
 
 
 @dataclass

@@ -6,7 +6,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from strop.batch import segments
-from strop.head.subset import nucleus_entropy
+from strop.head.chunk import nucleus_entropy
 from strop.method.part import Result, require, require_one_of
 from strop.method.schedule import EntropyTarget, Schedule
 from strop.support.errors import UserError
