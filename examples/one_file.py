@@ -1,6 +1,6 @@
 """GRPO on the shipped model in one file: sample, score, advantages, loss, step.
 
-    python examples/one_file.py                      # some minutes on two cores
+    python examples/one_file.py                      # 2.5 minutes of processor time
     python examples/one_file.py --steps 20 --recipe dr_grpo
 
 The whole loop is in `main`. What strop gives here are the model and the puzzles that it ships, and
