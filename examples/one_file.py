@@ -1,11 +1,12 @@
 """GRPO on the shipped model in one file: sample, score, advantages, loss, step.
 
-    python examples/one_file.py                      # some minutes on two cores
+    OMP_NUM_THREADS=1 python examples/one_file.py    # 2.5 minutes of processor time
     python examples/one_file.py --steps 20 --recipe dr_grpo
 
 The whole loop is in `main`. What strop gives here are the model and the puzzles that it ships, and
 `strop.functional`: any recipe's advantages and loss on padded tensors. `strop train` does the same
-with an engine that samples faster, checkpoints that go on bit for bit, and a report.
+with an engine that samples faster, checkpoints that go on bit for bit, and a report. The model is
+small: a second thread gains nothing, and costs several times as much where the cores are busy.
 """
 
 import argparse

@@ -69,10 +69,13 @@ def pytest_collection(session: pytest.Session) -> Iterator[None]:
         sys.dont_write_bytecode = writes_none
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """The longest begin first, so that no worker is left with one of them at the end."""
     if unknown := every.ONLY - every.KNOWN:
         raise pytest.UsageError(f"no test has the case {', '.join(sorted(unknown))}")
+    if others := [item for item in items if every.is_of_another(item)]:
+        config.hook.pytest_deselected(items=others)
+        items[:] = [item for item in items if not every.is_of_another(item)]
     items.sort(key=lambda item: not item.nodeid.startswith(LONGEST))
 
 

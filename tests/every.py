@@ -44,5 +44,12 @@ def every(
     return decorated
 
 
+def is_of_another(item: pytest.Item) -> bool:
+    """Whether an item of `pytest.mark.parametrize` is of a case that was not asked for."""
+    given = getattr(getattr(item, "callspec", None), "params", {}).values()
+    named = {each for each in given if isinstance(each, str)} & KNOWN
+    return bool(ONLY and named) and not named & ONLY
+
+
 def _name_of(case: Any) -> str:
     return str(getattr(case, "name", case))

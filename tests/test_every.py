@@ -1,5 +1,7 @@
 """A test of many runs for each, and says of which ones it failed and why."""
 
+from types import SimpleNamespace
+
 import every
 import pytest
 
@@ -27,3 +29,16 @@ def test_all_run_and_those_that_fail_are_named(monkeypatch):
     monkeypatch.setattr(every, "ONLY", {"1", "3"})
     is_odd(given="")
     assert [number for number, _ in seen[4:]] == [1, 3]
+
+
+@pytest.mark.parametrize(
+    ("given", "other"),
+    [({"recipe": "1"}, False), ({"recipe": "2"}, True), ({"recipe": "none"}, False), ({}, False)],
+)
+def test_parametrised_items_run_for_those_asked_for_alone(monkeypatch, given, other):
+    monkeypatch.setattr(every, "KNOWN", {"1", "2"})
+    item = SimpleNamespace(callspec=SimpleNamespace(params=given))
+    assert not every.is_of_another(item)
+    monkeypatch.setattr(every, "ONLY", {"1"})
+    assert every.is_of_another(item) is other
+    assert not every.is_of_another(SimpleNamespace())  # has no parameters

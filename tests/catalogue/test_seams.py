@@ -12,6 +12,7 @@ from strop.batch.columns import Column
 from strop.catalogue import catalogue, seams
 from strop.method import part as parts
 from strop.method import reading
+from strop.method.charts import Curve, LineChart
 from strop.method.check import TAKEN, check
 from strop.method.part import Result, Use
 from strop.method.services import Texts
@@ -66,6 +67,36 @@ class AsksForTexts:
 
     def __call__(self, advantage_B: Tensor, texts: Texts) -> Tensor:
         return advantage_B
+
+
+@dataclass(frozen=True)
+class MeasuresInSilence:
+    kind: ClassVar[str] = "probe"
+    writes: ClassVar[tuple[str, ...]] = ("length_share_B",)
+    declares: ClassVar[tuple[Column, ...]] = (Column("length_share_B", "float", "its length"),)
+
+    def __call__(self, length_B: Tensor) -> Result:
+        return Result(length_B / length_B.max(), metrics={"length_share/mean": 1.0})
+
+
+@dataclass(frozen=True)
+class MeasuresForTheReport(MeasuresInSilence):
+    charts: ClassVar[tuple[LineChart, ...]] = (
+        LineChart("Length", "Share of the longest.", (Curve("length_share/mean"),)),
+    )
+
+
+@dataclass(frozen=True)
+class MeasuresForThePanel(MeasuresInSilence):
+    panel: ClassVar[tuple[str, ...]] = ("length_share/mean",)
+
+
+@dataclass(frozen=True)
+class MeasuresNumbersAlone(MeasuresForThePanel):
+    writes: ClassVar[tuple[str, ...]] = ()
+
+    def __call__(self, length_B: Tensor) -> Result:
+        return Result((), metrics={"length_share/mean": 1.0})
 
 
 @dataclass(frozen=True)
@@ -139,6 +170,11 @@ REFUSED = [
         "or probes write a column from it, and read that column",
     ),
     (
+        dataclasses.replace(grpo(), probes=(Use(MeasuresInSilence()),)),
+        "probes: measures_in_silence writes length_share_B, which nothing after it reads: "
+        "state `charts` or `panel` of it, if it is there for its metrics, or leave it out",
+    ),
+    (
         dataclasses.replace(grpo(), rates=(Use(AsksForPool()),)),
         "rates: asks_for_pool asks for pool, which no part gets here: a part of sampling gets it",
     ),
@@ -163,6 +199,13 @@ def test_what_cannot_be_meant_is_refused_in_one_line(algorithm, message):
     with pytest.raises(UserError, match=message) as raised:
         check(algorithm)
     assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "probe", [MeasuresForTheReport(), MeasuresForThePanel(), MeasuresNumbersAlone()]
+)
+def test_a_probe_may_be_there_for_the_metrics_that_it_shows(probe):
+    check(dataclasses.replace(grpo(), probes=(Use(probe),)))
 
 
 @pytest.mark.parametrize("ratio", [OwnEngineRatio(), None])

@@ -107,4 +107,4 @@ def test_words_for_the_form_json_are_refused_by_a_tokenizer_of_digits(
         "evaluation.every=0", "--out", tmp_path / "run", "--quiet",
     )  # fmt: skip
     assert said.code != 0
-    assert "the tokenizer does not know" in said.err
+    assert "a text of an episode has letters" in said.err

@@ -42,6 +42,8 @@ def test_words_are_named_as_words():
     assert unknown_letters(of_words(), "add two and two") == ["and"]
     with pytest.raises(UserError, match=r"'and' in 'add and two'; it knows 'add two' alone"):
         check_letters(of_words(), "add and two", "here")
+    with pytest.raises(UserError, match=r"in what this one knows \(others do\)$"):
+        check_letters(of_words(), "add and two", "here", "others do")
 
 
 def test_the_unknown_token_by_its_own_name_is_meant():

@@ -242,21 +242,30 @@ def _made(use: Use) -> set[str]:
 
 
 def _check_read_later(placed: Sequence[Placed]) -> None:
-    """Of what a part puts in another's place, something is read before it is replaced in turn."""
+    """Of what a part puts in another's place, something is read before it is replaced in turn.
+
+    A probe that states charts or lines of the panel is there for its metrics.
+    """
     hooks = [(use, hook) for _, use in placed for hook in ("observe", "update")]
     at_the_end = {name for use, hook in hooks for name in parts.update_reads(use, hook)}
     for index, (path, use) in enumerate(placed):
         seam = parts.seam_of(use.part)
         if seam is None or not seam.anew:
             continue
+        is_probe = seam.kind == "probe"
+        if is_probe and (charts_of([(path, use)]) or panel_of([(path, use)])):
+            continue
         made = _made(use)
         later = placed[index + 1 :]
         if not any(_is_read(column, later, at_the_end) for column in made):
-            shown = ", ".join(sorted(made))
+            shown = ", ".join(sorted(made)) or "no column"
             before = _reader_before(made, placed[:index])
+            remedies = [f"move it before {before}"] if before else []
+            if is_probe:
+                remedies.append("state `charts` or `panel` of it, if it is there for its metrics")
             raise UserError(
                 f"{where(path)}: {use.label} writes {shown}, which nothing after it reads: "
-                + (f"move it before {before}, or leave it out" if before else "leave it out")
+                + ", or ".join([*remedies, "leave it out"])
             )
 
 

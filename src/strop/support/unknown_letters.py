@@ -25,8 +25,11 @@ def unknown_letters(tokenizer: Any, text: str) -> list[str]:
     return list(dict.fromkeys(text[begin:end] for id, (begin, end) in places if id == unknown))
 
 
-def check_letters(tokenizer: Any, text: str, where: str) -> None:
-    """Raise UserError, beginning with `where`, for a text that the tokenizer does not know."""
+def check_letters(tokenizer: Any, text: str, where: str, how: str = "") -> None:
+    """Raise UserError, beginning with `where`, for a text that the tokenizer does not know.
+
+    how: who else writes in what it knows, and how; empty: nothing is said of it.
+    """
     lost = unknown_letters(tokenizer, text)
     if not lost:
         return
@@ -40,5 +43,5 @@ def check_letters(tokenizer: Any, text: str, where: str) -> None:
     raise UserError(
         f"{where} has letters that the model's tokenizer would read as {tokenizer.unk_token}: "
         f"{shown}{more} in {text[:60]!r}{known}: give a model that knows them (--model), or write "
-        "the text in what this one knows"
+        "the text in what this one knows" + (f" ({how})" if how else "")
     )

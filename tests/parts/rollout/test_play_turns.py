@@ -246,7 +246,7 @@ def test_observations_in_a_chat():
 
 
 def test_unknown_characters_are_refused():
-    with pytest.raises(UserError, match=r"does not know 'abc' in '1a2bc'.*style: compact"):
+    with pytest.raises(UserError, match=r"'a', 'b', 'c' in '1a2bc'; it knows .*style: compact"):
         known_ids(tokenizer(), "1a2bc")
 
 

@@ -1,1 +1,1 @@
-"""Writes columns on demand, just before their first reader."""
+"""Measures columns for the parts after it, or numbers for the report."""

@@ -5,7 +5,7 @@ from types import MappingProxyType
 from typing import Any
 
 from strop.support.errors import UserError
-from strop.support.unknown_letters import unknown_letters
+from strop.support.unknown_letters import check_letters
 
 ANSWER = "strop-answer-0"  # stands for the policy's answer in the template
 BEFORE = [{"role": "user", "content": "0"}, {"role": "assistant", "content": ANSWER}]
@@ -50,9 +50,7 @@ def observation_ids(
 def known_ids(tokenizer: Any, text: str) -> tuple[int, ...]:
     """The text's own tokens. Raises UserError for characters that the tokenizer does not know."""
     ids: Sequence[int] = tokenizer(text, add_special_tokens=False)["input_ids"]
-    if tokenizer.unk_token_id in ids and (lost := unknown_letters(tokenizer, text)):
-        raise UserError(
-            f"the tokenizer does not know {''.join(lost[:10])!r} in {text[:60]!r}: a built-in "
-            "environment has data.task_config={style: compact} for such tokenizers"
-        )
+    if tokenizer.unk_token_id in ids:
+        compact = "a built-in environment does with data.task_config={style: compact}"
+        check_letters(tokenizer, text, "a text of an episode", compact)
     return tuple(ids)
