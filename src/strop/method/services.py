@@ -234,7 +234,7 @@ class Episodes(Protocol):
         """The tool calls that each action makes."""
         ...
 
-    def read_calls(self, given: Sequence[Any]) -> list[Call]:
+    def read_calls(self, given: Sequence[object]) -> list[Call]:
         """Calls from JSON objects or their texts."""
         ...
 
