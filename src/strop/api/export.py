@@ -2,7 +2,6 @@
 
 import shutil
 from pathlib import Path
-from typing import Any
 
 from safetensors import SafetensorError
 
@@ -20,7 +19,7 @@ FAILURES = (OSError, RuntimeError, SafetensorError)  # three names for a full di
 
 
 def export(
-    source: Any,
+    source: Run | str | Path,
     folder: str | Path,
     *,
     step: int = 0,

@@ -2,7 +2,7 @@
 
 import re
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 from strop.support.errors import UserError
 
@@ -39,7 +39,7 @@ def numbered(parent: Path, stem: str = "") -> Path:
             raise UserError(f"cannot make {folder}: {error.strerror}") from error
 
 
-def folders_of(runs: Any) -> list[Path]:
+def folders_of(runs: object) -> list[Path]:
     """The folders of a run, a folder, or several of these. Raises UserError for all else."""
     found = []
     for each in runs if isinstance(runs, list | tuple) else [runs]:

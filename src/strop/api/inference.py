@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from strop.api.trust import check_trust
-from strop.engines.base import Engine
+from strop.engines.base import Engine, Event
 from strop.evaluation.run import Evaluated
 from strop.evaluation.run import evaluate as run
 from strop.method.engine_needs import check as check_engine
@@ -74,7 +74,7 @@ class InferenceModel:
         self.services.close()
         self.engine.close()
 
-    def answer(self, prompt: str, num_samples: int, seed: int) -> list[Any]:
+    def answer(self, prompt: str, num_samples: int, seed: int) -> list[tuple[str, float, str]]:
         """Answers to a prompt given as text: (text, mean log-probability, how it ended).
 
         The mean is NaN where the engine does not report it. An answer that failed says why.
@@ -100,7 +100,7 @@ class InferenceModel:
         return [_answer(tokenizer, done.events) for done in sample(self.engine, requests)]
 
 
-def _answer(tokenizer: Any, events: Sequence[Any]) -> tuple[str, float, str]:
+def _answer(tokenizer: Any, events: Sequence[Event]) -> tuple[str, float, str]:
     ids = [token for event in events for token in event.ids]
     logp = [value for event in events for value in event.told("logp_model")]
     text = tokenizer.decode(ids, skip_special_tokens=True)

@@ -3,7 +3,7 @@
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from strop.catalogue.catalogue import model_of
 from strop.catalogue.seams import STAGES
@@ -103,7 +103,10 @@ def plain(value: Any) -> Any:
     return [plain(each) for each in found] if isinstance(found, tuple) else found
 
 
-def method_of(recipe: Any) -> "str | Method":
+Recipe: TypeAlias = str | Method | Callable[..., Method]  # as `train` and others take it
+
+
+def method_of(recipe: object) -> "str | Method":
     """A recipe in one line, a method, or what a recipe's function returns. Raises UserError."""
     made = recipe
     if inspect.isfunction(recipe):

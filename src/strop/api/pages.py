@@ -5,9 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from typing import Any
 
-from strop.api.folders import folders_of
+from strop.api.folders import HasFolder, folders_of
 from strop.api.messages import messages_in_python
 from strop.inspection.page import write_page
 from strop.report.watch import Server, Watched
@@ -28,7 +27,9 @@ class Page:
         return f'<iframe srcdoc="{text}" {frame}></iframe>'
 
 
-def inspect(run: Any, step: int | None = None, out: str | Path | None = None) -> Page:
+def inspect(
+    run: HasFolder | str | Path, step: int | None = None, out: str | Path | None = None
+) -> Page:
     """Write the page that shows a step token by token: advantage, ratio, gate, weight.
 
     run: a run or its folder. step: the last that was kept, without one. out: the file, without one
@@ -73,7 +74,9 @@ class Watching:
         return f'<a href="{self.url}" target="_blank">{self.url}</a>'
 
 
-def watch(runs: "Any | Sequence[Any]", port: int = 0) -> Watching:
+def watch(
+    runs: HasFolder | str | Path | Sequence[HasFolder | str | Path], port: int = 0
+) -> Watching:
     """Serve the report of runs on this machine, kept up to date while they go on.
 
     runs: a run, its folder, or a list of these. port: 0: any that is free. Raises UserError.

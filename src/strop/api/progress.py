@@ -17,7 +17,10 @@ from strop.tracking.metrics_file import is_number
 from strop.tracking.watch import sampled, shortened
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+
     from strop.diagnosis.watch import Watch
+    from strop.training.loop import Run
 
 # What is shown where answers are given and nothing is sampled.
 GIVEN = ("policy_loss",)
@@ -56,7 +59,7 @@ class Progress:
         if not self.quiet:
             self.console.print("loading, then checking model, data and rewards ...", style="dim")
 
-    def begin(self, run: Any, before: list[dict[str, float]]) -> None:
+    def begin(self, run: "Run", before: list[dict[str, float]]) -> None:
         """Say what is about to run, and where it is written; `before`: the steps done already."""
         from strop.diagnosis.watch import Watch  # reads what only a run needs
 
@@ -93,11 +96,11 @@ class Progress:
         else:
             self.console.print(waiting)
 
-    def _validates(self, run: Any) -> bool:
+    def _validates(self, run: "Run") -> bool:
         every, task = run.config.evaluation.every, run.world.services.task
         return bool(run.done == 0 and every and task.validations)
 
-    def step(self, run: Any, metrics: dict[str, float]) -> None:
+    def step(self, run: "Run", metrics: dict[str, float]) -> None:
         """Take in a step's metrics and show them; step 0 is the validation before training."""
         begins = metrics.get("phase") != self.shown.get("phase")
         self._take(metrics)
@@ -135,7 +138,7 @@ class Progress:
             self.live.stop()
             self.live = None
 
-    def finish(self, run: Any, then: str = "") -> None:
+    def finish(self, run: "Run", then: str = "") -> None:
         """The run's outcome in a few lines, and what may come next."""
         folder = run.record.folder
         for name in _scores(self.history):
@@ -154,7 +157,7 @@ class Progress:
             markup=False,
         )
 
-    def _answer(self, run: Any) -> None:
+    def _answer(self, run: "Run") -> None:
         """A table of some of the step's answers, where asked for."""
         samples = None if self.quiet else sampled(run.record.folder, run.done, self.answers)
         if samples is None:
@@ -165,7 +168,7 @@ class Progress:
             table.add_row(Text(shortened(prompt)), Text(shortened(completion)), said)
         self.console.print(table)
 
-    def _complain(self, run: Any) -> None:
+    def _complain(self, run: "Run") -> None:
         """Say once what the first failed verifier call, or else request to the engine, was."""
         lost = run.world.services.sampling.failures
         if lost and not self.told:
@@ -183,7 +186,7 @@ class Progress:
                 "the rollout is left unscored, see rewards/frac_unscored"
             )
 
-    def _warn(self, run: Any, metrics: dict[str, float]) -> None:
+    def _warn(self, run: "Run", metrics: dict[str, float]) -> None:
         """Say at once what the doctor would find later. Raises RunStopped for a run of no use."""
         assert self.watch is not None, "a run begins before its first step"
         for finding in self.watch.step(run, metrics):
@@ -305,7 +308,7 @@ def spark(values: list[float], width: int = 40) -> str:
 class NotebookLive:
     """The same panel as on a terminal, as a cell's output."""
 
-    def __init__(self, first: Any) -> None:
+    def __init__(self, first: "RenderableType") -> None:
         from IPython.display import HTML, display
 
         self.made: Any = HTML
@@ -313,7 +316,7 @@ class NotebookLive:
         self.newest = first
         self.handle = display(HTML(as_html(first)), display_id=True)
 
-    def update(self, panel: Any) -> None:
+    def update(self, panel: "RenderableType") -> None:
         """Show this from now on."""
         self.newest = panel
         if time.monotonic() - self.drawn > EVERY:
@@ -328,7 +331,7 @@ class NotebookLive:
         self.handle.update(self.made(as_html(self.newest)))
 
 
-def as_html(panel: Any, width: int = 100) -> str:
+def as_html(panel: "RenderableType", width: int = 100) -> str:
     """What rich would print, with its colours."""
     console = Console(file=io.StringIO(), record=True, width=width, force_jupyter=False)
     console.print(panel)

@@ -47,7 +47,7 @@ class Step:
 
 
 SHOWN = ("reward", "policy_loss", "entropy", "grad_norm")  # of a step, in one line
-Callback = Callable[[Step], Any]
+Callback = Callable[[Step], object]
 PROCESS = os.getpid()
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from strop.api.inputs import check_not_given, sections_of
 from strop.api.messages import messages_in_python
-from strop.api.options import DEFAULT, combined, from_keywords, method_of
+from strop.api.options import DEFAULT, Recipe, combined, from_keywords, method_of
 from strop.api.run import Callback, Run, let_go
 from strop.api.session import Session, changed, new_folder
 from strop.support.errors import UserError
@@ -23,7 +23,7 @@ AGAIN = "strop.resume('{folder}')"
 
 
 def train(
-    recipe: Any = "",
+    recipe: Recipe = "",
     *,
     model: Any = None,
     data: Any = None,
@@ -118,7 +118,7 @@ def _trained(run: Run) -> Run:
         raise
 
 
-def _several(callbacks: Any) -> tuple[Callback, ...]:
+def _several(callbacks: Sequence[Callback] | Callback) -> tuple[Callback, ...]:
     """The callbacks, of which one may stand alone. Raises UserError."""
     found = (callbacks,) if callable(callbacks) else tuple(callbacks)
     for each in found:

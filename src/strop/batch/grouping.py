@@ -4,7 +4,7 @@ Rows of a key mostly lie together. Reducing whole runs by numpy and then the few
 takes a quarter of the time of putting row after row where its key says.
 """
 
-from collections.abc import Sequence
+from collections.abc import MutableMapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,7 +27,7 @@ class Runs(NamedTuple):
 # Whoever writes into a tensor by torch raises its version. A write through `.numpy()` does not, and
 # none may be made: nothing here writes into what torch and numpy share, columns of a batch are
 # never changed in place, and tests hold all parts to that, whatever they write with.
-_known: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
+_known: MutableMapping[Tensor, tuple[int, Runs | None]] = WeakTensorKeyDictionary()
 
 
 def starts(key_N: Tensor) -> np.ndarray:
@@ -39,7 +39,8 @@ def starts(key_N: Tensor) -> np.ndarray:
 def sizes(key_N: Tensor) -> Tensor:
     """Rows of every run [R]."""
     if key_N.device.type != "cpu":
-        return torch.unique_consecutive(key_N, return_counts=True)[1]
+        size_R: Tensor = torch.unique_consecutive(key_N, return_counts=True)[1]
+        return size_R
     return torch.from_numpy(np.diff(starts(key_N), append=key_N.shape[0]))
 
 
@@ -49,7 +50,7 @@ def runs_of(key_N: Tensor, *values_N: Tensor | None) -> Runs | None:
         return None
     if key_N.is_inference():  # has no version
         return _found(key_N)
-    version, runs = _known.get(key_N, (None, None))
+    version, runs = _known.get(key_N, (-1, None))
     if version != key_N._version:
         runs = _found(key_N)
         _known[key_N] = (key_N._version, runs)
@@ -94,7 +95,7 @@ def extremes(values_N: Tensor, runs: Runs, num: int, largest: bool) -> Tensor:
     return zeros.scatter_reduce(0, runs.key_R, reduced_R, mode, include_self=False)
 
 
-def _reduced(ufunc: Any, values_N: Tensor, runs: Runs, **options: Any) -> Tensor:
+def _reduced(ufunc: np.ufunc, values_N: Tensor, runs: Runs, **options: Any) -> Tensor:
     return torch.from_numpy(ufunc.reduceat(values_N.numpy(force=True), runs.start_R, **options))
 
 
@@ -222,7 +223,7 @@ def in_order(
         member_N = values_N if where_N is None else at(values_N, rows_where(where_N))
         if member_N.shape[0] == 0:
             return [values_N.new_zeros(1) for _ in places]
-        return list(at_places(member_N, torch.cat(list(places)).tolist()).split(1))
+        return list(torch.split(at_places(member_N, torch.cat(list(places)).tolist()), 1))
     sorted_N, _ = sorted_values(values_N, key_N, where_N)
     if sorted_N.shape[0] == 0:
         return [values_N.new_zeros(size.shape) for _ in places]

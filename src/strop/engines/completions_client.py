@@ -153,6 +153,7 @@ class Client:
     def _choose(self, listed: Any, model: str) -> int | None:
         """Take the model of this name, or the only one; its longest sequence, if that is told."""
         try:
+            served: dict[str, int | None]
             served = {each["id"]: each.get("max_model_len") for each in listed["data"]}
             self.model = model or next(iter(served))
         except (LookupError, TypeError, AttributeError, StopIteration) as error:

@@ -12,6 +12,7 @@ from typing import TypeAlias, TypeVar
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from strop.engines.base import Request, Rule
@@ -22,14 +23,14 @@ GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 TOKEN, LOGP, LOGP_MODEL, ENTROPY, TOP = range(5)
 
 
-def mix(x: np.ndarray) -> np.ndarray:
+def mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """splitmix64's finaliser on uint64 [N] (Steele, Lea and Flood 2014): a bijection."""
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return x ^ (x >> np.uint64(31))
 
 
-def uniforms(seeds: np.ndarray, positions: np.ndarray) -> np.ndarray:
+def uniforms(seeds: NDArray[np.uint64], positions: NDArray[np.uint64]) -> NDArray[np.float64]:
     """A number in [0, 1) with 52 random bits for each (seed, position), both uint64 [N]."""
     bits = mix(mix(seeds + GOLDEN) + (positions + np.uint64(1)) * GOLDEN)
     return (bits >> np.uint64(12)).astype(np.float64) * 2.0**-52

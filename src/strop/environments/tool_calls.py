@@ -23,7 +23,7 @@ def tagged_calls(action: str) -> list[Call]:
     return [read_call(text) for text in TAGGED.findall(action)]
 
 
-def read_call(given: Any) -> Call:
+def read_call(given: object) -> Call:
     """A call from a JSON object or its text; arguments that are no object count as none."""
     found = _parsed(given)
     if not isinstance(found, Mapping) or not isinstance(found.get("name"), str):

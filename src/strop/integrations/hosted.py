@@ -297,7 +297,9 @@ class Hosted:
 
 def on_host(tally: Tally) -> Tally:
     """The same sums as plain numbers, which another process can add to its own."""
-    sums = {name: [float(total), float(weight)] for name, (total, weight) in tally.sums.items()}
+    sums: dict[str, list[Tensor | float]] = {
+        name: [float(total), float(weight)] for name, (total, weight) in tally.sums.items()
+    }
     return Tally({name: float(loss) for name, loss in tally.losses.items()}, sums)
 
 

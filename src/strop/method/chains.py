@@ -63,7 +63,9 @@ class Chains:
                 return use.part.view(self.state_of("sampling", use))
         return None
 
-    def call(self, stage: str, use: Use, batch: Any, number: int = 0, **handed: Any) -> Result:
+    def call(
+        self, stage: str, use: Use, batch: Batch | None, number: int = 0, **handed: Any
+    ) -> Result:
         """Call a part of a stage; `number` sets its draws apart, `handed` is what `seams` says."""
         path = f"{stage}.{use.label}"
         seed = path if PLACE_OF[stage].seeded_by_path else use.label

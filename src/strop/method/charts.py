@@ -83,7 +83,7 @@ def as_objects(charts: Iterable[LineChart]) -> list[dict[str, Any]]:
     return [dataclasses.asdict(chart) for chart in charts]
 
 
-def from_objects(found: Any) -> tuple[LineChart, ...]:
+def from_objects(found: object) -> tuple[LineChart, ...]:
     """What `as_objects` gave. Raises ValueError for anything else."""
     if not isinstance(found, list):
         raise ValueError("it is no list of charts")

@@ -8,7 +8,6 @@ Each in one line: the stage, the part, and what to do.
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 from strop.batch import columns
 from strop.batch.batch import DERIVED
@@ -94,7 +93,7 @@ def _check_phases(method: Phases, given: frozenset[str]) -> None:
                 )
 
 
-def _keeps_state(part: Any, *others: type) -> bool:
+def _keeps_state(part: object, *others: type) -> bool:
     """Whether the part or a class of parts keeps something between steps."""
     return any(
         hasattr(kind, "init") or "state" in {p.name for p in parts.parameters_of(kind)}

@@ -12,7 +12,7 @@ import inspect
 import math
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from strop.catalogue.seams import SEAM_OF, SERVICES, SPECIAL, Seam
 from strop.method.fitting import declared, fitting
@@ -20,6 +20,32 @@ from strop.method.schedule import Schedule, number_at
 from strop.method.services import Services
 from strop.support.about import PARTS_MODULE
 from strop.support.errors import UserError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from strop.batch.batch import Batch
+
+
+class Columns(Protocol):
+    """What a part's columns are taken from: a batch, or its rows as a loss term sees them."""
+
+    def __contains__(self, name: str, /) -> bool:
+        """Whether there is a column of this name."""
+        ...
+
+    def __getitem__(self, name: str, /) -> "Tensor | int":
+        """The column; a table's size is an int."""
+        ...
+
+
+class Fields(Protocol):
+    """What has the fields of a dataclass, as every part has."""
+
+    __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
+
+
+P = TypeVar("P", bound=Fields)
 
 
 class Result(NamedTuple):
@@ -42,9 +68,9 @@ class Curated(NamedTuple):
     them and the curation sees the joined batch; while something is asked nothing is dropped.
     """
 
-    keep_B: Any
+    keep_B: "Tensor"
     reason: str
-    add: Any = None
+    add: "Batch | None" = None
     ask: "tuple[Draw, ...] | int" = ()
 
 
@@ -70,8 +96,8 @@ class Draw(NamedTuple):
 class Selected(NamedTuple):
     """A selection's answer: tokens with gradient, tokens that count in averages, and why."""
 
-    gradient_T: Any
-    denominator_T: Any
+    gradient_T: "Tensor"
+    denominator_T: "Tensor"
     reason: str
 
 
@@ -84,11 +110,15 @@ class Update(NamedTuple):
     before: the critic's values of now, and the advantage chain on them.
     """
 
-    tokens_T: Any
-    factor_T: Any = None
+    tokens_T: "Tensor"
+    factor_T: "Tensor | None" = None
     before: tuple[str, ...] = ()
     after: tuple[str, ...] = ()
     terms: tuple[str, ...] = ()
+
+
+# What a plan returns. It is sent the batch after each update and what was measured, or nothing.
+Updates: TypeAlias = "Generator[Update, tuple[Batch, Mapping[str, Tensor]] | None, None]"
 
 
 @dataclass(frozen=True)
@@ -109,7 +139,7 @@ class Use:
         object.__setattr__(self, "columns", wires)
 
 
-def _is_idle(part: Any, name: str, column: str) -> bool:
+def _is_idle(part: object, name: str, column: str) -> bool:
     """Whether a wire leaves the part its own column, which no wire of the part's class replaces."""
     if name != column or name in getattr(part, "columns", {}):
         return False
@@ -125,7 +155,7 @@ class Read:
     required: bool
 
 
-def name_of(part: Any) -> str:
+def name_of(part: object) -> str:
     """The part's name: its class name in snake_case, which is its file's name."""
     text = type(part).__name__
     return "".join(
@@ -160,7 +190,7 @@ def free_label(label: str, taken: list[str]) -> str:
     return found
 
 
-def kind_of(part: Any) -> str:
+def kind_of(part: object) -> str:
     """The part's kind ("advantage/scale"): what it states, or its folder; empty for neither."""
     stated: str = getattr(part, "kind", "")
     folder, _, _ = type(part).__module__.rpartition(".")
@@ -169,14 +199,14 @@ def kind_of(part: Any) -> str:
     return folder.removeprefix(f"{PARTS_MODULE}.").replace(".", "/")
 
 
-def seam_of(part: Any) -> Seam | None:
+def seam_of(part: object) -> Seam | None:
     """The seam of the part's kind; None for a part that states no kind that there is."""
     return SEAM_OF.get(kind_of(part))
 
 
-def parameters(part: Any) -> tuple[inspect.Parameter, ...]:
+def parameters(part: object) -> tuple[inspect.Parameter, ...]:
     """The parameters of the part's call, without self."""
-    kind: Any = type(part)
+    kind: type = type(part)
     return parameters_of(kind)
 
 
@@ -216,7 +246,7 @@ def writes(use: Use) -> tuple[str, ...]:
     return tuple(renamed.get(name, name) for name in _written(use.part))
 
 
-def _written(part: Any) -> tuple[str, ...]:
+def _written(part: object) -> tuple[str, ...]:
     """The columns that the part writes, by its own names for them."""
     seam = seam_of(part)
     found: tuple[str, ...] = getattr(part, "writes", seam.writes if seam is not None else ())
@@ -254,11 +284,13 @@ def facts(use: Use) -> frozenset[str]:
 
 # Is told of every call: the use, the batch, what was handed and the result. `tensors.checked` sets
 # it; None: nobody looks.
-Observer = Callable[[Use, Any, Mapping[str, Any], Result], None]
+Observer = Callable[[Use, Columns | None, Mapping[str, Any], Result], None]
 observer: Observer | None = None
 
 
-def call(use: Use, batch: Any, services: Services | None = None, **special: Any) -> Result:
+def call(
+    use: Use, batch: Columns | None, services: Services | None = None, **special: Any
+) -> Result:
     """Call the part with the columns it names from `batch` and the special names it asks for.
 
     Its services are taken from `services`. Raises UserError when a required column is not there.
@@ -286,7 +318,7 @@ def call(use: Use, batch: Any, services: Services | None = None, **special: Any)
     return result
 
 
-def _check_returned(use: Use, value: Any) -> None:
+def _check_returned(use: Use, value: object) -> None:
     """Raise UserError where a part returns other than what its kind does, in place of columns."""
     wanted = {"curation": Curated, "selection": Selected, "plan": Generator, "rollout": Generator}
     kind = kind_of(use.part)
@@ -297,7 +329,7 @@ def _check_returned(use: Use, value: Any) -> None:
         )
 
 
-def write(batch: Any, use: Use, result: Result) -> Any:
+def write(batch: "Batch", use: Use, result: Result) -> "Batch":
     """`batch` with the part's columns set from its result."""
     names = writes(use)
     values = result.value if isinstance(result.value, tuple) else (result.value,)
@@ -315,7 +347,7 @@ def write(batch: Any, use: Use, result: Result) -> Any:
         raise UserError(f"part {use.label}: {error}") from error
 
 
-def require(part: Any, name: str, low: float | None = None, high: float | None = None) -> None:
+def require(part: object, name: str, low: float | None = None, high: float | None = None) -> None:
     """Raise UserError unless field `name` lies in [low, high]; a schedule is checked per step."""
     value = getattr(part, name)
     if isinstance(value, Schedule) or value is None:
@@ -328,18 +360,18 @@ def require(part: Any, name: str, low: float | None = None, high: float | None =
         raise UserError(f"{name_of(part)}.{name} must be {bounds}, it is {value}")
 
 
-def require_one_of(part: Any, name: str, allowed: tuple[str, ...]) -> None:
+def require_one_of(part: object, name: str, allowed: tuple[str, ...]) -> None:
     """Raise UserError unless field `name` is one of `allowed`."""
     if (value := getattr(part, name)) not in allowed:
         raise UserError(f"{name_of(part)}.{name} must be one of {', '.join(allowed)}: {value!r}")
 
 
-def fields_of(part: Any) -> dict[str, Any]:
+def fields_of(part: Fields) -> dict[str, Any]:
     """Field names and values of a part."""
     return {f.name: getattr(part, f.name) for f in dataclasses.fields(part)}
 
 
-def replace(part: Any, **changes: Any) -> Any:
+def replace(part: P, **changes: Any) -> P:
     """The part with fields changed. Raises UserError for an unknown field or a wrong type."""
     known = fields_of(part)
     for name, value in changes.items():
@@ -347,13 +379,12 @@ def replace(part: Any, **changes: Any) -> Any:
             raise UserError(
                 f"{name_of(part)} has no field {name}; it has {', '.join(known) or 'none'}"
             )
-        kind: Any = type(part)
-        hint = declared(kind).get(name)
+        hint = declared(type(part)).get(name)
         changes[name] = fitting(f"{name_of(part)}.{name}", hint, known[name], value)
     return dataclasses.replace(part, **changes)
 
 
-def at_step(part: Any, step: int, num_steps: int) -> Any:
+def at_step(part: P, step: int, num_steps: int) -> P:
     """The part with every schedule replaced by its number at `step`."""
     whole = {f.name for f in dataclasses.fields(part) if f.type in (int, "int")}
     changes: dict[str, Any] = {}
@@ -364,7 +395,7 @@ def at_step(part: Any, step: int, num_steps: int) -> Any:
     return replace(part, **changes) if changes else part
 
 
-def update(use: Use, batch: Any, state: Any, hook: str = "update") -> Any:
+def update(use: Use, batch: "Batch", state: Any, hook: str = "update") -> Any:
     """The part's state from its own `update`, or `observe`, and the columns that it names.
 
     `update` comes at the end of a step, with what curation left of its rows and all columns;

@@ -9,13 +9,17 @@ from __future__ import annotations
 from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+# Handed on to parts, which import nothing below this.
+from strop.engines.base import Event as Event
+from strop.engines.base import Finished as Finished
+from strop.engines.base import Request as Request
+from strop.environments.tool_calls import Call as Call
+
 if TYPE_CHECKING:
     from torch import Tensor
 
     from strop.batch.batch import Batch
-    from strop.engines.base import Finished, Request
     from strop.environments.base import Episodes as Playing
-    from strop.environments.tool_calls import Call
 
 # The column [B] int, of what a part's state keeps under "columns", with the numbers of its files.
 FILE = "stored_file_B"
@@ -230,7 +234,7 @@ class Episodes(Protocol):
         """The tool calls that each action makes."""
         ...
 
-    def read_calls(self, given: Sequence[Any]) -> list[Call]:
+    def read_calls(self, given: Sequence[object]) -> list[Call]:
         """Calls from JSON objects or their texts."""
         ...
 

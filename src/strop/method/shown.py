@@ -1,6 +1,6 @@
 """A method as a person sees it, and changed by keywords; `Algorithm` and `Phases` have both."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from html import escape
 from typing import Any, NamedTuple, Self, TypeVar
 
@@ -15,6 +15,7 @@ HEADS = frozenset((*STAGES, *reading.STAGE_ALIASES))
 TABLE = "border-collapse: collapse; font-size: 13px"
 CELL = "text-align: left; vertical-align: top; padding: 2px 14px 2px 0"
 M = TypeVar("M", bound="Shown")
+A = TypeVar("A", bound=reading.OnePhase)
 
 
 class Section(NamedTuple):
@@ -48,7 +49,7 @@ class Shown:
         """The algorithm of every phase."""
         raise NotImplementedError
 
-    def each(self, change: Any, only: str = "") -> Self:
+    def each(self, change: Callable[[Any], Any], only: str = "") -> Self:
         """The method with every algorithm changed, or with that of one phase."""
         raise NotImplementedError
 
@@ -98,7 +99,7 @@ def changed(method: M, options: Mapping[str, Any]) -> M:
     return method
 
 
-def _with_stage(name: str, text: str) -> Any:
+def _with_stage(name: str, text: str) -> Callable[[A], A]:
     return lambda algorithm: reading.replace_stage(algorithm, name, text)
 
 
@@ -108,7 +109,7 @@ def dotted(keyword: str, heads: frozenset[str]) -> str:
     return f"{head}.{rest}" if rest and "." not in keyword and head in heads else keyword
 
 
-def as_notation(value: Any) -> Any:
+def as_notation(value: object) -> object:
     """Parts, terms and schedules, alone or in a list, as they are written; all else as it is."""
     if isinstance(value, Schedule):
         return writing.value_text(value)
@@ -119,12 +120,12 @@ def as_notation(value: Any) -> Any:
     return "none" if value is None else value
 
 
-def _is_part(value: Any) -> bool:
+def _is_part(value: object) -> bool:
     made = hasattr(type(value), "__dataclass_fields__") and not isinstance(value, Schedule)
     return isinstance(value, Use | Term) or (made and callable(value))
 
 
-def _part_text(part: Any) -> str:
+def _part_text(part: object) -> str:
     if isinstance(part, Term):
         return writing.term_text(part)
     return writing.use_text(part if isinstance(part, Use) else Use(part))

@@ -14,7 +14,7 @@ from torch import Tensor
 from strop.batch.batch import SIZED_BY, level_of
 from strop.batch.columns import KNOWN, Column
 from strop.method import part as parts
-from strop.method.part import Curated, Result, Selected, Use
+from strop.method.part import Columns, Curated, Result, Selected, Use
 from strop.support.errors import UserError
 
 ROWS = {"T": "tokens", "K": "turns", "B": "rollouts", "P": "prompts"}
@@ -33,7 +33,7 @@ def checked(on: bool = True) -> Iterator[None]:
         parts.observer = before
 
 
-def look(use: Use, batch: Any, arguments: Mapping[str, Any], result: Result) -> None:
+def look(use: Use, batch: Columns | None, arguments: Mapping[str, Any], result: Result) -> None:
     """Raise UserError for a tensor that a part was handed, or gave, which its column cannot be."""
     if batch is None:
         return
@@ -58,11 +58,12 @@ def given(use: Use, result: Result) -> dict[str, Tensor]:
     return {name: one for name, one in pairs if isinstance(one, Tensor)}
 
 
-def _check(use: Use, batch: Any, verb: str, column: str, value: Tensor) -> None:
+def _check(use: Use, batch: Columns, verb: str, column: str, value: Tensor) -> None:
     suffix = column.rpartition("_")[2]
     level, record = level_of(column), _record(use, column)
     rank = 0 if not level else 2 if suffix in AXES else 1
-    size = batch[SIZED_BY[level]].shape[0] if level and SIZED_BY[level] in batch else None
+    rows = batch[SIZED_BY[level]] if level and SIZED_BY[level] in batch else None
+    size = rows.shape[0] if isinstance(rows, Tensor) else None
     fits = value.dim() == rank and (rank == 0 or size is None or value.shape[0] == size)
     if not fits:
         named = [f"{ROWS[level]}={'any' if size is None else size}"] if level else []

@@ -68,7 +68,7 @@ def part_text(part: Any) -> str:
     return name + (f"({inside})" if inside else "")
 
 
-def value_text(item: Any) -> str:
+def value_text(item: object) -> str:
     """A field's value as notation: schedules as calls, the rest as literals."""
     for name, kind in SCHEDULES.items():
         if type(item) is kind:

@@ -1,7 +1,7 @@
 """The loop over steps: train, evaluate, log, save; stops cleanly and goes on exactly."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 import torch
 
+from strop.environments.tasks import Prompt
 from strop.method.algorithm import Algorithm
 from strop.method.charts import charts_of
 from strop.method.phases import Method, phase_at
@@ -38,7 +39,7 @@ from strop.training.step import Stepped, train_step
 from strop.training.world import World
 
 # (world, algorithm, split name, prompts) -> metrics `eval/{split}/...`
-Evaluator = Callable[[World, Algorithm, str, Any], dict[str, float]]
+Evaluator = Callable[[World, Algorithm, str, Sequence[Prompt]], dict[str, float]]
 
 
 class Watcher(Protocol):
@@ -101,6 +102,7 @@ class Run:
         except RunStopped as error:
             raise RunStopped(f"step {self.done} is not saved: {error}") from error
         world.whole()
+        assert world.policy.optimiser is not None, "the policy of a run is trained"
         checkpoint.save(
             self.checkpoints,
             self.done,

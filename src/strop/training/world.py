@@ -6,11 +6,14 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
+from torch import Tensor, nn
 
 from strop.batch.batch import Batch
+from strop.engines.base import Engine
 from strop.engines.pool.one_per_process import ParallelEngine
 from strop.method.algorithm import Algorithm
 from strop.method.chains import Chains
+from strop.method.schedule import Schedule
 from strop.support.errors import UserError
 from strop.training.learner.critic import Critic
 from strop.training.learner.policy import Policy
@@ -57,12 +60,12 @@ class World:
 
     policy: Policy
     reference: Policy | None
-    engine: Any
+    engine: Engine
     services: RunServices
     pool: Sequence[int]
     seed: int
     num_steps: int
-    lr: Any  # number or schedule
+    lr: float | Schedule
     collector: BatchCollector
     critic: Critic | None = None
     limits: tuple[Limits, ...] = ()  # of every phase of the method
@@ -91,7 +94,7 @@ class World:
         """The learning rate of a step, where no control has set it."""
         return float(self.lr(step, self.num_steps) if callable(self.lr) else self.lr)
 
-    def run_columns(self, algorithm: Algorithm, step: int) -> dict[str, torch.Tensor]:
+    def run_columns(self, algorithm: Algorithm, step: int) -> dict[str, Tensor]:
         """The columns of the run as a whole."""
         use, longest = algorithm.rollout, self.services.limits.episode_tokens
         if use.part.max_tokens not in (0, longest):
@@ -116,13 +119,13 @@ class World:
         assert self.reference is not None, "setup refuses a method that renews what nothing reads"
         _copy(self.policy.model.state_dict(), self.reference.model, self.trained())
 
-    def reference_weights(self) -> dict[str, Any]:
+    def reference_weights(self) -> dict[str, Tensor]:
         """Those of the reference's weights that are trained in the policy, for a checkpoint."""
         assert self.reference is not None
         weights = self.reference.model.state_dict()
         return {name: weights[name] for name in self.trained()}
 
-    def load_reference(self, weights: Mapping[str, Any]) -> None:
+    def load_reference(self, weights: Mapping[str, Tensor]) -> None:
         """Go on with a renewed reference. Raises UserError for weights of another model."""
         if self.reference is None or set(weights) != set(self.trained()):
             raise UserError("the checkpoint's reference is of another model or method: keep both")
@@ -148,7 +151,7 @@ class World:
 
 
 @torch.no_grad()
-def _copy(weights: Mapping[str, Any], model: Any, names: Iterable[str]) -> None:
+def _copy(weights: Mapping[str, Tensor], model: nn.Module, names: Iterable[str]) -> None:
     """Write the weights of these names into a model."""
     own = model.state_dict()
     for name in names:

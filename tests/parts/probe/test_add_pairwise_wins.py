@@ -2,6 +2,8 @@ import torch
 from builders import flat_batch, run
 from fakes.services import FakeGrading, FakeServices, FakeTexts
 
+from strop.method import part as parts
+from strop.method.part import Use
 from strop.method.services import Graded
 from strop.parts.probe.add_pairwise_wins import AddPairwiseWins
 
@@ -63,3 +65,14 @@ def test_an_unscored_rollout_is_compared_with_nobody():
     found, judge = compared("abz", scored_B=[True, True, False], reward_B=[0.0, 0.0, 7.0])
     assert found.value.tolist() == [0.0, 1.0, 7.0]
     assert all("z" not in pair for pair in judge.asked)
+
+
+def test_wins_are_added_to_a_renamed_reward():
+    """The step's own reward beside it neither counts nor changes."""
+    batch = flat_batch((1,) * 3, reward_B=[5.0, 5.0, 5.0], quality_B=[0.25, 1.0, -2.0])
+    batch = batch.set(rollout_uid_B=torch.arange(3))
+    use = Use(AddPairwiseWins(), (("reward_B", "quality_B"),))
+    services = FakeServices(FakeTexts(said="zyx"), Judge("zyx"))
+    after = parts.write(batch, use, parts.call(use, batch, services))
+    assert after["quality_B"].tolist() == [1.25, 1.5, -2.0]
+    assert after["reward_B"].tolist() == [5.0, 5.0, 5.0]

@@ -1,9 +1,15 @@
+import dataclasses
+
 import pytest
 import torch
-from builders import flat_batch, run
+from builders import flat_batch
 from fakes.services import FakeGrading, FakeServices, FakeTexts
 
+from strop.method import part as parts
+from strop.method.check import check
+from strop.method.part import Use
 from strop.parts.reward.reward_copies_of_safe_text import RewardCopiesOfSafeText
+from strop.recipes.grpo import grpo
 from strop.support.errors import UserError
 
 ROWS = {7: {"safe": True, "completion": "as it was"}, 8: {"safe": False, "completion": "bad"}}
@@ -14,8 +20,12 @@ def paid(said, rows=ROWS, scored=(True,) * 4):
         (1,) * 4, (0, 0, 1, 1), reward_B=[0.3, 0.3, 0.4, 0.5], outcome_B=[0.3, 0.3, 0.4, 0.5],
         scored_B=list(scored),
     )  # fmt: skip
+    return called(Use(RewardCopiesOfSafeText()), batch, said, rows)
+
+
+def called(use, batch, said, rows=ROWS):
     services = FakeServices(FakeTexts(rows=rows, said=said), FakeGrading())
-    return run(RewardCopiesOfSafeText(), batch.set(uid_P=torch.tensor([7, 8])), services=services)
+    return parts.call(use, batch.set(uid_P=torch.tensor([7, 8])), services)
 
 
 def test_worked_example():
@@ -35,3 +45,20 @@ def test_a_safe_text_needs_no_judge_and_an_unsafe_one_does():
 def test_rows_that_lack_something(row):
     with pytest.raises(UserError, match="prompt 8 lacks what a rewriter learns from"):
         paid(["x"] * 4, {**ROWS, 8: row})
+
+
+def test_a_renamed_reward_is_read_where_it_is_written():
+    """The only reward there is has another name, and keeps it."""
+    batch = flat_batch(
+        (1,) * 4, (0, 0, 1, 1), quality_B=[0.3, 0.3, 0.4, 0.5], outcome_B=[0.3, 0.3, 0.4, 0.5]
+    )
+    use = Use(RewardCopiesOfSafeText(), (("reward_B", "quality_B"),))
+    after = parts.write(batch, use, called(use, batch, ["as it was", "else", "bad", "better"]))
+    assert after["quality_B"].tolist() == [1.0, 0.0, 0.4, 0.5]
+    assert "reward_B" not in after
+
+
+def test_a_chain_without_a_reward_before_it_is_refused():
+    algorithm = dataclasses.replace(grpo(), reward=(Use(RewardCopiesOfSafeText()),))
+    with pytest.raises(UserError, match="reward_copies_of_safe_text reads outcome_B"):
+        check(algorithm)

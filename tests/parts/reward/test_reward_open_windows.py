@@ -6,6 +6,8 @@ import torch
 from builders import NAN, flat_batch, ragged_batch, run
 from fakes.services import FakeScoring, FakeServices, FakeTexts
 
+from strop.method import part as parts
+from strop.method.part import Use
 from strop.parts.reward._open_windows import (
     code_bonus,
     covered,
@@ -224,6 +226,20 @@ def test_without_words_every_token_counts_and_the_first_threshold_is_the_steps_o
     opened = [any(row) for row in batch["in_window_T"].reshape(2, 4).tolist()]
     assert opened == [count > 0 for count, _ in wanted]
     assert not batch["in_window_T"][[0, 4]].any()  # a window is behind its token
+
+
+def test_windows_after_words_need_no_reward():
+    """They are found before anything is scored, as those of the paper are; the names of columns
+    that are read may be others.
+    """
+    part = MarkWindowsAfterWords(words="wait", width=1)
+    services = FakeServices(FakeTexts(pieces=PIECES), scoring=FakeScoring(Told()))
+    batch = flat_batch((4, 4), trusted_B=[False, True])
+    use = Use(part, (("scored_B", "trusted_B"),))
+    found = parts.call(use, batch, services, state={"level": 0.3})
+    wanted, _ = code_by_hand(1, ("wait",), 0.3)
+    assert found.value[0].tolist() == [count for count, _ in wanted]
+    assert found.metrics["ares/windows_mean"] == wanted[1][0]
 
 
 @pytest.mark.parametrize("variant", ["paper", "code"])

@@ -85,7 +85,8 @@ class CachedModel:
             logits_to_keep=1,
             **more,
         )
-        return output.logits[:, -1]
+        logits: Tensor = output.logits[:, -1]
+        return logits
 
     def decode(self, tokens: Tensor, positions: Tensor, bands: Sequence[Band]) -> Tensor:
         """Logits [N, V] after the newest tokens [N] of the first N slots, at `positions` [N]."""

@@ -227,7 +227,8 @@ class LocalEngine(Engine):
         if row.slot < 0 or self._length(row.slot) == len(row.tokens):
             return row.tokens
         (unread,) = self.slots.records.of([row.slot])
-        return row.tokens + unread[:, 0].astype(np.int64).tolist()
+        new: list[int] = unread[:, 0].astype(np.int64).tolist()
+        return row.tokens + new
 
     def _set_pause(self, row: Row) -> None:
         every = row.request.pause_every

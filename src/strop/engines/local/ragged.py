@@ -56,7 +56,7 @@ class Parted:
 
     def rows(self, stored: Tensor) -> list[Tensor]:
         """Of each band, from [N, ...]."""
-        return [*stored.split(self.sizes)] if len(self.sizes) > 1 else [stored]
+        return [*torch.split(stored, self.sizes)] if len(self.sizes) > 1 else [stored]
 
     def places(self, stored: Tensor, dim: int = 2) -> list[Tensor]:
         """Of each band, as far as it reaches, from keys or values [N, heads, places, size]."""

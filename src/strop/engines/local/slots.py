@@ -94,7 +94,7 @@ class Slots:
 
     def choose(self, number: int) -> list[int]:
         """Up to `number` slots to fill: free ones, then those of kept, then of paused rows."""
-        chosen = np.flatnonzero(~self.table["taken"])[:number].tolist()
+        chosen: list[int] = np.flatnonzero(~self.table["taken"])[:number].tolist()
         for slot in self.held()[: number - len(chosen)]:
             self.free(slot)
             chosen.append(slot)

@@ -25,7 +25,7 @@ class SharedEngine(ParallelEngine):
             self.first.append(open())
             return self.first[0].capabilities, self.first[0].version, self.first[0].longest
 
-        told = ranks.from_first(begin)
+        told: tuple[frozenset[str], int, int | None] = ranks.from_first(begin)
         inner: Any = self.first[0] if self.first else None  # the others' is asked nothing
         super().__init__(inner, ranks, None)
         self.capabilities, self.now, self.longest = told
@@ -67,6 +67,7 @@ class SharedEngine(ParallelEngine):
             events = self._own(self.inner.step()) if self.inner.busy() else []
             return events, self.inner.full()
 
+        told: list[Event]
         told, self.is_full = self.ranks.from_first(ask)
         for event in told:
             self.known[event.request].hear(event)

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from strop.method.part import Result, require
 
@@ -44,7 +43,7 @@ class AccumulateEntropyError:
         """The integral that is carried from step to step."""
         return {"integral": self.start}
 
-    def __call__(self, metrics: Mapping[str, float], state: Mapping[str, Any]) -> Result:
+    def __call__(self, metrics: Mapping[str, float], state: Mapping[str, float]) -> Result:
         if "entropy_control/error" not in metrics:
             return Result({}, dict(state))
         integral = state["integral"] + self.gain * metrics["entropy_control/error"]

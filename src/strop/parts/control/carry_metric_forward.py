@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from strop.method.part import Result, require_one_of
 
@@ -48,7 +47,7 @@ class CarryMetricForward:
         """Nothing seen yet."""
         return {"sum": 0.0, "count": 0.0, "first": 0.0}
 
-    def __call__(self, metrics: Mapping[str, float], state: Mapping[str, Any]) -> Result:
+    def __call__(self, metrics: Mapping[str, float], state: Mapping[str, float]) -> Result:
         if self.metric not in metrics:
             return Result({}, dict(state))
         now = float(metrics[self.metric])

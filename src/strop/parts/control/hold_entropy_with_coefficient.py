@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from strop.method.part import Result, require
 from strop.method.schedule import EntropyTarget, Schedule
@@ -59,7 +59,7 @@ class HoldEntropyWithCoefficient:
         """The coefficient that is carried from step to step."""
         return {"coef": self.start}
 
-    def __call__(self, metrics: Mapping[str, float], state: Mapping[str, Any]) -> Result:
+    def __call__(self, metrics: Mapping[str, float], state: Mapping[str, float]) -> Result:
         if "entropy" not in metrics:  # a step without rollouts says nothing about entropy
             return Result({}, dict(state))
         assert not isinstance(self.target, Schedule)

@@ -1,6 +1,6 @@
 """Sampling more prompts until enough groups are live: shared by the parts that drop groups."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from torch import Tensor
 
@@ -15,7 +15,7 @@ class Round(NamedTuple):
     metrics: dict[str, float]
 
 
-def one_round(live_P: Tensor, state: dict[str, Any], num_prompts: int, max_rounds: int) -> Round:
+def one_round(live_P: Tensor, state: dict[str, int], num_prompts: int, max_rounds: int) -> Round:
     """Count the live groups; the target is num_prompts, or what was drawn first if that is 0."""
     rounds = state["rounds"] + 1
     target = state["target"] or num_prompts or live_P.shape[0]

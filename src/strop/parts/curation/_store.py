@@ -63,7 +63,7 @@ def fetched(drawn: Batch, stores: Stores, names: frozenset[str] = frozenset()) -
     first_B = num_B.cumsum(0) - num_B
     place_T = torch.arange(len(turn_T)) - first_B[rollout_T] + drawn[AT][rollout_T]
     columns: dict[str, Tensor] = {}
-    for number in drawn[FILE].unique().tolist():
+    for number in torch.unique(drawn[FILE]).tolist():
         here_T = drawn[FILE][rollout_T] == number
         if not here_T.any():
             continue

@@ -3,7 +3,6 @@
 import heapq
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -92,13 +91,13 @@ class AskWhereUnsure:
         require(self, "level", low=1e-6, high=0.999)
         require(self, "bonus", low=0.0)
 
-    def init(self) -> dict[str, Any]:
+    def init(self) -> dict[str, int]:
         """No round of the step begun."""
         return {"round": 0}
 
     def __call__(
         self, batch: Batch, outcome_B: Tensor, group_B: Tensor, scored_B: Tensor,
-        state: dict[str, Any],
+        state: dict[str, int],
     ) -> Result:  # fmt: skip
         num, done = batch.size("P"), state["round"]
         sizes = segments.count(group_B, num).tolist()

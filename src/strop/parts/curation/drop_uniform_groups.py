@@ -1,7 +1,6 @@
 """Train on prompts whose answers differ in outcome, and sample more until there are enough."""
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -57,7 +56,7 @@ class DropUniformGroups:
         """Groups that never succeed stay uniform where they are kept."""
         return frozenset() if self.keep_failed else frozenset({"removes_uniform_groups"})
 
-    def init(self) -> dict[str, Any]:
+    def init(self) -> dict[str, int]:
         """No round begun."""
         return {"rounds": 0, "target": 0}
 
@@ -66,7 +65,7 @@ class DropUniformGroups:
         outcome_B: Tensor,
         group_B: Tensor,
         scored_B: Tensor,
-        state: dict[str, Any],
+        state: dict[str, int],
         num_groups: int,
     ) -> Result:
         live_P = self._live(outcome_B, group_B, num_groups, scored_B)

@@ -1,7 +1,7 @@
 """Train on prompts whose rollouts differ at one turn, and sample more until there are enough."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -46,7 +46,7 @@ class DropUniformStarts:
         require(self, "num_prompts", low=0)
         require(self, "max_rounds", low=0)
 
-    def init(self) -> dict[str, Any]:
+    def init(self) -> dict[str, int]:
         """No round begun."""
         return {"rounds": 0, "target": 0}
 
@@ -56,7 +56,7 @@ class DropUniformStarts:
         rollout_K: Tensor,
         group_B: Tensor,
         scored_B: Tensor,
-        state: dict[str, Any],
+        state: dict[str, int],
         num_groups: int,
     ) -> Result:
         num = group_B.shape[0]

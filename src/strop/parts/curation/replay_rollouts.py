@@ -1,7 +1,6 @@
 """Keep rollouts in a store that lasts over steps, and learn from what is drawn from it."""
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -48,12 +47,12 @@ class ReplayRollouts:
         for name in ("capacity", "num_drawn", "per_prompt", "max_age"):
             require(self, name, low=0)
 
-    def init(self) -> dict[str, Any]:
+    def init(self) -> dict[str, dict[str, Tensor]]:
         """An empty store."""
         return {"columns": {}}
 
     def __call__(
-        self, batch: Batch, scored_B: Tensor, stores: Stores, state: dict[str, Any],
+        self, batch: Batch, scored_B: Tensor, stores: Stores, state: dict[str, dict[str, Tensor]],
         rng: torch.Generator,
     ) -> Result:  # fmt: skip
         step, nobody_B = int(batch["step"]), torch.zeros_like(scored_B)

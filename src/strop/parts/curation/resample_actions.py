@@ -3,14 +3,14 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain, compress
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from strop.batch.batch import Batch
 from strop.method.part import Curated, Result, require
-from strop.method.services import Sampling
+from strop.method.services import Event, Sampling
 from strop.parts.curation._rows import REPLAY, turn_rows
 
 
@@ -83,12 +83,15 @@ def _contexts(rows: Batch) -> list[list[int]]:
 
 
 def _acted(
-    rows: Batch, contexts: Sequence[Sequence[int]], heard: Sequence[Sequence[Any]], seeds: Any
+    rows: Batch,
+    contexts: Sequence[Sequence[int]],
+    heard: Sequence[Sequence[Event]],
+    seeds: Sequence[int],
 ) -> Batch:
     """The rows with fresh actions in place of their own; `heard` are an engine's events."""
     num = len(contexts)
     given_B = torch.tensor([len(ids) for ids in contexts], dtype=torch.int64)
-    events: list[Any] = list(chain.from_iterable(heard))
+    events = list(chain.from_iterable(heard))
     answers = [list(chain.from_iterable(event.ids for event in each)) for each in heard]
     size_B = given_B + torch.tensor([len(ids) for ids in answers], dtype=torch.int64)
     row_T = torch.repeat_interleave(torch.arange(num), size_B)

@@ -1,14 +1,12 @@
 """Pass over a step's rollouts once or several times, in one or several optimiser steps."""
 
-from collections.abc import Generator
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
 from strop.batch import segments
 from strop.batch.batch import Batch
-from strop.method.part import Update, require
+from strop.method.part import Update, Updates, require
 
 REPLAY = 4  # origin_T
 
@@ -45,7 +43,7 @@ class SplitIntoMinibatches:
         """Most optimiser steps of one training step."""
         return self.num_epochs * self.num_minibatches + self.replayed_last
 
-    def __call__(self, batch: Batch, rng: torch.Generator) -> Generator[Update, Any, None]:
+    def __call__(self, batch: Batch, rng: torch.Generator) -> Updates:
         if self.num_updates == 1:
             yield Update(batch["mask_T"])
             return

@@ -1,15 +1,13 @@
 """Pass over a step's rollouts in updates of a fixed size, until the policy has moved too far."""
 
-from collections.abc import Generator
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from strop.batch import segments
 from strop.batch.batch import Batch
-from strop.method.part import Update, require
+from strop.method.part import Update, Updates, require
 
 
 @dataclass(frozen=True)
@@ -39,16 +37,14 @@ class SplitIntoRollouts:
         require(self, "num_epochs", low=1)
         require(self, "max_kl", low=0.0)
 
-    def __call__(
-        self, batch: Batch, logp_old_T: Tensor, rng: torch.Generator
-    ) -> Generator[Update, Any, None]:
+    def __call__(self, batch: Batch, logp_old_T: Tensor, rng: torch.Generator) -> Updates:
         rollout_T, gradient_T = batch["rollout_T"], batch["gradient_T"]
         learns_B = segments.count(rollout_T, batch.size("B"), gradient_T) > 0
         row_N = learns_B.nonzero().squeeze(1)
         after = ("logp_T",) if self.max_kl else ()
         for _ in range(self.num_epochs):
             order = torch.randperm(row_N.shape[0], generator=rng).to(row_N.device)
-            for part in row_N[order].split(self.size):
+            for part in torch.split(row_N[order], self.size):
                 chosen_T = segments.among(rollout_T, part, batch.size("B")) & batch["mask_T"]
                 answer = yield Update(chosen_T, after=after)
                 measured = answer[1] if answer is not None else {}

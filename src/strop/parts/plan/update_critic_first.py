@@ -1,15 +1,13 @@
 """Teach the critic in small steps over the rollouts, then the policy with what it learnt."""
 
-from collections.abc import Generator
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from strop.batch import segments
 from strop.batch.batch import Batch
-from strop.method.part import Update, require
+from strop.method.part import Update, Updates, require
 
 
 @dataclass(frozen=True)
@@ -44,7 +42,7 @@ class UpdateCriticFirst:
         require(self, "warmup_steps", low=0)
         require(self, "num_policy_updates", low=1)
 
-    def __call__(self, batch: Batch, rng: torch.Generator) -> Generator[Update, Any, None]:
+    def __call__(self, batch: Batch, rng: torch.Generator) -> Updates:
         rollout_T, mask_T, anew = batch["rollout_T"], batch["mask_T"], ("advantage_T",)
         num = batch.size("B")
         order = torch.randperm(batch.size("B"), generator=rng).to(rollout_T.device)

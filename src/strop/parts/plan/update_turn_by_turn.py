@@ -1,15 +1,14 @@
 """Update on one turn of all rollouts at a time, and tell earlier turns what later ones did."""
 
-from collections.abc import Generator
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from strop.batch import segments
 from strop.batch.columns import Column
-from strop.method.part import Update, require, require_one_of
+from strop.method.part import Update, Updates, require, require_one_of
 
 
 @dataclass(frozen=True)
@@ -53,7 +52,7 @@ class UpdateTurnByTurn:
     def __call__(
         self, advantage_T: Tensor, mask_T: Tensor, rollout_T: Tensor, turn_T: Tensor,
         index_K: Tensor, num_rollouts: int, rng: torch.Generator,
-    ) -> Generator[Update, Any, None]:  # fmt: skip
+    ) -> Updates:  # fmt: skip
         index_T = index_K[turn_T]
         factor_B = torch.ones(num_rollouts, dtype=torch.float64, device=rollout_T.device)
         for index in self._turns(index_K, rng):

@@ -1,15 +1,14 @@
 """Pass over a step's rollouts several times; a policy that has moved rests, the critic goes on."""
 
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from strop.batch import segments
 from strop.batch.batch import Batch
-from strop.method.part import Update, require
+from strop.method.part import Update, Updates, require
 
 
 @dataclass(frozen=True)
@@ -64,7 +63,7 @@ class UpdateWhileNear:
 
     def __call__(
         self, batch: Batch, rng: torch.Generator, logp_old_T: Tensor | None = None
-    ) -> Generator[Update, Any, None]:
+    ) -> Updates:
         learns = int(batch["step"]) > self.warmup_steps
         for number, chosen_T in enumerate(self._pieces(batch, rng)):
             if not chosen_T.any():

@@ -2,17 +2,16 @@
 
 from collections.abc import Sequence
 from itertools import chain
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from strop.batch import segments
 from strop.batch.batch import Batch
-from strop.method.services import Grading, Texts
+from strop.method.services import Finished, Grading, Texts
 
 
-def new_tokens(finished: Any) -> tuple[int, ...]:
+def new_tokens(finished: Finished) -> tuple[int, ...]:
     """The tokens that the engine drew for a request."""
     return tuple(chain.from_iterable(event.ids for event in finished.events))
 

@@ -5,6 +5,7 @@ from itertools import combinations
 from typing import ClassVar
 
 import torch
+from torch import Tensor
 
 from strop.batch.batch import Batch
 from strop.method.part import Result
@@ -22,7 +23,8 @@ class AddPairwiseWins:
     All pairs of a prompt's scored candidates, given answers among them.
     Metrics: pairs/compared (pairs a group), pairs/frac_unjudged (pairs without both scores).
 
-    Reads: batch (reward_B [B] float, scored_B [B] bool, the answers), grading, texts.
+    Reads: batch (the answers), reward_B [B] float, scored_B [B] bool, group_B [B] int, num_groups
+    int, grading, texts.
     Writes: reward_B [B] float.
     Source: arXiv 2601.21343, sec. 2 (quality, added to the score of the target).
     Differs from the source: a pair costs two judgements of one score each (there one verdict).
@@ -33,14 +35,23 @@ class AddPairwiseWins:
 
     writes: ClassVar[tuple[str, ...]] = ("reward_B",)
 
-    def __call__(self, batch: Batch, texts: Texts, grading: Grading) -> Result:
-        group, scored = batch["group_B"].tolist(), batch["scored_B"].tolist()
+    def __call__(
+        self,
+        batch: Batch,
+        reward_B: Tensor,
+        scored_B: Tensor,
+        group_B: Tensor,
+        num_groups: int,
+        texts: Texts,
+        grading: Grading,
+    ) -> Result:
+        group, scored = group_B.tolist(), scored_B.tolist()
         members: dict[int, list[int]] = {}
         for row, known in enumerate(scored):
             if known:
                 members.setdefault(group[row], []).append(row)
         pairs = [pair for rows in members.values() for pair in combinations(rows, 2)]
-        won_B = torch.zeros(batch.size("B"), dtype=torch.float64)
+        won_B = torch.zeros(len(group), dtype=torch.float64)
         judged_B = torch.zeros_like(won_B)
         if pairs:
             first_N, second_N = torch.tensor(pairs).T
@@ -55,9 +66,8 @@ class AddPairwiseWins:
                 judged_B.index_add_(0, row_N, both_N.double())
         failed = len(pairs) - float(judged_B.sum()) / 2
         metrics = {
-            "pairs/compared": len(pairs) / max(batch.size("P"), 1),
+            "pairs/compared": len(pairs) / max(num_groups, 1),
             "pairs/frac_unjudged": failed / max(len(pairs), 1),
         }
-        reward_B = batch["reward_B"]
         share_B = (won_B / judged_B.clamp(min=1)).to(reward_B)
         return Result(reward_B + share_B, metrics=metrics)

@@ -65,7 +65,7 @@ class BackUpTreeValues:
         for depth in range(int(index_K.max()) if index_K.numel() else -1, -1, -1):
             here_K = edge_K & (index_K == depth) & ~value_N[child_K].isnan()
             below_K = value_N[child_K]
-            nodes = node_K[here_K].unique()
+            nodes = torch.unique(node_K[here_K])
             value_N[nodes] = segments.mean(below_K, node_K, num, here_K)[nodes]
             std_N[nodes] = segments.std(below_K, node_K, num, here_K, ddof=0)[nodes]
         return Result((_at_starts(value_N[node_K], turn_T, mask_T),

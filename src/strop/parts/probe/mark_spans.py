@@ -117,7 +117,8 @@ class _Turns(Said):
     def _next(self, wanted: str, from_K: np.ndarray) -> np.ndarray:
         """The first place at or behind a letter where this stands; the text's end where none is."""
         found = np.append(self.find(wanted), len(self.text))
-        return found[np.searchsorted(found, np.minimum(from_K, len(self.text)))]
+        next_K: np.ndarray = found[np.searchsorted(found, np.minimum(from_K, len(self.text)))]
+        return next_K
 
     def tokens(
         self, turn_M: np.ndarray, begin_M: np.ndarray, end_M: np.ndarray

@@ -1,8 +1,9 @@
 """Treat states that look alike as the same state."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -55,7 +56,7 @@ class MergeSimilarStates:
             found.append(merged[group, state])
         return torch.tensor(found, dtype=state_K.dtype, device=state_K.device)
 
-    def _alike(self, one: Any, other: Any) -> bool:
+    def _alike(self, one: Sequence[int], other: Sequence[int]) -> bool:
         matcher = SequenceMatcher(None, one, other, autojunk=False)
         return (
             matcher.real_quick_ratio() >= self.threshold

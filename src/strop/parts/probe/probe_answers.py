@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -11,7 +11,7 @@ from torch import Tensor
 from strop.batch.batch import Batch
 from strop.batch.columns import Column
 from strop.method.part import require
-from strop.method.services import Sampling, Texts
+from strop.method.services import Finished, Sampling, Texts
 from strop.parts.probe._answers import new_tokens, prefixes
 from strop.support.errors import UserError
 
@@ -118,7 +118,7 @@ class ProbeAnswers:
         return [ids for ids in found if ids]
 
 
-def _top(finished: Any) -> Top:
+def _top(finished: Finished) -> Top:
     assert new_tokens(finished), "a request that does not fail draws at least one token"
     return [place for event in finished.events for place in event.top]
 

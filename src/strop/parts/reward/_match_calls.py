@@ -1,16 +1,17 @@
 """How alike two tool calls are, and which call of a rollout stands for which reference call."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
+
+from strop.method.services import Call
 
 MOST_EXACT = 10  # reference calls up to which the best assignment is searched
 ROUNDS = 1000  # of Sinkhorn's scaling
 
 
-def similarity(call: Any, reference: Any) -> float:
+def similarity(call: Call, reference: Call) -> float:
     """From 0 (another tool) to 1 (the same call).
 
         S = (1 + J + equal) / (2 + n)   where the names are equal but for case, else 0
@@ -23,7 +24,7 @@ def similarity(call: Any, reference: Any) -> float:
     ours, theirs = call.arguments, reference.arguments
     either = len(ours.keys() | theirs.keys())
     jaccard = len(ours.keys() & theirs.keys()) / either if either else 1.0
-    equal = sum(name in ours and ours[name] == value for name, value in theirs.items())
+    equal: int = sum(name in ours and ours[name] == value for name, value in theirs.items())
     return (1 + jaccard + equal) / (2 + len(theirs))
 
 

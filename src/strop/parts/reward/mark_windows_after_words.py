@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -30,8 +30,8 @@ class MarkWindowsAfterWords:
     counts without the marks and spaces at its ends, in small letters.
     Metrics: ares/windows_mean, ares/threshold.
 
-    Reads: batch (the tokens; mask_T [T], scored_B [B] bool), scoring, texts, state.
-    Writes: windows_B, window_cost_B [B] float, in_window_T [T] bool.
+    Reads: batch (the tokens), mask_T [T] bool, rollout_T [T] int, scored_B [B] bool, num_rollouts
+    int, scoring, texts, state.   Writes: windows_B, window_cost_B [B] float, in_window_T [T] bool.
     Source: code only: shawn0728/ARES (the method of arXiv 2510.08457).
     Differs from the source: the first step's tau is its own (there a validation's); the list of
     words (data/crucial_token_final_version.json there) is the user's to give.
@@ -58,24 +58,31 @@ class MarkWindowsAfterWords:
         return {"level": -1.0}
 
     def __call__(
-        self, batch: Batch, scoring: Scoring, texts: Texts, state: Mapping[str, Any]
+        self,
+        batch: Batch,
+        mask_T: Tensor,
+        rollout_T: Tensor,
+        scored_B: Tensor,
+        num_rollouts: int,
+        scoring: Scoring,
+        texts: Texts,
+        state: Mapping[str, float],
     ) -> Result:
-        mask_T, num = batch["mask_T"], batch.size("B")
         top = self.num_top
         names = (f"top_entropy_{top}_T", f"tail_entropy_{top}_T", "top_token_1_T")
         found = scoring.score(batch, "current", names)
         told_N, rest_N, id_N = (found[name].to(mask_T.device)[mask_T] for name in names)
-        rollout_N = batch["rollout_T"][mask_T]
-        now = self._level(told_N, rollout_N, num)
+        rollout_N = rollout_T[mask_T]
+        now = self._level(told_N, rollout_N, num_rollouts)
         level = state["level"] if state["level"] >= 0 else now
         mean_N, whole_N = windows.means_after(told_N + rest_N, rollout_N, self.width)
         open_N = whole_N & (mean_N >= level) & self._is_word(id_N, texts)
-        count_B = segments.count(rollout_N, num, open_N).to(batch["reward_B"].dtype)
-        cost_B = segments.total(mean_N - level, rollout_N, num, open_N).to(count_B)
+        count_B = segments.count(rollout_N, num_rollouts, open_N).to(told_N)
+        cost_B = segments.total(mean_N - level, rollout_N, num_rollouts, open_N).to(count_B)
         inside_T = torch.zeros_like(mask_T)
         inside_T[mask_T] = windows.covered(open_N.roll(1), self.width)  # the last one is never open
         metrics = {
-            "ares/windows_mean": windows.mean_of(count_B, batch["scored_B"]),
+            "ares/windows_mean": windows.mean_of(count_B, scored_B),
             "ares/threshold": level,
         }
         kept = now if state["level"] < 0 else KEEP * level + (1 - KEEP) * now

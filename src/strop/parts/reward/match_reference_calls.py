@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -10,7 +10,7 @@ from torch import Tensor
 from strop.batch import segments
 from strop.batch.batch import Batch
 from strop.method.part import require, require_one_of
-from strop.method.services import Episodes, Texts
+from strop.method.services import Call, Episodes, Texts
 from strop.parts.reward._match_calls import (
     MOST_EXACT,
     assign_best,
@@ -82,7 +82,7 @@ class MatchReferenceCalls:
                     paid_K[turn] = sum(earned) / len(earned)
         return paid_K, reward_B + segments.total(paid_K - reward_K, rollout_K, num)
 
-    def _scores(self, calls: Sequence[Any], references: Sequence[Any]) -> list[float]:
+    def _scores(self, calls: Sequence[Call], references: Sequence[Call]) -> list[float]:
         """What each call of a rollout earns."""
         if not calls or not references:
             return [self.unmatched] * len(calls)
@@ -94,7 +94,7 @@ class MatchReferenceCalls:
         )
         return assign(table, self.unmatched)
 
-    def _references(self, texts: Texts, episodes: Episodes, uid: int) -> list[Any] | None:
+    def _references(self, texts: Texts, episodes: Episodes, uid: int) -> list[Call] | None:
         row = texts.row(uid)
         if self.reference not in row:
             raise UserError(
@@ -113,7 +113,7 @@ class MatchReferenceCalls:
         references = episodes.read_calls(found)
         if not all(each.name for each in references):
             raise UserError(f"prompt {uid}: a reference call needs a name: {found}")
-        return list(references)
+        return references
 
 
 def _action_ids(batch: Batch) -> list[list[int]]:

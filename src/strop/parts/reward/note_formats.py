@@ -1,11 +1,12 @@
 """Write down in which form each answer is given."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
+from strop.batch.batch import Batch
 from strop.batch.columns import Column
 from strop.method.part import require
 from strop.method.services import Texts
@@ -46,7 +47,7 @@ class NoteFormats:
     def __post_init__(self) -> None:
         require(self, "within", low=0)
 
-    def __call__(self, batch: Any, rollout_uid_B: Tensor, texts: Texts) -> Tensor:
+    def __call__(self, batch: Batch, rollout_uid_B: Tensor, texts: Texts) -> Tensor:
         _, answers = texts.decoded(batch)
         found = [self._form(text[: self.within or None]) for text in answers]
         return torch.tensor(found, dtype=torch.int64, device=rollout_uid_B.device)

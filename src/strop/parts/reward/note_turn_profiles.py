@@ -1,6 +1,7 @@
 """Write down what the environment measured of each turn's program."""
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -68,6 +69,8 @@ class NoteTurnProfiles:
         numbers = (found["speedup"], found["profiled"])
         return Result((flags["correct"], *numbers, flags["decoy"], key_K))
 
-    def _of(self, said: Any, uid: int, index: int) -> dict[str, float]:
+    def _of(
+        self, said: Mapping[int, Sequence[Mapping[str, Any]]], uid: int, index: int
+    ) -> dict[str, float]:
         measures: dict[str, float] = said.get(uid, [{}] * (index + 1))[index].get("measures", {})
         return measures

@@ -3,13 +3,13 @@
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from strop.batch import segments
+from strop.batch.batch import Batch
 from strop.method.part import Result, require, require_one_of
 from strop.method.services import Texts
 from strop.support.errors import UserError
@@ -52,7 +52,7 @@ class RewardAgreementInSets:
 
     def __call__(
         self,
-        batch: Any,
+        batch: Batch,
         reward_B: Tensor,
         group_B: Tensor,
         uid_P: Tensor,
@@ -64,7 +64,7 @@ class RewardAgreementInSets:
         if None in names:
             uid = int(uid_U[names.index(None)])
             raise UserError(f"the prompt {uid} has no {self.column} in the training data")
-        known: dict[Any, int] = {}
+        known: dict[object, int] = {}
         set_U = [known.setdefault(name, len(known)) for name in names]
         set_B, counts_B = torch.tensor(set_U, dtype=torch.int64)[own_B], scored_B.cpu()
         said = texts.decoded(batch)[1]

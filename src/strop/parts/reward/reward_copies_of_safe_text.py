@@ -22,7 +22,7 @@ class RewardCopiesOfSafeText:
 
     Spaces around the texts do not count.
 
-    Reads: batch (the answers; reward_B, outcome_B [B] float, scored_B [B] bool), texts (the
+    Reads: batch (the answers), outcome_B, reward_B [B] float, scored_B [B] bool, texts (the
     prompts' rows).   Writes: outcome_B, reward_B [B] float, scored_B [B] bool.
     Source: arXiv 2601.21343, sec. 2 (training of the rewriter).
     Differs from the source: no.
@@ -33,7 +33,9 @@ class RewardCopiesOfSafeText:
 
     writes: ClassVar[tuple[str, ...]] = ("outcome_B", "reward_B", "scored_B")
 
-    def __call__(self, batch: Batch, texts: Texts) -> tuple[Tensor, Tensor, Tensor]:
+    def __call__(
+        self, batch: Batch, outcome_B: Tensor, reward_B: Tensor, scored_B: Tensor, texts: Texts
+    ) -> tuple[Tensor, Tensor, Tensor]:
         _, answers = texts.decoded(batch)
         uids = batch["uid_P"][batch["group_B"]].tolist()
         rows = [texts.row(uid) for uid in uids]
@@ -47,9 +49,8 @@ class RewardCopiesOfSafeText:
         original = [row[ORIGINAL].strip() for row in rows]
         copied = [text.strip() == own for text, own in zip(answers, original, strict=True)]
         copied_B = torch.tensor(copied, dtype=torch.bool)
-        reward_B, outcome_B = batch["reward_B"], batch["outcome_B"]
         return (
             torch.where(safe_B, copied_B.to(outcome_B), outcome_B),
             torch.where(safe_B, copied_B.to(reward_B), reward_B),
-            batch["scored_B"] | safe_B,
+            scored_B | safe_B,
         )

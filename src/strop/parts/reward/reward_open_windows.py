@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -70,7 +70,7 @@ class RewardOpenWindows:
         scored_B: Tensor,
         rollout_T: Tensor,
         group_B: Tensor,
-        state: Mapping[str, Any],
+        state: Mapping[str, tuple[float, ...]],
         num_groups: int,
     ) -> Result:
         right_B = scored_B & (outcome_B >= self.success)
@@ -98,7 +98,11 @@ class RewardOpenWindows:
         return Result((new_B, weight_T, difficulty_B), kept, metrics)
 
     def _paper(
-        self, windows_B: Tensor, difficulty_B: Tensor, scored_B: Tensor, state: Mapping[str, Any]
+        self,
+        windows_B: Tensor,
+        difficulty_B: Tensor,
+        scored_B: Tensor,
+        state: Mapping[str, tuple[float, ...]],
     ) -> Tensor:
         """What a wrong answer's reward changes by."""
         mean_D = segments.mean(windows_B, difficulty_B, 3, scored_B)
@@ -110,8 +114,12 @@ class RewardOpenWindows:
         return -factor_D[difficulty_B] * windows.paper_cost(excess_B, difficulty_B)
 
     def update(
-        self, windows_B: Tensor, difficulty_B: Tensor, scored_B: Tensor, state: Mapping[str, Any]
-    ) -> dict[str, Any]:
+        self,
+        windows_B: Tensor,
+        difficulty_B: Tensor,
+        scored_B: Tensor,
+        state: Mapping[str, tuple[float, ...]],
+    ) -> dict[str, tuple[float, ...]]:
         """Running means of the number of windows by difficulty, after the step."""
         mean_D = segments.mean(windows_B, difficulty_B, 3, scored_B).tolist()
         seen_D = (segments.count(difficulty_B, 3, scored_B) > 0).tolist()

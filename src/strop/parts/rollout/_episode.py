@@ -137,7 +137,8 @@ class Episode:
 
     def role_of(self, observation: Any) -> int:
         """The role of the turn that an observation begins."""
-        return self.roles[observation.role] if self.roles else observation.role
+        role: int = observation.role
+        return self.roles[role] if self.roles else role
 
     def judge(self, action: str, observation: Any) -> None:
         """What came of the action, for everyone who has a turn that it can count for."""

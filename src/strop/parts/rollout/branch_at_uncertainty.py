@@ -173,7 +173,7 @@ def branching_metric(events: Sequence[Event], table_VD: Tensor, measure: str) ->
 
 
 def _metric(id_LA: Tensor, p_LA: Tensor, table_VD: Tensor, measure: str) -> Tensor:
-    entropy_L = torch.special.entr(p_LA).sum(1)
+    entropy_L: Tensor = torch.special.entr(p_LA).sum(1)
     if measure == "entropy":
         return entropy_L
     unit_LAD = normalize(table_VD[id_LA.to(table_VD.device)].double(), dim=-1)

@@ -10,7 +10,7 @@ from torch import Tensor
 from strop.method.part import Draw, require
 
 
-def check_size(part: Any) -> None:
+def check_size(part: object) -> None:
     """Raise UserError unless there are prompts and rollouts."""
     for name in ("num_prompts", "num_rollouts"):
         require(part, name, low=1)

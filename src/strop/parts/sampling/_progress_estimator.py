@@ -62,7 +62,7 @@ def fit(
     with torch.enable_grad():
         for _ in range(num_steps):
             optimiser.zero_grad()
-            error().backward()
+            torch.autograd.backward(error())
             optimiser.step()
     frozen = tuple(weight.detach() for weight in weights)
     model = ProgressEstimator(model.mean_F, std_F, frozen)

@@ -1,7 +1,6 @@
 """Draw all wordings of a question together."""
 
 from dataclasses import dataclass
-from typing import Any
 
 from strop.method.part import Draw
 from strop.method.services import Texts
@@ -28,8 +27,10 @@ class AddParaphrases:
     # Column of the data that names a prompt's set. Default: ours.
     column: str = "set"
 
-    def __call__(self, draws: tuple[Draw, ...], pool: tuple[int, ...], texts: Texts) -> Any:
-        sets: dict[Any, list[int]] = {}
+    def __call__(
+        self, draws: tuple[Draw, ...], pool: tuple[int, ...], texts: Texts
+    ) -> tuple[Draw, ...]:
+        sets: dict[object, list[int]] = {}
         for uid in pool:
             sets.setdefault(set_of(texts, uid, self.column), []).append(uid)
         drawn: dict[int, Draw] = {}
@@ -39,7 +40,7 @@ class AddParaphrases:
         return tuple(drawn.values())
 
 
-def set_of(texts: Texts, uid: int, column: str) -> Any:
+def set_of(texts: Texts, uid: int, column: str) -> object:
     """The set of a prompt. Raises UserError when its row names none."""
     row = texts.row(uid)
     if row.get(column) is None:

@@ -1,7 +1,7 @@
 """Let each drawn prompt be followed by similar ones in the same rollout."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 
@@ -36,7 +36,7 @@ class ChainSimilarPrompts:
 
     def __call__(
         self, draws: tuple[Draw, ...], pool: tuple[int, ...], texts: Texts, rng: torch.Generator
-    ) -> Any:
+    ) -> tuple[Draw, ...]:
         similar: dict[str, list[int]] = {}
         for uid in pool:
             similar.setdefault(self._scenario(texts, uid), []).append(uid)

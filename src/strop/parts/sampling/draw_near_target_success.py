@@ -109,7 +109,8 @@ def attended(z_NF: Tensor, known_KF: Tensor, success_K: Tensor, *, apart: bool =
     alike_NK = (z_NF.double() @ known_KF.double().T) / z_NF.shape[1] ** 0.5
     if apart:
         alike_NK = alike_NK.fill_diagonal_(-torch.inf)
-    return alike_NK.softmax(dim=1) @ success_K
+    base_N: Tensor = alike_NK.softmax(dim=1) @ success_K
+    return base_N
 
 
 def calibrated(base: Tensor, temperature: float = 1.0, bias: float = 0.0) -> Tensor:

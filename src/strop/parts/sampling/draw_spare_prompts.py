@@ -1,7 +1,7 @@
 """Begin a run with more prompts than a step trains on, so that slow ones need not be waited for."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 
@@ -34,12 +34,12 @@ class DrawSparePrompts:
     def __post_init__(self) -> None:
         require(self, "more", low=0)
 
-    def init(self) -> dict[str, Any]:
+    def init(self) -> dict[str, bool]:
         """None drawn yet."""
         return {"begun": False}
 
     def __call__(
-        self, draws: tuple[Draw, ...], pool: tuple[int, ...], state: dict[str, Any],
+        self, draws: tuple[Draw, ...], pool: tuple[int, ...], state: dict[str, bool],
         rng: torch.Generator, num_wanted: int | None = None,
     ) -> Result:  # fmt: skip
         told = [draw._replace(columns={**draw.columns, "spare_B": 0.0}) for draw in draws]

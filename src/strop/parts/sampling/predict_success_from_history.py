@@ -106,4 +106,5 @@ def _features(text: str) -> Tensor:
     padded = f" {text} "
     for start in range(max(len(padded) - GRAM + 1, 1)):
         counts_F[zlib.crc32(padded[start : start + GRAM].encode()) % NUM_FEATURES] += 1
-    return counts_F / counts_F.norm()
+    unit_F: Tensor = counts_F / counts_F.norm()
+    return unit_F

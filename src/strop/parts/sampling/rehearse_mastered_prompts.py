@@ -118,7 +118,11 @@ class RehearseMasteredPrompts:
         }
 
     def _explored(
-        self, draws: tuple[Draw, ...], pool: tuple[int, ...], rng: torch.Generator, state: Any
+        self,
+        draws: tuple[Draw, ...],
+        pool: tuple[int, ...],
+        rng: torch.Generator,
+        state: dict[str, Any],
     ) -> tuple[dict[str, Any], tuple[Draw, ...]]:
         """The draws with every mastered prompt replaced by the next one that is not."""
         mastered, cursor, order = set(state["mastered"].tolist()), state["next"], state["open"]

@@ -2,7 +2,7 @@
 
 import bisect
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from strop.batch.columns import Column
 from strop.method.part import Draw, Result, require, require_one_of
@@ -51,11 +51,13 @@ class SortBySuccess:
         if not self.edges or list(self.edges) != sorted(set(self.edges)):
             raise UserError(f"sort_by_success.edges must be rising numbers: {self.edges}")
 
-    def init(self) -> dict[str, Any]:
+    def init(self) -> dict[str, dict[int, int]]:
         """No prompt has a class."""
         return {"bins": {}}
 
-    def __call__(self, draws: tuple[Draw, ...], tracked: Tracked, state: dict[str, Any]) -> Result:
+    def __call__(
+        self, draws: tuple[Draw, ...], tracked: Tracked, state: dict[str, dict[int, int]]
+    ) -> Result:
         known = tracked.of([draw.uid for draw in draws])
         pairs = zip(draws, known.success_N.tolist(), strict=True)
         bins, told = dict(state["bins"]), []

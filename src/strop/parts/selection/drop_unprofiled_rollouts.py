@@ -75,7 +75,7 @@ def _uniform(key_N: Tensor, seed: int) -> Tensor:
 
 def _shifted(key_N: Tensor, places: int) -> Tensor:
     """The bits moved to the right, with zeros from the left."""
-    return (key_N >> places) & (2 ** (64 - places) - 1)
+    return (key_N >> places) & ((1 << (64 - places)) - 1)
 
 
 def _signed(number: int) -> int:

@@ -94,7 +94,7 @@ class Box:
             while (message := self.outgoing.get()) is not None:
                 guarded_process.send(channel, message)
 
-    def post(self, message: Any) -> None:
+    def post(self, message: object) -> None:
         """Queue a message to be sent."""
         self.outgoing.put(pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL))
 

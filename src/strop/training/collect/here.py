@@ -7,8 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from strop.batch.batch import Batch, concatenate
+from strop.engines.base import Engine
 from strop.method import part as parts
 from strop.method.algorithm import Algorithm
 from strop.method.chains import Chains
@@ -62,11 +64,11 @@ class Collector:
     """Runs the first four stages against an engine; `chains` holds state and metrics."""
 
     chains: Chains
-    engine: Any
+    engine: Engine
     pool: Sequence[int]
     known: Container[int]  # the uids of the pool, for fast lookup
-    clock: Any
-    run_columns: dict[str, Any]
+    clock: Clock
+    run_columns: dict[str, Tensor]
     drawn: dict[int, int] = field(default_factory=dict)  # draws of each prompt in this step
     first: dict[tuple[int, int], Draw] = field(default_factory=dict)  # of each group in this step
     rewarding: bool = False  # whether rewards are being computed now
@@ -187,7 +189,9 @@ class Collector:
             metrics[name] = (old * before + value * size) / (before + size)
         metrics["data/rollouts_sampled"] = before + size
 
-    def _curate(self, algorithm: Algorithm, batch: Batch, round_number: int) -> tuple[Batch, Any]:
+    def _curate(
+        self, algorithm: Algorithm, batch: Batch, round_number: int
+    ) -> tuple[Batch, tuple[Draw, ...] | int]:
         """Returns the curated rows and no request, or all rows and a request for rollouts."""
         state = self.chains.state
         whole, counts, before = batch, dict[str, float](), dict(state)
@@ -243,7 +247,7 @@ def _draw_of_each_group(
     return [found.get(group, Draw(group[0], 0)) for group in groups]
 
 
-def _sampler_columns(names: Iterable[str], draw_of: list[Draw], batch: Batch) -> dict[str, Any]:
+def _sampler_columns(names: Iterable[str], draw_of: list[Draw], batch: Batch) -> dict[str, Tensor]:
     """Returns the columns [B] that samplers write; NaN where a draw has no value.
 
     For draws of earlier steps the strategy has written these columns itself.

@@ -15,6 +15,7 @@ import threading
 import time
 import traceback
 from collections import deque
+from collections.abc import Callable
 from concurrent.futures import Future, wait
 from pathlib import Path
 from typing import Any
@@ -22,10 +23,11 @@ from typing import Any
 from safetensors.torch import load_file
 
 from strop.batch.batch import Batch
-from strop.engines.base import Event
+from strop.engines.base import Engine, Event
 from strop.method.algorithm import Algorithm
 from strop.method.chains import Chains
 from strop.method.seeds import generators
+from strop.rewards.grader import Grades
 from strop.support import guarded_process
 from strop.training.collect.in_flight import InFlight, Plain
 from strop.training.collect.messages import ALIVE, Begin, Collected, Ended, Trained, Weights
@@ -57,7 +59,7 @@ class Mailbox:
         self.begin: Begin = pickle.loads(guarded_process.receive(channel))
         threading.Thread(target=self._read, daemon=True).start()
 
-    def send(self, message: Any) -> None:
+    def send(self, message: object) -> None:
         """Send a message."""
         try:
             guarded_process.send(
@@ -93,7 +95,7 @@ class Mailbox:
 
     def _read(self) -> None:
         while not self.over:
-            message: Any = None
+            message: Weights | Trained | None = None
             over, failure = False, ""
             try:
                 message = pickle.loads(guarded_process.receive(self.channel))
@@ -110,7 +112,7 @@ class Mailbox:
                     if self.weights is not None:
                         Path(self.weights.path).unlink(missing_ok=True)
                     self.weights = message
-                else:
+                elif message is not None:
                     self.trained.append(message)
                 self.news.notify()
 
@@ -118,7 +120,7 @@ class Mailbox:
 class Renewing:
     """An engine that checks for new weights before every token."""
 
-    def __init__(self, engine: Any, renew: Any) -> None:
+    def __init__(self, engine: Engine, renew: Callable[[], None]) -> None:
         self._engine, self._renew = engine, renew
 
     def __getattr__(self, name: str) -> Any:
@@ -198,7 +200,7 @@ class CollectorLoop:
         self.generated += time.perf_counter() - before
         return True
 
-    def _while_graded(self, graded: Future[Any]) -> None:
+    def _while_graded(self, graded: Future[Grades]) -> None:
         """Sample for the other steps while the first one is graded."""
         steps = self.in_flight.steps
         if not steps or not steps[0].collector.rewarding:

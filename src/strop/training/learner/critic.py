@@ -17,6 +17,7 @@ from torch.nn.functional import layer_norm
 
 from strop.batch.batch import Batch
 from strop.batch.columns import sees_token, slow_value
+from strop.method.schedule import Schedule
 from strop.support.errors import UserError
 from strop.training.learner.policy import AdjointsOf, Around, Policy, clipped_step
 from strop.training.parallel import shards
@@ -68,7 +69,7 @@ class Critic:
     policy: Policy
     heads: ValueHeads
     optimiser: torch.optim.Optimizer
-    lr: Any
+    lr: float | Schedule
     max_grad_norm: float = 1.0
     slow: ValueHeads | None = None
     target_tau: float = 0.0
@@ -197,7 +198,7 @@ def make_critic(
     policy: Policy,
     *,
     hidden_size: int,
-    lr: Any,
+    lr: float | Schedule,
     betas: tuple[float, float],
     max_grad_norm: float,
     seed: int,

@@ -94,7 +94,7 @@ class View:
         mask_T = self.batch["mask_T"][self.rows]
         return torch.where(mask_T, column, column.new_zeros(()))
 
-    def _rows(self, name: str) -> Any:
+    def _rows(self, name: str) -> slice | tuple[()]:
         return self.rows if level_of(name) == "T" else ()
 
     def with_columns(self, **columns: Tensor) -> "View":
@@ -107,8 +107,8 @@ class View:
 class Tally:
     """What the terms reported over the rows of an update: losses, and metrics as (sum, weight)."""
 
-    losses: dict[str, Any] = field(default_factory=dict)  # tensors, read once at the end
-    sums: dict[str, list[Any]] = field(default_factory=dict)
+    losses: dict[str, Tensor | float] = field(default_factory=dict)  # tensors, read once at the end
+    sums: dict[str, list[Tensor | float]] = field(default_factory=dict)
 
     def add(self, name: str, total: Tensor | float, weight: Tensor | float) -> None:
         """Add a sum with its weight."""

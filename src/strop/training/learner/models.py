@@ -90,7 +90,7 @@ class Loaded:
         else:
             load_weights(self.model, folder)
 
-    def without_adapter(self) -> AbstractContextManager[Any]:
+    def without_adapter(self) -> AbstractContextManager[object]:
         """Disables the adapters inside, so that the model is the base model."""
         return self.adapter.disable_adapter()
 

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +24,7 @@ from strop.training.learner.prefix_sharing import Layout, attending, states_of
 from strop.training.parallel import shards
 from strop.training.parallel.ranks import Ranks
 
+T = TypeVar("T")
 LARGEST_RATE = 1e30  # beyond it a step leaves the range of float32
 # (rows of the micro-batch's policy tokens, their columns) -> adjoints
 AdjointsOf = Callable[[slice, dict[str, Tensor]], Mapping[str, Tensor]]
@@ -46,7 +47,7 @@ class Policy:
     share: prefix_sharing.When = "off"
     optimiser: torch.optim.Optimizer | None = None
     max_grad_norm: float = 1.0
-    switch: Callable[[], AbstractContextManager[Any]] = nullcontext
+    switch: Callable[[], AbstractContextManager[object]] = nullcontext
     ranks: Ranks = field(default_factory=Ranks)
     shell: shards.Shell | None = None
 
@@ -108,7 +109,7 @@ class Policy:
                     found[name][rows] = value
         return self.ranks.total(found)
 
-    def compute(self, make: Callable[[], Any]) -> Any:
+    def compute(self, make: Callable[[], T]) -> T:
         """Call `make` while the weights are gathered."""
         if self.shell is not None:
             self.shell.release()

@@ -14,16 +14,16 @@ import functools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from strop.batch.batch import Batch
 from strop.batch.columns import slow_value
+from strop.head.types import Head
 from strop.method import part as parts
 from strop.method.algorithm import Algorithm
-from strop.method.chains import Chains
+from strop.method.chains import Chains, RngOf
 from strop.method.part import Update
 from strop.method.term import LEARNERS, Term, advantage_of
 from strop.support.errors import RunStopped, UserError
@@ -95,7 +95,7 @@ class Learner:
 
     models: StepModels
     lr: float
-    rng_of: Any
+    rng_of: RngOf
     tokens: Tokens | None = None
 
     def learn(self, algorithm: Algorithm, batch: Batch) -> Learned:
@@ -311,7 +311,7 @@ class Learner:
             spread[f"adjoint:{name}"] = full
         return prepared.set(**spread)
 
-    def _asked(self, terms: list[Term], compact: Batch, number: int, tally: Tally) -> Any:
+    def _asked(self, terms: list[Term], compact: Batch, number: int, tally: Tally) -> AdjointsOf:
         """Adjoints computed from the columns of the requested rows."""
 
         def adjoints_of(rows: slice, columns: dict[str, Tensor]) -> Mapping[str, Tensor]:
@@ -327,7 +327,7 @@ class Learner:
 
         return adjoints_of
 
-    def _others(self, terms: list[Term], micro: Batch) -> dict[str, Any]:
+    def _others(self, terms: list[Term], micro: Batch) -> dict[str, tuple[Head, Tensor]]:
         """Other policies' heads and hidden states, for the distribution terms that read them."""
         wanted = {
             name
@@ -409,7 +409,7 @@ def _spread(batch: Batch, update: Update, found: Mapping[str, Tensor]) -> dict[s
     return spread
 
 
-def _known(compact: Batch, names: tuple[str, ...], terms: list[Term]) -> Any:
+def _known(compact: Batch, names: tuple[str, ...], terms: list[Term]) -> AdjointsOf:
     """Adjoints that a measuring pass has found."""
 
     def adjoints_of(rows: slice, columns: dict[str, Tensor]) -> Mapping[str, Tensor]:

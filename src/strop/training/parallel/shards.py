@@ -22,7 +22,7 @@ T = TypeVar("T")
 ONE = "compute"  # the method through which a sharded model runs a given function
 
 
-def is_sharded(value: Any) -> bool:
+def is_sharded(value: object) -> bool:
     """Returns whether a tensor is one process's part of a larger one."""
     return hasattr(value, "to_local")
 
@@ -171,7 +171,7 @@ def _largest_even(weight: nn.Parameter) -> Any:
     return None
 
 
-def _compute(model: Any, make: Callable[[], T]) -> T:
+def _compute(model: nn.Module, make: Callable[[], T]) -> T:
     return make()
 
 

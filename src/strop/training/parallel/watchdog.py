@@ -92,7 +92,7 @@ class Signs:
         self.calls: Calls  # of the training thread
         self.received: dict[int, bytes] = {}  # the newest heartbeat of each watched process
         self.rounds = 0  # of writing and reading heartbeats
-        self.seen: dict[str, tuple[Any, int]] = {}  # what a check found, and how often in a row
+        self.seen: dict[str, tuple[object, int]] = {}  # what a check found, and how often in a row
         self.left = threading.Event()
         self.threads: list[threading.Thread] = []
 
@@ -182,7 +182,7 @@ class Signs:
                 name = self._describe(self.number, self._heartbeat().encode())
                 self._end(f"{name} did nothing {since}; give more if that may take so long")
 
-    def _is_unchanged(self, what: str, now: Any) -> bool:
+    def _is_unchanged(self, what: str, now: object) -> bool:
         """Returns whether a value has not changed for the time limit."""
         before, looks = self.seen.get(what, (None, 0))
         looks = looks + 1 if now == before else 0

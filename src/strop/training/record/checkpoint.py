@@ -28,10 +28,13 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
+from torch import Tensor
 
 from strop.support.errors import RunStopped, UserError
 from strop.support.files import json_of
 from strop.support.writing import check_room, writing
+from strop.training.learner.critic import Critic
+from strop.training.learner.models import Loaded
 from strop.training.parallel import shard_files, shards
 from strop.training.parallel.ranks import Ranks
 
@@ -42,12 +45,12 @@ ROOM = 2**20  # bytes for tokenizer, settings and folders beside the numbers
 def save(
     folder: Path,
     step: int,
-    loaded: Any,
-    optimiser: Any,
+    loaded: Loaded,
+    optimiser: torch.optim.Optimizer,
     state: dict[str, Any],
-    critic: Any = None,
+    critic: Critic | None = None,
     held: Mapping[str, Any] = MappingProxyType({}),
-    reference: Mapping[str, Any] = MappingProxyType({}),
+    reference: Mapping[str, Tensor] = MappingProxyType({}),
     stored: Collection[int] = (),
     ranks: Ranks | None = None,
     sharded: bool = False,
@@ -127,7 +130,7 @@ def _seal(unfinished: Path, place: Path) -> None:
     _flush(place.parent)
 
 
-def _needed(folder: Path, loaded: Any, contents: list[Any]) -> int:
+def _needed(folder: Path, loaded: Loaded, contents: list[Any]) -> int:
     """Returns the bytes of a checkpoint: those of its tensors, at least as many as the last one."""
     numbers = loaded.num_bytes() + _bytes_in(contents)
     last = complete(folder)[-1:]
@@ -135,7 +138,7 @@ def _needed(folder: Path, loaded: Any, contents: list[Any]) -> int:
     return max(numbers, sum(before)) + ROOM
 
 
-def _bytes_in(value: Any) -> int:
+def _bytes_in(value: object) -> int:
     """Bytes of the tensors in nested tables and lists."""
     if isinstance(value, torch.Tensor):
         return value.numel() * value.element_size()

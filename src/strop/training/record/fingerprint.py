@@ -63,6 +63,6 @@ def _crc(prompts: Sequence[Prompt]) -> int:
     return zlib.crc32(str(unseen).encode(), crc) if unseen else crc
 
 
-def _plain(value: Any) -> str:
+def _plain(value: object) -> str:
     """Convert a value that JSON cannot hold: bytes to hex digits, others to their type name."""
     return value.hex() if isinstance(value, bytes) else type(value).__name__

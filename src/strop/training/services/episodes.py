@@ -80,7 +80,7 @@ class RunEpisodes:
         with self.environment.opened() as reader:
             return [reader.calls(action) for action in actions]
 
-    def read_calls(self, given: Sequence[Any]) -> list[Call]:
+    def read_calls(self, given: Sequence[object]) -> list[Call]:
         """Calls from JSON objects or their texts."""
         return [read_call(each) for each in given]
 

@@ -1,7 +1,7 @@
 """Grades rollouts with the reward functions and the environment, and logs values of each."""
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 from functools import partial
@@ -263,6 +263,6 @@ def _without_heads(batch: Batch) -> Batch:
     return batch.set(mask_T=shown_T)
 
 
-def _names(rows: Sequence[Any]) -> list[str]:
+def _names(rows: Sequence[Iterable[str]]) -> list[str]:
     """Column names of the rows, in order of first appearance."""
     return list(dict.fromkeys(name for row in rows for name in row))

@@ -58,7 +58,7 @@ def override(raw: dict[str, Any], assignments: Assignments) -> dict[str, Any]:
     return result
 
 
-def _text(given: Any) -> str:
+def _text(given: object) -> str:
     """What is given as a command line writes it."""
     return given.strip() if isinstance(given, str) else writing.value_text(given)
 

@@ -185,9 +185,8 @@ def _number(name: str, rate: float | Schedule, step: int, num_steps: int) -> flo
     return number_at(name, rate, step, num_steps) if isinstance(rate, Schedule) else rate
 
 
-def _check_rate(name: str, rate: Any) -> None:
-    fits = isinstance(rate, int | float) and not isinstance(rate, bool)
-    if not fits or not 0 <= rate < math.inf:
+def _check_rate(name: str, rate: object) -> None:
+    if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 <= rate < math.inf:
         raise UserError(f"{name} must be a number >= 0 or a schedule of such, it is {rate!r}")
 
 

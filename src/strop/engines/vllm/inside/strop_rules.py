@@ -52,7 +52,7 @@ def warm_by_entropy(
 
     d = (log max(H, 1e-8) - middle) * (up where d > 0, else down), held within `bound`.
     """
-    entropy = torch.special.entr(logits.softmax(-1)).sum(-1, keepdim=True)
+    entropy: Tensor = torch.special.entr(logits.softmax(-1)).sum(-1, keepdim=True)
     off = entropy.clamp(min=1e-8).log() - middle
     signal = (off * torch.where(off > 0, up, down)).clamp(-bound, bound)
     return logits / (1 + tau * signal).clamp(min=COOLEST)

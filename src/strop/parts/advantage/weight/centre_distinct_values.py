@@ -51,7 +51,7 @@ class CentreDistinctValues:
         key_T, row_N = segments.at(key_B, rollout_T), segments.rows_where(counts_T)
         player_N, value_N = segments.at(key_T, row_N), segments.at(advantage_T, row_N).float()
         if self.with_zero:
-            player_N = torch.cat([player_N, player_N.unique()])
+            player_N = torch.cat([player_N, torch.unique(player_N)])
             value_N = torch.cat([value_N, value_N.new_zeros(player_N.shape[0] - value_N.shape[0])])
         value_V, owner_V = segments.distinct(value_N, player_N)
         value_V = value_V.double()

@@ -1,11 +1,13 @@
 """The clip of the ratio, and bounds that are tried one after another with their sums."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
 from strop.batch import segments
+
+Bound = TypeVar("Bound", float, Tensor)
 
 
 class Clipped(NamedTuple):
@@ -19,10 +21,10 @@ class Clipped(NamedTuple):
 def clip(
     ratio_T: Tensor,
     advantage_T: Tensor,
-    low: Any,
-    high: Any,
+    low: Bound,
+    high: Bound,
     dual_clip_c: float = 0.0,
-    centre: Any = 1.0,
+    centre: float | Tensor = 1.0,
 ) -> Clipped:
     """min(rho A, clip(rho, low, high) A); `low` and `high` are numbers, or one a token.
 
@@ -59,10 +61,11 @@ def sum_below(ratio_N: Tensor, weight_N: Tensor, cap_S: Tensor) -> Tensor:
 
     One pass: tokens are sorted into the intervals between the caps, which need not be ordered.
     """
-    edges_S, order_S = cap_S.unique(return_inverse=True)
+    edges_S, order_S = torch.unique(cap_S, return_inverse=True)
     num = edges_S.shape[0] + 1
     place_N = torch.bucketize(ratio_N.double(), edges_S)
     whole_S = segments.total((weight_N * ratio_N).double(), place_N, num).cumsum(0)
     cut_S = segments.total(weight_N.double(), place_N, num)
     above_S = cut_S.flip(0).cumsum(0).flip(0)[1:]
-    return (whole_S[:-1] + edges_S * above_S)[order_S]
+    sum_S: Tensor = (whole_S[:-1] + edges_S * above_S)[order_S]
+    return sum_S
