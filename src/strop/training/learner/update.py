@@ -20,7 +20,7 @@ from torch import Tensor
 
 from strop.batch.batch import Batch
 from strop.batch.columns import slow_value
-from strop.head.types import Head
+from strop.head.chunk import Head
 from strop.method import part as parts
 from strop.method.algorithm import Algorithm
 from strop.method.chains import Chains, RngOf
