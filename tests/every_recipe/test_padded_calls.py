@@ -94,7 +94,7 @@ def disturbed(given, extra, order):
 
 @every("method", WITH_PARAMS, lambda method: method[0] + "(beta=0.1)" * bool(method[1]))
 def test_gradient_is_that_of_finite_differences(method):
-    """In every tensor that carries gradient, with stopped gradients held; the seed lies off kinks."""
+    """In every tensor that carries gradient, with stopped gradients held; off its kinks."""
     recipe, params = method
     given = inputs_for(recipe, "policy_loss", 0, (3, 5), params)
     algorithm = notation.build_recipe(recipe, params).algorithms[-1]

@@ -83,7 +83,7 @@ def params_for(entry, rng):
 def test_calls_of_recipes():
     outcomes, rng = Outcomes(), random.Random(0)
     entries = catalogue.recipes()
-    for number in range(3000):
+    for number in range(1200):
         entry = entries[number % len(entries)]
         call = rng.choice([*CALLS])
         kind = "policy_loss" if call in OF_LOSSES else call
@@ -147,7 +147,7 @@ def plain(rng):
 
 def test_other_calls():
     outcomes, rng = Outcomes(), random.Random(1)
-    for number in range(1500):
+    for number in range(600):
         call, given = (pairs, plain)[number % 2](rng)
         outcomes.of(call, **given)
     outcomes.check()
