@@ -63,7 +63,7 @@ READERS = ("auto", "auto", "prompt", "question", "verl", "x")
 
 def test_json_lines_and_csv(tmp_path):
     outcomes, rng = Outcomes(), random.Random(0)
-    for number in range(600):
+    for number in range(1500):
         path = tmp_path / ("rows.jsonl" if number % 3 else "rows.csv")
         rows = [row(rng) for _ in range(3)]
         if number % 3:

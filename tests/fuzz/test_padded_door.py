@@ -147,7 +147,7 @@ def plain(rng):
 
 def test_other_calls():
     outcomes, rng = Outcomes(), random.Random(1)
-    for number in range(600):
+    for number in range(1500):
         call, given = (pairs, plain)[number % 2](rng)
         outcomes.of(call, **given)
     outcomes.check()
