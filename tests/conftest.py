@@ -29,8 +29,9 @@ LONGEST = (
     "tests/training/test_asynchronous.py", "tests/comparison/", "tests/api/test_notebooks.py",
     "tests/api/test_compare_in_python.py", "tests/trl/test_trl_processes.py",
 )  # fmt: skip
+LAST = "tests/test_metrics_page.py"  # which reads what other tests' runs have logged
 settings.register_profile(
-    "strop", deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow]
+    "strop", deadline=None, max_examples=20, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("strop")
 
@@ -70,13 +71,16 @@ def pytest_collection(session: pytest.Session) -> Iterator[None]:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """The longest begin first, so that no worker is left with one of them at the end."""
+    """The longest begin first, so that no worker is left with one of them at the end; what reads
+    the others' runs comes last.
+    """
     if unknown := every.ONLY - every.KNOWN:
         raise pytest.UsageError(f"no test has the case {', '.join(sorted(unknown))}")
     if others := [item for item in items if every.is_of_another(item)]:
         config.hook.pytest_deselected(items=others)
         items[:] = [item for item in items if not every.is_of_another(item)]
     items.sort(key=lambda item: not item.nodeid.startswith(LONGEST))
+    items.sort(key=lambda item: item.nodeid.startswith(LAST))
 
 
 @pytest.fixture(scope="session")

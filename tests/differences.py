@@ -38,7 +38,7 @@ def gradient_by_differences(
 
 
 def slopes_by_differences(
-    loss: Callable[[Tensor], Tensor], at: Tensor, step: float = 1e-6, num: int = 3
+    loss: Callable[[Tensor], Tensor], at: Tensor, step: float = 1e-6, num: int = 2
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The gradient of `loss` at `at` by autograd; its slopes [num] in random directions, by that
     gradient and by central differences.

@@ -37,7 +37,8 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     target = tmp_path_factory.mktemp("target")
     pip = ("-m", "pip", "--disable-pip-version-check")
-    run(*pip, "install", "-q", "--no-deps", "--no-index", "--target", target, wheel, cwd=target)
+    alone = ("--no-compile", "--no-deps", "--no-index")
+    run(*pip, "install", "-q", *alone, "--target", target, wheel, cwd=target)
     return target
 
 

@@ -12,7 +12,7 @@ from models import Lab
 from strop.comparison.runs import Children, last_step
 from strop.support.errors import RunStopped
 
-STEPS = 24
+STEPS = 12
 
 
 def until_step(folder: Path, begun: Begun, step: int = 2) -> None:

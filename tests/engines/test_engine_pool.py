@@ -131,7 +131,7 @@ def test_several_engines_draw_the_same_tokens(count):
 
 
 @given(st.integers(0, 2**30), st.floats(0.02, 0.4))
-@settings(max_examples=12)
+@settings(max_examples=5)
 def test_what_is_lost_is_drawn_again(seed, share):
     chance = random.Random(seed)
     crew = HereCrew(2, losing=lambda engine, turn: chance.random() < share)

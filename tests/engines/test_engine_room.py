@@ -84,7 +84,7 @@ def test_a_table_is_a_model():
     assert joined(found, "logp") == pytest.approx(expected, abs=1e-7)  # the norm is float32
 
 
-@settings(max_examples=8)
+@settings(max_examples=4)
 @given(st.integers(1, 9), st.sampled_from([None, 110, 260, 900]), st.integers(0, 1), st.randoms())
 def test_a_requests_tokens_are_its_own(num_slots, bound, salt, random):
     """Bit for bit, with requests of other parameters, in any order, in any number of slots."""
@@ -100,7 +100,7 @@ def test_a_requests_tokens_are_its_own(num_slots, bound, salt, random):
     assert not e.slots.table["taken"].any()
 
 
-@pytest.mark.parametrize("bound", [240, 500, 1000])
+@pytest.mark.parametrize("bound", [240, 1000])
 def test_rows_that_made_room_go_on_where_they_were(bound):
     """Of a model whose logits rest on the whole cache."""
     wanted = [
@@ -135,31 +135,30 @@ def test_rows_leave_only_where_the_longest_needs_their_room():
 
 
 def test_a_bound_is_kept_with_forks_kept_and_paused_rows():
-    for bound in (150, 400):
-        e = engine(REAL, num_slots=12, max_cached_tokens=bound)
-        parents = [e.submit(Request((3, 4 + i), 60, seed=i, keep=True)) for i in range(4)]
-        paused = [e.submit(Request((9, 4 + i), 70, seed=i, pause_every=9 + i)) for i in range(4)]
-        heard = {}
+    e = engine(REAL, num_slots=12, max_cached_tokens=150)
+    parents = [e.submit(Request((3, 4 + i), 60, seed=i, keep=True)) for i in range(4)]
+    paused = [e.submit(Request((9, 4 + i), 70, seed=i, pause_every=9 + i)) for i in range(4)]
+    heard = {}
 
-        def listen(e=e, heard=heard):
-            while e.busy():
-                for event in e.step():
-                    heard.setdefault(event.request, []).extend(event.ids)
-                    if event.ended == "paused":
-                        e.resume(event.request)
+    def listen():
+        while e.busy():
+            for event in e.step():
+                heard.setdefault(event.request, []).extend(event.ids)
+                if event.ended == "paused":
+                    e.resume(event.request)
 
-        listen()
-        forks = {}
-        for i, parent in enumerate(parents):
-            for at in (10, 40):
-                tokens = (*e.known[parent].tokens[:at], 5)
-                id = e.fork(parent, at, (5,), seed=at + i, max_tokens=30)
-                forks[id] = Request(tokens, 30, seed=at + i)
-        listen()
-        for i, id in enumerate(paused):
-            assert heard[id] == joined(alone(REAL, Request((9, 4 + i), 70, seed=i)))
-        for id, request in forks.items():
-            assert heard[id] == joined(alone(REAL, request))
+    listen()
+    forks = {}
+    for i, parent in enumerate(parents):
+        for at in (10, 40):
+            tokens = (*e.known[parent].tokens[:at], 5)
+            id = e.fork(parent, at, (5,), seed=at + i, max_tokens=30)
+            forks[id] = Request(tokens, 30, seed=at + i)
+    listen()
+    for i, id in enumerate(paused):
+        assert heard[id] == joined(alone(REAL, Request((9, 4 + i), 70, seed=i)))
+    for id, request in forks.items():
+        assert heard[id] == joined(alone(REAL, request))
 
 
 def test_a_request_that_could_not_fit_is_refused():

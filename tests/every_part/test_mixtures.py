@@ -100,7 +100,7 @@ def test_compositions_that_pass_the_check_run(ground):
     """A few; `python tests/every_part/mixtures.py 0 2000` tries more."""
     found = [mixed for mixed in map(mixture, range(20)) if mixed is not None]
     assert len(found) >= 5
-    for mixed in found[:8]:
+    for mixed in found[:5]:
         outcome = ground.run(mixed)
         assert outcome.startswith(("ran", "refused")), f"{mixed}: {outcome}"
 

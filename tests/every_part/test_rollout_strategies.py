@@ -152,7 +152,7 @@ def test_every_option_of_sampling_reaches_the_requests(entry, stages):
     part = parts.replace(place.part, **OPTIONS)
     assert part.sampling() == OPTIONS
     own = [value for name, value in parts.fields_of(part).items() if name not in OPTIONS]
-    draws = draws_of(place, 4, 2, 3, 2)
+    draws = draws_of(place, 4, 2)
     for each in (part, substitutes.plain(part)):
         engine = engine_for(place.world, Recording)
         used = dataclasses.replace(place, use=Use(each))

@@ -13,7 +13,7 @@ from strop.method import notation
 from strop.training import loop
 
 NAMES = [entry.name for entry in catalogue.recipes()]
-FEW, LONGEST = 3, 20
+FEW, LONGEST = 2, 20
 # Numbers of a method that count steps until something of it ends, leaves or comes back. (Warm-ups
 # do too, and are left out of short runs.)
 LASTING = ("window", "max_age", "every", "after", "interval")
@@ -30,7 +30,7 @@ def steps_of(recipe):
     """Few, or two more than what lasts longest in the method, so that its end shows."""
     numbers = notation.recipe(recipe).paths().items()
     lasts = [n for path, n in numbers if path.endswith(LASTING) and isinstance(n, int)]
-    return max([FEW, *(n + 2 for n in lasts if FEW <= n <= LONGEST)])
+    return max([FEW, *(n + 2 for n in lasts if FEW < n <= LONGEST)])
 
 
 class Split:

@@ -98,7 +98,7 @@ def test_commands(run, lab, tmp_path, monkeypatch):
     shutil.rmtree(gone / "checkpoints")
     places = [*map(str, (empty, file, broken, gone, run / "config.toml", lab.data)), "none", "/"]
     outcomes, rng = Outcomes(), random.Random(0)
-    for _ in range(250):
+    for _ in range(100):
         outcomes.of(command, *words(rng, places))
     outcomes.check()
     assert not (tmp_path / "runs").exists()
@@ -108,7 +108,7 @@ def test_numbers_of_eval_and_sample(lab):
     outcomes, rng = Outcomes(), random.Random(1)
     score = ["--data", str(lab.data), "--reward", "exact_match", "--prompts", "1"]
     numbers = (*USUAL, "0.5", "1e-9", "-0.0", "65", "1e9")
-    for number in range(40):
+    for number in range(20):
         name = ("eval", "sample")[number % 2]
         given = ["eval", str(lab.model), *score] if number % 2 == 0 else [name, str(lab.model), "1"]
         usual = {"--max-tokens": "3", "--samples": "2", **({"--k": "1"} if name == "eval" else {})}

@@ -82,7 +82,7 @@ def test_parquet(tmp_path):
         ["1", "2", "3"], [1, 2, 3], [None, "2", "3"], [b"1", b"2", b"3"], [1.5, None, 2.0],
         [["1"], [], ["2"]], [[{"role": "user", "content": "1"}]] * 3, [{"a": 1}] * 3, [True] * 3,
     )  # fmt: skip
-    for _ in range(300):
+    for _ in range(120):
         names = rng.sample(("prompt", "question", "answer", "prompts", "", "é"), 3)
         path = tmp_path / "rows.parquet"
         pq.write_table(pa.table({name: rng.choice(columns) for name in names}), path)
@@ -95,7 +95,7 @@ def test_parquet(tmp_path):
 def test_judges_and_trajectories(tmp_path):
     outcomes, rng = Outcomes(), random.Random(2)
     keys = [line.partition(" =")[0] for line in JUDGE.splitlines()]
-    for number in range(400):
+    for number in range(160):
         text = JUDGE
         if number % 2:
             key = rng.choice(keys)
@@ -119,7 +119,7 @@ def test_names_of_rewards_and_tasks():
     outcomes, rng = Outcomes(), random.Random(3)
     names = ("math_verify", "exact_match", "run_tests", "x.py:f", "os:system", "json:loads",
              "model:none", "judge:none.toml", "verl:x.py:f", "strop.nothing:f")  # fmt: skip
-    for _ in range(800):
+    for _ in range(300):
         text = rng.choice(names) + rng.choice(("", "", f"(x={wrong(rng)!r})", rng.choice(TEXTS)))
         outcomes.of(reward_name, text)
         if (source := outcomes.of(parse, text)) is not None and source.kind != "model":

@@ -80,7 +80,7 @@ def test_notation():
     stages = [*seams.STAGES, "loss", "bound", "advantages", "correction", ""]
     usual = notation.recipe("grpo(beta=0.1)")
     paths = [*usual.paths(), "loss.clip_high", "advantage.eps", "colour", "", ".", "terms.policy"]
-    for _ in range(1500):
+    for _ in range(600):
         text = call_of(rng)
         if (algorithm := outcomes.of(notation.recipe, text)) is not None:
             outcomes.of(run_through, algorithm)
@@ -116,7 +116,7 @@ def test_configurations():
     outcomes, rng = Outcomes(), random.Random(1)
     base = config.make({}).complete().model_dump()
     places = [*leaves(base)]
-    for _ in range(1200):
+    for _ in range(500):
         raw = json.loads(json.dumps(base))
         for path in rng.sample(places, rng.choice((1, 1, 2))):
             section = raw
@@ -143,7 +143,7 @@ def test_files(tmp_path):
     outcomes, rng = Outcomes(), random.Random(2)
     text = config.make({}).complete().to_toml().encode()
     path = tmp_path / "config.toml"
-    for _ in range(400):
+    for _ in range(160):
         damaged = bytearray(text)
         for _ in range(rng.choice((1, 2, 5))):
             at = rng.randrange(len(damaged))

@@ -34,7 +34,7 @@ def settings(options: dict[str, Any], method: Any) -> Any:
 def test_keywords_and_methods() -> None:
     rng, outcomes = random.Random(0), Outcomes()
     grpo = recipe("grpo")
-    for _ in range(800):
+    for _ in range(300):
         options = {keyword(rng): wrong(rng) for _ in range(rng.choice((1, 1, 2)))}
         method = rng.choice(("grpo", "gspo", grpo, wrong(rng)))
         outcomes.of(settings, options, method)
@@ -46,7 +46,7 @@ def test_keywords_and_methods() -> None:
 
 def test_rows_and_rewards(tmp_path: Path) -> None:
     rng, outcomes = random.Random(1), Outcomes()
-    for number in range(600):
+    for number in range(250):
         row = {rng.choice(("prompt", "answer", 1, *TEXTS[:6])): wrong(rng) for _ in range(3)}
         rows = rng.choice((wrong(rng), [row], [row, wrong(rng)], {"train": [row]}, iter([row])))
         outcomes.of(files_of, rows, tmp_path / "rows" / "data.jsonl")

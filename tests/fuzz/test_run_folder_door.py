@@ -45,7 +45,7 @@ def test_what_report_and_doctor_read(run):
     outcomes, rng = Outcomes(), random.Random(0)
     names = ("metrics.jsonl", "metrics.jsonl", "config.toml", "rollouts/step-000001.parquet")
     usual = {name: (run / name).read_bytes() for name in names}
-    for number in range(500):
+    for number in range(200):
         name = rng.choice(names)
         data = damaged(usual[name], rng)
         if name == "metrics.jsonl" and number % 2:
@@ -65,7 +65,7 @@ def test_what_resume_reads(run, lab):
     now = json.loads((run / "data.json").read_text())
     paths = [run / "data.json", *(p for p in place.iterdir() if p.name != "README.md")]
     model = models.load(str(lab.model), device="cpu").model
-    for number in range(400):
+    for number in range(160):
         path = rng.choice(paths)
         usual = path.read_bytes()
         data = damaged(usual, rng)
@@ -100,7 +100,7 @@ def test_trainer_files_of_another_kind(content, run, capsys):
 
 def test_adapters_that_name_no_model(tmp_path):
     outcomes, rng = Outcomes(), random.Random(3)
-    for _ in range(100):
+    for _ in range(40):
         text = json.dumps(wrong(rng), default=str, skipkeys=True)
         (tmp_path / "adapter_config.json").write_bytes(damaged(text.encode(), rng))
         outcomes.of(adapters.base_of, str(tmp_path))

@@ -125,7 +125,7 @@ def test_with_a_bound_of_0_they_take_turns(costs, groups, num_groups, count):
     assert turns.shares["idle"] >= 0.5 - 1e-9  # one half waits for the other
 
 
-@settings(max_examples=20)
+@settings(max_examples=10)
 @given(SOME, LENGTHS, st.integers(1, 4), st.integers(2, 9), st.integers(1, 3),
        st.sampled_from([0.0, 1.0]), st.floats(0.0, 0.1))  # fmt: skip
 def test_shares_are_shares(costs, groups, num_groups, count, bound, spare, read):
@@ -148,7 +148,7 @@ def test_shares_are_shares(costs, groups, num_groups, count, bound, spare, read)
         assert (found.trains[1:] >= found.trained[:-1] - 1e-9).all()
 
 
-@settings(max_examples=6)
+@settings(max_examples=3)
 @given(SOME, st.integers(1, 9), st.integers(1, 4), st.integers(1, 5), st.integers(1, 3))
 def test_more_workers_are_never_slower_with_answers_of_one_length(
     costs, length, size, num_groups, bound
@@ -159,7 +159,7 @@ def test_more_workers_are_never_slower_with_answers_of_one_length(
     assert all(b >= a * (1 - 1e-9) for a, b in pairwise(found))
 
 
-@pytest.mark.parametrize(("bound", "spare"), [(1, 0.0), (2, 0.0), (1, 1.0)])
+@pytest.mark.parametrize(("bound", "spare"), [(2, 0.0), (1, 1.0)])
 def test_the_division_is_the_best_of_all(bound, spare):
     costs = Costs(Speed(0.02, 0.001, 1e-5, 1e-4), 0.01, 0.001, 0.1)
     rng = np.random.default_rng(3)
@@ -173,6 +173,6 @@ def test_thousands_of_workers():
     costs = Costs(Speed(0.02, 0.001, 1e-5, 1e-4), 0.01, 0.001, 0.1)
     rng = np.random.default_rng(3)
     some = work(*np.maximum(rng.lognormal(5, 1, (50, 8)), 1).astype(int), num_groups=256)
-    few, many = (divided(costs, some, count, 1) for count in (64, 4096))
-    assert many.layout.workers == 4096
+    few, many = (divided(costs, some, count, 1) for count in (64, 2048))
+    assert many.layout.workers == 2048
     assert many.tokens_per_second > few.tokens_per_second

@@ -2,11 +2,9 @@
 
 import dataclasses
 import json
-import time
 
 import pytest
 import torch
-from commands import launch
 from models import Lab, exact_norms, without_times
 from torch.nn.functional import layer_norm
 
@@ -280,29 +278,6 @@ def test_goes_on_bit_for_bit(lab, unbroken, runner, tmp_path):
             assert value.equal(two["optimiser"]["state"][number][name])
     rates = [line["critic/learning_rate"] for line in without_times(unbroken)]
     assert rates == pytest.approx([1e-2 * (1 - step / 4) for step in range(1, 5)])
-
-
-def test_a_killed_run_goes_on_exactly(lab, tmp_path):
-    words = ["train", "gae", *lab.arguments("training.steps=4", "critic.lr=1e-2"), "--out"]
-
-    def lines(folder):
-        path = folder / "metrics.jsonl"
-        return path.read_text().count("\n") if path.exists() else 0
-
-    whole, broken = tmp_path / "whole", tmp_path / "broken"
-    process = launch([*words, whole], tmp_path / "output")
-    process.join()
-    assert process.exitcode == 0, (tmp_path / "output").read_text()
-    process = launch([*words, broken], tmp_path / "output")
-    end = time.monotonic() + 60
-    while lines(broken) < 2 and process.is_alive() and time.monotonic() < end:
-        time.sleep(0.002)
-    process.kill()
-    process.join()
-    process = launch(["train", "--resume", broken], tmp_path / "output")
-    process.join()
-    assert process.exitcode == 0, (tmp_path / "output").read_text()
-    assert without_times(broken) == without_times(whole)
 
 
 def test_a_checkpoint_of_another_critic_is_refused(unbroken, runner, tmp_path):

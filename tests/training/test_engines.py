@@ -115,7 +115,7 @@ def test_a_checkpoint_of_an_engine_with_other_weights_is_refused(
         runner.resume(tmp_path / "run", engine={"staleness": after})
 
 
-@pytest.mark.parametrize("recipe", ["grpo", "gspo", "remax", "dapo", "spo_tree", "rose_tree"])
+@pytest.mark.parametrize("recipe", ["grpo", "remax", "spo_tree"])
 def test_requests_that_fail_cost_their_rollouts_and_no_more(
     recipe, lab, runner, tmp_path, monkeypatch
 ):

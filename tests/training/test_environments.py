@@ -6,7 +6,7 @@ import re
 import pyarrow.parquet as pq
 import pytest
 import torch
-from commands import Strop, launch
+from commands import Strop
 from fakes.services import strategy_of
 from models import without_times
 
@@ -217,32 +217,14 @@ def test_an_environment_that_raises_stops_the_run(file, runner, tmp_path):
     assert re.match(told + r"\d+: ValueError: cannot read", str(caught.value))
 
 
-def words(folder, *more):
-    return [
-        "train", "grpo", "data.task=corridor", "training.steps=3", "training.save_every=1",
-        "training.rollouts_every=1", "evaluation.every=3", "evaluation.num_samples=2",
-        "evaluation.max_prompts=4", "sampling.num_prompts=4", "sampling.num_rollouts=4", *more,
-        "--out", folder,
-    ]  # fmt: skip
-
-
-def test_killed_and_gone_on_with_on_the_command_line(tmp_path, monkeypatch, capsys):
-    output = tmp_path / "output"
-    whole = launch(words(tmp_path / "whole"), output)
-    whole.join()
-    assert whole.exitcode == 0, output.read_text()
-    killed = launch(words(tmp_path / "killed"), output)
-    path = tmp_path / "killed/metrics.jsonl"
-    while killed.is_alive() and not (path.exists() and path.read_text().count("\n") >= 2):
-        killed.join(0.005)
-    killed.kill()
-    killed.join()
-    rest = launch(["train", "--resume", tmp_path / "killed"], output)
-    rest.join()
-    assert rest.exitcode == 0, output.read_text()
-    assert without_times(tmp_path / "killed") == without_times(tmp_path / "whole")
+def test_gone_on_with_and_used_on_the_command_line(runner, tmp_path, monkeypatch, capsys):
+    runner.whole(raw(), tmp_path / "whole")
+    broken = runner.start(raw(), tmp_path / "broken")
+    runner.go(broken, lambda run: setattr(run, "stop_asked", run.done == 1))
+    runner.go(runner.resume(tmp_path / "broken"))
+    assert without_times(tmp_path / "broken") == without_times(tmp_path / "whole")
     name = "checkpoints/step-000003/model.safetensors"
-    assert (tmp_path / "killed" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+    assert (tmp_path / "broken" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
 
     strop = Strop(monkeypatch, capsys)
     said = strop(

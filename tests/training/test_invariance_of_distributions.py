@@ -124,7 +124,7 @@ def test_plain_autograd_gives_the_same_gradient_at_any_split(stage):
     case, world, algorithm, batch = stage
     reference_loss(case, world, batch).backward()
     plain = taken(world.policy)
-    for token_budget in (1, 23, 10**6):
+    for token_budget in (23, 10**6):
         found = gradient(world, algorithm, batch, token_budget)
         same(found, plain)
     assert len(Policy(None, token_budget=23).micro_batches(batch)) > 2

@@ -31,16 +31,22 @@ def copied(done, tmp_path):
     return tmp_path / "run"
 
 
-@pytest.mark.parametrize("line", DAMAGE)
-def test_damage_behind_the_checkpoint_is_cut_and_before_it_named(line, copied, done, runner):
+def test_damage_before_the_checkpoint_is_named(copied, runner):
     path = copied / "metrics.jsonl"
     one, two, three = path.read_bytes().splitlines()
-    for before in ([line, two, three], [one, line, three]):
+    for number, line in enumerate(DAMAGE):
+        before = [line, two, three] if number % 2 else [one, line, three]
         path.write_bytes(b"\n".join(before) + b"\n")
-        number = before.index(line) + 1
-        with pytest.raises(UserError, match=rf"metrics\.jsonl, line {number} is no line of"):
+        place = before.index(line) + 1
+        with pytest.raises(UserError, match=rf"metrics\.jsonl, line {place} is no line of"):
             runner.resume(copied)
         assert path.read_bytes() == b"\n".join(before) + b"\n"
+
+
+@pytest.mark.parametrize("line", DAMAGE[:2])
+def test_damage_behind_the_checkpoint_is_cut(line, copied, done, runner):
+    path = copied / "metrics.jsonl"
+    one, two, three = path.read_bytes().splitlines()
     path.write_bytes(b"\n".join([one, two, line, three]))
     runner.go(runner.resume(copied))
     assert without_times(copied) == without_times(done)

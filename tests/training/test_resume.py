@@ -12,7 +12,8 @@ from strop.support.errors import UserError
 from strop.training import loop
 from strop.training.record import checkpoint, run_folder
 
-RECIPES = ("grpo", "entrocraft", "dapo(max_rounds=3)", "adaptive_entropy_coef(target=3.1)", "rloo")
+# One draws in rounds and keeps what it drew, one moves an option by what it has seen.
+RECIPES = ("dapo(max_rounds=3)", "adaptive_entropy_coef(target=3.1)")
 STEPS = 5
 
 
@@ -88,12 +89,9 @@ def test_a_run_that_breaks_off_twice_goes_on_exactly(
     ("target", "name", "count"),
     [
         (loop, "_evaluated", 1),  # nothing at all was written
-        (loop, "_evaluated", 2),
         (run_folder.Record, "metrics", 3),  # after the rollouts were written, before the line
-        (run_folder.pq, "write_table", 4),
         (checkpoint, "save", 1),  # after the line, before the first checkpoint
         (checkpoint.torch, "save", 2),  # a checkpoint half written
-        (checkpoint, "prune", 2),
         (checkpoint.shutil, "rmtree", 3),
     ],
 )
@@ -193,24 +191,24 @@ def test_a_damaged_checkpoint_is_named(cut, runner):
         runner.resume(cut)
 
 
-@pytest.mark.parametrize("change", ["order", "text", "column", "fewer"])
-def test_other_data_is_refused(change, lab, runner, tmp_path):
+def test_other_data_is_refused(lab, runner, tmp_path):
     data, folder = tmp_path / "own.jsonl", tmp_path / "run"
     data.write_text(lab.data.read_text())
     raw = lab.raw(data={"files": [str(data)]})
     runner.go(runner.start(raw, folder), lambda run: setattr(run, "stop_asked", True))
     lines = data.read_text().splitlines()
-    other = {
-        "order": [lines[1], lines[0], *lines[2:]],
-        "text": [*lines[:-1], lines[-1].replace("1", "2")],
-        "column": [line.replace("answer", "reply") for line in lines],
-        "fewer": lines[:-1],
-    }[change]
-    data.write_text("\n".join(other))
+    others = [
+        [lines[1], lines[0], *lines[2:]],
+        [*lines[:-1], lines[-1].replace("1", "2")],
+        [line.replace("answer", "reply") for line in lines],
+        lines[:-1],
+    ]
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-    with pytest.raises(UserError, match=r"data is not what .* was started with: \d+ rows now"):
-        runner.resume(folder)
-    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+    for other in others:
+        data.write_text("\n".join(other))
+        with pytest.raises(UserError, match=r"data is not what .* was started with: \d+ rows now"):
+            runner.resume(folder)
+        assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
     data.write_text("\n".join(lines) + "\n")
     runner.go(runner.resume(folder))
     assert [line["step"] for line in without_times(folder)] == [1, 2, 3]

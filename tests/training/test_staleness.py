@@ -4,6 +4,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from models import without_times
+from runs import Runner
 
 from strop.engines.base import Request
 from strop.engines.local import settings as open_local
@@ -63,7 +64,7 @@ def test_no_staleness_is_the_engine_of_the_trainers_weights(lab, runner, tmp_pat
 def test_the_first_steps_are_those_of_a_run_that_is_one_behind(lab, runner, tmp_path):
     """At step 1 there is nothing older; from step 2 on the answers differ."""
     for staleness in (0, 1, 2):
-        runner.whole(stale(lab, staleness), tmp_path / str(staleness))
+        runner.whole(stale(lab, staleness, 3), tmp_path / str(staleness))
     fresh, one, two = (without_times(tmp_path / str(n)) for n in (0, 1, 2))
     assert one[0] == fresh[0]
     assert one[:2] == two[:2]
@@ -89,11 +90,16 @@ def test_validation_is_of_the_newest_weights(lab, runner, tmp_path):
     assert drawn(run.world.engine) != before
 
 
-@pytest.mark.parametrize("broken_after", [1, 2, 4])
-def test_a_broken_run_goes_on_exactly(broken_after, lab, runner, tmp_path):
+@pytest.fixture(scope="module")
+def whole(lab, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("whole") / "run"
+    Runner().whole(stale(lab, 2), folder)
+    return folder
+
+
+@pytest.mark.parametrize("broken_after", [1, 4])
+def test_a_broken_run_goes_on_exactly(broken_after, lab, whole, runner, tmp_path):
     """Also where it broke while the age was still growing."""
-    whole = tmp_path / "whole"
-    runner.whole(stale(lab, 2), whole)
     folder = tmp_path / "run"
     run = runner.start(stale(lab, 2), folder)
     runner.go(run, lambda run: setattr(run, "stop_asked", run.done == broken_after))

@@ -167,15 +167,8 @@ def test_an_empty_step_writes_nothing(tmp_path):
 
 
 # What a recipe's run is given, so that something comes back within six steps.
-REPLAYING = {
-    "remix": (),
-    "spear": ("sampling.num_prompts=4", "curation.size=2"),
-    "dart": ("data.train_size=3", "sampling.num_prompts=3"),
-}
-CHAINED = {
-    "sage_skill_chain": ("rollout.skill=(?P<name>[0-9])", "rollout.call={name}"),
-    "cory": ("critic.lr=1e-2",),
-}
+REPLAYING = {"remix": (), "dart": ("data.train_size=3", "sampling.num_prompts=3")}
+CHAINED = {"cory": ("critic.lr=1e-2",)}
 
 
 def words_of(lab, folder, recipe="remix", seed=0):

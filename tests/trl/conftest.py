@@ -1,11 +1,20 @@
 """Tests against the real TRL: short runs of its trainer on the CPU."""
 
+import gc
 from pathlib import Path
 from typing import Any
 
 import pytest
 from models import Lab
 from trainers import make
+
+
+@pytest.fixture(scope="module", autouse=True)
+def nothing_older_is_garbage() -> None:
+    """Its trainers look for garbage at each step of their setup, also among what earlier tests
+    left in this process: seconds each time, which is most of such a test.
+    """
+    gc.freeze()
 
 
 @pytest.fixture
