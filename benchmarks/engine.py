@@ -1,4 +1,4 @@
-"""The local engine beside transformers' `generate` and a bare loop; forks beside resubmission.
+"""The local engine beside transformers' `generate` and a bare loop; branches beside resubmission.
 
     OMP_NUM_THREADS=1 python benchmarks/engine.py [--models small,tiny --rows 32 --repeats 3]
 
@@ -46,9 +46,9 @@ import torch
 from transformers import DynamicCache, GenerationConfig, Qwen3Config, Qwen3ForCausalLM
 from transformers.generation import StoppingCriteria, StoppingCriteriaList
 
+from strop.engines.asynchronous import asynchronous
 from strop.engines.base import Request
 from strop.engines.local.engine import LocalEngine
-from strop.parts.rollout.drive import sample
 from strop.support import linear
 from strop.training.learner import models
 
@@ -116,7 +116,9 @@ def by_engine(model: Any, rows: int) -> Callable[[Any, Sequence[int]], int]:
         requests = [
             Request(ids, end, seed=n) for n, (ids, end) in enumerate(zip(asked, ends, strict=True))
         ]
-        return sum(len(e.ids) for found in sample(engine, requests) for e in found.events)
+        return sum(
+            len(e.ids) for found in asynchronous(engine).sample(requests) for e in found.events
+        )
 
     return run
 
@@ -170,7 +172,9 @@ def worked(repeats: int) -> None:
     ]
 
     def by_the_engine() -> list[int]:
-        return [sum(len(e.ids) for e in each.events) for each in sample(engine, requests)]
+        return [
+            sum(len(e.ids) for e in each.events) for each in asynchronous(engine).sample(requests)
+        ]
 
     ends = by_the_engine()
     wide = max(map(len, asked))
@@ -248,7 +252,7 @@ def memory(name: str, model: Any, rows: int) -> None:
         bound = max(bound, 2 * (PROMPT + max(ends))) if bound else None
         engine = Measured(model, num_slots=rows, max_cached_tokens=bound)
         pairs = zip(prompts(model, len(ends)), ends, strict=True)
-        sample(engine, [Request(ids, end, seed=1) for ids, end in pairs])
+        asynchronous(engine).sample([Request(ids, end, seed=1) for ids, end in pairs])
         whole = rows * (PROMPT + max(ends) - 1)
         limit = "" if bound is None else f", engine.cache_tokens={bound}"
         most = engine.most // place
@@ -286,7 +290,7 @@ def alone(name: str, way: str, rows: int) -> None:
     print(most / 1024, (most - before) / 1024)
 
 
-def forks(name: str, model: Any, repeats: int) -> None:
+def branches(name: str, model: Any, repeats: int) -> None:
     """Of kept parents, and of their tokens as new requests, in one engine."""
     parent = min(PARENT, model.config.max_position_embeddings - PROMPT - CHILD)
     engine = LocalEngine(model, num_slots=16 * 5)
@@ -295,29 +299,28 @@ def forks(name: str, model: Any, repeats: int) -> None:
         for n, prompt in enumerate(prompts(model, 16))
     ]
     finish(engine)
-    tokens = {id: tuple(engine.known[id].tokens) for id in ids}
+    # but the last: what goes on from all tokens takes over the slot, and the parent is kept no more
+    tokens = {id: tuple(engine.known[id].tokens[:-1]) for id in ids}
 
-    def go_on(number: int, fork: bool) -> None:
+    def go_on(number: int, branch: bool) -> None:
         children = []
         for seed, id in enumerate(ids * number):
-            if fork:
-                child = engine.fork(id, len(tokens[id]), seed=100 + seed, max_tokens=CHILD)
-            else:
-                child = engine.submit(Request(tokens[id], CHILD, seed=100 + seed))
-            children.append(child)
+            request = Request(tokens[id], CHILD, seed=100 + seed, keep=branch)
+            source = (id, len(tokens[id])) if branch else None
+            children.append(engine.submit(request, source))
         finish(engine)
         for child in children:
             engine.release(child)
 
     for number in (1, 4):
         variants = {
-            "fork": functools.partial(go_on, number, True),
+            "branch": functools.partial(go_on, number, True),
             "resubmission": functools.partial(go_on, number, False),
         }
-        fork, again = taking_turns(variants, repeats).values()
+        branch, again = taking_turns(variants, repeats).values()
         print(
-            f"{name} {number} of {PROMPT + parent} tokens: fork {1000 * fork:.0f} ms, "
-            f"resubmission {1000 * again:.0f} ms, ratio {fork / again:.2f}",
+            f"{name} {number} of {PROMPT + parent} tokens: branch {1000 * branch:.0f} ms, "
+            f"resubmission {1000 * again:.0f} ms, ratio {branch / again:.2f}",
             flush=True,
         )
 
@@ -348,7 +351,7 @@ def main() -> None:
             model = loaded(name)
             speed(name, model, options.rows, options.repeats)
             if name != "large":
-                forks(name, model, options.repeats)
+                branches(name, model, options.repeats)
             memory(name, model, options.rows)
 
 

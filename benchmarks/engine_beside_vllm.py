@@ -31,9 +31,9 @@ Requests = list[tuple[list[int], int]]
 def strop_engine(folder: Path, rows: int) -> Callable[[Requests], int]:
     from transformers import AutoModelForCausalLM
 
+    from strop.engines.asynchronous import asynchronous
     from strop.engines.base import Request
     from strop.engines.local.engine import LocalEngine
-    from strop.parts.rollout.drive import sample
     from strop.support import linear
 
     model = AutoModelForCausalLM.from_pretrained(folder).eval()
@@ -42,7 +42,9 @@ def strop_engine(folder: Path, rows: int) -> Callable[[Requests], int]:
 
     def run(asked: Requests) -> int:
         requests = [Request(tuple(ids), most, seed=n) for n, (ids, most) in enumerate(asked)]
-        return sum(len(e.ids) for found in sample(engine, requests) for e in found.events)
+        return sum(
+            len(e.ids) for found in asynchronous(engine).sample(requests) for e in found.events
+        )
 
     return run
 

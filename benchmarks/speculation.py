@@ -25,9 +25,9 @@ from typing import Any
 
 import torch
 
+from strop.engines.asynchronous import asynchronous
 from strop.engines.base import Request
 from strop.engines.local.engine import LocalEngine
-from strop.parts.rollout.drive import sample
 from strop.training.learner import models
 
 PUZZLES, ANSWERS, LONGEST = 32, 16, 160
@@ -59,7 +59,10 @@ def requests(found: Any) -> list[Request]:
 
 def timed(engine: LocalEngine, asked: list[Request]) -> tuple[float, list[list[int]]]:
     begun = time.process_time()
-    answers = [[id for event in each.events for id in event.ids] for each in sample(engine, asked)]
+    answers = [
+        [id for event in each.events for id in event.ids]
+        for each in asynchronous(engine).sample(asked)
+    ]
     return time.process_time() - begun, answers
 
 

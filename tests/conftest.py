@@ -4,7 +4,7 @@ import atexit
 import gc
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from commands import Strop
     from models import Lab
     from runs import Runner
+
+    from strop.engines.base import Source
 
 # No test cuts the power, and waiting for the disk is a tenth of the suite. Tests of a disk that
 # fails put their own in its place.
@@ -100,6 +102,30 @@ def runner() -> "Iterator[Runner]":
     yield found
     for run in found.open:
         run.close()
+
+
+@pytest.fixture
+def find_caches(monkeypatch: pytest.MonkeyPatch) -> "Callable[[bool], list[Source]]":
+    """Let requests go on from caches that are held, also for a single token, or never do.
+
+    Called with which; the list that it returns is given what is found for each request.
+    """
+    from strop.engines import prefixes
+
+    plain = prefixes.Prefixes.find
+    monkeypatch.setattr(prefixes, "BLOCK", 1)
+
+    def finding(whether: bool) -> "list[Source]":
+        found: list[Source] = []
+
+        def find(self: prefixes.Prefixes, tokens: tuple[int, ...]) -> "Source":
+            found.append(plain(self, tokens) if whether else None)
+            return found[-1]
+
+        monkeypatch.setattr(prefixes.Prefixes, "find", find)
+        return found
+
+    return finding
 
 
 @pytest.fixture

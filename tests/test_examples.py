@@ -1,7 +1,7 @@
 """The examples in README.md and CONTRIBUTING.md do what the text says, as they stand there.
 
 `<!-- file: NAME -->` before a block names the file that a reader writes, `<!-- run: NAME -->` what
-is run, `<!-- output: NAME -->` what it prints.
+is run, `<!-- output: NAME -->` what it prints, `<!-- shown: FILE -->` what stands in a strategy.
 """
 
 import contextlib
@@ -159,6 +159,19 @@ def test_a_strategy_of_ones_own(folder: Path, strop: Strop) -> None:
     algorithm = config.load(folder / "runs/strategy/config.toml").build()
     assert algorithm.rollout.label == "sample_top_two"
     assert algorithm.rollout.part.top_k == 2
+
+
+def test_the_strategies_that_are_shown_are_those_of_strop() -> None:
+    """Line by line, in order; `...` stands for lines that are left out."""
+    shown = blocks("CONTRIBUTING.md", "shown")
+    assert len(shown) == 3
+    for name, text in shown.items():
+        source = (ROOT / "src/strop/parts/rollout" / name).read_text(encoding="utf-8")
+        place, lines = 0, [line.strip() for line in source.splitlines()]
+        for line in map(str.strip, text.splitlines()):
+            if line != "...":
+                assert line in lines[place:], (name, line)
+                place = lines.index(line, place) + 1
 
 
 def settings_in(text: str) -> list[str]:

@@ -6,11 +6,10 @@ import math
 import pytest
 import torch
 from fakes.engine import TableEngine, by_last_token
-from fakes.services import FakeEpisodes, FakeSampling, FakeServices, FakeTexts, strategy_of
+from fakes.services import FakeEpisodes, FakeSampling, FakeServices, FakeTexts, rolled_out
 
+from strop.engines.asynchronous import asynchronous
 from strop.environments.base import Environment, Observation
-from strop.parts.rollout.drive import drive, roll_out
-from strop.parts.rollout.listen import listen
 
 # Tokens: 0 ends an action, 1 and 2 are what is done, a to d (3 to 6) are shown.
 LETTERS = {letter: 3 + n for n, letter in enumerate("abcd")}
@@ -44,7 +43,7 @@ class Walk(Environment):
 
 def services_over(engine, kind=Walk, letters=LETTERS, pieces=PIECES, context=100):
     """The services of a run whose prompts are the token 3."""
-    sampling = FakeSampling(engine, context_tokens=context, can_fork="fork" in engine.capabilities)
+    sampling = FakeSampling(engine, context_tokens=context)
     texts = FakeTexts(dict.fromkeys(range(20), (3,)), pieces)
     return FakeServices(texts, sampling=sampling, episodes=FakeEpisodes(kind, letters))
 
@@ -55,8 +54,7 @@ def played(part, draws, engine=None, services=None, seed=0):
     services = services or services_over(engine)
     sizes = part.new_tokens(0, services.episodes.kind)
     services.sampling.answer_tokens, services.sampling.episode_tokens = sizes
-    strategy = strategy_of(part, draws, services, torch.Generator().manual_seed(seed))
-    found = roll_out(strategy, engine, services)
+    found = rolled_out(part, draws, engine, services, torch.Generator().manual_seed(seed))
     assert engine.rows == {}
     return found, services
 
@@ -86,8 +84,8 @@ def assert_drawn_by_its_own_seed(batch, row, table=None, turns=None, most=3):
 def drawn(table, most, **request):
     """What an engine over the table draws."""
     made = FakeSampling().request(request["ids"], most, request["seed"])
-    (events,) = drive(listen([made]), TableEngine(by_last_token(table)))
-    return [id for event in events for id in event.ids]
+    (answer,) = asynchronous(TableEngine(by_last_token(table))).sample([made])
+    return list(answer.ids)
 
 
 def assert_log_probabilities(batch, row, table=None, void=()):

@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from strop.assets import SHIPPED, model_folder, task_of
+from strop.engines.asynchronous import asynchronous
 from strop.engines.base import Request
 from strop.engines.local.engine import LocalEngine
 from strop.environments.worked_countdown import (
@@ -24,7 +25,6 @@ from strop.environments.worked_countdown import (
     puzzles,
     supervised_puzzles,
 )
-from strop.parts.rollout.drive import sample
 
 FOLDER = model_folder("tiny-worked")
 TOKENIZER = AutoTokenizer.from_pretrained(FOLDER)
@@ -55,7 +55,7 @@ def sampled() -> tuple[list[str], list[dict]]:
         Request(tuple(ids), MAX_TOKENS, stop_ids=(TOKENIZER.eos_token_id,), seed=seed)
         for seed, ids in enumerate(TOKENIZER([row["prompt"] for row in rows])["input_ids"])
     ]
-    found = sample(LocalEngine(model, TOKENIZER), requests)
+    found = asynchronous(LocalEngine(model, TOKENIZER)).sample(requests)
     ids = [[id for event in each.events for id in event.ids] for each in found]
     return TOKENIZER.batch_decode(ids, skip_special_tokens=True), rows
 

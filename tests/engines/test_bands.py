@@ -5,13 +5,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from fakes.engine import sample
 from fakes.models import FAMILIES, VOCAB, tiny
 
-from strop.engines.base import Finished, Request
+from strop.engines.base import Answer, Request
 from strop.engines.local import ragged
 from strop.engines.local.bands import TILE, Band, Bands
 from strop.engines.local.engine import LocalEngine
-from strop.parts.rollout.drive import sample
 
 LONG, SHORT = 60, 5
 
@@ -41,7 +41,7 @@ def uneven(number: int) -> list[Request]:
     return [Request(tuple(own), 8 + i % 5, seed=i) for i, own in enumerate(ids)]
 
 
-def told(found: list[Finished], name: str) -> list[list[Any]]:
+def told(found: list[Answer], name: str) -> list[list[Any]]:
     return [[x for event in each.events for x in getattr(event, name)] for each in found]
 
 

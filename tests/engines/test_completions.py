@@ -7,7 +7,7 @@ from contextlib import contextmanager
 import pytest
 import torch
 from fakes.completions_server import Letters, serve
-from fakes.engine import TableEngine, by_last_token
+from fakes.engine import TableEngine, by_last_token, in_pieces, sample
 from fakes.models import VOCAB, tiny
 
 from strop.engines import completions
@@ -16,7 +16,6 @@ from strop.engines.completions import CompletionsSettings
 from strop.engines.local.engine import LocalEngine
 from strop.engines.open import read
 from strop.engines.rules import BanTokens, MinP, TopK, TopP
-from strop.parts.rollout.drive import sample
 from strop.support.errors import UserError
 from strop.support.http import Retries
 
@@ -152,7 +151,7 @@ def test_rules_are_options_or_refused(table):
 
 def test_without_log_probabilities_none_is_told(table):
     with serve(table, 4) as served, opened(served, logprobs=False) as engine:
-        assert engine.capabilities == {"fork", "rules", "pause"}
+        assert engine.capabilities == {"rules"}
         (found,) = sample(engine, [Request((0,), 3, 0.5)])
         with pytest.raises(UserError, match="log-probabilities are not asked for"):
             engine.submit(Request((0,), 3, want=WANT))
@@ -171,34 +170,30 @@ def test_an_answer_ends_where_the_request_says(table):
         (cut,) = sample(engine, [Request((0,), 7, 0.0, stop_ids=(2,), want=WANT)])
         assert (joined(cut, "ids"), cut.events[-1].ended) == ([1, 2], "stop")
         assert len(joined(cut, "logp_model")) == 2
-        # the string lies across a pause, where no call sees it whole
-        string = Request((0,), 9, 0.0, stop_strings=("ab",), pause_every=3)
-        (said,) = sample(engine, [string])
+        # the string lies across two pieces, where no call sees it whole
+        string = Request((0,), 9, 0.0, stop_strings=("ab",))
+        (said,) = in_pieces(engine, [(string, 3)])
     assert joined(said, "ids") == [1, 2, 0, 1]  # b c a | b
-    assert [event.ended for event in said.events] == ["paused", "stop"]
+    assert [event.ended for event in said.events] == ["", "stop"]
 
 
-def test_pauses_and_forks_are_asked_for_with_the_tokens_so_far(table):
+def test_what_goes_on_is_asked_for_with_the_tokens_so_far(table):
     with serve(table, 4) as served, opened(served) as engine:
-        id = engine.submit(Request((0,), 7, pause_every=3, seed=5))
+        id = engine.submit(Request((0,), 3, seed=5, keep=True))
         (first,) = engine.step()
-        assert (len(first.ids), first.ended, engine.busy()) == (3, "paused", False)
-        fork = engine.fork(id, at=3, forced=(3,), pause_every=0)
-        fresh = engine.submit(Request((0, *first.ids[:2], 3), 4, seed=5))
-        engine.resume(id, pause_every=0)
+        assert (len(first.ids), first.ended, engine.busy()) == (3, "length", False)
+        other = Request((0, *first.ids[:2], 3), 4, seed=5)
+        branch, fresh = engine.submit(other, (id, 3)), engine.submit(other)
+        more = engine.submit(engine.abort(id).more(4), (id, 4))
         events = {}
         while engine.busy():
             events |= {event.request: event for event in engine.step()}
-        assert events[fork].ids == events[fresh].ids
-        assert len(events[fork].ids) == 4
-        assert (len(events[id].ids), events[id].ended) == (4, "length")
-        engine.resume(id)
-        assert engine.step() == [events[id]._replace(ids=(), logp=())]
-        with pytest.raises(UserError, match=r"fork at token 9 of request 0, which has 8"):
-            engine.fork(id, at=9)
+        assert events[branch].ids == events[fresh].ids
+        assert len(events[branch].ids) == 4
+        assert (len(events[more].ids), events[more].ended) == (4, "length")
         engine.release(id)
         with pytest.raises(UserError, match="no request 0"):
-            engine.fork(id, at=1)
+            engine.abort(id)
     bodies = {tuple(body["prompt"]): body for body in served.asked}
     assert bodies[0, *first.ids]["max_tokens"] == 4
     assert bodies[0, *first.ids]["seed"] != bodies[0,]["seed"]
@@ -274,9 +269,9 @@ def test_far_more_requests_than_are_asked_at_once_wait(table):
     with serve(table, 4) as served, opened(served, num_parallel=2) as engine:
         most = 0
 
-        def watched(request, submit=engine.submit):
+        def watched(request, source, submit=engine.submit):
             nonlocal most
-            id = submit(request)
+            id = submit(request, source)
             most = max(most, engine.asked.qsize())
             return id
 

@@ -3,14 +3,18 @@
 import functools
 import random
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
+from fakes.engine import in_pieces
 from fakes.models import tiny
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strop.engines.base import Engine, Event, Request
+from strop.engines.asynchronous import Account, asynchronous, gather
+from strop.engines.base import Answer, Engine, Event, Request
 from strop.engines.local.engine import LocalEngine
+from strop.engines.loop import run
 from strop.engines.pool.pool import Back, EnginePool, Facts, Lost, Turn
 from strop.training.cluster.engine_worker import Turns
 
@@ -84,13 +88,11 @@ def fleet(crew: HereCrew, renews_alone: bool = False) -> EnginePool:
 
 
 def finish(engine: Engine, heard: dict[int, list[Event]] | None = None) -> dict[int, list[Event]]:
-    """Step until nothing runs; pauses are resumed at once."""
+    """Step until nothing runs."""
     heard = {} if heard is None else heard
     while engine.busy():
         for event in engine.step():
             heard.setdefault(event.request, []).append(event)
-            if event.ended == "paused":
-                engine.resume(event.request)
     return heard
 
 
@@ -99,22 +101,24 @@ def new_ids(events: list[Event]) -> tuple[int, ...]:
 
 
 REQUESTS = [
-    Request((3, 4 + n // 4), 5 + 7 * n % 11, seed=n, pause_every=(0, 3, 4)[n % 3],
+    Request((3, 4 + n // 4), 5 + 7 * n % 11, seed=n,
             stop_strings=("hh", "mm") if n % 2 else (), want=frozenset({"entropy"}))
     for n in range(14)
 ]  # fmt: skip
+PIECES = [(request, (99, 3, 4)[n % 3]) for n, request in enumerate(REQUESTS)]
 
 
 def drawn(engine: Engine) -> list[tuple[tuple[int, ...], str]]:
-    ids = [engine.submit(request) for request in REQUESTS]
-    heard = finish(engine)
-    return [(new_ids(heard[id]), heard[id][-1].ended) for id in ids]
+    return [(answer.ids, answer.ended) for answer in in_pieces(engine, PIECES)]
 
 
 @functools.cache
 def plainly_drawn() -> list[tuple[tuple[int, ...], str]]:
-    """By one engine, without a fleet."""
-    return drawn(local())
+    """By one engine, without a fleet, each in one piece."""
+    engine = local()
+    ids = [engine.submit(request) for request in REQUESTS]
+    heard = finish(engine)
+    return [(new_ids(heard[id]), heard[id][-1].ended) for id in ids]
 
 
 def test_one_engine_has_the_events_of_one_without_a_fleet():
@@ -136,74 +140,75 @@ def test_what_is_lost_is_drawn_again(seed, share):
     chance = random.Random(seed)
     crew = HereCrew(2, losing=lambda engine, turn: chance.random() < share)
     engine = fleet(crew)
-    ids = [engine.submit(request) for request in REQUESTS]
-    heard = finish(engine)
-    expected = plainly_drawn()
-    assert [(new_ids(heard[id]), heard[id][-1].ended) for id in ids] == expected
-    for id, request in zip(ids, REQUESTS, strict=True):
-        paused = [len(event.ids) for event in heard[id] if event.ended == "paused"]
-        assert all(size == request.pause_every for size in paused)
-        assert engine.abort(id).request == request
-        assert engine.abort(id).events == tuple(heard[id])
+    found = in_pieces(engine, PIECES)
+    assert [(answer.ids, answer.ended) for answer in found] == plainly_drawn()
+    for answer, (request, every) in zip(found, PIECES, strict=True):
+        assert replace(answer.request, keep=False, max_tokens=request.max_tokens) == request
+        sizes, size = [], 0
+        for event in answer.events:
+            size += len(event.ids)
+            sizes.append(size)
+        ends = {min(n, size) for n in range(every, size + every, every)}
+        assert ends <= set(sizes)
 
 
-def test_a_fork_goes_where_its_parent_is_and_equals_one_of_a_single_engine():
+def test_a_request_goes_where_its_source_is_and_has_the_tokens_of_a_single_engine():
     crew = HereCrew(2)
     plain, engine = local(), fleet(crew)
     found = []
     for each in (plain, engine):
         parents = [each.submit(Request((3, n), 6, seed=n, keep=True)) for n in (4, 5)]
         first = finish(each)
-        forks = [each.fork(id, 4, (7,), seed=9, max_tokens=5) for id in parents]
+        begun = [(*each.abort(id).sequence[:4], 7) for id in parents]
+        more = [
+            each.submit(Request(ids, 5, seed=9), (id, 4))
+            for id, ids in zip(parents, begun, strict=True)
+        ]
         heard = finish(each)
-        found.append([new_ids(first[id]) for id in parents] + [new_ids(heard[id]) for id in forks])
+        found.append([new_ids(first[id]) for id in parents] + [new_ids(heard[id]) for id in more])
     assert found[0] == found[1]
-    handed = {order[1]: number for number, order in crew.orders if order[0] in ("submit", "fork")}
+    handed = {order[1]: number for number, order in crew.orders if order[0] == "submit"}
     assert handed[0] != handed[1]
     assert [handed[2], handed[3]] == [handed[0], handed[1]]
-    assert [order[0] for _, order in crew.orders if order[1] in (2, 3)] == ["fork", "fork"]
+    assert [order[3] for _, order in crew.orders if order[1] in (2, 3)] == [(0, 4), (1, 4)]
 
 
-def test_a_fork_of_a_parent_that_was_lost_is_sent_whole():
+def test_what_goes_on_from_a_request_that_was_lost_is_sent_whole():
     crew = HereCrew(1, losing=lambda engine, turn: turn == 2)
     engine, plain = fleet(crew), local()
     parent = engine.submit(Request((3, 4), 4, seed=1, keep=True))
     finish(engine)
     other = engine.submit(Request((3, 4), 4, seed=2))
     finish(engine)
-    child = engine.fork(parent, 4, (7,), seed=9)
-    own = plain.submit(Request((3, 4), 4, seed=1))
-    finish(plain)
-    same = plain.fork(own, 4, (7,), seed=9)
+    request = Request((*engine.abort(parent).sequence[:4], 7), 1, seed=9)
+    child, same = engine.submit(request, (parent, 4)), plain.submit(request)
     assert new_ids(finish(engine)[child]) == new_ids(finish(plain)[same])
     assert engine.lost == 1
+    assert crew.orders[-1] == (0, ("submit", child, request, None))
     assert new_ids(engine.abort(other).events) != ()
 
 
 def test_an_aborted_request_has_what_was_drawn_of_it():
-    """Running, paused, still waiting and ended ones; all are forgotten at the engine."""
+    """Running, still waiting and ended ones; all are forgotten at the engine."""
     crew = HereCrew(1, num_slots=2)
     engine = fleet(crew)
-    paused, ended, running = (
-        engine.submit(Request((3, 4), size, seed=n, pause_every=every))
-        for n, (size, every) in enumerate([(9, 2), (2, 0), (8, 0)])
-    )
+    ended, running = (engine.submit(Request((3, 4), size, seed=size)) for size in (2, 8))
     heard: list[Event] = []
-    while not {paused, ended} <= {event.request for event in heard if event.ended}:
+    while ended not in {event.request for event in heard if event.ended}:
         heard += engine.step()
     waiting = [engine.submit(Request((3, 5), 3, seed=n)) for n in range(2)]
-    free = new_ids(finish(local_with(Request((3, 4), 8, seed=2)))[0])
+    free = new_ids(finish(local_with(Request((3, 4), 8, seed=8)))[0])
     found = engine.abort(running)
     assert found.events[-1].ended == "aborted"
     assert new_ids(found.events) == free[: len(new_ids(found.events))]
-    assert [event.ended for event in engine.abort(paused).events] == ["paused", "aborted"]
     assert [event.ended for event in engine.abort(ended).events] == ["length"]
     assert [event.ended for event in engine.abort(waiting[0]).events] == ["aborted"]
     assert list(finish(engine)) == [waiting[1]]
-    for id in (paused, ended, running, *waiting):
+    for id in (ended, running, *waiting):
         engine.release(id)
     engine.step()
     assert not engine.busy()
+    engine.forget()
     crew.exchange({}, set(), wait=True, behind=set())
     assert not crew.engines[0].ids
     assert not crew.engines[0].engine.known
@@ -217,24 +222,25 @@ def local_with(request: Request) -> LocalEngine:
 
 def test_an_abort_that_meets_a_loss_ends_the_request():
     engine = fleet(HereCrew(1, losing=lambda engine, turn: turn == 2))
-    first, other = (engine.submit(Request((3, 4), 6, seed=n, pause_every=3)) for n in range(2))
-    engine.step()
+    first, short, other = (engine.submit(Request((3, 4), size, seed=size)) for size in (6, 3, 9))
+    assert [event.request for event in engine.step()] == [short]
     found = engine.abort(first)
-    assert [event.ended for event in found.events] == ["paused", "aborted"]
-    engine.resume(other)
-    assert new_ids(finish(engine)[other])
+    assert [event.ended for event in found.events] == ["aborted"]
+    expected = new_ids(finish(local_with(Request((3, 4), 9, seed=9)))[0])
+    assert new_ids(finish(engine)[other]) == expected
+    assert engine.lost == 1
 
 
 def test_tokens_keep_the_version_that_drew_them():
     """New weights between two turns; what is then lost goes on from what was heard."""
     crew = HereCrew(1, losing=lambda engine, turn: turn == 3)
     engine = fleet(crew)
-    id = engine.submit(Request((3, 4), 8, seed=1, pause_every=3))
-    heard = engine.step()
+    id, short = (engine.submit(Request((3, 4), size, seed=size)) for size in (8, 3))
+    assert [event.request for event in engine.step()] == [short]
     engine.load_weights(None, 5)
-    engine.resume(id)
-    heard += finish(engine)[id]
-    assert [(event.version, len(event.ids)) for event in heard] == [(0, 3), (5, 3), (5, 2)]
+    heard = finish(engine)[id]
+    assert [(event.version, len(event.ids)) for event in heard] == [(0, 3), (5, 5)]
+    assert new_ids(heard) == new_ids(finish(local_with(Request((3, 4), 8, seed=8)))[0])
     assert engine.lost == 1
 
 
@@ -242,28 +248,63 @@ def test_an_engine_takes_new_weights_when_its_own_have_ended_whatever_others_do(
     """What goes on from an answer has its weights; what is new goes to who has the newest."""
     crew = HereCrew(2)
     engine = fleet(crew, renews_alone=True)
-    short, long = (
-        engine.submit(Request((3, n), size, seed=n, keep=True, pause_every=2))
-        for n, size in ((4, 2), (5, 12))
-    )
-    heard: dict[int, list[Event]] = {short: [], long: []}
-    while not heard[short]:
-        for event in engine.step():
-            heard[event.request].append(event)
-            if event.ended == "paused":
-                engine.resume(event.request)
-    fork = engine.fork(short, 3, (7,), seed=9, max_tokens=2)
+    short, long = (engine.submit(Request((3, n), 2, seed=n, keep=True)) for n in (4, 5))
+    finish(engine)
+    # both go on: one for some tokens, the other for a while, in pieces of two
+    more = engine.submit(Request((*engine.abort(short).sequence[:3], 7), 2, seed=9), (short, 3))
+    pieces = [engine.submit(engine.abort(long).more(2), (long, 4))]
     engine.load_weights(None, 5)
     first = engine.submit(Request((3, 6), 2, seed=6))  # nobody may begin it yet
+    heard: dict[int, list[Event]] = {}
+    while len(pieces) < 5:
+        for event in engine.step():
+            heard.setdefault(event.request, []).append(event)
+            if event.request == pieces[-1]:
+                done = engine.abort(pieces[-1])
+                pieces.append(engine.submit(done.more(2), (pieces[-1], len(done.sequence))))
     finish(engine, heard)
     later = engine.submit(Request((3, 6), 2, seed=7))
     finish(engine, heard)
     versions = {id: {event.version for event in heard[id]} for id in heard}
-    assert versions == {short: {0}, long: {0}, fork: {0}, first: {5}, later: {5}}
-    order = [order[1] for _, order in crew.orders if order[0] in ("submit", "fork")]
-    assert order == [short, long, fork, first, later]
+    assert versions == {more: {0}, **{piece: {0} for piece in pieces}, first: {5}, later: {5}}
     number = {order[1]: number for number, order in crew.orders}
-    assert number[fork] == number[short] == number[first] != number[long]
+    assert number[more] == number[short] == number[first] != number[long]
+    assert {number[piece] for piece in pieces} == {number[long]}
+
+
+def test_what_a_coroutine_continues_has_the_weights_of_its_beginning():
+    """New ones arrive before every step, when the next turns were asked for by then."""
+    engine = fleet(HereCrew(2), renews_alone=True)
+    book = asynchronous(engine)
+    book.before_step = lambda: engine.load_weights(None, engine.version + 1)
+
+    async def turns(first: int) -> Answer:
+        answer = await book.generate(Request((first,) * 8, 2, seed=first, keep=True))
+        for _ in range(4):
+            answer += await book.generate(answer.more(2, keep=True))
+        return answer
+
+    answers = run(book, gather(turns(first) for first in range(3, 9)), Account())
+    versions = [{event.version for event in answer.events} for answer in answers]
+    assert [len(each) for each in versions] == [1] * 6
+    assert [len(answer.ids) for answer in answers] == [10] * 6
+
+
+def test_a_beginning_that_was_only_given_binds_nobody():
+    """New requests that share a long prompt with an answer go to the idlest, with new weights."""
+    crew = HereCrew(2)
+    engine = fleet(crew, renews_alone=True)
+    prompt = tuple(range(3, 13))
+    kept = [engine.submit(Request(prompt, 3, seed=n, keep=True)) for n in range(2)]
+    finish(engine)
+    begun = engine.abort(kept[0]).sequence
+    first = engine.submit(Request((*begun[:11], 7), 2, seed=5), (kept[0], 11))
+    engine.load_weights(None, 5)
+    others = [engine.submit(Request((*prompt, 4), 2, seed=n), (kept[0], 10)) for n in range(4)]
+    heard = finish(engine)
+    versions = {id: {event.version for event in heard[id]} for id in heard}
+    assert versions == {first: {0}, **{id: {5} for id in others}}
+    assert [order[3] for _, order in crew.orders if order[1] in others] == [None] * 4
 
 
 def test_requests_of_one_prompt_stay_together_and_others_go_to_the_idlest():

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from fakes.engine import in_pieces, sample
 from fakes.models import from_table, tiny
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -16,7 +17,6 @@ from strop.engines.base import Request
 from strop.engines.local.cache import BLOCK, SlotCache
 from strop.engines.local.engine import LocalEngine
 from strop.engines.rules import BanTokens, MinP, TopK, TopP
-from strop.parts.rollout.drive import sample
 from strop.support.errors import UserError
 
 # 0 ends; from any token it is 1 in 20, so that lengths have a long tail
@@ -134,31 +134,25 @@ def test_rows_leave_only_where_the_longest_needs_their_room():
     assert told == [["length"], ["", "length"]]  # the younger one left, once
 
 
-def test_a_bound_is_kept_with_forks_kept_and_paused_rows():
+def test_a_bound_is_kept_with_branches_kept_rows_and_pieces():
     e = engine(REAL, num_slots=12, max_cached_tokens=150)
     parents = [e.submit(Request((3, 4 + i), 60, seed=i, keep=True)) for i in range(4)]
-    paused = [e.submit(Request((9, 4 + i), 70, seed=i, pause_every=9 + i)) for i in range(4)]
-    heard = {}
-
-    def listen():
-        while e.busy():
-            for event in e.step():
-                heard.setdefault(event.request, []).extend(event.ids)
-                if event.ended == "paused":
-                    e.resume(event.request)
-
-    listen()
-    forks = {}
+    asked = [Request((9, 4 + i), 70, seed=i) for i in range(4)]
+    in_turn = in_pieces(e, [(request, 9 + i) for i, request in enumerate(asked)])
+    for found, request in zip(in_turn, asked, strict=True):
+        assert found.ids == alone(REAL, request).ids
+    while e.busy():
+        e.step()
+    branches = {}
     for i, parent in enumerate(parents):
         for at in (10, 40):
             tokens = (*e.known[parent].tokens[:at], 5)
-            id = e.fork(parent, at, (5,), seed=at + i, max_tokens=30)
-            forks[id] = Request(tokens, 30, seed=at + i)
-    listen()
-    for i, id in enumerate(paused):
-        assert heard[id] == joined(alone(REAL, Request((9, 4 + i), 70, seed=i)))
-    for id, request in forks.items():
-        assert heard[id] == joined(alone(REAL, request))
+            request = Request(tokens, 30, seed=at + i, keep=True)
+            branches[e.submit(request, (parent, at))] = request
+    while e.busy():
+        e.step()
+    for id, request in branches.items():
+        assert joined(e.abort(id)) == joined(alone(REAL, request))
 
 
 def test_a_request_that_could_not_fit_is_refused():
@@ -316,8 +310,8 @@ def test_far_more_requests_than_fit_wait():
     wanted = [Request((1 + n % 6,), 1 + n % 9, seed=n) for n in range(60)]
     e, most = engine(num_slots=2), []
 
-    def watched(request, submit=e.submit):
-        id = submit(request)
+    def watched(request, source, submit=e.submit):
+        id = submit(request, source)
         most.append(sum(row.status == "waiting" for row in e.known.values()))
         return id
 

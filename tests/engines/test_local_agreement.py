@@ -2,20 +2,20 @@
 
 import pytest
 import torch
+from fakes.engine import sample
 from fakes.models import FAMILIES, VOCAB, tiny
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import Qwen3ForCausalLM
 
-from strop.engines.base import Finished, Request
+from strop.engines.base import Answer, Request
 from strop.engines.local.engine import LocalEngine
 from strop.engines.rules import TopK
-from strop.parts.rollout.drive import sample
 
 WANT = frozenset({"logp_model", "entropy"})
 
 
-def joined(finished: Finished, name: str) -> list:
+def joined(finished: Answer, name: str) -> list:
     return [x for event in finished.events for x in getattr(event, name)]
 
 
@@ -35,7 +35,7 @@ def requests(number: int, **fields) -> list[Request]:
     return found
 
 
-def check_against_forward(model, finished: Finished, atol: float) -> None:
+def check_against_forward(model, finished: Answer, atol: float) -> None:
     request, new = finished.request, joined(finished, "ids")
     tokens = [*request.ids, *new]
     logits = forward(model, tokens)[len(request.ids) - 1 : -1] / (request.temperature or 1.0)

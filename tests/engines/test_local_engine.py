@@ -1,9 +1,10 @@
-"""The local engine's life of a request: stop, pause, fork, abort, weights, refusals."""
+"""The local engine's life of a request: stop, go on, branch, abort, weights, refusals."""
 
 import math
 
 import pytest
 import torch
+from fakes.engine import in_pieces, sample
 from fakes.models import VOCAB, tiny
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,7 +14,6 @@ from strop.engines.base import Event, Request
 from strop.engines.local.cache import Attention
 from strop.engines.local.engine import LocalEngine
 from strop.engines.rules import TopK
-from strop.parts.rollout.drive import sample
 from strop.support.errors import UserError
 
 MODEL = tiny("qwen3")
@@ -28,14 +28,12 @@ def engine(num_slots: int = 4, **fields) -> LocalEngine:
     return LocalEngine(fields.pop("model", MODEL), decode=text, num_slots=num_slots, **fields)
 
 
-def finish(e: LocalEngine, resume: bool = True) -> dict[int, list[Event]]:
-    """Step until nothing runs; pauses are resumed at once."""
+def finish(e: LocalEngine) -> dict[int, list[Event]]:
+    """Step until nothing runs."""
     heard: dict[int, list[Event]] = {}
     while e.busy():
         for event in e.step():
             heard.setdefault(event.request, []).append(event)
-            if event.ended == "paused" and resume:
-                e.resume(event.request)
     return heard
 
 
@@ -75,43 +73,24 @@ def test_stop_string_spanning_tokens(seed, start, length, offset):
     assert got == free[: ends[0]]
 
 
-@pytest.mark.parametrize(("num_slots", "pause_every"), [(1, 5), (3, 1), (16, 2)])
-def test_pause_and_resume_equal_unbroken(num_slots, pause_every):
+@pytest.mark.parametrize(("num_slots", "every"), [(1, 5), (3, 1), (16, 2)])
+def test_pieces_equal_unbroken(num_slots, every):
     wanted = [Request((3, 4 + i % 2), 5 + i % 7, seed=i, stop_ids=(1,)) for i in range(10)]
     expected = [run(request) for request in wanted]
-    e = engine(num_slots)
-    ids = [
-        e.submit(Request(r.ids, r.max_tokens, seed=r.seed, stop_ids=(1,), pause_every=pause_every))
-        for r in wanted
-    ]
-    heard = finish(e)
-    assert [new_ids(heard[id]) for id in ids] == expected
-    for id in ids:
-        assert all(len(event.ids) == pause_every for event in heard[id][:-1])
-        assert [event.ended for event in heard[id][:-1]] == ["paused"] * (len(heard[id]) - 1)
+    found = in_pieces(engine(num_slots), [(request, every) for request in wanted])
+    assert [list(answer.ids) for answer in found] == expected
+    for answer in found:
+        assert all(len(event.ids) == every for event in answer.events[:-1])
+        assert [event.ended for event in answer.events[:-1]] == [""] * (len(answer.events) - 1)
 
 
-def test_resume_takes_changes():
+def test_what_goes_on_takes_changes():
     e = engine()
-    id = e.submit(Request((3, 4), 10, seed=1, pause_every=3))
-    first = finish(e, resume=False)[id]
-    assert [event.ended for event in first] == ["paused"]
-    assert not e.busy()
-    e.resume(id, temperature=0.0, pause_every=0, max_tokens=6)
-    rest = new_ids(finish(e)[id])
-    assert rest == run(Request((3, 4, *first[0].ids), 3, temperature=0.0))
-    paused = e.submit(Request((3,), 9, pause_every=1))
-    e.step()
-    with pytest.raises(UserError, match="leave `ids` out"):
-        e.resume(paused, ids=(1,))
-
-
-def test_resuming_an_ended_request_repeats_its_end():
-    e = engine()
-    id = e.submit(Request((3, 4), 2, seed=1))
+    id = e.submit(Request((3, 4), 3, seed=1, keep=True))
     finish(e)
-    e.resume(id)
-    assert finish(e)[id] == [Event(id, (), (), 0, ended="length")]
+    first = e.abort(id)
+    more = e.submit(first.more(3, temperature=0.0), (id, 5))
+    assert new_ids(finish(e)[more]) == run(Request(first.sequence, 3, temperature=0.0))
 
 
 @given(
@@ -122,7 +101,7 @@ def test_resuming_an_ended_request_repeats_its_end():
     st.booleans(),
 )
 @settings(max_examples=12)
-def test_fork_equals_resubmitting(num_slots, new_kept, forced, keep, ended):
+def test_a_branch_equals_the_request_alone(num_slots, new_kept, given, keep, ended):
     e = engine(num_slots)
     others = [e.submit(Request((7, 8, 9), 12, seed=70 + i)) for i in range(2)]
     parent = e.submit(Request((3, 4, 5), 9, seed=2, keep=keep))
@@ -133,27 +112,21 @@ def test_fork_equals_resubmitting(num_slots, new_kept, forced, keep, ended):
             e.step()
             if e.known[parent].status == "ended":
                 break
-    tokens = e._tokens(e.known[parent])
     at = 3 + new_kept
-    forked = e.fork(parent, at, tuple(forced), seed=99, max_tokens=6)
+    request = Request((*e._tokens(e.known[parent])[:at], *given), 6, seed=99)
+    branch = e.submit(request, (parent, at))
     heard = finish(e)
-    assert new_ids(heard[forked]) == run(Request((*tokens[:at], *forced), 6, seed=99))
+    assert new_ids(heard[branch]) == run(request)
     assert all(e.known[id].status == "ended" for id in (*others, parent))
 
 
-def test_fork_defaults_to_what_the_parent_had_left():
+def test_a_branch_with_its_parents_seed_repeats_it():
     e = engine()
     parent = e.submit(Request((3, 4, 5), 9, seed=2))
     finish(e)
-    whole = e.known[parent].tokens[3:]
-    same = e.fork(parent, 6)  # same seed and nothing forced: the parent again
-    assert new_ids(finish(e)[same]) == whole[3:]
-    with pytest.raises(UserError, match="no token left"):
-        e.fork(parent, 12)
-    with pytest.raises(UserError, match="has 12 tokens"):
-        e.fork(parent, 13)
-    with pytest.raises(UserError, match="no field 'temprature'"):
-        e.fork(parent, 6, temprature=1.0)
+    whole = e.known[parent].tokens
+    same = e.submit(Request(tuple(whole[:6]), 6, seed=2), (parent, 6))
+    assert new_ids(finish(e)[same]) == whole[6:]
 
 
 def prefilled(e: LocalEngine, monkeypatch) -> list[int]:
@@ -169,56 +142,58 @@ def prefilled(e: LocalEngine, monkeypatch) -> list[int]:
     return widths
 
 
-def test_fork_of_a_running_row_copies_its_cache(monkeypatch):
+def test_a_branch_of_a_running_row_copies_its_cache(monkeypatch):
     e = engine()
     parent = e.submit(Request((3, 4, 5), 20, seed=2))
     for _ in range(6):
         e.step()
     widths = prefilled(e, monkeypatch)
-    e.fork(parent, 8, (1,), seed=1)  # eight cached, the forced one is the next input
-    e.fork(parent, 8, (1, 2, 3), seed=1)  # two forced tokens to compute
+    tokens = e._tokens(e.known[parent])[:8]
+    e.submit(Request((*tokens, 1), 9, seed=1), (parent, 8))  # eight cached, 1 is the next input
+    e.submit(Request((*tokens, 1, 2, 3), 9, seed=1), (parent, 8))  # two given ones to compute
     e.step()
     assert widths == [2]
 
 
 @pytest.mark.parametrize("keep", [False, True])
-def test_a_kept_row_saves_the_prefill_of_its_forks(monkeypatch, keep):
+def test_a_kept_row_saves_the_prefill_of_what_goes_on_from_it(monkeypatch, keep):
     e = engine()
     parent = e.submit(Request((3, 4, 5), 6, seed=2, keep=keep))
     finish(e)
     widths = prefilled(e, monkeypatch)
-    e.fork(parent, 7, (1,), seed=1)
+    e.submit(Request((*e.known[parent].tokens[:7], 1), 1, seed=1), (parent, 7))
     finish(e)
     assert widths == ([] if keep else [7])
 
 
 @given(st.integers(1, 6), st.lists(st.integers(0, 2), min_size=4, max_size=4), st.integers(3, 9))
 @settings(max_examples=6)
-def test_forks_of_kept_rows_are_right_when_slots_are_short(num_slots, forks, at):
+def test_branches_of_kept_rows_are_right_when_slots_are_short(num_slots, branches, at):
     e = engine(num_slots)
     prompts = [(3, 4, 5), (3, 4, 5), (6, 7), (8,)]
     parents = [e.submit(Request(ids, 8, seed=i, keep=True)) for i, ids in enumerate(prompts)]
     finish(e)
     wanted = {}
-    for i, (parent, number) in enumerate(zip(parents, forks, strict=True)):
+    for i, (parent, number) in enumerate(zip(parents, branches, strict=True)):
         tokens = e.known[parent].tokens
         for k in range(number):
-            forced, seed = (1,) * k, 50 + 10 * i + k
-            forked = e.fork(parent, min(at, len(tokens)), forced, seed=seed, max_tokens=5)
-            wanted[forked] = run(Request((*tokens[:at], *forced), 5, seed=seed))
+            seed = 50 + 10 * i + k
+            request = Request((*tokens[:at], *(1,) * k), 5, seed=seed, keep=True)
+            branch = e.submit(request, (parent, min(at, len(tokens))))
+            wanted[branch] = run(request)
     fresh = e.submit(Request((3, 4, 5), 5, seed=7))  # shares a prompt with two parents
     wanted[fresh] = run(Request((3, 4, 5), 5, seed=7))
     heard = finish(e)
     assert {id: new_ids(heard[id]) for id in wanted} == wanted
 
 
-def test_a_lone_fork_goes_on_in_its_ended_parents_slot(monkeypatch):
+def test_a_lone_request_goes_on_in_its_ended_sources_slot(monkeypatch):
     e = engine(num_slots=3)
     parents = [e.submit(Request((3 + i, 4), 6, seed=i, keep=True)) for i in range(3)]
     finish(e)
     widths = prefilled(e, monkeypatch)
     for parent in parents:
-        e.fork(parent, 8, (1, 2), seed=9, max_tokens=3)
+        e.submit(Request((*e.known[parent].tokens, 1, 2), 3, seed=9), (parent, 8))
     finish(e)
     assert widths == [2, 2, 2]
 
@@ -253,7 +228,7 @@ def test_release_forgets():
     finish(e)
     e.release(id)
     assert not e.slots.table["taken"].any()
-    for call in (e.release, e.abort, e.resume, lambda id: e.fork(id, 1)):
+    for call in (e.release, e.abort, lambda id: e.submit(Request((3, 4), 1), (id, 1))):
         with pytest.raises(UserError, match=f"no request {id}"):
             call(id)
 

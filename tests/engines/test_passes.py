@@ -4,12 +4,12 @@ import time
 
 import numpy as np
 import pytest
+from fakes.engine import sample
 from fakes.models import tiny
 
 from strop.engines.base import Request
 from strop.engines.local.engine import LocalEngine
 from strop.engines.passes import Sums
-from strop.parts.rollout.drive import sample
 
 MODEL = tiny("qwen3", context=512)
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from fakes.engine import in_pieces, sample
 from fakes.models import FAMILIES, VOCAB, from_table, tiny
 
 from strop.engines.base import Request
@@ -13,7 +14,6 @@ from strop.engines.local.continuations import Continuations
 from strop.engines.local.engine import LocalEngine
 from strop.engines.local.slots import RECENT
 from strop.engines.rules import BanTokens, MinP, TopK, TopP
-from strop.parts.rollout.drive import sample
 from strop.support.errors import UserError
 
 # 0 ends; what follows a token is one of two at most times
@@ -225,36 +225,34 @@ def test_steps_without_drafts_are_plain_passes(monkeypatch):
     assert engine.drafts == (0, 0)
 
 
-@pytest.mark.parametrize("pause_every", [1, 5])
-def test_pauses_are_where_they_were(pause_every):
+@pytest.mark.parametrize("every", [1, 5])
+def test_pieces_are_as_long_as_they_were(every):
     def run(engine):
-        ids = [engine.submit(each) for each in group(9, 17, pause_every=pause_every)]
-        events = {id: [] for id in ids}
-        while engine.busy():
-            for event in engine.step():
-                events[event.request].append((event.ids, event.ended))
-                if event.ended == "paused":
-                    engine.resume(event.request)
-        return list(events.values())
+        found = in_pieces(engine, [(each, every) for each in group(9, 17)])
+        return [[(event.ids, event.ended) for event in each.events] for each in found]
 
     engine = drafting(CHAIN, num_slots=6)
     assert run(engine) == run(plain(CHAIN, num_slots=6))
-    assert (engine.drafts[1] > 0) == (pause_every > 1)
+    assert (engine.drafts[1] > 0) == (every > 1)
 
 
-def test_forks_draft_from_their_parents_group():
+def test_what_goes_on_drafts_from_the_group_that_it_comes_from():
     engine, other = drafting(CHAIN, num_slots=4), plain(CHAIN, num_slots=4)
     found = []
     for each in (engine, other):
-        (id,) = [each.submit(Request((1, 2), 30, seed=3, keep=True))]
+        id = each.submit(Request((1, 2), 30, seed=3, keep=True))
         while each.busy():
             each.step()
-        forks = [each.fork(id, at, forced, seed=8) for at, forced in ((6, ()), (12, (4,)))]
+        tokens = each.known[id].tokens
+        branches = [
+            each.submit(Request((*tokens[:at], *given), 32 - at - len(given), seed=8), (id, at))
+            for at, given in ((6, ()), (12, (4,)))
+        ]
         before = each.drafts[1]
         while each.busy():
             each.step()
-        found.append([each.known[fork].tokens for fork in forks])
-        assert len({each.known[own].group for own in (id, *forks)}) == 1
+        found.append([each.known[branch].tokens for branch in branches])
+        assert len({each.known[own].group for own in (id, *branches)}) == 1
         assert (each.drafts[1] > before + 10) == (each is engine)
     assert found[0] == found[1]
 

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from fakes.completions_server import Letters, complete, serve, worker
+from fakes.engine import sample
 from fakes.models import VOCAB, tiny
 
 from strop.engines import completions, weights_folder
@@ -20,7 +21,6 @@ from strop.engines.local.engine import LocalEngine
 from strop.engines.open import read
 from strop.engines.rules import BanTokens
 from strop.engines.vllm import server_engine as vllm
-from strop.parts.rollout.drive import sample
 from strop.support.errors import UserError
 from strop.support.http import Retries
 from strop.training.learner import adapters
@@ -84,7 +84,7 @@ def check_agreement(engine, model):
 
 def test_weights_arrive_at_the_start_and_at_every_update(served, model, tmp_path):
     with opened(served, model, tmp_path) as engine:
-        assert engine.capabilities == {"fork", "rules", "pause", "logp_model", "weights"}
+        assert engine.capabilities == {"rules", "logp_model", "weights"}
         order = ["/pause", "strop_load_weights", "/resume"]
         assert served.orders == ["/resume", "strop_weights", *order]
         check_agreement(engine, model)

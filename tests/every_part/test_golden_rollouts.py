@@ -23,8 +23,9 @@ from fakes.engine import TableEngine
 from staged import Stages, alike, entries
 from test_rollout_strategies import draws_of, engine_for
 
+from strop.engines.asynchronous import asynchronous
 from strop.method import part as parts
-from strop.parts.rollout.drive import roll_out
+from strop.parts.rollout.roll_out import roll_out
 
 # So that in so short answers every strategy does what it is for.
 OPTIONS = {
@@ -53,8 +54,9 @@ def three_steps(place, kind=TableEngine):
         draws = [*draws_of(place, 4, 2, 6)]
         if place.use.label in WITH_SPARE:  # one of three is put off
             draws[0] = draws[0]._replace(columns={"spare_B": True})
-        strategy = chains.call("rollout", place.use, None, draws=tuple(draws)).value
         engine = engine_for(place.world, kind, end=3.0)
+        handed = {"draws": tuple(draws), "engine": asynchronous(engine)}
+        strategy = chains.call("rollout", place.use, None, **handed).value
         rolled = roll_out(strategy, engine, place.world.services)
         found.append(rolled)
         state = rolled.state if rolled.state is not None else state

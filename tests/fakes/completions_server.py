@@ -13,10 +13,10 @@ from urllib.parse import urlsplit
 import torch
 from safetensors.torch import load_file
 
+from fakes.engine import sample
 from fakes.loopback import Asked, Reply, loopback
 from strop.engines.base import Engine, Event, Request
 from strop.engines.rules import MinP, TopK, TopP
-from strop.parts.rollout.drive import sample
 
 # What an answer to a body is in place of the engine's: a status and a text; None: the engine's.
 Instead = Callable[[dict[str, Any]], "tuple[int, str] | None"]

@@ -5,25 +5,53 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import torch
 
+from strop.engines.asynchronous import asynchronous
 from strop.engines.base import (
     CAPABILITIES,
+    Answer,
     Ended,
     Engine,
     Event,
-    Finished,
     Request,
-    forked,
-    resumed,
+    Source,
 )
 from strop.engines.sampling import ENTROPY, LOGP_MODEL, TOP, draw, make_plan, uniforms
 from strop.support.errors import UserError
 
 Probabilities = Callable[[tuple[int, ...]], Sequence[float]]
+
+
+def sample(engine: Engine, requests: Sequence[Request]) -> list[Answer]:
+    """What an engine answers to requests."""
+    return asynchronous(engine).sample(requests)
+
+
+def in_pieces(engine: Engine, asked: Sequence[tuple[Request, int]]) -> list[Answer]:
+    """Answers to requests, each in pieces of so many tokens that go on from one another."""
+    answers = [Answer(request, ()) for request, _ in asked]
+    going: dict[int, int] = {}
+
+    def go_on(place: int, before: int | None = None) -> None:
+        request, every = asked[place]
+        left = request.max_tokens - len(answers[place].ids)
+        more = answers[place].more(min(every, left), keep=True)
+        source = None if before is None else (before, len(more.ids))
+        going[engine.submit(more, source)] = place
+
+    for place in range(len(asked)):
+        go_on(place)
+    while going:
+        for event in engine.step():
+            if event.ended and event.request in going:
+                place = going.pop(event.request)
+                answers[place] += engine.abort(event.request)
+                if event.ended == "length" and len(answers[place].ids) < asked[place][0].max_tokens:
+                    go_on(place, event.request)
+    return answers
 
 
 def by_last_token(table: Mapping[int, Sequence[float]]) -> Probabilities:
@@ -35,8 +63,7 @@ def by_last_token(table: Mapping[int, Sequence[float]]) -> Probabilities:
 class _Row:
     request: Request
     new: list[int] = field(default_factory=list)
-    status: str = "running"
-    since_pause: int = 0
+    ended: bool = False
     events: list[Event] = field(default_factory=list)
 
 
@@ -62,50 +89,36 @@ class TableEngine(Engine):
         self.context_length = context_length
         self.text = text
         self.version = 0
-        self.parked: list[Event] = []
         self.rows: dict[int, _Row] = {}
-        self.repeats: list[Event] = []
         self.next_id = self.num_steps = self.num_tokens = 0
 
-    def submit(self, request: Request) -> int:
+    def submit(self, request: Request, source: Source = None) -> int:
         if len(request.ids) >= self.context_length:
             raise UserError("the prompt does not fit the context")
+        if source is not None:
+            row = self._row(source[0])
+            assert request.ids[: source[1]] == (*row.request.ids, *row.new)[: source[1]]
         self.rows[self.next_id] = _Row(request)
         self.next_id += 1
         return self.next_id - 1
 
-    def fork(self, id: int, at: int, forced: tuple[int, ...] = (), **changes: Any) -> int:
-        parent = self._row(id)
-        tokens = [*parent.request.ids, *parent.new]
-        return self.submit(forked(id, parent.request, tokens, at, forced, changes))
-
-    def resume(self, id: int, **changes: Any) -> None:
+    def abort(self, id: int) -> Answer:
         row = self._row(id)
-        if row.status == "ended":
-            self.repeats.append(Event(id, (), (), self.version, ended=row.events[-1].ended))
-        else:
-            num_tokens = len(row.request.ids) + len(row.new)
-            row.request = resumed(id, row.status, row.request, num_tokens, changes)
-            row.status, row.since_pause = "running", 0
-
-    def abort(self, id: int) -> Finished:
-        row = self._row(id)
-        if row.status != "ended":
-            row.status = "ended"
+        if not row.ended:
+            row.ended = True
             row.events.append(Event(id, (), (), self.version, ended="aborted"))
-        self.repeats = [event for event in self.repeats if event.request != id]
-        return Finished(row.request, tuple(row.events))
+        return Answer(row.request, tuple(row.events))
 
     def release(self, id: int) -> None:
         self.abort(id)
         del self.rows[id]
 
     def busy(self) -> bool:
-        return bool(self.repeats) or any(row.status == "running" for row in self.rows.values())
+        return any(not row.ended for row in self.rows.values())
 
     def step(self) -> list[Event]:
-        events, self.repeats = self.repeats, []
-        running = [(id, row) for id, row in self.rows.items() if row.status == "running"]
+        events = []
+        running = [(id, row) for id, row in self.rows.items() if not row.ended]
         self.num_steps += bool(running)
         for id, row in running[: self.num_slots]:
             events.append(self._draw(id, row))
@@ -132,7 +145,6 @@ class TableEngine(Engine):
         if not math.isfinite(values[1]):
             return self._failed(id, row, "no token could be drawn")
         row.new.append(int(token))
-        row.since_pause += 1
         self.num_tokens += 1
         top = dict(zip(map(int, values[TOP::2]), values[TOP + 1 :: 2], strict=True))
         return Event(
@@ -147,20 +159,18 @@ class TableEngine(Engine):
         )
 
     def _failed(self, id: int, row: _Row, why: str) -> Event:
-        row.status = "ended"
+        row.ended = True
         return Event(id, (), (), self.version, ended="failed", why=why)
 
     def _ended(self, row: _Row) -> Ended:
         request = row.request
-        text = self.text(row.new) if request.stop_strings else ""
+        drawn = [*request.ids[len(request.ids) - request.drawn :], *row.new]
+        text = self.text(drawn) if request.stop_strings else ""
         if row.new[-1] in request.stop_ids or any(s in text for s in request.stop_strings):
-            row.status = "ended"
+            row.ended = True
             return "stop"
         room = self.context_length - len(request.ids)
         if len(row.new) >= min(request.max_tokens, room):
-            row.status = "ended"
+            row.ended = True
             return "length"
-        if request.pause_every and row.since_pause >= request.pause_every:
-            row.status = "paused"
-            return "paused"
         return ""

@@ -10,14 +10,14 @@ import torch
 from torch import Tensor
 
 from strop.batch.batch import Batch
-from strop.engines.base import Finished, Request
+from strop.engines.asynchronous import asynchronous
+from strop.engines.base import Answer, Engine, Request
 from strop.environments.base import Environment, Episodes
 from strop.environments.tool_calls import Call, read_call, tagged_calls
 from strop.method import part as parts
 from strop.method.part import Draw, Use
 from strop.method.services import Graded
-from strop.parts.rollout import drive
-from strop.parts.rollout.commands import Strategy
+from strop.parts.rollout.roll_out import RolledOut, roll_out
 
 
 class FakeTexts:
@@ -122,7 +122,6 @@ class FakeSampling:
     stop_ids: tuple[int, ...] = (0,)
     stop_strings: tuple[str, ...] = ()
     wanted_statistics: frozenset[str] = frozenset({"logp_model", "entropy"})
-    can_fork: bool = True
     asked: list[Request] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
 
@@ -130,13 +129,13 @@ class FakeSampling:
         plain = Request(tuple(ids), max_tokens, seed=seed, stop_ids=self.stop_ids)
         return replace(plain, **changes)
 
-    def sample_newest(self, requests: Sequence[Request]) -> list[Finished]:
+    def sample_newest(self, requests: Sequence[Request]) -> list[Answer]:
         with self.engine.newest():
             return self.sample(requests)
 
-    def sample(self, requests: Sequence[Request]) -> list[Finished]:
+    def sample(self, requests: Sequence[Request]) -> list[Answer]:
         self.asked += requests
-        return drive.sample(self.engine, requests)
+        return asynchronous(self.engine).sample(requests)
 
 
 @dataclass
@@ -255,15 +254,18 @@ class FakeServices:
     stores: Any = SHELF
 
 
-def strategy_of(
-    part: Any, draws: Sequence[Draw], services: Any, rng: torch.Generator, state: Any = None
-) -> Strategy:
-    """The strategy of a rollout part, as the trainer begins it."""
-    called = parts.call(
-        Use(part), None, draws=tuple(draws), services=services, rng=rng, state=state
-    )
-    found: Strategy = called.value
-    return found
+def rolled_out(
+    part: Any,
+    draws: Sequence[Draw],
+    engine: Engine,
+    services: Any,
+    rng: torch.Generator,
+    state: Any = None,
+) -> RolledOut:
+    """What the strategy of a rollout part comes to on an engine."""
+    handed = {"draws": tuple(draws), "engine": asynchronous(engine), "rng": rng, "state": state}
+    called = parts.call(Use(part), None, services=services, **handed)
+    return roll_out(called.value, engine, services)
 
 
 def over_table(

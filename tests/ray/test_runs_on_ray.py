@@ -47,7 +47,7 @@ class Count(Environment):
 
 
 def raw_of(lab: Lab, cluster: Any = None, steps: int = STEPS, **ray: Any) -> dict[str, Any]:
-    """Answers in two rounds of pauses and forks."""
+    """Plain answers."""
     training = {"steps": steps, "save_every": 2, "num_slots": 8}
     raw = lab.raw("grpo", reward="even", training=training, evaluation={"every": steps})
     if cluster is not None:
@@ -139,13 +139,13 @@ def test_an_engine_heeds_who_has_opened_it_last_and_forgets_what_others_asked(la
     member = EngineWorker(config.make(raw_of(lab)).model_dump(), torch.get_num_threads(), [])
     assert member.turn("one", [], None, 0) is None  # a new process, which is to be opened
     member.open("one")
-    member.turn("one", [("submit", 7, Request((4, 5), 3, seed=1, pause_every=1))], None, 0)
+    member.turn("one", [("submit", 7, Request((4, 5), 3, seed=1), None)], None, 0)
     assert member.turns.ids
     member.open("two")
     assert not member.turns.ids
     with pytest.raises(RunStopped, match="another process has this engine by now"):
         member.turn("one", [], None, 0)
-    found = member.turn("two", [("submit", 7, Request((4, 5), 3, seed=1))], None, 0)
+    found = member.turn("two", [("submit", 7, Request((4, 5), 3, seed=1), None)], None, 0)
     assert {event.request for event in found.events} == {7}
 
 

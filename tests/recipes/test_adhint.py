@@ -4,16 +4,16 @@ import pytest
 import torch
 from builders import flat_batch, ragged_batch, run, stages
 from fakes.engine import TableEngine, by_last_token
-from fakes.services import FakeGrading, FakeSampling, FakeServices, FakeTexts, strategy_of
+from fakes.services import FakeGrading, FakeSampling, FakeServices, FakeTexts, rolled_out
 from models import Lab
 from runs import Runner
 
 from strop import functional
+from strop.engines.asynchronous import asynchronous
 from strop.method.part import Draw
 from strop.method.services import Graded
 from strop.parts.advantage.scale.weigh_by_help import WeighByHelp
 from strop.parts.advantage.weight.temper_hint_tokens import TemperHintTokens
-from strop.parts.rollout.drive import drive, sample
 from strop.parts.rollout.sample_with_hints import SampleWithHints
 from strop.recipes.adhint import adhint
 from strop.recipes.grpo import grpo
@@ -41,8 +41,9 @@ DRAWS = (Draw(5, 4), Draw(9, 3), Draw(7, 2))
 
 def sampled(part, answer_tokens=12):
     services = FakeServices(TEXTS, Grading(), FakeSampling(answer_tokens=answer_tokens))
-    strategy = strategy_of(part, DRAWS, services, torch.Generator().manual_seed(3))
-    batch, state = drive(strategy, TableEngine(CHAIN), services)
+    batch, state, *_ = rolled_out(
+        part, DRAWS, TableEngine(CHAIN), services, torch.Generator().manual_seed(3)
+    )
     assert state is None
     return batch, services.grading
 
@@ -88,9 +89,9 @@ def test_hint_and_answer_share_the_limit_and_the_last_token_is_not_told(limit):
         begin = (*prompt, *SOLUTION[:size])
         # a token at least, also where the hint takes all of the limit
         seed, left = int(batch["rollout_uid_B"][row]), max(limit - size, 1)
-        (told,) = sample(TableEngine(CHAIN), [FakeSampling().request(begin, left, seed)])
-        own = [id for event in told.events for id in event.ids]
-        assert batch["id_T"][batch["rollout_T"] == row].tolist() == [*begin, *own]
+        engine = asynchronous(TableEngine(CHAIN))
+        (told,) = engine.sample([FakeSampling().request(begin, left, seed)])
+        assert batch["id_T"][batch["rollout_T"] == row].tolist() == list(told.sequence)
 
 
 def test_without_hinted_rollouts_it_is_plain_sampling():

@@ -2,13 +2,12 @@ import pytest
 import torch
 from builders import flat_batch, pushed, ragged_batch, run, stages
 from fakes.engine import TableEngine, by_last_token
-from fakes.services import FakeSampling, FakeServices, FakeTexts, strategy_of
+from fakes.services import FakeSampling, FakeServices, FakeTexts, rolled_out
 
 from strop import functional
 from strop.method.check import check
 from strop.method.part import Draw
 from strop.method.schedule import Points
-from strop.parts.rollout.drive import drive
 from strop.parts.rollout.sample_at_second_temperature import SampleAtSecondTemperature
 from strop.parts.rollout.sample_independently import SampleIndependently
 from strop.parts.selection.swap_in_other_stages import SwapInOtherStages
@@ -25,9 +24,22 @@ SERVICES = FakeServices(
 )
 
 
+class Recording(TableEngine):
+    """Keeps the temperatures that it was asked for."""
+
+    def submit(self, request, source=None):
+        self.asked = [*getattr(self, "asked", ()), request.temperature]
+        return super().submit(request, source)
+
+
+def rolled(part):
+    engine = Recording(CHAIN)
+    found = rolled_out(part, DRAWS, engine, SERVICES, torch.Generator().manual_seed(3))
+    return found.batch, engine.asked
+
+
 def sampled(part):
-    strategy = strategy_of(part, DRAWS, SERVICES, torch.Generator().manual_seed(3))
-    return drive(strategy, TableEngine(CHAIN))[0]
+    return rolled(part)[0]
 
 
 def test_a_share_of_the_draws_is_sampled_again_in_groups_of_their_own():
@@ -48,10 +60,9 @@ def test_a_share_of_the_draws_is_sampled_again_in_groups_of_their_own():
 def test_the_temperature_follows_the_entropy_of_the_step_before():
     for previous, temperature, stage in ((0.42, 1.2, 1), (0.5, 1.2, 1), (0.61, 0.8, 2)):
         part = SampleAtSecondTemperature(share=0.25, previous=previous)
-        strategy = strategy_of(part, DRAWS, SERVICES, torch.Generator().manual_seed(3))
-        asked = [command.request.temperature for command in next(strategy)]
+        batch, asked = rolled(part)
         assert asked == [1.0] * 8 + [temperature] * 3
-        assert set(sampled(part)["stage_B"].tolist()) == {0, stage}
+        assert set(batch["stage_B"].tolist()) == {0, stage}
 
 
 @pytest.mark.parametrize(("stage", "swapped"), [(1, 60), (2, 30)])

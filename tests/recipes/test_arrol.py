@@ -3,11 +3,10 @@ import math
 import pytest
 import torch
 from fakes.engine import TableEngine
-from fakes.services import FakeScoring, over_table, strategy_of
+from fakes.services import FakeScoring, over_table, rolled_out
 from models import Lab, without_times
 from runs import Runner
 
-from strop.engines.base import CAPABILITIES
 from strop.method import notation
 from strop.method.part import Draw
 from strop.parts.rollout._quality_head import (
@@ -19,7 +18,6 @@ from strop.parts.rollout._quality_head import (
     success_of_bins,
     trained,
 )
-from strop.parts.rollout.drive import roll_out
 from strop.parts.rollout.sample_independently import SampleIndependently
 from strop.parts.rollout.stop_sure_answers import StopSureAnswers
 from strop.recipes.arrol import arrol
@@ -63,8 +61,7 @@ class Steps:
     def __call__(self, seed=0):
         rng = torch.Generator().manual_seed(seed)
         before = self.engine.num_tokens
-        strategy = strategy_of(self.part, DRAWS, self.services, rng, self.state)
-        found = roll_out(strategy, self.engine)
+        found = rolled_out(self.part, DRAWS, self.engine, self.services, rng, self.state)
         assert self.engine.rows == {}
         self.drawn = self.engine.num_tokens - before
         self.state = found.state
@@ -195,7 +192,7 @@ def test_unscored_and_dropped_rollouts_teach_nothing():
     part = StopSureAnswers(detect_at=3)
     steps = Steps(part)
     rng = torch.Generator().manual_seed(0)
-    found = roll_out(strategy_of(part, DRAWS, steps.services, rng, steps.state), steps.engine)
+    found = rolled_out(part, DRAWS, steps.engine, steps.services, rng, steps.state)
     size = found.batch.size("B")
     uids, nobody_B = found.batch["rollout_uid_B"], torch.zeros(size, dtype=torch.bool)
     waiting = found.state["waiting"]  # with the states of their third tokens
@@ -227,8 +224,6 @@ def test_composes_and_mistakes_are_refused():
     for wrong in ("L_detect=0", "K=0", "K=1.5", "rho=2", "num_bins=0", "head_lr=-1"):
         with pytest.raises(UserError, match="stop_sure_answers"):
             notation.recipe(f"arrol({wrong})")
-    with pytest.raises(UserError, match="pause"):
-        Steps(StopSureAnswers(), capabilities=CAPABILITIES - {"pause"})()
 
 
 def test_a_run_trains_its_head(tmp_path):

@@ -5,16 +5,14 @@ import pytest
 import torch
 from builders import flat_batch, run, stages
 from fakes.engine import TableEngine, by_last_token
-from fakes.services import FakeSampling, FakeScoring, FakeServices, FakeTexts, strategy_of
+from fakes.services import FakeSampling, FakeScoring, FakeServices, FakeTexts, rolled_out
 from models import Lab
 from runs import Runner
 
-from strop.engines.base import CAPABILITIES
 from strop.method import notation
 from strop.method.part import Draw
 from strop.method.phases import Until
 from strop.parts.rollout.branch_at_critical_tokens import BranchAtCriticalTokens
-from strop.parts.rollout.drive import roll_out
 from strop.parts.rollout.sample_independently import SampleIndependently
 from strop.parts.selection.drop_reused_prefixes import DropReusedPrefixes
 from strop.recipes.cure import cure
@@ -48,9 +46,12 @@ TEXTS = FakeTexts({5: (1,), 9: (3, 1)}, pieces=PIECES, special_ids=(0,))
 def grown(part, draws=DRAWS, seed=0, engine=None):
     services = FakeServices(TEXTS, sampling=FakeSampling(answer_tokens=9),
                             scoring=FakeScoring(columns))  # fmt: skip
-    strategy = strategy_of(part, draws, services, torch.Generator().manual_seed(seed))
     engine = engine or TableEngine(by_last_token(TABLE))
-    return roll_out(strategy, engine, services), services, engine
+    return (
+        rolled_out(part, draws, engine, services, torch.Generator().manual_seed(seed)),
+        services,
+        engine,
+    )
 
 
 def answers(batch, column="id_T"):
@@ -124,16 +125,12 @@ def test_the_place_is_drawn_evenly_among_the_candidates():
     assert part.cut([3, 0, 0], entropy[:3], TEXTS, rng) == 0
 
 
-def test_without_branches_it_samples_plainly_and_needs_no_fork():
+def test_without_branches_it_samples_plainly():
     plain, services, _ = grown(BranchAtCriticalTokens(branches=0))
     theirs = grown(SampleIndependently())[0].batch
     for name in theirs.columns:
         assert plain.batch[name].equal(theirs[name]), name
     assert services.scoring.scored == []
-    engine = TableEngine(by_last_token(TABLE), capabilities=CAPABILITIES - {"fork"})
-    grown(BranchAtCriticalTokens(branches=0), engine=engine)
-    with pytest.raises(UserError, match="fork"):
-        grown(BranchAtCriticalTokens(), engine=engine)
 
 
 def test_worked_example():

@@ -4,14 +4,13 @@ import pytest
 import torch
 from builders import assert_same_push, clipped, flat_batch, pushed, ragged_batch, run, stages
 from fakes.engine import TableEngine, by_last_token
-from fakes.services import over_table, strategy_of
+from fakes.services import over_table, rolled_out
 from models import Lab
 from runs import Runner
 
 from strop.method.check import check
 from strop.method.part import Draw
 from strop.parts.loss.penalty.cover_reference import CoverReference
-from strop.parts.rollout.drive import drive
 from strop.parts.rollout.sample_and_replay import SampleAndReplay
 from strop.parts.sampling.rehearse_mastered_prompts import RehearseMasteredPrompts
 from strop.recipes.dph_rl import dph_rl
@@ -178,8 +177,9 @@ def test_stored_answers_stand_beside_fresh_ones():
     engine = TableEngine(by_last_token(TABLE))
     services = over_table(engine, {7: (1,), 9: (2,)}, answer_tokens=9)
     draws = (Draw(9, 1, {"ids": (1, 0), "logp": (-0.25, -0.5)}), Draw(7, 2))
-    strategy = strategy_of(SampleAndReplay(), draws, services, torch.Generator().manual_seed(0))
-    batch = drive(strategy, engine)[0]
+    batch = rolled_out(
+        SampleAndReplay(), draws, engine, services, torch.Generator().manual_seed(0)
+    ).batch
     assert batch["id_T"].tolist() == [2, 1, 0, 1, 0, 1, 0]
     assert batch["origin_T"].tolist() == [1, 4, 4, 1, 0, 1, 0]
     assert batch["version_T"][batch["mask_T"]].tolist() == [-1, -1, 0, 0]  # no weights of this run

@@ -5,7 +5,7 @@ import torch
 from builders import stages
 from commands import Strop
 from fakes.engine import TableEngine
-from fakes.services import over_table, strategy_of
+from fakes.services import over_table, rolled_out
 from models import Lab, without_times
 
 from strop.engines.base import CAPABILITIES
@@ -13,7 +13,6 @@ from strop.method import notation
 from strop.method import part as parts
 from strop.method.check import check
 from strop.method.part import Draw
-from strop.parts.rollout.drive import roll_out
 from strop.parts.rollout.fork_at_entropy_peaks import ForkAtEntropyPeaks
 from strop.parts.rollout.sample_independently import SampleIndependently
 from strop.recipes.ettrl_etmr import ettrl_etmr
@@ -34,8 +33,7 @@ def rolled(part, probabilities=chances, draws=DRAWS, outcome=lambda ids: 0.0, **
     engine = TableEngine(probabilities, **options)
     pieces = {id: str(id) for id in range(4)}
     services = over_table(engine, PROMPTS, outcome, pieces, answer_tokens=8)
-    strategy = strategy_of(part, draws, services, torch.Generator().manual_seed(3))
-    found = roll_out(strategy, engine)
+    found = rolled_out(part, draws, engine, services, torch.Generator().manual_seed(3))
     assert engine.rows == {}
     return found, engine, services
 
@@ -102,7 +100,7 @@ def test_worked_example_of_the_cost(places, branches, peaks, share):
 @pytest.mark.parametrize("none", [{"num_places": 0}, {"num_branches": 0}])
 def test_equals_plain_samples_without_forks(none):
     part = ForkAtEntropyPeaks(**none)
-    ours = rolled(part, capabilities=CAPABILITIES - {"fork"})[0].batch
+    ours = rolled(part)[0].batch
     theirs = rolled(SampleIndependently())[0].batch
     for name, column in theirs.columns.items():
         assert ours[name].equal(column), name
@@ -146,9 +144,8 @@ def test_composes_and_mistakes_are_refused():
     for wrong in ("N=-1", "B=-2", "M=0"):
         with pytest.raises(UserError):
             notation.recipe(f"ettrl_etmr({wrong})")
-    for lacking in ("fork", "entropy"):
-        with pytest.raises(UserError, match=lacking):
-            rolled(ForkAtEntropyPeaks(), capabilities=CAPABILITIES - {lacking})
+    with pytest.raises(UserError, match="entropy"):
+        rolled(ForkAtEntropyPeaks(), capabilities=CAPABILITIES - {"entropy"})
 
 
 def test_twenty_steps_from_the_command_line(tmp_path, monkeypatch, capsys):

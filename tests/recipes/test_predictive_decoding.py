@@ -5,13 +5,12 @@ import pytest
 import torch
 from commands import Strop
 from fakes.engine import TableEngine, by_last_token
-from fakes.services import FakeSampling, over_table, strategy_of
+from fakes.services import FakeSampling, over_table, rolled_out
 from models import Lab, without_times
 
-from strop.engines.base import CAPABILITIES
+from strop.engines.asynchronous import asynchronous
 from strop.method.part import Draw
 from strop.parts.rollout import substitutes
-from strop.parts.rollout.drive import roll_out, sample
 from strop.parts.rollout.look_ahead_by_chunks import LookAheadByChunks
 from strop.parts.rollout.sample_independently import SampleIndependently
 from strop.recipes.predictive_decoding import predictive_decoding
@@ -31,8 +30,7 @@ def looking(*values, **options):
 def rolled(part, table, context=100, **options):
     engine = TableEngine(by_last_token(table), context_length=context, **options)
     services = over_table(engine, {5: (1,), 9: (2, 1)}, answer_tokens=7, context_tokens=context)
-    strategy = strategy_of(part, DRAWS, services, torch.Generator().manual_seed(3))
-    return roll_out(strategy, engine), engine
+    return rolled_out(part, DRAWS, engine, services, torch.Generator().manual_seed(3)), engine
 
 
 def answers(batch, column="id_T"):
@@ -71,8 +69,7 @@ def slow_answers(part, context):
             size = min(part.chunk_tokens * (1 + part.chunks_ahead), 7 - len(kept))
             seeds = (seed, *others)
             asked = [FakeSampling().request((*prompt, *kept), size, each) for each in seeds]
-            told = sample(engine, asked)
-            tried = [[i for event in each.events for i in event.ids] for each in told]
+            tried = [list(each.ids) for each in asynchronous(engine).sample(asked)]
             value = []
             for tokens in tried:
                 steps = itertools.pairwise([*prompt, *kept][-1:] + tokens)
@@ -111,8 +108,6 @@ def test_mistakes_are_refused():
     for field in FIELDS:
         with pytest.raises(UserError, match=field):
             predictive_decoding(**{field: -1})
-    with pytest.raises(UserError, match="fork"):
-        rolled(LookAheadByChunks(), OPEN, capabilities=CAPABILITIES - {"fork"})
 
 
 def test_twenty_steps_from_the_command_line(tmp_path, monkeypatch, capsys):

@@ -3,14 +3,13 @@ import dataclasses
 import pytest
 import torch
 from fakes.engine import TableEngine
-from fakes.services import over_table, strategy_of
+from fakes.services import over_table, rolled_out
 from models import Lab, without_times
 from runs import Runner
 
 from strop.method import notation
 from strop.method.check import check
 from strop.method.part import Draw
-from strop.parts.rollout.drive import roll_out
 from strop.parts.rollout.leave_slow_groups_for_later import LeaveSlowGroupsForLater
 from strop.parts.rollout.sample_independently import SampleIndependently
 from strop.parts.rollout.take_first_complete_groups import TakeFirstCompleteGroups
@@ -40,13 +39,14 @@ class Steps:
         self.state = part.init() if hasattr(part, "init") else None
         self.submitted = []
         submit = self.engine.submit
-        self.engine.submit = lambda request: self.submitted.append(request) or submit(request)
+        self.engine.submit = lambda request, source: (
+            self.submitted.append(request) or submit(request, source)
+        )
 
     def __call__(self, draws, seed=0):
         rng = torch.Generator().manual_seed(seed)
-        strategy = strategy_of(self.part, draws, self.services, rng, self.state)
         self.submitted.clear()
-        found = roll_out(strategy, self.engine)
+        found = rolled_out(self.part, draws, self.engine, self.services, rng, self.state)
         self.state = found.state
         assert self.engine.rows == {}
         return found

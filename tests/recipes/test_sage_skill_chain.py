@@ -4,13 +4,12 @@ import pytest
 import torch
 from builders import flat_batch, run
 from fakes.engine import TableEngine, by_last_token
-from fakes.services import FakeGrading, FakeSampling, FakeServices, FakeTexts, strategy_of
+from fakes.services import FakeGrading, FakeSampling, FakeServices, FakeTexts, rolled_out
 
-from strop.engines.base import Event
+from strop.engines.base import Answer, Event, Request
 from strop.method.part import Draw
 from strop.parts.reward.reward_reused_skills import RewardReusedSkills
 from strop.parts.rollout.answer_with_skills import AnswerWithSkills, Chain
-from strop.parts.rollout.drive import roll_out
 from strop.parts.rollout.sample_independently import SampleIndependently
 from strop.parts.sampling.chain_similar_prompts import ChainSimilarPrompts
 from strop.recipes.grpo import grpo
@@ -49,8 +48,13 @@ DRAWS = (Draw(5, 30, {"chain": (6, 7)}), Draw(6, 20, {"chain": (5,)}), Draw(7, 2
 def sampled(part=PART, draws=DRAWS, table=TABLE):
     services = FakeServices(Texts(PROMPTS, PIECES), FakeGrading(outcome),
                             FakeSampling(answer_tokens=6))  # fmt: skip
-    strategy = strategy_of(part, draws, services, torch.Generator().manual_seed(3))
-    return roll_out(strategy, TableEngine(by_last_token(table), context_length=100), services).batch
+    return rolled_out(
+        part,
+        draws,
+        TableEngine(by_last_token(table), context_length=100),
+        services,
+        torch.Generator().manual_seed(3),
+    ).batch
 
 
 def rows_of(batch):
@@ -217,7 +221,7 @@ def test_a_skill_that_is_its_name_is_called_where_it_stands():
     chain = Chain(0, Draw(5, 1), (1, 2), {"3*5": ("3*5", 0)})
     texts = FakeTexts(pieces=dict(enumerate("0123456789*+")))
     for said, called in (("3*5+7", 1), ("7+2*4", 0), ("13*5", 0)):
-        events = [Event(0, texts.encode(said), (), 0)]
-        part._note(chain, 1, None, events, 0.0, texts)
+        answer = Answer(Request((1,), 9), (Event(0, texts.encode(said), (), 0),))
+        part._note(chain, 1, answer, 0.0, texts)
         assert chain.rows[-1][2] == called
     assert list(chain.skills) == ["3*5"]  # nothing of a wrong answer stays

@@ -6,14 +6,13 @@ import torch
 from builders import stages
 from commands import Strop
 from fakes.engine import TableEngine
-from fakes.services import FakeGrading, FakeLog, over_table, strategy_of
+from fakes.services import FakeGrading, FakeLog, over_table, rolled_out
 from models import Lab, without_times
 from short_runs import make_lab
 
 from strop.method import notation
 from strop.method.check import check
 from strop.method.part import Draw
-from strop.parts.rollout.drive import roll_out
 from strop.parts.rollout.sample_independently import SampleIndependently
 from strop.parts.rollout.splice_at_first_error import SpliceAtFirstError
 from strop.recipes.scope_recycle import scope_recycle
@@ -67,8 +66,7 @@ def rolled(part, seed=0, name="first_false_step", given=GIVEN, draws=DRAWS, **sa
     grading = Steps(lambda ids: float(false_step(ids) < 0 and ids[-1] == 0), name=name)
     grading.log = services.log
     services.grading = grading
-    strategy = strategy_of(part, draws, services, torch.Generator().manual_seed(seed))
-    found = roll_out(strategy, engine, services)
+    found = rolled_out(part, draws, engine, services, torch.Generator().manual_seed(seed))
     assert engine.rows == {}
     return found, engine, grading
 

@@ -5,13 +5,12 @@ import torch
 from builders import flat_batch, run, stages
 from commands import Strop
 from fakes.engine import TableEngine, by_last_token
-from fakes.services import over_table, strategy_of
+from fakes.services import over_table, rolled_out
 from models import Lab, without_times
 
 from strop.method.check import check
 from strop.method.part import Draw
 from strop.parts.advantage.scale.divide_by_reward_std import DivideByRewardStd
-from strop.parts.rollout.drive import roll_out
 from strop.parts.rollout.explore_then_regenerate import ExploreThenRegenerate, best_and_worst
 from strop.parts.rollout.sample_independently import SampleIndependently
 from strop.recipes.sol_rl_explore_then_train import sol_rl_explore_then_train
@@ -45,8 +44,7 @@ def rolled(part, newer=OLD, draws=DRAWS):
     engine = TwoPolicies(by_last_token(OLD))
     engine.newer = newer
     services = over_table(engine, PROMPTS, score, answer_tokens=6)
-    strategy = strategy_of(part, draws, services, torch.Generator().manual_seed(3))
-    found = roll_out(strategy, engine, services)
+    found = rolled_out(part, draws, engine, services, torch.Generator().manual_seed(3))
     assert engine.rows == {}
     return found, engine, services
 
@@ -88,8 +86,11 @@ def test_the_newest_policy_answers_the_seeds_of_the_best_and_worst(newer):
     texts, group = answers(tried), tried["group_B"].tolist()
     again = TwoPolicies(by_last_token(newer))
     exact = over_table(again, PROMPTS, score, answer_tokens=6)
-    strategy = strategy_of(SampleIndependently(), DRAWS, exact, torch.Generator().manual_seed(3))
-    regenerated = answers(roll_out(strategy, again).batch)
+    regenerated = answers(
+        rolled_out(
+            SampleIndependently(), DRAWS, again, exact, torch.Generator().manual_seed(3)
+        ).batch
+    )
     expected, spread = [], []
     for number in (0, 1):
         own = [uid for uid, g in zip(texts, group, strict=True) if g == number]

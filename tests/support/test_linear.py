@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import nn
 
+from strop.engines.asynchronous import asynchronous
 from strop.engines.base import Request
 from strop.engines.local.engine import LocalEngine
-from strop.parts.rollout.drive import sample
 from strop.support import linear as _linear
 from strop.training.learner import models
 
@@ -148,7 +148,7 @@ def test_an_engine_draws_with_the_weights_that_it_was_told_of(calls):
     def worst():
         """Of the log-probabilities that the engine gave, against a plain pass."""
         off = 0.0
-        for found in sample(engine, requests):
+        for found in asynchronous(engine).sample(requests):
             ids = [*found.request.ids, *(i for e in found.events for i in e.ids)]
             said = torch.tensor([x for e in found.events for x in e.logp_model])
             with torch.no_grad(), _linear.as_torch_does():

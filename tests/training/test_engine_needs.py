@@ -5,17 +5,17 @@ import math
 import pytest
 import torch
 from fakes.engine import TableEngine, by_last_token
-from fakes.services import FakeSampling, FakeServices, FakeTexts, strategy_of
+from fakes.services import FakeSampling, FakeServices, FakeTexts, rolled_out
 from models import without_times
 
 from strop.api.inference import open_model
 from strop.engines import open as engines
+from strop.engines.asynchronous import asynchronous
 from strop.engines.base import CAPABILITIES, Request
 from strop.engines.local.engine import LocalEngine
 from strop.engines.open import EngineSettings
 from strop.method.engine_needs import check
 from strop.method.part import Draw, Use
-from strop.parts.rollout.drive import drive, sample
 from strop.parts.rollout.sample_independently import SampleIndependently
 from strop.support.errors import UserError
 from strop.training.settings import config
@@ -24,10 +24,10 @@ from strop.training.settings import config
 class PoorEngine(LocalEngine):
     """A local engine that refuses what it is said to lack."""
 
-    def submit(self, request):
+    def submit(self, request, source=None):
         assert request.want <= self.capabilities
         assert "rules" in self.capabilities or not request.rules
-        return super().submit(request)
+        return super().submit(request, source)
 
     def load_weights(self, state, version):
         if "weights" not in self.capabilities:
@@ -58,9 +58,7 @@ def without(lab, recipe, lacks, **more):
     [
         ("hapo", "entropy", "rollout.sample_at_entropy_temperature", "reads entropy_behavior_T"),
         ("hapo", "rules", "rollout.sample_at_entropy_temperature", "needs 'rules'"),
-        ("rose_tree", "fork", "rollout.branch_at_uncertainty", "needs 'fork'"),
         ("rose_tree", "top", "rollout.branch_at_uncertainty", "needs 'top'"),
-        ("spo_tree", "fork", "rollout.grow_segment_tree", "needs 'fork'"),
         ("spae", "top", "probes.probe_answers", "needs 'top'"),
         ("gtpo_conflict", "entropy", "control.carry_metric_forward", "needs 'entropy'"),
         ("adaptive_entropy_coef", "entropy", "control.hold_entropy_with_coefficient", "needs"),
@@ -79,8 +77,8 @@ def test_a_run_that_would_lack_something_does_not_begin(
     ("recipe", "has"),
     [
         ("hapo", "rules entropy"),
-        ("rose_tree", "fork top"),
-        ("spo_tree", "fork logp_model"),
+        ("rose_tree", "top"),
+        ("spo_tree", "logp_model"),
         ("spae", "top"),
     ],
 )
@@ -94,7 +92,7 @@ def test_what_a_method_says_is_all_that_it_needs(recipe, has, lab, runner, tmp_p
 
 def test_options_decide_what_is_needed(lab, runner, tmp_path):
     """Rules are needed where a rule is set, and nothing else of the engine is."""
-    runner.start(without(lab, "grpo", "rules fork pause top"), tmp_path / "run")
+    runner.start(without(lab, "grpo", "rules top"), tmp_path / "run")
     raw = without(lab, "grpo", "rules")
     raw["algorithm"]["rollout.top_p"] = 0.9
     with pytest.raises(UserError, match=r"rollout.sample_independently needs 'rules'"):
@@ -108,7 +106,7 @@ def test_parts_of_ones_own_choice_are_asked_too(lab, runner, tmp_path):
 
 
 class Idle:
-    capabilities, version, parked = CAPABILITIES, 0, ()
+    capabilities, version = CAPABILITIES, 0
 
     def submit(self, request):
         return 0
@@ -128,7 +126,7 @@ class ClosedSettings(EngineSettings):
     [
         (
             IdleSettings,
-            r"the engine 'own': Idle has no method fork: add it, as strop.engines.base.Engine",
+            r"the engine 'own': Idle has no method abort: add it, as strop.engines.base.Engine",
         ),
         (ClosedSettings, r"the engine 'own': ClosedSettings has no method open\(model, tokenizer,"),
     ],
@@ -156,7 +154,7 @@ def test_an_engine_that_takes_no_weights_is_for_scores_alone(lab, runner, tmp_pa
 def test_a_run_without_statistics_is_the_same_but_for_what_is_not_told(lab, runner, tmp_path):
     """Nothing stands in their place, in training, validation or the answers of strop sample."""
     evaluation = {"every": 3, "num_samples": 2}
-    raw = without(lab, "grpo", "entropy logp_model fork top pause rules", evaluation=evaluation)
+    raw = without(lab, "grpo", "entropy logp_model top rules", evaluation=evaluation)
     run = runner.whole(raw, tmp_path / "poor")
     runner.whole(lab.raw("grpo", reward="even", evaluation=evaluation), tmp_path / "rich")
     for poor, rich in zip(*map(without_times, (tmp_path / "poor", tmp_path / "rich")), strict=True):
@@ -177,8 +175,7 @@ def test_what_the_engine_does_not_tell_is_void():
     engine = TableEngine(by_last_token(table), capabilities=frozenset({"entropy"}))
     draws, sampling = (Draw(1, 3),), FakeSampling(wanted_statistics=frozenset({"entropy"}))
     services = FakeServices(FakeTexts({1: (1,)}), sampling=sampling)
-    strategy = strategy_of(SampleIndependently(), draws, services, torch.Generator())
-    batch, _ = drive(strategy, engine, services)
+    batch, *_ = rolled_out(SampleIndependently(), draws, engine, services, torch.Generator())
     mask_T = batch["mask_T"]
     assert batch["logp_sampler_T"][mask_T].isnan().all()
     assert batch["entropy_behavior_T"][mask_T].allclose(torch.tensor(1.3138), atol=1e-4)
@@ -189,7 +186,7 @@ def test_a_part_that_needs_more_than_it_says_is_still_refused():
     """The engine is asked for nothing that it lacks, whatever a part of one's own states."""
     engine = TableEngine(by_last_token({0: [0.5, 0.5]}), capabilities=frozenset())
     with pytest.raises(UserError, match="needs an engine with 'entropy'"):
-        sample(engine, [Request((0,), 1, want=frozenset({"entropy"}))])
+        asynchronous(engine).sample([Request((0,), 1, want=frozenset({"entropy"}))])
 
 
 def test_a_renamed_column_is_known():
@@ -209,5 +206,5 @@ class Plain:
 
 
 def test_the_settings_are_those_of_a_file(tmp_path):
-    made = config.make({"engine": {"kind": "poor", "lacks": "fork"}})
-    assert 'lacks = "fork"' in made.to_toml()
+    made = config.make({"engine": {"kind": "poor", "lacks": "top"}})
+    assert 'lacks = "top"' in made.to_toml()

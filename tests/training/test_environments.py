@@ -7,12 +7,11 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from commands import Strop
-from fakes.services import strategy_of
+from fakes.services import rolled_out
 from models import without_times
 
 from strop.api.inference import open_model
 from strop.method.part import Draw
-from strop.parts.rollout.drive import drive
 from strop.support.errors import RunStopped, UserError
 from strop.support.loading import attribute
 from strop.training import loading, setup
@@ -100,7 +99,7 @@ def test_other_rollouts_are_refused(file):
 
 
 def test_unknown_characters_show_before_a_run(lab, tmp_path):
-    with pytest.raises(UserError, match=r"does not know .* compact"):
+    with pytest.raises(UserError, match=r"would read as <unk>.*knows .* alone.* compact"):
         start(config.make(raw(model={"name": str(lab.model)})), tmp_path / "run")
 
 
@@ -113,8 +112,7 @@ def test_an_episode_that_outgrows_the_cache_is_cut_off(file):
         algorithm, world = world_of(raw(f"{file}:Digits", engine={"cache_tokens": room}))
         draws = tuple(Draw(uid, 4) for uid in world.pool[:8])
         rng = torch.Generator().manual_seed(5)
-        strategy = strategy_of(algorithm.rollout.part, draws, world.services, rng)
-        batch = drive(strategy, world.engine, world.services)[0]
+        batch = rolled_out(algorithm.rollout.part, draws, world.engine, world.services, rng).batch
         longest[room] = int(batch["rollout_T"].bincount().max())
         cut[room] = batch["truncated_B"].float().mean()
     assert longest[8] <= 8 < longest[100]
@@ -122,21 +120,23 @@ def test_an_episode_that_outgrows_the_cache_is_cut_off(file):
 
 
 @pytest.mark.parametrize("task", ["corridor", "hidden_number", "calculator"])
-def test_engine_and_trainer_agree_on_every_token(task):
+def test_engine_and_trainer_agree_on_every_token(task, find_caches):
     """Columns of the one forward pass over the grown sequence are those that the engine saw."""
     algorithm, world = world_of(raw(task, data={"train_size": 4}))
     draws = tuple(Draw(uid, 6) for uid in world.pool)
     batches = []
-    for can_fork in (True, False):
-        world.services.sampling.can_fork = can_fork
+    for held in (True, False):
+        sources = find_caches(held)
         rng = torch.Generator().manual_seed(5)
-        strategy = strategy_of(algorithm.rollout.part, draws, world.services, rng)
-        batches.append(drive(strategy, world.engine, world.services)[0])
-    forked, submitted = batches
+        batches.append(
+            rolled_out(algorithm.rollout.part, draws, world.engine, world.services, rng).batch
+        )
+        assert any(sources) == held
+    held, anew = batches
     for name in ("id_T", "mask_T", "turn_T", "reward_K", "state_K", "done_K", "truncated_B"):
-        assert forked[name].equal(submitted[name]), name
-    assert forked.size("K") > forked.size("B")
-    now = refresh(forked, ("logp_old_T", "entropy_old_T"), world.act(algorithm))
+        assert held[name].equal(anew[name]), name
+    assert held.size("K") > held.size("B")
+    now = refresh(held, ("logp_old_T", "entropy_old_T"), world.act(algorithm))
     mask_T = now["mask_T"]
     for batch in batches:
         gap = (now["logp_old_T"] - batch["logp_sampler_T"])[mask_T].abs().max()
@@ -144,7 +144,7 @@ def test_engine_and_trainer_agree_on_every_token(task):
         assert batch["logp_behavior_T"].allclose(batch["logp_sampler_T"], atol=1e-6)
         assert (now["entropy_old_T"] - batch["entropy_behavior_T"])[mask_T].abs().max() < 1e-4
     assert not batch["logp_sampler_T"][~mask_T].any()
-    assert forked["length_B"].max() <= world.services.limits.episode_tokens
+    assert held["length_B"].max() <= world.services.limits.episode_tokens
 
 
 def test_rewards_metrics_and_table_of_a_run(file, runner, tmp_path):

@@ -5,13 +5,12 @@ import json
 import pyarrow.parquet as pq
 import pytest
 import torch
-from fakes.services import strategy_of
+from fakes.services import rolled_out
 from models import tokenizer
 
 from strop.environments.base import EnvironmentSource
 from strop.method.part import Draw
 from strop.parts.rollout._observation_tokens import observation_ids
-from strop.parts.rollout.drive import drive
 from strop.training import loading, setup
 from strop.training.learner.step_models import refresh
 from strop.training.settings import config
@@ -44,34 +43,34 @@ def world_of(plain):
     return algorithm, setup.make_world(settings, algorithm, loading.load_model(settings), task)
 
 
-def rolled_out(algorithm, world, num_rollouts=6):
+def played(algorithm, world, num_rollouts=6):
     draws = tuple(Draw(uid, num_rollouts) for uid in world.pool)
     rng = torch.Generator().manual_seed(5)
-    strategy = strategy_of(algorithm.rollout.part, draws, world.services, rng)
-    return drive(strategy, world.engine, world.services)[0]
+    return rolled_out(algorithm.rollout.part, draws, world.engine, world.services, rng).batch
 
 
 @pytest.mark.parametrize("task", GAMES)
-def test_engine_and_trainer_agree_on_every_token_of_every_seat(task):
+def test_engine_and_trainer_agree_on_every_token_of_every_seat(task, find_caches):
     algorithm, world = world_of(raw(task))
     batches = []
-    for can_fork in (True, False):
-        world.services.sampling.can_fork = can_fork
-        batches.append(rolled_out(algorithm, world))
-    forked, submitted = batches
+    for held in (True, False):
+        sources = find_caches(held)
+        batches.append(played(algorithm, world))
+        assert any(sources) == held
+    held, anew = batches
     for name in ("id_T", "mask_T", "turn_T", "reward_K", "state_K", "player_B", "episode_B"):
-        assert forked[name].equal(submitted[name]), name
-    assert forked.size("K") > forked.size("B")
-    now = refresh(forked, ("logp_old_T",), world.act(algorithm))
+        assert held[name].equal(anew[name]), name
+    assert held.size("K") > held.size("B")
+    now = refresh(held, ("logp_old_T",), world.act(algorithm))
     mask_T = now["mask_T"]
-    assert (now["logp_old_T"] - forked["logp_sampler_T"])[mask_T].abs().max() < 1e-4
+    assert (now["logp_old_T"] - held["logp_sampler_T"])[mask_T].abs().max() < 1e-4
 
 
 @pytest.mark.parametrize("task", GAMES)
 def test_seats_replay_to_the_game_that_the_environment_played(task):
     """The actions of all seats in their order show each seat what it saw, in a fresh game."""
     algorithm, world = world_of(raw(task))
-    batch = rolled_out(algorithm, world)
+    batch = played(algorithm, world)
     said = world.services.log.logged["turns"]
     games = {}
     for b in range(batch.size("B")):

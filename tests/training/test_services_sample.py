@@ -53,7 +53,6 @@ from typing import ClassVar
 
 from strop.parts.rollout.assemble import COLUMNS, assemble
 from strop.parts.rollout.base import SamplingFields
-from strop.parts.rollout.listen import listen
 
 
 @dataclass(frozen=True)
@@ -63,13 +62,11 @@ class KeepShorter(SamplingFields):
     kind: ClassVar[str] = "rollout"
     writes: ClassVar[tuple[str, ...]] = COLUMNS
 
-    def __call__(self, draws, texts, sampling, rng):
+    async def __call__(self, draws, engine, texts, sampling, rng):
         pairs = [self.requests(draws, texts, sampling, rng) for _ in range(2)]
-        one = yield from listen(pairs[0])
-        other = yield from listen(pairs[1])
-        lengths = [[sum(len(e.ids) for e in answer) for answer in half] for half in (one, other)]
-        taken = [a if m <= n else b for a, b, m, n in zip(one, other, *lengths)]
-        return assemble(draws, pairs[0], taken), None
+        halves = [await engine.generate_all(requests) for requests in pairs]
+        taken = [a if len(a.ids) <= len(b.ids) else b for a, b in zip(*halves)]
+        return assemble(draws, taken), None
 
 
 @dataclass(frozen=True)
@@ -77,8 +74,8 @@ class Bare:
     kind: ClassVar[str] = "rollout"
     writes: ClassVar[tuple[str, ...]] = COLUMNS
 
-    def __call__(self, draws, texts):
-        yield from ()
+    async def __call__(self, draws, engine, texts):
+        raise AssertionError
 '''
 
 

@@ -6,12 +6,12 @@ import torch
 from models import without_times
 from runs import Runner
 
+from strop.engines.asynchronous import asynchronous
 from strop.engines.base import Request
 from strop.engines.local import settings as open_local
 from strop.engines.local.engine import LocalEngine
 from strop.engines.local.stale_weights import StaleWeightsEngine
 from strop.evaluation.run import validator
-from strop.parts.rollout.drive import sample
 from strop.support.errors import UserError
 from strop.training import loop
 from strop.training.learner import models
@@ -31,7 +31,8 @@ def stale(lab, staleness, steps=STEPS, **more):
 def drawn(engine):
     """What an engine draws for one prompt, with its log-probabilities."""
     request = Request((3, 4, 5), 12, seed=7)
-    return [(event.ids, event.logp) for done in sample(engine, [request]) for event in done.events]
+    (answer,) = asynchronous(engine).sample([request])
+    return [(event.ids, event.logp) for event in answer.events]
 
 
 def test_answers_are_those_of_the_weights_of_so_many_steps_before(lab, runner, tmp_path):

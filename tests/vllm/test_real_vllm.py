@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 import torch
 from commands import Strop
+from fakes.engine import sample
 
 from strop.engines.base import Request
 from strop.engines.rules import BanTokens, MinP, TopK, TopP
-from strop.parts.rollout.drive import sample
 from strop.parts.rollout.sample_at_entropy_temperature import WarmByEntropy
 from strop.support.errors import UserError
 from strop.training.learner import adapters
@@ -108,20 +108,22 @@ def test_requests_under_way_go_on_with_the_new_weights(engine, loaded):
     check_events(finished, held)
 
 
-def test_forks_pauses_and_cuts(engine, loaded):
+def test_what_goes_on_and_cuts(engine, loaded):
     held = {engine.version: loaded.model}
-    id = engine.submit(Request((3, 5), 12, 0.0, want=WANT, pause_every=5))
-    events = []
-    while engine.busy():
-        events += engine.step()
-    assert (sum(len(event.ids) for event in events), events[-1].ended) == (5, "paused")
-    fork = engine.fork(id, at=4, forced=(6,), pause_every=0)
+    id = engine.submit(Request((3, 5), 5, 0.0, want=WANT, keep=True))
     while engine.busy():
         engine.step()
-    forked = engine.abort(fork)
-    assert forked.request.ids == (3, 5, *[t for event in events for t in event.ids][:2], 6)
-    check_events([forked], held)
-    for each in (id, fork):
+    first = engine.abort(id)
+    assert (len(first.ids), first.ended) == (5, "length")
+    asked = [first.first(2).more(9, given=(6,)), first.more(7)]
+    begun = [engine.submit(asked[0], (id, 4)), engine.submit(asked[1], (id, 7))]
+    while engine.busy():
+        engine.step()
+    branch, rest = (engine.abort(each) for each in begun)
+    assert branch.request.ids == (3, 5, *first.ids[:2], 6)
+    assert (len(branch.ids), len((first + rest).ids)) == (9, 12)
+    check_events([branch, first + rest], held)
+    for each in (id, *begun):
         engine.release(each)
     (cut,) = sample(engine, requests(1, rules=(TopK(1),), want=frozenset()))
     assert max(map(abs, cut.events[0].logp)) < ATOL  # of what is drawn from: one token

@@ -80,9 +80,9 @@ class InferenceModel:
         The mean is NaN where the engine does not report it. An answer that failed says why.
         """
         from strop.data.encode import encode_prompt
+        from strop.engines.asynchronous import asynchronous
         from strop.engines.base import Request
         from strop.environments.tasks import Prompt
-        from strop.parts.rollout.drive import sample
 
         part, tokenizer, chat = self.rollout.part, self.loaded.tokenizer, self.services.texts.chat
         sampling = self.services.sampling
@@ -97,7 +97,8 @@ class InferenceModel:
         )  # fmt: skip
 
         requests = [replace(request, seed=seed * 1000003 + n) for n in range(num_samples)]
-        return [_answer(tokenizer, done.events) for done in sample(self.engine, requests)]
+        answers = asynchronous(self.engine).sample(requests)
+        return [_answer(tokenizer, answer.events) for answer in answers]
 
 
 def _answer(tokenizer: Any, events: Sequence[Event]) -> tuple[str, float, str]:

@@ -17,11 +17,12 @@ SERVICES = frozenset({"texts", "grading", "sampling", "scoring", "log", "episode
 #   num_wanted  prompts asked for (sampling)
 #   pool        uids of the training prompts (sampling)
 #   draws       what the samplers have chosen so far
+#   engine      the AsyncEngine that answers requests (rollout)
 #   tracked     what the sampler that keeps track knows of each prompt (sampling)
 #   metrics     numbers of this step (control)
 # and the services.
 SPECIAL = SERVICES | {
-    "batch", "state", "rng", "num_wanted", "pool", "draws", "tracked", "metrics",
+    "batch", "state", "rng", "num_wanted", "pool", "draws", "engine", "tracked", "metrics",
 }  # fmt: skip
 
 
@@ -70,7 +71,7 @@ PLACES: tuple[Place, ...] = (
     Place("sampling",
           handed=SERVICES | {"draws", "num_wanted", "pool", "rng", "state", "tracked"},
           needs=("draws",)),
-    Place("rollout", many=False, handed=SERVICES | {"draws", "rng", "state"},
+    Place("rollout", many=False, handed=SERVICES | {"draws", "engine", "rng", "state"},
           needs=_TABLES),
     Place("reward", handed=_COLLECTING, needs=("reward_B", "outcome_B", "scored_B"),
           taken=("reward_BM",)),
@@ -93,7 +94,7 @@ PLACES: tuple[Place, ...] = (
 _CREDIT = ("advantage", "reward")
 SEAMS: tuple[Seam, ...] = (
     Seam("sampling", ("sampling",), returns="draws", anew=True),
-    Seam("rollout", ("rollout",), returns="a strategy"),
+    Seam("rollout", ("rollout",), returns="a coroutine: write `async def __call__`"),
     Seam("reward", ("reward",), ("reward_B",), anew=True),
     Seam("curation", ("curation",), returns="a Curated"),
     Seam("probe", ("probes", "advantage", "reward"), anew=True),

@@ -1,4 +1,4 @@
-"""What every engine takes and gives: Request, Event, Finished and the Engine protocol.
+"""What every engine takes and gives: Request, Event, Answer and the Engine protocol.
 
 Nothing here imports torch, so strategies and their tests can be read and run without a model.
 """
@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from strop.support.errors import UserError
@@ -19,13 +20,13 @@ if TYPE_CHECKING:
     from strop.engines.passes import Passes
 
 Rule = Callable[["Tensor"], "Tensor"]
-Ended = Literal["", "paused", "stop", "length", "aborted", "failed"]
+Source = tuple[int, int] | None  # a request, and with how many of its tokens another one begins
+Ended = Literal["", "stop", "length", "aborted", "failed"]
 # What an engine can tell of the tokens that it draws, beside their log-probabilities.
 STATISTICS = frozenset({"entropy", "logp_model", "top"})
-# fork: it goes on from another request. rules: it applies those of a request. pause: it stops after
-# so many tokens. weights: it takes new ones.
+# rules: it applies those of a request. weights: it takes new ones.
 WAITING = 8  # requests that wait for each that can run; more are not taken before some of them do
-CAPABILITIES = frozenset({"fork", "rules", "pause", "weights"}) | STATISTICS
+CAPABILITIES = frozenset({"rules", "weights"}) | STATISTICS
 
 
 @dataclass(frozen=True)
@@ -45,18 +46,17 @@ class Request:
     temperature: float = 1.0  # >= 0
     rules: tuple[Rule, ...] = ()  # hashable, picklable; each maps scaled logits [N, V] to [N, V]
     num_top: int = 0  # most likely tokens to report, before temperature and rules
-    pause_every: int = 0  # pause after so many new tokens; 0: run to the end
     stop_ids: tuple[int, ...] = ()  # a drawn one ends the request and is its last token
     stop_strings: tuple[str, ...] = ()  # end once the text of the new tokens holds one of them
     seed: int = 0  # any integer; its lowest 64 bits count
     want: frozenset[str] = frozenset()  # of "entropy", "logp_model", "top" ("top" needs num_top)
-    keep: bool = False  # hold the cache after the end while slots last, so that forks are cheap
+    keep: bool = False  # a hint: requests that begin with its tokens follow, so hold its cache
     drawn: int = 0  # the last so many of ids were drawn for it before: stop strings see them
 
     def __post_init__(self) -> None:
         if not self.ids:
             raise UserError("a request has an empty prompt; give at least one token id")
-        for name, least in (("max_tokens", 1), ("num_top", 0), ("pause_every", 0), ("drawn", 0)):
+        for name, least in (("max_tokens", 1), ("num_top", 0), ("drawn", 0)):
             if getattr(self, name) < least:
                 raise UserError(f"Request.{name} is {getattr(self, name)}; it must be >= {least}")
         if not 0 <= self.temperature < float("inf"):
@@ -70,14 +70,6 @@ class Request:
             raise UserError("Request.want has 'top' but num_top is 0; set num_top to 1 or more")
         if "" in self.stop_strings:
             raise UserError("Request.stop_strings has an empty string; leave it out")
-
-    def changed(self, changes: Mapping[str, Any]) -> Request:
-        """This request with other fields. Raises UserError for a field that there is not."""
-        unknown = sorted(set(changes) - set(Request.__dataclass_fields__))
-        if unknown:
-            known = sorted(Request.__dataclass_fields__)
-            raise UserError(f"a request has no field {unknown[0]!r}; choose from {known}")
-        return replace(self, **changes)
 
     def is_stopped(self, new: Sequence[int], decode: Callable[[Sequence[int]], str]) -> bool:
         """Whether the newest of its new tokens completes a stop string in their text.
@@ -113,20 +105,76 @@ class Event(NamedTuple):
         return getattr(self, statistic) or (math.nan,) * len(self.ids)
 
 
-class Finished(NamedTuple):
-    """A request and all its events so far, oldest first."""
+@dataclass(frozen=True)
+class Answer:
+    """What a request came to so far: all its events, oldest first. A value, not a handle."""
 
     request: Request
     events: tuple[Event, ...]
 
     @property
+    def ids(self) -> tuple[int, ...]:
+        """The new tokens."""
+        return tuple(chain.from_iterable(event.ids for event in self.events))
+
+    @property
+    def sequence(self) -> tuple[int, ...]:
+        """The prompt and the new tokens."""
+        return (*self.request.ids, *self.ids)
+
+    @property
+    def ended(self) -> Ended:
+        """How; empty where it has not."""
+        return self.events[-1].ended if self.events else ""
+
+    @property
     def failed(self) -> bool:
         """Whether it could not go on; it may have no token then."""
-        return self.events[-1].ended == "failed"
+        return self.ended == "failed"
+
+    def first(self, size: int) -> Answer:
+        """Its first new tokens only, which have not ended."""
+        return Answer(self.request, first_tokens(self.events, size))
+
+    def more(self, max_tokens: int, given: Sequence[int] = (), **changes: Any) -> Request:
+        """The request that goes on behind these tokens and, if any, `given` ones.
+
+        With the same seed its tokens are those of one longer request, and stop strings are found
+        across the join, unless something was given in between. changes: other fields.
+        """
+        drawn = 0 if given else self.request.drawn + len(self.ids)
+        ids = (*self.sequence, *given)
+        return replace(self.request, ids=ids, max_tokens=max_tokens, drawn=drawn, **changes)
+
+    def __add__(self, other: Answer) -> Answer:
+        """This answer and what followed it at once as one: with the end of the other."""
+        before = tuple(event._replace(ended="") if event.ended else event for event in self.events)
+        size = len(other.sequence) - len(self.request.ids)
+        room = size - len(other.ids) + other.request.max_tokens
+        return Answer(replace(self.request, max_tokens=room), before + other.events)
+
+
+def first_tokens(events: Sequence[Event], number: int) -> tuple[Event, ...]:
+    """The events of the first tokens only, none of them an end."""
+    kept = []
+    for event in events:
+        size = min(number, len(event.ids))
+        number -= size
+        if size:
+            cut = event._replace(
+                ids=event.ids[:size],
+                logp=event.logp[:size],
+                logp_model=event.logp_model[:size],
+                entropy=event.entropy[:size],
+                top=event.top[:size],
+                ended="",
+            )
+            kept.append(cut)
+    return tuple(kept)
 
 
 class Engine(Protocol):
-    """Generates; several callers may share one engine, each knows its requests by their ids.
+    """Generates. Strategies do not call it: `engines.asynchronous` keeps the book of requests.
 
     An engine is a class over this one. What is written out here holds for an engine that keeps no
     weights but those that it samples with.
@@ -134,38 +182,32 @@ class Engine(Protocol):
 
     capabilities: frozenset[str]  # out of CAPABILITIES
     version: int  # of the weights that sample now
-    parked: list[Event]  # events that somebody stepped over for other callers; see `drive`
     longest: int | None = None  # tokens of a sequence that it has room for; None: as the model has
     drafts: tuple[int, int] = (0, 0)  # tokens drafted so far, those of them that were then drawn
     passes: Passes | None = None  # what its passes took so far; None: it does not measure them
     notes: tuple[str, ...] = ()  # what to tell whoever runs it, once
     renews_alone: bool = False  # what it has begun ends with the weights that were there then
+    lockstep: bool = False  # several processes hand it the same requests, and step it together
 
-    def submit(self, request: Request) -> int:
-        """Queue a request and return its id; UserError when it cannot fit the context."""
-        ...
+    def submit(self, request: Request, source: Source = None) -> int:
+        """Queue a request and return its id; UserError when it cannot fit the context.
 
-    def fork(self, id: int, at: int, forced: tuple[int, ...] = (), **changes: Any) -> int:
-        """Queue a new request that starts with the first `at` tokens of another one.
-
-        `at` counts prompt and new tokens together; the new request's ids are those tokens and
-        then `forced`. Other fields are the parent's, but for `changes`; max_tokens becomes what
-        the parent had left at that place. With the parent's seed and nothing forced the fork
-        repeats the parent, so give a new `seed`. Same result as submitting that request afresh.
+        source: a request that is not released, and with how many of its tokens, prompt included,
+        this one begins; an engine that holds its cache need not compute them again.
         """
         ...
 
-    def resume(self, id: int, **changes: Any) -> None:
-        """Continue a paused request; one that has ended gives its end event, without ids, again."""
-        ...
-
-    def abort(self, id: int) -> Finished:
+    def abort(self, id: int) -> Answer:
         """End a request now, free its slot; its last event (ended "aborted") is in the answer."""
         ...
 
     def release(self, id: int) -> None:
-        """Forget a request: its tokens, its cache, its events. It can't be forked any more."""
+        """Forget a request: its tokens, its cache, its events. It is no source any more."""
         ...
+
+    def forget(self) -> None:
+        """Nothing is begun for now: let go of what only speeds requests up."""
+        return
 
     def busy(self) -> bool:
         """True while a step can bring something: running or waiting requests, unread events."""
@@ -213,40 +255,3 @@ class Engine(Protocol):
     def close(self) -> None:
         """Let go of what it holds outside this process."""
         return
-
-
-def forked(
-    id: int,
-    request: Request,
-    tokens: Sequence[int],
-    at: int,
-    forced: tuple[int, ...],
-    changes: Mapping[str, Any],
-) -> Request:
-    """What `Engine.fork` asks for, of the request `id` that has these tokens by now."""
-    if not 0 <= at <= len(tokens):
-        raise UserError(f"fork at token {at} of request {id}, which has {len(tokens)} tokens")
-    if "ids" in changes:
-        raise UserError("fork takes its ids from `at` and `forced`; leave `ids` out of changes")
-    ids = (*tokens[:at], *forced)
-    left = len(request.ids) + request.max_tokens - len(ids)
-    if left < 1 and "max_tokens" not in changes:
-        raise UserError(
-            f"request {id} has no token left after {len(ids)}; give the fork max_tokens"
-        )
-    return request.changed({"ids": ids, "max_tokens": left, "drawn": 0, **changes})
-
-
-def resumed(
-    id: int, status: str, request: Request, num_tokens: int, changes: Mapping[str, Any]
-) -> Request:
-    """What `Engine.resume` goes on with, of the paused request `id` of so many tokens by now."""
-    if status != "paused":
-        raise UserError(f"request {id} is not paused; wait for its event before resuming it")
-    if "ids" in changes:
-        raise UserError("resume keeps the tokens; leave `ids` out of changes, or fork")
-    request = request.changed(changes)
-    if len(request.ids) + request.max_tokens <= num_tokens:
-        done = num_tokens - len(request.ids)
-        raise UserError(f"request {id} has {done} new tokens; max_tokens must be more")
-    return request

@@ -107,10 +107,10 @@ class Asked(Row):
 class CompletionsEngine(RowEngine[Asked]):
     """Samples by calls of /v1/completions, `num_parallel` at once, one for each request.
 
-    A fork, and a paused request that goes on, are asked for with all tokens up to there; the server
-    has the beginning in its prefix cache. It is sent a seed made of the request's and of the number
-    of tokens before: a fork draws as a fresh request with its tokens would, and does not repeat its
-    parent. Whether equal seeds give equal tokens, whatever else runs, is up to the server.
+    The server has the beginning of a request that goes on from another one in its prefix cache. It
+    is sent a seed made of the request's and of the number of tokens before: what goes on does not
+    repeat what it goes on from. Whether equal seeds give equal tokens, whatever else runs, is up to
+    the server.
 
     An answer ends where the request says, whatever else the server takes for an end: what lies
     behind is cut off, what it broke off is gone on with. A call that fails for the moment is tried
@@ -125,7 +125,7 @@ class CompletionsEngine(RowEngine[Asked]):
     ) -> None:
         super().__init__(tokenizer.decode, context_length)
         told = {"logp_model"} if client.logprobs else set()
-        self.capabilities = frozenset({"fork", "rules", "pause"} | told)
+        self.capabilities = frozenset({"rules"} | told)
         self.client = client
         self.num_parallel = num_parallel
         self.gate = Gate()
@@ -180,7 +180,7 @@ class CompletionsEngine(RowEngine[Asked]):
 
     def _drop(self, row: Asked) -> None:
         """Break its call off; another one may be asked."""
-        row.status = "ended"  # before the thread that asks looks
+        row.ended = True  # before the thread that asks looks
         row.call.cancel()
         row.events.append(Event(row.id, (), (), self.version, ended="aborted"))
 
@@ -205,7 +205,7 @@ class CompletionsEngine(RowEngine[Asked]):
         tokens, seed = row.tokens, np.array([row.request.seed & (2**64 - 1)], np.uint64)
         options = self._options(row.request)
         options["seed"] = int(mix(mix(seed) + np.uint64(len(tokens)))[0] >> np.uint64(1))
-        options["max_tokens"] = row.aim - len(tokens)
+        options["max_tokens"] = row.full - len(tokens)
         return RETRIES(lambda: self._pass(row, options), lambda wait: row.call.over.wait(wait))
 
     def _pass(self, row: Asked, options: dict[str, Any]) -> Answer:
@@ -213,7 +213,7 @@ class CompletionsEngine(RowEngine[Asked]):
         while True:
             with self.gate.passing():
                 row.call = Call()
-                if row.status != "running":
+                if row.ended:
                     raise Failed("aborted")
                 try:
                     return self.client.ask(row.tokens, row.call, **options)
@@ -223,7 +223,7 @@ class CompletionsEngine(RowEngine[Asked]):
 
     def _take(self, row: Asked, answer: Answer | Exception) -> None:
         """Report what a request was answered, and ask on where that is not all."""
-        if row.status != "running":  # aborted meanwhile
+        if row.ended:  # aborted meanwhile
             return
         if isinstance(answer, Exception):
             self._fail(row, answer)
@@ -232,8 +232,8 @@ class CompletionsEngine(RowEngine[Asked]):
         size, stopped = self._until_stop(row, answer.ids)
         row.tokens += answer.ids[:size]
         ended: Ended = "stop" if stopped else ""
-        if not stopped and len(row.tokens) >= row.aim:
-            ended = "length" if len(row.tokens) >= row.full else "paused"
+        if not stopped and len(row.tokens) >= row.full:
+            ended = "length"
         void, zeros, logp = (math.nan,) * size, (0.0,) * size, answer.logp[:size]
         drawn, model = knows(self.client.told, row.request)
         sampled = zeros if row.request.temperature == 0 else logp if drawn else void
@@ -244,13 +244,13 @@ class CompletionsEngine(RowEngine[Asked]):
         row.events.append(event)
         self.events.append(event)
         if ended:
-            row.status = "paused" if ended == "paused" else "ended"
+            row.ended = True
         else:  # the server broke off, as at an end-of-text token that the request does not name
             self._ask(row)
 
     def _fail(self, row: Asked, error: Exception) -> None:
         """End a request that has no answer. UserError where the server gives none to anybody."""
-        row.status = "ended"
+        row.ended = True
         if not isinstance(error, Failed):
             raise error
         why = (

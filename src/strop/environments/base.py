@@ -4,6 +4,7 @@ An episode is a conversation: the environment shows a text, the policy acts in t
 answers with the next text and the action's reward, until it is over.
 """
 
+import asyncio
 import inspect
 import math
 import re
@@ -66,7 +67,10 @@ class Environment:
         raise UserError(_lacks(type(self).__name__, "reset(seed)"))
 
     def step(self, action: str) -> Observation:
-        """What comes of an action, given as the policy wrote it."""
+        """What comes of an action, given as the policy wrote it.
+
+        It may be an `async def`: then a slow one holds up nobody, and other episodes go on.
+        """
         raise UserError(_lacks(type(self).__name__, "step(action)"))
 
     def close(self) -> None:
@@ -193,8 +197,31 @@ class Episodes:
         """Begin all episodes."""
         return [self._reset(number) for number in range(len(self.environments))]
 
+    @property
+    def awaited(self) -> bool:
+        """Whether a step is awaited, as `step_alone`, while other episodes go on."""
+        return any(inspect.iscoroutinefunction(type(each).step) for each in self.environments)
+
+    async def step_alone(self, number: int, action: str) -> Observation:
+        """One step of an episode whose environment is asynchronous."""
+        try:
+            answer = await self.environments[number].step(action)  # type: ignore[misc]
+        except Exception as error:
+            raise self._stopped([number], [action], error) from error
+        checked = self._checked(answer, number, action)
+        if checked.done or checked.truncated:
+            self._close([number])
+        return checked
+
+    async def _step_together(
+        self, numbers: Sequence[int], actions: Sequence[str]
+    ) -> list[Observation]:
+        return await asyncio.gather(*map(self.step_alone, numbers, actions))
+
     def step(self, numbers: Sequence[int], actions: Sequence[str]) -> list[Observation]:
         """One step of the episodes `numbers`, in their order."""
+        if self.awaited:
+            return self._step_in_a_loop(numbers, actions)
         chosen = [self.environments[number] for number in numbers]
         if not chosen:
             return []
@@ -216,6 +243,16 @@ class Episodes:
         over = [n for n, o in zip(numbers, checked, strict=True) if o.done or o.truncated]
         self._close(over)
         return checked
+
+    def _step_in_a_loop(self, numbers: Sequence[int], actions: Sequence[str]) -> list[Observation]:
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return asyncio.run(self._step_together(numbers, actions))
+        raise UserError(
+            f"environment {self.source.name} has an asynchronous step, and this method goes on "
+            "from the middle of an episode, which repeats its actions at once: write `def step`"
+        )
 
     def repeat(self, number: int, actions: Sequence[str], seen: Sequence[str]) -> int:
         """A further episode of the seed of `number` that has come through these actions; its

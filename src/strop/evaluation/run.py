@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from strop.batch.batch import Batch
+from strop.engines.asynchronous import asynchronous
 from strop.environments.tasks import Prompt
 from strop.evaluation.preferences import given_answer_metrics
 from strop.evaluation.samples import Estimate, Samples
@@ -16,7 +17,7 @@ from strop.method import part as parts
 from strop.method.engine_needs import TOLD
 from strop.method.part import Draw, Use
 from strop.parts.rollout import substitutes
-from strop.parts.rollout.drive import drive
+from strop.parts.rollout.roll_out import roll_out
 from strop.support.loading import attribute
 from strop.training.services.run import RunServices
 
@@ -51,8 +52,9 @@ def evaluate(
     rollout = Use(substitutes.plain(rollout.part))
     draws = tuple(Draw(prompt.uid, num_samples) for prompt in prompts)
     rng = torch.Generator().manual_seed(seed)
-    strategy = parts.call(rollout, None, draws=draws, services=services, rng=rng).value
-    batch, _ = drive(strategy, engine, services)
+    handed = {"draws": draws, "engine": asynchronous(engine), "rng": rng}
+    strategy = parts.call(rollout, None, services=services, **handed).value
+    batch = roll_out(strategy, engine, services).batch
     graded = services.grading.grade(batch)
     scored_B = graded.scored_B.numpy()
     group_B = batch["group_B"].numpy()

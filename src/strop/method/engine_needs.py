@@ -9,7 +9,7 @@ from strop.method import part as parts
 from strop.method.part import Use
 from strop.support.errors import UserError
 
-METHODS = ("submit", "fork", "resume", "abort", "release", "busy", "step", "load_weights")
+METHODS = ("submit", "abort", "release", "busy", "step", "load_weights")
 # Columns that only an engine can fill, and the statistic that they are.
 TOLD = {"entropy_behavior_T": "entropy", "logp_sampler_T": "logp_model"}
 
@@ -36,7 +36,7 @@ def check_whole(engine: Engine, kind: str) -> None:
                 f"the engine {kind!r}: {type(engine).__name__} has no method {name}: add it, as "
                 "strop.engines.base.Engine describes it"
             )
-    for name in ("capabilities", "version", "parked"):
+    for name in ("capabilities", "version"):
         if not hasattr(engine, name):
             raise UserError(f"the engine {kind!r}: {type(engine).__name__} has no {name}: set it")
 

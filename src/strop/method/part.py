@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import inspect
 import math
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Coroutine, Generator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, TypeAlias, TypeVar
 
@@ -320,7 +320,7 @@ def call(
 
 def _check_returned(use: Use, value: object) -> None:
     """Raise UserError where a part returns other than what its kind does, in place of columns."""
-    wanted = {"curation": Curated, "selection": Selected, "plan": Generator, "rollout": Generator}
+    wanted = {"curation": Curated, "selection": Selected, "plan": Generator, "rollout": Coroutine}
     kind = kind_of(use.part)
     if kind in wanted and not isinstance(value, wanted[kind]):
         raise UserError(

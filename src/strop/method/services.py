@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from strop.engines.base import Answer as Answer
+
 # Handed on to parts, which import nothing below this.
 from strop.engines.base import Event as Event
-from strop.engines.base import Finished as Finished
 from strop.engines.base import Request as Request
 from strop.environments.tool_calls import Call as Call
 
@@ -130,8 +131,8 @@ class Sampling(Protocol):
 
     answer_tokens: most new tokens of an answer, of an action where episodes are played;
     episode_tokens: of an answer or an episode's actions together; context_tokens: of a sequence.
-    wanted_statistics: what engines report of the tokens. can_fork: the engine goes on from a
-    request that has ended. failures: why requests of this step failed.
+    wanted_statistics: what engines report of the tokens. failures: why requests of this step
+    failed.
     """
 
     @property
@@ -147,19 +148,17 @@ class Sampling(Protocol):
     @property
     def wanted_statistics(self) -> frozenset[str]: ...
     @property
-    def can_fork(self) -> bool: ...
-    @property
     def failures(self) -> list[str]: ...
 
     def request(self, ids: Sequence[int], max_tokens: int, seed: int, **changes: Any) -> Request:
         """A request to `sample` at the rollouts' temperature, with their ends; fields to change."""
         ...
 
-    def sample(self, requests: Sequence[Request]) -> list[Finished]:
+    def sample(self, requests: Sequence[Request]) -> list[Answer]:
         """Answers by the engine's weights of now, in the order of the requests."""
         ...
 
-    def sample_newest(self, requests: Sequence[Request]) -> list[Finished]:
+    def sample_newest(self, requests: Sequence[Request]) -> list[Answer]:
         """The same by the newest weights; they are rollouts' and not counted beside these."""
         ...
 

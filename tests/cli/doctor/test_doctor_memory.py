@@ -11,10 +11,10 @@ from transformers import GPT2Config, GPT2LMHeadModel, Qwen3Config, Qwen3ForCausa
 from strop.diagnosis import memory
 from strop.diagnosis.memory import Shape
 from strop.diagnosis.model import shape as model_shape
+from strop.engines.asynchronous import asynchronous
 from strop.engines.base import Request
 from strop.engines.local.engine import KEPT_CACHE_BYTES, LocalEngine
 from strop.engines.local.stale_weights import StaleWeightsEngine
-from strop.parts.rollout.drive import sample
 from strop.training import loading
 from strop.training.learner import adapters, models
 from strop.training.learner.policy import MasterAdamW
@@ -138,7 +138,7 @@ def test_the_cache_is_that_of_the_engine(tmp_path: Path, prompt: int, answer: in
     engine.slots.cache.shrink = lambda most: held.append(  # type: ignore[method-assign]
         _bytes([s for x in engine.slots.cache.live_layers() for s in (x.keys, x.values)])
     )
-    sample(engine, [Request(ids, answer, seed=seed) for seed in range(8)])
+    asynchronous(engine).sample([Request(ids, answer, seed=seed) for seed in range(8)])
     engine.slots.cache.shrink = release  # type: ignore[method-assign]
     _, count, found = estimated(config.make(lab.raw()), prompt, answer)
 

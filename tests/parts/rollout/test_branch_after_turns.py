@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from fakes.engine import CAPABILITIES, TableEngine, by_last_token
+from fakes.engine import TableEngine, by_last_token
 from turns_table import (
     PIECES,
     TABLE,
@@ -127,12 +127,13 @@ def test_the_tree_is_that_of_the_rule(seed, penalty):
         ]
 
 
-@pytest.mark.parametrize("can_fork", [True, False])
-def test_the_tree_does_not_depend_on_slots_or_forks(can_fork):
+@pytest.mark.parametrize("held", [True, False])
+def test_the_tree_does_not_depend_on_slots_or_caches(held, find_caches):
     part, known = BranchAfterTurns(**BASE), played(BranchAfterTurns(**BASE), DRAWS)[0].batch
-    having = CAPABILITIES if can_fork else CAPABILITIES - {"fork"}
-    engine = TableEngine(by_last_token(TABLE), capabilities=having, num_slots=2)
+    sources = find_caches(held)
+    engine = TableEngine(by_last_token(TABLE), num_slots=2)
     batch = played(part, DRAWS, engine)[0].batch
+    assert any(sources) == held
     for name, column in known.columns.items():
         assert batch[name].equal(column), name
 

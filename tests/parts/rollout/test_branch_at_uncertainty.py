@@ -3,9 +3,9 @@ import math
 import pytest
 import torch
 from fakes.engine import TableEngine, by_last_token
-from fakes.services import FakeSampling, FakeScoring, FakeServices, FakeTexts, strategy_of
+from fakes.services import FakeSampling, FakeScoring, FakeServices, FakeTexts, rolled_out
 
-from strop.engines.base import CAPABILITIES, Event
+from strop.engines.base import CAPABILITIES, Answer, Event, Request
 from strop.method.part import Draw
 from strop.parts.rollout.branch_at_uncertainty import (
     BranchAtUncertainty,
@@ -13,7 +13,6 @@ from strop.parts.rollout.branch_at_uncertainty import (
     _Pool,
     branching_metric,
 )
-from strop.parts.rollout.drive import drive
 from strop.parts.rollout.sample_independently import SampleIndependently
 from strop.support.errors import UserError
 
@@ -35,7 +34,7 @@ DRAWS = (Draw(5, 6), Draw(9, 4), Draw(5, 1, draw=1))
 def grown(part, seed=0, draws=DRAWS, engine=None):
     rng = torch.Generator().manual_seed(seed)
     engine = engine or TableEngine(by_last_token(TABLE))
-    batch, state = drive(strategy_of(part, draws, SERVICES, rng), engine)
+    batch, state, *_ = rolled_out(part, draws, engine, SERVICES, rng)
     assert state is None
     return batch, engine
 
@@ -110,7 +109,7 @@ def test_every_fork_is_at_the_largest_metric_so_far(measure):
     ],
 )
 def test_the_place_is_that_of_the_largest_metric_of_all_answers(metrics, place):
-    answers = [_Answer(n, (), torch.tensor(each)) for n, each in enumerate(metrics)]
+    answers = [_Answer(Answer(Request((1,), 9), ()), torch.tensor(each)) for each in metrics]
     assert _Pool(Draw(5, 2), [], 0, answers).best_place() == place
 
 
@@ -140,8 +139,9 @@ def test_answers_keep_the_limit_and_prefixes_are_not_drawn_again():
 def test_equals_plain_samples_when_it_always_explores():
     ours, _ = grown(BranchAtUncertainty(explore=1.0, top_k=2))
     rng = torch.Generator().manual_seed(0)
-    strategy = strategy_of(SampleIndependently(top_k=2), DRAWS, SERVICES, rng)
-    theirs, _ = drive(strategy, TableEngine(by_last_token(TABLE)))
+    theirs, _, *_ = rolled_out(
+        SampleIndependently(top_k=2), DRAWS, TableEngine(by_last_token(TABLE)), SERVICES, rng
+    )
     for name in theirs.columns:
         assert ours[name].equal(theirs[name]), name
 
@@ -151,6 +151,6 @@ def test_fields_are_checked():
         BranchAtUncertainty(explore=1.5)
     with pytest.raises(UserError, match="measure"):
         BranchAtUncertainty(measure="cosine")
-    engine = TableEngine(by_last_token(TABLE), capabilities=CAPABILITIES - {"fork"})
-    with pytest.raises(UserError, match="fork"):
+    engine = TableEngine(by_last_token(TABLE), capabilities=CAPABILITIES - {"top"})
+    with pytest.raises(UserError, match="top"):
         grown(BranchAtUncertainty(explore=0.0), engine=engine)

@@ -3,10 +3,9 @@ import itertools
 import pytest
 import torch
 from fakes.engine import TableEngine, by_last_token
-from fakes.services import FakeSampling, FakeServices, FakeTexts, strategy_of
+from fakes.services import FakeSampling, FakeServices, FakeTexts, rolled_out
 
 from strop.method.part import Draw
-from strop.parts.rollout.drive import drive
 from strop.parts.rollout.grow_segment_tree import GrowSegmentTree
 from strop.parts.rollout.sample_independently import SampleIndependently
 from strop.support.errors import UserError
@@ -27,7 +26,7 @@ def grown(part, table=CHAIN, seed=0, draws=DRAWS, context=100):
     rng = torch.Generator().manual_seed(seed)
     engine = TableEngine(table, context_length=context)
     services = services_of(context)
-    batch, state = drive(strategy_of(part, draws, services, rng), engine, services)
+    batch, state, *_ = rolled_out(part, draws, engine, services, rng)
     assert state is None
     return batch, engine
 
@@ -92,8 +91,9 @@ def test_forks_say_which_tokens_are_a_rollouts_own():
 def test_equals_plain_samples_with_one_level():
     batch, _ = grown(GrowSegmentTree(branching=(400,)), draws=(Draw(5, 1),))
     rng = torch.Generator().manual_seed(1)
-    strategy = strategy_of(SampleIndependently(), (Draw(5, 400),), services_of(), rng)
-    plain, _ = drive(strategy, TableEngine(CHAIN))
+    plain, _, *_ = rolled_out(
+        SampleIndependently(), (Draw(5, 400),), TableEngine(CHAIN), services_of(), rng
+    )
     assert (batch["parent_B"] == -1).all()
     mean, other = (b["length_B"].double().mean().item() for b in (batch, plain))
     assert mean == pytest.approx(other, abs=0.35)  # deviation of a mean: about 0.12
@@ -109,8 +109,8 @@ def test_ends_of_the_context_and_of_the_limit_are_leaves():
 
 
 def test_what_it_asks_of_an_engine():
-    assert GrowSegmentTree().needs == {"fork"}
-    assert GrowSegmentTree(top_k=2).needs == {"fork", "rules"}
+    assert GrowSegmentTree().needs == frozenset()
+    assert GrowSegmentTree(top_k=2).needs == {"rules"}
 
 
 def test_fields_are_checked():

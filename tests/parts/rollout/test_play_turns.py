@@ -5,15 +5,14 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from fakes.engine import CAPABILITIES, TableEngine
-from fakes.services import FakeEpisodes, FakeSampling, FakeServices, FakeTexts, strategy_of
+from fakes.engine import TableEngine
+from fakes.services import FakeEpisodes, FakeSampling, FakeServices, FakeTexts, rolled_out
 from models import tokenizer
 
 from strop.environments.base import Environment, Observation
 from strop.method.part import Draw
 from strop.parts.rollout._episode import SeatLimits, state_key
 from strop.parts.rollout._observation_tokens import known_ids, observation_ids
-from strop.parts.rollout.drive import drive
 from strop.parts.rollout.play_turns import PlayTurns
 from strop.support.errors import UserError
 
@@ -43,11 +42,11 @@ class Steps(Environment):
 LETTERS = {letter: 3 + n for n, letter in enumerate("abcd")}
 
 
-def world(kind=Steps, can_fork=True, context=1000, first=(), letters=LETTERS):
+def world(kind=Steps, context=1000, first=(), letters=LETTERS):
     """The services of a run, by hand."""
     return FakeServices(
         FakeTexts(dict.fromkeys((10, 11, 12), (3, 4))),
-        sampling=FakeSampling(context_tokens=context, can_fork=can_fork),
+        sampling=FakeSampling(context_tokens=context),
         episodes=FakeEpisodes(kind, letters, first=first),
     )
 
@@ -67,8 +66,7 @@ def play(engine, services=None, draws=DRAWS, seed=0, **fields):
     part, rng = PlayTurns(**fields), torch.Generator().manual_seed(seed)
     answer, episode = part.new_tokens(0, services.episodes.kind)
     services.sampling.answer_tokens, services.sampling.episode_tokens = answer, episode
-    strategy = strategy_of(part, draws, services, rng)
-    batch, state = drive(strategy, engine, services)
+    batch, state, *_ = rolled_out(part, draws, engine, services, rng)
     assert state is None
     return batch
 
@@ -111,15 +109,17 @@ def uneven(tokens):
 
 
 @pytest.mark.parametrize("num_slots", [None, 2])
-def test_forking_and_submitting_give_the_same_rollouts(num_slots):
+def test_turns_that_go_on_from_a_cache_and_others_are_the_same(num_slots, find_caches):
     many = tuple(Draw(uid, 6) for uid in (10, 11, 12))
-    forked = play(TableEngine(uneven, num_slots=num_slots), world(), many)
-    plain = TableEngine(uneven, capabilities=CAPABILITIES - {"fork"}, num_slots=num_slots)
-    submitted = play(plain, world(can_fork=False), many)
-    assert forked.columns.keys() == submitted.columns.keys()
-    for name, column in forked.columns.items():
-        assert column.equal(submitted[name]), name
-    assert forked.size("K") > 1.5 * forked.size("B")
+    sources = find_caches(True)
+    held = play(TableEngine(uneven, num_slots=num_slots), world(), many)
+    assert sum(source is not None for source in sources) == held.size("K") - held.size("B")
+    find_caches(False)
+    anew = play(TableEngine(uneven, num_slots=num_slots), world(), many)
+    assert held.columns.keys() == anew.columns.keys()
+    for name, column in held.columns.items():
+        assert column.equal(anew[name]), name
+    assert held.size("K") > 1.5 * held.size("B")
 
 
 def test_log_probabilities_are_those_of_the_whole_sequence():

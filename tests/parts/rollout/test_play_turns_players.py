@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from fakes.engine import CAPABILITIES, TableEngine
+from fakes.engine import TableEngine
 from test_play_turns import always, play, uneven, world
 
 from strop.environments.base import Environment, Observation
@@ -38,9 +38,9 @@ class Race(Environment):
                            role=self.player, rewards=tuple(worth))  # fmt: skip
 
 
-def table(kind=Race, can_fork=True, context=1000):
+def table(kind=Race, context=1000):
     """Services that also show a 6 before the first text to those who do not begin."""
-    return world(kind, can_fork, context, first=(6,))
+    return world(kind, context, first=(6,))
 
 
 def test_a_rollout_a_seat():
@@ -93,14 +93,16 @@ def test_a_player_never_sees_what_another_one_did():
 
 
 @pytest.mark.parametrize("num_slots", [None, 2])
-def test_forking_and_submitting_give_the_same_rollouts(num_slots):
+def test_turns_that_go_on_from_a_cache_and_others_are_the_same(num_slots, find_caches):
     many = tuple(Draw(uid, 8) for uid in (10, 11))
-    forked = play(TableEngine(uneven, num_slots=num_slots), table(), many)
-    plain = TableEngine(uneven, capabilities=CAPABILITIES - {"fork"}, num_slots=num_slots)
-    submitted = play(plain, table(can_fork=False), many)
-    for name, column in forked.columns.items():
-        assert column.equal(submitted[name]), name
-    assert forked.size("K") > 1.2 * forked.size("B")
+    sources = find_caches(True)
+    held = play(TableEngine(uneven, num_slots=num_slots), table(), many)
+    assert any(sources)
+    find_caches(False)
+    anew = play(TableEngine(uneven, num_slots=num_slots), table(), many)
+    for name, column in held.columns.items():
+        assert column.equal(anew[name]), name
+    assert held.size("K") > 1.2 * held.size("B")
 
 
 def test_log_probabilities_are_those_of_the_seat_alone():

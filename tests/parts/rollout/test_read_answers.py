@@ -1,12 +1,10 @@
-from types import SimpleNamespace
-
 import pytest
 import torch
-from fakes.services import FakeServices, FakeTexts, strategy_of
+from fakes.engine import TableEngine, by_last_token
+from fakes.services import FakeServices, FakeTexts, rolled_out
 
 from strop.method.part import Draw
 from strop.parts.rollout import substitutes
-from strop.parts.rollout.drive import drive
 from strop.parts.rollout.read_answers import ReadAnswers
 from strop.parts.rollout.sample_independently import SampleIndependently
 from strop.support.errors import UserError
@@ -19,8 +17,13 @@ PAIR = ReadAnswers(answers=("chosen", "rejected"))
 
 
 def read(part, *draws):
-    strategy = strategy_of(part, draws, SERVICES, torch.Generator())
-    batch, state = drive(strategy, SimpleNamespace(parked=[], release=lambda id: None), SERVICES)
+    batch, state, *_ = rolled_out(
+        part,
+        draws,
+        TableEngine(by_last_token({})),
+        SERVICES,
+        torch.Generator(),
+    )
     assert state is None
     return batch
 

@@ -5,7 +5,7 @@ import json
 
 import pytest
 import torch
-from fakes.engine import CAPABILITIES, TableEngine, by_last_token
+from fakes.engine import TableEngine, by_last_token
 from turns_table import (
     LETTERS,
     PIECES,
@@ -32,8 +32,8 @@ DRAWS = (Draw(4, 5), Draw(5, 6), Draw(6, 4))
 PART = RetryFromReflection(ask="?", guide="!{report}{text}", reflection_tokens=2)
 
 
-def tried(part=PART, draws=DRAWS, seed=0, capabilities=CAPABILITIES, context=100, kind=Walk):
-    engine = TableEngine(by_last_token(ASKING), capabilities=capabilities)
+def tried(part=PART, draws=DRAWS, seed=0, context=100, kind=Walk):
+    engine = TableEngine(by_last_token(ASKING))
     pieces = {**PIECES, 7: "?", 8: "!"}
     services = services_over(engine, kind, KNOWN, pieces, context)
     return played(part, draws, engine, services, seed)
@@ -150,9 +150,12 @@ def test_some_retries_are_better():
     assert sum(tried(seed=seed)[0].metrics["retry/better"] for seed in range(4)) >= 2
 
 
-def test_forks_and_submissions_give_the_same():
+def test_requests_that_go_on_from_a_cache_and_others_give_the_same(find_caches):
+    sources = find_caches(True)
     ours = tried()[0].batch
-    theirs = tried(capabilities=CAPABILITIES - {"fork"})[0].batch
+    assert any(sources)
+    find_caches(False)
+    theirs = tried()[0].batch
     for name, column in ours.columns.items():
         same = column.equal(theirs[name]) or torch.equal(
             column.nan_to_num(), theirs[name].nan_to_num()

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from fakes.engine import CAPABILITIES, TableEngine, by_last_token
+from fakes.engine import TableEngine, by_last_token
 from fakes.services import FakeEpisodes
 from turns_table import assert_log_probabilities, drawn, played, services_over, turns_of
 
@@ -63,8 +63,8 @@ def services(engine, kind=Tool):
     return made
 
 
-def rewritten(part=PART, seed=0, capabilities=CAPABILITIES, num_slots=None, kind=Tool):
-    engine = TableEngine(by_last_token(TABLE), capabilities=capabilities, num_slots=num_slots)
+def rewritten(part=PART, seed=0, num_slots=None, kind=Tool):
+    engine = TableEngine(by_last_token(TABLE), num_slots=num_slots)
     return played(part, DRAWS, engine, services(engine, kind), seed)[0]
 
 
@@ -202,9 +202,12 @@ def test_what_is_kept_of_a_failed_turn():
 
 
 @pytest.mark.parametrize("num_slots", [None, 3])
-def test_forks_and_submissions_give_the_same(num_slots):
+def test_requests_that_go_on_from_a_cache_and_others_give_the_same(num_slots, find_caches):
+    sources = find_caches(True)
     ours = rewritten().batch
-    theirs = rewritten(capabilities=CAPABILITIES - {"fork"}, num_slots=num_slots).batch
+    assert any(sources)
+    find_caches(False)
+    theirs = rewritten(num_slots=num_slots).batch
     for name, column in ours.columns.items():
         assert column.nan_to_num().equal(theirs[name].nan_to_num()), name
 

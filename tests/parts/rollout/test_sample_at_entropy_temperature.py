@@ -3,12 +3,11 @@ import math
 import pytest
 import torch
 from fakes.engine import TableEngine, by_last_token
-from fakes.services import FakeSampling, FakeServices, FakeTexts, strategy_of
+from fakes.services import FakeSampling, FakeServices, FakeTexts, rolled_out
 
 from strop.method import part as parts
 from strop.method.part import Draw, Use
 from strop.parts.rollout import substitutes
-from strop.parts.rollout.drive import drive
 from strop.parts.rollout.sample_at_entropy_temperature import (
     SampleAtEntropyTemperature,
     WarmByEntropy,
@@ -28,8 +27,7 @@ SERVICES = FakeServices(FakeTexts({1: (1,), 2: (2,)}), sampling=FakeSampling(ans
 def batch_of(part, state):
     rng = torch.Generator().manual_seed(3)
     draws = (Draw(1, 40), Draw(2, 40))
-    strategy = strategy_of(part, draws, SERVICES, rng, state)
-    return drive(strategy, TableEngine(CHAIN))[0]
+    return rolled_out(part, draws, TableEngine(CHAIN), SERVICES, rng, state).batch
 
 
 def temperatures(rule, entropies):

@@ -3,10 +3,9 @@ import math
 import pytest
 import torch
 from fakes.engine import TableEngine, by_last_token
-from fakes.services import FakeEpisodes, FakeSampling, FakeServices, FakeTexts, strategy_of
+from fakes.services import FakeEpisodes, FakeSampling, FakeServices, FakeTexts, rolled_out
 
 from strop.method.part import Draw
-from strop.parts.rollout.drive import roll_out
 from strop.parts.rollout.sample_independently import SampleIndependently
 from strop.parts.rollout.sample_two_attempts import SampleTwoAttempts
 
@@ -19,9 +18,8 @@ DRAWS = (Draw(5, 3), Draw(9, 2))
 def sampled(part, context=100, draws=DRAWS, table=TABLE, services=None):
     services = services or services_of(context)
     rng = torch.Generator().manual_seed(2)
-    strategy = strategy_of(part, draws, services, rng)
     engine = TableEngine(by_last_token(table), context_length=context)
-    return roll_out(strategy, engine, services).batch
+    return rolled_out(part, draws, engine, services, rng).batch
 
 
 def services_of(context=100):

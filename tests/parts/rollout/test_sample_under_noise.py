@@ -1,10 +1,9 @@
 import torch
 from fakes.engine import TableEngine
-from fakes.services import FakeSampling, FakeServices, FakeTexts, strategy_of
+from fakes.services import FakeSampling, FakeServices, FakeTexts, rolled_out
 
 from strop.method.part import Draw
 from strop.parts.rollout import substitutes
-from strop.parts.rollout.drive import drive
 from strop.parts.rollout.sample_independently import SampleIndependently
 from strop.parts.rollout.sample_under_noise import SampleUnderNoise
 
@@ -27,8 +26,9 @@ def sampled(part, num=8):
         return [0.1 + 0.2 * (i == likelier) - 0.2 * (i == 9) * 0.5 for i in range(10)]
 
     rng = torch.Generator().manual_seed(1)
-    strategy = strategy_of(part, (Draw(1, num), Draw(1, 1)), SERVICES, rng)
-    batch, state = drive(strategy, TableEngine(probabilities), SERVICES)
+    batch, state, *_ = rolled_out(
+        part, (Draw(1, num), Draw(1, 1)), TableEngine(probabilities), SERVICES, rng
+    )
     assert state is None
     return batch, list(seen)
 

@@ -1,9 +1,8 @@
 import torch
 from fakes.engine import TableEngine, by_last_token
-from fakes.services import FakeSampling, FakeServices, FakeTexts, strategy_of
+from fakes.services import FakeSampling, FakeServices, FakeTexts, rolled_out
 
 from strop.method.part import Draw
-from strop.parts.rollout.drive import drive
 from strop.parts.rollout.sample_independently import SampleIndependently
 from strop.parts.rollout.sample_with_greedy import SampleWithGreedy
 
@@ -18,8 +17,7 @@ DRAWS = (Draw(5, 3), Draw(9, 2), Draw(5, 1))
 def _batch(part):
     rng = torch.Generator().manual_seed(3)
     services = FakeServices(FakeTexts(PROMPTS), sampling=FakeSampling(answer_tokens=7))
-    strategy = strategy_of(part, DRAWS, services, rng)
-    batch, state = drive(strategy, TableEngine(CHAIN), services)
+    batch, state, *_ = rolled_out(part, DRAWS, TableEngine(CHAIN), services, rng)
     assert state is None
     return batch
 

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from fakes.engine import sample
 from packaging.requirements import Requirement
 
 from strop.engines.base import CAPABILITIES, STATISTICS, Request
 from strop.engines.local.engine import LocalEngine
 from strop.engines.open import read
 from strop.engines.rules import BanTokens, MinP, TopK, TopP
-from strop.parts.rollout.drive import sample
 from strop.parts.rollout.sample_at_entropy_temperature import WarmByEntropy
 from strop.support.errors import UserError
 from strop.training.learner import models
@@ -128,28 +128,30 @@ def test_what_cannot_be_drawn_fails_alone(engine, local, loaded):
 
 
 def drawn(engine):
-    """A request that is paused, forked, resumed and aborted."""
-    id = engine.submit(Request((3, 5), 12, 0.8, seed=4, want=STATISTICS, num_top=2, pause_every=5))
+    """An answer, what goes on from it, a branch of it, and one that is aborted."""
+    fields = {"want": STATISTICS, "num_top": 2}
+    id = engine.submit(Request((3, 5), 5, 0.8, seed=4, keep=True, **fields))
     while engine.busy():
         engine.step()
-    fork = engine.fork(id, at=4, forced=(6,), pause_every=0, seed=9)
-    engine.resume(id)
+    first = engine.abort(id)
+    branch = engine.submit(first.first(2).more(9, given=(6,), seed=9), (id, 4))
+    more = engine.submit(first.more(7), (id, 7))
     while engine.busy():
         engine.step()
     other = engine.submit(Request((3, 5), 40, 0.8, seed=5, want=STATISTICS, num_top=2))
     for _ in range(3):
         engine.step()
-    found = [engine.abort(each) for each in (id, fork, other)]
-    for each in (id, fork, other):
+    found = [engine.abort(each) for each in (id, branch, more, other)]
+    for each in (id, branch, more, other):
         engine.release(each)
     return found
 
 
-def test_pauses_forks_and_aborts(engine, local):
+def test_what_goes_on_and_aborts(engine, local):
     found, expected = drawn(engine), drawn(local)
     ends = [each.events[-1].ended for each in expected]
     assert ends[-1] == "aborted"
-    assert len(joined(found[2], "ids")) == 3
+    assert len(joined(found[3], "ids")) == 3
     check_alike(found, expected)
     assert not engine.running
 

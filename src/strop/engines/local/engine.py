@@ -13,16 +13,15 @@ from torch import Tensor, nn
 from strop.engines.base import (
     CAPABILITIES,
     WAITING,
+    Answer,
     Ended,
     Engine,
     Event,
-    Finished,
     Request,
-    forked,
-    resumed,
+    Source,
 )
 from strop.engines.local.causal import UNBOUNDED, CachedModel, Part, check_module
-from strop.engines.local.slots import NEVER, Fill, Row, Slots
+from strop.engines.local.slots import Fill, Row, Slots
 from strop.engines.local.speculation import Speculation
 from strop.engines.passes import Passes
 from strop.engines.sampling import Plan, draw, make_plan
@@ -66,7 +65,6 @@ class LocalEngine(Engine):
         check_module(model)
         self.capabilities = CAPABILITIES
         self.version = version
-        self.parked: list[Event] = []
         self.passes = None if speculate else Passes()  # a pass that checks drafts is like no other
         self.longest = max_cached_tokens
         self.model = CachedModel(model, num_slots, max_cached_tokens, several=speculate > 0)
@@ -89,53 +87,46 @@ class LocalEngine(Engine):
         self.next_id = 0
         self.plan: Plan | None = None
 
-    def submit(self, request: Request) -> int:
+    def submit(self, request: Request, source: Source = None) -> int:
         """Queue a request and return its id; UserError when it cannot fit the context."""
-        return self._queue(request, None)
-
-    def fork(self, id: int, at: int, forced: tuple[int, ...] = (), **changes: Any) -> int:
-        """Queue the first `at` tokens of a request and `forced`; see Engine.fork."""
-        parent = self._find(id)
-        request = forked(id, parent.request, self._tokens(parent), at, forced, changes)
-        return self._queue(request, (parent, at))
-
-    def resume(self, id: int, **changes: Any) -> None:
-        """Continue a paused request; one that has ended gives its end event, without ids, again."""
-        row = self._find(id)
-        if row.status == "ended":
-            self.events.append(Event(id, (), (), self.version, ended=row.events[-1].ended))
-            return
-        request = resumed(id, row.status, row.request, len(row.tokens), changes)
         self._check(request)
-        row.request = request
-        self._set_pause(row)
-        row.status = "waiting"
-        self.waiting.appendleft(row)
+        row = Row(self.next_id, request, list(request.ids))
+        row.prompt_hash = row.group = hash(request.ids)
+        if source is not None:
+            parent = self._find(source[0])
+            row.source, row.group = (parent, source[1]), parent.group
+        self.known[row.id] = row
+        self.waiting.append(row)
+        self.next_id += 1
+        return row.id
 
-    def abort(self, id: int) -> Finished:
+    def abort(self, id: int) -> Answer:
         """End a request now, free its slot; its last event (ended "aborted") is in the answer."""
         row = self._find(id)
         if row.status != "ended":
             if row.slot >= 0:
                 self.slots.report([row.slot], ["aborted"], self.version)
             else:
+                self.waiting.remove(row)
                 row.events.append(Event(id, (), (), self.version, ended="aborted"))
             self._end(row)
         self.events = [event for event in self.events if event.request != id]
-        return Finished(row.request, tuple(row.events))
+        return Answer(row.request, tuple(row.events))
 
     def release(self, id: int) -> None:
-        """Forget a request: its tokens, its cache, its events. It can't be forked any more."""
+        """Forget a request: its tokens, its cache, its events. It is no source any more."""
         row = self._find(id)
         self.abort(id)
         if row.slot >= 0:
             self.slots.free(row.slot)
         del self.known[id]
-        if not self.known:  # between rollouts a large cache would only take room from the update
-            self.slots.cache.shrink(KEPT_CACHE_BYTES)
-            self.model.unpack()
-            if self.speculation is not None:  # a run that is resumed here must draft the same
-                self.speculation.known.clear()
+
+    def forget(self) -> None:
+        """Let go of what only speeds requests up: it would take room from the update."""
+        self.slots.cache.shrink(KEPT_CACHE_BYTES)
+        self.model.unpack()
+        if self.speculation is not None:  # a run that is resumed here must draft the same
+            self.speculation.known.clear()
 
     @property
     def drafts(self) -> tuple[int, int]:  # type: ignore[override]
@@ -145,8 +136,7 @@ class LocalEngine(Engine):
 
     def busy(self) -> bool:
         """True while a step can bring something: running or waiting requests, unread events."""
-        waiting = any(row.status == "waiting" for row in self.waiting)
-        return waiting or bool(self.events) or bool(self.slots.table["running"].any())
+        return bool(self.waiting) or bool(self.events) or bool(self.slots.table["running"].any())
 
     def full(self) -> bool:
         """True while far more requests wait than have slots."""
@@ -176,17 +166,6 @@ class LocalEngine(Engine):
         return events
 
     # ---- from here on: how
-
-    def _queue(self, request: Request, source: tuple[Row, int] | None) -> int:
-        self._check(request)
-        row = Row(self.next_id, request, list(request.ids), source=source)
-        row.prompt_hash = hash(request.ids)
-        row.group = source[0].group if source else row.prompt_hash
-        self._set_pause(row)
-        self.known[row.id] = row
-        self.waiting.append(row)
-        self.next_id += 1
-        return row.id
 
     def _check(self, request: Request) -> None:
         if len(request.ids) >= self.context_length:
@@ -230,10 +209,6 @@ class LocalEngine(Engine):
         new: list[int] = unread[:, 0].astype(np.int64).tolist()
         return row.tokens + new
 
-    def _set_pause(self, row: Row) -> None:
-        every = row.request.pause_every
-        row.pause_at = len(row.tokens) + every if every else NEVER
-
     def _end(self, row: Row) -> None:
         kept = (
             row.request.keep and row.slot >= 0 and row.events[-1].ended not in ("aborted", "failed")
@@ -266,11 +241,7 @@ class LocalEngine(Engine):
 
     def _admit(self) -> None:
         """Move waiting rows into free slots, with their cache filled but for the last token."""
-        waiting = [row for row in self.waiting if row.status == "waiting"]
-        resumed = [row for row in waiting if row.slot >= 0]
-        if resumed:
-            self.slots.place(resumed, [row.slot for row in resumed], self.context_length)
-            waiting = [row for row in waiting if row.slot < 0]
+        waiting = list(self.waiting)
         sizes = [(len(row.tokens), self._limit(row.request)) for row in waiting]
         let_in = waiting[: self.slots.fitting(sizes)]
         heirs = self.slots.heirs(let_in)
@@ -294,8 +265,8 @@ class LocalEngine(Engine):
         for row, slot in zip(waiting, slots, strict=True):
             leader = leaders.get(row.prompt_hash)
             found = by_prompt.get(row.prompt_hash)
-            if row.source is not None and row.source[0].slot >= 0:
-                fill = self._share(row, slot, *row.source)
+            if (source := row.found_source()) is not None:
+                fill = self._share(row, slot, *source)
             elif found is not None and self.slots.row(found).request.ids == row.request.ids:
                 fill = self._share(row, slot, self.slots.row(found), len(row.request.ids))
             elif leader is not None and leader.row.request.ids == row.request.ids:
@@ -310,7 +281,8 @@ class LocalEngine(Engine):
             self._fill(fills)
         for row, slot in zip(waiting, slots, strict=True):
             if row.id in heirs:
-                self.slots.row(slot).slot = -1
+                parent = self.slots.row(slot)
+                parent.slot, parent.heir = -1, row
         self.slots.place(waiting, slots, self.context_length)
 
     def _share(self, row: Row, slot: int, source: Row, at: int) -> Fill:
@@ -366,21 +338,14 @@ class LocalEngine(Engine):
         if slots.texts:
             for slot in np.flatnonzero(table["strings"] & ~stopped & ~failed).tolist():
                 stopped[slot] = self._has_stop_string(slots.row(slot))
-        left = np.minimum(table["limit"], table["pause"]) - table["length"]
+        left = table["limit"] - table["length"]
         slots.quiet = int(left.min())
         reported = np.flatnonzero((stopped | (left <= 0)) & ~failed).tolist()
-        full = table["length"] >= table["limit"]
-        reasons: list[Ended] = [
-            "stop" if stopped[slot] else "length" if full[slot] else "paused" for slot in reported
-        ]
+        reasons: list[Ended] = ["stop" if stopped[slot] else "length" for slot in reported]
         rows = [slots.row(slot) for slot in reported]
         self.events += slots.report(reported, reasons, self.version)
-        for row, reason in zip(rows, reasons, strict=True):
-            if reason == "paused":
-                row.status = "paused"
-                slots.hold(row.slot)
-            else:
-                self._end(row)
+        for row in rows:
+            self._end(row)
 
     def _fail(self, slots: list[int], plan: Plan) -> None:
         """End rows for which no token could be drawn; the others do not notice."""

@@ -18,14 +18,12 @@ from strop.engines.local.ragged import Ragged
 from strop.engines.local.records import Records, event_of
 from strop.engines.sampling import uniforms
 
-NEVER = 1 << 62
 AHEAD = 16  # most steps that random numbers are made for at once
 RECENT = 8  # newest tokens that are kept on the host, of each row
 FIELDS = np.dtype(
     [
         ("length", np.int64),  # tokens so far, prompt included; all but the last are cached
         ("limit", np.int64),  # ends with "length" at this many tokens
-        ("pause", np.int64),  # pauses at this many tokens
         ("seed", np.uint64),
         ("prompt", np.int64),  # hash of the prompt, to find rows that share it
         ("group", np.int64),  # hash of the prompt that a row and what it forked from began with
@@ -33,7 +31,7 @@ FIELDS = np.dtype(
         ("like", np.int64),  # the request of `Slots.kinds` that is drawn in the same way
         ("strings", np.bool_),  # has stop strings
         ("running", np.bool_),
-        ("taken", np.bool_),  # holds a cache that is still of use: running, paused or kept
+        ("taken", np.bool_),  # holds a cache that is still of use: running or kept
     ],
     align=True,
 )
@@ -46,13 +44,24 @@ class Row:
     id: int
     request: Request
     tokens: list[int]  # prompt and new tokens, up to the last report
-    status: Literal["waiting", "running", "paused", "ended"] = "waiting"
+    status: Literal["waiting", "running", "ended"] = "waiting"
     slot: int = -1  # -1: has no cache
-    pause_at: int = NEVER
-    source: tuple[Row, int] | None = None  # a fork's parent, and how many tokens they share
+    source: tuple[Row, int] | None = None  # one that it begins like, and for how many tokens
+    heir: Row | None = None  # who went on in its slot
     events: list[Event] = field(default_factory=list)
     prompt_hash: int = 0
-    group: int = 0  # hash of the prompt that it and what it forked from began with
+    group: int = 0  # hash of the prompt that it and what it goes on from began with
+
+    def found_source(self) -> tuple[Row, int] | None:
+        """Who has the cache of its beginning now, and of how many tokens; None: nobody."""
+        if self.source is None:
+            return None
+        row, size = self.source
+        while row.slot < 0:
+            if row.heir is None:
+                return None
+            row = row.heir
+        return row, size
 
 
 @dataclass(frozen=True)
@@ -73,7 +82,7 @@ class Slots:
     run, a step looks at none of these columns but `last`: `compact` notes what it has to know.
 
     longest: tokens of the longest running row. tokens: of all of them. texts: some of these have
-    stop strings. quiet: in fewer than so many steps none of them comes to its limit or pause.
+    stop strings. quiet: in fewer than so many steps none of them comes to its limit.
     """
 
     def __init__(self, num_slots: int, cache: SlotCache, device: torch.device, call: int) -> None:
@@ -93,7 +102,7 @@ class Slots:
         self.kinds: dict[tuple[Any, ...], tuple[int, Request]] = {}  # one of each way to draw
 
     def choose(self, number: int) -> list[int]:
-        """Up to `number` slots to fill: free ones, then those of kept, then of paused rows."""
+        """Up to `number` slots to fill: free ones, then those of kept rows."""
         chosen: list[int] = np.flatnonzero(~self.table["taken"])[:number].tolist()
         for slot in self.held()[: number - len(chosen)]:
             self.free(slot)
@@ -101,28 +110,29 @@ class Slots:
         return chosen
 
     def held(self) -> list[int]:
-        """Slots of kept and of paused rows, in the order in which they are given up."""
+        """Slots of kept rows, in the order in which they are given up: the oldest first."""
         held = np.flatnonzero(self.table["taken"] & ~self.table["running"]).tolist()
-        held.sort(key=lambda slot: self.row(slot).status != "ended")
+        held.sort(key=lambda slot: self.row(slot).id)
         return held
 
     def heirs(self, waiting: Sequence[Row]) -> dict[int, int]:
-        """Forks by id with the slot of their ended parent, in which they go on without a copy.
+        """Rows by id with the slot of an ended one, in which they go on without a copy.
 
-        Only where slots are short, so that the parent's cache would be taken away all the same.
+        That is the first that begins with all of its tokens; one that begins with fewer, if no
+        other does, where slots are short, so that the cache would be taken away all the same.
         """
-        if len(waiting) <= int((~self.table["taken"]).sum()):
+        sources = [(row, *each) for row in waiting if (each := row.found_source()) is not None]
+        if not sources:
             return {}
-        parents = [row.source[0] for row in waiting if row.source is not None]
-        forks = Counter(parent.id for parent in parents)
-        found = {}
-        for row in waiting:
-            parent = row.source[0] if row.source is not None else None
-            if parent is None or parent.status != "ended" or parent.slot < 0:
+        short = len(waiting) > int((~self.table["taken"]).sum())
+        users = Counter(source.id for _, source, _ in sources)
+        found: dict[int, int] = {}
+        for row, source, size in sources:
+            if source.status != "ended" or self.table["running"][source.slot]:
                 continue
-            if forks[parent.id] == 1:
-                found[row.id] = parent.slot
-                self.table["running"][parent.slot] = True  # nobody else may choose it
+            if size >= len(source.tokens) or (short and users[source.id] == 1):
+                found[row.id] = source.slot
+                self.table["running"][source.slot] = True  # nobody else may choose it
         return found
 
     def row(self, slot: int) -> Row:
@@ -142,7 +152,7 @@ class Slots:
             strings = bool(request.stop_strings)
             recent = (*(-1,) * (RECENT - length), *row.tokens[-RECENT:])
             self.table[slot] = (
-                *(length, limit, row.pause_at, seed, row.prompt_hash, row.group),
+                *(length, limit, seed, row.prompt_hash, row.group),
                 *(recent, self._kind(request), strings, True, True),
             )
             self.rows[slot] = row

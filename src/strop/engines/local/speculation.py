@@ -47,7 +47,7 @@ class Speculation:
     """Draws for the rows of `slots`, up to `most` drafts a row and step.
 
     Drafts take no room of their own: a row has no more of them than the cache has places for, and
-    none beyond its limit or next pause. Rows with stop strings have none.
+    none beyond its limit. Rows with stop strings have none.
 
     drafted, accepted: tokens so far.
     """
@@ -102,7 +102,7 @@ class Speculation:
         """Tokens [N, K] and their chances, 0 where there is none; none at all if they cost more."""
         table, places = self.slots.table[:number], self.slots.cache.places
         length = table["length"]
-        room = np.minimum(np.minimum(table["limit"], table["pause"]), places) - length - 1
+        room = np.minimum(table["limit"], places) - length - 1
         most = np.where(table["strings"], 0, np.clip(room, 0, self.most))
         worth = self.step_cost / number + ROW + 1  # of a token: what it costs without drafts
         token, chance = self.known.foretell(table["recent"], table["group"], most, 1 / worth)

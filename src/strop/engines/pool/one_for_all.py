@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-from strop.engines.base import Engine, Event, Finished
+from strop.engines.base import Answer, Engine, Event
 from strop.engines.pool.one_per_process import EVERYONE, ParallelEngine
 
 
@@ -45,25 +45,24 @@ class SharedEngine(ParallelEngine):
         """True while so many requests wait that others had better not be submitted yet."""
         return self.is_full
 
-    def abort(self, id: int) -> Finished:
+    def abort(self, id: int) -> Answer:
         """End a request now; its last event (ended "aborted") is in the answer."""
         known = self.known[id]
-        if known.status != "ended":
-            self.queue = [entry for entry in self.queue if entry[0] != id]
+        if not known.ended:
+            if id in self.queue:
+                self.queue.remove(id)
             if known.inner >= 0:
                 self.inner.abort(known.inner)
             known.hear(Event(id, (), (), self.version, ended="aborted"))
-        self.echo = [event for event in self.echo if event.request != id]
-        return Finished(known.request, tuple(known.events))
+        return Answer(known.request, tuple(known.events))
 
     def step(self) -> list[Event]:
         """Wait, in the first process, until there is something to tell; all hear it."""
-        found, self.echo = self.echo, []
         queue, self.queue = self.queue, []
 
         def ask() -> tuple[list[Event], bool]:
-            for id, changes in queue:
-                self._begin(id, changes, EVERYONE)
+            for id in queue:
+                self._begin(id, EVERYONE)
             events = self._own(self.inner.step()) if self.inner.busy() else []
             return events, self.inner.full()
 
@@ -71,7 +70,12 @@ class SharedEngine(ParallelEngine):
         told, self.is_full = self.ranks.from_first(ask)
         for event in told:
             self.known[event.request].hear(event)
-        return found + told
+        return list(told)
+
+    def forget(self) -> None:
+        """Let go of what only speeds requests up, where the engine is."""
+        for engine in self.first:
+            engine.forget()
 
     def load_weights(self, state: Any, version: int) -> None:
         """Sample with other weights from the next token on; state None: those that are trained."""

@@ -3,7 +3,7 @@
 Every process runs the same strategies and gives the same commands. A process draws the answers of
 its own share of the requests; then all gather the answers of the others. What is drawn depends on
 (seed, position, weights) alone, so the answers are those of one engine. Events come when all that
-runs has ended or paused. Where that is too late, because a strategy ends answers on the way,
+runs has ended. Where that is too late, because a strategy ends answers on the way,
 `dealing` is off: every process draws all.
 """
 
@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
-from strop.engines.base import Engine, Event, Finished, Request, forked, resumed
+from strop.engines.base import Answer, Engine, Event, Request, Source
 
 EVERYONE = -1
 
@@ -24,22 +24,16 @@ class Known:
     """A request. owner: the process that draws it, None until it is dealt. inner: its id there."""
 
     request: Request
-    parent: tuple[int, int, tuple[int, ...], dict[str, Any]] | None = None  # a fork, as asked for
+    source: Source = None
     owner: int | None = None
     inner: int = -1
-    status: str = "running"  # or paused, or ended
+    ended: bool = False
     events: list[Event] = field(default_factory=list)
 
     def hear(self, event: Event) -> None:
         """Keep an event of its own."""
         self.events.append(event)
-        if event.ended:
-            self.status = "paused" if event.ended == "paused" else "ended"
-
-    @property
-    def tokens(self) -> list[int]:
-        """Prompt and new tokens by now."""
-        return [*self.request.ids, *(id for event in self.events for id in event.ids)]
+        self.ended = bool(event.ended)
 
 
 class ParallelEngine(Engine):
@@ -48,15 +42,15 @@ class ParallelEngine(Engine):
     shell: puts the newest weights into the model that `inner` samples with.
     """
 
+    lockstep = True
+
     def __init__(self, inner: Engine, ranks: Any, shell: Any) -> None:
         self.inner, self.ranks, self.shell = inner, ranks, shell
         self.capabilities = getattr(inner, "capabilities", frozenset())
-        self.parked: list[Event] = []
         self.dealing = True
         self.known: dict[int, Known] = {}
         self.next_id = 0
-        self.queue: list[tuple[int, dict[str, Any] | None]] = []  # to begin; to resume so
-        self.echo: list[Event] = []
+        self.queue: list[int] = []  # to begin
         self.global_id: dict[int, int] = {}  # by the inner engine's
 
     @property
@@ -69,47 +63,26 @@ class ParallelEngine(Engine):
         """Of this process: tokens that were drafted so far, and those that were drawn."""
         return self.inner.drafts
 
-    def submit(self, request: Request) -> int:
+    def submit(self, request: Request, source: Source = None) -> int:
         """Queue a request and return its id."""
-        return self._queue(Known(request))
-
-    def fork(self, id: int, at: int, forced: tuple[int, ...] = (), **changes: Any) -> int:
-        """Queue the first `at` tokens of a request and `forced`, where that request is drawn."""
-        parent = self.known[id]
-        request = forked(id, parent.request, parent.tokens, at, forced, changes)
-        return self._queue(Known(request, (id, at, forced, changes)))
-
-    def _queue(self, known: Known) -> int:
         id, self.next_id = self.next_id, self.next_id + 1
-        self.known[id] = known
-        self.queue.append((id, None))
+        self.known[id] = Known(request, source)
+        self.queue.append(id)
         return id
 
-    def resume(self, id: int, **changes: Any) -> None:
-        """Continue a paused request; one that has ended gives its end event, without ids, again."""
-        known = self.known[id]
-        if known.status == "ended":
-            ended = known.events[-1].ended
-            self.echo.append(Event(id, (), (), self.version, ended=ended))
-            return
-        now = len(known.tokens)
-        known.request = resumed(id, known.status, known.request, now, changes)
-        known.status = "running"
-        self.queue.append((id, changes))
-
-    def abort(self, id: int) -> Finished:
+    def abort(self, id: int) -> Answer:
         """End a request now; its last event (ended "aborted") is in the answer."""
         known = self.known[id]
-        if known.status != "ended":
-            self.queue = [entry for entry in self.queue if entry[0] != id]
+        if not known.ended:
+            if id in self.queue:
+                self.queue.remove(id)
             last = Event(id, (), (), self.version, ended="aborted")
             if known.inner >= 0:
                 own = self.inner.abort(known.inner).events[-1]
                 if known.owner == EVERYONE:
                     last = own._replace(request=id)
             known.hear(last)
-        self.echo = [event for event in self.echo if event.request != id]
-        return Finished(known.request, tuple(known.events))
+        return Answer(known.request, tuple(known.events))
 
     def release(self, id: int) -> None:
         """Forget a request: its tokens, its events, and its cache where it was drawn."""
@@ -119,85 +92,87 @@ class ParallelEngine(Engine):
             del self.global_id[known.inner]
             self.inner.release(known.inner)
 
+    def forget(self) -> None:
+        """Let go of what only speeds requests up."""
+        self.inner.forget()
+
     def busy(self) -> bool:
         """True while a step can bring something; the same in all processes."""
-        open = any(known.status == "running" for known in self.known.values())
-        return open or bool(self.echo)
+        return any(not known.ended for known in self.known.values())
 
     def step(self) -> list[Event]:
-        """Run to where all have ended or paused, and tell; or one step of all, not `dealing`."""
+        """Run to where all have ended, and tell; or one step of all, not `dealing`."""
         self.shell.whole()
-        found, self.echo = self.echo, []
         queue, self.queue = self.queue, []
         if not self.dealing:
-            for id, changes in queue:
-                self._begin(id, changes, EVERYONE)
+            for id in queue:
+                self._begin(id, EVERYONE)
             told = self._own(self.inner.step()) if self.inner.busy() else []
         else:
             owners = self._deal(queue)
-            own = [entry for entry in queue if owners[entry[0]] == self.ranks.number]
             for id, owner in owners.items():
                 self.known[id].owner = owner
+            own = [id for id in queue if owners[id] == self.ranks.number]
             told = [event for each in self.ranks.gathered(self._run(own)) for event in each]
             told.sort(key=lambda event: event.request)
         for event in told:
             self.known[event.request].hear(event)
-        return found + told
+        return told
 
-    def _deal(self, queue: list[tuple[int, dict[str, Any] | None]]) -> dict[int, int]:
-        """Who draws what: neighbours together, which share a prompt; forks beside their parents."""
-        owners = {id: owner for id, _ in queue if (owner := self.known[id].owner) is not None}
-        fresh = [id for id, _ in queue if id not in owners and self.known[id].parent is None]
+    def _deal(self, queue: list[int]) -> dict[int, int]:
+        """Who draws what: neighbours together, which share a prompt; what goes on from a request
+        beside that.
+        """
+        owners: dict[int, int] = {}
+        fresh = [id for id in queue if self._source(id) is None]
         costs = [self.known[id].request.max_tokens for id in fresh]
         total, before = sum(costs), 0
         for id, cost in zip(fresh, costs, strict=True):
             owners[id] = min((2 * before + cost) * self.ranks.count // (2 * total), self.last)
             before += cost
-        for id, _ in queue:
-            if id not in owners:
-                parent = self.known[id].parent
-                assert parent is not None, "what has no parent was dealt above"
-                above = self.known[parent[0]].owner
-                owners[id] = owners[parent[0]] if above is None else above
+        for id in queue:
+            if (source := self._source(id)) is not None:
+                above = source.owner
+                assert above is not None, "what is told of has an owner"
+                owners[id] = above
         return owners
+
+    def _source(self, id: int) -> Known | None:
+        """The request whose beginning another one has, where it is there."""
+        source = self.known[id].source
+        return None if source is None else self.known.get(source[0])
 
     @property
     def last(self) -> int:
         """Number of the last process."""
         return int(self.ranks.count) - 1
 
-    def _run(self, queue: list[tuple[int, dict[str, Any] | None]]) -> list[Event]:
-        """Draw these until each has ended or paused; their events."""
+    def _run(self, queue: list[int]) -> list[Event]:
+        """Draw these until each has ended; their events."""
         events: list[Event] = []
-        open, waiting = {id for id, _ in queue}, list(reversed(queue))
+        open, waiting = set(queue), list(reversed(queue))
         while open:
             while waiting and not self.inner.full():
-                id, changes = waiting.pop()
-                self._begin(id, changes, self.ranks.number)
+                self._begin(waiting.pop(), self.ranks.number)
             new = self._own(self.inner.step())
             open -= {event.request for event in new if event.ended}
             events += new
         return events
 
-    def _begin(self, id: int, changes: dict[str, Any] | None, owner: int) -> None:
+    def _begin(self, id: int, owner: int) -> None:
         """Hand a request to the inner engine."""
-        known = self.known[id]
+        known, source = self.known[id], self._source(id)
         known.owner = owner
-        if changes is not None:
-            self.inner.resume(known.inner, **changes)
-            return
-        if known.parent is None:
-            known.inner = self.inner.submit(known.request)
-        else:
-            parent, at, forced, more = known.parent
-            known.inner = self.inner.fork(self.known[parent].inner, at, forced, **more)
+        inner = None
+        if source is not None and known.source is not None and source.inner >= 0:
+            inner = source.inner, known.source[1]
+        known.inner = self.inner.submit(known.request, inner)
         self.global_id[known.inner] = id
 
     def _own(self, events: list[Event]) -> list[Event]:
-        """The inner engine's events under the ids of here; others' are left for them."""
-        own = [event for event in events if event.request in self.global_id]
-        self.inner.parked += [event for event in events if event.request not in self.global_id]
-        return [event._replace(request=self.global_id[event.request]) for event in own]
+        """The inner engine's events under the ids of here."""
+        known = self.global_id
+        return [e._replace(request=known[e.request]) for e in events if e.request in known]
 
     def load_weights(self, state: Any, version: int) -> None:
         """Sample with other weights from the next token on; state None: those that are trained."""

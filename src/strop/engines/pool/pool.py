@@ -1,10 +1,10 @@
 """A pool of engine workers, each in a process of its own, behind the interface of one engine.
 
 A request goes to the worker with the fewest requests, or to the one that has its neighbour with the
-same prompt; a fork goes to the worker that holds its parent. What is drawn depends on (seed,
-position, weights) alone, so a request has the same tokens on any worker. A worker that is lost
-loses nothing: the pool sends its open requests to another one, or to itself once it is restarted,
-behind the tokens received.
+same prompt; one that begins with the tokens of another goes to the worker that holds that. What is
+drawn depends on (seed, position, weights) alone, so a request has the same tokens on any worker. A
+worker that is lost loses nothing: the pool sends its open requests to another one, or to itself
+once it is restarted, behind the tokens received.
 
 `Workers` carries the messages (strop.training.cluster.engine_actors does it over Ray). Among
 several training processes the first one sends them, and all receive the same answers in the same
@@ -18,15 +18,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol
 
-from strop.engines.base import (
-    WAITING,
-    Engine,
-    Event,
-    Finished,
-    Request,
-    forked,
-    resumed,
-)
+from strop.engines.base import WAITING, Answer, Engine, Event, Request, Source
 
 NOWHERE = -1
 NEIGHBOURS = 16  # more requests than the idlest engine has, for one with its neighbour's prompt
@@ -97,12 +89,11 @@ class Known:
 
     id: int
     request: Request
-    parent: tuple[int, int, tuple[int, ...], dict[str, Any]] | None = None  # a fork, as asked for
+    source: Source = None
     engine: int = NOWHERE
     before: int = 0
-    status: str = "running"  # or paused, or ended
+    ended: bool = False
     events: list[Event] = field(default_factory=list)
-    paused_at: int = 0  # tokens when it was begun or paused last
 
     @property
     def tokens(self) -> list[int]:
@@ -112,8 +103,7 @@ class Known:
     def hear(self, event: Event) -> None:
         """Keep an event of its own."""
         self.events.append(event)
-        if event.ended:
-            self.status = "paused" if event.ended == "paused" else "ended"
+        self.ended = bool(event.ended)
 
     def rest(self) -> Request:
         """What is still to be drawn, after all that was heard."""
@@ -121,12 +111,10 @@ class Known:
         before = len(tokens) - len(request.ids)
         if not before:
             return request
-        every = request.pause_every
         return replace(
             request,
             ids=tuple(tokens),
             max_tokens=request.max_tokens - before,
-            pause_every=every and every - (len(tokens) - self.paused_at),
             drawn=request.drawn + before,
         )
 
@@ -157,7 +145,6 @@ class EnginePool(Engine):
         self.num_slots = facts[0].num_slots
         self.alive = dict.fromkeys(range(len(facts)), True)
         self.version = 0
-        self.parked: list[Event] = []
         self.lost = 0  # engines, so far
         self.drafted = dict.fromkeys(self.alive, (0, 0))
         self.drafted_before = 0, 0  # by those that were lost
@@ -181,57 +168,28 @@ class EnginePool(Engine):
         made = [self.drafted_before, *self.drafted.values()]
         return sum(all for all, _ in made), sum(drawn for _, drawn in made)
 
-    def submit(self, request: Request) -> int:
+    def submit(self, request: Request, source: Source = None) -> int:
         """Queue a request and return its id."""
-        return self._queue(request)
-
-    def fork(self, id: int, at: int, forced: tuple[int, ...] = (), **changes: Any) -> int:
-        """Queue the first `at` tokens of a request and `forced`, for the engine that has it."""
-        parent = self.known[id]
-        request = forked(id, parent.request, parent.tokens, at, forced, changes)
-        return self._queue(request, (id, at, forced, changes))
-
-    def _queue(self, request: Request, parent: Any = None) -> int:
-        known = Known(self.next_id, request, parent, paused_at=len(request.ids))
+        known = Known(self.next_id, request, source)
         self.next_id += 1
         self.known[known.id] = known
         self.queue.append(known)
         return known.id
 
-    def resume(self, id: int, **changes: Any) -> None:
-        """Continue a paused request; one that has ended gives its end event, without ids, again."""
-        known = self.known[id]
-        if known.status == "ended":
-            ended = known.events[-1].ended
-            self.heard.append(Event(id, (), (), self.version, ended=ended))
-            return
-        now = len(known.tokens)
-        known.request = resumed(id, known.status, known.request, now, changes)
-        known.status, known.paused_at = "running", now
-        if known.engine == NOWHERE:
-            self.queue.appendleft(known)
-            return
-        if known.before:
-            request = known.request
-            changes |= {"max_tokens": request.max_tokens - known.before,
-                        "pause_every": request.pause_every}  # fmt: skip
-        self.orders[known.engine].append(("resume", id, changes))
-        self.open[known.engine].add(id)
-
-    def abort(self, id: int) -> Finished:
+    def abort(self, id: int) -> Answer:
         """End a request now; its last event (ended "aborted") is in the answer."""
         known = self.known[id]
-        if known.status != "ended" and known.engine != NOWHERE:
+        if not known.ended and known.engine != NOWHERE:
             self.orders[known.engine].append(("abort", id))
             self.open[known.engine].add(id)
-            while known.status != "ended" and known.engine != NOWHERE:
+            while not known.ended and known.engine != NOWHERE:
                 self._exchange()
-        if known.status != "ended":
+        if not known.ended:
             known.hear(Event(id, (), (), self.version, ended="aborted"))
             if known in self.queue:
                 self.queue.remove(known)
         self.heard = [event for event in self.heard if event.request != id]
-        return Finished(known.request, tuple(known.events))
+        return Answer(known.request, tuple(known.events))
 
     def release(self, id: int) -> None:
         """Forget a request: its tokens, its events, and its cache."""
@@ -239,8 +197,10 @@ class EnginePool(Engine):
         known = self.known.pop(id)
         if known.engine != NOWHERE:
             self.orders[known.engine].append(("release", id))
-        if not self.known:  # caches only take room from the update
-            self._exchange(wait=False)
+
+    def forget(self) -> None:
+        """Let the engines know what is released: caches only take room from the update."""
+        self._exchange(wait=False)
 
     def busy(self) -> bool:
         """True while a step can bring something."""
@@ -280,30 +240,35 @@ class EnginePool(Engine):
     def _hand_out(self) -> None:
         """Give waiting requests to engines that have room, in the order that they came in."""
         if self.behind:  # which are so until nothing goes on from what they have begun
-            self.queue = deque(known for known in self.queue if not self._hand_fork(known))
+            self.queue = deque(known for known in self.queue if not self._hand_on(known))
             self.behind = {number for number in self.behind if self.open[number]}
         self.queue = deque(known for known in self.queue if not self._hand(known))
 
-    def _hand_fork(self, known: Known) -> bool:
-        """Give a fork to the engine that has its parent; False for any other request."""
-        if known.parent is None or known.events:
+    def _hand_on(self, known: Known) -> bool:
+        """Give a request to the engine that has its source; False where there is none.
+
+        A request that shares no more than what its source was given goes on from nothing.
+        """
+        if known.source is None or known.events:
             return False
-        parent, at, forced, changes = known.parent
-        above = self.known.get(parent)
+        source, size = known.source
+        above = self.known.get(source)
         if above is None or above.engine == NOWHERE or above.before:
             return False
-        self._order(known, above.engine, ("fork", known.id, parent, at, forced, changes))
+        if size <= len(above.request.ids):
+            return False
+        self._order(known, above.engine, ("submit", known.id, known.request, (source, size)))
         return True
 
     def _hand(self, known: Known) -> bool:
         """Give a request to an engine; False where none has room."""
-        if self._hand_fork(known):
+        if self._hand_on(known):
             return True
         engine = self._idlest(known.request.ids)
         if engine == NOWHERE:
             return False
         known.before = len(known.tokens) - len(known.request.ids)
-        self._order(known, engine, ("submit", known.id, known.rest()))
+        self._order(known, engine, ("submit", known.id, known.rest(), None))
         self.last = engine, known.request.ids
         return True
 
@@ -348,8 +313,6 @@ class EnginePool(Engine):
             known.hear(event)
             if event.ended:
                 self.open[number].discard(known.id)
-            if event.ended == "paused":
-                known.paused_at = len(known.tokens)
             self.heard.append(event)
 
     def _lose(self, number: int) -> None:
@@ -362,5 +325,5 @@ class EnginePool(Engine):
         had = [known for known in self.known.values() if known.engine == number]
         for known in reversed(had):
             known.engine = NOWHERE
-            if known.status == "running":
+            if not known.ended:
                 self.queue.appendleft(known)

@@ -213,7 +213,7 @@ class InProcessEngine(RowEngine[Own]):
         row.key = str(self.num_asked)
         params = SamplingParams(
             temperature=0.0,  # what is drawn leaves it one token
-            max_tokens=row.aim - len(row.tokens),
+            max_tokens=row.full - len(row.tokens),
             stop_token_ids=list(row.request.stop_ids),
             ignore_eos=True,
             detokenize=False,
@@ -245,8 +245,8 @@ class InProcessEngine(RowEngine[Own]):
         row.tokens.append(int(new[0]))
         row.unread.append(record)
         ended: Ended = "stop" if stopped else ""
-        if not stopped and len(row.tokens) >= row.aim:
-            ended = "length" if len(row.tokens) >= row.full else "paused"
+        if not stopped and len(row.tokens) >= row.full:
+            ended = "length"
         if finished:
             del self.running[row.key]
         elif ended:
@@ -272,5 +272,4 @@ class InProcessEngine(RowEngine[Own]):
         row.unread = []
         row.events.append(event)
         self.events.append(event)
-        if ended:
-            row.status = "paused" if ended == "paused" else "ended"
+        row.ended = bool(ended)

@@ -8,12 +8,7 @@ from torch import Tensor
 
 from strop.batch import segments
 from strop.batch.batch import Batch
-from strop.method.services import Finished, Grading, Texts
-
-
-def new_tokens(finished: Finished) -> tuple[int, ...]:
-    """The tokens that the engine drew for a request."""
-    return tuple(chain.from_iterable(event.ids for event in finished.events))
+from strop.method.services import Grading, Texts
 
 
 def grade(

@@ -11,7 +11,7 @@ from strop.batch.batch import Batch
 from strop.batch.columns import Column
 from strop.method.part import require
 from strop.method.services import Grading, Sampling, Texts
-from strop.parts.probe._answers import grade, new_tokens, prefixes
+from strop.parts.probe._answers import grade, prefixes
 
 
 @dataclass(frozen=True)
@@ -90,11 +90,11 @@ class EstimateValuesByContinuing:
         answers = []
         for group, found in zip(group_N.tolist(), finished, strict=True):
             _, length, ids = distinct[group]
-            answers.append((*ids[len(ids) - length :], *new_tokens(found)))
+            answers.append((*ids[len(ids) - length :], *found.ids))
         uids = [distinct[group][0] for group in group_N.tolist()]
         outcome_N, scored_N = grade(texts, grading, uids, answers, group_N.tolist())
         scored_N = scored_N & ~torch.tensor([found.failed for found in finished])
-        cut_off_N = torch.tensor([found.events[-1].ended == "length" for found in finished])
+        cut_off_N = torch.tensor([found.ended == "length" for found in finished])
         outcome_N = torch.where(cut_off_N, self.unfinished, outcome_N)
         mean_N = segments.mean(outcome_N, group_N, num, scored_N)
         mean_N[segments.count(group_N, num, scored_N) == 0] = torch.nan

@@ -11,8 +11,8 @@ from torch import Tensor
 from strop.batch.batch import Batch
 from strop.batch.columns import Column
 from strop.method.part import require
-from strop.method.services import Finished, Sampling, Texts
-from strop.parts.probe._answers import new_tokens, prefixes
+from strop.method.services import Answer, Sampling, Texts
+from strop.parts.probe._answers import prefixes
 from strop.support.errors import UserError
 
 NUM_TOP = 20  # likeliest tokens that the source's engine reports
@@ -118,8 +118,8 @@ class ProbeAnswers:
         return [ids for ids in found if ids]
 
 
-def _top(finished: Finished) -> Top:
-    assert new_tokens(finished), "a request that does not fail draws at least one token"
+def _top(finished: Answer) -> Top:
+    assert finished.ids, "a request that does not fail draws at least one token"
     return [place for event in finished.events for place in event.top]
 
 

@@ -41,7 +41,6 @@ class Seat:
 
     player: int
     seed: int  # of its draws
-    request: int = -1  # of its last action; -1: none yet
     turns: list[Turn] = field(default_factory=list)
     ids: list[int] = field(default_factory=list)  # the sequence, of its newest context
     used: int = 0  # tokens of the actions

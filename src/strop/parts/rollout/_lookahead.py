@@ -1,12 +1,11 @@
 """A tree that grows a token a step on all branches at once, and how alike two of them are."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from strop.engines.base import Ended, Event, Request
-from strop.parts.rollout.commands import Command, Fork, Resume
+from strop.engines.base import Answer, Ended, Event, Request
 
 NAN = float("nan")
 
@@ -76,7 +75,6 @@ class Branch:
     prompt: int  # tokens of it
     parent: "Branch | None" = None
     birth: int = 0  # step of its first own token: tokens of the answer before it
-    number: int = -1  # of its request; none before it has drawn
     events: list[Event] = field(default_factory=list)
 
     @property
@@ -86,8 +84,11 @@ class Branch:
     @property
     def ended(self) -> str:
         """How, or nothing while it goes on."""
-        last = self.events[-1].ended if self.events else ""
-        return "" if last == "paused" else last
+        return self.events[-1].ended if self.events else ""
+
+    def so_far(self, request: Request) -> Answer:
+        """As the answer to a request."""
+        return Answer(request, tuple(self.events))
 
     def holds_end(self, size: int) -> bool:
         """Whether its end stands among its first `size` tokens."""
@@ -97,27 +98,12 @@ class Branch:
         """Whether it or one that it grew from is among these."""
         return self in removed or (self.parent is not None and self.parent.comes_from(removed))
 
-    def begin(self, **changes: Any) -> Fork:
-        """A request for what follows its first own token."""
-        assert self.parent is not None
-        forced = tuple(self.ids[self.birth :])
-        return Fork(self.parent.number, self.prompt + self.birth, forced, changes)
-
-    def go_on(self, **changes: Any) -> Command:
-        """The same, or more of the request that it has."""
-        return self.begin(**changes) if self.number < 0 else Resume(self.number, changes)
-
-    def copy(self, **changes: Any) -> Fork:
-        """Another answer that begins with all its tokens."""
-        return Fork(self.number, self.prompt + len(self.events), changes=changes)
-
 
 @dataclass
-class Answer:
-    """A rollout: the request that ends it (-1: none), tokens before that, where it forked."""
+class Way:
+    """A rollout of a tree: what it has of it; the row that it forked from, if any, and where."""
 
-    number: int = -1
-    events: Sequence[Event] = ()
+    answer: Answer
     parent: int = -1
     fork_at: int = -1
 
@@ -163,7 +149,7 @@ class Tree:
             parent = self.branches[row]
             event = parent.events[step]
             void = math.isnan(event.told("logp_model")[0])
-            ended = ends([*parent.ids[:step], id]) or "paused"
+            ended = ends([*parent.ids[:step], id])
             told = event._replace(ids=(id,), logp_model=(NAN if void else logp,), ended=ended)
             events = [*parent.events[:step], told]
             self.branches.append(Branch(parent.prompt, parent, step, events=events))
@@ -188,41 +174,19 @@ class Tree:
         self.num_lost += sum(len(branch.ids) - branch.birth - 1 for branch in gone)
         return gone
 
-    def rest(self, asked: Sequence[Request]) -> list[tuple[int, Command]]:
-        """What is still to be drawn: rows, and commands that draw as plain answers do."""
-        found: list[tuple[int, Command]] = []
-        root = self.branches[0]
-        for place, row in enumerate(self.rows):
-            changes = {name: getattr(asked[row], name) for name in PLAIN}
-            if place >= len(self.branches):
-                found += [] if root.ended else [(row, root.copy(**changes))]
-            elif not self.branches[place].ended:
-                found.append((row, self.branches[place].go_on(**changes)))
-        return found
-
-    def answers(self, numbers: Mapping[int, Any]) -> dict[int, Answer]:
-        """All rows; numbers: what the commands of `rest` were answered by, by row."""
+    def ways(self, asked: Sequence[Request]) -> dict[int, Way]:
+        """All rows: a branch each, and copies of the root where there are too few."""
         found = {}
-        root = self.branches[0]
         for place, row in enumerate(self.rows):
-            if place >= len(self.branches):
-                number = numbers.get(row, -1)
-                found[row] = Answer(number, root.events, self.row, len(root.events))
-                continue
-            branch = self.branches[place]
-            number = -1
-            if not branch.ended:  # a Resume has no answer
-                number = branch.number if numbers[row] is None else numbers[row]
-            parent, fork_at = -1, -1
-            if branch.parent is not None:
-                parent = self.row + self.branches.index(branch.parent)
-                fork_at = branch.birth
-            found[row] = Answer(number, branch.events, parent, fork_at)
+            branch = self.branches[place if place < len(self.branches) else 0]
+            way = Way(branch.so_far(asked[row]))
+            if branch is self.branches[0] and place:
+                way.parent, way.fork_at = self.row, len(branch.events)
+            elif branch.parent is not None:
+                way.parent = self.row + self.branches.index(branch.parent)
+                way.fork_at = branch.birth
+            found[row] = way
         return found
-
-
-# Fields of a request by which plain answers are drawn.
-PLAIN = ("seed", "temperature", "rules", "pause_every", "num_top", "want", "keep")
 
 
 def as_no_sample(event: Event, temperature: float) -> Event:

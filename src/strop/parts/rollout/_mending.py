@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
-from strop.engines.base import Event
+from strop.engines.base import Event, first_tokens
 from strop.parts.rollout._episode import Episode
-from strop.parts.rollout.listen import first_tokens, void, without_first
+from strop.parts.rollout._events import void, without_first
 
 Decode = Callable[[Sequence[int]], str]
 MOST_TURNS = 30  # turns of an episode, repairs counted, from which on nothing is repaired
@@ -41,7 +41,6 @@ class Mending:
         failed = seat.turns[turn].events
         number = self.episode.repeated(world, turn)
         self.episode = self.episode.branched(number, seat.seed, turn)
-        self.episode.seat.request = -1  # no request of the engine has this sequence
         return failed
 
     def stop_at_failed(self) -> None:

@@ -1,14 +1,17 @@
 """What strategies that play episodes share: limits, one turn after another, the batch of them."""
 
+import asyncio
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 import torch
 
 from strop.batch.batch import Batch
+from strop.engines.asynchronous import AsyncEngine, gather
+from strop.engines.base import Answer, Request
 from strop.method.part import Draw, name_of, require
 from strop.method.services import Episodes, Log, Sampling, Texts
 from strop.parts.rollout._episode import Episode, Seat, SeatLimits
@@ -20,28 +23,54 @@ from strop.parts.rollout.assemble import (
     with_turns,
 )
 from strop.parts.rollout.base import SamplingFields
-from strop.parts.rollout.commands import Fork, Strategy, Submit
-from strop.parts.rollout.listen import Heard, Start, converse
 from strop.support.errors import UserError
 
 PLAYED = (*COLUMNS, *TURN_COLUMNS, "player_B", "role_B", "episode_B")
 
 
-class Scene(NamedTuple):
+@dataclass
+class Scene:
     """Episodes that are played together: the world that they are in, and what they are played with.
 
     room: most tokens of a first action.
     """
 
+    engine: AsyncEngine
     texts: Texts
     sampling: Sampling
     episodes: Episodes
     world: Any
     limits: SeatLimits
+    waiting: list[tuple[Episode, Answer, asyncio.Future[Any]]] = field(default_factory=list)
 
     @property
     def room(self) -> int:
         return min(self.limits.answer_tokens, self.limits.episode_tokens)
+
+    async def act(self, game: Episode, answer: Answer) -> Any:
+        """Give an action to the environment, with all others that have ended by now in one call;
+        what it shows then. One that is asynchronous is asked for each by itself.
+        """
+        if self.world.awaited:
+            (action,) = self.episodes.action_texts([game.seat.action_ids(answer.events)])
+            observation = await self.world.step_alone(game.number, action)
+            game.judge(action, observation)
+            return observation
+        future = asyncio.get_running_loop().create_future()
+        self.waiting.append((game, answer, future))
+        if len(self.waiting) == 1:
+            await self.engine.settled()
+            waiting, self.waiting = sorted(self.waiting, key=lambda each: each[0].number), []
+            self._act(waiting)
+        return await future
+
+    def _act(self, waiting: Sequence[tuple[Episode, Answer, asyncio.Future[Any]]]) -> None:
+        ids = [game.seat.action_ids(answer.events) for game, answer, _ in waiting]
+        actions = self.episodes.action_texts(ids)
+        shown = self.world.step([game.number for game, _, _ in waiting], actions)
+        for (game, _, future), action, observation in zip(waiting, actions, shown, strict=True):
+            game.judge(action, observation)
+            future.set_result(observation)
 
 
 @dataclass(frozen=True)
@@ -73,35 +102,33 @@ class PlayingFields(SamplingFields):
 
     @contextmanager
     def opened(
-        self, uids: Sequence[int], texts: Texts, sampling: Sampling, episodes: Episodes,
-        extension: int = 0,
+        self, uids: Sequence[int], engine: AsyncEngine, texts: Texts, sampling: Sampling,
+        episodes: Episodes, extension: int = 0,
     ) -> Iterator[Scene]:  # fmt: skip
         """An episode for each of the uids, closed at the end. extension: see SeatLimits."""
         with closing(episodes.begin_episodes(uids)) as world:
             limits = SeatLimits.of(sampling, self.turns(world.max_turns), extension)
-            yield Scene(texts, sampling, episodes, world, limits)
+            yield Scene(engine, texts, sampling, episodes, world, limits)
 
     def shown(self, observation: Any, played: int, limits: SeatLimits) -> Any:
         """An observation after `played` turns of a seat, as the policy sees it."""
         return observation
 
-    def submit(
+    def action(
         self, sampling: Sampling, seat: Seat, room: int, alone: bool = False, **asked: Any
-    ) -> Submit:
-        """The next action of a seat, as a request of its own. alone: nothing goes on from it;
-        asked: further fields of the request.
+    ) -> Request:
+        """The request for the next action of a seat. alone: nothing goes on from it; asked: further
+        fields of the request.
         """
-        keep = sampling.can_fork and not alone
-        return Submit(self.request(sampling, seat.ids, seat.seed, room, keep=keep, **asked))
+        return self.request(sampling, seat.ids, seat.seed, room, keep=not alone, **asked)
 
-    def go_on(
+    def next_turn(
         self, episode: Episode, observation: Any, scene: Scene, opens: bool = False, **asked: Any
-    ) -> Start | None:
+    ) -> Request | None:
         """The next turn of an episode whose last action is done; None: it is over."""
         if observation.done:
             return None
         seat = episode.turn_to(observation)
-        before = len(seat.ids)
         observation = self.shown(observation, len(seat.turns), scene.limits)
         given = seat.given(scene.episodes, observation.text, opens)
         room = seat.room(scene.limits, len(given), opens)
@@ -109,9 +136,7 @@ class PlayingFields(SamplingFields):
             episode.cut()
             return None
         seat.show(observation, given, episode.role_of(observation), opens)
-        if scene.sampling.can_fork and seat.request >= 0 and not opens:
-            return Fork(seat.request, before, tuple(given), {"max_tokens": room})
-        return self.submit(scene.sampling, seat, room, opens, **asked)
+        return self.action(scene.sampling, seat, room, opens, **asked)
 
     def begin(
         self, uids: Sequence[int], seeds: Sequence[Sequence[int]], scene: Scene
@@ -125,31 +150,25 @@ class PlayingFields(SamplingFields):
             seat.show(observation, given, role, world.rewrites)
         return games
 
-    def play(
-        self, games: Mapping[int, Episode], starts: Mapping[int, Start], scene: Scene
-    ) -> Strategy:
-        """Play episodes to their ends, each from its next action on."""
+    async def play(self, game: Episode, request: Request | None, scene: Scene) -> None:
+        """Play an episode to its end, from its next action on."""
+        while request is not None:
+            answer = await scene.engine.generate(request)
+            if game.lost(answer.events):
+                return
+            observation = await scene.act(game, answer)
+            request = self.next_turn(game, observation, scene, scene.world.rewrites)
 
-        def follow(ended: Mapping[int, Heard]) -> Mapping[int, Start]:
-            acted = {n: h for n, h in ended.items() if not games[n].lost(h.events)}
-            playing = [games[number] for number in acted]
-            answers = act(playing, list(acted.values()), scene)
-            commands = [
-                self.go_on(game, answer, scene, scene.world.rewrites)
-                for game, answer in zip(playing, answers, strict=True)
-            ]
-            return {n: c for n, c in zip(acted, commands, strict=True) if c is not None}
-
-        yield from converse(starts, follow)
-
-    def play_all(
+    async def play_all(
         self, uids: Sequence[int], seeds: Sequence[Sequence[int]], scene: Scene
-    ) -> Strategy:
+    ) -> list[Episode]:
         """Play all of the world's episodes from their beginnings; returns them."""
         games = self.begin(uids, seeds, scene)
         room, alone = scene.room, scene.world.rewrites
-        starts = {g.number: self.submit(scene.sampling, g.seat, room, alone) for g in games}
-        yield from self.play(dict(enumerate(games)), starts, scene)
+        await gather(
+            self.play(game, self.action(scene.sampling, game.seat, room, alone), scene)
+            for game in games
+        )
         return games
 
 
@@ -168,21 +187,6 @@ class PlayingAlone(PlayingFields):
                 "rollout=play_turns or another environment"
             )
         return super().new_tokens(usual, environment)
-
-
-def act(games: Sequence[Episode], heard: Sequence[Heard], scene: Scene) -> list[Any]:
-    """Give the actions that have ended to the environments, all in one step; their answers."""
-    if not games:
-        return []
-    ids = []
-    for game, (number, events) in zip(games, heard, strict=True):
-        game.seat.request = number
-        ids.append(game.seat.action_ids(events))
-    actions = scene.episodes.action_texts(ids)
-    answers: list[Any] = scene.world.step([game.number for game in games], actions)
-    for game, action, answer in zip(games, actions, answers, strict=True):
-        game.judge(action, answer)
-    return answers
 
 
 def written(draws: Sequence[Draw], episodes: Sequence[Episode], world: Any, log: Log) -> Batch:

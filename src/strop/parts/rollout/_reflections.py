@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 from strop.engines.base import Event
 from strop.method.part import Draw
 from strop.parts.rollout._episode import Episode, Seat
+from strop.parts.rollout._events import void
 from strop.parts.rollout.assemble import Turn
-from strop.parts.rollout.listen import void
 
 # form -> (what is asked behind an episode, what a retry is told with the turn's own text)
 WORDS: Mapping[str, tuple[str, str]] = MappingProxyType(

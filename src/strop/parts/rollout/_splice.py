@@ -1,15 +1,15 @@
 """A failed answer's beginning with another end behind it."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 
 from strop.batch.batch import Batch
-from strop.engines.base import Event, Request
+from strop.engines.base import Answer, Event, Request
 from strop.method.part import Draw
+from strop.method.services import Grading
 from strop.parts.rollout.assemble import assemble
-from strop.parts.rollout.commands import Reward, Strategy
 
 DEMONSTRATION = 2  # origin_T
 SUCCESS = 1.0  # outcome from which an answer is right
@@ -38,27 +38,24 @@ class Repair:
     end: Sequence[Event] = ()
 
     @property
-    def events(self) -> tuple[Event, ...]:
-        return (*self.failed.events, *self.end)
+    def whole(self) -> Answer:
+        return Answer(self.request, (*self.failed.events, *self.end))
 
     def rest(self) -> Request:
         """What is to be drawn behind what was kept."""
-        ids = [id for event in self.failed.events for id in event.ids]
-        left = self.request.max_tokens - len(ids)
-        return replace(self.request, ids=(*self.request.ids, *ids), max_tokens=left)
+        kept = Answer(self.request, self.failed.events)
+        return kept.more(self.request.max_tokens - len(kept.ids))
 
 
-def graded_right(repairs: Sequence[Repair]) -> Strategy:
+def graded_right(repairs: Sequence[Repair], grading: Grading) -> list[Repair]:
     """Those of these that are graded right."""
     if not repairs:
         return []
-    whole = assemble(
-        [repair.failed.draw._replace(num_rollouts=1, draw=n) for n, repair in enumerate(repairs)],
-        [repair.request for repair in repairs],
-        [repair.events for repair in repairs],
-    )
-    outcomes, _ = yield [Reward(marked(whole))]
-    pairs = zip(repairs, outcomes[0].tolist(), strict=True)
+    draws = [
+        repair.failed.draw._replace(num_rollouts=1, draw=n) for n, repair in enumerate(repairs)
+    ]
+    graded = grading.grade(marked(assemble(draws, [repair.whole for repair in repairs])))
+    pairs = zip(repairs, graded.outcome_B.tolist(), strict=True)
     return [repair for repair, outcome in pairs if outcome >= SUCCESS]
 
 

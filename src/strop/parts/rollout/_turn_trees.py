@@ -2,20 +2,18 @@
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 
-from strop.engines.base import Event
+from strop.engines.asynchronous import gather
+from strop.engines.base import Answer, Event, Request
 from strop.method.part import Draw
 from strop.parts.rollout._episode import Episode
-from strop.parts.rollout._playing import PlayingAlone, Scene, act
-from strop.parts.rollout.commands import Strategy
-from strop.parts.rollout.listen import Heard, Start, converse, seeded
+from strop.parts.rollout._playing import PlayingAlone, Scene
 
 LOOKED_AT = 20  # first tokens of a turn
-Key = tuple[int, int]  # a tree, and a branch of it
 
 
 def turn_entropy(events: Sequence[Event], num_tokens: int) -> float:
@@ -51,8 +49,6 @@ class TurnTree:
     seeds: Iterator[int]  # of the rollouts
     rng: torch.Generator
     branches: list[Branch] = field(default_factory=list)
-    acting: set[int] = field(default_factory=set)  # whose action of this round is not done
-    ready: dict[int, Start] = field(default_factory=dict)  # turns of the next round
     streak: int = 0  # rounds in a row in which a rollout began
     home_taken: bool = False
 
@@ -88,30 +84,18 @@ class Grove:
     scene: Scene
     asked: Mapping[str, Any]
 
-    def grow(self) -> Strategy:
+    async def grow(self) -> None:
         """Play all rollouts; those of a tree go on together, turn by turn."""
-        starts: dict[Key, Start] = {}
-        for number, tree in enumerate(self.trees):
-            starts |= {(number, place): s for place, s in self._first(number, tree).items()}
+        await gather(self._grow(number, tree) for number, tree in enumerate(self.trees))
 
-        def follow(ended: Mapping[Key, Heard]) -> Mapping[Key, Start]:
-            self._act(ended)
-            found: dict[Key, Start] = {}
-            for number in sorted({number for number, _ in ended}):
-                tree = self.trees[number]
-                if not tree.acting:
-                    found |= {(number, p): s for p, s in self._round(number, tree).items()}
-            return found
+    async def _grow(self, number: int, tree: TurnTree) -> None:
+        requests = dict(self._begin(number, tree) for _ in range(tree.begun))
+        while requests:
+            answers = await self.scene.engine.generate_all(list(requests.values()))
+            going = await self._act(tree, dict(zip(requests, answers, strict=True)))
+            requests = self._round(number, tree, going)
 
-        yield from converse(starts, follow)
-
-    def _first(self, number: int, tree: TurnTree) -> dict[int, Start]:
-        """The first turns of what begins at once."""
-        starts = dict(self._begin(number, tree) for _ in range(tree.begun))
-        tree.acting = set(starts)
-        return starts
-
-    def _begin(self, number: int, tree: TurnTree) -> tuple[int, Start]:
+    def _begin(self, number: int, tree: TurnTree) -> tuple[int, Request]:
         """A rollout that begins at the prompt: its place and its first turn."""
         shown = self.shown[number]
         world, texts = self.scene.world, self.scene.texts
@@ -120,46 +104,43 @@ class Grove:
         episode = Episode(at, tree.draw.uid, (next(tree.seeds),), world.roles)
         seat = episode.turn_to(shown)
         seat.show(shown, texts.prompt_ids(tree.draw.uid), episode.role_of(shown))
-        start = self.part.submit(self.scene.sampling, seat, self.scene.room, **self.asked)
-        return tree.add(Branch(episode)), start
+        request = self.part.action(self.scene.sampling, seat, self.scene.room, **self.asked)
+        return tree.add(Branch(episode)), request
 
-    def _act(self, ended: Mapping[Key, Heard]) -> None:
-        """Give actions to the environment, and keep what follows for the next round."""
-        playing: dict[Key, Branch] = {}
-        heard: list[Heard] = []
-        for (number, place), (request, events) in ended.items():
-            tree = self.trees[number]
-            tree.acting.discard(place)
+    async def _act(self, tree: TurnTree, answers: Mapping[int, Answer]) -> dict[int, Request]:
+        """Give the actions of a round to the environment; the turns that follow, by branch."""
+        playing = []
+        for place, answer in answers.items():
             branch = tree.branches[place]
-            if not branch.episode.lost(events):
-                branch.entropy.append(turn_entropy(events, self.scene.texts.num_tokens))
-                playing[number, place] = branch
-                heard.append(Heard(request, [event._replace(top=()) for event in events]))
-        games = [branch.episode for branch in playing.values()]
-        answers = act(games, heard, self.scene)
-        for (number, place), game, answer in zip(playing, games, answers, strict=True):
-            start = self.part.go_on(game, answer, self.scene, **self.asked)
-            if start is not None:
-                self.trees[number].ready[place] = start
+            if not branch.episode.lost(answer.events):
+                branch.entropy.append(turn_entropy(answer.events, self.scene.texts.num_tokens))
+                light = tuple(event._replace(top=()) for event in answer.events)
+                playing.append((place, branch.episode, Answer(answer.request, light)))
+        shown = await gather(self.scene.act(game, answer) for _, game, answer in playing)
+        found = {
+            place: self.part.next_turn(game, observation, self.scene, **self.asked)
+            for (place, game, _), observation in zip(playing, shown, strict=True)
+        }
+        return {place: request for place, request in found.items() if request is not None}
 
-    def _round(self, number: int, tree: TurnTree) -> dict[int, Start]:
+    def _round(
+        self, number: int, tree: TurnTree, going: Mapping[int, Request]
+    ) -> dict[int, Request]:
         """The next turns of a tree whose actions are all done, with those of new rollouts."""
-        starts, before = dict(sorted(tree.ready.items())), len(tree.branches)
-        tree.ready = {}
-        for place, start in list(starts.items()):
+        requests, before = dict(sorted(going.items())), len(tree.branches)
+        for place, request in list(requests.items()):
             for _ in range(self.tries):
                 if tree.left and self.forks(tree, tree.branches[place]):
-                    starts |= [self._fork(tree, place, start)]
-        if not starts and tree.left:
-            starts |= [self._begin(number, tree)]
+                    requests |= [self._fork(tree, place, request)]
+        if not requests and tree.left:
+            requests |= [self._begin(number, tree)]
         tree.streak = tree.streak + 1 if len(tree.branches) > before else 0
-        tree.acting = set(starts)
-        return starts
+        return requests
 
-    def _fork(self, tree: TurnTree, parent: int, start: Start) -> tuple[int, Start]:
+    def _fork(self, tree: TurnTree, parent: int, request: Request) -> tuple[int, Request]:
         """A rollout that goes on from where another one is: its place and its next turn."""
         seed, origin = next(tree.seeds), tree.branches[parent].episode
         turn = len(origin.seat.turns) - 1
         episode = origin.branched(origin.repeated(self.scene.world, turn), seed, turn)
         place = tree.add(Branch(episode, parent, episode.seat.used))
-        return place, seeded(start, seed)
+        return place, replace(request, seed=seed)

@@ -1,13 +1,14 @@
 """Answers that a step leaves unfinished, and their form in a checkpoint."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 import torch
 
 from strop.batch.batch import Batch, level_of
-from strop.engines.base import Event, Request
+from strop.engines.asynchronous import AsyncEngine, Begun
+from strop.engines.base import Answer, Event, Request
 from strop.method.part import Draw
 from strop.method.services import Texts
 from strop.parts.rollout.assemble import assemble
@@ -17,46 +18,83 @@ APART = 1 << 20  # more draws of a prompt than a step has: groups put off stay g
 
 
 @dataclass(eq=False)
-class Answer:
-    """An answer on its way: asked for whole, its events of all steps so far."""
-
-    request: Request
-    events: list[Event] = field(default_factory=list)
-    before: int = 0  # events of earlier steps
-
-    @property
-    def ended(self) -> bool:
-        return bool(self.events) and self.events[-1].ended in ("stop", "length", "failed")
-
-    @property
-    def length(self) -> int:
-        return sum(len(event.ids) for event in self.events)
-
-    def rest(self) -> Request:
-        """What is still to be drawn of it, after its prompt and all that it has."""
-        ids = [id for event in self.events for id in event.ids]
-        left = self.request.max_tokens - len(ids)
-        return replace(self.request, ids=(*self.request.ids, *ids), max_tokens=left)
-
-
-@dataclass(eq=False)
 class Group:
-    """All answers of a draw."""
+    """All answers of a draw, each asked for whole, with its events of all steps so far.
+
+    first: places of answers, as they ended.
+    """
 
     draw: Draw
     answers: list[Answer]
+    first: list[int] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.first = [place for place, answer in enumerate(self.answers) if answer.ended]
 
     @property
     def ended(self) -> bool:
-        return all(answer.ended for answer in self.answers)
+        return len(self.first) == len(self.answers)
 
     @property
     def length(self) -> int:
-        return sum(answer.length for answer in self.answers)
+        return sum(len(answer.ids) for answer in self.answers)
+
+    def open(self) -> Iterator[tuple[int, Request]]:
+        """The answers that have not ended: their places, and what is still to be drawn of each."""
+        for place, answer in enumerate(self.answers):
+            if not answer.ended:
+                yield place, answer.more(answer.request.max_tokens - len(answer.ids))
 
     def versions(self) -> Iterator[int]:
         """Of the weights that drew its tokens."""
         return (e.version for answer in self.answers for e in answer.events if e.ids)
+
+
+AnyGroup = TypeVar("AnyGroup", bound=Group)
+
+
+async def generate(
+    engine: AsyncEngine,
+    groups: Sequence[AnyGroup],
+    is_complete: Callable[[AnyGroup], bool],
+    target: int,
+) -> tuple[list[AnyGroup], int]:
+    """Draw until `target` groups are complete: those, in the order in which they became so, and the
+    tokens of answers that none of them needs. The others keep what was drawn of them.
+
+    What ends in one step of the engine counts in the order of the groups.
+    """
+    complete = [group for group in groups if is_complete(group)]
+    running: dict[Begun, tuple[AnyGroup, int]] = {}
+    if len(complete) < target:
+        running = {
+            engine.begin(request): (group, place)
+            for group in groups
+            if not is_complete(group)
+            for place, request in group.open()
+        }
+    lost = 0
+    while running and len(complete) < target:
+        for begun in await engine.some(list(running)):
+            group, place = running.pop(begun)
+            group.answers[place] = _joined(group.answers[place], begun.answer())
+            group.first.append(place)
+        new = [group for group in groups if is_complete(group) and group not in complete]
+        complete += new
+        for begun in [each for each, (group, _) in running.items() if group in new]:
+            group, place = running.pop(begun)
+            lost += len(group.answers[place].ids) + len(begun.stop().ids)
+    for begun, (group, place) in running.items():
+        drawn = begun.stop()
+        if is_complete(group):
+            lost += len(group.answers[place].ids) + len(drawn.ids)
+        group.answers[place] = _joined(group.answers[place], drawn.first(len(drawn.ids)))
+    return complete, lost
+
+
+def _joined(answer: Answer, more: Answer) -> Answer:
+    """An answer with what was drawn behind it; its request is for the whole."""
+    return Answer(answer.request, answer.events + more.events)
 
 
 def put_off(group: Group, phase: int) -> Saved:
@@ -76,18 +114,14 @@ def opened(saved: Saved, texts: Texts, ask: Callable[[tuple[int, ...], int], Req
     ids = draw.columns.get("prompt_ids") or texts.prompt_ids(draw.uid)
     answers = []
     for seed, events in saved["answers"]:
-        told = [_event(*each) for each in events]
-        answers.append(Answer(ask(ids, seed), told, len(told)))
+        answers.append(Answer(ask(ids, seed), tuple(_event(*each) for each in events)))
     return Group(draw, answers)
 
 
 def batch_of(taken: Sequence[Group]) -> Batch:
     """The groups' rollouts, with what the samplers once said of them."""
     draws = [group.draw for group in taken]
-    answers = [answer for group in taken for answer in group.answers]
-    batch = assemble(
-        draws, [answer.request for answer in answers], [answer.events for answer in answers]
-    )
+    batch = assemble(draws, [answer for group in taken for answer in group.answers])
     said: Mapping[str, Any] = {
         name: torch.tensor([draw.columns.get(name, float("nan")) for draw in draws])
         for name in sorted({name for draw in draws for name in draw.columns})

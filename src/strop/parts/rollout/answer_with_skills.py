@@ -9,13 +9,12 @@ import torch
 
 from strop.batch.batch import Batch
 from strop.batch.columns import Column
-from strop.engines.base import Event, Request
+from strop.engines.asynchronous import AsyncEngine
+from strop.engines.base import Answer, Request
 from strop.method.part import Draw
-from strop.method.services import Sampling, Texts
+from strop.method.services import Grading, Sampling, Texts
 from strop.parts.rollout.assemble import COLUMNS, assemble
-from strop.parts.rollout.base import SamplingFields
-from strop.parts.rollout.commands import Reward, Strategy
-from strop.parts.rollout.listen import listen
+from strop.parts.rollout.base import Rollouts, SamplingFields
 from strop.support.errors import UserError
 
 PYTHON = r"(?m)^def (?P<name>\w+)\(.*\n(?:[ \t]+.*(?:\n|$)|[ \t]*\n)*"
@@ -29,12 +28,11 @@ class Chain:
     draw: Draw
     seeds: Sequence[int]
     skills: dict[str, tuple[str, int]] = field(default_factory=dict)
-    rows: list[tuple[Request, Sequence[Event], int, bool]] = field(default_factory=list)
+    rows: list[tuple[Answer, int, bool]] = field(default_factory=list)
 
     def goes_on(self, stage: int) -> bool:
         """Whether there is an answer of this stage."""
-        *_, (_, events, _, _) = self.rows
-        return stage < len(_uids(self.draw)) and events[-1].ended != "failed"
+        return stage < len(_uids(self.draw)) and not self.rows[-1][0].failed
 
 
 @dataclass(frozen=True)
@@ -86,9 +84,10 @@ class AnswerWithSkills(SamplingFields):
                 "the word {name}"
             )
 
-    def __call__(
-        self, draws: tuple[Draw, ...], texts: Texts, sampling: Sampling, rng: torch.Generator
-    ) -> Strategy:
+    async def __call__(
+        self, draws: tuple[Draw, ...], engine: AsyncEngine, texts: Texts, sampling: Sampling,
+        grading: Grading, rng: torch.Generator,
+    ) -> Rollouts:  # fmt: skip
         requests = self.requests(draws, texts, sampling, rng)
         owners = [(place, d) for place, d in enumerate(draws) for _ in range(d.num_rollouts)]
         longest = max((len(_uids(draw)) for draw in draws), default=1)
@@ -96,22 +95,18 @@ class AnswerWithSkills(SamplingFields):
         chains = [Chain(place, d, own) for (place, d), own in zip(owners, seeds, strict=True)]
         going = chains
         for stage in range(longest if chains else 0):
-            heard = yield from listen(requests)
+            answers = await engine.generate_all(requests)
             graded = [Draw(_uids(chain.draw)[stage], 1) for chain in going]
-            outcomes, _ = yield [Reward(assemble(graded, requests, heard))]
-            rows = zip(going, requests, heard, outcomes[0].tolist(), strict=True)
-            for chain, request, events, outcome in rows:
-                self._note(chain, stage, request, events, outcome, texts)
+            outcomes = grading.grade(assemble(graded, answers)).outcome_B.tolist()
+            for chain, answer, outcome in zip(going, answers, outcomes, strict=True):
+                self._note(chain, stage, answer, outcome, texts)
             going = [chain for chain in going if chain.goes_on(stage + 1)]
             requests = [self._request(chain, stage + 1, texts, sampling) for chain in going]
         return _written(draws, chains), None
 
-    def _note(
-        self, chain: Chain, stage: int, request: Request, events: Sequence[Event], outcome: float,
-        texts: Texts,
-    ) -> None:  # fmt: skip
+    def _note(self, chain: Chain, stage: int, answer: Answer, outcome: float, texts: Texts) -> None:
         """What an answer calls and defines; its skills are kept if it is right."""
-        text = texts.decode([id for event in events for id in event.ids], special=False)
+        text = texts.decode(answer.ids, special=False)
         found = {match["name"]: match[0] for match in re.finditer(self.skill, text)}
         rest = re.sub(self.skill, "", text)
         called = {
@@ -121,7 +116,7 @@ class AnswerWithSkills(SamplingFields):
             and self._is_called(name, text if code == name else rest)
         }
         flags = sum(1 << of for of in called)
-        chain.rows.append((request, events, flags, bool(found or called)))
+        chain.rows.append((answer, flags, bool(found or called)))
         if outcome >= 1:
             chain.skills |= {name: (code, stage) for name, code in found.items()}
 
@@ -155,11 +150,11 @@ def _written(draws: Sequence[Draw], chains: Sequence[Chain]) -> Batch:
             groups.append(draw._replace(uid=uid, num_rollouts=len(here), draw=number))
             rows += here
     taken = [chain.rows[stage] for stage, chain in rows]
-    batch = assemble(groups, [row[0] for row in taken], [row[1] for row in taken])
-    keys = [chain.rows[0][0].seed for _, chain in rows]
+    batch = assemble(groups, [row[0] for row in taken])
+    keys = [chain.rows[0][0].request.seed for _, chain in rows]
     return batch.set(
         stage_B=torch.tensor([stage for stage, _ in rows], dtype=torch.int64),
         chain_B=torch.tensor(keys, dtype=torch.int64),
-        called_B=torch.tensor([row[2] for row in taken], dtype=torch.int64),
-        skilful_B=torch.tensor([row[3] for row in taken], dtype=torch.bool),
+        called_B=torch.tensor([row[1] for row in taken], dtype=torch.int64),
+        skilful_B=torch.tensor([row[2] for row in taken], dtype=torch.bool),
     )

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from strop.batch.batch import Batch
-from strop.engines.base import Event, Request
+from strop.engines.base import Answer, Event
 from strop.method.part import Draw
 
 COLUMNS = (
@@ -38,10 +38,8 @@ class Turn:
     opens: bool = False  # what it was given is a context of its own
 
 
-def assemble(
-    draws: Sequence[Draw], requests: Sequence[Request], heard: Sequence[Sequence[Event]]
-) -> Batch:
-    """One single-turn rollout per request, in order; requests of a draw lie together.
+def assemble(draws: Sequence[Draw], answers: Sequence[Answer]) -> Batch:
+    """One single-turn rollout per answer, in order; answers of a draw lie together.
 
     A rollout with a request that failed is lost: it is not scored.
     What the requests did not ask for of "logp_model" and "entropy" is void (NaN). The prompt's
@@ -49,9 +47,9 @@ def assemble(
     """
     return assemble_turns(
         draws,
-        [request.seed for request in requests],
-        [[Turn(request.ids, ev)] for request, ev in zip(requests, heard, strict=True)],
-        [events[-1].ended == "length" for events in heard],
+        [answer.request.seed for answer in answers],
+        [[Turn(answer.request.ids, answer.events)] for answer in answers],
+        [answer.ended == "length" for answer in answers],
     )
 
 

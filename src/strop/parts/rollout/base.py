@@ -1,15 +1,21 @@
 """What every strategy has: the fields that say how a token is drawn, and what the run asks it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 import torch
 
+from strop.batch.batch import Batch
 from strop.engines.base import Request
 from strop.engines.rules import MinP, TopK, TopP
 from strop.method.part import Draw, require
 from strop.method.services import Sampling, Texts
+
+# What a strategy gives, awaited: its batch, its state (None: it keeps none) and, if any, metrics.
+Rollouts: TypeAlias = tuple[Batch, Any] | tuple[Batch, Any, Mapping[str, float]]
+# The metric of tokens that were drawn for a strategy and are in no rollout.
+THROWN_AWAY = "rollout/tokens_thrown_away"
 
 
 @dataclass(frozen=True)

@@ -8,12 +8,12 @@ from typing import ClassVar
 import torch
 
 from strop.batch.batch import Batch
+from strop.engines.asynchronous import AsyncEngine
 from strop.method.part import Draw, require
 from strop.method.services import Episodes, Log, Sampling, Texts
 from strop.parts.rollout._playing import PLAYED, PlayingAlone, written
 from strop.parts.rollout._turn_trees import LOOKED_AT, Branch, Grove, TurnTree, turn_entropy
-from strop.parts.rollout.commands import Strategy, Submit
-from strop.parts.rollout.listen import hear
+from strop.parts.rollout.base import Rollouts
 from strop.support.errors import UserError
 
 NUM_TOP = 10  # likeliest tokens of which an engine tells the log-probabilities
@@ -73,11 +73,11 @@ class BranchAfterTurns(PlayingAlone):
         """What is looked at beforehand is thrown away."""
         return frozenset({"samples_again"}) if self.monitor else frozenset()
 
-    def __call__(
-        self, draws: tuple[Draw, ...], texts: Texts, sampling: Sampling, episodes: Episodes,
-        log: Log, rng: torch.Generator,
-    ) -> Strategy:  # fmt: skip
-        with self.opened([draw.uid for draw in draws], texts, sampling, episodes) as scene:
+    async def __call__(
+        self, draws: tuple[Draw, ...], engine: AsyncEngine, texts: Texts, sampling: Sampling,
+        episodes: Episodes, log: Log, rng: torch.Generator,
+    ) -> Rollouts:  # fmt: skip
+        with self.opened([draw.uid for draw in draws], engine, texts, sampling, episodes) as scene:
             shown = scene.world.reset()
             total = sum(draw.num_rollouts for draw in draws)
             seeds = iter(torch.randint(SEEDS, (total, 1), generator=rng).flatten().tolist())
@@ -96,8 +96,8 @@ class BranchAfterTurns(PlayingAlone):
             }
             grove = Grove(self, self.branching[0] - 1, self.forks, trees, shown, scene, asked)
             if self.monitor:
-                yield from self._divide(grove, [mine[1:] for mine in own])
-            yield from grove.grow()
+                await self._divide(grove, [mine[1:] for mine in own])
+            await grove.grow()
         games = [branch.episode for tree in trees for branch in tree.branches]
         batch = _with_parents(written(draws, games, scene.world, log), trees)
         told = {
@@ -113,25 +113,23 @@ class BranchAfterTurns(PlayingAlone):
         chance *= max(0.0, 1 - self.penalty * tree.streak)
         return min(max(chance, 0.0), 1.0) >= level
 
-    def _divide(self, grove: Grove, seeds: Sequence[Sequence[int]]) -> Strategy:
+    async def _divide(self, grove: Grove, seeds: Sequence[Sequence[int]]) -> None:
         """Say how many rollouts of each tree begin at once, by a look at how unsure they are."""
         texts, sampling = grove.scene.texts, grove.scene.sampling
         room = min(LOOKED_AT, grove.scene.room)
-        probes = yield from hear(
+        probes = await grove.scene.engine.generate_all(
             [
-                Submit(
-                    self.request(
-                        sampling, texts.prompt_ids(tree.draw.uid), mine[0], room, **grove.asked
-                    )
+                self.request(
+                    sampling, texts.prompt_ids(tree.draw.uid), mine[0], room, **grove.asked
                 )
                 for tree, mine in zip(grove.trees, seeds, strict=True)
             ]
-        )  # fmt: skip
+        )
         looks = [
             TurnTree(tree.draw._replace(num_rollouts=1), tree.home, 1, iter(mine[1:]), tree.rng)
             for tree, mine in zip(grove.trees, seeds, strict=True)
         ]
-        yield from replace(grove, trees=looks).grow()
+        await replace(grove, trees=looks).grow()
         for tree, probe, look in zip(grove.trees, probes, looks, strict=True):
             turns = look.branches[0].entropy
             at_prompt = turn_entropy(probe.events, texts.num_tokens)

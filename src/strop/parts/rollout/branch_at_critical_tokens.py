@@ -7,12 +7,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from strop.engines.asynchronous import AsyncEngine
+from strop.engines.base import Answer
 from strop.method.part import Draw, require
-from strop.method.services import Sampling, Texts
+from strop.method.services import Sampling, Scoring, Texts
 from strop.parts.rollout.assemble import COLUMNS, assemble
-from strop.parts.rollout.base import SamplingFields
-from strop.parts.rollout.commands import Fork, Score, Strategy, Submit
-from strop.parts.rollout.listen import Start, first_tokens, hear
+from strop.parts.rollout.base import Rollouts, SamplingFields
 
 
 @dataclass(frozen=True)
@@ -52,42 +52,40 @@ class BranchAtCriticalTokens(SamplingFields):
         require(self, "candidates", low=0)
         require(self, "min_letters", low=0)
 
-    @property
-    def needs(self) -> frozenset[str]:
-        """Branches go on from a token of an answer."""
-        return super().needs | ({"fork"} if self.branches else set())
-
-    def __call__(
-        self, draws: tuple[Draw, ...], texts: Texts, sampling: Sampling, rng: torch.Generator
-    ) -> Strategy:
+    async def __call__(
+        self, draws: tuple[Draw, ...], engine: AsyncEngine, texts: Texts, sampling: Sampling,
+        scoring: Scoring, rng: torch.Generator,
+    ) -> Rollouts:  # fmt: skip
         asked = [replace(r, keep=True) for r in self.requests(draws, texts, sampling, rng)]
         firsts, origin_of = self._shared_out(draws)
-        heard = yield from hear([Submit(asked[number]) for number in firsts])
-        whole = dict(zip(firsts, heard, strict=True))
+        answers = await engine.generate_all([asked[number] for number in firsts])
+        whole = dict(zip(firsts, answers, strict=True))
         cuts: dict[int, int] = {}
         if origin_of:
             sizes = [self.num_whole(draw.num_rollouts) for draw in draws]
             few = [d._replace(num_rollouts=n) for d, n in zip(draws, sizes, strict=True)]
-            batch = assemble(few, [asked[n] for n in firsts], [each.events for each in heard])
-            (found,), _ = yield [Score(batch, "current", ("entropy_T",))]
+            batch = assemble(few, answers)
+            found = scoring.score(batch, "current", ("entropy_T",))
             mask_T, length_B = batch["mask_T"].cpu(), batch["length_B"].tolist()
             ids = torch.split(batch["id_T"][mask_T], length_B)
             entropy = torch.split(found["entropy_T"].cpu()[mask_T], length_B)
             for number, id_N, entropy_N in zip(firsts, ids, entropy, strict=True):
                 cut = self.cut(id_N.tolist(), entropy_N, texts, rng)
-                cuts[number] = -1 if whole[number].events[-1].ended == "failed" else cut
+                cuts[number] = -1 if whole[number].failed else cut
         origins = [origin_of.get(number, -1) for number in range(len(asked))]
         at = [cuts[origin] if origin >= 0 else -1 for origin in origins]
-        starts: list[Start] = []
-        for number, origin in origin_of.items():
-            request, place = asked[number], len(asked[number].ids) + at[number]
-            forked = Fork(whole[origin].number, place, changes={"seed": request.seed})
-            starts.append(Submit(request) if at[number] < 0 else forked)
-        more = yield from hear(starts)
-        events = {number: each.events for number, each in whole.items()}
-        for (number, origin), each in zip(origin_of.items(), more, strict=True):
-            events[number] = [*first_tokens(events[origin], max(at[number], 0)), *each.events]
-        batch = assemble(draws, asked, [events[number] for number in range(len(asked))])
+        begun = {
+            number: whole[origin].first(max(at[number], 0)) for number, origin in origin_of.items()
+        }
+        ends = await engine.generate_all(
+            [
+                each.more(asked[number].max_tokens - len(each.ids), seed=asked[number].seed)
+                for number, each in begun.items()
+            ]
+        )
+        for (number, each), end in zip(begun.items(), ends, strict=True):
+            whole[number] = Answer(asked[number], each.events + end.events)
+        batch = assemble(draws, [whole[number] for number in range(len(asked))])
         rows = [origin if cut >= 0 else -1 for origin, cut in zip(origins, at, strict=True)]
         batch = batch.set(parent_B=_int(rows), fork_at_B=_int(at))
         shared = int(batch["fork_at_B"].clamp(min=0).sum())

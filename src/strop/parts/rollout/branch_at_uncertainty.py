@@ -8,13 +8,12 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from strop.engines.base import Event, Request
+from strop.engines.asynchronous import AsyncEngine
+from strop.engines.base import Answer, Event, Request
 from strop.method.part import Draw, require, require_one_of
 from strop.method.services import Sampling, Scoring, Texts
 from strop.parts.rollout.assemble import COLUMNS, assemble
-from strop.parts.rollout.base import SamplingFields
-from strop.parts.rollout.commands import Fork, Strategy, Submit
-from strop.parts.rollout.listen import Start, first_tokens, hear
+from strop.parts.rollout.base import Rollouts, SamplingFields
 
 POSITIONS = 512  # of which the embeddings are looked up at once
 MEASURES = ("dissimilarity", "off_diagonal", "similarity", "entropy")
@@ -22,10 +21,9 @@ MEASURES = ("dissimilarity", "off_diagonal", "similarity", "entropy")
 
 @dataclass
 class _Answer:
-    """An answer so far: its request, events from its first token on, and its branching metric."""
+    """An answer and its branching metric; where it goes on from another one, from which token."""
 
-    request: int
-    events: tuple[Event, ...]
+    whole: Answer
     metric: Tensor  # [tokens]
     parent: int = -1
     fork_at: int = -1
@@ -39,6 +37,11 @@ class _Pool:
     asked: list[Request]
     first_row: int
     answers: list[_Answer] = field(default_factory=list)
+
+    def begun(self, number: int, parent: int, fork_at: int) -> Answer:
+        """What an answer has of the one that it goes on from."""
+        events = self.answers[parent].whole.first(fork_at).events if parent >= 0 else ()
+        return Answer(self.asked[number], events)
 
     def best_place(self) -> tuple[int, int]:
         """The answer and its token with the largest metric; of equal ones the first."""
@@ -90,12 +93,12 @@ class BranchAtUncertainty(SamplingFields):
     @property
     def needs(self) -> frozenset[str]:
         """An answer goes on from another one, at the place that the likeliest tokens tell."""
-        return super().needs | {"fork", "top"}
+        return super().needs | {"top"}
 
-    def __call__(
-        self, draws: tuple[Draw, ...], texts: Texts, sampling: Sampling, scoring: Scoring,
-        rng: torch.Generator,
-    ) -> Strategy:  # fmt: skip
+    async def __call__(
+        self, draws: tuple[Draw, ...], engine: AsyncEngine, texts: Texts, sampling: Sampling,
+        scoring: Scoring, rng: torch.Generator,
+    ) -> Rollouts:  # fmt: skip
         table_VD = scoring.embeddings()
         asked = self.requests(draws, texts, sampling, rng)
         pools = _pools(draws, asked, min(self.num_top, table_VD.shape[0]))
@@ -106,15 +109,16 @@ class BranchAtUncertainty(SamplingFields):
                 (-1, -1) if number == 0 or coin < self.explore else pool.best_place()
                 for pool, coin in zip(growing, coins, strict=True)
             ]
-            commands = [
-                _command(pool, number, *place) for pool, place in zip(growing, places, strict=True)
+            begun = [
+                pool.begun(number, *place) for pool, place in zip(growing, places, strict=True)
             ]
-            found = yield from hear(commands)
-            for pool, place, (request, events) in zip(growing, places, found, strict=True):
-                pool.answers.append(self._answer(pool, request, tuple(events), place, table_VD))
+            ends = await engine.generate_all(
+                [each.more(each.request.max_tokens - len(each.ids)) for each in begun]
+            )
+            for pool, place, each, end in zip(growing, places, begun, ends, strict=True):
+                pool.answers.append(self._answer(pool, each, end, place, table_VD))
         answers = [answer for pool in pools for answer in pool.answers]
-        requests = [request for pool in pools for request in pool.asked]
-        batch = assemble(draws, requests, [answer.events for answer in answers])
+        batch = assemble(draws, [answer.whole for answer in answers])
         rows = [
             pool.first_row + answer.parent if answer.parent >= 0 else -1
             for pool in pools
@@ -124,17 +128,14 @@ class BranchAtUncertainty(SamplingFields):
         return batch.set(parent_B=torch.tensor(rows, dtype=torch.int64), fork_at_B=forks), None
 
     def _answer(
-        self, pool: _Pool, request: int, events: tuple[Event, ...], place: tuple[int, int],
-        table_VD: Tensor,
-    ) -> _Answer:  # fmt: skip
-        metric = branching_metric(events, table_VD, self.measure)
+        self, pool: _Pool, begun: Answer, end: Answer, place: tuple[int, int], table_VD: Tensor
+    ) -> _Answer:
+        metric = branching_metric(end.events, table_VD, self.measure)
         parent, fork_at = place
         if parent >= 0:
-            origin = pool.answers[parent]
-            events = (*first_tokens(origin.events, fork_at), *events)
-            metric = torch.cat([origin.metric[:fork_at], metric])
-        light = tuple(event._replace(top=()) for event in events)
-        return _Answer(request, light, metric, parent, fork_at)
+            metric = torch.cat([pool.answers[parent].metric[:fork_at], metric])
+        events = (*begun.events, *(event._replace(top=()) for event in end.events))
+        return _Answer(Answer(begun.request, events), metric, parent, fork_at)
 
 
 def _pools(draws: Sequence[Draw], asked: Sequence[Request], num_top: int) -> list[_Pool]:
@@ -147,14 +148,6 @@ def _pools(draws: Sequence[Draw], asked: Sequence[Request], num_top: int) -> lis
         pools.append(_Pool(draw, requests, row))
         row += draw.num_rollouts
     return pools
-
-
-def _command(pool: _Pool, number: int, parent: int, fork_at: int) -> Start:
-    request = pool.asked[number]
-    if parent < 0:
-        return Submit(request)
-    changes = {"seed": request.seed}
-    return Fork(pool.answers[parent].request, len(request.ids) + fork_at, changes=changes)
 
 
 def branching_metric(events: Sequence[Event], table_VD: Tensor, measure: str) -> Tensor:

@@ -6,12 +6,11 @@ from typing import ClassVar
 
 import torch
 
+from strop.engines.asynchronous import AsyncEngine
 from strop.method.part import Draw, require
-from strop.method.services import Sampling, Texts
+from strop.method.services import Grading, Sampling, Texts
 from strop.parts.rollout.assemble import COLUMNS, assemble
-from strop.parts.rollout.base import SamplingFields
-from strop.parts.rollout.commands import THROWN_AWAY, Reward, Strategy
-from strop.parts.rollout.listen import listen
+from strop.parts.rollout.base import THROWN_AWAY, Rollouts, SamplingFields
 
 
 @dataclass(frozen=True)
@@ -48,16 +47,16 @@ class ExploreThenRegenerate(SamplingFields):
         super().__post_init__()
         require(self, "keep", low=2)
 
-    def __call__(
-        self, draws: tuple[Draw, ...], texts: Texts, sampling: Sampling, rng: torch.Generator
-    ) -> Strategy:
+    async def __call__(
+        self, draws: tuple[Draw, ...], engine: AsyncEngine, texts: Texts, sampling: Sampling,
+        grading: Grading, rng: torch.Generator,
+    ) -> Rollouts:  # fmt: skip
         asked = self.requests(draws, texts, sampling, rng)
-        heard = yield from listen(asked)
-        tried = assemble(draws, asked, heard)
+        answers = await engine.generate_all(asked)
+        tried = assemble(draws, answers)
         if all(draw.num_rollouts <= self.keep for draw in draws):
             return tried, None
-        outcomes, _ = yield [Reward(tried)]
-        outcome = outcomes[0].tolist()
+        outcome = grading.grade(tried).outcome_B.tolist()
         rows, kept, best, worst, first = [], [], [], [], 0
         for draw in draws:
             own = outcome[first : first + draw.num_rollouts]
@@ -69,17 +68,13 @@ class ExploreThenRegenerate(SamplingFields):
             worst += [own[place] for place in low]
             first += draw.num_rollouts
         found = sampling.sample_newest([asked[row] for row in rows])
-        repeated = [
-            [id for e in one.events for id in e.ids] == [id for e in heard[row] for id in e.ids]
-            for one, row in zip(found, rows, strict=True)
-        ]
+        repeated = [one.ids == answers[row].ids for one, row in zip(found, rows, strict=True)]
         told = {
             "exploring/spread": sum(best) / len(best) - sum(worst) / max(len(worst), 1),
             "exploring/repeated": sum(repeated) / len(repeated),
-            THROWN_AWAY: float(sum(len(e.ids) for events in heard for e in events)),
+            THROWN_AWAY: float(sum(len(answer.ids) for answer in answers)),
         }
-        batch = assemble(kept, [asked[row] for row in rows], [one.events for one in found])
-        return batch, None, told
+        return assemble(kept, found), None, told
 
 
 def best_and_worst(outcome: Sequence[float], number: int) -> tuple[list[int], list[int]]:

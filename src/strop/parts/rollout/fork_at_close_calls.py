@@ -7,14 +7,13 @@ from typing import ClassVar
 
 import torch
 
-from strop.engines.base import Ended, Request
+from strop.engines.asynchronous import AsyncEngine
+from strop.engines.base import Answer, Ended, Event, Request
 from strop.method.part import Draw, require
 from strop.method.services import Sampling, Texts
-from strop.parts.rollout._lookahead import Answer, Forks, Similarity, Tree, as_no_sample
+from strop.parts.rollout._lookahead import Branch, Forks, Similarity, Tree, Way, as_no_sample
 from strop.parts.rollout.assemble import COLUMNS, assemble
-from strop.parts.rollout.base import SamplingFields
-from strop.parts.rollout.commands import THROWN_AWAY, Abort, Command, Resume, Strategy, Submit
-from strop.parts.rollout.listen import Inbox, tell, wait
+from strop.parts.rollout.base import THROWN_AWAY, Rollouts, SamplingFields
 from strop.support.errors import UserError
 
 FULL, EASED = 0.98, 0.05  # share of the width at which the tree ends: at first, and less at the end
@@ -74,12 +73,13 @@ class ForkAtCloseCalls(SamplingFields):
 
     @property
     def needs(self) -> frozenset[str]:
-        """Branches wait for each other, fork, and look at the likeliest tokens."""
-        return super().needs | {"fork", "pause", "top"}
+        """Branches look at the likeliest tokens."""
+        return super().needs | {"top"}
 
-    def __call__(
-        self, draws: tuple[Draw, ...], texts: Texts, sampling: Sampling, rng: torch.Generator
-    ) -> Strategy:
+    async def __call__(
+        self, draws: tuple[Draw, ...], engine: AsyncEngine, texts: Texts, sampling: Sampling,
+        rng: torch.Generator,
+    ) -> Rollouts:  # fmt: skip
         asked = self.requests(draws, texts, sampling, rng)
         trees, first = [], 0
         for draw in draws:
@@ -88,56 +88,65 @@ class ForkAtCloseCalls(SamplingFields):
             first += draw.num_rollouts
         grown = {row for tree in trees for row in tree.rows}
         plain = [row for row in range(len(asked)) if row not in grown]
-        inbox: Inbox = {}
-        numbers = yield from tell([Submit(asked[row]) for row in plain], inbox)
-        answers = {row: Answer(number) for row, number in zip(plain, numbers, strict=True)}
-        steps = yield from self._grow(trees, texts, sampling.context_tokens, inbox)
-        commands = [(row, command) for tree in trees for row, command in tree.rest(asked)]
-        numbers = yield from tell([command for _, command in commands], inbox)
-        new = {row: number for (row, _), number in zip(commands, numbers, strict=True)}
-        for tree in trees:
-            answers |= tree.answers(new)
-        yield from wait([a.number for a in answers.values() if a.number >= 0], inbox)
-        told = [answers[row] for row in range(len(asked))]
-        heard = [[*answer.events, *inbox.get(answer.number, ())] for answer in told]
-        batch = assemble(draws, asked, heard).set(
-            parent_B=torch.tensor([answer.parent for answer in told], dtype=torch.int64),
-            fork_at_B=torch.tensor([answer.fork_at for answer in told], dtype=torch.int64),
+        begun = {row: engine.begin(asked[row]) for row in plain}
+        steps = await self._grow(trees, engine, texts, sampling.context_tokens)
+        ways = {row: way for tree in trees for row, way in tree.ways(asked).items()}
+        open = [row for row, way in ways.items() if not way.answer.ended]
+        ends = await engine.generate_all(
+            [
+                ways[row].answer.more(asked[row].max_tokens - len(ways[row].answer.ids))
+                for row in open
+            ]
+        )
+        for row, end in zip(open, ends, strict=True):
+            ways[row].answer += end
+        ways |= {row: Way(await each) for row, each in begun.items()}
+        told = [ways[row] for row in range(len(asked))]
+        batch = assemble(draws, [way.answer for way in told]).set(
+            parent_B=torch.tensor([way.parent for way in told], dtype=torch.int64),
+            fork_at_B=torch.tensor([way.fork_at for way in told], dtype=torch.int64),
         )
         return batch, None, _metrics(trees, steps, told)
 
-    def _grow(self, trees: Sequence[Tree], texts: Texts, context: int, inbox: Inbox) -> Strategy:
+    async def _grow(
+        self, trees: Sequence[Tree], engine: AsyncEngine, texts: Texts, context: int
+    ) -> int:
         """All trees, a token a step on all branches; returns how many steps it took."""
-        begun = [tree.branches[0] for tree in trees]
-        commands: list[Command] = [Submit(self._greedy(tree.request)) for tree in trees]
+        held: dict[Branch, Answer] = {}  # what each branch goes on from
         steps = 0
-        while begun or any(tree.going() for tree in trees):
-            numbers = yield from tell(commands, inbox)
-            for branch, number in zip(begun, numbers, strict=False):
-                branch.number = number
-            going = [branch for tree in trees for branch in tree.going()]
-            yield from wait([branch.number for branch in going], inbox)
-            for branch in going:
-                (event,) = inbox.pop(branch.number)
-                branch.events.append(as_no_sample(event, self.temperature))
+        while going := [(tree, branch) for tree in trees for branch in tree.going()]:
+            greedy = [branch.so_far(self._greedy(tree.request)) for tree, branch in going]
+            answers = await engine.generate_all([each.more(1) for each in greedy])
+            for (tree, branch), answer in zip(going, answers, strict=True):
+                branch.events.append(
+                    self._token(answer, len(branch.ids), tree.request.max_tokens, context)
+                )
+                if branch in held:
+                    engine.drop(held[branch])
+                held[branch] = answer
             gone = []
             for tree in trees:
                 tree.fork(Forks(*self.forks), steps, partial(self._end, tree, texts, context))
                 gone += tree.prune(self.windows, Similarity(*self.similarity), steps)
-            yield from tell([Abort(each.number) for each in gone if each.number >= 0], inbox)
+            for branch in gone:
+                if branch in held:
+                    engine.drop(held.pop(branch))
             steps += 1
             if self._is_grown(trees, steps - 1):
                 break
-            going = [branch for tree in trees for branch in tree.going()]
-            begun = [branch for branch in going if branch.number < 0]
-            commands = [branch.begin() for branch in begun]
-            commands += [Resume(branch.number) for branch in going if branch.number >= 0]
         return steps
+
+    def _token(self, answer: Answer, before: int, most: int, context: int) -> Event:
+        """The next token after so many; it is an end only where the answer has no room for more."""
+        (event,) = answer.events
+        full = len(answer.sequence) >= context or before + 1 >= most
+        ended = "" if event.ended == "length" and not full else event.ended
+        return as_no_sample(event._replace(ended=ended), self.temperature)
 
     def _greedy(self, request: Request) -> Request:
         """The root: the likeliest tokens one by one, and what they might have been."""
         return replace(
-            request, temperature=0.0, rules=(), pause_every=1, num_top=int(self.forks[0]),
+            request, temperature=0.0, rules=(), num_top=int(self.forks[0]),
             want=request.want | {"top"}, keep=True,
         )  # fmt: skip
 
@@ -160,13 +169,13 @@ class ForkAtCloseCalls(SamplingFields):
         return step + 1 >= self.tree_tokens or (width >= wanted and settled)
 
 
-def _metrics(trees: Sequence[Tree], steps: int, answers: Sequence[Answer]) -> dict[str, float]:
+def _metrics(trees: Sequence[Tree], steps: int, ways: Sequence[Way]) -> dict[str, float]:
     branches = sum(len(tree.branches) for tree in trees)
     return {
         "lookahead/width": branches / max(sum(tree.width for tree in trees), 1),
         "lookahead/forks": sum(tree.num_forks for tree in trees),
         "lookahead/pruned": sum(tree.num_pruned for tree in trees),
         "lookahead/tokens": steps,
-        "rollout/tokens_shared": sum(max(answer.fork_at, 0) for answer in answers),
+        "rollout/tokens_shared": sum(max(way.fork_at, 0) for way in ways),
         THROWN_AWAY: sum(tree.num_lost for tree in trees),
     }

@@ -6,13 +6,12 @@ from typing import ClassVar
 
 import torch
 
-from strop.engines.base import Event, Request
+from strop.engines.asynchronous import AsyncEngine
+from strop.engines.base import Answer, Event
 from strop.method.part import Draw, require
 from strop.method.services import Sampling, Texts
 from strop.parts.rollout.assemble import COLUMNS, assemble
-from strop.parts.rollout.base import SamplingFields
-from strop.parts.rollout.commands import Fork, Strategy, Submit
-from strop.parts.rollout.listen import Heard, first_tokens, hear
+from strop.parts.rollout.base import Rollouts, SamplingFields
 
 
 @dataclass(frozen=True)
@@ -52,41 +51,34 @@ class ForkAtEntropyPeaks(SamplingFields):
     def needs(self) -> frozenset[str]:
         """Answers go on from others, where the engine tells the largest entropy."""
         forks = self.num_places and self.num_branches
-        return super().needs | (frozenset({"fork", "entropy"}) if forks else frozenset())
+        return super().needs | (frozenset({"entropy"}) if forks else frozenset())
 
-    def __call__(
-        self, draws: tuple[Draw, ...], texts: Texts, sampling: Sampling, rng: torch.Generator
-    ) -> Strategy:
+    async def __call__(
+        self, draws: tuple[Draw, ...], engine: AsyncEngine, texts: Texts, sampling: Sampling,
+        rng: torch.Generator,
+    ) -> Rollouts:  # fmt: skip
         asked = self.requests(draws, texts, sampling, rng)
         if self.num_places and self.num_branches:
             asked = [replace(r, want=r.want | {"entropy"}, keep=True) for r in asked]
-        trunks: list[Heard] = yield from hear([Submit(request) for request in asked])
+        trunks = await engine.generate_all(asked)
         places = [self._places(trunk.events) for trunk in trunks]
         owner = [row for row, found in enumerate(places) for _ in found]
         fork_at = [place for found in places for place in found]
         seeds = torch.randint(2**62, (len(owner),), generator=rng).tolist() if owner else []
-        branches: list[Heard] = []
-        if owner:
-            pairs = zip(owner, fork_at, seeds, strict=True)
-            branches = yield from hear(
-                [Fork(trunks[row].number, len(asked[row].ids) + place, changes={"seed": seed})
-                 for row, place, seed in pairs]
-            )  # fmt: skip
-        requests: list[Request] = []
-        heard: list[tuple[Event, ...]] = []
+        begun = [
+            Answer(replace(asked[row], seed=seed, keep=False), trunks[row].first(place).events)
+            for row, place, seed in zip(owner, fork_at, seeds, strict=True)
+        ]
+        more = [each.more(each.request.max_tokens - len(each.ids)) for each in begun]
+        ends = iter(zip(begun, await engine.generate_all(more), strict=True))
+        answers: list[Answer] = []
         parents, forks = [], []
-        ends = iter(zip(seeds, branches, strict=True))
-        for request, trunk, found in zip(asked, trunks, places, strict=True):
-            own = len(requests)
-            requests.append(request)
-            heard.append(tuple(trunk.events))
-            for place in found:
-                seed, branch = next(ends)
-                requests.append(replace(request, seed=seed))
-                heard.append((*first_tokens(trunk.events, place), *branch.events))
+        for trunk, found in zip(trunks, places, strict=True):
+            own = len(answers)
+            answers += [trunk, *(each + end for each, end in (next(ends) for _ in found))]
             parents += [-1] + [own] * len(found)
             forks += [-1, *found]
-        batch = assemble(_widened(draws, places), requests, heard).set(
+        batch = assemble(_widened(draws, places), answers).set(
             parent_B=torch.tensor(parents, dtype=torch.int64),
             fork_at_B=torch.tensor(forks, dtype=torch.int64),
         )

@@ -6,13 +6,12 @@ from typing import Any, ClassVar
 
 import torch
 
-from strop.engines.base import Event, Request
+from strop.engines.asynchronous import AsyncEngine
+from strop.engines.base import Answer, Event, Request
 from strop.method.part import Draw, require
 from strop.method.services import Sampling, Texts
 from strop.parts.rollout.assemble import COLUMNS, Turn, assemble_turns
-from strop.parts.rollout.base import SamplingFields
-from strop.parts.rollout.commands import Fork, Strategy, Submit
-from strop.parts.rollout.listen import Start, hear
+from strop.parts.rollout.base import Rollouts, SamplingFields
 from strop.support.errors import UserError
 
 
@@ -21,20 +20,29 @@ class _Node:
     """A segment of answers: what was drawn after the parent's text, and its children."""
 
     request: Request  # of the prompt, with the segment's own seed
-    before: int = 0  # tokens of the answer before the segment
-    number: int = -1  # of the engine's request; the root has none
-    events: tuple[Event, ...] = ()
+    above: tuple[Event, ...] = ()  # of the answer before the segment
+    events: tuple[Event, ...] = ()  # the root has none
     children: list["_Node"] = field(default_factory=list)
 
     @property
     def key(self) -> int:
         """The state after the segment: 0 for the prompt itself."""
-        return self.request.seed if self.number >= 0 else 0
+        return self.request.seed if self.events else 0
+
+    @property
+    def upto(self) -> tuple[Event, ...]:
+        """Of the answer up to the segment's end, which is no end of its own there."""
+        return (*self.above, *(event._replace(ended="") for event in self.events))
+
+    @property
+    def before(self) -> int:
+        """Tokens of the answer before the segment."""
+        return sum(len(event.ids) for event in self.above)
 
     @property
     def length(self) -> int:
         """Tokens of the answer up to the segment's end."""
-        return self.before + sum(len(event.ids) for event in self.events)
+        return sum(len(event.ids) for event in self.upto)
 
     def paths(self) -> Iterator[tuple["_Node", ...]]:
         """The ways down to the leaves, depth first, this node first on each."""
@@ -80,14 +88,10 @@ class GrowSegmentTree(SamplingFields):
                 f"{self.branching}"
             )
 
-    @property
-    def needs(self) -> frozenset[str]:
-        """Segments go on from the segment above them."""
-        return super().needs | {"fork"}
-
-    def __call__(
-        self, draws: tuple[Draw, ...], texts: Texts, sampling: Sampling, rng: torch.Generator
-    ) -> Strategy:
+    async def __call__(
+        self, draws: tuple[Draw, ...], engine: AsyncEngine, texts: Texts, sampling: Sampling,
+        rng: torch.Generator,
+    ) -> Rollouts:  # fmt: skip
         one_each = tuple(draw._replace(num_rollouts=1) for draw in draws)
         roots = [
             _Node(replace(request, keep=True))
@@ -97,11 +101,10 @@ class GrowSegmentTree(SamplingFields):
         for level, width in enumerate(self.branching):
             last = level == len(self.branching) - 1
             grown = [(node, self._child(node, rng)) for node in open_nodes for _ in range(width)]
-            commands = [self._command(node, child, last) for node, child in grown]
-            found = yield from hear(commands)
+            found = await engine.generate_all([self._rest(child, last) for _, child in grown])
             open_nodes = []
-            for (node, child), (number, events) in zip(grown, found, strict=True):
-                child.number, child.events = number, tuple(events)
+            for (node, child), answer in zip(grown, found, strict=True):
+                child.events = answer.events
                 node.children.append(child)
                 if not last and self._is_open(child, sampling.context_tokens):
                     open_nodes.append(child)
@@ -109,15 +112,13 @@ class GrowSegmentTree(SamplingFields):
 
     def _child(self, node: _Node, rng: torch.Generator) -> _Node:
         seed = int(torch.randint(1, 2**62, (), generator=rng))
-        return _Node(replace(node.request, seed=seed), node.length)
+        return _Node(replace(node.request, seed=seed), node.upto)
 
-    def _command(self, node: _Node, child: _Node, last: bool) -> Start:
+    def _rest(self, child: _Node, last: bool) -> Request:
+        """A segment after what stands above it; nothing goes on from those of the last level."""
         left = child.request.max_tokens - child.before
         size = left if last else min(self.segment_tokens, left)
-        if node.number < 0:
-            return Submit(replace(child.request, max_tokens=size))
-        changes = {"seed": child.request.seed, "max_tokens": size}
-        return Fork(node.number, len(child.request.ids) + child.before, changes=changes)
+        return Answer(child.request, child.above).more(size, keep=not last)
 
     def _is_open(self, node: _Node, context: int) -> bool:
         """Whether a segment stopped only because it was full, with room for more."""

@@ -7,13 +7,13 @@ from typing import ClassVar
 
 import torch
 
-from strop.engines.base import Request
+from strop.engines.asynchronous import AsyncEngine
+from strop.engines.base import Answer, Request
 from strop.method.part import Draw, require
 from strop.method.services import Sampling, Texts
-from strop.parts.rollout._unfinished import Answer, Group, Saved, batch_of, opened, put_off
+from strop.parts.rollout._unfinished import Group, Saved, batch_of, generate, opened, put_off
 from strop.parts.rollout.assemble import COLUMNS
-from strop.parts.rollout.base import SamplingFields
-from strop.parts.rollout.commands import THROWN_AWAY, Abort, Strategy, Submit
+from strop.parts.rollout.base import THROWN_AWAY, Rollouts, SamplingFields
 
 
 @dataclass(frozen=True)
@@ -33,8 +33,8 @@ class LeaveSlowGroupsForLater(SamplingFields):
     Differs from the source: tokens are kept, not texts; groups that end beyond the target are put
     off as well, not lost; max_age is ours.
     Nearest part: sample_independently; equal to it without spare draws.
-    Edges: groups that end in one engine step count in the order drawn; a stop string that begins
-    before the break and ends after it is not seen; what was put off is in the checkpoint.
+    Edges: groups that end in one engine step count in the order drawn; what was put off is in the
+    checkpoint.
     """
 
     writes: ClassVar[tuple[str, ...]] = COLUMNS
@@ -51,15 +51,16 @@ class LeaveSlowGroupsForLater(SamplingFields):
         """Nothing is put off."""
         return {"groups": (), "phases": 0}
 
-    def __call__(
-        self, draws: tuple[Draw, ...], texts: Texts, sampling: Sampling, rng: torch.Generator,
-        state: Saved,
-    ) -> Strategy:  # fmt: skip
+    async def __call__(
+        self, draws: tuple[Draw, ...], engine: AsyncEngine, texts: Texts, sampling: Sampling,
+        rng: torch.Generator, state: Saved,
+    ) -> Rollouts:  # fmt: skip
         new = self._grouped(draws, self.requests(draws, texts, sampling, rng))
         ask = partial(self.request, sampling)  # with the options of now
         groups = [opened(saved, texts, ask) for saved in state["groups"]] + new
         target = sum(not draw.columns.get("spare_B") for draw in draws)
-        ended = (yield from _generate(groups, target))[:target]
+        complete, _ = await generate(engine, groups, lambda group: group.ended, target)
+        ended = complete[:target]
         taken = [group for group in groups if group in ended]
         left = [group for group in groups if group not in ended]
         phase = state["phases"] + 1
@@ -74,7 +75,8 @@ class LeaveSlowGroupsForLater(SamplingFields):
     def _grouped(self, draws: Sequence[Draw], requests: Sequence[Request]) -> list[Group]:
         rows = iter(requests)
         return [
-            Group(draw, [Answer(next(rows)) for _ in range(draw.num_rollouts)]) for draw in draws
+            Group(draw, [Answer(next(rows), ()) for _ in range(draw.num_rollouts)])
+            for draw in draws
         ]
 
     def _give_up(self, left: Sequence[Group], version: int) -> dict[str, float]:
@@ -86,33 +88,5 @@ class LeaveSlowGroupsForLater(SamplingFields):
         ]
         lost = sum(group.length for group in old)
         for group in old:
-            group.answers = [Answer(answer.request) for answer in group.answers]
+            group.answers = [Answer(answer.request, ()) for answer in group.answers]
         return {"partial/given_up": len(old), THROWN_AWAY: lost}
-
-
-def _generate(groups: Sequence[Group], target: int) -> Strategy:
-    """Draws tokens until `target` groups have ended, and returns these in the order of their ends.
-
-    The answers of the others get what was drawn of them too.
-    """
-    open_answers = [a for group in groups for a in group.answers if not a.ended]
-    ended = [group for group in groups if group.ended]
-    running: dict[int, Answer] = {}
-    if open_answers and len(ended) < target:
-        numbers, events = yield [Submit(answer.rest()) for answer in open_answers]
-        running = dict(zip(numbers, open_answers, strict=True))
-        while True:
-            for event in events:
-                running[event.request].events.append(event)
-                if event.ended:
-                    del running[event.request]
-            ended += [group for group in groups if group.ended and group not in ended]
-            if len(ended) >= target:
-                break
-            _, events = yield []
-    if running:
-        stopped, _ = yield [Abort(number) for number in running]
-        for answer, finished in zip(running.values(), stopped, strict=True):
-            drawn = [event._replace(ended="") for event in finished.events if event.ids]
-            answer.events = [*answer.events[: answer.before], *drawn]
-    return ended

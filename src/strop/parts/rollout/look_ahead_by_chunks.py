@@ -2,49 +2,42 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 
-from strop.engines.base import Event, Request
+from strop.engines.asynchronous import AsyncEngine
+from strop.engines.base import Answer, Request
 from strop.method.part import Draw, require
 from strop.method.services import Sampling, Texts
 from strop.parts.rollout.assemble import COLUMNS, assemble
-from strop.parts.rollout.base import SamplingFields
-from strop.parts.rollout.commands import Fork, Strategy, Submit
-from strop.parts.rollout.listen import Heard, Start, first_tokens, hear
+from strop.parts.rollout.base import Rollouts, SamplingFields
 
 
 @dataclass
 class _Answer:
-    """An answer on its way: whole, what was kept of it, and the engine's request that has that."""
+    """An answer on its way: what was kept of it, and the seed of the candidate that was last."""
 
-    request: Request
-    seed: int  # of the candidate that was kept last
-    number: int = -1  # none yet
-    events: list[Event] = field(default_factory=list)
-    length: int = 0  # tokens kept
+    kept: Answer
+    seed: int
+    last: Answer | None = None  # the candidate, whole
     ended: bool = False
 
-    def start(self, seed: int, window: int) -> Start:
-        """A candidate of at most `window` tokens after what was kept."""
-        size = min(window, self.request.max_tokens - self.length)
-        if self.number < 0:
-            return Submit(replace(self.request, seed=seed, max_tokens=size, keep=True))
-        place = len(self.request.ids) + self.length
-        return Fork(self.number, place, changes={"seed": seed, "max_tokens": size})
+    def candidate(self, seed: int, window: int) -> Request:
+        """At most `window` tokens after what was kept."""
+        left = self.kept.request.max_tokens - len(self.kept.ids)
+        return self.kept.more(min(window, left), seed=seed, keep=True)
 
-    def keep(self, found: Heard, seed: int, num_tokens: int, context_tokens: int) -> None:
+    def keep(self, found: Answer, num_tokens: int, context_tokens: int) -> None:
         """Go on after the first tokens of a candidate, or end with it where it has no more."""
-        size = sum(len(event.ids) for event in found.events)
-        self.number, self.seed = found.number, seed
-        more = size > num_tokens
-        self.events += first_tokens(found.events, num_tokens) if more else found.events
-        self.length += min(size, num_tokens)
-        stopped = not more and found.events[-1].ended in ("stop", "failed")
-        full = len(self.request.ids) + self.length >= context_tokens
-        self.ended = stopped or full or self.length == self.request.max_tokens
+        more = len(found.ids) > num_tokens
+        events = found.first(num_tokens).events if more else found.events
+        self.seed, self.last = found.request.seed, found
+        self.kept = Answer(self.kept.request, (*self.kept.events, *events))
+        stopped = not more and found.ended in ("stop", "failed")
+        full = len(self.kept.sequence) >= context_tokens
+        self.ended = stopped or full or len(self.kept.ids) == self.kept.request.max_tokens
 
 
 @dataclass(frozen=True)
@@ -84,40 +77,38 @@ class LookAheadByChunks(SamplingFields):
         require(self, "chunks_ahead", low=0)
         require(self, "select_temperature", low=0.0)
 
-    @property
-    def needs(self) -> frozenset[str]:
-        """Candidates go on from what was kept."""
-        return super().needs | {"fork"}
-
-    def __call__(
-        self, draws: tuple[Draw, ...], texts: Texts, sampling: Sampling, rng: torch.Generator
-    ) -> Strategy:
+    async def __call__(
+        self, draws: tuple[Draw, ...], engine: AsyncEngine, texts: Texts, sampling: Sampling,
+        rng: torch.Generator,
+    ) -> Rollouts:  # fmt: skip
         requests = self.requests(draws, texts, sampling, rng)
-        answers = [_Answer(request, request.seed) for request in requests]
+        answers = [_Answer(Answer(request, ()), request.seed) for request in requests]
         window = (1 + self.chunks_ahead) * self.chunk_tokens
         while going := [answer for answer in answers if not answer.ended]:
             new = torch.randint(2**62, (len(going), self.num_candidates - 1), generator=rng)
             seeds = [[a.seed, *own] for a, own in zip(going, new.tolist(), strict=True)]
-            heard = yield from hear(
-                [a.start(seed, window) for a, own in zip(going, seeds, strict=True) for seed in own]
-            )
+            pairs = [(a, seed) for a, own in zip(going, seeds, strict=True) for seed in own]
+            tried = await engine.generate_all([a.candidate(seed, window) for a, seed in pairs])
             for row, answer in enumerate(going):
-                found = heard[row * self.num_candidates : (row + 1) * self.num_candidates]
-                k = self._choose(found, rng)
-                answer.keep(found[k], seeds[row][k], self.chunk_tokens, sampling.context_tokens)
-        batch = assemble(draws, requests, [answer.events for answer in answers])
+                found = tried[row * self.num_candidates : (row + 1) * self.num_candidates]
+                before, chosen = answer.last, found[self._choose(found, rng)]
+                answer.keep(chosen, self.chunk_tokens, sampling.context_tokens)
+                for each in [*found, *([before] if before else [])]:
+                    if answer.ended or each is not chosen:
+                        engine.drop(each)
+        batch = assemble(draws, [answer.kept for answer in answers])
         if self.num_candidates > 1:
             behavior_T = torch.where(batch["mask_T"], torch.nan, batch["logp_behavior_T"])
             batch = batch.set(logp_behavior_T=behavior_T)
         return batch, None
 
-    def _choose(self, found: Sequence[Heard], rng: torch.Generator) -> int:
+    def _choose(self, found: Sequence[Answer], rng: torch.Generator) -> int:
         """The place of the candidate that is kept: of one that did not fail, where there is one."""
         logps = [[x for event in each.events for x in event.logp] for each in found]
         value = torch.tensor(
             [math.exp(sum(x) / len(x)) if x else 0.0 for x in logps], dtype=torch.float64
         )
-        lost = torch.tensor([each.events[-1].ended == "failed" for each in found])
+        lost = torch.tensor([each.failed for each in found])
         if not bool(lost.all()):
             value = value.masked_fill(lost, -torch.inf)
         if self.select_temperature == 0:

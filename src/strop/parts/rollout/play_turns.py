@@ -5,11 +5,12 @@ from typing import Any, ClassVar
 
 import torch
 
+from strop.engines.asynchronous import AsyncEngine
 from strop.method.part import Draw, require
 from strop.method.services import Episodes, Log, Sampling, Texts
 from strop.parts.rollout._episode import SeatLimits
 from strop.parts.rollout._playing import PLAYED, PlayingFields, written
-from strop.parts.rollout.commands import Strategy
+from strop.parts.rollout.base import Rollouts
 from strop.support.errors import UserError
 
 
@@ -65,13 +66,13 @@ class PlayTurns(PlayingFields):
         text = observation.text + self.reminder.replace("{left}", str(left))
         return replace(observation, text=text)
 
-    def __call__(
-        self, draws: tuple[Draw, ...], texts: Texts, sampling: Sampling, episodes: Episodes,
-        log: Log, rng: torch.Generator,
-    ) -> Strategy:  # fmt: skip
+    async def __call__(
+        self, draws: tuple[Draw, ...], engine: AsyncEngine, texts: Texts, sampling: Sampling,
+        episodes: Episodes, log: Log, rng: torch.Generator,
+    ) -> Rollouts:  # fmt: skip
         uids = [draw.uid for draw in draws for _ in range(draw.num_rollouts)]
-        with self.opened(uids, texts, sampling, episodes, self.extension) as scene:
+        with self.opened(uids, engine, texts, sampling, episodes, self.extension) as scene:
             shape = (len(uids), max(len(scene.world.roles), 1))
             seeds = torch.randint(2**62, shape, generator=rng).tolist()
-            games = yield from self.play_all(uids, seeds, scene)
+            games = await self.play_all(uids, seeds, scene)
         return written(draws, games, scene.world, log), None

@@ -10,8 +10,7 @@ from strop.engines.base import Event
 from strop.method.part import Draw
 from strop.method.services import Texts
 from strop.parts.rollout.assemble import COLUMNS, Turn, assemble_turns
-from strop.parts.rollout.base import SamplingFields
-from strop.parts.rollout.commands import Strategy
+from strop.parts.rollout.base import Rollouts, SamplingFields
 from strop.support.errors import UserError
 
 DEMONSTRATION = 2  # origin_T
@@ -48,8 +47,7 @@ class ReadAnswers(SamplingFields):
         if not self.answers or len(set(self.answers)) < len(self.answers):
             raise UserError(f"read_answers.answers must be distinct columns, not {self.answers!r}")
 
-    def __call__(self, draws: tuple[Draw, ...], texts: Texts) -> Strategy:
-        yield from ()
+    async def __call__(self, draws: tuple[Draw, ...], texts: Texts) -> Rollouts:
         return self.read(draws, texts), None
 
     def read(self, draws: tuple[Draw, ...], texts: Texts) -> Batch:

@@ -6,7 +6,7 @@ from typing import ClassVar
 from strop.method.part import Draw
 from strop.method.services import Texts
 from strop.parts.rollout.assemble import COLUMNS
-from strop.parts.rollout.commands import Strategy
+from strop.parts.rollout.base import Rollouts
 from strop.parts.rollout.read_answers import ReadAnswers
 from strop.support.errors import UserError
 
@@ -38,8 +38,7 @@ class ReadLabelledAnswers(ReadAnswers):
                 f"read_labelled_answers.words must show {{prompt}}, it is {self.words!r}"
             )
 
-    def __call__(self, draws: tuple[Draw, ...], texts: Texts) -> Strategy:
-        yield from ()
+    async def __call__(self, draws: tuple[Draw, ...], texts: Texts) -> Rollouts:
         return self.read(draws, texts), None
 
     def prompt(self, draw: Draw, texts: Texts) -> tuple[int, ...]:

@@ -6,13 +6,14 @@ from typing import ClassVar
 
 import torch
 
+from strop.engines.asynchronous import AsyncEngine, gather
+from strop.engines.base import Request
 from strop.method.part import Draw, require, require_one_of
 from strop.method.services import Episodes, Log, Sampling, Texts
-from strop.parts.rollout._episode import Episode, Seat
+from strop.parts.rollout._episode import Episode
 from strop.parts.rollout._playing import PLAYED, PlayingAlone, Scene, written
 from strop.parts.rollout._reflections import WORDS, Attempt, Report, read_report, rows_of
-from strop.parts.rollout.commands import THROWN_AWAY, Fork, Strategy, Submit
-from strop.parts.rollout.listen import Start, hear
+from strop.parts.rollout.base import THROWN_AWAY, Rollouts
 
 
 @dataclass(frozen=True)
@@ -52,18 +53,18 @@ class RetryFromReflection(PlayingAlone):
         require_one_of(self, "form", tuple(WORDS))
         require(self, "reflection_tokens", low=0)
 
-    def __call__(
-        self, draws: tuple[Draw, ...], texts: Texts, sampling: Sampling, episodes: Episodes,
-        log: Log, rng: torch.Generator,
-    ) -> Strategy:  # fmt: skip
+    async def __call__(
+        self, draws: tuple[Draw, ...], engine: AsyncEngine, texts: Texts, sampling: Sampling,
+        episodes: Episodes, log: Log, rng: torch.Generator,
+    ) -> Rollouts:  # fmt: skip
         uids = [draw.uid for draw in draws for _ in range(draw.num_rollouts)]
-        with self.opened(uids, texts, sampling, episodes) as scene:
+        with self.opened(uids, engine, texts, sampling, episodes) as scene:
             seeds = torch.randint(2**62, (len(uids), 1), generator=rng).tolist()
             more = torch.randint(2**62, (len(uids), 3), generator=rng).tolist()
-            games = yield from self.play_all(uids, seeds, scene)
+            games = await self.play_all(uids, seeds, scene)
             tries = [Attempt(game, own) for game, own in zip(games, more, strict=True)]
-            yield from self._reflect(tries, scene)
-            yield from self._retry([each for each in tries if each.report], scene)
+            await self._reflect(tries, scene)
+            await self._retry([each for each in tries if each.report], scene)
             groups, rows = rows_of(draws, tries)
             batch = written(groups, [row.episode for row in rows], scene.world, log)
         batch = batch.set(
@@ -73,11 +74,11 @@ class RetryFromReflection(PlayingAlone):
         )
         return batch, None, _told(tries)
 
-    def _reflect(self, tries: Sequence[Attempt], scene: Scene) -> Strategy:
+    async def _reflect(self, tries: Sequence[Attempt], scene: Scene) -> None:
         """Ask for a reflection on every episode, and read what they say."""
-        texts, sampling, episodes, _, limits = scene
+        texts, episodes, limits = scene.texts, scene.episodes, scene.limits
         words = self.ask or WORDS[self.form][0]
-        starts: dict[int, Start] = {}
+        requests: dict[int, Request] = {}
         for number, each in enumerate(tries):
             seat = each.base.seat
             if seat.lost:
@@ -89,24 +90,20 @@ class RetryFromReflection(PlayingAlone):
             most = self.reflection_tokens or limits.answer_tokens
             room = min(most, limits.context_tokens - len(each.context))
             if room > 0:
-                starts[number] = self._behind(
-                    seat, len(seat.ids), given, room, each.seeds[0], sampling
-                )
-        found = yield from hear(list(starts.values()))
-        for number, heard in zip(starts, found, strict=True):
+                requests[number] = self._behind(each.context, room, each.seeds[0], scene)
+        answers = await scene.engine.generate_all(list(requests.values()))
+        for number, answer in zip(requests, answers, strict=True):
             each = tries[number]
-            each.reflection = heard.events
-            if heard.events[-1].ended != "failed":
-                ids = [id for event in heard.events for id in event.ids]
-                said = texts.decode(ids, special=False)
+            each.reflection = answer.events
+            if not answer.failed:
+                said = texts.decode(answer.ids, special=False)
                 each.report = read_report(said, self.form, len(each.base.seat.turns))
 
-    def _retry(self, tries: Sequence[Attempt], scene: Scene) -> Strategy:
+    async def _retry(self, tries: Sequence[Attempt], scene: Scene) -> None:
         """Play again from the turns that the reports name."""
-        texts, sampling, episodes, world, limits = scene
-        games: dict[int, Episode] = {}
-        starts: dict[int, Start] = {}
-        for number, each in enumerate(tries):
+        texts, episodes, limits = scene.texts, scene.episodes, scene.limits
+        games: list[tuple[Episode, Request]] = []
+        for each in tries:
             if each.report is None or each.report.is_perfect:
                 continue
             turn, seat = each.report.turn, each.base.seat
@@ -122,9 +119,10 @@ class RetryFromReflection(PlayingAlone):
                 limits.context_tokens - at - len(given),
             )  # fmt: skip
             if given and room > 0:
-                games[number] = each.begin_again(world, said, given)
-                starts[number] = self._behind(seat, at, given, room, each.seeds[1], sampling)
-        yield from self.play(games, starts, scene)
+                ids = (*seat.ids[:at], *given)
+                request = self._behind(ids, room, each.seeds[1], scene)
+                games.append((each.begin_again(scene.world, said, given), request))
+        await gather(self.play(game, request, scene) for game, request in games)
 
     def _guide(self, report: Report, shown: str) -> str:
         """What a retry is told where it begins."""
@@ -132,14 +130,9 @@ class RetryFromReflection(PlayingAlone):
         words = words.replace("{text}", shown if report.turn else "{prompt}")
         return words.replace("{report}", report.text)
 
-    def _behind(
-        self, seat: Seat, at: int, given: Sequence[int], room: int, seed: int, sampling: Sampling
-    ) -> Start:
-        """A request behind the first tokens of a sequence and these."""
-        if sampling.can_fork and at:
-            return Fork(seat.request, at, tuple(given), {"max_tokens": room, "seed": seed})
-        ids = (*seat.ids[:at], *given)
-        return Submit(self.request(sampling, ids, seed, room, keep=sampling.can_fork))
+    def _behind(self, ids: Sequence[int], room: int, seed: int, scene: Scene) -> Request:
+        """A request behind these tokens, with which an episode begins."""
+        return self.request(scene.sampling, ids, seed, room, keep=True)
 
 
 def _told(tries: Sequence[Attempt]) -> dict[str, float]:

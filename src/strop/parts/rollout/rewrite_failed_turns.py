@@ -1,17 +1,17 @@
 """Play episodes in which a repair takes the failed turn's place, as if it had been written so."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
 
+from strop.engines.asynchronous import AsyncEngine, gather
+from strop.engines.base import Answer, Request
 from strop.method.part import Draw, require
 from strop.method.services import Episodes, Log, Sampling, Texts
 from strop.parts.rollout._mending import MOST_TURNS, Mending, spliced
-from strop.parts.rollout._playing import PLAYED, PlayingAlone, Scene, act, written
-from strop.parts.rollout.commands import Strategy
-from strop.parts.rollout.listen import Heard, Start, converse, seeded
+from strop.parts.rollout._playing import PLAYED, PlayingAlone, Scene, written
+from strop.parts.rollout.base import Rollouts
 
 
 @dataclass(frozen=True)
@@ -54,12 +54,12 @@ class RewriteFailedTurns(PlayingAlone):
         require(self, "max_tries", low=0)
         require(self, "likeness", low=0.0)
 
-    def __call__(
-        self, draws: tuple[Draw, ...], texts: Texts, sampling: Sampling, episodes: Episodes,
-        log: Log, rng: torch.Generator,
-    ) -> Strategy:  # fmt: skip
+    async def __call__(
+        self, draws: tuple[Draw, ...], engine: AsyncEngine, texts: Texts, sampling: Sampling,
+        episodes: Episodes, log: Log, rng: torch.Generator,
+    ) -> Rollouts:  # fmt: skip
         uids = [draw.uid for draw in draws for _ in range(draw.num_rollouts)]
-        with self.opened(uids, texts, sampling, episodes) as scene:
+        with self.opened(uids, engine, texts, sampling, episodes) as scene:
             seeds = torch.randint(2**62, (len(uids), 1), generator=rng).tolist()
             own = torch.randint(2**62, (len(uids),), generator=rng).tolist()
             coins = torch.rand(len(uids), generator=rng).tolist()
@@ -68,24 +68,7 @@ class RewriteFailedTurns(PlayingAlone):
                 Mending(game, torch.Generator().manual_seed(seed), coin < self.share)
                 for game, seed, coin in zip(games, own, coins, strict=True)
             ]
-
-            def follow(ended: Mapping[int, Heard]) -> Mapping[int, Start]:
-                heard = {
-                    n: self._taken(going[n], said, scene)
-                    for n, said in ended.items()
-                    if not going[n].episode.lost(said.events)
-                }
-                acting = {n: said for n, said in heard.items() if said is not None}
-                playing = [going[n].episode for n in acting]
-                answers = act(playing, list(acting.values()), scene)
-                starts = {
-                    n: self._next(going[n], answer, scene)
-                    for n, answer in zip(acting, answers, strict=True)
-                }
-                return {n: start for n, start in starts.items() if start is not None}
-
-            starts = {n: self.submit(sampling, g.seat, scene.room) for n, g in enumerate(games)}
-            yield from converse(starts, follow)
+            await gather(self._play(each, scene) for each in going)
             batch = written(draws, [each.episode for each in going], scene.world, log)
         kept, whole = (sum(getattr(each, name) for each in going) for name in ("kept", "whole"))
         return (
@@ -99,26 +82,36 @@ class RewriteFailedTurns(PlayingAlone):
             },
         )
 
-    def _taken(self, each: Mending, heard: Heard, scene: Scene) -> Heard | None:
-        """The action that is played: what was heard, or the repaired turn; None: neither."""
+    async def _play(self, each: Mending, scene: Scene) -> None:
+        """Play an episode to its end, with repairs."""
+        request: Request | None = self.action(scene.sampling, each.episode.seat, scene.room)
+        while request is not None:
+            answer: Answer | None = await scene.engine.generate(request)
+            if answer is None or each.episode.lost(answer.events):
+                return
+            if (answer := self._taken(each, answer, scene)) is None:
+                return
+            request = self._next(each, await scene.act(each.episode, answer), scene)
+
+    def _taken(self, each: Mending, answer: Answer, scene: Scene) -> Answer | None:
+        """The action that is played: what was drawn, or the repaired turn; None: neither."""
         if not each.is_trying:
-            return heard
+            return answer
         each.is_trying = False
-        ids = [id for event in heard.events for id in event.ids]
         episodes, limits, decode = scene.episodes, scene.limits, scene.texts.decode
-        if self.marker and not episodes.tool_calls(episodes.action_texts([ids]))[0]:
+        if self.marker and not episodes.tool_calls(episodes.action_texts([answer.ids]))[0]:
             each.mends = False
-            return heard
+            return answer
         if len(each.episode.seat.turns) >= limits.turns:
             each.stop_at_failed()
             return None
         failed = each.replace_failed(scene.world)
-        events, each.was_whole = spliced(failed, heard.events, self.marker, self.likeness, decode)
+        events, each.was_whole = spliced(failed, answer.events, self.marker, self.likeness, decode)
         if sum(len(event.ids) for event in events) > limits.answer_tokens:
-            events, each.was_whole = spliced(failed, heard.events, "", self.likeness, decode)
-        return Heard(-1, events)
+            events, each.was_whole = spliced(failed, answer.events, "", self.likeness, decode)
+        return Answer(answer.request, tuple(events))
 
-    def _next(self, each: Mending, answer: Any, scene: Scene) -> Start | None:
+    def _next(self, each: Mending, answer: Any, scene: Scene) -> Request | None:
         """The next action of an episode: its next turn, or a repair of this one."""
         turn = len(each.episode.seat.turns) - 1
         each.num_turns += 1
@@ -130,15 +123,15 @@ class RewriteFailedTurns(PlayingAlone):
             each.kept += tries > 0
             each.whole += tries > 0 and each.was_whole
         elif each.mends and tries < self.max_tries:
-            start = self.go_on(each.episode, answer, scene)
+            start = self.next_turn(each.episode, answer, scene)
             if start is not None:
                 each.tries[turn], each.is_trying = tries + 1, True
-                start = seeded(start, each.seed())
+                start = replace(start, seed=each.seed())
             return start
         elif each.mends:
             each.mends = False
             if tries > 1:
                 hint = self.hint.replace("{tries}", str(tries))
                 answer = replace(answer, text=answer.text + hint)
-        start = self.go_on(each.episode, answer, scene)
-        return None if start is None else seeded(start, each.episode.seat.seed)
+        start = self.next_turn(each.episode, answer, scene)
+        return None if start is None else replace(start, seed=each.episode.seat.seed)

@@ -6,13 +6,12 @@ from typing import ClassVar
 import torch
 
 from strop.batch.columns import Column
-from strop.engines.base import Event
+from strop.engines.asynchronous import AsyncEngine
+from strop.engines.base import Answer, Event
 from strop.method.part import Draw
 from strop.method.services import Sampling, Texts
 from strop.parts.rollout.assemble import COLUMNS, assemble
-from strop.parts.rollout.base import SamplingFields
-from strop.parts.rollout.commands import Strategy
-from strop.parts.rollout.listen import listen
+from strop.parts.rollout.base import Rollouts, SamplingFields
 
 REPLAY = 4  # origin_T
 NAN = float("nan")
@@ -47,15 +46,21 @@ class SampleAndReplay(SamplingFields):
         ),
     )
 
-    def __call__(
-        self, draws: tuple[Draw, ...], texts: Texts, sampling: Sampling, rng: torch.Generator
-    ) -> Strategy:
+    async def __call__(
+        self, draws: tuple[Draw, ...], engine: AsyncEngine, texts: Texts, sampling: Sampling,
+        rng: torch.Generator,
+    ) -> Rollouts:  # fmt: skip
         requests = self.requests(draws, texts, sampling, rng)
         stored = [draw.columns.get("ids") for draw in draws for _ in range(draw.num_rollouts)]
         fresh = [r for r, ids in zip(requests, stored, strict=True) if ids is None]
-        heard = iter((yield from listen(fresh)))
-        events = [next(heard) if ids is None else (_told(ids),) for ids in stored]
-        batch = assemble(draws, requests, events)
+        drawn = iter(await engine.generate_all(fresh))
+        batch = assemble(
+            draws,
+            [
+                next(drawn) if ids is None else Answer(request, (_told(ids),))
+                for request, ids in zip(requests, stored, strict=True)
+            ],
+        )
         replayed_B = torch.tensor([ids is not None for ids in stored])
         replayed_T = batch["mask_T"] & replayed_B[batch["rollout_T"]]
         logp_T = torch.full(replayed_T.shape, NAN)

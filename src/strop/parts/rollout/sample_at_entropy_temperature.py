@@ -8,13 +8,12 @@ import torch
 from torch import Tensor
 
 from strop.batch import segments
+from strop.engines.asynchronous import AsyncEngine
 from strop.engines.rules import SharedRule
 from strop.method.part import Draw, require, require_one_of
 from strop.method.services import Sampling, Texts
 from strop.parts.rollout.assemble import COLUMNS, assemble
-from strop.parts.rollout.base import SamplingFields
-from strop.parts.rollout.commands import Strategy
-from strop.parts.rollout.listen import listen
+from strop.parts.rollout.base import Rollouts, SamplingFields
 
 
 @dataclass(frozen=True)
@@ -76,21 +75,21 @@ class SampleAtEntropyTemperature(SamplingFields):
         """No step seen."""
         return {}
 
-    def __call__(
+    async def __call__(
         self,
         draws: tuple[Draw, ...],
+        engine: AsyncEngine,
         texts: Texts,
         sampling: Sampling,
         rng: torch.Generator,
         state: dict[str, float],
-    ) -> Strategy:
+    ) -> Rollouts:
         warm = (self.warming(state),) if state and self.tau else ()
         requests = [
             replace(request, rules=(*warm, *request.rules))
             for request in self.requests(draws, texts, sampling, rng)
         ]
-        heard = yield from listen(requests)
-        return assemble(draws, requests, heard), None
+        return assemble(draws, await engine.generate_all(requests)), None
 
     def warming(self, state: dict[str, float]) -> WarmByEntropy:
         """The rule of a step after one with this state."""

@@ -8,13 +8,12 @@ import torch
 from torch import Tensor
 
 from strop.batch.batch import Batch
+from strop.engines.asynchronous import AsyncEngine
 from strop.method.part import Draw, require
 from strop.method.schedule import EntropyTarget, Schedule
 from strop.method.services import Sampling, Texts
 from strop.parts.rollout.assemble import COLUMNS, assemble
-from strop.parts.rollout.base import SamplingFields
-from strop.parts.rollout.commands import Strategy
-from strop.parts.rollout.listen import listen
+from strop.parts.rollout.base import Rollouts, SamplingFields
 
 PLAIN, HOTTER, COOLER = 0, 1, 2  # stage_B
 
@@ -57,9 +56,10 @@ class SampleAtSecondTemperature(SamplingFields):
         require(self, "previous")
         require(self, "share", low=0.0, high=1.0)
 
-    def __call__(
-        self, draws: tuple[Draw, ...], texts: Texts, sampling: Sampling, rng: torch.Generator
-    ) -> Strategy:
+    async def __call__(
+        self, draws: tuple[Draw, ...], engine: AsyncEngine, texts: Texts, sampling: Sampling,
+        rng: torch.Generator,
+    ) -> Rollouts:  # fmt: skip
         assert not isinstance(self.target, Schedule)
         scarce = self.previous <= self.target
         first = max((draw.draw for draw in draws), default=0) + 1
@@ -73,10 +73,10 @@ class SampleAtSecondTemperature(SamplingFields):
             for request in self.requests(again, texts, sampling, rng)
         ]
         requests = [*plain, *others]
-        heard = yield from listen(requests)
+        answers = await engine.generate_all(requests)
         stage = HOTTER if scarce else COOLER
         stage_B = torch.tensor([PLAIN] * len(plain) + [stage] * len(others))
-        return _void(assemble((*draws, *again), requests, heard), stage_B), None
+        return _void(assemble((*draws, *again), answers), stage_B), None
 
 
 def _void(batch: Batch, stage_B: Tensor) -> Batch:

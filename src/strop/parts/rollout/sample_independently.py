@@ -5,12 +5,11 @@ from typing import ClassVar
 
 import torch
 
+from strop.engines.asynchronous import AsyncEngine
 from strop.method.part import Draw
 from strop.method.services import Sampling, Texts
 from strop.parts.rollout.assemble import COLUMNS, assemble
-from strop.parts.rollout.base import SamplingFields
-from strop.parts.rollout.commands import Strategy
-from strop.parts.rollout.listen import listen
+from strop.parts.rollout.base import Rollouts, SamplingFields
 
 
 @dataclass(frozen=True)
@@ -30,9 +29,9 @@ class SampleIndependently(SamplingFields):
     writes: ClassVar[tuple[str, ...]] = COLUMNS
     by_draw: ClassVar[bool] = True
 
-    def __call__(
-        self, draws: tuple[Draw, ...], texts: Texts, sampling: Sampling, rng: torch.Generator
-    ) -> Strategy:
+    async def __call__(
+        self, draws: tuple[Draw, ...], engine: AsyncEngine, texts: Texts, sampling: Sampling,
+        rng: torch.Generator,
+    ) -> Rollouts:  # fmt: skip
         requests = self.requests(draws, texts, sampling, rng)
-        heard = yield from listen(requests)
-        return assemble(draws, requests, heard), None
+        return assemble(draws, await engine.generate_all(requests)), None

@@ -1,19 +1,17 @@
 """Answer every prompt, then ask for a second attempt with the first one in sight."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 
 from strop.batch.columns import Column
-from strop.engines.base import Event, Request
+from strop.engines.asynchronous import AsyncEngine
+from strop.engines.base import Answer, Request
 from strop.method.part import Draw
 from strop.method.services import Episodes, Sampling, Texts
-from strop.parts.rollout.assemble import COLUMNS, Turn, assemble_turns
-from strop.parts.rollout.base import SamplingFields
-from strop.parts.rollout.commands import Strategy
-from strop.parts.rollout.listen import listen
+from strop.parts.rollout.assemble import COLUMNS, assemble
+from strop.parts.rollout.base import Rollouts, SamplingFields
 
 FIRST, SECOND = 0, 1  # stage_B
 
@@ -44,53 +42,44 @@ class SampleTwoAttempts(SamplingFields):
     # which every tokenizer can write; the source asks to find and correct a mistake).
     words: str = "\n{prompt}"
 
-    def __call__(
+    async def __call__(
         self,
         draws: tuple[Draw, ...],
+        engine: AsyncEngine,
         texts: Texts,
         sampling: Sampling,
         episodes: Episodes,
         rng: torch.Generator,
-    ) -> Strategy:
+    ) -> Rollouts:
         asked = self.requests(draws, texts, sampling, rng)
         seeds = torch.randint(2**62, (len(asked),), generator=rng).tolist()
         uids = [draw.uid for draw in draws for _ in range(draw.num_rollouts)]
-        heard = yield from listen(asked)
+        first = await engine.generate_all(asked)
         again: dict[int, Request] = {}
-        for row, (request, events) in enumerate(zip(asked, heard, strict=True)):
-            given = self._given(request, events, texts.question(uids[row]), episodes)
-            room = min(request.max_tokens, sampling.context_tokens - len(given))
-            if room > 0 and events[-1].ended != "failed":
+        for row, answer in enumerate(first):
+            given = self._given(answer, texts.question(uids[row]), episodes)
+            room = min(answer.request.max_tokens, sampling.context_tokens - len(given))
+            if room > 0 and not answer.failed:
                 again[row] = self.request(sampling, given, seeds[row], room)
-        more = yield from listen(list(again.values()))
-        second = dict(zip(again, more, strict=True))
-        rows: list[tuple[int, Request, Sequence[Event]]] = []
+        second = dict(zip(again, await engine.generate_all(list(again.values())), strict=True))
+        rows: list[tuple[int, Answer]] = []
         sizes, begin = [], 0
         for draw in draws:
             own = range(begin, begin + draw.num_rollouts)
             begin += draw.num_rollouts
-            rows += [(FIRST, asked[row], heard[row]) for row in own]
-            rows += [(SECOND, again[row], second[row]) for row in own if row in again]
+            rows += [(FIRST, first[row]) for row in own]
+            rows += [(SECOND, second[row]) for row in own if row in again]
             sizes.append(len(own) + sum(row in again for row in own))
         wide = [draw._replace(num_rollouts=n) for draw, n in zip(draws, sizes, strict=True)]
-        batch = assemble_turns(
-            wide,
-            [request.seed for _, request, _ in rows],
-            [[Turn(request.ids, events)] for _, request, events in rows],
-            [events[-1].ended == "length" for _, _, events in rows],
-        )
+        batch = assemble(wide, [answer for _, answer in rows])
         key_of = {again[row].seed: asked[row].seed for row in again}
-        keys = [key_of.get(request.seed, request.seed) for _, request, _ in rows]
+        keys = [key_of.get(seed, seed) for seed in (answer.request.seed for _, answer in rows)]
         return batch.set(
-            stage_B=torch.tensor([stage for stage, _, _ in rows], dtype=torch.int64),
+            stage_B=torch.tensor([stage for stage, _ in rows], dtype=torch.int64),
             conversation_B=torch.tensor(keys, dtype=torch.int64),
         ), None
 
-    def _given(
-        self, request: Request, events: Sequence[Event], prompt: str, episodes: Episodes
-    ) -> tuple[int, ...]:
+    def _given(self, answer: Answer, prompt: str, episodes: Episodes) -> tuple[int, ...]:
         """What the second attempt begins with."""
-        answer = [id for event in events for id in event.ids]
-        last = answer[-1] if answer else request.ids[-1]
-        said = episodes.observation_ids(self.words.replace("{prompt}", prompt), last)
-        return (*request.ids, *answer, *said)
+        words = self.words.replace("{prompt}", prompt)
+        return (*answer.sequence, *episodes.observation_ids(words, answer.sequence[-1]))

@@ -6,13 +6,13 @@ from typing import ClassVar
 import torch
 
 from strop.batch.columns import Column
+from strop.engines.asynchronous import AsyncEngine
+from strop.engines.base import Answer
 from strop.method.part import Draw, require
 from strop.method.schedule import Schedule
 from strop.method.services import Sampling, Texts
 from strop.parts.rollout.assemble import COLUMNS, assemble
-from strop.parts.rollout.base import SamplingFields
-from strop.parts.rollout.commands import Strategy
-from strop.parts.rollout.listen import listen
+from strop.parts.rollout.base import Rollouts, SamplingFields
 from strop.support.errors import UserError
 
 VOID = ("logp_behavior_T", "logp_sampler_T", "entropy_behavior_T")
@@ -61,9 +61,10 @@ class SampleUnderNoise(SamplingFields):
         if not all(0 <= level < 1 for level in self.levels):
             raise UserError(f"sample_under_noise.levels must lie in [0, 1): {self.levels}")
 
-    def __call__(
-        self, draws: tuple[Draw, ...], texts: Texts, sampling: Sampling, rng: torch.Generator
-    ) -> Strategy:
+    async def __call__(
+        self, draws: tuple[Draw, ...], engine: AsyncEngine, texts: Texts, sampling: Sampling,
+        rng: torch.Generator,
+    ) -> Rollouts:  # fmt: skip
         assert not isinstance(self.scale, Schedule), "schedules become numbers before a step"
         clean = self.requests(draws, texts, sampling, rng)
         places = [i for draw in draws for i in range(draw.num_rollouts)]
@@ -75,12 +76,13 @@ class SampleUnderNoise(SamplingFields):
             replace(request, ids=_noisy(request.ids, level, usual, special, rng))
             for request, level in zip(clean, noise, strict=True)
         ]
-        heard = yield from listen(asked)
-        batch = assemble(draws, clean, heard)
+        told = await engine.generate_all(asked)
+        pairs = zip(clean, told, strict=True)
+        batch = assemble(draws, [Answer(request, each.events) for request, each in pairs])
         changed = [one.ids != other.ids for one, other in zip(clean, asked, strict=True)]
         void_T = torch.tensor(changed)[batch["rollout_T"]] & batch["mask_T"]
-        told = {name: torch.where(void_T, torch.nan, batch[name]) for name in VOID}
-        return batch.set(noise_level_B=torch.tensor(noise), **told), None
+        void = {name: torch.where(void_T, torch.nan, batch[name]) for name in VOID}
+        return batch.set(noise_level_B=torch.tensor(noise), **void), None
 
 
 def _noisy(

@@ -7,12 +7,11 @@ from typing import ClassVar
 import torch
 
 from strop.batch.columns import Column
+from strop.engines.asynchronous import AsyncEngine
 from strop.method.part import Draw
 from strop.method.services import Sampling, Texts
 from strop.parts.rollout.assemble import COLUMNS, assemble
-from strop.parts.rollout.base import SamplingFields
-from strop.parts.rollout.commands import Strategy
-from strop.parts.rollout.listen import listen
+from strop.parts.rollout.base import Rollouts, SamplingFields
 from strop.parts.rollout.sample_with_hints import with_hints
 from strop.support.errors import UserError
 
@@ -73,9 +72,10 @@ class SampleWithBudgets(SamplingFields):
             for budget in self.budgets
         )
 
-    def __call__(
-        self, draws: tuple[Draw, ...], texts: Texts, sampling: Sampling, rng: torch.Generator
-    ) -> Strategy:
+    async def __call__(
+        self, draws: tuple[Draw, ...], engine: AsyncEngine, texts: Texts, sampling: Sampling,
+        rng: torch.Generator,
+    ) -> Rollouts:  # fmt: skip
         asked = self.requests(draws, texts, sampling, rng)
         choice = self.tokens(self.max_tokens or sampling.answer_tokens)
         budgets = [choice[j % len(choice)] for draw in draws for j in range(draw.num_rollouts)]
@@ -93,7 +93,7 @@ class SampleWithBudgets(SamplingFields):
                 )
             ids = (*request.ids, *heads[budget])
             requests.append(dataclasses.replace(request, ids=ids, max_tokens=left))
-        heard = yield from listen(requests)
+        answers = await engine.generate_all(requests)
         size_B = torch.tensor([len(heads[budget]) for budget in budgets], dtype=torch.int64)
-        batch = with_hints(assemble(draws, requests, heard), size_B)
+        batch = with_hints(assemble(draws, answers), size_B)
         return batch.set(budget_B=torch.tensor(budgets, dtype=torch.int64), head_B=size_B), None

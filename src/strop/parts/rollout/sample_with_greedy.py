@@ -6,12 +6,11 @@ from typing import ClassVar
 
 import torch
 
+from strop.engines.asynchronous import AsyncEngine
 from strop.method.part import Draw
 from strop.method.services import Sampling, Texts
 from strop.parts.rollout.assemble import COLUMNS, assemble
-from strop.parts.rollout.base import SamplingFields
-from strop.parts.rollout.commands import Strategy
-from strop.parts.rollout.listen import listen
+from strop.parts.rollout.base import Rollouts, SamplingFields
 
 
 @dataclass(frozen=True)
@@ -31,9 +30,10 @@ class SampleWithGreedy(SamplingFields):
 
     writes: ClassVar[tuple[str, ...]] = (*COLUMNS, "stage_B")
 
-    def __call__(
-        self, draws: tuple[Draw, ...], texts: Texts, sampling: Sampling, rng: torch.Generator
-    ) -> Strategy:
+    async def __call__(
+        self, draws: tuple[Draw, ...], engine: AsyncEngine, texts: Texts, sampling: Sampling,
+        rng: torch.Generator,
+    ) -> Rollouts:  # fmt: skip
         one_each = [draw._replace(num_rollouts=1) for draw in draws]
         sampled = iter(self.requests(draws, texts, sampling, rng))
         greedy = iter(self.requests(one_each, texts, sampling, rng))
@@ -43,5 +43,5 @@ class SampleWithGreedy(SamplingFields):
             requests.append(dataclasses.replace(next(greedy), temperature=0.0, rules=()))
             stage += [0] * draw.num_rollouts + [1]
         wider = tuple(d._replace(num_rollouts=d.num_rollouts + 1) for d in draws)
-        heard = yield from listen(requests)
-        return assemble(wider, requests, heard).set(stage_B=torch.tensor(stage)), None
+        answers = await engine.generate_all(requests)
+        return assemble(wider, answers).set(stage_B=torch.tensor(stage)), None

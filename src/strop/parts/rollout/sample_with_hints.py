@@ -9,13 +9,12 @@ from torch import Tensor
 
 from strop.batch import segments
 from strop.batch.batch import Batch
+from strop.engines.asynchronous import AsyncEngine
 from strop.engines.base import Request
 from strop.method.part import Draw, require
-from strop.method.services import Sampling, Texts
+from strop.method.services import Grading, Sampling, Texts
 from strop.parts.rollout.assemble import COLUMNS, assemble
-from strop.parts.rollout.base import SamplingFields
-from strop.parts.rollout.commands import Reward, Strategy
-from strop.parts.rollout.listen import listen
+from strop.parts.rollout.base import Rollouts, SamplingFields
 from strop.support.errors import UserError
 
 HINT = 3  # origin_T
@@ -56,18 +55,18 @@ class SampleWithHints(SamplingFields):
         if len(self.ratios) != 2 or not all(0 <= share <= 1 for share in self.ratios):
             raise UserError(f"sample_with_hints.ratios must be two shares: {self.ratios}")
 
-    def __call__(
-        self, draws: tuple[Draw, ...], texts: Texts, sampling: Sampling, rng: torch.Generator
-    ) -> Strategy:
+    async def __call__(
+        self, draws: tuple[Draw, ...], engine: AsyncEngine, texts: Texts, sampling: Sampling,
+        grading: Grading, rng: torch.Generator,
+    ) -> Rollouts:  # fmt: skip
         hinted = [int(self.hinted * draw.num_rollouts) for draw in draws]
         alone = [draw.num_rollouts - n for draw, n in zip(draws, hinted, strict=True)]
         first = _resized(draws, alone)
         requests = self.requests(first, texts, sampling, rng)
-        heard = yield from listen(requests)
+        plain = await engine.generate_all(requests)
         difficulty = [1.0] * len(draws)
         if requests:
-            answers, _ = yield [Reward(assemble(first, requests, heard))]
-            difficulty = _difficulty(answers[0], alone)
+            difficulty = _difficulty(grading.grade(assemble(first, plain)).outcome_B, alone)
         shares = self.shares(torch.tensor(difficulty), rng).tolist()
         hints = [
             _hint(texts, draw.uid, share)
@@ -75,11 +74,9 @@ class SampleWithHints(SamplingFields):
         ]  # fmt: skip
         asked = self.requests(_resized(draws, hinted), texts, sampling, rng)
         asked = [_started(request, hint) for request, hint in zip(asked, hints, strict=True)]
-        more = yield from listen(asked)
+        answers = [*plain, *await engine.generate_all(asked)]
         order = _interleaved(alone, hinted)
-        batch = assemble(
-            draws, [(*requests, *asked)[i] for i in order], [(*heard, *more)[i] for i in order]
-        )
+        batch = assemble(draws, [answers[i] for i in order])
         length = [0] * len(requests) + [len(hint) for hint in hints]
         size_B = torch.tensor([length[i] for i in order], dtype=torch.int64)
         stage_B = torch.tensor([int(i >= len(requests)) for i in order])

@@ -6,14 +6,13 @@ from typing import Any, ClassVar
 
 import torch
 
-from strop.engines.base import Event, Request
+from strop.engines.asynchronous import AsyncEngine
+from strop.engines.base import Answer, Event, Request
 from strop.method.part import Draw, require, require_one_of
-from strop.method.services import Log, Sampling, Texts
+from strop.method.services import Grading, Log, Sampling, Texts
 from strop.parts.rollout._splice import SUCCESS, Failed, Repair, graded_right, marked
 from strop.parts.rollout.assemble import COLUMNS, assemble
-from strop.parts.rollout.base import SamplingFields
-from strop.parts.rollout.commands import Reward, Strategy
-from strop.parts.rollout.listen import first_tokens, listen
+from strop.parts.rollout.base import Rollouts, SamplingFields
 from strop.support.errors import UserError
 
 SOURCES = ("policy", "demonstration")
@@ -67,38 +66,37 @@ class SpliceAtFirstError(SamplingFields):
                 "between steps, and the name under which the reward logs the first false one"
             )
 
-    def __call__(
-        self, draws: tuple[Draw, ...], texts: Texts, sampling: Sampling, log: Log,
-        rng: torch.Generator,
-    ) -> Strategy:  # fmt: skip
+    async def __call__(
+        self, draws: tuple[Draw, ...], engine: AsyncEngine, texts: Texts, sampling: Sampling,
+        grading: Grading, log: Log, rng: torch.Generator,
+    ) -> Rollouts:  # fmt: skip
         asked = self.requests(draws, texts, sampling, rng)
-        heard = [tuple(events) for events in (yield from listen(asked))]
+        answers = await engine.generate_all(asked)
         told: dict[str, float] = {f"splice/{name}": 0 for name in ("failed", "tried", "repaired")}
         told["splice/steps_kept"] = 0.0
         if not self.num_repaired or not asked:
-            return assemble(draws, asked, heard), None, told
-        outcomes, _ = yield [Reward(assemble(draws, asked, heard))]
-        false_step = self._false_steps(log, asked, outcomes[0].tolist())
+            return assemble(draws, answers), None, told
+        outcomes = grading.grade(assemble(draws, answers)).outcome_B.tolist()
+        false_step = self._false_steps(log, asked, outcomes)
         told["splice/failed"] = len(false_step)
         chosen = [
-            self._kept(row, draw, false_step[row], heard[row], texts)
+            self._kept(row, draw, false_step[row], answers[row], texts)
             for row, draw in self._chosen(draws, false_step)
         ]
-        chosen = [each for each in chosen if each.size < sum(len(e.ids) for e in heard[each.row])]
+        chosen = [each for each in chosen if each.size < len(answers[each.row].ids)]
         if not chosen:
-            return assemble(draws, asked, heard), None, told
-        repairs = yield from self._ends(chosen, asked, texts, rng)
-        right = yield from graded_right(repairs)
+            return assemble(draws, answers), None, told
+        repairs = await self._ends(chosen, asked, engine, texts, rng)
+        right = graded_right(repairs, grading)
         for repair in reversed(right):  # so that the first right end stands
-            row = repair.failed.row
-            asked[row], heard[row] = repair.request, repair.events
+            answers[repair.failed.row] = repair.whole
         repaired = {repair.failed.row: repair.failed.steps for repair in right}
         told |= {
             "splice/tried": len(repairs),
             "splice/repaired": len(repaired),
             "splice/steps_kept": sum(repaired.values()) / max(len(repaired), 1),
         }  # fmt: skip
-        return marked(assemble(draws, asked, heard)), None, told
+        return marked(assemble(draws, answers)), None, told
 
     def _false_steps(
         self, log: Log, asked: Sequence[Request], outcome: Sequence[float]
@@ -125,11 +123,9 @@ class SpliceAtFirstError(SamplingFields):
             first += draw.num_rollouts
         return found
 
-    def _kept(
-        self, row: int, draw: Draw, step: int, events: tuple[Event, ...], texts: Texts
-    ) -> Failed:
-        ids = [id for event in events for id in event.ids]
-        return Failed(row, draw, step, first_tokens(events, self._begin(ids, step, texts)))
+    def _kept(self, row: int, draw: Draw, step: int, answer: Answer, texts: Texts) -> Failed:
+        size = self._begin(answer.ids, step, texts)
+        return Failed(row, draw, step, answer.first(size).events)
 
     def _begin(self, ids: Sequence[int], step: int, texts: Texts) -> int:
         """Tokens before a step; all of them where there are fewer steps."""
@@ -140,10 +136,10 @@ class SpliceAtFirstError(SamplingFields):
             text += texts.decode([id])
         return len(ids)
 
-    def _ends(
-        self, failed: Sequence[Failed], asked: Sequence[Request], texts: Texts,
+    async def _ends(
+        self, failed: Sequence[Failed], asked: Sequence[Request], engine: AsyncEngine, texts: Texts,
         rng: torch.Generator,
-    ) -> Strategy:  # fmt: skip
+    ) -> list[Repair]:  # fmt: skip
         """Ends for all of them, where there is room."""
         tries = self.num_tries if self.source == "policy" else 1
         seeds = torch.randint(2**62, (len(failed), tries), generator=rng).tolist()
@@ -154,15 +150,15 @@ class SpliceAtFirstError(SamplingFields):
             if each.size < asked[each.row].max_tokens
         ]
         if self.source == "policy":
-            heard = yield from listen([repair.rest() for repair in repairs])
-            for repair, events in zip(repairs, heard, strict=True):
-                repair.end = events
+            ends = await engine.generate_all([repair.rest() for repair in repairs])
+            for repair, end in zip(repairs, ends, strict=True):
+                repair.end = end.events
             return repairs
         for repair in repairs:
             given = texts.answer_ids(repair.failed.draw.uid)
-            end = given[self._begin(given, repair.failed.steps, texts) :]
-            void = (NAN,) * len(end)
-            repair.end = (Event(0, end, void, -1, void, void, ended="stop"),) if end else ()
+            rest = given[self._begin(given, repair.failed.steps, texts) :]
+            void = (NAN,) * len(rest)
+            repair.end = (Event(0, rest, void, -1, void, void, ended="stop"),) if rest else ()
         return [
             repair for repair in repairs
             if repair.end and repair.failed.size + len(repair.end[0].ids)

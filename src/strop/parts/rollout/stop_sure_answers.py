@@ -8,7 +8,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from strop.engines.base import Event, Request
+from strop.engines.asynchronous import AsyncEngine
+from strop.engines.base import Answer, Request
 from strop.method.part import Draw, require
 from strop.method.services import Sampling, Scoring, Texts
 from strop.parts.rollout._quality_head import (
@@ -20,9 +21,7 @@ from strop.parts.rollout._quality_head import (
     trained,
 )
 from strop.parts.rollout.assemble import COLUMNS, assemble
-from strop.parts.rollout.base import SamplingFields
-from strop.parts.rollout.commands import Abort, Command, Resume, Strategy, Submit
-from strop.parts.rollout.listen import Inbox, tell, wait
+from strop.parts.rollout.base import Rollouts, SamplingFields
 
 State = dict[str, Any]
 
@@ -70,41 +69,44 @@ class StopSureAnswers(SamplingFields):
         require(self, "num_bins", low=1)
         require(self, "head_lr", low=0.0)
 
-    @property
-    def needs(self) -> frozenset[str]:
-        """Answers wait to be examined."""
-        return super().needs | {"pause"}
-
     def init(self) -> State:
         """No head yet, nothing counted."""
         zeros = torch.zeros(self.num_bins, dtype=torch.float64)
         return {"head": {}, "hits": zeros, "counts": zeros, "waiting": {}, "loss": 0.0}
 
-    def __call__(
-        self, draws: tuple[Draw, ...], texts: Texts, sampling: Sampling, scoring: Scoring,
-        rng: torch.Generator, state: State,
-    ) -> Strategy:  # fmt: skip
+    async def __call__(
+        self, draws: tuple[Draw, ...], engine: AsyncEngine, texts: Texts, sampling: Sampling,
+        scoring: Scoring, rng: torch.Generator, state: State,
+    ) -> Rollouts:  # fmt: skip
         asked = self.requests(draws, texts, sampling, rng)
-        inbox: Inbox = {}
-        numbers = yield from tell(
-            [Submit(replace(request, pause_every=self.detect_at)) for request in asked], inbox
-        )
-        yield from wait(numbers, inbox)
-        halted = [row for row, n in enumerate(numbers) if inbox[n][-1].ended == "paused"]
-        going, state, metrics = self._choose(draws, asked, numbers, halted, inbox, scoring, rng,
-                                             state)  # fmt: skip
+        begun = [replace(r, max_tokens=min(self.detect_at, r.max_tokens), keep=True) for r in asked]
+        answers = await engine.generate_all(begun)
+        halted = [
+            row
+            for row, answer in enumerate(answers)
+            if self._goes_on(answer, asked[row], sampling.context_tokens)
+        ]
+        going, state, told = self._choose(draws, answers, halted, scoring, rng, state)
         stopped = sorted(set(halted) - set(going))
-        for row in going:  # whatever it says from here on is new
-            inbox[numbers[row]] = [e._replace(ended="") for e in inbox[numbers[row]]]
-        commands: list[Command] = [Resume(numbers[row], {"pause_every": 0}) for row in going]
-        yield from tell([*commands, *(Abort(numbers[row]) for row in stopped)], inbox)
-        yield from wait([numbers[row] for row in going], inbox)
+        for row in stopped:
+            engine.drop(answers[row])
+        left = [asked[row].max_tokens - len(answers[row].ids) for row in going]
+        ends = await engine.generate_all(
+            [answers[row].more(n, keep=False) for row, n in zip(going, left, strict=True)]
+        )
+        for row, end in zip(going, ends, strict=True):
+            answers[row] += end
         rows = [row for row in range(len(asked)) if row not in stopped]
-        batch = assemble(
-            _narrowed(draws, rows), [asked[row] for row in rows],
-            [inbox[numbers[row]] for row in rows],
-        )  # fmt: skip
-        return batch, state, metrics
+        batch = assemble(_narrowed(draws, rows), [answers[row] for row in rows])
+        return batch, state, told
+
+    def _goes_on(self, answer: Answer, asked: Request, context: int) -> bool:
+        """Whether an answer has got to where it is examined, and has room for more."""
+        return (
+            answer.ended == "length"
+            and len(answer.ids) == self.detect_at < asked.max_tokens
+            and len(answer.sequence) < context
+        )
 
     def observe(
         self, rollout_uid_B: Tensor, outcome_B: Tensor, scored_B: Tensor, state: State
@@ -132,16 +134,15 @@ class StopSureAnswers(SamplingFields):
         return new
 
     def _choose(
-        self, draws: Sequence[Draw], asked: Sequence[Request], numbers: Sequence[int],
-        halted: Sequence[int], inbox: Inbox, scoring: Scoring, rng: torch.Generator, state: State,
+        self, draws: Sequence[Draw], answers: Sequence[Answer], halted: Sequence[int],
+        scoring: Scoring, rng: torch.Generator, state: State,
     ) -> tuple[list[int], State, dict[str, float]]:  # fmt: skip
         """The answers that go on, the state that knows their scores, and the numbers of it."""
         told = {"pruning/head_loss": float(state["loss"]), "pruning/examined": len(halted)}
         if not halted:
             return [], state, {**told, "pruning/stopped": 0}
-        events = [inbox[numbers[row]] for row in halted]
-        states_NH = _states(_narrowed(draws, halted), [asked[row] for row in halted], events,
-                            scoring)  # fmt: skip
+        found = [answers[row] for row in halted]
+        states_NH = _states(_narrowed(draws, halted), found, scoring)
         head = state["head"] or new_head(states_NH.shape[1], rng)
         bin_N = bins_of(scores(head, states_NH), self.num_bins)
         chance = success_of_bins(state["hits"], state["counts"])[bin_N].tolist()
@@ -151,7 +152,7 @@ class StopSureAnswers(SamplingFields):
             size = math.ceil(self.keep * len(own) - 1e-9)
             kept += [place + k for k in nearest_subset(own, size, self.target, rng)]
             place += draw.num_rollouts
-        uids = torch.tensor([asked[halted[k]].seed for k in kept])
+        uids = torch.tensor([found[k].request.seed for k in kept])
         new = {"uids": uids, "bins": bin_N[kept], "states": states_NH[kept]}
         before = state["waiting"]  # of an earlier round of this step
         waiting = {k: torch.cat([before[k], v]) for k, v in new.items()} if before else new
@@ -160,15 +161,12 @@ class StopSureAnswers(SamplingFields):
         return [halted[k] for k in kept], {**state, "head": head, "waiting": waiting}, told
 
 
-def _states(
-    draws: Sequence[Draw], asked: Sequence[Request], events: Sequence[Sequence[Event]],
-    scoring: Scoring,
-) -> Tensor:  # fmt: skip
+def _states(draws: Sequence[Draw], answers: Sequence[Answer], scoring: Scoring) -> Tensor:
     """The policy's hidden state [N, width] after the last token of each answer so far."""
     found: dict[int, Tensor] = {}
-    for rows, states in scoring.hidden(assemble(draws, asked, events)):
+    for rows, states in scoring.hidden(assemble(draws, answers)):
         found |= {row: own[-1] for row, own in zip(rows, states, strict=True)}
-    return torch.stack([found[row] for row in range(len(asked))]).float().cpu()
+    return torch.stack([found[row] for row in range(len(answers))]).float().cpu()
 
 
 def _narrowed(draws: Sequence[Draw], rows: Sequence[int]) -> list[Draw]:

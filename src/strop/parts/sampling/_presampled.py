@@ -39,7 +39,7 @@ def presample(
         for uid, seed in zip(asked, seeds, strict=True)
     ]
     finished = sampling.sample(requests)
-    ids = [tuple(chain.from_iterable(event.ids for event in each.events)) for each in finished]
+    ids = [each.ids for each in finished]
     prompt_B = torch.tensor([len(request.ids) for request in requests])
     size_B = prompt_B + torch.tensor([len(each) for each in ids])
     row = torch.arange(len(asked))
@@ -61,7 +61,7 @@ def presample(
         }
     )
     graded = grading.grade(batch)
-    cut = [each.events[-1].ended == "length" for each in finished]
+    cut = [each.ended == "length" for each in finished]
     return Presampled(batch, ids, graded.outcome_B.tolist(), graded.scored_B.tolist(), cut)
 
 

@@ -229,6 +229,7 @@ def open_pool(config: RunConfig, loaded: Loaded, ranks: Ranks) -> EnginePool:
     alone = config.training.max_staleness > 0 and not config.training.renew_between_tokens
     try:
         engine = EnginePool(workers, loaded.model, ranks.from_first, renews_alone=alone)
+        engine.lockstep = ranks.count > 1
         if LED_ENGINES in os.environ:  # they may hold the weights of a lost process
             engine.load_weights(None, 0)
         return engine

@@ -56,12 +56,11 @@ class Turns:
 
     def _execute(self, what: str, name: int, *more: Any) -> list[Event]:
         if what == "submit":
-            self._keep(name, self.engine.submit(*more))
-        elif what == "fork":
-            parent, at, forced, changes = more
-            self._keep(name, self.engine.fork(self.ids[parent], at, forced, **changes))
-        elif what == "resume":
-            self.engine.resume(self.ids[name], **more[0])
+            request, source = more
+            if source is not None:
+                source = (self.ids[source[0]], source[1]) if source[0] in self.ids else None
+            own = self.engine.submit(request, source)
+            self.ids[name], self.names[own], self.num_returned[name] = own, name, 0
         elif what == "abort":
             new = self.engine.abort(self.ids[name]).events[self.num_returned[name] :]
             self.num_returned[name] += len(new)
@@ -70,10 +69,9 @@ class Turns:
             own = self.ids.pop(name)
             del self.names[own], self.num_returned[name]
             self.engine.release(own)
+            if not self.ids:
+                self.engine.forget()
         return []
-
-    def _keep(self, name: int, own: int) -> None:
-        self.ids[name], self.names[own], self.num_returned[name] = own, name, 0
 
 
 STAGED = "staged"

@@ -163,6 +163,8 @@ class RayEpisodes:
     as Ranks.from_first; the first process has the stage and broadcasts what it receives.
     """
 
+    awaited = False  # an actor awaits the steps of an asynchronous environment itself
+
     def __init__(
         self, stage: Stage | None, first: Callable[[Callable[[], Any]], Any],
         source: EnvironmentSource, seeds: Sequence[int],

@@ -10,13 +10,14 @@ import torch
 from torch import Tensor
 
 from strop.batch.batch import Batch, concatenate
+from strop.engines.asynchronous import asynchronous
 from strop.engines.base import Engine
 from strop.method import part as parts
 from strop.method.algorithm import Algorithm
 from strop.method.chains import Chains
 from strop.method.part import Curated, Draw
-from strop.parts.rollout.commands import THROWN_AWAY, Strategy
-from strop.parts.rollout.drive import RolledOut, roll_out
+from strop.parts.rollout.base import THROWN_AWAY
+from strop.parts.rollout.roll_out import RolledOut, Strategy, roll_out
 from strop.support.errors import UserError
 from strop.training.learner.step_metrics import Clock, reward_metrics
 from strop.training.world import World
@@ -135,8 +136,9 @@ class Collector:
 
     def strategy(self, algorithm: Algorithm, draws: tuple[Draw, ...], number: int) -> Strategy:
         """Returns the program that rolls these draws out; `number` seeds its random draws."""
+        handed = {"draws": draws, "engine": asynchronous(self.engine)}
         found: Strategy = self.chains.call(
-            "rollout", algorithm.rollout, None, number, draws=draws
+            "rollout", algorithm.rollout, None, number, **handed
         ).value
         return found
 

@@ -22,11 +22,12 @@ from typing import Any
 import torch
 
 from strop.batch.batch import Batch
+from strop.engines.asynchronous import Ends
 from strop.method.algorithm import Algorithm
 from strop.method.chains import Chains
 from strop.method.part import Draw
 from strop.method.seeds import generators
-from strop.parts.rollout.drive import Crowd, Heard, RolledOut
+from strop.parts.rollout.roll_out import Crowd, RolledOut
 from strop.training.collect.here import Collector, collector_of
 from strop.training.learner.step_metrics import Clock
 from strop.training.world import World
@@ -50,7 +51,7 @@ class Step:
     left: list[int]
     logged: dict[str, dict[int, Any]] = field(default_factory=dict)
     ended: dict[int, RolledOut] = field(default_factory=dict)
-    requests: Heard = field(default_factory=Heard)
+    requests: Ends = field(default_factory=Ends)
 
     @property
     def whole(self) -> bool:
@@ -62,11 +63,11 @@ class Step:
         """The number of rollouts that its draws request."""
         return _size(self.draws)
 
-    def take(self, place: int, rolled: RolledOut, requests: Heard) -> None:
+    def take(self, place: int, rolled: RolledOut, requests: Ends) -> None:
         """Keep the rollouts of a piece that has ended."""
         self.ended[place] = rolled
         failures = (*self.requests.failures, *requests.failures)
-        self.requests = Heard(self.requests.num_well + requests.num_well, failures)
+        self.requests = Ends(self.requests.num_well + requests.num_well, failures)
 
 
 class InFlight:
@@ -209,7 +210,7 @@ class InFlight:
                 rolled = RolledOut(
                     Batch(group["columns"]), None, group["thrown_away"], group["metrics"]
                 )
-                step.take(place, rolled, Heard(group["num_well"], tuple(group["failures"])))
+                step.take(place, rolled, Ends(group["num_well"], tuple(group["failures"])))
                 _merge(group["logged"], into=step.logged)
                 step.left.remove(place)
 
@@ -218,7 +219,7 @@ def _size(draws: Sequence[Draw]) -> int:
     return sum(draw.num_rollouts for draw in draws)
 
 
-def _plain(draw: Draw, rolled: RolledOut, requests: Heard, logged: Plain) -> Plain:
+def _plain(draw: Draw, rolled: RolledOut, requests: Ends, logged: Plain) -> Plain:
     """Returns a finished group with its draw, in plain form."""
     return {
         "draw": (draw.uid, draw.draw, draw.num_rollouts),

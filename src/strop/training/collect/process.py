@@ -15,15 +15,13 @@ import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable
 from concurrent.futures import Future, wait
 from pathlib import Path
-from typing import Any
 
 from safetensors.torch import load_file
 
 from strop.batch.batch import Batch
-from strop.engines.base import Engine, Event
+from strop.engines.asynchronous import asynchronous
 from strop.method.algorithm import Algorithm
 from strop.method.chains import Chains
 from strop.method.seeds import generators
@@ -117,22 +115,6 @@ class Mailbox:
                 self.news.notify()
 
 
-class Renewing:
-    """An engine that checks for new weights before every token."""
-
-    def __init__(self, engine: Engine, renew: Callable[[], None]) -> None:
-        self._engine, self._renew = engine, renew
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._engine, name)
-
-    def step(self) -> list[Event]:
-        """Run the engine's own step with the newest weights."""
-        self._renew()
-        found: list[Event] = self._engine.step()
-        return found
-
-
 class CollectorLoop:
     """The loop of the collector process over the steps."""
 
@@ -146,7 +128,7 @@ class CollectorLoop:
         self.refused: Exception | None = None  # the error that the samplers of the next step raised
         self.learns = learns(algorithm)
         self.sampler = world.engine
-        world.engine = Renewing(self.sampler, self._between_tokens)
+        asynchronous(self.sampler).before_step = self._between_tokens
         # Whether the engine gets new weights as soon as they arrive.
         self.at_once = begin.between_tokens or self.sampler.renews_alone
         by_draw = begin.max_staleness > 0 and self.at_once and algorithm.rollout.part.by_draw

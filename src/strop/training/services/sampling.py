@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from strop.engines.base import Engine, Finished, Request
-from strop.parts.rollout import drive
+from strop.engines.asynchronous import asynchronous
+from strop.engines.base import Answer, Engine, Request
 from strop.training.services.scoring import RunScoring
 from strop.training.settings.limits import Limits
 
@@ -20,7 +20,6 @@ class RunSampling:
     stop_ids: tuple[int, ...] = ()
     wanted_statistics: frozenset[str] = frozenset({"logp_model", "entropy"})
     engine: Engine | None = None
-    can_fork: bool = True
     spent: int = 0  # tokens that parts requested in this step
     failures: list[str] = field(default_factory=list)  # why requests of this step failed
     drafts_before: tuple[int, int] = (0, 0)  # the engine's drafts before this step
@@ -56,7 +55,6 @@ class RunSampling:
     def attach(self, engine: Engine) -> None:
         """Sample with this engine, and request the statistics that it supports."""
         self.engine = engine
-        self.can_fork = "fork" in engine.capabilities
         self.wanted_statistics &= engine.capabilities
 
     @property
@@ -84,16 +82,16 @@ class RunSampling:
         )  # fmt: skip
         return replace(plain, **changes)
 
-    def sample(self, requests: Sequence[Request]) -> list[Finished]:
+    def sample(self, requests: Sequence[Request]) -> list[Answer]:
         """Run requests on the rollouts' engine with its current weights; answers in their order.
 
         The last event of a failed request marks it as failed; UserError when all failed.
         """
-        finished = self._sampled(requests)
-        self.spent += sum(len(event.ids) for found in finished for event in found.events)
-        return finished
+        answers = self._sampled(requests)
+        self.spent += sum(len(answer.ids) for answer in answers)
+        return answers
 
-    def sample_newest(self, requests: Sequence[Request]) -> list[Finished]:
+    def sample_newest(self, requests: Sequence[Request]) -> list[Answer]:
         """Sample with the newest weights when the engine otherwise uses stale ones.
 
         The tokens belong to rollouts, so they do not count as tokens sampled by parts.
@@ -102,8 +100,8 @@ class RunSampling:
         with self.engine.newest():
             return self._sampled(requests)
 
-    def _sampled(self, requests: Sequence[Request]) -> list[Finished]:
+    def _sampled(self, requests: Sequence[Request]) -> list[Answer]:
         assert self.engine is not None
-        finished = drive.sample(self.engine, requests)
-        self.failures += [found.events[-1].why for found in finished if found.failed]
-        return finished
+        answers = asynchronous(self.engine).sample(requests)
+        self.failures += [answer.events[-1].why for answer in answers if answer.failed]
+        return answers

@@ -1,0 +1,372 @@
+"""The engine that strategies are handed: requests are awaited, and their order changes nothing.
+
+One book of requests stands over every engine: what was begun, what came of it, and whose cache a
+new request may go on from. An engine beneath it takes a request, cancels one and works for a step.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import (
+    AsyncIterator,
+    Callable,
+    Coroutine,
+    Generator,
+    Iterable,
+    Iterator,
+    Sequence,
+)
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
+
+from strop.engines.base import Answer, Engine, Event, Request
+from strop.engines.prefixes import Prefixes
+from strop.support.errors import UserError
+
+NEEDS = {"rules": "rules", "num_top": "top"}  # field of a request -> capability
+
+
+class Ends(NamedTuple):
+    """Of some requests: how many came to an end, and why the others failed."""
+
+    num_well: int = 0
+    failures: tuple[str, ...] = ()
+
+    def check(self) -> None:
+        """Raise UserError where requests failed and none did not."""
+        if self.failures and not self.num_well:
+            number = len(self.failures)
+            every = (
+                "a request failed" if number == 1 else f"all {number} requests failed, the first"
+            )
+            raise UserError(f"{every}: {self.failures[0]}")
+
+
+@dataclass(eq=False)
+class Account:
+    """What the requests of one run came to. on_failure: told why one failed."""
+
+    on_failure: Callable[[str], None] = lambda why: None
+    open: dict[Begun, None] = field(default_factory=dict)  # in the order in which they were begun
+    kept: set[int] = field(default_factory=set)  # requests whose cache is held for it
+    num_begun: int = 0
+    num_well: int = 0  # that came to an end
+    num_drawn: int = 0  # tokens of all
+    failures: list[str] = field(default_factory=list)
+
+    @property
+    def ends(self) -> Ends:
+        """Of its requests so far."""
+        return Ends(self.num_well, tuple(self.failures))
+
+
+ACCOUNT: ContextVar[Account] = ContextVar("account")
+
+
+class Begun:
+    """A request on its way: await it for its Answer. `done`: its end has been told."""
+
+    def __init__(self, book: AsyncEngine, request: Request, account: Account) -> None:
+        self.book, self.request, self.account = book, request, account
+        self.id = -1  # of the engine; -1: it waits in the book
+        self.events: list[Event] = []
+        self.done = False
+        self.refused: UserError | None = None
+        self.waiters: list[Waiter] = []
+
+    def answer(self) -> Answer:
+        """What came of it so far. Raises UserError where the engine refused it."""
+        if self.refused is not None:
+            raise self.refused
+        return Answer(self.request, tuple(self.events))
+
+    def stop(self) -> Answer:
+        """End it now; what it has drawn is in the answer, which has ended as "aborted"."""
+        self.book.stop(self)
+        return self.answer()
+
+    def __await__(self) -> Generator[Any, None, Answer]:
+        yield from self.book.wait([self]).__await__()
+        return self.answer()
+
+
+class Waiter:
+    """One wake-up for several requests, once `left` of them have ended."""
+
+    def __init__(self, left: int) -> None:
+        self.left = left
+        self.future = asyncio.get_running_loop().create_future()
+
+    def count(self) -> bool:
+        """One more has ended; whether this was the last one that it waits for."""
+        self.left -= 1
+        if self.left or self.future.done():
+            return False
+        self.future.set_result(None)
+        return True
+
+
+class AsyncEngine:
+    """Draws answers for coroutines, on one engine; several runs may share it.
+
+    What is drawn depends on (seed, position, weights) alone, so an answer is the same whatever runs
+    beside it. A request that begins with all tokens, or some, of one that ended with `keep` goes on
+    from its cache, found by content. before_step: called before the engine works.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.before_step: Callable[[], None] = lambda: None
+        self.queue: deque[Begun] = deque()  # the engine does not have them yet
+        self.running: dict[int, Begun] = {}
+        self.prefixes = Prefixes()
+        self.resting: list[asyncio.Future[None]] = []
+        self.outer: list[asyncio.Future[None]] = []  # who waits for these too
+        self.woken = False  # a coroutine may go on
+        # Coroutines have waited for other things than requests, which several processes hear of in
+        # different orders; what they begin then has an order of its own.
+        self.unordered = False
+
+    @property
+    def capabilities(self) -> frozenset[str]:
+        """What it can do beside sampling, out of `base.CAPABILITIES`."""
+        return self.engine.capabilities
+
+    @property
+    def version(self) -> int:
+        """Of the weights that sample now."""
+        return self.engine.version
+
+    def begin(self, request: Request) -> Begun:
+        """Queue a request. Raises UserError where the engine lacks a capability for it."""
+        wanted = {need for name, need in NEEDS.items() if getattr(request, name)} | request.want
+        if lacking := sorted(wanted - self.engine.capabilities):
+            raise UserError(
+                f"the strategy needs an engine with {lacking[0]!r}; "
+                f"{type(self.engine).__name__} has {sorted(self.engine.capabilities)}"
+            )
+        account = ACCOUNT.get()
+        begun = Begun(self, request, account)
+        account.open[begun] = None
+        account.num_begun += 1
+        self.queue.append(begun)
+        return begun
+
+    async def generate(self, request: Request) -> Answer:
+        """The answer to a request."""
+        return await self.begin(request)
+
+    async def generate_all(self, requests: Sequence[Request]) -> list[Answer]:
+        """The answers to requests that are drawn beside each other, in the order of these."""
+        begun = [self.begin(request) for request in requests]
+        await self.wait(begun)
+        return [each.answer() for each in begun]
+
+    async def stream(self, request: Request, every: int) -> AsyncIterator[Answer]:
+        """The answer so far after every so many new tokens, and whole at last.
+
+        The next piece is drawn once it is asked for.
+        """
+        answer, left, whole = Answer(request, ()), request.max_tokens, True
+        while whole and left:
+            room = min(every, left)
+            piece = await self.begin(answer.more(room, keep=True))
+            whole, left = piece.ended == "length" and len(piece.ids) == room, left - room
+            answer += piece
+            yield answer
+
+    async def wait(self, begun: Sequence[Begun]) -> None:
+        """Wait until all of these have ended."""
+        open = [each for each in begun if not each.done]
+        if open:
+            waiter = Waiter(len(open))
+            for each in open:
+                each.waiters.append(waiter)
+            await waiter.future
+
+    async def some(self, begun: Sequence[Begun]) -> list[Begun]:
+        """Wait until some of these have ended: those, in the order of `begun`.
+
+        What ends in one step of the engine ends at once.
+        """
+        if not any(each.done for each in begun):
+            waiter = Waiter(1)
+            for each in begun:
+                each.waiters.append(waiter)
+            await waiter.future
+            for each in begun:
+                if not each.done:
+                    each.waiters.remove(waiter)
+        return [each for each in begun if each.done]
+
+    def settled(self, outer: bool = False) -> asyncio.Future[None]:
+        """Await it to go on when all other coroutines wait, before the engine's next step.
+
+        outer: also those that wait in this way.
+        """
+        waiting = self.outer if outer else self.resting
+        waiting.append(asyncio.get_running_loop().create_future())
+        return waiting[-1]
+
+    def sample(self, requests: Sequence[Request]) -> list[Answer]:
+        """The answers to requests, outside of coroutines; it steps the engine itself.
+
+        Other runs of this engine go on meanwhile. The last event of a request that failed says so.
+        Raises UserError when all did.
+        """
+        with self.open_account() as account:
+            begun = [self.begin(request) for request in requests]
+            while not all(each.done for each in begun):
+                self.step()
+            account.ends.check()
+            return [each.answer() for each in begun]
+
+    def drop(self, answer: Answer) -> None:
+        """A hint: nothing goes on from this answer, so its cache need not be held."""
+        id = self.prefixes.id_of(answer.sequence)
+        if id is not None:
+            account = ACCOUNT.get()
+            if id in account.kept:
+                account.kept.discard(id)
+                self._release(id)
+
+    # ---- from here on: for those who run coroutines
+
+    def busy(self) -> bool:
+        """Whether a step can bring something."""
+        return bool(self.queue) or self.engine.busy()
+
+    def step(self) -> None:
+        """Hand requests on as far as the engine takes them, let it work, and tell what came.
+
+        Raises RuntimeError where nothing is there to work on.
+        """
+        if not self.busy():
+            raise RuntimeError("the engine has nothing to run: begin a request, or return")
+        if self.unordered and len(self.queue) > 1:
+            self.queue = deque(sorted(self.queue, key=lambda b: (b.request.ids, b.request.seed)))
+        while self.queue and not self.engine.full():
+            self._hand_on(self.queue.popleft())
+        self.before_step()  # an engine that renews alone knows by now what goes on
+        if not self.engine.busy():  # all were refused
+            return
+        for event in self.engine.step():
+            if (begun := self.running.get(event.request)) is not None:
+                self._hear(begun, event)
+
+    def settle(self) -> bool:
+        """Let those go on who wait for all others to wait; whether there were any."""
+        if self.resting:
+            resting, self.resting = self.resting, []
+        else:
+            resting, self.outer = self.outer, []
+        for future in resting:
+            if not future.done():
+                future.set_result(None)
+        return bool(resting)
+
+    def stop(self, begun: Begun) -> None:
+        """End a request now."""
+        if begun.done:
+            return
+        if begun.id < 0:
+            self.queue.remove(begun)
+            new = [Event(-1, (), (), self.version, ended="aborted")]
+        else:
+            del self.running[begun.id]
+            new = list(self.engine.abort(begun.id).events[len(begun.events) :])
+            self.engine.release(begun.id)
+        for event in new:
+            begun.events.append(event)
+            begun.account.num_drawn += len(event.ids)
+        self._end(begun)
+
+    @contextmanager
+    def open_account(self, **options: Any) -> Iterator[Account]:
+        """Inside, requests are begun on an account, which is closed at the end."""
+        account = Account(**options)
+        token = ACCOUNT.set(account)
+        try:
+            yield account
+        finally:
+            ACCOUNT.reset(token)
+            self.close(account)
+
+    def close(self, account: Account) -> None:
+        """Stop what an account has open, and let the caches go that are held for it."""
+        for begun in list(account.open):
+            self.stop(begun)
+        for id in account.kept:
+            self._release(id)
+        account.kept.clear()
+        if not (self.running or self.queue or self.prefixes):
+            self.engine.forget()
+
+    # ---- from here on: how
+
+    def _hand_on(self, begun: Begun) -> None:
+        """Give a request to the engine, with the place of the tokens that it has by now."""
+        request = begun.request
+        source = self.prefixes.find(request.ids) if self.prefixes else None
+        try:
+            begun.id = self.engine.submit(request, source)
+        except UserError as error:
+            begun.refused = error
+            self._end(begun)
+            return
+        self.running[begun.id] = begun
+
+    def _hear(self, begun: Begun, event: Event) -> None:
+        begun.events.append(event)
+        account = begun.account
+        account.num_drawn += len(event.ids)
+        if not event.ended:
+            return
+        del self.running[begun.id]
+        if event.ended == "failed":
+            account.failures.append(event.why)
+            account.on_failure(event.why)
+        else:
+            account.num_well += 1
+        if begun.request.keep and event.ended != "failed":
+            account.kept.add(begun.id)
+            self.prefixes.add(begun.id, begun.answer().sequence)
+        else:
+            self.engine.release(begun.id)
+        self._end(begun)
+
+    def _end(self, begun: Begun) -> None:
+        begun.done = True
+        del begun.account.open[begun]
+        for waiter in begun.waiters:
+            self.woken |= waiter.count()
+        begun.waiters.clear()
+
+    def _release(self, id: int) -> None:
+        self.prefixes.remove(id)
+        self.engine.release(id)
+
+
+async def gather(work: Iterable[Coroutine[Any, Any, Any]]) -> list[Any]:
+    """Run coroutines beside each other; their values, in order. Where one raises, all end."""
+    tasks = [asyncio.ensure_future(each) for each in work]
+    try:
+        return await asyncio.gather(*tasks)
+    except BaseException:
+        for task in tasks:
+            task.cancel()
+        raise
+
+
+_BOOKS: WeakKeyDictionary[Engine, AsyncEngine] = WeakKeyDictionary()
+
+
+def asynchronous(engine: Engine) -> AsyncEngine:
+    """The one AsyncEngine over an engine."""
+    if engine not in _BOOKS:
+        _BOOKS[engine] = AsyncEngine(engine)
+    return _BOOKS[engine]

@@ -1,0 +1,32 @@
+"""Events without their first tokens, or without what was known of their draws."""
+
+import math
+from collections.abc import Sequence
+
+from strop.engines.base import Event
+
+
+def without_first(events: Sequence[Event], number: int) -> tuple[Event, ...]:
+    """The events without their first tokens; the last one stays, with its end."""
+    kept = []
+    for place, event in enumerate(events):
+        left = min(number, len(event.ids))
+        number -= left
+        if left < len(event.ids) or place == len(events) - 1:
+            cut = event._replace(
+                ids=event.ids[left:],
+                logp=event.logp[left:],
+                logp_model=event.logp_model[left:],
+                entropy=event.entropy[left:],
+                top=event.top[left:],
+            )
+            kept.append(cut)
+    return tuple(kept)
+
+
+def void(events: Sequence[Event]) -> list[Event]:
+    """The events where another context stands before them: nothing is known of their draws."""
+    none = math.nan
+    return [
+        e._replace(logp=(none,) * len(e.ids), logp_model=(), entropy=(), top=()) for e in events
+    ]

@@ -1,0 +1,11 @@
+"""Both engines of this process, for what is to hold on each."""
+
+import pytest
+from fakes.coroutines import local, table
+
+from strop.engines.base import Engine
+
+
+@pytest.fixture(params=["table", "local"])
+def engine(request) -> Engine:
+    return table() if request.param == "table" else local()

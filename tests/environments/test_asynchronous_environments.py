@@ -1,0 +1,111 @@
+"""Environments whose step is awaited: the same episodes, and a slow one holds up nobody."""
+
+import asyncio
+from typing import ClassVar
+
+import pytest
+from fakes.engine import TableEngine, by_last_token
+
+from strop.engines.asynchronous import Account, AsyncEngine, asynchronous, gather
+from strop.engines.base import Request
+from strop.engines.loop import run
+from strop.environments import Environment, Observation
+from strop.environments.base import EnvironmentSource, Episodes
+from strop.support.errors import RunStopped, UserError
+
+
+class Digits(Environment):
+    """What is said comes back with its length as a reward, three times."""
+
+    max_turns = 3
+
+    def reset(self, seed):
+        self.turns = 0
+        return Observation(f"{seed}:")
+
+    def step(self, action):
+        self.turns += 1
+        return Observation(f"{action}={self.turns}", float(len(action)), self.turns == 3)
+
+
+class Slow(Digits):
+    """The same, after as many rounds of the loop as its seed says."""
+
+    rounds: ClassVar[list[int]] = []
+
+    def reset(self, seed):
+        self.seed = seed
+        return super().reset(seed)
+
+    async def step(self, action):
+        if action == "raise":
+            raise ValueError("broken")
+        for _ in range(self.seed):
+            await asyncio.sleep(0.001)
+        self.rounds.append(self.seed)
+        return super().step(action)
+
+
+def episodes_of(name, seeds):
+    return Episodes(EnvironmentSource(f"{__file__}:{name}"), seeds)
+
+
+def test_steps_are_those_of_an_ordinary_environment():
+    plain, slow = episodes_of("Digits", (1, 2)), episodes_of("Slow", (1, 2))
+    assert (plain.awaited, slow.awaited) == (False, True)
+    assert plain.reset() == slow.reset()
+    for actions in (["a", "bc"], ["d", ""], ["e", "f"]):
+        assert plain.step([0, 1], actions) == slow.step([0, 1], actions)
+
+
+def test_an_error_names_action_and_seed_and_a_middle_cannot_be_repeated():
+    episodes = episodes_of("Slow", (4,))
+    episodes.reset()
+    with pytest.raises(RunStopped, match=r"action 'raise' in the episode of the seed 4: ValueErr"):
+        episodes.step([0], ["raise"])
+
+    async def inside():
+        episodes.repeat(0, ["a"], ["4:", "a=1"])
+
+    with pytest.raises(UserError, match="has an asynchronous step"):
+        asyncio.run(inside())
+
+
+class Counting(TableEngine):
+    """In lockstep, or not; keeps the ids of what it is given, in that order."""
+
+    def __init__(self, lockstep=False):
+        super().__init__(by_last_token({0: [0.0, 1.0], 1: [0.0, 1.0]}))
+        self.lockstep, self.asked = lockstep, []
+
+    def submit(self, request, source=None):
+        self.asked.append(request.seed)
+        return super().submit(request, source)
+
+
+async def played(engine: AsyncEngine, seconds: list[float]):
+    """Each asks again after its time; the order in which they ended, and the first one's tokens."""
+    ends: list[int] = []
+
+    async def one(number):
+        await engine.generate(Request((1,), 1, seed=number))
+        await asyncio.sleep(seconds[number])
+        await engine.generate(Request((1,), 3, seed=number))
+        ends.append(number)
+
+    await gather(one(number) for number in range(len(seconds)))
+    return ends
+
+
+def test_generation_goes_on_for_those_that_have_answered():
+    engine = Counting()
+    ends = run(asynchronous(engine), played(asynchronous(engine), [0.2, 0.0, 0.05]), Account())
+    assert ends == [1, 2, 0]
+    assert engine.asked == [0, 1, 2, 1, 2, 0]
+
+
+def test_several_processes_wait_for_all_and_hand_on_in_one_order():
+    engine = Counting(lockstep=True)
+    run(asynchronous(engine), played(asynchronous(engine), [0.1, 0.0, 0.05]), Account())
+    assert engine.asked == [0, 1, 2, 0, 1, 2]
+    assert engine.num_steps == 4
