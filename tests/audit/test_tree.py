@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from strop.auditing.bench import TableModel, TrueCritic, node_of_tokens
 from strop.auditing.tree import Tree, paths_of, random_policy, random_tree
-from strop.engines.base import Event, Request
+from strop.engines.base import Answer, Event, Request
 from strop.method.part import Draw
 from strop.parts.rollout.assemble import assemble
 from strop.support.errors import UserError
@@ -73,12 +73,14 @@ def test_a_true_critic_knows_the_value_before_every_token() -> None:
     tree = random_tree(3, 2, num_prompts=3, seed=1)
     theta = random_policy(tree, seed=1)
     answers = [(0, (1, 0, 1)), (2, (0, 1)), (2, (1, 1, 1))]
-    requests = [Request(tree.prompt_ids(prompt), 3) for prompt, _ in answers]
-    heard = [
-        [Event(i, path, (0.0,) * len(path), 0, (), (), (), "stop")]
-        for i, (_, path) in enumerate(answers)
+    told = [
+        Answer(
+            Request(tree.prompt_ids(prompt), 3),
+            (Event(i, path, (0.0,) * len(path), 0, (), (), (), "stop"),),
+        )
+        for i, (prompt, path) in enumerate(answers)
     ]
-    batch = assemble([Draw(0, 1), Draw(2, 2)], requests, heard)
+    batch = assemble([Draw(0, 1), Draw(2, 2)], told)
     nodes = node_of_tokens(tree, batch)[batch["mask_T"]].tolist()
     wanted = [tree.node(prompt, path[:at]) for prompt, path in answers for at in range(len(path))]
     assert nodes == wanted

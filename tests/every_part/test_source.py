@@ -28,7 +28,8 @@ LINES = ("Reads", "Writes", "Source", "Differs from the source", "Nearest part",
 MOST_LINES = {"rollout": 200}  # strategies
 ORIGINS = r"Default: (paper|released code|ours)\b"
 # What a strategy asks of an engine; the columns that a head brings for a loss.
-BESIDE = {"rollout": ("strop.engines.base", "strop.engines.rules"), "loss": ("strop.head.chunk",)}
+ENGINE = ("strop.engines.asynchronous", "strop.engines.base", "strop.engines.rules")
+BESIDE = {"rollout": ENGINE, "loss": ("strop.head.chunk",)}
 NO_LOOPS = ("advantage", "selection", "loss")
 
 

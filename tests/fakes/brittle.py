@@ -10,9 +10,9 @@ from strop.engines.rules import BanTokens
 class BrittleEngine(LocalEngine):
     """Every fourth request fails: its rule knows another vocabulary."""
 
-    def _queue(self, request, source):
+    def submit(self, request, source=None):
         rules = (*request.rules, BanTokens((10**6,))) if self.next_id % 4 == 1 else request.rules
-        return super()._queue(replace(request, rules=rules), source)
+        return super().submit(replace(request, rules=rules), source)
 
 
 class BrittleSettings(EngineSettings):

@@ -223,5 +223,5 @@ def test_a_skill_that_is_its_name_is_called_where_it_stands():
     for said, called in (("3*5+7", 1), ("7+2*4", 0), ("13*5", 0)):
         answer = Answer(Request((1,), 9), (Event(0, texts.encode(said), (), 0),))
         part._note(chain, 1, answer, 0.0, texts)
-        assert chain.rows[-1][2] == called
+        assert chain.rows[-1][1] == called
     assert list(chain.skills) == ["3*5"]  # nothing of a wrong answer stays

@@ -84,6 +84,6 @@ def test_words_that_the_tokenizer_cannot_write(tmp_path):
     raw = lab.raw("score_two_attempt(words='once more')", reward="even")
     runner = Runner()
     run_ = runner.start(raw, tmp_path / "run")
-    with pytest.raises(UserError, match="does not know"):
+    with pytest.raises(UserError, match="has letters that the model's tokenizer would read as"):
         runner.go(run_)
     assert notation.recipe("score_two_attempt(words='a {prompt}')").algorithms[0].rollout.part

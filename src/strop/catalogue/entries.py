@@ -81,7 +81,8 @@ def stated_kind(node: ast.ClassDef) -> str:
 
 def part_entry(source: Source, node: ast.ClassDef, name: str, module: str, folder: str) -> Entry:
     """The part of a class."""
-    methods = {item.name: item for item in node.body if isinstance(item, ast.FunctionDef)}
+    functions = ast.FunctionDef | ast.AsyncFunctionDef
+    methods = {item.name: item for item in node.body if isinstance(item, functions)}
     call = methods.get("__call__")
     reads = tuple(a.arg for a in call.args.args if a.arg != "self") if call else ()
     doc = ast.get_docstring(node) or ""

@@ -21,7 +21,6 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
-from weakref import WeakKeyDictionary
 
 from strop.engines.base import Answer, Engine, Event, Request
 from strop.engines.prefixes import Prefixes
@@ -362,11 +361,9 @@ async def gather(work: Iterable[Coroutine[Any, Any, Any]]) -> list[Any]:
         raise
 
 
-_BOOKS: WeakKeyDictionary[Engine, AsyncEngine] = WeakKeyDictionary()
-
-
 def asynchronous(engine: Engine) -> AsyncEngine:
-    """The one AsyncEngine over an engine."""
-    if engine not in _BOOKS:
-        _BOOKS[engine] = AsyncEngine(engine)
-    return _BOOKS[engine]
+    """The one AsyncEngine over an engine, which goes with it."""
+    found: AsyncEngine | None = vars(engine).get("_asynchronous")
+    if found is None:
+        found = vars(engine)["_asynchronous"] = AsyncEngine(engine)
+    return found

@@ -118,12 +118,9 @@ class RehearseMasteredPrompts:
         }
 
     def _explored(
-        self,
-        draws: tuple[Draw, ...],
-        pool: tuple[int, ...],
-        rng: torch.Generator,
+        self, draws: tuple[Draw, ...], pool: tuple[int, ...], rng: torch.Generator,
         state: dict[str, Any],
-    ) -> tuple[dict[str, Any], tuple[Draw, ...]]:
+    ) -> tuple[dict[str, Any], tuple[Draw, ...]]:  # fmt: skip
         """The draws with every mastered prompt replaced by the next one that is not."""
         mastered, cursor, order = set(state["mastered"].tolist()), state["next"], state["open"]
         open_uids = [uid for uid in pool if uid not in mastered]
