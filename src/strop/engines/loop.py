@@ -70,6 +70,11 @@ class EngineLoop(asyncio.SelectorEventLoop):
     def _heard(self, _: asyncio.Future[Any]) -> None:
         self.stepping.num_outside -= 1
 
+    def __del__(self) -> None:
+        """Close it where nobody did, as where an error has left runs in flight."""
+        if not self.is_closed():
+            self.close()
+
     def end(self) -> None:
         """Cancel what still runs, and close the loop."""
         left = asyncio.all_tasks(self)
