@@ -89,3 +89,36 @@ def test_a_signal_to_a_process_that_is_gone_is_none():
     process = processes.start([sys.executable, "-c", ""])
     process.wait()
     processes.send(process.pid, signal.SIGTERM)
+
+
+# A trainer that dies between the two signals by which it ends what it has started.
+TRAINER = """
+import os, signal, sys
+from strop.support import processes
+from strop.support.guarded_process import GuardedProcess
+
+guarded = GuardedProcess()
+channel = guarded.launch("grading_nothing", output=1)
+print(channel.recv(100).decode(), guarded.process.pid, flush=True)
+processes.end_descendants = lambda root: os.kill(os.getpid(), signal.SIGKILL)
+guarded.end()
+"""
+WORKER = """
+import os, socket, time
+
+def main(fileno):
+    socket.socket(fileno=fileno).sendall(str(os.getpid()).encode())
+    time.sleep(60)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="its kernel says when a parent dies")
+def test_a_trainer_that_is_killed_while_it_ends_a_process_leaves_none(tmp_path):
+    (tmp_path / "grading_nothing.py").write_text(WORKER)
+    trainer = subprocess.run(
+        [sys.executable, "-c", TRAINER], capture_output=True, text=True,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)}, check=False, timeout=60,
+    )  # fmt: skip
+    assert trainer.returncode == -signal.SIGKILL, trainer.stderr
+    assert all(gone(int(pid)) for pid in trainer.stdout.split())
+    assert len(trainer.stdout.split()) == 2

@@ -1,12 +1,14 @@
 """What processes of one run say to each other: sums, errors, and shares of the work."""
 
 import pickle
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
 from strop.support.errors import RunStopped
+from strop.training import loop
 from strop.training.parallel.ranks import Several
 
 
@@ -40,6 +42,18 @@ def test_columns_that_differ_stop_the_run():
         Heard({**columns, "reward_B": torch.tensor([1.0, 0.0])}).agree(columns, 7)
     with pytest.raises(RunStopped, match="the column more_T"):
         Heard({**columns, "more_T": torch.zeros(1)}).agree(columns, 7)
+
+
+def test_a_signal_that_arrives_while_the_processes_ask_each_other_is_kept():
+    run = SimpleNamespace(stop_asked=False)
+
+    def some(flag: bool) -> bool:
+        run.stop_asked = True  # as a signal's handler does
+        return flag
+
+    run.ranks = SimpleNamespace(some=some)
+    assert not loop.Run.stopping(run)  # what all others have answered, too
+    assert loop.Run.stopping(run)
 
 
 class Unreadable(Exception):

@@ -4,6 +4,8 @@ import errno
 import fcntl
 import os
 import re
+import subprocess
+import sys
 import time
 from multiprocessing import get_context
 
@@ -12,7 +14,7 @@ from commands import launch
 from models import without_times
 
 from strop.support.errors import UserError
-from strop.training.record.lock import Lock
+from strop.training.record.lock import Lock, in_use
 
 SLOW = """
 import time
@@ -98,10 +100,23 @@ def test_a_lock_file_that_was_left_behind_holds_nobody_up(tmp_path):
     assert not (tmp_path / ".lock").exists()
 
 
+def test_a_run_stays_locked_when_its_own_process_looks_at_it(tmp_path):
+    lock = Lock(tmp_path)
+    lock.take()
+    assert in_use(tmp_path)  # as a watch in the training process asks
+    ask = "import sys; from pathlib import Path; from strop.training.record.lock import in_use; "
+    ask += "print(in_use(Path(sys.argv[1])))"
+    other = subprocess.run([sys.executable, "-c", ask, tmp_path], capture_output=True, text=True)
+    assert other.stdout == "True\n"
+    with pytest.raises(UserError, match="is in use by process"):
+        Lock(tmp_path).take()
+    lock.free()
+
+
 def test_a_place_without_locks_is_not_said_to_be_in_use(tmp_path, monkeypatch):
-    def none(handle, how):
+    def none(*given):
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
-    monkeypatch.setattr(fcntl, "lockf", none)
+    monkeypatch.setattr(fcntl, "fcntl", none)
     with pytest.raises(UserError, match=r"the run could not be written to .*: No locks available"):
         Lock(tmp_path).take()

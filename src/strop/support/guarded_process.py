@@ -128,7 +128,7 @@ class GuardedProcess:
 
 
 _POLL_SECONDS = 1.0
-_SET_CHILD_SUBREAPER = 36  # of prctl
+_SET_CHILD_SUBREAPER, _SET_PDEATHSIG = 36, 1  # of prctl
 
 
 def serve(fileno: int, trainer: int, module: str) -> None:
@@ -136,7 +136,10 @@ def serve(fileno: int, trainer: int, module: str) -> None:
     the other end of the socket.
     """
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        system = ctypes.CDLL(None)
+        system.prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        # A trainer stops the guard before it ends it, and may be killed in between.
+        system.prctl(_SET_PDEATHSIG, signal.SIGCONT, 0, 0, 0)
     worker = os.fork()
     if worker == 0:
         imported(module).main(fileno)  # not into the guard's memory

@@ -72,9 +72,12 @@ class Run:
         return self.record.folder / "checkpoints"
 
     def stopping(self) -> bool:
-        """Whether any process was asked to stop."""
-        self.stop_asked = self.ranks.some(self.stop_asked)
-        return self.stop_asked
+        """Whether any process was asked to stop, as all of them answer it."""
+        stopping = self.ranks.some(self.stop_asked)
+        # Never cleared here: a signal may arrive while the processes ask each other, and then
+        # counts after the next step.
+        self.stop_asked = self.stop_asked or stopping
+        return stopping
 
     @property
     def finished(self) -> bool:
@@ -329,8 +332,7 @@ def steps(run: Run, watcher: Watcher, evaluator: Evaluator) -> Iterator[dict[str
             if _is_best(run, metrics) or _due(run.done, settings.save_every, settings.steps):
                 run.save()
             yield metrics
-        if run.finished or run.stop_asked:
-            run.save()
+        run.save()
         run.ranks.at("")
 
 

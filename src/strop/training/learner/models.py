@@ -3,7 +3,8 @@
 import contextlib
 import importlib.util
 import os
-import pickle
+import threading
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,6 @@ from typing import Any
 
 import torch
 from jinja2 import TemplateError
-from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from strop.assets import SHIPPED, model_folder
@@ -24,9 +24,9 @@ from strop.training.learner.adapters import Lora
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16,
           "float64": torch.float64}  # fmt: skip
-# What transformers, safetensors and torch raise for files that are damaged or of another kind.
-UNREADABLE = (OSError, ValueError, KeyError, RuntimeError, EOFError, SafetensorError,
-              pickle.UnpicklingError)  # fmt: skip
+LONGEST_REASON = 300  # letters of a library's message
+# transformers patches torch while it loads a model, which a second thread must not see.
+_ONE_THREAD = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -207,14 +207,12 @@ def skeleton(name: str) -> Any:
     if path.endswith(".gguf"):
         raise UserError(f"{name} can only be read as a whole: give a model folder or name")
     where = _where(name, path)
-    try:
+    with _reading(f"cannot read the model {name!r}"):
         config = AutoConfig.from_pretrained(path, trust_remote_code=False, **where)
         with torch.device("meta"):
             model = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
-    except UNREADABLE as error:
-        raise UserError(f"cannot read the model {name!r}: {_why(error)}") from error
-    with contextlib.suppress(OSError):  # a model may have none
-        model.generation_config = GenerationConfig.from_pretrained(path, **where)
+        with contextlib.suppress(OSError):  # a model may have none
+            model.generation_config = GenerationConfig.from_pretrained(path, **where)
     return model
 
 
@@ -224,10 +222,8 @@ def tokenizer_of(name: str, chat_template: str = "") -> Any:
 
     path = model_path(name)
     where = _where(name, path)
-    try:
+    with _reading(f"no tokenizer for the model {name!r}"):
         tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=False, **where)
-    except UNREADABLE as error:
-        raise UserError(f"no tokenizer for the model {name!r}: {_why(error)}") from error
     if chat_template:
         tokenizer.chat_template = text_of(Path(chat_template), "model.chat_template:")
     return tokenizer
@@ -247,13 +243,11 @@ def _pretrained(name: str, dtype: torch.dtype, attention: str) -> tuple[Any, Any
             more = {"quantization_config": unpack(dequantize=True)}
     else:
         where = _where(name, path)
-    try:
+    with _reading(f"cannot load the model {name!r}"):
         tokenizer = transformers.AutoTokenizer.from_pretrained(
             place, trust_remote_code=False, **file, **where
         )
         model = _whole(place, dtype=dtype, attn_implementation=attention, **file, **more, **where)
-    except UNREADABLE as error:
-        raise UserError(f"cannot load the model {name!r}: {_why(error)}") from error
     model.name_or_path = path
     return model, tokenizer
 
@@ -277,12 +271,27 @@ def _whole(place: str | Path, **options: Any) -> Any:
     return model
 
 
+@contextlib.contextmanager
+def _reading(failed: str) -> Iterator[None]:
+    """Inside, one thread reads a model's files; whatever a library raises becomes a UserError.
+
+    For damaged files transformers and the libraries below it raise errors of any type.
+    """
+    with _ONE_THREAD:
+        try:
+            yield
+        except Exception as error:
+            raise UserError(f"{failed}: {_why(error)}") from error
+
+
 def _why(error: Exception) -> str:
-    """The first line of a library's message."""
-    text = str(error).strip()
+    """The beginning of a library's message, in one line, with its type where it needs one."""
+    text = " ".join(str(error).split())
     if "trust_remote_code" in text:
         return "it needs code that lies beside its weights, and strop runs no such code"
-    return text.splitlines()[0] if text else type(error).__name__
+    text = text if len(text) <= LONGEST_REASON else f"{text[:LONGEST_REASON]} ..."
+    plain = isinstance(error, (OSError, ValueError, RuntimeError)) and text
+    return text if plain else f"{type(error).__name__}: {text}".rstrip(": ")
 
 
 def _check_gguf(path: str) -> dict[str, bool]:
@@ -392,8 +401,6 @@ def load_weights(model: Any, folder: Path) -> None:
     Raises UserError when the checkpoint is of another architecture or cannot be read.
     """
     check_same_architecture(folder, model)
-    try:
+    with _reading(f"the weights in {folder} cannot be loaded"):
         saved = _whole(folder, dtype=model.dtype)
         model.load_state_dict(saved.state_dict())
-    except UNREADABLE as error:
-        raise UserError(f"the weights in {folder} cannot be loaded: {_why(error)}") from error

@@ -12,14 +12,21 @@ from strop.support.errors import UserError
 from strop.support.writing import writing
 
 NAME = ".lock"
-HELD = (errno.EACCES, errno.EAGAIN)  # how the kernel says that another process has the lock
+HELD = (errno.EACCES, errno.EAGAIN)  # how the kernel says that somebody else has the lock
+# A lock of the open file, where the system has such. One of the process (F_SETLK) would go as soon
+# as anything in the process, such as a watch of the run, closes the same file.
+SET = getattr(fcntl, "F_OFD_SETLK", fcntl.F_SETLK)
+GET = getattr(fcntl, "F_OFD_GETLK", fcntl.F_GETLK)
+MAC = sys.platform == "darwin"  # the fields of C's struct flock stand in another order there
+FLOCK = "qqihh" if MAC else "hhqqi4x"
+WHOLE_FILE = (0, 0, 0, fcntl.F_WRLCK, 0) if MAC else (fcntl.F_WRLCK, 0, 0, 0, 0)
 
 
 class Lock:
     """The file `.lock` of a run's folder, locked by the kernel while a process uses the run.
 
     The kernel releases it when the process ends, so a killed run needs no cleanup. The file names
-    the process for others that are refused. It does not lock within one process.
+    the process for others that are refused.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -39,7 +46,7 @@ class Lock:
         while self.handle < 0:
             handle = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
             try:
-                fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.fcntl(handle, SET, struct.pack(FLOCK, *WHOLE_FILE))
             except OSError as error:
                 holder = os.read(handle, 200).decode(errors="replace").strip()
                 os.close(handle)
@@ -65,16 +72,13 @@ class Lock:
 
 
 def in_use(folder: Path) -> bool:
-    """Returns whether another process holds the lock of a run, without acquiring it."""
-    mac = sys.platform == "darwin"  # the fields of C's struct flock stand in another order there
-    asked = (0, 0, 0, fcntl.F_WRLCK, 0) if mac else (fcntl.F_WRLCK, 0, 0, 0, 0)
-    form = "qqihh" if mac else "hhqqi4x"
+    """Returns whether somebody holds the lock of a run, without acquiring it."""
     try:
         with (folder / NAME).open("rb") as file:
-            answer = fcntl.fcntl(file, fcntl.F_GETLK, struct.pack(form, *asked))
+            answer = fcntl.fcntl(file, GET, struct.pack(FLOCK, *WHOLE_FILE))
     except FileNotFoundError:
         return False
-    return bool(struct.unpack(form, answer)[3 if mac else 0] != fcntl.F_UNLCK)
+    return bool(struct.unpack(FLOCK, answer)[3 if MAC else 0] != fcntl.F_UNLCK)
 
 
 def _is_at(handle: int, path: Path) -> bool:
