@@ -141,14 +141,31 @@ def test_a_package_is_listed_shown_and_trained(place):
     assert again.code == 0, again.err
 
 
-def test_a_name_that_two_bring_is_refused(place):
+def test_a_broken_package_costs_itself_alone(place):
+    (place / "leaving").mkdir()
+    (place / "leaving" / "__init__.py").write_text("import sys\nsys.exit('no licence')\n")
+    (place / "compiled.py").write_bytes(b"\x7fELF\xff\0")
+    (place / "latin.py").write_bytes("def of() -> None: 'é'".encode("latin-1"))
     (place / "their_methods-1.0.dist-info" / "entry_points.txt").write_text(
-        "[strop.recipes]\ngrpo = their_recipes:grpo_halved\n"
+        "[strop.recipes]\ngrpo = their_recipes:grpo_halved\nmine = their_recipes:grpo_halved\n"
+        "gone = no_package_so_named:any\nleft = leaving.recipes:any\nbytes = compiled:any\n"
+        "accents = latin:of\nabsent = their_recipes:another\n"
     )
-    said = strop(place, "recipes")
-    assert said.code == 2
-    assert "recipe grpo is brought by" in said.err
-    assert said.err.count("\n") == 1
+    said = strop(place, "recipes", "--json")
+    assert said.code == 0, said.err
+    listed = {each["name"] for each in json.loads(said.out)}
+    assert {"grpo", "mine"} <= listed
+    assert not {"gone", "left", "bytes", "accents", "absent"} & listed
+    notes = said.err.splitlines()
+    assert len(notes) == 6
+    assert all(note.startswith("note: recipe ") for note in notes)
+    assert sum("of their-methods (entry point" in note for note in notes) == 5
+    assert "SystemExit: no licence" in said.err
+    assert "strop.recipes.grpo has one of this name" in said.err
+    asked = strop(place, "recipes", "gone")
+    assert asked.code == 2
+    assert "recipe gone of their-methods (entry point no_package_so_named:any" in asked.err
+    assert strop(place, "recipes", "grpo").code == 0
 
 
 def test_a_part_of_a_file_has_a_page_without_being_imported(place):

@@ -13,6 +13,8 @@ import importlib.metadata
 import importlib.util
 import inspect
 import re
+import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -50,40 +52,63 @@ def parts(folder: str = "") -> tuple[Entry, ...]:
             if entry is not None:
                 found.append(entry)
     theirs = (entry for entry in brought("part") if entry.folder in wanted)
-    return _distinct([*found, *theirs])
+    return _distinct(found, theirs)
 
 
 @functools.cache
 def recipes() -> tuple[Entry, ...]:
     """All recipes, by name."""
-    found = list(brought("recipe"))
+    found: list[Entry] = []
     for path in sorted((SOURCE / "recipes").glob("*.py")):
         if not path.stem.startswith("_"):
             found.extend(read_recipes(path))
-    return _distinct(sorted(found, key=lambda entry: entry.name))
+    return tuple(sorted(_distinct(found, brought("recipe")), key=lambda entry: entry.name))
 
 
-@functools.cache
 def brought(kind: str) -> tuple[Entry, ...]:
     """The parts or recipes of other installed packages, by the entry points that name them.
 
-    The groups are `strop.parts` and `strop.recipes`. Raises UserError for one that is neither.
+    The groups are `strop.parts` and `strop.recipes`. One that cannot be read is left out, with a
+    note on the error stream.
     """
-    points = sorted(importlib.metadata.entry_points(group=f"strop.{kind}s"), key=lambda p: p.name)
-    return tuple(read_from(kind, point.value, point.name) for point in points)
+    return _from_packages(kind)[0]
 
 
-def _distinct(entries: list[Entry]) -> tuple[Entry, ...]:
-    """The entries. Raises UserError where two have one name."""
-    places: dict[str, str] = {}
-    for entry in entries:
-        if entry.name in places:
-            raise UserError(
-                f"{entry.kind} {entry.name} is brought by {places[entry.name]} and by "
-                f"{entry.module}: one of the packages has to rename its own or be removed"
+@functools.cache
+def _from_packages(kind: str) -> tuple[tuple[Entry, ...], dict[str, str]]:
+    """What other packages bring, and why others of theirs are left out, by name."""
+    found: list[Entry] = []
+    left_out: dict[str, str] = {}
+    points = importlib.metadata.entry_points(group=f"strop.{kind}s")
+    for point in sorted(points, key=lambda p: p.name):
+        try:
+            found.append(read_from(kind, point.value, point.name))
+        except (Exception, SystemExit) as error:  # importing their package runs their code
+            why = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
+            package = point.dist.name if point.dist else "an installed package"
+            left_out[point.name] = (
+                f"{kind} {point.name} of {package} (entry point {point.value} in strop.{kind}s) is "
+                f"left out: {why}"
             )
-        places[entry.name] = entry.module
-    return tuple(entries)
+            print(f"note: {left_out[point.name]}", file=sys.stderr)
+    return tuple(found), left_out
+
+
+def _distinct(own: list[Entry], theirs: Iterable[Entry]) -> tuple[Entry, ...]:
+    """All entries; of those with one name the first, with a note where a package has another."""
+    places = {entry.name: entry.module for entry in own}
+    found = list(own)
+    for entry in theirs:
+        if entry.name in places:
+            print(
+                f"note: {entry.kind} {entry.name} of {entry.module} is left out: "
+                f"{places[entry.name]} has one of this name, so the package has to rename its own",
+                file=sys.stderr,
+            )
+        else:
+            found.append(entry)
+            places[entry.name] = entry.module
+    return tuple(found)
 
 
 def read_from(kind: str, place: str, name: str = "") -> Entry:
@@ -99,6 +124,8 @@ def read_from(kind: str, place: str, name: str = "") -> Entry:
         source = read(path.resolve())
     except SyntaxError as error:
         raise UserError(f"{path}, line {error.lineno}: {error.msg}") from error
+    except ValueError as error:
+        raise UserError(f"{path} is no Python source in UTF-8: {error}") from error
     node = source.defined.get(attribute)
     is_class = kind == "part"
     if not isinstance(node, ast.ClassDef if is_class else ast.FunctionDef):
@@ -131,6 +158,8 @@ def find(kind: str, name: str) -> Entry:
     for entry in entries:
         if entry.name == name:
             return entry
+    if why := _from_packages(kind)[1].get(name):
+        raise UserError(why)
     names = [entry.name for entry in entries]
     hint = peers.ours(name, "methods") if kind == "recipe" else ""
     raise UserError(
@@ -141,11 +170,9 @@ def find(kind: str, name: str) -> Entry:
 @functools.cache
 def _in_its_file(kind: str, name: str) -> Entry | None:
     """The built-in one whose file bears its name, so that a run reads a few files and not all;
-    None where there is none, or a package brings another by this name.
+    None where there is none.
     """
     if not name.isidentifier() or len(name) > LONGEST:
-        return None
-    if any(entry.name == name for entry in brought(kind)):
         return None
     above, folders = (SOURCE, ("recipes",)) if kind == "recipe" else (PARTS, KINDS)
     paths = {folder: above / folder / f"{name}.py" for folder in folders}
