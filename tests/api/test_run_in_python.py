@@ -1,5 +1,6 @@
 """A run from Python: its steps one by one, stopped, gone on with, and what may be asked of it."""
 
+import contextlib
 import math
 import os
 import signal
@@ -98,6 +99,25 @@ def test_a_run_that_nobody_has_is_closed(lab: Any, here: Any) -> None:
     assert (run.folder / "checkpoints/step-000001").is_dir()
     with pytest.raises(UserError, match="a callback is str: give functions"):
         trained(lab, callbacks="print")
+
+
+def test_a_fork_does_not_go_on_with_its_parents_run(lab: Any, here: Any) -> None:
+    run = trained(lab, start=False)
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            with contextlib.suppress(UserError):
+                run.train()
+            run.close()
+            os.write(writing, str(run.steps_done).encode())
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    assert os.read(reading, 10) == b"0"
+    assert run.train().steps_done == 3
+    with run.folder.joinpath("metrics.jsonl").open() as lines_of_run:
+        assert len(list(lines_of_run)) == 3
 
 
 @pytest.fixture

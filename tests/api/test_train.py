@@ -81,6 +81,10 @@ def test_rewards_are_named_and_weighed(lab: Any, here: Any) -> None:
         ({"training_steps": "many"}, "training.steps = 'many'"),
         ({"bound": "clip_both_side"}, "no part 'clip_both_side', did you mean clip_both_sides"),
         ({"recipe": 3}, "recipe is int: give a line such as"),
+        ({"out": b"x"}, "out is b'x': give a path, as text or pathlib.Path"),
+        ({"out": "a\0b"}, r"out is 'a\\x00b': give a path"),
+        ({"callbacks": 5}, "a callback is int: give functions of a step"),
+        ({"out": "deep/er/run", "training_lr": "x"}, "training.lr must be a number"),
     ],
 )
 def test_mistakes_leave_nothing_behind(lab: Any, here: Any, given: Any, said: str) -> None:
@@ -89,6 +93,7 @@ def test_mistakes_leave_nothing_behind(lab: Any, here: Any, given: Any, said: st
     with pytest.raises(UserError, match=said):
         strop.train(all_given.pop("recipe"), **all_given)
     assert not (here / "runs").exists()
+    assert not (here / "deep").exists()
 
 
 def test_what_cannot_leave_this_process_is_refused(lab: Any, here: Any) -> None:

@@ -137,3 +137,18 @@ def test_folders_and_names_that_datasets_reads(few, tmp_path, monkeypatch):
         with pytest.raises(UserError, match=why) as told:
             load_data(wrong)
         assert "\n" not in str(told.value)
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"dataset_dict.json": "{"}, {"dataset_dict.json": '{"splits": ["train"]}'},
+        {"dataset_info.json": "{"}, {"dataset_info.json": "3", "state.json": "[]"},
+    ],
+)  # fmt: skip
+def test_a_damaged_saved_data_set_is_refused_in_one_line(files, tmp_path):
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    with pytest.raises(UserError, match=r"cannot be read as a saved data set: .") as refused:
+        load_data(tmp_path)
+    assert "\n" not in str(refused.value)

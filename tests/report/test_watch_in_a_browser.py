@@ -73,7 +73,7 @@ def test_new_steps_come_and_zoom_and_choices_stay(
             looks.append(dict(found))
             return found
 
-    with watch.Server(Growing([folder]), 0) as server:
+    with watch.open_server(Growing([folder]), 0) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         try:

@@ -10,12 +10,14 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from test_page import Elements
 
+from strop.report.local_server import LocalServer
 from strop.report.run_folder import Run, numbers_in
-from strop.report.watch import Server, Watched, state_of
+from strop.report.watch import Watched, open_server, state_of
 from strop.support.errors import UserError
 from strop.training.record.lock import Lock, in_use
 
@@ -45,8 +47,8 @@ def training(folder: Path) -> Iterator[None]:
 
 
 @contextmanager
-def serving(*folders: Path) -> Iterator[Server]:
-    with Server(Watched(folders), 0) as server:
+def serving(*folders: Path) -> Iterator[LocalServer]:
+    with open_server(Watched(folders), 0) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         try:
@@ -56,7 +58,7 @@ def serving(*folders: Path) -> Iterator[Server]:
             thread.join()
 
 
-def data(server: Server, seen: str = "") -> dict[str, Any]:
+def data(server: LocalServer, seen: str = "") -> dict[str, Any]:
     with urllib.request.urlopen(f"{server.url}data?seen={seen}") as answer:
         assert answer.headers["Content-Type"] == "application/json; charset=utf-8"
         found: dict[str, Any] = json.load(answer)
@@ -176,18 +178,22 @@ def test_the_page_may_ask_its_own_server_alone(make_run: MakeRun) -> None:
     assert "Access-Control-Allow-Origin" not in headers
 
 
-def test_a_page_under_another_name_gets_nothing(make_run: MakeRun) -> None:
+def test_another_name_or_token_gets_nothing(make_run: MakeRun) -> None:
     with serving(make_run(num_steps=3)) as server:
-        port = server.server_port
+        port, own = server.server_port, f"/{server.token}"
         for host, path, status in (
-            (f"127.0.0.1:{port}", "/", 200), (f"LOCALHOST:{port}", "/data", 200),
-            (f"evil.example:{port}", "/", 403), (f"evil.example:{port}", "/data", 403),
-            ("127.0.0.1", "/", 403), (f"127.0.0.1:{port + 1}", "/", 403), ("", "/", 403),
-            (f"127.0.0.1.evil.example:{port}", "/data", 403),
-            (f"localhost:{port}", "/../etc/passwd", 404), (f"localhost:{port}", "/data/", 404),
+            (f"127.0.0.1:{port}", f"{own}/", 200), (f"LOCALHOST:{port}", f"{own}/data", 200),
+            (f"evil.example:{port}", f"{own}/", 403), (f"evil.example:{port}", f"{own}/data", 403),
+            ("127.0.0.1", f"{own}/", 403), (f"127.0.0.1:{port + 1}", f"{own}/", 403),
+            ("", f"{own}/", 403), (f"127.0.0.1.evil.example:{port}", f"{own}/data", 403),
+            (f"localhost:{port}", "/", 403), (f"localhost:{port}", "/data", 403),
+            (f"localhost:{port}", f"{own[:-1]}/", 403), (f"localhost:{port}", "/\xe9/", 403),
+            (f"localhost:{port}", "http://[", 400),
+            (f"localhost:{port}", f"{own}/../etc/passwd", 404),
+            (f"localhost:{port}", f"{own}/data/", 404),
         ):  # fmt: skip
             connection = http.client.HTTPConnection("127.0.0.1", port)
-            connection.putrequest("GET", path, skip_host=True)
+            connection.putrequest("GET", quote(path, "/:["), skip_host=True)
             connection.putheader("Host", host)
             connection.endheaders()
             answer = connection.getresponse()
@@ -195,7 +201,7 @@ def test_a_page_under_another_name_gets_nothing(make_run: MakeRun) -> None:
             assert status == 200 or b"reward" not in answer.read()
             connection.close()
         connection = http.client.HTTPConnection("127.0.0.1", port)
-        connection.request("POST", "/", b"x")
+        connection.request("POST", f"{own}/", b"x")
         assert connection.getresponse().status == 501
         connection.close()
 
@@ -245,7 +251,7 @@ def test_what_cannot_be_watched_is_said_in_one_line(make_run: MakeRun, tmp_path:
             Watched([folder])
     watched = Watched([make_run(num_steps=1)])
     with (
-        Server(watched, 0) as server,
+        open_server(watched, 0) as server,
         pytest.raises(UserError, match=rf"port {server.server_port} cannot be used: .* --port"),
     ):
-        Server(watched, server.server_port)
+        open_server(watched, server.server_port)

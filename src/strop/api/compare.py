@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import Console
 
 from strop.api import tables
-from strop.api.folders import numbered
+from strop.api.folders import numbered, path_of
 from strop.api.inputs import check_not_given, files_of, sections_of
 from strop.api.messages import messages_in_python
 from strop.api.options import HEADS, label_of, labelled, plain, settings_of_all
@@ -155,7 +155,7 @@ def compare(
     counts = {"seeds": seeds, "steps": steps, "samples": samples, "prompts": prompts, "jobs": jobs}
     _check(counts, at, k, mean, target, band)
     swept = methods if isinstance(methods, Swept) else _unswept(methods)
-    folder = Path(out) if out is not None else numbered(Path("comparisons"))
+    folder = path_of(out, "out") if out is not None else numbered(Path("comparisons"))
     rows = _rows_there(folder)
     try:
         with messages_in_python():
@@ -195,7 +195,8 @@ def sweep(method: Any, values: Mapping[str, Any], *, draws: int = 0, **options: 
 
 def resume_comparison(folder: str | Path, jobs: int = 0, progress: bool = True) -> Comparison:
     """Resume the comparison in a folder, or read one that is done. Raises as `compare`."""
-    return _carried_out(read_plan(Path(folder)), Path(folder), jobs, progress)
+    place = path_of(folder, "folder")
+    return _carried_out(read_plan(place), place, jobs, progress)
 
 
 def _carried_out(plan: Plan, folder: Path, jobs: int, progress: bool) -> Comparison:

@@ -6,7 +6,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from strop.api import tables
-from strop.api.folders import HasFolder
+from strop.api.folders import HasFolder, path_of
 from strop.api.inputs import sections_of
 from strop.api.messages import in_python, messages_in_python
 from strop.api.options import combined, from_keywords
@@ -45,7 +45,9 @@ def doctor(
         if run is not None:
             if model or data is not None or reward is not None or task or options:
                 raise UserError("a run is judged by its own files: leave the other arguments out")
-            return _in_python(after_a_run(run.folder if isinstance(run, HasFolder) else Path(run)))
+            return _in_python(
+                after_a_run(run.folder if isinstance(run, HasFolder) else path_of(run, "a run"))
+            )
         if not isinstance(model, str | Path | None):
             raise UserError(
                 f"model is {type(model).__name__}: give its name or folder; nothing is loaded here"

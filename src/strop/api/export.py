@@ -7,6 +7,7 @@ from safetensors import SafetensorError
 
 from strop.api import hub
 from strop.api.card import card
+from strop.api.folders import path_of
 from strop.api.inference import checkpoint_of
 from strop.api.messages import messages_in_python
 from strop.api.run import Run
@@ -44,14 +45,15 @@ def export(
             f"source is {type(source).__name__}: give a run, a folder or a model's name; a model "
             "that is loaded writes itself with save_pretrained"
         )
+    place = path_of(folder, "folder")
     with messages_in_python():
         if push:
             hub.check_name(push)
             hub.check_token()
-        write(str(source), Path(folder), step, dtype, best, push)
+        write(str(source), place, step, dtype, best, push)
         if push:
-            hub.send(Path(folder), push, private)
-    return Path(folder)
+            hub.send(place, push, private)
+    return place
 
 
 def write(

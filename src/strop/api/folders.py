@@ -1,5 +1,6 @@
 """The folders of runs that a caller names, and new folders for runs that are started without."""
 
+import os
 import re
 from pathlib import Path
 from typing import Protocol, runtime_checkable
@@ -37,6 +38,13 @@ def numbered(parent: Path, stem: str = "") -> Path:
             number += 1
         except OSError as error:
             raise UserError(f"cannot make {folder}: {error.strerror}") from error
+
+
+def path_of(given: object, name: str) -> Path:
+    """The path that an argument gives. Raises UserError for what is none."""
+    if not isinstance(given, str | os.PathLike) or "\0" in (place := str(given)):
+        raise UserError(f"{name} is {given!r:.100}: give a path, as text or pathlib.Path")
+    return Path(place)
 
 
 def folders_of(runs: object) -> list[Path]:

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 
-from strop.api.folders import HasFolder, folders_of
+from strop.api.folders import HasFolder, folders_of, path_of
 from strop.api.messages import messages_in_python
 from strop.inspection.page import write_page
-from strop.report.watch import Server, Watched
+from strop.report.local_server import LocalServer
+from strop.report.watch import Watched, open_server
 
 HEIGHT = 760  # pixels of a page in a notebook
 
@@ -36,7 +37,7 @@ def inspect(
     `inspect.html` in the run's folder. Raises UserError.
     """
     (folder,) = folders_of(run)
-    place = folder / "inspect.html" if out is None else Path(out)
+    place = folder / "inspect.html" if out is None else path_of(out, "out")
     with messages_in_python():
         return Page(place, write_page(folder, step, place))
 
@@ -44,7 +45,7 @@ def inspect(
 class Watching:
     """The report of runs in a browser on this machine, at `url`, until `close` or the end."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: LocalServer) -> None:
         self._server = server
         self._thread = threading.Thread(target=server.serve_forever, daemon=True)
         self._thread.start()
@@ -82,4 +83,4 @@ def watch(
     runs: a run, its folder, or a list of these. port: 0: any that is free. Raises UserError.
     """
     with messages_in_python():
-        return Watching(Server(Watched(folders_of(runs)), port))
+        return Watching(open_server(Watched(folders_of(runs)), port))

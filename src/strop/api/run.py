@@ -1,7 +1,6 @@
 """A run as a script or notebook sees it: its steps, its tables, and calls about it."""
 
 import atexit
-import os
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from strop.api import tables
-from strop.api.folders import folders_of
+from strop.api.folders import folders_of, path_of
 from strop.api.messages import in_python, messages_in_python
 from strop.api.progress import Progress
 from strop.api.session import Session
@@ -48,7 +47,6 @@ class Step:
 
 SHOWN = ("reward", "policy_loss", "entropy", "grad_norm")  # of a step, in one line
 Callback = Callable[[Step], object]
-PROCESS = os.getpid()
 
 
 class Run:
@@ -61,7 +59,7 @@ class Run:
         """trust_files: the files, modules and servers that its config.toml names may be used; a
         folder from somebody else can name anything.
         """
-        self.folder = Path(folder)
+        self.folder = path_of(folder, "a run")
         self.trusted = trust_files
         self._session: Session | None = None  # of a run that is under way here
         self._watcher: Any = None
@@ -159,14 +157,15 @@ class Run:
     def keep(self) -> None:
         """Save the step that it is at, where it is under way here."""
         session = self._session
-        if session is not None and not session.closed and session.run.done:
+        if session is not None and not (session.closed or session.forked) and session.run.done:
             session.run.save()
 
     def close(self) -> None:
         """Save, and end the processes that the run has started; its files can still be read."""
-        if self._session is not None and not self._session.closed:
+        session = self._session
+        if session is not None and not (session.closed or session.forked):
             self.keep()
-            self._end(self._session)
+            self._end(session)
 
     def __enter__(self) -> "Run":
         return self
@@ -180,6 +179,11 @@ class Run:
             raise UserError(
                 f"{self.folder} is not under way here: go on with it by strop.resume("
                 f"{str(self.folder)!r})"
+            )
+        if self._session.forked:
+            raise UserError(
+                f"{self.folder} is trained by process {self._session.process}, of which this one "
+                f"is a fork: train there, and read it here by strop.Run({str(self.folder)!r})"
             )
         return self._session
 
@@ -329,5 +333,5 @@ def let_go(folder: Path) -> None:
 @atexit.register
 def _close_all() -> None:
     """Close all runs while the interpreter still works; a forked copy of it has none."""
-    for run in list(_under_way) if os.getpid() == PROCESS else ():
+    for run in list(_under_way):
         run.close()

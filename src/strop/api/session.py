@@ -1,6 +1,7 @@
 """A run with its folder and report: for the command and for scripts alike."""
 
 import contextlib
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,12 @@ class Session:
         self.again = again.format(folder=self.folder)
         self.spoilt = False  # by a mistake that showed before the first step
         self.closed = False
+        self.process = os.getpid()  # which trains it
+
+    @property
+    def forked(self) -> bool:
+        """Whether this process is a fork of the one that trains the run."""
+        return os.getpid() != self.process
 
     def steps(self, watcher: loop.Watcher) -> Iterator[dict[str, float]]:
         """The metrics of each remaining step, behind it. Raises UserError and RunStopped."""
@@ -72,15 +79,17 @@ class Session:
 
 @contextlib.contextmanager
 def new_folder(recipe: str, out: Path | None, ranks: Ranks) -> Iterator[Path]:
-    """`out`, or a free folder, which is left behind only with a run in it."""
+    """`out`, or a free folder; what is new of it is left behind only with a run in it."""
+    place = out or Path("runs")
+    new = [folder for folder in (place, *place.parents) if not folder.exists()]
     folder = out or ranks.from_first(lambda: free_folder(recipe))
     try:
         yield folder
     finally:
-        if out is None and ranks.first:
-            with contextlib.suppress(OSError):  # not empty: the run, and runs before it
-                folder.rmdir()
-                folder.parent.rmdir()
+        if ranks.first:
+            with contextlib.suppress(OSError):  # not empty: there is a run
+                for empty in (*([] if out else [folder]), *new):
+                    empty.rmdir()
 
 
 def changed(folder: Path, changes: Sequence[str | tuple[str, Any]]) -> config.RunConfig:

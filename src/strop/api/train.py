@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from strop.api.folders import path_of
 from strop.api.inputs import check_not_given, sections_of
 from strop.api.messages import messages_in_python
 from strop.api.options import DEFAULT, Recipe, combined, from_keywords, method_of
@@ -56,7 +57,7 @@ def train(
     _check_alone()
     listeners = _several(callbacks)
     method, ranks = method_of(recipe), Ranks()
-    file = Path(config) if config is not None else None
+    file = path_of(config, "config") if config is not None else None
     line = method if isinstance(method, str) else ""
     if file is None and method == "":
         method = line = DEFAULT
@@ -64,7 +65,7 @@ def train(
         line = configuration.load(file).recipe
     with (
         messages_in_python(),
-        new_folder(line, Path(out) if out is not None else None, ranks) as folder,
+        new_folder(line, path_of(out, "out") if out is not None else None, ranks) as folder,
     ):
         with _kept_with_a_run(folder):
             given, loaded = sections_of(
@@ -93,7 +94,7 @@ def resume(
     """
     _check_alone()
     listeners = _several(callbacks)
-    folder = run.folder if isinstance(run, Run) else Path(run)
+    folder = run.folder if isinstance(run, Run) else path_of(run, "a run")
     let_go(folder)
     with messages_in_python():
         settings = changed(folder, from_keywords(options))
@@ -120,7 +121,7 @@ def _trained(run: Run) -> Run:
 
 def _several(callbacks: Sequence[Callback] | Callback) -> tuple[Callback, ...]:
     """The callbacks, of which one may stand alone. Raises UserError."""
-    found = (callbacks,) if callable(callbacks) else tuple(callbacks)
+    found = tuple(callbacks) if isinstance(callbacks, Sequence) else (callbacks,)
     for each in found:
         if not callable(each):
             raise UserError(f"a callback is {type(each).__name__}: give functions of a step")

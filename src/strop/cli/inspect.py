@@ -16,7 +16,9 @@ def inspect(
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Write the page to this file; no serving.")
     ] = None,
-    port: Annotated[int, typer.Option("--port", help="Where to serve; 0: a free one.")] = 0,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Of this machine; 0: any that is free.")
+    ] = 0,
 ) -> None:
     """Look into a step: every token with its advantage, ratio, gate and weight.
 
@@ -24,15 +26,13 @@ def inspect(
     network. A run keeps tokens every training.rollouts_every steps, of training.inspect rollouts.
     """
     loading(str(run))
-    from strop.inspection.page import HOST, open_server, write_page
+    from strop.inspection.page import open_server, write_page
+    from strop.support.stopping import interrupting
 
     if out is not None:
         number = write_page(run, step, out)
         print(f"wrote {out}, step {number}")
         return
-    with open_server(run, step, port) as server:
-        print(f"http://{HOST}:{server.server_address[1]}/  (Ctrl-C ends)", flush=True)
-        try:
-            server.serve_forever()
-        except KeyboardInterrupt:
-            print("ended")
+    with interrupting(), open_server(run, step, port) as server:
+        print(f"{server.url} (Ctrl-C ends this)", flush=True)
+        server.serve_forever()

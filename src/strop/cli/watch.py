@@ -20,9 +20,9 @@ def watch(
     go on.
     """
     loading(", ".join(map(str, runs)))
-    from strop.report.watch import Server, Watched
+    from strop.report.watch import Watched, open_server
     from strop.support.stopping import interrupting
 
-    with interrupting(), Server(Watched(runs), port) as server:
+    with interrupting(), open_server(Watched(runs), port) as server:
         print(f"{server.url} (Ctrl-C ends this, not the runs)", flush=True)
         server.serve_forever()

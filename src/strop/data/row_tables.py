@@ -136,7 +136,12 @@ def folder(path: Path) -> Saved:
         raise UserError(
             f"{path} is a folder that datasets did not save: give the data files themselves"
         )
-    loaded = _package(f"reading the folder {path}").load_from_disk(str(path))
+    package = _package(f"reading the folder {path}")
+    try:
+        loaded = package.load_from_disk(str(path))
+    except Exception as error:  # for damaged files `datasets` raises errors of any type
+        why = " ".join(str(error).split()) or type(error).__name__
+        raise UserError(f"{path} cannot be read as a saved data set: {why}") from error
     if isinstance(loaded, dict):
         splits = ", ".join(str(path / name) for name in loaded)
         raise UserError(f"{path} holds several splits: give one of {splits}")

@@ -3,32 +3,22 @@
 import hashlib
 import json
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
 
 from strop.report.about import best_of, parsed
 from strop.report.html import document
+from strop.report.local_server import LocalServer, Reply
 from strop.report.page import body, parts, title_of, unique_names
 from strop.report.run_folder import Reader, Run
 from strop.support.errors import UserError
 from strop.training.record.lock import in_use
 
-HOST = "127.0.0.1"  # nobody else's machine can ask
-NAMES = (HOST, "localhost")  # a page from elsewhere comes under another name (DNS rebinding)
 SOON, LATE = 2.0, 15.0  # seconds between two looks: at least, and at most or at a stopped run
 RECENT = 50  # steps from which the time left is told
-HEADERS = {
-    "Cache-Control": "no-store",
-    "Content-Security-Policy": "frame-ancestors 'none'",
-    "Cross-Origin-Resource-Policy": "same-origin",
-    "Referrer-Policy": "no-referrer",
-    "X-Content-Type-Options": "nosniff",
-}
 
 
 @dataclass(frozen=True)
@@ -131,72 +121,17 @@ class Watched:
         return state_of(self.runs[index], active)
 
 
-class Server(ThreadingHTTPServer):
-    """Answers the browser on this machine: the page, and what is new on it."""
+def open_server(watched: Watched, port: int) -> LocalServer:
+    """A server of the page and of what is new on it. Raises UserError as `LocalServer`."""
 
-    daemon_threads = True
-
-    def __init__(self, watched: Watched, port: int) -> None:
-        """Raises UserError for a port that is taken or not allowed."""
-        self.watched = watched
-        try:
-            super().__init__((HOST, port), Handler)
-        except OSError as error:
-            raise UserError(
-                f"port {port} cannot be used: {error.strerror}; give another one with --port, or "
-                "leave it out to take any that is free"
-            ) from error
-
-    @property
-    def url(self) -> str:
-        """Where the page is."""
-        return f"http://{HOST}:{self.server_port}/"
-
-
-class Handler(BaseHTTPRequestHandler):
-    """One question of the browser."""
-
-    server: Server
-    timeout = 30.0  # a connection that says nothing does not stay
-
-    def do_GET(self) -> None:
-        """The page, or what is new since a version of it."""
-        if not self._meant_for_us():
-            self._answer(HTTPStatus.FORBIDDEN, "text/plain", "ask for this page by its own name")
-            return
-        asked = urlsplit(self.path)
-        if asked.path not in ("/", "/data"):
-            self._answer(HTTPStatus.NOT_FOUND, "text/plain", "there is only /")
-            return
-        now = self.server.watched.look()
-        if asked.path == "/":
-            page = document(now["title"], body(now["parts"]), served="watch.js")
-            self._answer(HTTPStatus.OK, "text/html", page)
-            return
-        if parse_qs(asked.query).get("seen") == [now["version"]]:
+    def reply(path: str, query: Mapping[str, str]) -> Reply:
+        if path not in ("", "data"):
+            return Reply("there is only the report", "text/plain", HTTPStatus.NOT_FOUND)
+        now = watched.look()
+        if not path:
+            return Reply(document(now["title"], body(now["parts"]), served="watch.js"))
+        if query.get("seen") == now["version"]:
             del now["parts"]
-        self._answer(HTTPStatus.OK, "application/json", json.dumps(now, ensure_ascii=False))
+        return Reply(json.dumps(now, ensure_ascii=False), "application/json")
 
-    def _meant_for_us(self) -> bool:
-        """Whether the browser thinks that it asks this machine."""
-        port = self.server.server_port
-        allowed = {f"{name}:{port}" for name in NAMES}
-        return self.headers.get("Host", "").lower() in allowed | (
-            set(NAMES) if port == 80 else set()
-        )
-
-    def _answer(self, status: HTTPStatus, kind: str, text: str) -> None:
-        data = text.encode("utf-8", "backslashreplace")  # half a surrogate pair as an escape
-        try:
-            self.send_response(status)
-            for name, value in HEADERS.items():
-                self.send_header(name, value)
-            self.send_header("Content-Type", f"{kind}; charset=utf-8")
-            self.send_header("Content-Length", str(len(data)))
-            self.end_headers()
-            self.wfile.write(data)
-        except ConnectionError:
-            self.close_connection = True  # the browser has gone on to something else
-
-    def log_message(self, format: str, *args: Any) -> None:
-        """Nothing: what is asked for is no news."""
+    return LocalServer(reply, port)
