@@ -74,6 +74,7 @@ def test_options_of_the_method_hold(strop: Strop) -> None:
         (("audit", "no_such"), "no recipe"),
         (("audit", "training.steps=2"), "name a recipe"),
         (("audit", "grpo", "--group", "0"), "--group 0"),
+        (("audit", "grpo", "--group", "999999"), "lower --group, --prompts or --draws"),
         (("audit", "grpo", "--success", "2"), "success of 2"),
         (("audit", "grpo", "--success", "x"), "takes numbers"),
         (("audit", "grpo", "--depth", "30"), "can be enumerated"),

@@ -63,6 +63,8 @@ def test_an_interrupt_saves_the_runs_and_says_how_to_go_on(lab: Lab, tmp_path: P
     said = begun.end()
     assert said.code == 130, said.err
     assert f"Go on with: strop compare --resume {folder}" in said.out
+    assert "grpo seed 0: stopped" in said.out
+    assert "failed" not in said.out + said.err
     saved = last_step(folder / "runs/grpo-0")
     assert 2 <= saved < STEPS
     assert (folder / f"runs/grpo-0/checkpoints/step-{saved:06d}/trainer.pt").is_file()

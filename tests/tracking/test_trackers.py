@@ -56,6 +56,11 @@ class Refusing(Listening):
         raise ValueError("no key")
 
 
+class Leaving(Listening):
+    def __init__(self, told):
+        raise SystemExit("no licence")
+
+
 class Hanging(Listening):
     def metrics(self, step, values):
         HELD.wait(20)
@@ -131,14 +136,17 @@ def test_one_that_hangs_holds_nothing_up(told, runner, lab, tmp_path, monkeypatc
     assert "it is 2 calls behind" in watcher.notes[0]
 
 
+@pytest.mark.parametrize(
+    ("second", "why"), [(Refusing, "ValueError: no key"), (Leaving, "SystemExit: no licence")]
+)
 def test_one_that_cannot_be_had_stops_the_run_before_it_begins(
-    told, strop: Strop, lab: Lab, tmp_path
+    told, strop: Strop, lab: Lab, tmp_path, second, why
 ):
-    told(Listening, Refusing)
+    told(Listening, second)
     words = ["train", *lab.arguments(), "--track", "tensorboard", "--track", "wandb"]
     found = strop(*words, "--out", tmp_path / "run")
     assert found.code == 2
-    assert "wandb cannot be told of the run: ValueError: no key; mend it, or leave" in found.err
+    assert f"wandb cannot be told of the run: {why}; mend it, or leave" in found.err
     assert not (tmp_path / "run").exists()
     assert [heard[0] for heard in HEARD] == ["begin", "end"]  # the first, and that it failed
     assert HEARD[-1] == ("end", False)

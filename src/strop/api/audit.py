@@ -29,6 +29,7 @@ COLUMNS = {
     "thrown_away": "refilled",
 }
 LOWEST = {"group": 1, "success": -math.inf, "staleness": 0, "updates": 1}
+MOST_ANSWERS = 4_000_000  # that a setting draws: minutes, and some GB
 Row = dict[str, Any]
 
 
@@ -158,8 +159,15 @@ def audits(
 ) -> Audited:
     """Every setting's numbers of one method, phase by phase. tell: is given each row as it comes.
 
-    Raises Uncountable where no phase can be enumerated; of several, those that can be are.
+    Raises UserError for more answers than can be drawn in minutes, and Uncountable where no phase
+    can be enumerated; of several, those that can be are.
     """
+    answers = int(max(changes["group"])) * base.prompts * draws
+    if answers > MOST_ANSWERS:
+        raise UserError(
+            f"{draws} draws of {base.prompts} x {max(changes['group'])} answers are {answers:,}, "
+            f"more than {MOST_ANSWERS:,}: lower --group, --prompts or --draws"
+        )
     limits, phases = Limits(most, draws), phases_of(settings)
     parts: list[Part] = []
     left_out: list[str] = []

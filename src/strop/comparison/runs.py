@@ -29,12 +29,15 @@ from strop.training.record.lock import Lock
 
 TAIL = 1 << 18  # bytes that hold a whole line of metrics
 PAUSE = 0.5  # seconds between two looks at the runs
+INTERRUPTED = 130  # exit code of a run that a signal has stopped
 MOST_WAITING = 60.0  # seconds for a run that is still being saved
 
 
 @dataclass
 class Job:
-    """One method with one seed. state: "waiting", "training", "scoring", "done", "failed"."""
+    """One method with one seed. state: "waiting", "training", "scoring", "done", "failed"
+    or "stopped" (by a signal, with its run saved).
+    """
 
     entry: Entry
     seed: int
@@ -65,6 +68,10 @@ class Job:
         return self.folder / f"heldout-{step}.json"
 
 
+class Stopped(RunStopped):
+    """A signal has ended a run, or the comparison before the run could begin."""
+
+
 @dataclass
 class Children:
     """The processes that run now; `stop` ends them so that their runs are saved."""
@@ -74,14 +81,14 @@ class Children:
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def run(self, arguments: Sequence[str]) -> str:
-        """`strop` with arguments; what it printed. Raises RunStopped when it failed, or when all
-        were told to stop.
+        """`strop` with arguments; what it printed. Raises RunStopped when it failed, and Stopped
+        when a signal ended it, or when all were told to stop.
         """
         with TemporaryDirectory(prefix="strop-") as folder:
             out, error = Path(folder) / "out", Path(folder) / "error"
             with self.lock:
                 if self.stopping:
-                    raise RunStopped("stopped")
+                    raise Stopped("stopped")
                 child = _begin(arguments, out, error)
                 self.running.add(child)
             try:
@@ -90,6 +97,8 @@ class Children:
                 with self.lock:
                     self.running.discard(child)
             said, wrong = _text(out), _text(error)
+        if child.exitcode == INTERRUPTED:
+            raise Stopped("a signal stopped it, and it is saved: resume the comparison")
         if child.exitcode:
             lines = wrong.strip().splitlines() or [f"exit code {child.exitcode}"]
             raise RunStopped(lines[-1].removeprefix("error: ").removeprefix("stopped: "))
@@ -174,7 +183,8 @@ def _watch(waiting: dict[Future[None], Job], failures: list[str], show: Callable
         finished, pending = wait(pending, timeout=PAUSE, return_when=FIRST_COMPLETED)
         for future in finished:
             if error := future.exception():
-                waiting[future].state = "failed"
+                stopped = isinstance(error, Stopped)
+                waiting[future].state = "stopped" if stopped else "failed"
                 failures.append(f"{waiting[future].name}: {error}")
         show()
 

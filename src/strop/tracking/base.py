@@ -81,7 +81,7 @@ def open_tracker(kind: str, told: Told) -> Tracker:
         made: Tracker = getattr(importlib.import_module(module), name)(told)
     except UserError:
         raise
-    except Exception as error:  # a library's own: no key, no server, no room
+    except (Exception, SystemExit) as error:  # a library's own: no key, no server, no room
         why = " ".join(str(error).split()) or "no reason is given"
         raise UserError(
             f"{kind} cannot be told of the run: {type(error).__name__}: {why}; mend it, or leave "
