@@ -77,7 +77,7 @@ def test_an_interrupt_saves_the_runs_and_says_how_to_go_on(lab: Lab, tmp_path: P
 
 def test_a_method_that_fails_is_named_and_the_others_are_shown(lab: Lab, tmp_path: Path) -> None:
     folder = tmp_path / "failing"
-    given = words_for(lab, "grpo", "rloo", 'reward.functions=["nowhere.py:f"]', "--seeds", "1")
+    given = words_for(lab, "grpo", 'rloo reward.functions=["nowhere.py:f"]', "--seeds", "1")
     said = compare(given, folder).end()
     assert said.code == 1
     assert 'failed: rloo reward.functions=["nowhere.py:f"] seed 0: ' in said.err

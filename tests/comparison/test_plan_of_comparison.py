@@ -10,7 +10,7 @@ from strop.cli.compare import Written, methods_of
 from strop.comparison.plan import Entry, Plan, Scoring, read_plan
 from strop.support.errors import UserError
 
-WORDS = ["sampling.num_prompts=4", "grpo", "rloo", "training.lr=1e-3"]
+WORDS = ["sampling.num_prompts=4", "grpo", "rloo training.lr=1e-3"]
 
 
 def planned(words: list[str] = WORDS, **changes: object) -> Plan:
@@ -18,7 +18,7 @@ def planned(words: list[str] = WORDS, **changes: object) -> Plan:
     return Written(**written).plan(methods_of(words))
 
 
-def test_options_before_the_first_method_are_of_all() -> None:
+def test_options_of_all_and_of_one() -> None:
     plan = planned(at="3,6", target="pass@1=0.5", mean=["groups/frac_mixed"], band="0.3,0.4")
     assert [entry.label for entry in plan.entries] == ["grpo", "rloo training.lr=1e-3"]
     configs = [entry.config for entry in plan.entries]
@@ -31,6 +31,15 @@ def test_options_before_the_first_method_are_of_all() -> None:
         at=(3, 6), ks=(1, 4), samples=4, target=("pass@1", 0.5), band=(0.3, 0.4),
         means=("groups/frac_mixed",),
     )  # fmt: skip
+
+
+def test_options_behind_the_last_method_are_of_all_and_those_in_its_quotes_its_own() -> None:
+    words = ["grpo", "dapo(clip_high = 0.3) advantage=subtract_group_mean | spread_evenly seed=1"]
+    (first, second) = methods_of([*words, "training.lr=1e-3", "seed=0"])
+    assert first == ("grpo", ["grpo", "training.lr=1e-3", "seed=0"], ())
+    own = ["advantage=subtract_group_mean | spread_evenly", "seed=1"]
+    assert second == (words[1], ["dapo(clip_high = 0.3)", "training.lr=1e-3", "seed=0", *own], ())
+    assert methods_of(["until(1, grpo) | dapo"])[0][1] == ["until(1, grpo) | dapo"]
 
 
 def test_a_file_is_a_method(tmp_path: Path) -> None:
@@ -74,7 +83,7 @@ def test_another_plan_in_the_folder_is_refused_by_what_differs(tmp_path: Path) -
         ([], {}, "name the methods"),
         (["training.lr=1e-3"], {}, "name the methods"),
         (["grpo", "grpo"], {}, "grpo stands twice"),
-        (["grpo", "rloo", "training.lr=1e-3", "rloo", "training.lr=1e+3"], {}, "too like"),
+        (["grpo", "rloo training.lr=1e-3", "rloo training.lr=1e+3"], {}, "too like"),
         (WORDS, {"baseline": "dapo"}, "none of the methods: grpo, rloo training.lr=1e-3"),
         (WORDS, {"k": "1,x"}, "--k takes whole numbers"),
         (WORDS, {"k": "0"}, "every number must be 1 or more"),
@@ -89,8 +98,9 @@ def test_another_plan_in_the_folder_is_refused_by_what_differs(tmp_path: Path) -
         (["evaluation.every=0", *WORDS], {"by": "trained"}, "--by trained needs validations"),
         (WORDS, {"band": "0.4,0.3"}, "the lower edge comes first"),
         (WORDS, {"band": "wide"}, "--band takes LOW,HIGH"),
-        (["grpo", "rloo", "data.task=corridor"], {"start": True}, r"the \[data\] differ"),
+        (["grpo", "rloo data.task=corridor"], {"start": True}, r"the \[data\] differ"),
         (["grpo", "no_such_recipe"], {}, "no_such_recipe"),
+        (["grpo", "seed=3", "rloo"], {}, "seed=3 stands between two methods: write 'grpo seed=3'"),
         (["grpo", "training.lr=-1"], {}, "training.lr"),
     ],
 )

@@ -32,7 +32,7 @@ def course(folder: Path, by: str) -> tuple[list[float], list[float]]:
 @pytest.mark.parametrize("by", ["sampled", "trained"])
 def test_scores_are_read_at_equal_tokens(lab: Lab, tmp_path: Path, by: str) -> None:
     folder = tmp_path / by
-    words = words_for(lab, "grpo", "grpo", "sampling.num_rollouts=2", "--seeds", "1", "--by", by)
+    words = words_for(lab, "grpo", "grpo sampling.num_rollouts=2", "--seeds", "1", "--by", by)
     words[words.index("--steps") + 1] = "4"
     at = words.index("--score-on")  # scores are those of validation
     del words[at : at + 2]

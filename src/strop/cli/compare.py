@@ -124,9 +124,9 @@ def compare(
     arguments: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[OPTION=VALUE]... METHOD [OPTION=VALUE]... METHOD ...",
-            help="A METHOD is a recipe in one line, or a .toml file. Options before the first one "
-            "are of all, those behind a method are its own.",
+            metavar="METHOD METHOD... [OPTION=VALUE]...",
+            help="A METHOD is a recipe in one line, or a .toml file. An option is of all methods; "
+            "one method's own stand with it in quotes: 'rloo training.lr=1e-3'.",
             autocompletion=completing.methods,
         ),
     ] = None,
@@ -161,25 +161,46 @@ def _needed(arguments: Sequence[str]) -> str:
 
 
 def methods_of(arguments: Sequence[str]) -> list[tuple[str, list[str], Any]]:
-    """The label and the words of every method. Raises UserError where there is none."""
+    """The label and the words of every method. Raises UserError where there is none, and for an
+    option between two methods, which could be of one or of all.
+    """
     from strop.training.settings.assignments import ASSIGNMENT
 
-    common: list[str] = []
-    each: list[list[str]] = []
-    for text in arguments:
-        if not ASSIGNMENT.match(text):
-            each.append([text])
-        elif each:
-            each[-1].append(text)
-        else:
-            common.append(text)
-    if not each:
+    is_option = [ASSIGNMENT.match(text) is not None for text in arguments]
+    if all(is_option):
         raise UserError("name the methods to compare, such as `strop compare grpo rloo`")
+    first = is_option.index(False)
+    last = len(arguments) - is_option[::-1].index(False)
+    for number in range(first, last):
+        if is_option[number]:
+            method, option = arguments[number - 1], arguments[number]
+            raise UserError(
+                f"{option} stands between two methods: write '{method} {option}' in quotes if it "
+                "is of that method, or put it at the end if it is of all"
+            )
+    common = [*arguments[:first], *arguments[last:]]
     found: list[tuple[str, list[str], Any]] = []
-    for text, *own in each:
-        name = Path(text).stem if text.endswith(".toml") else text
-        found.append((" ".join([name, *own]), [text, *common, *own], ()))
+    for text in arguments[first:last]:
+        method, *own = _words(text)
+        name = Path(method).stem if method.endswith(".toml") else method
+        found.append((" ".join([name, *own]), [method, *common, *own], ()))
     return found
+
+
+def _words(text: str) -> list[str]:
+    """A method and its own options: `grpo(clip=0.1) seed=3` is `grpo(clip=0.1)` and `seed=3`."""
+    from strop.training.settings.assignments import ASSIGNMENT
+
+    words, depth, quote = [""], 0, ""
+    for at, letter in enumerate(text.strip()):
+        if quote or letter in "'\"":
+            quote = "" if letter == quote else quote or letter
+        depth += (letter in "([{") - (letter in ")]}") if not quote else 0
+        between = letter.isspace() and not depth and not quote
+        if between and ASSIGNMENT.match(text.strip()[at:].lstrip()):
+            words.append("")
+        words[-1] += letter
+    return [word.strip() for word in words]
 
 
 def begin(plan: "Plan", out: Path | None, jobs: int) -> None:
