@@ -52,6 +52,14 @@ def test_examples_are_of_different_prompts_while_there_are_any() -> None:
     assert len(picked) == 6
 
 
+def test_the_only_wrong_answer_is_shown_though_its_prompt_is_known() -> None:
+    rows = [{"reward": 1.0, "prompt": prompt, "id": i} for i, prompt in enumerate("aabbcc")]
+    rows[4]["reward"] = 0.0
+    picked = pick_examples(rows)
+    assert [row["prompt"] for kind, row in picked if kind == "best"] == ["c", "b"]
+    assert next(row["id"] for kind, row in picked if kind == "worst") == 4
+
+
 def test_texts_are_shown_as_text_and_long_ones_cut() -> None:
     row = {
         "reward": 1.0,

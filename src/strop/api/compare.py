@@ -14,7 +14,7 @@ from strop.api.folders import numbered, path_of
 from strop.api.inputs import check_not_given, files_of, sections_of
 from strop.api.messages import messages_in_python
 from strop.api.options import HEADS, label_of, labelled, plain, settings_of_all
-from strop.api.plot import Plot, plot
+from strop.api.plot import Plot, plot_labelled
 from strop.api.run import Run
 from strop.api.tables import Table
 from strop.comparison.carry_out import carry_out
@@ -78,7 +78,8 @@ class Comparison:
 
     def plot(self, *names: str) -> Plot:
         """Curves of all runs, a colour a method; `names` as in `Run.plot`."""
-        return plot([run.folder for runs in self.runs.values() for run in runs], names)
+        folders = {label: [run.folder for run in runs] for label, runs in self.runs.items()}
+        return plot_labelled(folders, names)
 
     def __repr__(self) -> str:
         return markdown(self.plan, self.rows)

@@ -3,7 +3,7 @@
 They are one picture (SVG), which shows wherever a notebook is read."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -15,11 +15,12 @@ from strop.report.page import unique_names
 from strop.report.run_folder import Run as Recorded
 from strop.report.run_folder import read_run
 from strop.report.sections import sections
-from strop.report.seeds import by_method
+from strop.report.seeds import by_method, mean_of
 from strop.support.errors import UserError, nearest
 from strop.support.writing import writing
 
 SHOWN = ("Learning", "Given answers", "Exploration", "Completions", "Stability")
+MOST = 6  # charts
 CURVES = ("lines", "lines+markers")
 
 
@@ -47,16 +48,26 @@ class Plot:
         return f"Plot({', '.join(chart.title for chart in self.charts)})"
 
 
-def plot(folders: Sequence[Path], names: Sequence[str] = (), most: int = 6) -> Plot:
+def plot(folders: Sequence[Path], names: Sequence[str] = (), most: int = MOST) -> Plot:
     """The first charts of the runs' report, or one of each named number. Raises UserError."""
     runs = by_method(unique_names([read_run(folder) for folder in folders], folders))
+    return _drawn(runs, names, most, str(folders[0]))
+
+
+def plot_labelled(folders: Mapping[str, Sequence[Path]], names: Sequence[str] = ()) -> Plot:
+    """As `plot`, a curve a label: the mean of its runs, which differ by their seed."""
+    runs = [mean_of(list(map(read_run, each)), label) for label, each in folders.items()]
+    return _drawn(runs, names, MOST, ", ".join(folders))
+
+
+def _drawn(runs: Sequence[Recorded], names: Sequence[str], most: int, what: str) -> Plot:
     if names:
         found = [_named(runs, name) for name in names]
     else:
         inside = [charts for title, charts in sections(runs) if title in SHOWN]
         found = [chart for charts in inside for chart in charts if _has_lines(chart)][:most]
     if not found:
-        raise UserError(f"{folders[0]} has no step to draw yet: take one first")
+        raise UserError(f"{what} has no step to draw yet: take one first")
     return Plot(tuple(found))
 
 

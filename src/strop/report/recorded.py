@@ -3,7 +3,7 @@
 import json
 import re
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -61,36 +61,34 @@ class Recordings:
 
 
 def pick_examples(rollouts: Sequence[Row], each: int = 2) -> list[tuple[str, Row]]:
-    """`each` rollouts with the highest reward, the lowest, and nearest the median reward, of
-    different prompts as long as there are any.
+    """`each` rollouts with the highest reward, the lowest, and nearest the median reward.
 
-    Ties go to the later rollout, in the typical ones to the nearest to the median length. No
-    rollout appears twice; rollouts without a reward are left out.
+    Among equals those of prompts that are not shown yet come first, then the later rollout, in the
+    typical ones the nearest to the median length. No rollout appears twice; rollouts without a
+    reward are left out.
     """
     rows = [row for row in reversed(rollouts) if is_number(row.get("reward"))]  # newest first
     if not rows:
         return []
     prompts = {id(row): plain(row.get("prompt")) for row in rows}
+    lengths = {id(row): len(plain(row.get("completion"))) for row in rows}
     middle = statistics.median(row["reward"] for row in rows)
-    length = statistics.median(len(plain(row.get("completion"))) for row in rows)
-    orders = {
-        "best": lambda row: -row["reward"],
-        "worst": lambda row: row["reward"],
-        "typical": lambda row: (
-            abs(row["reward"] - middle),
-            abs(len(plain(row.get("completion"))) - length),
-        ),
+    length = statistics.median(lengths.values())
+    orders: dict[str, Callable[[Row], tuple[float, float]]] = {
+        "best": lambda row: (-row["reward"], 0),
+        "worst": lambda row: (row["reward"], 0),
+        "typical": lambda row: (abs(row["reward"] - middle), abs(lengths[id(row)] - length)),
     }
     picked: list[tuple[str, Row]] = []
+    shown: set[int] = set()
+    known: set[str] = set()  # prompts
     for kind, order in orders.items():
-        ranked = sorted(rows, key=order)
-        for _ in range(each):
-            shown = {id(row) for _, row in picked}
-            left = [row for row in ranked if id(row) not in shown]
-            known = {prompts[key] for key in shown}
-            new = [row for row in left if prompts[id(row)] not in known]
-            if best := (new or left)[:1]:
-                picked.append((kind, best[0]))
+        for _ in range(min(each, len(rows) - len(shown))):
+            left = (row for row in rows if id(row) not in shown)
+            row = min(left, key=lambda row: (order(row)[0], prompts[id(row)] in known, order(row)))
+            picked.append((kind, row))
+            shown.add(id(row))
+            known.add(prompts[id(row)])
     return picked
 
 

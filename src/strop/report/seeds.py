@@ -48,7 +48,10 @@ def by_method(runs: Sequence[Run]) -> list[Run]:
         if len(members) == 1 or len(set(seeds)) < len(seeds):
             found += members
         else:
-            found.append(_mean(members, alone=recipes.count(_recipe(members[0])) == 1))
+            names = ", ".join(run.name for run in members)
+            alone = recipes.count(_recipe(members[0])) == 1  # its recipe is enough of a name
+            name = f"{_recipe(members[0])} ({len(members)} seeds){'' if alone else f': {names}'}"
+            found.append(mean_of(members, name))
     return found
 
 
@@ -67,8 +70,8 @@ def _recipe(run: Run) -> str:
     return str(parsed(run.config).get("recipe") or "composed")
 
 
-def _mean(members: Sequence[Run], *, alone: bool) -> Run:
-    """One run with the mean of every number; `alone`: whether its recipe is enough of a name."""
+def mean_of(members: Sequence[Run], name: str) -> Run:
+    """One run with the mean of every number of several, which differ by their seed."""
     numbers: dict[str, Series] = {}
     spread: dict[str, Band] = {}
     for key in dict.fromkeys(key for run in members for key in run.numbers):
@@ -79,9 +82,8 @@ def _mean(members: Sequence[Run], *, alone: bool) -> Run:
         numbers[key] = (steps, mean)
         if len(drawn) > 1:
             spread[key] = (steps, low, high)
-    names = "" if alone else f": {', '.join(run.name for run in members)}"
     return Run(
-        name=f"{_recipe(members[0])} ({len(members)} seeds){names}",
+        name=name,
         numbers=numbers,
         num_steps=min(run.num_steps for run in members),
         config=members[0].config,
