@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from strop.api.options import combined
 from strop.catalogue import catalogue, peers
 from strop.method import notation, reading
 from strop.method.check import check
@@ -27,11 +28,30 @@ from strop.training.settings.assignments import override
         ("model.path", "model.name, --model"),
         ("clip_ratio_high", "loss.clip_high"),
         ("norm_adv_by_std_in_grpo", "grpo(normalize_std=False)"),
+        ("use_vllm", "engine.kind=vllm"),
+        ("vllm_mode", "engine.kind=vllm"),
+        ("adv_estimator", "the recipe, strop train RECIPE: strop recipes lists them"),
+        ("importance_sampling_level", "the recipe gspo"),
+        ("logging_steps", "nothing: every step is logged; tracking.to names trackers"),
     ],
 )
 def test_a_peers_option_is_answered_with_ours(word, ours):
     written = word.strip("-").replace("-", "_")
-    assert peers.ours(word) == f": what TRL or verl call {written} is {ours} here"
+    assert peers.ours(word) == f": what TRL or verl call {written} is here {ours}"
+
+
+@pytest.mark.parametrize("word", ["gradient_accumulation_steps", "per_device_train_batch_size"])
+def test_batches_of_devices_are_answered_by_what_they_are_here(word):
+    assert "micro-batches follow from training.token_budget" in peers.ours(word)
+    assert "sampling.num_prompts" in peers.ours("batch_size")
+
+
+@pytest.mark.parametrize("line", ["DR_GRPO(beta=0.1)", "dr-grpo(beta=0.1)", "Dr-GRPO(beta=0.1)"])
+def test_recipes_are_found_however_they_are_spelled(line):
+    assert catalogue.spelled(line) == "dr_grpo(beta=0.1)"
+    assert combined(line, [], {}).recipe == "dr_grpo(beta=0.1)"
+    assert catalogue.find("recipe", line.partition("(")[0]).name == "dr_grpo"
+    assert catalogue.spelled("no-such") == "no-such"
 
 
 @pytest.mark.parametrize("word", ["nothing_of_the_kind", "", "dapo", "float32", "auto"])
@@ -56,30 +76,36 @@ def test_every_name_of_the_tables_is_answered():
     [
         (
             lambda: override({}, ["num_generations=8"]),
-            "no option num_generations: what .* num_generations is sampling.num_rollouts here",
+            "no option num_generations: what .* num_generations is here sampling.num_rollouts",
         ),
-        (lambda: override({}, ["kl_coef=0.1"]), "no option kl_coef: .* is rloo"),
+        (lambda: override({}, ["kl_coef=0.1"]), "no option kl_coef: .* is here rloo"),
         (
             lambda: config.make({"training": {"learning_rate": 1}}),
-            "no option training.learning_rate: .* is training.lr, a number",
+            "no option training.learning_rate: .* is here training.lr, a number",
         ),
         (
             lambda: notation.recipe("grpo(num_generations=8)"),
-            "grpo has no parameter num_generations: .* is sampling.num_rollouts here; it has",
+            "grpo has no parameter num_generations: .* is here sampling.num_rollouts; it has",
         ),
         (
             lambda: reading.resolve(grpo(), "loss.epsilon_high"),
-            "no option loss.epsilon_high: .* is loss.clip_high here; terms has",
+            "no option loss.epsilon_high: .* is here loss.clip_high; terms has",
         ),
-        (lambda: reading.resolve(grpo(), "rollout.n"), "rollout.n is sampling.num_rollouts"),
+        (lambda: reading.resolve(grpo(), "rollout.n"), "rollout.n is here sampling.num_rollouts"),
         (
             lambda: notation.recipe("PPO"),
-            "no recipe 'PPO': what TRL or verl call PPO is gae, ppo_clip here; `strop recipes`",
+            "no recipe 'PPO': what TRL or verl call PPO is here gae, ppo_clip; `strop recipes`",
         ),
-        (lambda: notation.recipe("ppo"), "no recipe 'ppo': .* is gae, ppo_clip here"),
-        (lambda: notation.recipe("SFTTrainer"), "SFTTrainer is sft, dpo here"),
-        (lambda: notation.recipe("GRPO"), "no recipe 'GRPO', did you mean grpo"),
-        (lambda: notation.recipe("Dr_GRPO"), "no recipe 'Dr_GRPO', did you mean dr_grpo"),
+        (lambda: notation.recipe("ppo"), "no recipe 'ppo': .* is here gae, ppo_clip"),
+        (lambda: notation.recipe("SFTTrainer"), "SFTTrainer is here sft, dpo"),
+        (
+            lambda: override({}, ["foo=1"]),
+            "no option foo: an option is SECTION.NAME, with",
+        ),
+        (
+            lambda: reading.resolve(grpo(), "loss.type"),  # as from Python
+            r'loss.type: .* loss_type is here grpo\(aggregation="token-mean"\); terms has',
+        ),
         (lambda: catalogue.find("part", "SpreadEvenly"), "did you mean spread_evenly"),
         (
             lambda: check(

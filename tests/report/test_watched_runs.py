@@ -252,6 +252,8 @@ def test_what_cannot_be_watched_is_said_in_one_line(make_run: MakeRun, tmp_path:
     watched = Watched([make_run(num_steps=1)])
     with (
         open_server(watched, 0) as server,
-        pytest.raises(UserError, match=rf"port {server.server_port} cannot be used: .* --port"),
+        pytest.raises(
+            UserError, match=rf"port {server.server_port} cannot be used: .* give another one"
+        ),
     ):
         open_server(watched, server.server_port)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from strop.catalogue.catalogue import model_of
+from strop.catalogue.catalogue import model_of, spelled
 from strop.catalogue.seams import STAGES
 from strop.method import notation
 from strop.method.algorithm import Algorithm
@@ -40,6 +40,7 @@ def combined(
     options by section, over a file, over the defaults of the model. Raises UserError.
     """
     raw = config.load(file).model_dump(exclude_unset=True) if file else {}
+    recipe = spelled(recipe) if isinstance(recipe, str) else recipe
     name = recipe if isinstance(recipe, str) else ""
     given = _model_given(assignments, options, raw)
     needed = "" if given else model_of(name or raw.get("recipe", ""))
@@ -134,6 +135,7 @@ def recipe(line: str = DEFAULT, **parameters: Any) -> Method:
     """
     if not isinstance(line, str):
         raise UserError(f"recipe is {type(line).__name__}: give its name or line as text")
+    line = spelled(line)
     if not parameters:
         return notation.recipe(line)
     name, given = notation.named(line)

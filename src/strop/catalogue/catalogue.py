@@ -154,6 +154,8 @@ def find(kind: str, name: str) -> Entry:
         return read_from(kind, name)
     if entry := _in_its_file(kind, name):
         return entry
+    if kind == "recipe" and (own := spelled(name)) != name:
+        return find(kind, own)
     entries = recipes() if kind == "recipe" else parts()
     for entry in entries:
         if entry.name == name:
@@ -181,6 +183,18 @@ def _in_its_file(kind: str, name: str) -> Entry | None:
             entries = read_recipes(path) if kind == "recipe" else [read_part(path, folder)]
             return next((entry for entry in entries if entry and entry.name == name), None)
     return None
+
+
+def spelled(line: str) -> str:
+    """A recipe's line with the name as it is written here: `dr-GRPO(beta=0)` is `dr_grpo(beta=0)`;
+    unchanged where there is no such recipe.
+    """
+    found = re.match(r"[A-Za-z][\w-]*", line)
+    name = found.group() if found else ""
+    own = name.lower().replace("-", "_")
+    if own == name or all(entry.name != own for entry in recipes()):
+        return line
+    return own + line[len(name) :]
 
 
 def recipe_called(name: str) -> str:

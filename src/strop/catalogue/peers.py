@@ -28,23 +28,30 @@ def hint(word: str, known: Iterable[str]) -> str:
 
 
 def ours(word: str, kind: str = "options") -> str:
-    """The words ": what TRL or verl call beta is ... here"; empty for a word that no peer has."""
+    """The words ": what TRL or verl call beta is here ..."; empty for a word that no peer has.
+
+    A keyword of Python has come with a dot for its first underscore: `loss.type` is `loss_type`.
+    """
     word = word.lstrip("-").replace("-", "_")
-    fits = [(mine, [_fit(word.lower(), names) for names in theirs]) for mine, theirs in _rows(kind)]
-    best = max((fit for _, both in fits for fit in both), default=0)
-    if not best:
-        return ""
-    said = ", or ".join(mine for mine, both in fits if best in both)
-    return f": what TRL or verl call {word} is {said} here"
+    for each in (word, word.replace(".", "_")):
+        fits = [(m, [_fit(each.lower(), names) for names in theirs]) for m, theirs in _rows(kind)]
+        if best := max((fit for _, both in fits for fit in both), default=0):
+            said = ", or ".join(mine for mine, both in fits if best in both)
+            return f": what TRL or verl call {each} is here {said}"
+    return ""
 
 
 def _fit(word: str, names: tuple[str, ...]) -> int:
-    """How well a word is one of a peer's names; 0: not. The first name is what a row is about."""
+    """How well a word is one of a peer's names, or the end of one (`batch_size`); 0: not. The first
+    name is what a row is about.
+    """
     whole = [word == name or word.endswith(f".{name}") for name in names]
     ending = [word.rpartition(".")[2] == name.rpartition(".")[2] for name in names]
     if any(whole):
-        return 4 if whole[0] else 3
-    return 2 if ending[:1] == [True] else int(any(ending))
+        return 5 if whole[0] else 4
+    if any(ending):
+        return 3 if ending[0] else 2
+    return int("_" in word and names[:1] != () and names[0].endswith(f"_{word}"))
 
 
 @functools.cache

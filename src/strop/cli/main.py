@@ -137,9 +137,9 @@ def _call() -> None:
 def _instead(error: Any) -> str:
     """What to write in place of an option with -- that there is not."""
     option = getattr(error, "option_name", "")
-    if said := peers.ours(option):
-        return said
-    return ": settings are written without --, as training.lr=1e-6" if "." in option else ""
+    if "." in option:
+        return ": settings are written without --, as training.lr=1e-6"
+    return peers.ours(option)
 
 
 def _plain(error: Exception | str) -> str:

@@ -46,7 +46,7 @@ class LocalServer(ThreadingHTTPServer):
         except (OSError, OverflowError) as error:
             raise UserError(
                 f"port {port} cannot be used: {getattr(error, 'strerror', None) or error}; give "
-                "another one with --port, or leave it out to take any that is free"
+                "another one, or leave it out to take any that is free"
             ) from error
 
     @property

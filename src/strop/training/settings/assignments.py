@@ -52,8 +52,11 @@ def override(raw: dict[str, Any], assignments: Assignments) -> dict[str, Any]:
             result.setdefault("algorithm", {})[path] = value
             _drop_from_phases(result, path)
         else:
-            options = [*known, *STAGES, *(f"{stage}.<option>" for stage in STAGES)]
-            hint = peers.hint(path, [*known, *PLACE_OF]) or f"; there are {', '.join(options)}"
+            sections = dict.fromkeys(name.partition(".")[0] for name in known if "." in name)
+            hint = peers.hint(path, [*known, *PLACE_OF]) or (
+                f": an option is SECTION.NAME, with a section of {', '.join(sections)}, or "
+                "STAGE.NAME of the method; docs/NOTATION.md lists all"
+            )
             raise UserError(f"no option {path or assignment}{hint}")
     return result
 
