@@ -9,8 +9,8 @@ from models import Lab, exact_norms, without_times
 from torch.nn.functional import layer_norm
 
 from strop.method import reading
+from strop.method.chains import generators
 from strop.method.part import Selected, Use
-from strop.method.seeds import generators
 from strop.method.term import Term
 from strop.parts.loss.value.regress_value import RegressValue
 from strop.recipes._base import average
@@ -344,6 +344,6 @@ def test_a_second_head_is_trained_in_a_run(lab, runner, tmp_path):
 
 
 def test_gae_needs_nothing_refreshed_but_its_values():
-    from strop.method.refreshed import wanted_columns
+    from strop.method.algorithm import wanted_columns
 
     assert wanted_columns(gae()) == {"value_T", "value_old_T"}

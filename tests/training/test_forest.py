@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from strop.batch.pack import from_padded
+from strop.batch.batch import from_padded
 from strop.training.learner.prefix_sharing import (
     compared,
     lay_out,

@@ -11,9 +11,8 @@ from strop.catalogue import catalogue
 from strop.catalogue.entries import Entry
 from strop.catalogue.seams import SERVICES, place_at
 from strop.method import part as parts
-from strop.method.algorithm import Algorithm
+from strop.method.algorithm import Algorithm, Method
 from strop.method.part import Use
-from strop.method.phases import Method
 from strop.method.schedule import Schedule
 from strop.method.term import OUTSIDE
 from strop.parts.loss.average.average_by_constant_length import AverageByConstantLength

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from strop.support.faces import face
 
 if TYPE_CHECKING:
-    from strop.method.algorithm import Algorithm
+    from strop.method.algorithm import Algorithm, Phase, Phases, Until
     from strop.method.charts import Curve, LineChart
     from strop.method.part import (
         Curated,
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
         require,
         require_one_of,
     )
-    from strop.method.phases import Phase, Phases, Until
     from strop.method.schedule import Constant, Cosine, Linear, Schedule
     from strop.method.services import (
         Episodes,
@@ -80,8 +79,8 @@ _PLACES = {
     "LineChart": "strop.method.charts",
     "Linear": "strop.method.schedule",
     "Log": "strop.method.services",
-    "Phase": "strop.method.phases",
-    "Phases": "strop.method.phases",
+    "Phase": "strop.method.algorithm",
+    "Phases": "strop.method.algorithm",
     "Result": "strop.method.part",
     "Sampling": "strop.method.services",
     "Schedule": "strop.method.schedule",
@@ -91,7 +90,7 @@ _PLACES = {
     "Stores": "strop.method.services",
     "Term": "strop.method.term",
     "Texts": "strop.method.services",
-    "Until": "strop.method.phases",
+    "Until": "strop.method.algorithm",
     "Update": "strop.method.part",
     "Use": "strop.method.part",
     "require": "strop.method.part",

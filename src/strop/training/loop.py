@@ -10,9 +10,8 @@ from typing import Any, Protocol
 import torch
 
 from strop.environments.tasks import Prompt
-from strop.method.algorithm import Algorithm
+from strop.method.algorithm import Algorithm, Method, phase_at
 from strop.method.charts import charts_of
-from strop.method.phases import Method, phase_at
 from strop.method.tensors import checked
 from strop.method.term import REFERENCE
 from strop.support.errors import RunStopped, UserError

@@ -13,8 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from strop.batch import segments
-from strop.batch.batch import Batch
-from strop.batch.pack import position_of, to_padded
+from strop.batch.batch import Batch, position_of, to_padded
 from strop.head import head
 from strop.head.chunk import Head
 from strop.support.errors import RunStopped

@@ -21,8 +21,7 @@ from torch.nn.functional import pad, scaled_dot_product_attention
 from transformers import AttentionInterface
 
 from strop.batch import segments
-from strop.batch.batch import Batch
-from strop.batch.pack import to_padded
+from strop.batch.batch import Batch, to_padded
 from strop.training.learner.models import checkpoints, text_config, trunk_of
 
 NONE = -1  # in place of a token, right of a context's last one
