@@ -16,9 +16,9 @@ from strop.batch import segments
 from strop.batch.batch import Batch, position_of, to_padded
 from strop.head import head
 from strop.head.chunk import Head
+from strop.head.head import head_of, text_config, trunk_of
 from strop.support.errors import RunStopped
 from strop.training.learner import prefix_sharing
-from strop.training.learner.models import head_of, text_config, trunk_of
 from strop.training.learner.prefix_sharing import Layout, attending, states_of
 from strop.training.parallel import shards
 from strop.training.parallel.ranks import Ranks

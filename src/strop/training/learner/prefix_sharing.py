@@ -22,7 +22,7 @@ from transformers import AttentionInterface
 
 from strop.batch import segments
 from strop.batch.batch import Batch, to_padded
-from strop.training.learner.models import checkpoints, text_config, trunk_of
+from strop.head.head import text_config, trunk_of
 
 NONE = -1  # in place of a token, right of a context's last one
 
@@ -471,3 +471,9 @@ def _windows(config: Any) -> set[int | None]:
     window = getattr(config, "sliding_window", None)
     kinds = getattr(config, "layer_types", None) or ("sliding_attention",)
     return {window if kind == "sliding_attention" else None for kind in kinds}
+
+
+def checkpoints(model: Any) -> bool:
+    """Returns whether the model's layers are checkpointed: recomputed in backward from inputs."""
+    newer = getattr(model, "is_activation_checkpointing", None)
+    return bool(model.is_gradient_checkpointing if newer is None else newer)
