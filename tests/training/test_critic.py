@@ -10,8 +10,7 @@ from torch.nn.functional import layer_norm
 
 from strop.method import reading
 from strop.method.chains import generators
-from strop.method.part import Selected, Use
-from strop.method.term import Term
+from strop.method.part import Selected, Term, Use
 from strop.parts.loss.value.regress_value import RegressValue
 from strop.recipes._base import average
 from strop.recipes.gae import gae
@@ -32,7 +31,7 @@ TWO_HEADS = """
 import dataclasses
 
 from strop.method.algorithm import Algorithm
-from strop.method.term import Term
+from strop.method.part import Term
 from strop.parts.loss.value.regress_value import RegressValue
 from strop.method.part import Use
 from strop.recipes._base import average

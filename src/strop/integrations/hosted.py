@@ -23,9 +23,8 @@ from strop.batch.batch import Batch
 from strop.method import part as parts
 from strop.method.algorithm import Algorithm, Method, Phases, phase_at
 from strop.method.chains import Chains, RngOf, generators, learnable, number_of
-from strop.method.part import Curated
+from strop.method.part import Curated, Term
 from strop.method.services import Graded, Services
-from strop.method.term import Term
 from strop.padded.given import Layout
 from strop.padded.turns import TurnsInRows
 from strop.support.errors import UserError

@@ -12,9 +12,8 @@ from strop.catalogue.entries import Entry
 from strop.catalogue.seams import SERVICES, place_at
 from strop.method import part as parts
 from strop.method.algorithm import Algorithm, Method
-from strop.method.part import Use
+from strop.method.part import OUTSIDE, Use
 from strop.method.schedule import Schedule
-from strop.method.term import OUTSIDE
 from strop.parts.loss.average.average_by_constant_length import AverageByConstantLength
 from strop.parts.loss.average.average_over_tokens import AverageOverTokens
 from strop.parts.loss.average.average_per_sequence import AveragePerSequence

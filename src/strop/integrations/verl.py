@@ -27,8 +27,8 @@ from strop.integrations.hosting import VERL_ESTIMATOR, VERL_LOSS, why_no_half
 from strop.method import notation
 from strop.method.algorithm import Algorithm
 from strop.method.chains import Chains, generators, learnable
+from strop.method.part import Term
 from strop.method.services import Services
-from strop.method.term import Term
 from strop.parts.loss.average.average_over_tokens import AverageOverTokens
 from strop.support.errors import UserError
 from strop.training.learner import kernel

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
         Draw,
         Result,
         Selected,
+        Term,
         Update,
         Use,
         require,
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
         Stores,
         Texts,
     )
-    from strop.method.term import Term
 
 __all__ = [
     "Algorithm",
@@ -88,7 +88,7 @@ _PLACES = {
     "Selected": "strop.method.part",
     "Services": "strop.method.services",
     "Stores": "strop.method.services",
-    "Term": "strop.method.term",
+    "Term": "strop.method.part",
     "Texts": "strop.method.services",
     "Until": "strop.method.algorithm",
     "Update": "strop.method.part",

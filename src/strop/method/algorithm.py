@@ -14,14 +14,13 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from strop.batch.columns import REFRESHED, old_value, slow_value
+from strop.batch.columns import REFRESHED, is_head, old_value, slow_value
 from strop.catalogue.seams import CHAINS, SINGLE, STAGES
 from strop.method import part as parts
 from strop.method.fitting import fitting
-from strop.method.part import Use, distinct
+from strop.method.part import REFERENCE, Term, Use, distinct
 from strop.method.schedule import Schedule, number_at
 from strop.method.shown import Section, Shown
-from strop.method.term import REFERENCE, Term, trained_values
 from strop.support.errors import UserError, nearest
 
 
@@ -469,3 +468,17 @@ BEGINNING = {"number": 1, "begun": 1}
 def phase_at(state: Mapping[str, Any]) -> dict[str, int]:
     """The phase of the next step: its number, counted from 1, and its first step."""
     return dict(state.get("phase", BEGINNING))
+
+
+def trained_values(term: Term) -> tuple[str, ...]:
+    """The value columns that a term gives a gradient to, sorted; none for the policy's terms."""
+    if term.learner != "critic":
+        return ()
+    reads = (read.column for read in parts.reads(term.objective) if read.required)
+    return tuple(sorted(filter(is_head, reads)))
+
+
+def advantage_of(term: Term) -> str:
+    """The column that the term's objective reads as the advantage of a token; empty: none."""
+    reads = parts.reads(term.objective)
+    return next((read.column for read in reads if read.parameter == "advantage_T"), "")

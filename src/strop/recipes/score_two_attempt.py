@@ -4,8 +4,7 @@ import dataclasses
 from typing import Any
 
 from strop.method.algorithm import Algorithm, Phase, Phases, read_until
-from strop.method.part import Use
-from strop.method.term import Term
+from strop.method.part import Term, Use
 from strop.parts.advantage.credit.spread_evenly import SpreadEvenly
 from strop.parts.loss.bound.follow_advantage import FollowAdvantage
 from strop.parts.loss.penalty.penalise_kl_to_reference import PenaliseKlToReference
