@@ -20,7 +20,7 @@ from strop.parts.loss.average.average_per_sequence import AveragePerSequence
 from strop.parts.plan.split_into_minibatches import SplitIntoMinibatches
 from strop.parts.reward.note_reward_weights import NoteRewardWeights
 from strop.parts.reward.score_with_verifiers import ScoreWithVerifiers
-from strop.parts.rollout.assemble import COLUMNS
+from strop.parts.rollout.base import COLUMNS
 from strop.parts.rollout.sample_independently import SampleIndependently
 from strop.parts.sampling.draw_in_shuffled_order import DrawInShuffledOrder
 from strop.support.errors import UserError

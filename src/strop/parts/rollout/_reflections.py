@@ -11,7 +11,7 @@ from strop.engines.base import Event
 from strop.method.part import Draw
 from strop.parts.rollout._episode import Episode, Seat
 from strop.parts.rollout._events import void
-from strop.parts.rollout.assemble import Turn
+from strop.parts.rollout.base import Turn
 
 # form -> (what is asked behind an episode, what a retry is told with the turn's own text)
 WORDS: Mapping[str, tuple[str, str]] = MappingProxyType(
