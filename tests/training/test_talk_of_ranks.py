@@ -99,6 +99,15 @@ def test_a_failure_is_said_although_who_counts_them_is_gone(monkeypatch):
             raise RuntimeError("Connection closed by peer")
 
 
+def lose(interrupted: bool) -> None:
+    """What happens in a process whose neighbour is killed."""
+    try:
+        raise RuntimeError("Connection closed by peer")
+    finally:
+        if interrupted:
+            raise KeyboardInterrupt
+
+
 def test_the_loss_of_a_process_is_said_with_the_command_that_goes_on(monkeypatch, tmp_path):
     """Also where torchrun's SIGTERM comes while the loss is being dealt with."""
     (tmp_path / "config.toml").touch()
@@ -110,11 +119,7 @@ def test_the_loss_of_a_process_is_said_with_the_command_that_goes_on(monkeypatch
         ranks.signs.limit, ranks.signs.folder = 1.0, tmp_path
         kind = RunStopped if reports else SystemExit
         with pytest.raises(kind) as found, ranks.speaking():
-            try:
-                raise RuntimeError("Connection closed by peer")
-            finally:
-                if interrupted:
-                    raise KeyboardInterrupt
+            lose(interrupted)
         if reports:
             assert "process 1 of 2 has lost another one" in str(found.value)
             assert str(found.value).endswith(f". Go on with: strop train --resume {tmp_path}")

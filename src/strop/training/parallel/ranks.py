@@ -227,7 +227,7 @@ class Several(Ranks):
             if self.number and isinstance(error, UserError | RunStopped):
                 text = f"process {self.number} of {self.count}: {error}"
                 raise type(error)(text) from error
-            raise error
+            raise error from error.__cause__
         finally:
             self.signs.leave()
         torch.distributed.destroy_process_group()
