@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 os.fsync = lambda _: None
 atexit.register(gc.freeze)  # nothing is looked for among it while the process ends
 LONGEST = (
-    "tests/training/test_ranks.py", "tests/ray/",
+    "tests/training/test_ranks.py", "tests/ray/", "tests/every_recipe/test_training.py",
     "tests/training/test_asynchronous.py", "tests/comparison/", "tests/api/test_notebooks.py",
     "tests/api/test_compare_in_python.py", "tests/trl/test_trl_processes.py",
 )  # fmt: skip
-LAST = "tests/test_metrics_page.py"  # which reads what other tests' runs have logged
+LAST = "tests/test_metrics_page.py"  # which reads what runs of every_recipe/test_training.py logged
 settings.register_profile(
     "strop", deadline=None, max_examples=20, suppress_health_check=[HealthCheck.too_slow]
 )
