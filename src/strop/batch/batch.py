@@ -17,6 +17,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, overload
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -204,26 +205,36 @@ class Batch:
         columns["group_B"] = rank[inverse_P[self["group_B"]]]
         return Batch(columns, _in_order=True)
 
-    def split(self, token_budget: int) -> list[Tensor]:
+    def split(self, token_budget: int, pass_tokens: int = 0) -> list[Tensor]:
         """Rollout indices of micro-batches whose padded contexts stay within `token_budget` tokens.
 
-        Rollouts of like length go together. A rollout longer than the budget gets a micro-batch
-        of its own. Raises ValueError when the budget is below 1.
+        Rollouts of like length go together, in micro-batches with the fewest places, where each
+        costs `pass_tokens` places of its own (0: as few micro-batches as the budget allows). A
+        rollout longer than the budget gets a micro-batch of its own. Raises ValueError when the
+        budget is below 1.
         """
         if token_budget < 1:
             raise ValueError(f"token_budget must be at least 1, it is {token_budget}")
-        widths_B, rows_B = self._padded()
+        widths_B, rows_B = self.padded()
         order = torch.argsort(widths_B, stable=True)
-        widths, rows = widths_B[order].tolist(), rows_B[order].tolist()
-        cuts, start, held = [], 0, 0
-        for end, width in enumerate(widths):
-            held += rows[end]
-            if end > start and width * held > token_budget:
-                cuts.append(end - start)
-                start, held = end, rows[end]
-        return list(torch.split(order, [*cuts, len(widths) - start])) if widths else []
+        widths, rows = widths_B[order].cpu().numpy(), rows_B[order].cpu().numpy()
+        before = np.concatenate([[0], rows.cumsum()])  # rows before each rollout
+        fixed = pass_tokens or int(before[-1] * widths[-1:].sum()) + 1
+        # The least cost of the rollouts up to each, and where their last micro-batch begins.
+        cost, begins = np.zeros(len(before), dtype=np.int64), np.zeros(len(before), dtype=np.int64)
+        for end, width in enumerate(widths.tolist(), start=1):
+            first = np.searchsorted(before, before[end] - token_budget // max(width, 1))
+            start = min(int(first), end - 1)
+            costs = cost[start:end] + width * (before[end] - before[start:end])
+            begins[end] = start + int(costs.argmin())
+            cost[end] = costs.min() + fixed
+        sizes, end = [], len(widths)
+        while end:
+            sizes.append(end - int(begins[end]))
+            end = int(begins[end])
+        return list(torch.split(order, sizes[::-1])) if sizes else []
 
-    def _padded(self) -> tuple[Tensor, Tensor]:
+    def padded(self) -> tuple[Tensor, Tensor]:
         """Tokens of each rollout's longest context, and its number of contexts, [B] both."""
         if "sequence_T" not in self.columns:
             return self["size_B"], torch.ones_like(self["size_B"])

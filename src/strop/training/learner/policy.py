@@ -24,6 +24,9 @@ from strop.training.parallel import shards
 from strop.training.parallel.ranks import Ranks
 
 T = TypeVar("T")
+# What a pass costs beside its tokens, in tokens. On a CPU within 4% of the best of those that
+# benchmarks/padding.py tries; on a GPU an estimate, for launches there are waited for.
+PASS_TOKENS = {"cpu": 128, "cuda": 1024}
 LARGEST_RATE = 1e30  # beyond it a step leaves the range of float32
 # (rows of the micro-batch's policy tokens, their columns) -> adjoints
 AdjointsOf = Callable[[slice, dict[str, Tensor]], Mapping[str, Tensor]]
@@ -64,16 +67,18 @@ class Policy:
 
     def micro_batches(self, batch: Batch) -> list[Tensor]:
         """Rollout indices of the forward passes over `batch`, at least one a process."""
-        rows = None
+        own = PASS_TOKENS[batch["id_T"].device.type]
+        plain, rows = batch.split(self.token_budget, own), None
         if self.share != "off":
-            rows = prefix_sharing.worthwhile(batch, self.share, self.width)
-        budget = self.token_budget
-        if not self.ranks.alone:
+            rows = prefix_sharing.worthwhile(batch, self.share, self.width, plain, own)
+        if self.ranks.alone:
+            budget = self.token_budget
+        else:
             total = batch.size("T") if rows is None else rows.num_nodes
-            budget = min(budget, max(1, math.ceil(total / self.ranks.count)))
-        if rows is None:
-            return batch.split(budget)
-        return prefix_sharing.split(batch, rows, budget)
+            budget = min(self.token_budget, max(1, math.ceil(total / self.ranks.count)))
+        if rows is not None:
+            return prefix_sharing.split(batch, rows, budget)
+        return plain if budget == self.token_budget else batch.split(budget, own)
 
     def turns(self, batch: Batch) -> list[tuple[Tensor, bool]]:
         """The forward passes of this process, as rollout indices and whether they count.
