@@ -38,6 +38,9 @@ class SamplingFields:
     # Whether it makes a draw's rollouts alone as it does beside others, and keeps no state: a run
     # that collects ahead then lets each draw begin and end for itself.
     by_draw: ClassVar[bool] = False
+    # Metrics that are above 0 where its rollouts differ from those of `sample_independently`, whose
+    # draws it takes otherwise; empty: it draws in a way of its own.
+    acted: ClassVar[tuple[str, ...]] = ()
 
     # Most new tokens; 0: the task's own limit. Default: ours (tasks know their answers' length).
     max_tokens: int = 0
