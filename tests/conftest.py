@@ -110,19 +110,20 @@ def find_caches(monkeypatch: pytest.MonkeyPatch) -> "Callable[[bool], list[Sourc
 
     Called with which; the list that it returns is given what is found for each request.
     """
-    from strop.engines import prefixes
+    from strop.engines import asynchronous
+    from strop.engines.asynchronous import Prefixes
 
-    plain = prefixes.Prefixes.find
-    monkeypatch.setattr(prefixes, "BLOCK", 1)
+    plain = Prefixes.find
+    monkeypatch.setattr(asynchronous, "BLOCK", 1)
 
     def finding(whether: bool) -> "list[Source]":
         found: list[Source] = []
 
-        def find(self: prefixes.Prefixes, tokens: tuple[int, ...]) -> "Source":
+        def find(self: Prefixes, tokens: tuple[int, ...]) -> "Source":
             found.append(plain(self, tokens) if whether else None)
             return found[-1]
 
-        monkeypatch.setattr(prefixes.Prefixes, "find", find)
+        monkeypatch.setattr(Prefixes, "find", find)
         return found
 
     return finding
