@@ -67,7 +67,7 @@ def pytest_collection(session: pytest.Session) -> Iterator[None]:
         return (yield)
     finally:
         gc.freeze()
-        gc.set_threshold(5000, 10, 50)  # looking for garbage by default takes a twentieth of all
+        gc.set_threshold(20_000, 10, 12)  # looking for garbage by default takes a twentieth of all
         gc.enable()
         sys.dont_write_bytecode = writes_none
 
