@@ -16,11 +16,10 @@ import time
 from collections.abc import Callable
 
 import torch
-from strop.batch.pack import from_padded
 from torch import Tensor
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from strop.batch.batch import Batch
+from strop.batch.batch import Batch, from_padded
 from strop.training.learner.policy import Policy
 
 PROMPT, ANSWERS, MEAN, LONGEST, BUDGET = 8, 8, 32, 256, 65536

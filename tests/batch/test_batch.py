@@ -8,9 +8,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from ragged import ragged_batch
-from strop.batch.pack import from_padded
 
-from strop.batch.batch import DERIVED, SIZED_BY, SIZES, Batch, concatenate, level_of
+from strop.batch.batch import DERIVED, SIZED_BY, SIZES, Batch, concatenate, from_padded, level_of
 from strop.training.learner.kernel import View
 
 SEEDS = st.integers(0, 10_000)

@@ -25,6 +25,7 @@ from strop.environments.tasks import RewardSpec, Task
 from strop.method.services import Graded
 from strop.rewards.grader import Failure, Grader, Grades, weighted_sum
 from strop.support.errors import UserError
+from strop.support.exits import shares
 from strop.training.learner.step_models import StepModels
 from strop.training.services.episodes import RunEpisodes
 from strop.training.services.scoring import RunScoring
@@ -82,6 +83,7 @@ def with_episodes(batch: Batch, verified: Graded | None) -> Graded:
             "episode/invalid_fraction": 1 - float(valid_K.double().mean()),
             "episode/done_fraction": float(done_B.double().mean()),
             **_by_role(batch, sum_B),
+            **shares(batch["exit_B"].tolist()),
         }
     if verified is None:
         all_B = torch.ones(num, dtype=torch.bool)
