@@ -18,7 +18,7 @@ from strop.environments.tool_calls import Call, read_call, tagged_calls
 from strop.method import part as parts
 from strop.method.part import Draw, Use
 from strop.method.services import Graded
-from strop.parts.rollout.roll_out import RolledOut, roll_out
+from strop.parts.rollout.base import RolledOut, roll_out
 
 
 class FakeTexts:

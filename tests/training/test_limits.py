@@ -11,7 +11,7 @@ from strop.parts.rollout.play_turns import PlayTurns
 from strop.parts.rollout.read_answers import ReadAnswers
 from strop.parts.rollout.sample_independently import SampleIndependently
 from strop.support.errors import UserError
-from strop.training.settings.limits import Limits, resolve
+from strop.training.services.texts import Limits, resolve
 from strop.training.step import train_step
 
 TASK = Task("sums", (), (), (), (), max_tokens=12)

@@ -38,8 +38,8 @@ from strop.training.loading import open_engine
 from strop.training.parallel import shards
 from strop.training.parallel.ranks import Ranks
 from strop.training.services.run import NoGrader, RunServices, serve
+from strop.training.services.texts import Limits, resolve
 from strop.training.settings.config import RunConfig
-from strop.training.settings.limits import Limits, resolve
 from strop.training.settings.sections import DataSettings, RewardSettings
 from strop.training.world import World
 

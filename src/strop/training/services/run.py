@@ -30,8 +30,7 @@ from strop.training.learner.step_models import StepModels
 from strop.training.services.episodes import RunEpisodes
 from strop.training.services.scoring import RunScoring
 from strop.training.services.stores import RunStores
-from strop.training.services.texts import RunTexts
-from strop.training.settings.limits import Limits
+from strop.training.services.texts import Limits, RunTexts
 
 
 @dataclass
