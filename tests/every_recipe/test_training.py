@@ -82,7 +82,7 @@ def test_a_run_stays_finite_and_a_step_in_small_micro_batches_is_the_same(
     assert [line["step"] for line in lines] == list(range(1, steps_of(recipe) + 1))
     for line in (split.small, *lines):
         assert all(value is not None and math.isfinite(value) for value in line.values())
-    assert any(line["grad_norm"] > 0 for line in lines)
+    assert any(line.get("grad_norm", 0) > 0 for line in lines)  # none: nothing to learn from
     assert split.small.keys() == split.large.keys()
     assert not undocumented(lines[0]), "docs/METRICS.md does not explain what it logs"
     for name, value in split.small.items():
