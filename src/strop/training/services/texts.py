@@ -1,5 +1,6 @@
 """Prompts and answers of a run: rows, texts and tokens."""
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
@@ -11,6 +12,7 @@ from strop.data.chat import PLAIN, Chat
 from strop.data.encode import encode_answer, encode_prompt, encode_reworded
 from strop.data.prompt_rows import PromptRows
 from strop.environments.tasks import Prompt, Task
+from strop.support.unknown_letters import check_letters, unknown_letters
 from strop.training.services.bounds import Bounds
 from strop.training.settings.limits import Limits, TooLong
 
@@ -93,6 +95,15 @@ class RunTexts:
     def encode(self, text: str) -> tuple[int, ...]:
         """Token ids of a text, nothing added."""
         return tuple(self.tokenizer(text, add_special_tokens=False)["input_ids"]) if text else ()
+
+    def first_known(self, words: Sequence[str], option: str) -> str:
+        """The first of these words that the tokenizer can write. Raises UserError: none."""
+        bare = [re.sub(r"\{\w+\}", "", each) for each in words]
+        for each, letters in zip(words, bare, strict=True):
+            if not unknown_letters(self.tokenizer, letters):
+                return each
+        check_letters(self.tokenizer, bare[-1], f"what {option} says", f"{option}=...")
+        raise AssertionError("unknown letters are refused")
 
     def decode(self, ids: Sequence[int], special: bool = True) -> str:
         """The text of token ids; special: with those that are no text."""
