@@ -75,7 +75,7 @@ def test_a_run_stays_finite_and_a_step_in_small_micro_batches_is_the_same(
     split = Split()
     monkeypatch.setattr(loop, "train_step", split)
     training = {"steps": steps_of(recipe), "save_every": 0, "rollouts_every": steps_of(recipe),
-                "token_budget": 4096}  # fmt: skip
+                "token_budget": 4096, "debug": True}  # fmt: skip
     lines = run_of(settings_for(lab, recipe, training=training), tmp_path)
     lines = [line for line in lines if line["step"] > 0]
     Logged(tmp_path_factory).keep(recipe, lines)
