@@ -77,14 +77,14 @@ def test_a_run_stays_finite_and_a_step_in_small_micro_batches_is_the_same(
     split = Split()
     monkeypatch.setattr(loop, "train_step", split)
     training = {"steps": steps_of(recipe), "save_every": 0, "rollouts_every": steps_of(recipe),
-                "token_budget": 4096}  # fmt: skip
+                "token_budget": 4096, "debug": True}  # fmt: skip
     lines = run_of(settings_for(lab, recipe, training=training), tmp_path)
     lines = [line for line in lines if line["step"] > 0]
     Logged(tmp_path_factory).keep(recipe, lines)
     assert [line["step"] for line in lines] == list(range(1, steps_of(recipe) + 1))
     for line in (split.small, *lines):
         assert all(value is not None and math.isfinite(value) for value in line.values())
-    assert any(line["grad_norm"] > 0 for line in lines)
+    assert any(line.get("grad_norm", 0) > 0 for line in lines)  # none: nothing to learn from
     assert split.small.keys() == split.large.keys()
     assert not undocumented(lines[0]), "docs/METRICS.md does not explain what it logs"
     for name, value in split.small.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -49,6 +50,13 @@ class FakeTexts:
 
     def encode(self, text: str) -> tuple[int, ...]:
         return tuple(self.ids[character] for character in text)
+
+    def first_known(self, words: Sequence[str], option: str) -> str:
+        known = {*self.ids, *(f"{{{name}}}" for name in ("prompt", "answer", "report", "text"))}
+        for each in words:
+            if set(re.findall(r"\{\w+\}|.", each, re.DOTALL)) <= known:
+                return each
+        return words[-1]
 
     def decode(self, ids: Sequence[int], special: bool = True) -> str:
         return "".join(self.pieces[id] for id in ids if special or id not in self.special_ids)

@@ -44,7 +44,7 @@ def infopo(
     # Discount of a turn, where something is discounted.
     gamma: float = 0.8,
     eps: float = 1e-6,
-    # Whether outcomes are divided by the group's deviation.
+    # Whether outcomes and gains are divided by their group's deviation, else centred alone.
     divide_by_std: bool = True,
     entropy_coef: float = 1e-3,
     **parent: Any,
@@ -64,14 +64,13 @@ def infopo(
     Differs from the parent: turns with informative feedback gain, most where outcomes are equal;
     all tokens weigh the same; an entropy bonus.
     Differs from the paper: epoch is a number, in a run a schedule such as epoch=linear(0, 3) for
-    three epochs; scores and mapped credits are not rounded to four digits; divide_by_std=false
-    leaves the gains divided.
+    three epochs; scores and mapped credits are not rounded to four digits.
     Try: beta0, T (0.05 in the code), turn_credit, num_rollouts.
     """
     _check(turn_credit, score)
     divide = (Use(DivideByGroupStd(eps)),) if divide_by_std else ()
     outcome: tuple[Use, ...] = (Use(SubtractGroupMean()), *divide, *_shared(turn_credit, gamma))
-    gain = Use(AddFeedbackGain(beta0, T, eps, decay, epoch))
+    gain = Use(AddFeedbackGain(beta0, T, (eps, divide_by_std), decay, epoch))
     if score == "discounted":
         outcome = (Use(DiscountTurnRewards(gamma)), Use(BeginWithFirstReturn()), *outcome)
         gain = dataclasses.replace(gain, columns=(("reward_B", "score_B"),))

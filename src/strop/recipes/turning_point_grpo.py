@@ -58,7 +58,8 @@ def turning_point_grpo(
     Differs from the parent: an advantage of each stretch, compared with the others' t-th one.
     Differs from the paper: it is for images. 1. Stretches between unlikely tokens stand for steps
     of denoising, means of continuations at the rollouts' temperature for its deterministic ends;
-    2. tokens before the first unlikely one get 0; 3. the loss is the parent's, with its clip.
+    2. tokens before the first unlikely one get 0; 3. the loss is the parent's, with its clip, and
+    counts rollouts without an advantage; 4. of turns that tie the first stay, in balance.
     Try: interval, num_continuations, eta (0: plain steps), balance.
     """
     values = Use(EstimateValuesByContinuing(num_continuations))

@@ -5,6 +5,7 @@ The limits are resolved once, before a run starts. What the user gives keeps its
 `max_tokens` and `max_turns`, the model's context. Whatever runs reads the numbers from here.
 """
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
@@ -18,6 +19,7 @@ from strop.data.prompt_rows import PromptRows
 from strop.environments.tasks import Prompt, Task
 from strop.method.schedule import Schedule
 from strop.support.errors import UserError
+from strop.support.unknown_letters import check_letters, unknown_letters
 from strop.training.services.bounds import Bounds
 
 
@@ -177,6 +179,15 @@ class RunTexts:
     def encode(self, text: str) -> tuple[int, ...]:
         """Token ids of a text, nothing added."""
         return tuple(self.tokenizer(text, add_special_tokens=False)["input_ids"]) if text else ()
+
+    def first_known(self, words: Sequence[str], option: str) -> str:
+        """The first of these words that the tokenizer can write. Raises UserError: none."""
+        bare = [re.sub(r"\{\w+\}", "", each) for each in words]
+        for each, letters in zip(words, bare, strict=True):
+            if not unknown_letters(self.tokenizer, letters):
+                return each
+        check_letters(self.tokenizer, bare[-1], f"what {option} says", f"{option}=...")
+        raise AssertionError("unknown letters are refused")
 
     def decode(self, ids: Sequence[int], special: bool = True) -> str:
         """The text of token ids; special: with those that are no text."""
