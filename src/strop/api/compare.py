@@ -161,10 +161,8 @@ def compare(
     try:
         with messages_in_python():
             given, _ = sections_of(folder / GIVEN, model, tokenizer, data, validation, reward, task)
-            found = [
-                (label, with_parts(each, folder / GIVEN))
-                for label, each in settings_of_all(swept.named, given, options)
-            ]
+            found = settings_of_all(swept.named, given, options)
+            found = [(label, with_parts(each, folder / GIVEN)) for label, each in found]
             files = files_of(score_on, folder / GIVEN / "score_on.jsonl")
             _check_same(rows)
             scoring = Scoring(
