@@ -144,7 +144,7 @@ def test_another_seed_gives_another_run(finished, runner, lab, tmp_path):
 
 
 def test_a_learning_rate_schedule_is_followed_and_old_rollouts_go(runner, lab, tmp_path):
-    own = {"lr": "linear(1e-2, 4e-3)", "steps": 2, "rollouts_every": 1, "keep_rollouts": 1}
+    own = {"lr": "linear(1e-2, 4e-3)", "steps": 2, "inspect": 1, "keep_rollouts": 1}
     runner.whole(lab.raw(training=own), tmp_path / "run")
     rates = [line["learning_rate"] for line in lines(tmp_path / "run")]
     assert rates == pytest.approx([7e-3, 4e-3])
