@@ -351,6 +351,7 @@ def _written_step(run: Run, evaluator: Evaluator) -> dict[str, float]:
         run.record.write_rollouts(run.done, stepped.batch, run.world.services)
     if tokens is not None:
         run.record.write_tokens(run.done, tokens, stepped.batch, run.world.services)
+    run.record.prune(settings.keep_rollouts)
     run.record.metrics(run.done, metrics)
     if run.likeness is not None and run.likeness.step == run.done:
         run.record.write_likeness(run.likeness)

@@ -163,6 +163,14 @@ class Record:
         table = token_table(tokens, batch, services.texts)
         _write_table(self.tokens, step, table, f"the tokens of step {step}")
 
+    def prune(self, keep: int) -> None:
+        """Delete the rollouts and tokens of all but the newest `keep` steps that have some; 0: none
+        of them.
+        """
+        for folder in (self.rollouts, self.tokens) if keep else ():
+            for path in sorted(folder.glob("step-*.parquet"))[:-keep]:
+                path.unlink()
+
 
 class Onlooker(Record):
     """The record of a process that leaves writing to the first one."""
@@ -193,6 +201,9 @@ class Onlooker(Record):
         """Do nothing: the first process does it."""
 
     def write_tokens(self, step: int, tokens: Tokens, batch: Batch, services: RunServices) -> None:
+        """Do nothing: the first process does it."""
+
+    def prune(self, keep: int) -> None:
         """Do nothing: the first process does it."""
 
 

@@ -208,6 +208,7 @@ class RunGrading:
                 step=self.step,
                 groups=batch["group_B"].tolist(),
                 prompt_texts=[shown[uid] for uid in uids],
+                truncated=batch["truncated_B"].tolist(),
             )
         )
         self.failures.extend(grades.failures)
