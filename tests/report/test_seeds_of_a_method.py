@@ -91,7 +91,7 @@ def test_the_page_names_seeds_and_leaves_them_out_of_the_differences(make_run: M
              ("c", 'recipe = "rloo"\nseed = 5\n')]  # fmt: skip
     folders = [make_run(name, config=config) for name, config in names]
     found = parts([read_run(folder) for folder in folders])
-    assert "<dt>Runs</dt><dd>a, b</dd><dt>Seeds</dt><dd>1, 2</dd>" in found["header"]
+    assert "<dt>Runs</dt><dd>a, b</dd></div><div><dt>Seeds</dt><dd>1, 2</dd>" in found["header"]
     assert "Each trained" in found["header"]
     differing = found["settings"][: found["settings"].index("<details>")]
     assert "recipe" in differing
