@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 
 from strop.method.charts import Curve, LineChart
-from strop.report.charts import COLOURS, GREY, Chart, histogram, lines, stack
+from strop.report.charts import COLOURS, FEW_SEEDS, GREY, Chart, histogram, lines, stack
 from strop.report.entropy_law import entropy_law
 from strop.report.run_folder import Run
 
@@ -172,8 +172,9 @@ def _scores(runs: Sequence[Run]) -> list[LineChart]:
     for key, name, metric in score_keys(runs):
         by_set.setdefault(name, []).append(Curve(key, metric, f"{key}/low", f"{key}/high"))
     text = "Held-out prompts; the shaded band is the interval over prompts, where recorded."
-    if any(run.members for run in runs):
-        text = "Held-out prompts; the shaded band is the interval over seeds."
+    if sizes := [len(run.members) for run in runs if run.members]:
+        many = "the shaded band is the interval over seeds"
+        text = f"Held-out prompts; {'a thin line is a seed' if min(sizes) < FEW_SEEDS else many}."
     return [
         LineChart(f"Evaluation: {name}", text, tuple(curves), percent=True)
         for name, curves in by_set.items()

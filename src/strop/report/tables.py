@@ -142,7 +142,8 @@ def interval(run: Run, key: str, index: int) -> tuple[float, float] | None:
     """The interval over seeds, or else the one over prompts, where there is any."""
     if key in run.spread:
         _, low, high = run.spread[key]
-        return float(low[index]), float(high[index])
+        known = high[index] > low[index]  # equal seeds do not tell how sure their mean is
+        return (float(low[index]), float(high[index])) if known else None
     step = run.series(key)[0][index]
     limits = [values[steps == step] for steps, values in (run.series(f"{key}/{e}") for e in LIMITS)]
     if not all(len(limit) for limit in limits):
