@@ -4,6 +4,7 @@ import csv
 import math
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from strop.comparison.names import Number, number_of
 from strop.comparison.plan import START, Plan
@@ -17,8 +18,14 @@ from strop.support.writing import write_whole
 def judged(plan: Plan, rows: Sequence[Row]) -> dict[int, list[Compared]]:
     """Every scored step with its comparisons; at equal tokens one entry, 0."""
     if plan.scoring.by != "steps":
-        return {0: judge(by_metric(rows), plan.baseline)}
-    return {step: judge(by_metric(rows, step), plan.baseline) for step in plan.scoring.at}
+        return {0: judge(_once(by_metric(rows)), plan.baseline)}
+    return {step: judge(_once(by_metric(rows, step)), plan.baseline) for step in plan.scoring.at}
+
+
+def _once(scores: dict[str, Any]) -> dict[str, Any]:
+    """The numbers without the mean reward where it is pass@1 under another name."""
+    same = scores.get("mean@n") == scores.get("pass@1")
+    return {name: found for name, found in scores.items() if not (same and name == "mean@n")}
 
 
 def labels_of(plan: Plan) -> list[str]:
@@ -69,7 +76,7 @@ def note(plan: Plan, where: str = "after the semicolon") -> str:
     seeds = f"{len(plan.seeds)} seed{'s' if len(plan.seeds) > 1 else ''}"
     if len(plan.seeds) == 1:
         return f"{seeds}: cells hold its numbers. Fewer than {FEWEST_SEEDS} seeds decide nothing."
-    text = f"{seeds}; cells hold the mean over seeds with its 95% Student-t interval"
+    text = f"{seeds}; cells hold the mean over seeds with its 95% interval"
     if len(plan.entries) > 1:
         text += f", {where} the paired difference from {plan.baseline}"
     if len(plan.seeds) < FEWEST_SEEDS:
