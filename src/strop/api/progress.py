@@ -184,6 +184,11 @@ class Progress:
                 f"[yellow]a request to the engine failed[/]: {escape(lost[0])}; its rollouts are "
                 "left unscored, see rollout/requests_failed"
             )
+        broken = run.world.services.log.logged.get("exit_why")
+        if broken and not self.told:
+            self.told = True
+            first = next(iter(broken.values()))
+            self.console.print(f"[yellow]an episode failed[/]: {escape(first)}; see exit/...")
         failures = run.world.services.grading.failures
         if failures and not self.told:
             self.told = True

@@ -391,6 +391,7 @@ class Prefixes:
     def __init__(self) -> None:
         self.tokens: dict[int, tuple[int, ...]] = {}
         self.ids: dict[tuple[int, ...], int] = {}
+        self.chains: dict[int, list[int]] = {}
         self.by_chain: dict[int, dict[int, None]] = {}  # a hash -> requests, the newest last
 
     def __bool__(self) -> bool:
@@ -400,7 +401,8 @@ class Prefixes:
         """Hold a request of these tokens."""
         self.tokens[id] = tokens
         self.ids[tokens] = id
-        for chain in _chains(tokens):
+        self.chains[id] = _chains(tokens)
+        for chain in self.chains[id]:
             self.by_chain.setdefault(chain, {})[id] = None
 
     def remove(self, id: int) -> None:
@@ -408,7 +410,7 @@ class Prefixes:
         tokens = self.tokens.pop(id)
         if self.ids.get(tokens) == id:
             del self.ids[tokens]
-        for chain in _chains(tokens):
+        for chain in self.chains.pop(id):
             del self.by_chain[chain][id]
             if not self.by_chain[chain]:
                 del self.by_chain[chain]
