@@ -23,7 +23,7 @@ from strop.recipes.dr_grpo import dr_grpo
 FRESH, REPLAY = 0, 4  # origin_T
 
 
-@inherits(dr_grpo)
+@inherits(dr_grpo, without=("num_minibatches",))
 def spear(
     *,
     # Steps in which turns are paid for, ever less; 0: never.
@@ -65,6 +65,8 @@ def spear(
     cos(pi step / T_sil)) / 2, without a few tokens of high covariance between A' and logp.
     Differs from the parent: that bonus and that update; clip_high 0.28; truncated rollouts do not
     learn.
+    Differs once: turns of an environment (data.task=corridor) earn a bonus, or successes are
+    replayed.
     Differs from the paper: no (the bonus counts turns that the environment answered).
     Try: size (rollouts of a step; it comes to nothing where fewer than 1.5 size are good in tol
     steps), hist (groups of some steps), T_sil, T_tool (0 for one turn).
