@@ -84,7 +84,7 @@ def _file_of(name: str) -> str:
     import tomli_w
 
     from strop.method import notation, writing
-    from strop.method.phases import Phases
+    from strop.method.algorithm import Phases
 
     method = notation.build_recipe(name, {})
     file: dict[str, Any] = {"recipe": ""}

@@ -3,6 +3,7 @@
 The step, the collector, the updates and the padded front door all run their parts through this.
 """
 
+import hashlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,6 +20,26 @@ from strop.method.services import Services
 PLAIN_DRAWS = "rollout.sample_independently"
 # (name, number) -> a fresh generator; equal arguments give equal draws
 RngOf = Callable[[str, int], torch.Generator]
+
+
+def number_of(seed: int, step: int, label: str, update: int = 0) -> int:
+    """A 62-bit number that depends on all four, the same on every machine."""
+    text = f"{seed}/{step}/{label}/{update}".encode()
+    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big") >> 2
+
+
+def generators(seed: int, step: int) -> RngOf:
+    """Random generators on the CPU that need no state: each is made anew from all four.
+
+    So a checkpoint needs no generator's state: a resumed run draws what the unbroken one drew.
+    """
+
+    def of(label: str, update: int = 0) -> torch.Generator:
+        return torch.Generator().manual_seed(number_of(seed, step, label, update))
+
+    return of
+
+
 # (stage, the part that has just run, the batch after it)
 After = Callable[[str, Use, Batch], None]
 

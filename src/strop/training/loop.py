@@ -10,12 +10,11 @@ from typing import Any, Protocol
 import torch
 
 from strop.environments.tasks import Prompt
-from strop.method.algorithm import Algorithm
+from strop.method.algorithm import Algorithm, Method, phase_at
+from strop.method.chains import generators
 from strop.method.charts import charts_of
-from strop.method.phases import Method, phase_at
-from strop.method.seeds import generators
+from strop.method.part import REFERENCE
 from strop.method.tensors import checked
-from strop.method.term import REFERENCE
 from strop.support.errors import RunStopped, UserError
 from strop.support.stopping import asking_first, settled
 from strop.tracking.base import check as check_trackers

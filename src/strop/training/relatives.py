@@ -18,11 +18,10 @@ from strop.catalogue.entries import Entry
 from strop.catalogue.seams import STAGES
 from strop.method import notation, writing
 from strop.method import part as parts
-from strop.method.algorithm import Algorithm
+from strop.method.algorithm import Algorithm, Method, Phases, phase_at
 from strop.method.chains import RngOf
-from strop.method.phases import Method, Phases, phase_at
+from strop.method.part import OUTSIDE
 from strop.method.schedule import Schedule
-from strop.method.term import OUTSIDE
 from strop.parts.plan.split_into_minibatches import SplitIntoMinibatches
 from strop.support.errors import UserError
 from strop.training.learner.same_rows import SameRows

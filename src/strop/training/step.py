@@ -21,12 +21,9 @@ from typing import Any
 import torch
 
 from strop.batch.batch import Batch
-from strop.method.algorithm import Algorithm
-from strop.method.chains import Chains, learnable
-from strop.method.phases import Method, Phases, phase_at
-from strop.method.refreshed import wanted_columns
-from strop.method.seeds import generators
-from strop.method.term import LR, OUTSIDE, REFERENCE
+from strop.method.algorithm import Algorithm, Method, Phases, phase_at, wanted_columns
+from strop.method.chains import Chains, generators, learnable
+from strop.method.part import LR, OUTSIDE, REFERENCE
 from strop.support.errors import UserError
 from strop.training.learner.step_metrics import Clock, step_metrics
 from strop.training.learner.step_models import refresh

@@ -20,8 +20,7 @@ from strop.parts.rollout._quality_head import (
     success_of_bins,
     trained,
 )
-from strop.parts.rollout.assemble import COLUMNS, assemble
-from strop.parts.rollout.base import Rollouts, SamplingFields
+from strop.parts.rollout.base import COLUMNS, Rollouts, SamplingFields, assemble
 
 State = dict[str, Any]
 

@@ -19,11 +19,9 @@ from strop.batch.batch import Batch
 from strop.batch.columns import REFRESHED
 from strop.catalogue.seams import SERVICES
 from strop.method import part as parts
-from strop.method.algorithm import Algorithm
+from strop.method.algorithm import Algorithm, wanted_columns
 from strop.method.chains import Chains, RngOf, learnable
-from strop.method.part import Curated, Update, Use
-from strop.method.refreshed import wanted_columns
-from strop.method.term import Term
+from strop.method.part import Curated, Term, Update, Use
 from strop.parts.rollout.sample_independently import SampleIndependently
 from strop.support.errors import UserError
 from strop.training.learner import kernel

@@ -16,9 +16,9 @@ from torch import Tensor
 from strop.batch import segments
 from strop.batch.batch import Batch
 from strop.method import part as parts
+from strop.method.algorithm import advantage_of
 from strop.method.chains import RngOf
-from strop.method.part import Use
-from strop.method.term import Term, advantage_of
+from strop.method.part import Term, Use
 from strop.training.learner import kernel
 from strop.training.learner.kernel import Tally, View
 from strop.training.learner.step_models import StepModels

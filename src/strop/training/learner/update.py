@@ -22,10 +22,9 @@ from strop.batch.batch import Batch
 from strop.batch.columns import slow_value
 from strop.head.chunk import Head
 from strop.method import part as parts
-from strop.method.algorithm import Algorithm
+from strop.method.algorithm import Algorithm, advantage_of
 from strop.method.chains import Chains, RngOf
-from strop.method.part import Update
-from strop.method.term import LEARNERS, Term, advantage_of
+from strop.method.part import LEARNERS, Term, Update
 from strop.support.errors import RunStopped, UserError
 from strop.training.learner import kernel
 from strop.training.learner.critic import ROW, Critic, CriticInPass

@@ -22,10 +22,9 @@ from strop.assets import SHIPPED, task_of
 from strop.catalogue import peers
 from strop.engines.open import ENGINES, EngineSettings, kinds_with, read, settings_of
 from strop.method import notation, reading
-from strop.method.algorithm import Algorithm
+from strop.method.algorithm import Algorithm, Method
 from strop.method.check import check
 from strop.method.part import Use
-from strop.method.phases import Method
 from strop.method.schedule import Schedule, number_at
 from strop.parts.rollout.base import SamplingFields
 from strop.support.errors import UserError, check_value
