@@ -27,13 +27,17 @@ def likeness_of(lab, folder, recipe, **options):
 @pytest.mark.parametrize(
     ("recipe", "equal", "lasting"),
     [
-        ("gspo", ("grpo",), True),
+        ("gspo(num_minibatches=1)", ("grpo",), True),
         ("cispo", ("grpo(aggregation='token-mean')",), True),
-        ("gspo_token", ("gspo", "grpo"), True),
+        ("gspo_token(num_minibatches=1)", ("gspo(num_minibatches=1)", "grpo"), True),
         ("dro", ("grpo(aggregation='token-mean')",), False),  # its spring is a term more
         ("aspo_tool", ("dapo",), False),
         ("arrol", ("grpo",), False),  # a strategy that has stopped nothing draws as grpo does
-        ("ares_aepo", ("grpo(aggregation='token-mean', num_rollouts=8)",), False),
+        (
+            "ares_aepo(num_minibatches=1)",
+            ("grpo(aggregation='token-mean', num_rollouts=8)",),
+            False,
+        ),
     ],
 )
 def test_a_first_step_like_anothers_is_told(lab, tmp_path, recipe, equal, lasting):
@@ -61,7 +65,7 @@ def test_the_stage_is_told_at_which_another_differs(lab, tmp_path, recipe, optio
 
 def test_the_runs_own_options_are_the_others_too(lab, tmp_path):
     options = {"advantage.eps": 0.5, "loss.clip_high": 0.3}
-    found = likeness_of(lab, tmp_path, "gspo(num_rollouts=4)", **options)
+    found = likeness_of(lab, tmp_path, "gspo(num_rollouts=4, num_minibatches=1)", **options)
     assert found.equal == ("grpo(num_rollouts=4)",)
 
 
@@ -91,7 +95,7 @@ def test_the_line_and_what_the_doctor_makes_of_it(lab, tmp_path):
         "differs once `plan.num_minibatches=4`."
     )
     assert "is so far grpo and rloo in" in Likeness("x", 1, ("grpo", "rloo"), lasting=False).text
-    likeness_of(lab, tmp_path, "gspo")
+    likeness_of(lab, tmp_path, "gspo(num_minibatches=1)")
     (finding,) = (each for each in examine(tmp_path) if "parent" in each.question)
     assert finding.status == "note"
     assert finding.answer == json.loads((tmp_path / NAME).read_text())["text"]

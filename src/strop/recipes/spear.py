@@ -23,7 +23,7 @@ from strop.recipes.dr_grpo import dr_grpo
 FRESH, REPLAY = 0, 4  # origin_T
 
 
-@inherits(dr_grpo)
+@inherits(dr_grpo, without=("num_minibatches",))
 def spear(
     *,
     # Steps in which turns are paid for, ever less; 0: never.
@@ -68,6 +68,8 @@ def spear(
     (1 - cos(pi step / T_sil)) / 2; c = 0 of a few tokens of high covariance of A' with logp.
     Differs from the parent: that bonus and that update; such tokens are left out of fresh rollouts,
     too; clip_high 0.28; truncated rollouts and groups of small spread do not learn.
+    Differs once: turns of an environment (data.task=corridor) earn a bonus, or successes are
+    replayed.
     Differs from the paper: 1. ratio, lb and ub are one for both (its scripts leave the fresh ones'
     at 0.0002, 1 and 5); 2. its filters of answers that repeat themselves, cannot be read or hold
     no action are missing, and what is filtered counts in no mean; 3. turns that the environment

@@ -18,8 +18,9 @@ from strop.catalogue.entries import Entry
 from strop.catalogue.seams import STAGES
 from strop.method import notation, writing
 from strop.method import part as parts
-from strop.method.algorithm import Algorithm, Method, Phases
+from strop.method.algorithm import Algorithm, Method, Phases, phase_at
 from strop.method.chains import RngOf
+from strop.method.part import OUTSIDE
 from strop.method.schedule import Schedule
 from strop.parts.plan.split_into_minibatches import SplitIntoMinibatches
 from strop.support.errors import UserError
@@ -57,10 +58,12 @@ def look(
     rows: SameRows, config: RunConfig, method: Method, step: int, metrics: Mapping[str, float]
 ) -> Likeness | None:
     """Compare the run's method with its relatives; None where the step taught nothing."""
-    own = method.in_phase(1)
-    now = own.at_step(step, config.training.steps)
-    if not rows.learns(now):
-        return None
+    number = phase_at(rows.state)["number"]
+    own = method.in_phase(number)
+    knobs = method.knobs_in(number, rows.state.get("knobs", {}))
+    now = own.with_knobs({k: v for k, v in knobs.items() if k not in OUTSIDE})
+    now = now.at_step(step, config.training.steps)
+    learns = rows.learns(now)
     entry, name = _entry_of(config), _name_of(config)
     equal: dict[str, Relative] = {}
     apart: dict[str, str] = {}
@@ -71,10 +74,12 @@ def look(
         with torch.random.fork_rng(devices=[]):
             stage = rows.first_difference(now, then, metrics)
         if stage:
-            apart.setdefault(other.name, stage)
+            apart[other.name] = max(apart.get(other.name, stage), stage, key=_late)
         else:
             equal[other.name] = other
             apart.pop(other.name, None)
+    if equal and not learns:
+        return None
     lasting = not isinstance(method, Phases) and all(
         _lasts(config, own, other.algorithm) for other in equal.values()
     )
@@ -83,10 +88,17 @@ def look(
     return Likeness(name, step, shown, lasting, once, apart)
 
 
+def _late(stage: str) -> tuple[int, str]:
+    """How late in a step a difference shows; where columns are missing, it may be anywhere."""
+    return ("columns", *STAGES, "loss").index(stage.partition(" ")[0]), stage
+
+
 def _lasts(config: RunConfig, own: Algorithm, other: Algorithm) -> bool:
     """Whether methods that are equal on fresh rows stay so: they differ in parts that see a ratio
-    of 1, keep no state and follow no schedule.
+    of 1, keep no state and follow no schedule, and no critic tells tokens apart later.
     """
+    if own.value_columns():
+        return False
     if getattr(getattr(own.plan, "part", None), "num_updates", 0) != 1:
         return False
     if step_to_look_at(config) > 1 or config.training.max_staleness:

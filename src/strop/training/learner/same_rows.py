@@ -115,7 +115,7 @@ class SameRows:
         if own.rates != other.rates:
             raise Unequal("rates")
         self._compare_draws(own, other, metrics)
-        chains = Chains(self.rng_of, self.services, dict(self.state))
+        chains = self._chains(own, other)
         theirs = self._credited(own, other, self._curated(own, other, chains), chains)
         updates = self._plan(other, theirs)
         if len(updates) != len(self.own):
@@ -127,6 +127,12 @@ class SameRows:
             for name in sorted({*a, *b}):
                 if _apart(a.get(name), b.get(name)):
                     raise Unequal("loss" if number == 0 else f"loss of update {number + 1}")
+
+    def _chains(self, own: Algorithm, other: Algorithm) -> Chains:
+        """Chains of the other method, in which parts that both have go on with their state."""
+        mine, theirs = dict(own.uses()), dict(other.uses())
+        same = {path: s for path, s in self.state.items() if mine.get(path) == theirs.get(path)}
+        return Chains(self.rng_of, self.services, same)
 
     def _trained(self) -> Batch:
         if self.trained is None:
@@ -147,7 +153,7 @@ class SameRows:
         if own.sampling == other.sampling:
             return
         batch = self._whole(own)
-        chains = Chains(self.rng_of, self.services, dict(self.state))
+        chains = self._chains(own, other)
         handed = {"pool": self.pool, "num_wanted": None, "tracked": chains.tracked(other.sampling)}
         draws: tuple[parts.Draw, ...] = ()
         for use in _computable("sampling", other.sampling):
@@ -224,6 +230,8 @@ class SameRows:
         compact = prepared.keep(has_gradient(terms, prepared))
         compact = compact.narrow(compact["mask_T"])
         row_T, size = compact[ROW], batch.size("T")
+        if not row_T.numel():
+            return {}
         now = {
             name: self._measured(number, name, batch)[row_T]
             for name in kernel.current_columns(terms)
