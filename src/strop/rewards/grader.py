@@ -475,7 +475,7 @@ def _taken(batch: Rollouts, rows: Sequence[int]) -> Rollouts:
 
 def _reference(columns: Mapping[str, Sequence[Any]], row: int) -> str | None:
     """What a right answer to the row is compared with, as a text; None where there is none."""
-    known = (columns[name][row] for name in REFERENCES if name in columns)
+    known = (columns[name][row] for name in ("completion", *REFERENCES) if name in columns)
     return next((str(value) for value in known if value is not None), None)
 
 

@@ -5,8 +5,9 @@ Environments, engines and rewards say one of them, `exit_B` holds its number, an
 could learn to bring about what does not. What it cannot have brought about is unscored.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from enum import IntEnum
+from typing import Any
 
 
 class Exit(IntEnum):
@@ -40,10 +41,20 @@ class Exit(IntEnum):
         """Whether the policy can have brought it about."""
         return self < OUTSIDE
 
+    def leaves_unscored(self, on_failure: float | str) -> bool:
+        """Whether an answer with this cause has no score, under `reward.on_failure`."""
+        return self >= OUTSIDE or (self >= FAILED and on_failure == "unscored")
+
 
 FAILED = Exit.TIMEOUT  # the first that is a failure
 OUTSIDE = Exit.ENVIRONMENT_CRASH  # the first that the policy cannot have brought about
 METRIC = "exit/"  # and the cause's label: share of answers
+
+
+def causes(metrics: Mapping[str, Any]) -> dict[Exit, float]:
+    """The shares among a step's metrics, by cause."""
+    named = {METRIC + cause.label: cause for cause in Exit}
+    return {named[name]: share for name, share in metrics.items() if name in named and share}
 
 
 def shares(exits: Iterable[int]) -> dict[str, float]:
