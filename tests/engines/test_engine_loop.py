@@ -13,7 +13,7 @@ from fakes.coroutines import check_closed, go, requests, table, told
 
 from strop.engines.asynchronous import Account, asynchronous, gather
 from strop.engines.base import Request
-from strop.engines.loop import EngineLoop, on
+from strop.parts.rollout.roll_out import EngineLoop, on
 
 # ---- inside and beside
 

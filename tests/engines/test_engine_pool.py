@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from strop.engines.asynchronous import Account, asynchronous, gather
 from strop.engines.base import Answer, Engine, Event, Request
 from strop.engines.local.engine import LocalEngine
-from strop.engines.loop import run
 from strop.engines.pool.pool import Back, EnginePool, Facts, Lost, Turn
+from strop.parts.rollout.roll_out import run
 from strop.training.cluster.engine_worker import Turns
 
 MODEL = tiny("qwen3")

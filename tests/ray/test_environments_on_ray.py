@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from strop.environments.base import EnvironmentSource, Episodes
+from strop.environments.base import EnvironmentSource
+from strop.environments.episodes import Episodes
 from strop.support.errors import RunStopped
 from strop.support.processes import Restarts
 from strop.training.cluster.environments import RayEpisodes, Stage, There, open_stage
@@ -114,8 +115,8 @@ def test_what_is_lost_is_begun_again_and_says_the_same(source, seed):
 
 def test_an_environment_that_fails_or_does_not_repeat_stops_the_run(source):
     episodes = on_stage(HereStage(lambda call: call == 3), source, [3, 7])
-    with pytest.raises(RunStopped, match="the action 'fail' in the episode of the seed 7"):
-        episodes.step([1], ["fail"])
+    (shown,) = episodes.step([1], ["fail"])
+    assert "the action 'fail' in the episode of the seed 7" in shown.why
     episodes = on_stage(HereStage(lambda call: call == 3, 1), source, [3, 7])
     episodes.step([0, 1], ["a", "b"])
     with source.opened() as made:

@@ -8,7 +8,7 @@ from models import Lab
 from runs import Runner
 
 from strop.method import notation, reading
-from strop.method.refreshed import wanted_columns
+from strop.method.algorithm import wanted_columns
 from strop.training.step import train_step
 
 SOME = """

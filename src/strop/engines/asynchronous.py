@@ -20,10 +20,10 @@ from collections.abc import (
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import Any, NamedTuple
 
 from strop.engines.base import Answer, Engine, Event, Request
-from strop.engines.prefixes import Prefixes
 from strop.support.errors import UserError
 
 NEEDS = {"rules": "rules", "num_top": "top"}  # field of a request -> capability
@@ -367,3 +367,73 @@ def asynchronous(engine: Engine) -> AsyncEngine:
     if found is None:
         found = vars(engine)["_asynchronous"] = AsyncEngine(engine)
     return found
+
+
+BLOCK = 8  # tokens that requests must share
+
+
+class Prefixes:
+    """Requests that have ended with their caches held, by the blocks of their tokens.
+
+    Each beginning of whole blocks has a chained hash. Of the requests that share the longest chain
+    with the asked tokens the one with the longest common beginning is found; fewer tokens than a
+    block are not worth a search.
+    """
+
+    def __init__(self) -> None:
+        self.tokens: dict[int, tuple[int, ...]] = {}
+        self.ids: dict[tuple[int, ...], int] = {}
+        self.by_chain: dict[int, dict[int, None]] = {}  # a hash -> requests, the newest last
+
+    def __bool__(self) -> bool:
+        return bool(self.tokens)
+
+    def add(self, id: int, tokens: tuple[int, ...]) -> None:
+        """Hold a request of these tokens."""
+        self.tokens[id] = tokens
+        self.ids[tokens] = id
+        for chain in _chains(tokens):
+            self.by_chain.setdefault(chain, {})[id] = None
+
+    def remove(self, id: int) -> None:
+        """Hold it no longer."""
+        tokens = self.tokens.pop(id)
+        if self.ids.get(tokens) == id:
+            del self.ids[tokens]
+        for chain in _chains(tokens):
+            del self.by_chain[chain][id]
+            if not self.by_chain[chain]:
+                del self.by_chain[chain]
+
+    def id_of(self, tokens: tuple[int, ...]) -> int | None:
+        """The newest request of exactly these tokens."""
+        return self.ids.get(tokens)
+
+    def find(self, tokens: tuple[int, ...]) -> tuple[int, int] | None:
+        """A request, and with how many of its tokens these begin; None: there is none."""
+        chains = _chains(tokens)
+        for number in range(len(chains), 0, -1):
+            if found := self.by_chain.get(chains[number - 1]):
+                common = {id: _common(self.tokens[id], tokens, number * BLOCK) for id in found}
+                best = max(common, key=lambda id: common[id])
+                return (best, common[best]) if common[best] else None
+        return None
+
+
+def _chains(tokens: Sequence[int]) -> list[int]:
+    """A hash of each beginning of whole blocks, the shortest first."""
+    found, chain = [], 0
+    for start in range(0, len(tokens) - BLOCK + 1, BLOCK):
+        chain = hash((chain, *tokens[start : start + BLOCK]))
+        found.append(chain)
+    return found
+
+
+def _common(one: tuple[int, ...], other: tuple[int, ...], known: int) -> int:
+    """Tokens of the longest common beginning; 0: not even those that have one hash."""
+    if one[:known] != other[:known]:
+        return 0
+    if one == other[: len(one)]:
+        return len(one)
+    rest = zip(one[known:], other[known:], strict=False)
+    return known + sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], rest))

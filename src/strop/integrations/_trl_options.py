@@ -7,9 +7,7 @@ from typing import Any
 from trl import GRPOConfig
 
 from strop.method import part as parts
-from strop.method.algorithm import Algorithm
-from strop.method.phases import Method, Phases
-from strop.method.refreshed import wanted_columns
+from strop.method.algorithm import Algorithm, Method, Phases, wanted_columns
 from strop.parts.rollout.base import SamplingFields
 from strop.support.errors import UserError
 

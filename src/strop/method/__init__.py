@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING
 from strop.support.faces import face
 
 if TYPE_CHECKING:
-    from strop.method.algorithm import Algorithm
+    from strop.method.algorithm import Algorithm, Phase, Phases, Until
     from strop.method.charts import Curve, LineChart
     from strop.method.part import (
         Curated,
         Draw,
         Result,
         Selected,
+        Term,
         Update,
         Use,
         require,
         require_one_of,
     )
-    from strop.method.phases import Phase, Phases, Until
     from strop.method.schedule import Constant, Cosine, Linear, Schedule
     from strop.method.services import (
         Episodes,
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
         Stores,
         Texts,
     )
-    from strop.method.term import Term
 
 __all__ = [
     "Algorithm",
@@ -80,8 +79,8 @@ _PLACES = {
     "LineChart": "strop.method.charts",
     "Linear": "strop.method.schedule",
     "Log": "strop.method.services",
-    "Phase": "strop.method.phases",
-    "Phases": "strop.method.phases",
+    "Phase": "strop.method.algorithm",
+    "Phases": "strop.method.algorithm",
     "Result": "strop.method.part",
     "Sampling": "strop.method.services",
     "Schedule": "strop.method.schedule",
@@ -89,9 +88,9 @@ _PLACES = {
     "Selected": "strop.method.part",
     "Services": "strop.method.services",
     "Stores": "strop.method.services",
-    "Term": "strop.method.term",
+    "Term": "strop.method.part",
     "Texts": "strop.method.services",
-    "Until": "strop.method.phases",
+    "Until": "strop.method.algorithm",
     "Update": "strop.method.part",
     "Use": "strop.method.part",
     "require": "strop.method.part",

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from strop.batch.batch import Batch
-    from strop.environments.base import Episodes as Playing
+    from strop.environments.episodes import Episodes as Playing
 
 # The column [B] int, of what a part's state keeps under "columns", with the numbers of its files.
 FILE = "stored_file_B"

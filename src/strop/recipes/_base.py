@@ -4,8 +4,7 @@ import dataclasses
 from typing import Any
 
 from strop.method.algorithm import Algorithm
-from strop.method.part import Use, replace
-from strop.method.term import Term
+from strop.method.part import Term, Use, replace
 from strop.parts.loss.average.average_by_constant_length import AverageByConstantLength
 from strop.parts.loss.average.average_over_tokens import AverageOverTokens
 from strop.parts.loss.average.average_per_prompt import AveragePerPrompt

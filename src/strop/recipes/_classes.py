@@ -4,8 +4,7 @@ import dataclasses
 from typing import Any
 
 from strop.method.algorithm import Algorithm
-from strop.method.part import Use
-from strop.method.term import Term
+from strop.method.part import Term, Use
 from strop.parts.loss.bound.measure_loss_by_bin import MeasureLossByBin
 from strop.parts.loss.ratio.ratio_per_token import RatioPerToken
 from strop.parts.plan.split_into_minibatches import SplitIntoMinibatches

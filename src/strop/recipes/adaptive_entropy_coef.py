@@ -4,9 +4,8 @@ import dataclasses
 from typing import Any
 
 from strop.method.algorithm import Algorithm
-from strop.method.part import Use
+from strop.method.part import Term, Use
 from strop.method.schedule import EntropyTarget
-from strop.method.term import Term
 from strop.parts.control.hold_entropy_with_coefficient import HoldEntropyWithCoefficient
 from strop.parts.loss.penalty.reward_entropy import RewardEntropy
 from strop.recipes._base import ESTIMATOR, average

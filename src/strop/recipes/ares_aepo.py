@@ -4,9 +4,8 @@ import dataclasses
 from typing import Any
 
 from strop.method.algorithm import Algorithm
-from strop.method.part import Use
+from strop.method.part import Term, Use
 from strop.method.schedule import Schedule
-from strop.method.term import Term
 from strop.parts.control.hold_kl_by_difficulty import HoldKlByDifficulty
 from strop.parts.curation.drop_uniform_groups import DropUniformGroups
 from strop.parts.loss.penalty.penalise_kl_by_difficulty import PenaliseKlByDifficulty

@@ -3,8 +3,8 @@
 import dataclasses
 from typing import Any
 
+from strop.method.algorithm import Phase, Phases, read_until
 from strop.method.part import Use
-from strop.method.phases import Phase, Phases, read_until
 from strop.parts.rollout.branch_at_critical_tokens import BranchAtCriticalTokens
 from strop.parts.selection.drop_reused_prefixes import DropReusedPrefixes
 from strop.recipes._inherit import inherits

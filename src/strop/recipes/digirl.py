@@ -4,8 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from strop.method.algorithm import Algorithm
-from strop.method.part import Use
-from strop.method.term import Term
+from strop.method.part import Term, Use
 from strop.parts.advantage.credit.choose_surprising_turns import ChooseSurprisingTurns
 from strop.parts.curation.replay_rollouts import ReplayRollouts
 from strop.parts.loss.average.average_over_turns import AverageOverTurns

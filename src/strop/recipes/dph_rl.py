@@ -4,8 +4,7 @@ import dataclasses
 from typing import Any
 
 from strop.method.algorithm import Algorithm
-from strop.method.part import Use
-from strop.method.term import Term
+from strop.method.part import Term, Use
 from strop.parts.loss.penalty.cover_reference import CoverReference
 from strop.parts.rollout.sample_and_replay import SampleAndReplay
 from strop.parts.sampling.rehearse_mastered_prompts import RehearseMasteredPrompts

@@ -4,8 +4,8 @@ import dataclasses
 from itertools import accumulate
 from typing import Any
 
+from strop.method.algorithm import Phase, Phases, Until
 from strop.method.part import Use
-from strop.method.phases import Phase, Phases, Until
 from strop.parts.sampling.draw_hardest_prompts import DrawHardestPrompts
 from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo

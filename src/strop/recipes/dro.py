@@ -4,8 +4,7 @@ import dataclasses
 from typing import Any
 
 from strop.method.algorithm import Algorithm
-from strop.method.part import Use
-from strop.method.term import Term
+from strop.method.part import Term, Use
 from strop.parts.loss.bound.follow_advantage import FollowAdvantage
 from strop.parts.loss.penalty.penalise_kl_to_reference import PenaliseKlToReference
 from strop.recipes._base import CLIP, average, with_policy

@@ -4,9 +4,8 @@ import dataclasses
 from typing import Any
 
 from strop.method.algorithm import Algorithm
-from strop.method.part import Use
+from strop.method.part import Term, Use
 from strop.method.schedule import Stairs
-from strop.method.term import Term
 from strop.parts.control.renew_reference import RenewReference
 from strop.parts.curation.keep_share_of_replayed import KeepShareOfReplayed
 from strop.parts.curation.replay_rollouts import ReplayRollouts

@@ -18,7 +18,6 @@ def rollart(
     alpha: int = 0,
     # Answers of each prompt that are drawn beyond num_rollouts; the slowest are broken off.
     x: int = 0,
-    num_prompts: int = 32,
     **parent: Any,
 ) -> Algorithm:
     """RollArt: Scaling Agentic RL Training via Disaggregated Infrastructure.
@@ -42,8 +41,8 @@ def rollart(
     Try: alpha (1), x (2), training.max_staleness (1),
     terms.policy.correction=weigh_by_engine_ratio.
     """
-    algorithm = grpo(num_prompts=num_prompts, **parent)
-    ahead = (Use(DrawSparePrompts(alpha * num_prompts)),) if alpha else ()
+    algorithm = grpo(**parent)
+    ahead = (Use(DrawSparePrompts(alpha)),) if alpha else ()
     return dataclasses.replace(
         algorithm,
         sampling=(*algorithm.sampling, *ahead),

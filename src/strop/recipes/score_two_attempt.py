@@ -3,10 +3,8 @@
 import dataclasses
 from typing import Any
 
-from strop.method.algorithm import Algorithm
-from strop.method.part import Use
-from strop.method.phases import Phase, Phases, read_until
-from strop.method.term import Term
+from strop.method.algorithm import Algorithm, Phase, Phases, read_until
+from strop.method.part import Term, Use
 from strop.parts.advantage.credit.spread_evenly import SpreadEvenly
 from strop.parts.loss.bound.follow_advantage import FollowAdvantage
 from strop.parts.loss.penalty.penalise_kl_to_reference import PenaliseKlToReference

@@ -7,9 +7,8 @@ import torch
 
 from strop.head.chunk import column_of
 from strop.method.algorithm import Algorithm
-from strop.method.part import Use
+from strop.method.part import Term, Use
 from strop.method.schedule import EntropyTarget
-from strop.method.term import Term
 from strop.parts.control.carry_metric_forward import CarryMetricForward
 from strop.parts.loss.penalty.pull_nucleus_entropy import PullNucleusEntropy
 from strop.recipes._base import average

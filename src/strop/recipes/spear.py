@@ -4,9 +4,8 @@ import dataclasses
 from typing import Any
 
 from strop.method.algorithm import Algorithm
-from strop.method.part import Use
+from strop.method.part import Term, Use
 from strop.method.schedule import Cosine
-from strop.method.term import Term
 from strop.parts.advantage.baseline.keep_made_advantage import KeepMadeAdvantage
 from strop.parts.curation.replay_successes import ReplaySuccesses
 from strop.parts.loss.bound.drop_high_covariance_tokens import DropHighCovarianceTokens

@@ -14,7 +14,7 @@ from strop.engines.base import Request
 from strop.engines.local.engine import LocalEngine
 from strop.engines.rules import TopK
 from strop.method.part import Draw
-from strop.parts.rollout.assemble import assemble
+from strop.parts.rollout.base import assemble
 from strop.parts.rollout.roll_out import Crowd, roll_out
 from strop.support.errors import UserError
 from strop.support.exits import Exit

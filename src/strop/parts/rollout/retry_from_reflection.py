@@ -81,7 +81,7 @@ class RetryFromReflection(PlayingAlone):
         requests: dict[int, Request] = {}
         for number, each in enumerate(tries):
             seat = each.base.seat
-            if seat.lost:
+            if each.base.unscored:
                 continue
             earned = words.replace("{reward}", f"{seat.earned:g}")
             each.asked = earned.replace("{prompt}", texts.question(each.base.uid))

@@ -10,8 +10,7 @@ from strop.engines.asynchronous import AsyncEngine
 from strop.engines.base import Answer, Request
 from strop.method.part import Draw
 from strop.method.services import Episodes, Sampling, Texts
-from strop.parts.rollout.assemble import COLUMNS, assemble
-from strop.parts.rollout.base import Rollouts, SamplingFields
+from strop.parts.rollout.base import COLUMNS, Rollouts, SamplingFields, assemble
 
 FIRST, SECOND = 0, 1  # stage_B
 

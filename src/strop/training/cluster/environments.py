@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from strop.environments.base import EnvironmentSource, Episodes, Observation
+from strop.environments.base import EnvironmentSource, Observation
+from strop.environments.episodes import Episodes
 from strop.support.loading import search_path
 from strop.support.processes import Restarts
 from strop.training.cluster.connect import (

@@ -27,9 +27,8 @@ from safetensors.torch import save_file
 from strop.batch.batch import Batch
 from strop.engines.weights_folder import WeightsFolder
 from strop.method import part as parts
-from strop.method.algorithm import Algorithm
+from strop.method.algorithm import Algorithm, Method, Phases
 from strop.method.chains import Chains
-from strop.method.phases import Method, Phases
 from strop.support import guarded_process
 from strop.support.errors import RunStopped, UserError
 from strop.support.guarded_process import GuardedProcess

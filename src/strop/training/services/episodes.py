@@ -6,7 +6,8 @@ from typing import Any
 
 from strop.data.chat import Chat
 from strop.data.encode import encode_prompt
-from strop.environments.base import EnvironmentSource, Episodes
+from strop.environments.base import EnvironmentSource
+from strop.environments.episodes import Episodes
 from strop.environments.tasks import Prompt
 from strop.environments.tool_calls import Call, read_call
 from strop.parts.rollout._observation_tokens import known_ids, observation_ids

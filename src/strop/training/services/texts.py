@@ -146,7 +146,7 @@ class RunTexts:
     def first_ids(self, prompt: Prompt) -> tuple[int, ...]:
         """Token ids of what a sequence opens with. Raises UserError as `prompt_ids`."""
         ids = encode_prompt(prompt, self.tokenizer, self.chat.template)
-        self.limits.check_prompt(prompt.name, len(ids))
+        self.limits.check_prompt(prompt, len(ids))
         return tuple(ids)
 
     def prompt_text(self, uid: int) -> str:

@@ -8,7 +8,7 @@ Whatever runs reads the numbers from here.
 from dataclasses import dataclass
 from typing import Any
 
-from strop.environments.tasks import Task
+from strop.environments.tasks import Prompt, Task
 from strop.method.schedule import Schedule
 from strop.support.errors import UserError
 
@@ -37,7 +37,7 @@ class Limits:
         """What the context leaves to a prompt, whatever the settings say."""
         return self.context_tokens - self.kept_tokens
 
-    def check_prompt(self, name: str, size: int) -> None:
+    def check_prompt(self, prompt: Prompt, size: int) -> None:
         """Raise TooLong for a prompt of more tokens than fit."""
         if size <= self.prompt_tokens:
             return
@@ -46,8 +46,8 @@ class Limits:
             remedy = f"context {self.context_tokens} minus max_tokens {self.kept_tokens}: lower "
             remedy += "rollout.max_tokens"
         raise TooLong(
-            f"{name} is {size} tokens long, the limit is {self.prompt_tokens} ({remedy}, shorten "
-            "or remove it, or leave out all such rows with data.overlong=drop)"
+            f"{prompt.name} is {size} tokens long, the limit is {self.prompt_tokens} ({remedy}, "
+            "shorten or remove it, or leave out all such rows with data.overlong=drop)"
         )
 
 
