@@ -240,6 +240,14 @@ def test_a_failure_that_pays_is_a_problem(
     assert said in found["advice"]
 
 
+def test_a_cut_that_counts_as_going_on_is_told(ask: Any, tmp_path: Path) -> None:
+    changed = {"completions/clipped_ratio": 0.5, "bootstrap/value_mean": 0.7, "reward": 0.4}
+    _, findings = ask(make_run(tmp_path / "run", **changed))
+    found = findings["Are answers cut off?"]
+    assert "values what is beyond at 0.7 (mean reward 0.4)" in found["answer"]
+    assert "bootstrap_truncated=false" in found["advice"]
+
+
 def test_a_folder_that_is_no_run_is_refused(strop: Strop, tmp_path: Path) -> None:
     said = strop("doctor", tmp_path)
 

@@ -134,7 +134,6 @@ def test_an_episode_that_fails_is_lost_with_its_cause(kind):
     assert batch["length_B"].tolist() == [0, 0, 4, 2]
     assert batch["done_K"].tolist() == [False, False, False, False, True]
     uid = batch["rollout_uid_B"].tolist()
-    assert services.log.logged["exit"][uid[2]] == "environment_crash"
     assert "OSError: no room" in services.log.logged["exit_why"][uid[0]]
     assert "ValueError: broken" in services.log.logged["exit_why"][uid[2]]
 
