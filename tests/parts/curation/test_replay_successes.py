@@ -109,7 +109,7 @@ def test_division_by_the_usual_deviation():
 
 
 def test_a_usual_deviation_of_zero_divides_nothing():
-    first = batch_of(1, [[1, 0], [0, 0], [0, 0]])  # deviations .5, 0, 0
+    first = batch_of(1, [[1, 0], [1, 0], [0, 0], [0, 0], [0, 0]])  # deviations .5 .5 0 0 0
     found, _ = steps(ReplaySuccesses(1, normalize_std=True), first, batch_of(2, [[0]]))
     plain, _ = steps(ReplaySuccesses(1), first, batch_of(2, [[0]]))
     ours, theirs = (each[1][0]["made_advantage_B"].tolist() for each in (found, plain))
