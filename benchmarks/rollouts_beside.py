@@ -1,4 +1,4 @@
-"""What strategies of rollouts cost beside another revision of this repository, and what reuse gains.
+"""What strategies of rollouts cost beside another revision of strop, and what reuse gains.
 
     OMP_NUM_THREADS=1 python benchmarks/rollouts_beside.py against d68b29bd [--rounds 9]
         [--only grpo,gigpo]

@@ -18,10 +18,10 @@ from copied import Descriptor, begun, guarded
 
 from strop.cli.main import main
 from strop.comparison import child
-from strop.rewards import grader
+from strop.rewards import grader_process
 from strop.training.collect import asynchronous
 
-GRADER = grader._WORKER
+GRADER = grader_process._WORKER
 # What a copy's function imports lies here.
 OWN = str(Path(__file__).parent)
 PRELOADED = [

@@ -13,6 +13,7 @@ from strop.method import part as parts
 from strop.method.part import Draw, Use
 from strop.parts.rollout import substitutes
 from strop.parts.rollout.base import SamplingFields, roll_out
+from strop.support.exits import Exit
 
 ENTRIES = entries("rollout")
 every_part = every("entry", ENTRIES)
@@ -201,7 +202,7 @@ def test_a_request_that_fails_does_not_take_the_others_with_it(entry, stages):
     draws = draws_of(place, 4, 3, 4)
     engine = engine_for(place.world, Failing)
     batch, _ = rolled(place, draws, engine=engine)
-    lost_B = batch["lost_B"]
+    lost_B = batch["exit_B"] == Exit.ENGINE_LOST
     assert batch.size("P") == 3
     for group, draw in enumerate(draws):
         assert int((batch["group_B"] == group).sum()) >= draw.num_rollouts
@@ -211,4 +212,4 @@ def test_a_request_that_fails_does_not_take_the_others_with_it(entry, stages):
     assert place.world.services.sampling.failures
     place.world.services.sampling.failures.clear()
     whole, _ = rolled(place, draws)
-    assert not whole["lost_B"].any()
+    assert not (whole["exit_B"] == Exit.ENGINE_LOST).any()

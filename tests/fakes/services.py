@@ -111,7 +111,7 @@ class FakeGrading:
         found = [self.outcome(answer) for answer in answers]
         outcome_B = torch.tensor([value or 0.0 for value in found])
         scored_B = torch.tensor([value is not None for value in found])
-        return Graded(outcome_B[:, None], outcome_B, scored_B, {}, ~scored_B)
+        return Graded(outcome_B[:, None], outcome_B, scored_B, {}, batch["group_B"] * 0)
 
     def grade_beside(self, batch: Batch, opponents: Sequence[str]) -> Graded:
         return self.grade(batch)

@@ -119,7 +119,7 @@ def test_always_keeping_is_gae_over_turns():
     tokens = {"value_T": keeps["value_K"], "reward_T": keeps["reward_K"],
               "mask_T": torch.ones_like(ended_K), "rollout_T": keeps["rollout_K"]}  # fmt: skip
     gae = EstimateGeneralisedAdvantage(0.9, 0.7)
-    expected = gae(**tokens, scored_B=keeps["scored_B"])
+    expected = gae(**tokens, scored_B=keeps["scored_B"]).value
     torch.testing.assert_close(found[0], expected[0])
     torch.testing.assert_close(found[1], expected[1])
 

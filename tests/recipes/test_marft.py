@@ -56,7 +56,7 @@ def test_one_agent_has_ppo_over_turns():
     turns = EstimateGeneralisedAdvantage(0.9, 0.7)(
         batch["value_K"], torch.ones_like(ended_K), batch["rollout_K"], batch["scored_B"],
         reward_T=batch["reward_K"],
-    )  # fmt: skip
+    ).value  # fmt: skip
     for ours, theirs in zip(found, turns, strict=True):
         torch.testing.assert_close(ours, theirs)
 

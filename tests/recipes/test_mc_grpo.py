@@ -30,6 +30,12 @@ def test_worked_example():
     assert batch["advantage_T"].tolist() == pytest.approx(expected, abs=5e-5)
 
 
+def test_one_success_of_five_is_praised_as_by_the_parent():
+    # median 0 and MAD 0; std sqrt((.64 + 4 * .04) / 4) = .44721: 1 / .44821
+    batch = stages(mc_grpo(), flat_batch((1,) * 5, reward_B=[1.0, 0.0, 0.0, 0.0, 0.0]))
+    assert batch["advantage_T"].tolist() == pytest.approx([2.2311, 0, 0, 0, 0], abs=5e-5)
+
+
 def test_composes_and_samples_one_more():
     algorithm = mc_grpo(num_rollouts=4, num_prompts=7)
     check(algorithm)

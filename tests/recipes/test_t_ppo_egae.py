@@ -26,7 +26,7 @@ def test_whole_answers_are_gae_without_whitening():
     assert found["advantage_T"].equal(credit["advantage_T"])
 
 
-def test_the_critic_learns_the_outcome_of_finished_rollouts_alone():
+def test_the_critic_learns_what_was_paid_for_cut_rollouts_too():
     values, cut = [0.3, 0.3, 0.2, 0.3, 0.4], [False, True]
     batch = flat_batch([2, 3], value_T=values, reward_B=[1.0, 0.0], truncated_B=cut)
     algorithm = t_ppo_egae()
@@ -35,8 +35,8 @@ def test_the_critic_learns_the_outcome_of_finished_rollouts_alone():
     batch = batch.set(logp_T=batch["value_T"] - 1, logp_old_T=batch["value_T"] - 1,
                       value_old_T=batch["value_T"])  # fmt: skip
     _, found, _ = pushed(algorithm, batch)
-    # d/dV of the mean over two tokens of 0.5 (V - 1)^2
-    assert found["value_T"].tolist() == pytest.approx([-0.35, -0.35, 0, 0, 0])
+    # d/dV of the mean over five tokens of 0.5 (V - 1)^2, and of 0.5 V^2 for the cut one
+    assert found["value_T"].tolist() == pytest.approx([-0.14, -0.14, 0.04, 0.06, 0.08])
     assert (found["logp_T"][2:4] != 0).all()  # the policy learns from the cut one
     assert found["logp_T"][4] == 0  # at its end nothing is known
 

@@ -123,10 +123,10 @@ def spec(function, **options):
     return RewardSpec(function, f"rewards.py:{function}", **options)
 
 
-def grade(grader, completions, prompts=None, step=0, **columns):
+def grade(grader, completions, prompts=None, step=0, strict=False, **columns):
     num = len(completions)
     ids = [[len(text)] * 2 for text in completions]
-    return grader.grade(prompts or ["p"] * num, completions, ids, columns, step)
+    return grader.grade(prompts or ["p"] * num, completions, ids, columns, step, strict=strict)
 
 
 def grade_once(specs, completions, timeout_seconds=10.0, num_workers=1, **columns):
@@ -135,4 +135,4 @@ def grade_once(specs, completions, timeout_seconds=10.0, num_workers=1, **column
 
 
 def kinds(grades):
-    return [(f.row, f.reward, f.kind) for f in grades.failures]
+    return [(f.row, f.reward, f.cause.label) for f in grades.failures]

@@ -107,7 +107,7 @@ def test_built_in_math_verify():
 def test_a_wrong_result_is_refused(expression, expected):
     with Grader([spec("returns")]) as grader:
         with pytest.raises(UserError) as caught:
-            grade(grader, ["a", "b"], answer=[expression] * 2)
+            grade(grader, ["a", "b"], answer=[expression] * 2, strict=True)
         assert f"rewards.py:returns {expected}" in str(caught.value)
         again = grade(grader, ["a", "b"], answer=["[True, __import__('numpy').float32(2)]"] * 2)
         assert again.scores_BM[:, 0].tolist() == [1.0, 2.0]

@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 from grading import grade, grade_once, kinds, spec
 
-from strop.rewards import grader as grader_file
+from strop.rewards import grader_process
 from strop.rewards.grader import Grader
+from strop.support.exits import Exit
 
 pytestmark = pytest.mark.usefixtures("reward_file")
 
@@ -72,15 +73,16 @@ def test_the_eighth_late_row_ends_the_search():
     texts = ["ok", *["hang"] * 9, "ok", "ok"]
     grades = grade_once([spec("hostile")], texts, 0.25, 3)
     assert [f.row for f in grades.failures] == [*range(1, 12)]
-    assert {f.kind for f in grades.failures} == {"timeout"}
-    tried = [f for f in grades.failures if not f.message.startswith("not tried: 8 rows before")]
-    assert [f.row for f in tried] == list(range(1, 9))
+    late = [f.row for f in grades.failures if f.cause is Exit.TIMEOUT]
+    assert late == list(range(1, 9))
+    others = {(f.cause, f.message[:26]) for f in grades.failures if f.row not in late}
+    assert others == {(Exit.NOT_TRIED, "not tried: 8 rows before i")}
     assert grades.scores_BM[0, 0] == 1.0
 
 
 def test_a_failure_of_the_batch_as_a_whole_leaves_it_unscored():
     grades = grade_once([spec("jointly"), spec("length")], ["a", "b", "c"])
-    assert kinds(grades) == [(i, "jointly", "exception") for i in range(3)]
+    assert kinds(grades) == [(i, "jointly", "reward_bug") for i in range(3)]
     assert (
         "3 rows fail together, each passes alone: ValueError: too many"
         in grades.failures[0].message
@@ -183,7 +185,7 @@ def test_what_a_call_imports_does_not_count_as_its_time(tmp_path):
 def test_imports_have_a_limit_of_their_own(tmp_path, monkeypatch):
     (tmp_path / "slow_to_import.py").write_text("import time\ntime.sleep(60)\n")
     with Grader([spec("imports")], timeout_seconds=0.3) as grader:
-        monkeypatch.setattr(grader_file, "START_SECONDS", 0.9)
+        monkeypatch.setattr(grader_process, "START_SECONDS", 0.9)
         late = grade(grader, ["a"])
     assert kinds(late) == [(0, "imports", "timeout")]
     assert 0.8 < late.seconds < 2.5

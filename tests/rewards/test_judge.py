@@ -13,6 +13,7 @@ from strop.rewards.grader import Grader
 from strop.rewards.judge import Judge, read_settings
 from strop.rewards.scored import Unscored
 from strop.support.errors import UserError
+from strop.support.exits import Exit
 
 FILE = """
 base_url = "{url}"
@@ -255,7 +256,7 @@ def test_in_the_grader_failed_calls_cost_only_their_rows(tmp_path):
     assert grades.scored_B.tolist() == [True, False, True]
     assert grades.scores_BM[[0, 2], 0].tolist() == [0.75, 0.75]
     (failure,) = grades.failures
-    assert (failure.row, failure.kind) == (1, "exception")
+    assert (failure.row, failure.cause) == (1, Exit.UNREADABLE)
     assert "HTTP 400: too long" in failure.message
     assert grades.extra["judge"][0] == "Score: 4"
 

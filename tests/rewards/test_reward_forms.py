@@ -11,6 +11,7 @@ from strop.rewards.grader import Grader
 from strop.rewards.scored import Rollouts
 from strop.rewards.source import parse, reward_name
 from strop.support.errors import UserError
+from strop.support.exits import Exit
 
 VERL = """
 import asyncio, re
@@ -124,12 +125,14 @@ def test_verl_function_scores_rows_and_takes_the_text_of_a_chat():
     assert scored.unscored == {}
 
 
-def test_verl_row_that_raises_is_unscored_alone():
+def test_verl_row_that_raises_fails_alone():
     columns = {**GSM8K, "data_source": ["openai/gsm8k", "lighteval/MATH", "openai/gsm8k"]}
     scored = load("verl_file.py:compute_score")(rollouts(["#### 72", "x", "y"], **columns))
     assert scored.scores == [1.0, None, None]
-    assert "NotImplementedError: no reward for 'lighteval/MATH'" in scored.unscored[1]
-    assert "verl_file.py:6" in scored.unscored[1]
+    cause, why = scored.unscored[1]
+    assert cause == Exit.EXCEPTION
+    assert "NotImplementedError: no reward for 'lighteval/MATH'" in why
+    assert "verl_file.py:6" in why
 
 
 def test_verl_dict_gives_metrics_and_columns():
@@ -354,4 +357,4 @@ def test_any_function_may_leave_a_row_unscored(files):
         grades = grader.grade(["p"] * 3, ["a", "", "b"], [[1]] * 3, {})
     assert grades.scored_B.tolist() == [True, False, True]
     (failure,) = grades.failures
-    assert (failure.row, failure.kind, failure.message) == (1, "exception", "no text")
+    assert (failure.row, failure.cause, failure.message) == (1, Exit.DECLARED, "no text")

@@ -11,6 +11,7 @@ from strop.rewards.grader import Grader
 from strop.rewards.model import RewardModel
 from strop.rewards.scored import Unscored
 from strop.support.errors import UserError
+from strop.support.exits import Exit
 
 TEMPLATE = "{% for m in messages %}{{ m['role'][0] | length }}:{{ m['content'] }}\n{% endfor %}"
 
@@ -73,10 +74,10 @@ def test_messages_without_a_template_are_refused(tmp_path):
         reward([[{"role": "user", "content": "1"}]], [[{"role": "assistant", "content": "2"}]])
 
 
-def test_texts_that_do_not_fit_are_unscored(folder):
+def test_texts_that_do_not_fit_have_no_score(folder):
     scores = RewardModel(str(folder))(["1" * 20, "1", "", "1" * 31], ["2" * 20, "2", "", "2"])
-    assert scores[0] == Unscored("40 tokens, the reward model takes 1 to 32")
-    assert scores[2] == Unscored("0 tokens, the reward model takes 1 to 32")
+    assert scores[0] == Unscored("40 tokens, the reward model takes 1 to 32", Exit.UNREADABLE)
+    assert scores[2] == Unscored("0 tokens, the reward model takes 1 to 32", Exit.UNREADABLE)
     assert isinstance(scores[1], float)
     assert isinstance(scores[3], float)
 

@@ -11,6 +11,7 @@ from strop.rewards.grader import Grader
 from strop.rewards.scored import Unscored
 from strop.sandbox import remote as sandbox_remote
 from strop.support.errors import UserError
+from strop.support.exits import Exit
 from strop.support.http import Retries
 
 DOUBLE = "```python\ndef f(x):\n    return 2 * x\n```"
@@ -63,23 +64,24 @@ def test_slow_code_and_long_output_fail(monkeypatch):
     assert sleeps == [1.0, 0.5]  # then its 1.5 s are over
 
 
-def test_what_fails_over_there_is_unscored(at_once):
+def test_what_fails_over_there_has_a_cause(at_once):
     said = {}
     with serve(lambda body: said.get("next")) as served:
         reward = RunPython(url=served.url)
-        for reply, reason, tries in (
-            ((200, answer("SandboxError", None, "no room")), "failed: no room", 1),
-            ((200, "<html>"), "none of SandboxFusion's: b'<html>'", 1),
-            ((200, '{"status": "Odd"}'), "none of SandboxFusion's", 1),
-            ((200, answer("Failed", None)), "it gives no reason", 1),
-            ((504, "late"), "did not answer: HTTP 504: late", 4),
-            ((422, "no field"), "did not answer: HTTP 422: no field", 1),
-            ((302, ""), "a redirect to nowhere", 1),
+        for reply, reason, tries, cause in (
+            ((200, answer("SandboxError", None, "no room")), "failed: no room", 4, Exit.CRASH),
+            ((200, "<html>"), "none of SandboxFusion's: b'<html>'", 1, Exit.UNREACHABLE),
+            ((200, '{"status": "Odd"}'), "none of SandboxFusion's", 1, Exit.UNREACHABLE),
+            ((200, answer("Failed", None)), "it gives no reason", 4, Exit.CRASH),
+            ((504, "late"), "did not answer: HTTP 504: late", 4, Exit.UNREACHABLE),
+            ((422, "no field"), "did not answer: HTTP 422: no field", 1, Exit.UNREADABLE),
+            ((302, ""), "a redirect to nowhere", 1, Exit.UNREACHABLE),
         ):
             said["next"], before = reply, len(served.bodies)
             ((score,), _) = scored(reward, ["print(1)"], answer=["1"])
             assert isinstance(score, Unscored)
             assert reason in score.reason
+            assert score.cause is cause
             assert served.url in score.reason
             assert len(served.bodies) - before == tries
 

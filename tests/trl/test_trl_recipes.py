@@ -79,7 +79,7 @@ def as_batch(trainer: Any, passes: list[dict[str, Any]]) -> Batch:
         {
             "id_T": torch.cat([whole["prompt_ids"], whole["completion_ids"]], 1),
             "origin_T": (~mask_BL).long(), "version_T": torch.zeros_like(mask_BL.long()),
-            "group_B": torch.arange(num) // 4, "lost_B": torch.zeros(num, dtype=torch.bool),
+            "group_B": torch.arange(num) // 4, "exit_B": torch.zeros(num, dtype=torch.int64),
             "rollout_uid_B": torch.tensor([number_of(0, 1, "rollout", row) for row in range(num)]),
             "truncated_B": last_B != trainer._tokenizer.eos_token_id,
             "parent_B": torch.full((num,), -1), "fork_at_B": torch.full((num,), -1),
@@ -103,7 +103,7 @@ def ours(trainer: Any, algorithm: Algorithm, batch: Batch, lab: Lab) -> tuple[An
     batch = batch.set(**drawn, entropy_behavior_T=torch.where(inside, now["entropy_T"], 0))
     reward_BM = trainer._strop_rewards
     scored_B = ~reward_BM.isnan().all(1)
-    graded = Graded(reward_BM, 0.5 * reward_BM.nansum(1), scored_B, {}, ~scored_B)
+    graded = Graded(reward_BM, 0.5 * reward_BM.nansum(1), scored_B, {}, batch["group_B"] * 0)
     grading = SimpleNamespace(grade=lambda _: graded, reward_weights=(0.5, 0.5))
     services: Any = SimpleNamespace(grading=grading)
     chains = Chains(generators(0, 1), services)

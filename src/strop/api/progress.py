@@ -192,10 +192,12 @@ class Progress:
         failures = run.world.services.grading.failures
         if failures and not self.told:
             self.told = True
-            first = failures[0]
+            first, counts = failures[0], run.world.services.grading.on_failure
+            counted = first.cause.is_policys and counts is not None
+            became = f"counts {counts:g}" if counted else "is left unscored"
             self.console.print(
-                f"[yellow]a reward function failed[/] ({first.kind}): {escape(first.message)}; "
-                "the rollout is left unscored, see rewards/frac_unscored"
+                f"[yellow]a reward function failed[/] ({first.cause.label}): "
+                f"{escape(first.message)}; the answer {became}, see exit/{first.cause.label}"
             )
 
     def _warn(self, run: "Run", metrics: dict[str, float]) -> None:

@@ -131,7 +131,7 @@ class TreeServices:
         """The rewards of the batch's answers."""
         reward_B = self.reward_B.float()
         good_B = torch.ones(len(reward_B), dtype=torch.bool)
-        return Graded(reward_B[:, None], reward_B, good_B, {}, ~good_B)
+        return Graded(reward_B[:, None], reward_B, good_B, {}, torch.zeros_like(batch["group_B"]))
 
     def __getattr__(self, name: str) -> Any:
         raise Uncountable(f"a part asks for {name}, which an enumerated step does not have")

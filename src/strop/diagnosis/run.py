@@ -14,6 +14,7 @@ from typing import Any
 from strop.diagnosis.finding import Finding, mean
 from strop.diagnosis.signal import entropy, groups
 from strop.support.errors import UserError
+from strop.support.exits import FAILED, OUTSIDE, Exit, causes
 from strop.support.files import toml_of
 from strop.training.record import likeness
 
@@ -65,7 +66,9 @@ class RunFiles:
 def examine(folder: Path) -> list[Finding]:
     """All questions, answered for the run in `folder`. Raises UserError when it is no run."""
     run = read(folder)
-    checks = (loss, entropy, groups, own_part, mismatch, order, cut_off, unscored, finite)
+    checks = (
+        loss, entropy, groups, own_part, mismatch, order, cut_off, ends, unscored, finite,
+    )  # fmt: skip
     return [check(run) for check in checks]
 
 
@@ -289,9 +292,17 @@ def cut_off(run: RunFiles) -> Finding:
     share, first = mean(late), run.series("completions/clipped_ratio")[0]
     numbers = {"first": first, "late": share}
     answer = f"{share:.1%} of the answers late in the run ({first:.1%} at first)."
+    beyond, paid = run.late("bootstrap/value_mean"), run.late("reward")
+    if beyond and paid:
+        numbers |= {"bootstrap/value_mean": mean(beyond), "reward": mean(paid)}
+        answer += f" The critic takes them to go on and values what is beyond at {mean(beyond):.3g}"
+        answer += f" (mean reward {mean(paid):.3g})."
     status: Any = "problem" if share > CUT_OFF else "note" if share > CUT_OFF_NOTE else "ok"
     advice = "raise rollout.max_tokens, or make long answers costly (penalise_overlong_softly), or "
     advice += "leave cut-off answers out of the loss (drop_truncated_rollouts)"
+    if beyond:
+        advice += "; where a cut is worth more than an end the policy learns to be cut: "
+        advice += "bootstrap_truncated=false"
     return Finding(question, status, answer, "" if status == "ok" else advice, numbers)
 
 
@@ -301,12 +312,51 @@ def unscored(run: RunFiles) -> Finding:
     values = run.series("rewards/frac_unscored")
     if not values:
         return Finding(question, "unknown", "The metrics have no rewards/frac_unscored.")
-    numbers = {"mean": mean(values), "max": max(values)}
+    failed = {cause: share for cause, share in _exits(run).items() if cause >= FAILED}
+    own = sum(share for cause, share in failed.items() if cause.is_policys)
+    counts, paid = (run.settings.get("reward") or {}).get("on_failure", 0.0), ""
     answer = f"{mean(values):.2%} of the rollouts have no score (at most {max(values):.2%})."
-    status: Any = "problem" if mean(values) > UNSCORED else "note" if max(values) > 0 else "ok"
     advice = "run strop doctor --data FILE --reward SOURCE: it shows what the function says; raise "
     advice += "reward.timeout_seconds when it is slow"
-    return Finding(question, status, answer, "" if status == "ok" else advice, numbers)
+    if failed:
+        told = ", ".join(f"{cause.label} {share:.2%}" for cause, share in failed.items())
+        answer += f" Answers by cause: {told}."
+    if own and counts == "unscored":
+        paid = "answers that make a reward fail are left out, and the policy can learn to write "
+        paid += "such: count them with reward.on_failure=0"
+    worst = min((row["reward"] for row in run.rows if row["scored"]), default=0.0)
+    if own and counts != "unscored" and counts > worst:
+        paid = f"a failure counts {counts:g} and the worst answer got {worst:g}: set "
+        paid += f"reward.on_failure={worst:g}, or lower"
+    some = "note" if max(values) > 0 or failed else "ok"
+    status: Any = "problem" if max(mean(values), own) > UNSCORED or paid else some
+    numbers = {"mean": mean(values), "max": max(values),
+               **{f"exit/{cause.label}": share for cause, share in failed.items()}}  # fmt: skip
+    advice = "" if status == "ok" else "; ".join(filter(None, (paid, advice)))
+    return Finding(question, status, answer, advice, numbers)
+
+
+def _exits(run: RunFiles) -> dict[Exit, float]:
+    """Each cause's share of the answers, the mean over steps."""
+    found: dict[Exit, float] = {}
+    for line in run.lines:
+        for cause, share in causes(line).items():
+            found[cause] = found.get(cause, 0.0) + share / len(run.lines)
+    return found
+
+
+def ends(run: RunFiles) -> Finding:
+    """How answers and episodes ended, where not all did by themselves."""
+    question = "How do episodes and answers end?"
+    found = _exits(run)
+    outside = sum(share for cause, share in found.items() if OUTSIDE <= cause < Exit.REWARD_BUG)
+    answer = ", ".join(f"{cause.label} {share:.2%}" for cause, share in sorted(found.items()))
+    answer = f"Beside those that were done: {answer}." if found else "By themselves, all of them."
+    status: Any = "problem" if outside > UNSCORED else "note" if outside else "ok"
+    advice = "" if status == "ok" else "environment, server or engine fail by themselves: see what "
+    advice += "" if status == "ok" else "they say in the run's output, and what they run on"
+    numbers = {f"exit/{cause.label}": share for cause, share in found.items()}
+    return Finding(question, status, answer, advice, numbers)
 
 
 def finite(run: RunFiles) -> Finding:

@@ -1,5 +1,6 @@
 """What `strop doctor` would say of a run after it, said while it goes on."""
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -8,9 +9,11 @@ from strop.diagnosis.finding import Finding
 from strop.diagnosis.run import MISMATCH, RunFiles, cut_off, loss, mismatch, unscored
 from strop.diagnosis.signal import groups
 from strop.support.errors import RunStopped
+from strop.support.exits import Exit, causes
 
 # A step of a few hard prompts may show any of this by chance; five in a row hardly do.
 STEPS = 5
+UNSCORED_STEPS = 20  # over which reward.max_unscored_share is taken
 
 Metrics = Mapping[str, Any]
 
@@ -52,25 +55,32 @@ KINDS: tuple[tuple[Callable[[Metrics], bool], Callable[[RunFiles], Finding]], ..
 class Watch:
     """Sees every step's metrics; a kind of trouble that lasts for STEPS steps is told once."""
 
-    lines: list[dict[str, Any]] = field(default_factory=list)  # the newest, at most STEPS
+    lines: list[dict[str, Any]] = field(default_factory=list)  # the newest, of this process
     told: set[int] = field(default_factory=set)  # kinds
     scored: bool = False  # a step of the run had a reward
+    exits: list[dict[Exit, float]] = field(default_factory=list)  # of the newest steps
 
     def begin(self, before: Sequence[Metrics]) -> None:
         """The steps that a resumed run has done already."""
-        self.scored = any(line["step"] > 0 and not _no_reward(line) for line in before)
+        done = [line for line in before if line["step"] > 0]
+        self.scored = any(not _no_reward(line) for line in done)
+        self.exits = [causes(line) for line in done[-UNSCORED_STEPS:]]
 
     def step(self, run: Any, metrics: Metrics) -> list[Finding]:
-        """What is new. Raises RunStopped where no reward was ever given."""
+        """What is new. Raises RunStopped where no reward was ever given, and where failures leave
+        too many answers without one.
+        """
         failures, line = run.world.services.grading.failures, {**metrics, "step": run.done}
         dropped = metrics.get("data/rollouts_kept") == 0.0
         if dropped and len(failures) >= metrics["data/rollouts_sampled"]:
             line["rewards/frac_unscored"] = 1.0  # a share of the kept ones, and none was kept
         self.lines = [*self.lines, line][-STEPS:]
         self.scored = self.scored or not _no_reward(line)
-        files = RunFiles(self.lines, run.config.model_dump(include={"algorithm", "phases"}), [])
+        settings = run.config.model_dump(include={"algorithm", "phases", "reward"})
+        files = RunFiles(self.lines, settings, [])
         if not self.scored and (len(self.lines) == STEPS or run.finished):
             raise RunStopped(_nothing_scored(unscored(files), failures, len(self.lines)))
+        self._check_unscored(run.config.reward, metrics, failures)
         if len(self.lines) < STEPS:
             return []
         found = [
@@ -81,9 +91,32 @@ class Watch:
         self.told |= {place for place, _ in found}
         return [finding for _, finding in found if finding.status == "problem"]
 
+    def _check_unscored(self, reward: Any, metrics: Metrics, failures: Sequence[Any]) -> None:
+        """Raise RunStopped where failures left too many answers of the newest steps unscored."""
+        self.exits = [*self.exits, causes(metrics)][-UNSCORED_STEPS:]
+        total: Counter[Exit] = Counter()
+        for found in self.exits:
+            total.update({c: n for c, n in found.items() if c.leaves_unscored(reward.on_failure)})
+        share = sum(total.values()) / UNSCORED_STEPS
+        if len(self.exits) < UNSCORED_STEPS or share <= reward.max_unscored_share:
+            return
+        told = ", ".join(
+            f"{cause.label} ({each / UNSCORED_STEPS:.0%})" for cause, each in total.most_common()
+        )
+        newest = [f for f in failures if f.cause is total.most_common(1)[0][0]]
+        last = f" The newest says: {newest[-1].message}." if newest else ""
+        raise RunStopped(
+            f"{share:.0%} of {UNSCORED_STEPS} steps' answers have no score: {told}.{last} Mend it "
+            "and resume; reward.max_unscored_share says how many may have none"
+        )
+
 
 def _nothing_scored(finding: Finding, failures: list[Any], num_steps: int) -> str:
     steps = "the first step" if num_steps == 1 else f"the first {num_steps} steps"
-    first = f" The first failure ({failures[0].kind}): {failures[0].message}." if failures else ""
+    first = (
+        f" The first failure ({failures[0].cause.label}): {failures[0].message}."
+        if failures
+        else ""
+    )
     advice = finding.advice[:1].upper() + finding.advice[1:]
     return f"no answer got a reward in {steps}, so nothing is learnt.{first} {advice}"

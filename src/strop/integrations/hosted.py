@@ -74,7 +74,7 @@ class Rollouts:
             "group_B": group_B, "uid_P": uid_P, "draw_P": _draws(uid_P),
             "rollout_uid_B": torch.tensor(seeds, device=device),
             "given_B": torch.arange(num, device=device),
-            "truncated_B": self.truncated_B, "lost_B": one_B == 0,
+            "truncated_B": self.truncated_B, "exit_B": one_B * 0,
             "parent_B": one_B * NEVER, "fork_at_B": one_B * NEVER,
             "max_length": torch.tensor(self.max_length, device=device),
             "step": torch.tensor(step, device=device),
@@ -87,7 +87,8 @@ class Rollouts:
         scored_B = ~self.reward_BM.isnan().all(1)
         weight_M = torch.tensor(self.weights, dtype=self.reward_BM.dtype).to(self.reward_BM.device)
         outcome_B = (self.reward_BM * weight_M).nansum(1)
-        return Graded(self.reward_BM, outcome_B, scored_B, {}, ~scored_B)
+        exit_B = torch.zeros_like(scored_B, dtype=torch.int64)
+        return Graded(self.reward_BM, outcome_B, scored_B, {}, exit_B)
 
 
 def _draws(uid_P: Tensor) -> Tensor:

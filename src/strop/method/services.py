@@ -27,13 +27,16 @@ FILE = "stored_file_B"
 
 
 class Graded(NamedTuple):
-    """Scores of a batch: components [B, M] (NaN: none), weighted sum [B], scored [B], metrics."""
+    """Scores of a batch: components [B, M] (NaN: none), weighted sum [B], scored [B], metrics.
+
+    exit_B: why each has the score that it has, numbers of `strop.support.exits.Exit`.
+    """
 
     reward_BM: Tensor
     outcome_B: Tensor
     scored_B: Tensor
     metrics: dict[str, float]
-    failed_B: Tensor  # a reward function failed on the rollout
+    exit_B: Tensor
 
 
 class Texts(Protocol):

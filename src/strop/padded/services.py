@@ -143,7 +143,8 @@ class Judge:
         other_B = torch.tensor([int(row) for row in opponents])
         score_B = self.pair_scores[batch["row_B"].cpu(), other_B]
         scored_B = ~score_B.isnan()
-        return Graded(score_B[:, None], score_B.nan_to_num(), scored_B, {}, ~scored_B)
+        exit_B = torch.zeros_like(scored_B, dtype=torch.int64)
+        return Graded(score_B[:, None], score_B.nan_to_num(), scored_B, {}, exit_B)
 
 
 def judge_of(call: PaddedCall) -> tuple[Judge | None, PaddedCall]:

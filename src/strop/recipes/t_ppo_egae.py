@@ -6,7 +6,6 @@ from typing import Any
 from strop.method.algorithm import Algorithm
 from strop.method.part import Use
 from strop.parts.advantage.credit.estimate_generalised_advantage import EstimateGeneralisedAdvantage
-from strop.parts.selection.drop_truncated_rollouts import DropTruncatedRollouts
 from strop.recipes._inherit import inherits
 from strop.recipes.gae import gae
 
@@ -22,25 +21,23 @@ def t_ppo_egae(*, gamma: float = 1.0, lam: float = 0.95, **parent: Any) -> Algor
     Choose it when: many answers reach the token limit and should teach all the same, valued by the
     critic from where they stop.
     Equation: A_t = sum_{j >= t} (gamma lam)^(j - t) delta_j, delta_j = r_j + gamma V_{j+1} - V_j;
-    where a rollout was cut off, the missing last V is V of its last token; critic: finished
-    rollouts alone, against G_t = A_t + V_t at lam 1, which is the outcome where gamma is 1.
-    Differs from the parent: cut rollouts go on as valued; the critic's targets have lambda 1 and
-    come from finished rollouts; no whitening.
+    where a rollout was cut off, the missing last V is V of its last token; critic: against
+    G_t = A_t + V_t at lam 1 without that, which is the outcome where gamma is 1.
+    Differs from the parent: cut rollouts go on as valued; the critic's targets have lambda 1; no
+    whitening.
     Differs from the paper: 1. a cut rollout does not go on in the next step: the window is
-    rollout.max_tokens, and the pool of unfinished answers is missing; 2. a cut rollout keeps what
-    its reward function gave (0, if it grades the answer); 3. lam, clips and whether advantages are
+    rollout.max_tokens, and the pool of unfinished answers is missing; 2. it is over, so the critic
+    learns from it too, what its reward function gave (0, if it grades the answer): of finished ones
+    alone it takes a cut for what they got, and more and more are cut (Countdown, limit 7, seed 0,
+    steps 71 to 80: 58% and reward 0.46; so 42% and 0.56); 3. lam, clips and whether advantages are
     whitened are not given there.
     Try: rollout.max_tokens, lam, critic.lr.
     """
     algorithm = gae(gamma=gamma, lam=lam, **parent)
     target = EstimateGeneralisedAdvantage(gamma, lam=1.0)
     credit = EstimateGeneralisedAdvantage(gamma, lam, bootstrap_truncated=True)
-    terms = tuple(
-        dataclasses.replace(term, on=Use(DropTruncatedRollouts())) if term.name == "value" else term
-        for term in algorithm.terms
-    )
     chain = (
         Use(target, (("advantage_T", "advantage_target_T"),)),
         Use(credit, (("return_T", "return_credit_T"),)),
     )
-    return dataclasses.replace(algorithm, advantage=chain, terms=terms)
+    return dataclasses.replace(algorithm, advantage=chain)

@@ -13,6 +13,7 @@ from strop.method.charts import Curve, LineChart
 from strop.report.charts import COLOURS, FEW_SEEDS, GREY, Chart, histogram, lines, stack
 from strop.report.entropy_law import entropy_law
 from strop.report.run_folder import Run
+from strop.support.exits import FAILED, METRIC, Exit
 
 SCORE = re.compile(r"eval/(?P<set>.+)/(?P<metric>(?:mean@n|(?:pass|maj)@\d+))")
 TIMES = ("rollout", "reward", "refresh", "probes", "advantage", "update", "eval")
@@ -90,10 +91,10 @@ MEMORY = LineChart(
 def sections(runs: Sequence[Run]) -> list[tuple[str, list[Chart]]]:
     """Titles with their charts, in reading order; sections without a chart are left out."""
     found: dict[str, list[LineChart | Chart | None]] = {
-        "Learning": [REWARD, _reward_parts(runs), *_scores(runs), *_rewards(runs)],
+        "Learning": [_reward(runs), _reward_parts(runs), *_scores(runs), *_rewards(runs)],
         "Given answers": [_likelihood(runs), _order(runs)],
         "Exploration": [_entropy(runs), *_laws(runs), COVARIANCE, _entropy_control(runs), KL],
-        "Completions": [LENGTH, CUT_OFF, *_spread_lengths(runs)],
+        "Completions": [LENGTH, CUT_OFF, _exits(runs), *_spread_lengths(runs)],
         "Groups": [UNIFORM, *(_groups(run, runs) for run in runs)],
         "Stability": [GRADIENT, _clipped(runs), MISMATCH, _staleness(runs), RATE],
         "Where the time went": [*(_times(run, runs) for run in runs), SPEED, MEMORY],
@@ -107,6 +108,26 @@ def sections(runs: Sequence[Run]) -> list[tuple[str, list[Chart]]]:
     }
     kept = {title: [chart for chart in charts if chart] for title, charts in drawn.items()}
     return [(title, charts) for title, charts in kept.items() if charts]
+
+
+def _reward(runs: Sequence[Run]) -> LineChart:
+    """The mean reward, with that of the answers that were judged where the two differ."""
+    if not set(_all_keys(runs, METRIC)) & {
+        METRIC + cause.label for cause in Exit if cause >= FAILED
+    }:
+        return REWARD
+    judged = Curve("reward_judged", "reward, failures left out")
+    return replace(REWARD, curves=(*REWARD.curves, judged))
+
+
+def _exits(runs: Sequence[Run]) -> LineChart | None:
+    """How often answers ended by each cause, where there is more than `CUT_OFF` shows."""
+    keys = _all_keys(runs, METRIC)
+    if not set(keys) - {METRIC + Exit.TOKEN_LIMIT.label}:
+        return None
+    about = "Share of answers by what ended them or left them without a score of their own."
+    curves = tuple(Curve(key, key.removeprefix(METRIC)) for key in keys)
+    return LineChart("Exits by cause", about, curves, percent=True)
 
 
 def _put(charts: list[LineChart | Chart | None], brought: LineChart) -> None:

@@ -21,8 +21,9 @@ from typing import Any, NamedTuple
 from strop.rewards.answers import text_of
 from strop.rewards.scored import Unscored
 from strop.sandbox.remote import RemoteSandbox
-from strop.sandbox.run import Limits, Ran, check_isolation, run
+from strop.sandbox.run import Limits, NotRun, Ran, check_isolation, run
 from strop.support.errors import UserError
+from strop.support.exits import Exit
 
 _BLOCK = re.compile(r"```([^\n`]*)\n(.*?)```", re.DOTALL)
 MOST, MOST_PARALLEL = 10**6, 1024  # of a limit's number; of runs at once
@@ -155,12 +156,13 @@ class _CodeReward:
                 break
             try:
                 ran, took = self._run(code, case, min(self.limits.wall_seconds, left_seconds))
-            except RuntimeError as error:
-                return Unscored(str(error)), ""
+            except NotRun as error:
+                return Unscored(str(error), error.cause), ""
             left_seconds -= took
             waited = time.monotonic() - begun - (self.answer_seconds - left_seconds)
             if self.remote is not None and waited > self.remote.wait_seconds:
-                return Unscored(f"{self.remote.url} let an answer wait for {waited:.0f} s"), ""
+                late = f"{self.remote.url} let an answer wait for {waited:.0f} s"
+                return Unscored(late, Exit.UNREACHABLE), ""
             what = _failure(case, ran)
             num_passed += not what
             failure = failure or (what and f"case {number}: {what}")

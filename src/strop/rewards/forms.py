@@ -9,7 +9,7 @@
                 func(prompts, completions, answers, states, ...) -> list, a prompt group at a time
 
 A form is told by its parameters' names. Those of verl and the singular ones of verifiers are
-called once a row, so a row that raises is unscored alone.
+called once a row, so a row that raises fails alone.
 """
 
 import inspect
@@ -23,6 +23,7 @@ from strop.rewards.answers import text_of
 from strop.rewards.scored import Rollouts, Scored, Unscored
 from strop.rewards.traces import Trace
 from strop.support.errors import UserError
+from strop.support.exits import Exit
 from strop.support.loading import where_raised
 
 FORMS_IN_SHORT = (
@@ -302,7 +303,7 @@ async def _gathered(waiting: Sequence[Any]) -> list[Any]:
 
 
 def _failed(error: Exception) -> Unscored:
-    return Unscored(f"{type(error).__name__}: {error} ({where_raised(error)})")
+    return Unscored(f"{type(error).__name__}: {error} ({where_raised(error)})", Exit.EXCEPTION)
 
 
 def _listed(value: Any) -> Any:

@@ -23,6 +23,7 @@ from strop.rewards.scored import Rollouts, Scored, Unscored
 from strop.rewards.source import find, parse
 from strop.rewards.traces import TaskRewards
 from strop.support.errors import UserError, did_you_mean
+from strop.support.exits import Exit
 
 # Names of numbers that are the trainer's own.
 RESERVED = (
@@ -73,7 +74,9 @@ class RewardFunction:
             self._require(parameter, column, names)
 
     def __call__(self, rollouts: Rollouts) -> Scored:
-        """Score the rollouts. Raises UserError for a result that is not one number or None each."""
+        """Score the rollouts. Raises UserError for a result that is not one entry each, and where
+        the rollouts are `strict` for an entry that is no score.
+        """
         self.check(rollouts.columns)
         scored = Scored()
         columns = dict(rollouts.columns)
@@ -81,7 +84,7 @@ class RewardFunction:
             for name in (parameter, *PARAMETERS[self.form].get(parameter, ())[:1]):
                 columns[name] = rollouts.columns[column]
         result = self._caller(rollouts, columns, scored, self._supplied(rollouts, scored))
-        scored.scores = self._checked(result, rollouts.rows, scored)
+        scored.scores = self._checked(result, rollouts.rows, scored, rollouts.strict)
         return scored
 
     @cached_property
@@ -129,7 +132,9 @@ class RewardFunction:
             "log_metric": log_metric,
         }
 
-    def _checked(self, result: Any, rows: Sequence[int], scored: Scored) -> list[float | None]:
+    def _checked(
+        self, result: Any, rows: Sequence[int], scored: Scored, strict: bool
+    ) -> list[float | None]:
         source = self.spec.source
         if isinstance(result, (str, bytes, Mapping)) or not hasattr(result, "__len__"):
             raise UserError(
@@ -143,9 +148,13 @@ class RewardFunction:
                 "return one number or None for each"
             )
         for position, value in enumerate(values):
-            if isinstance(value, Unscored):
-                scored.unscored[position], values[position] = value.reason, None
-        return [_number(v, source, row) for v, row in zip(values, rows, strict=True)]
+            found = _number(value, source, rows[position])
+            if isinstance(found, Unscored):
+                if strict and found is not value:
+                    raise UserError(found.reason)
+                scored.unscored[position], found = (int(found.cause), found.reason), None
+            values[position] = found
+        return values
 
 
 def load_reward(spec: RewardSpec) -> RewardFunction:
@@ -170,15 +179,17 @@ def load_reward(spec: RewardSpec) -> RewardFunction:
     )
 
 
-def _number(value: Any, source: str, row: int) -> float | None:
-    if value is None:
-        return None
+def _number(value: Any, source: str, row: int) -> float | Unscored | None:
+    """A score as a number; Unscored for what is none."""
+    if value is None or isinstance(value, Unscored):
+        return value
     if not isinstance(value, numbers.Real) and getattr(value, "shape", None) == ():
         value = value.item()  # one number of an array or tensor
     if not isinstance(value, numbers.Real) or not math.isfinite(value):
-        raise UserError(
+        return Unscored(
             f"reward {source} returned {_short(value)} for row {row}: return a finite number, or "
-            "None where the reward does not apply"
+            "None where the reward does not apply",
+            Exit.UNREADABLE,
         )
     return float(value)
 

@@ -2,20 +2,20 @@
 
 A reward function sees the whole batch in one call, because it may compare the members of a group;
 one whose rows are independent is called on pieces of `PIECE_ROWS`. When a call fails, each of its
-rows is tried alone to find those that fail. They stay unscored; the others are scored together in
+rows is tried alone to find those that fail. They get no score; the others are scored together in
 a second call (or keep the scores they got alone, where rows are independent). When no row fails
 alone, an exception or a late call belongs to the batch as a whole and leaves all of it unscored.
 
+Every failure has a cause (`Exit`). Of one that the answer can have brought about, other answers and
+the row's reference are asked whether it was the answer or the reward (`Grader._judged`).
+
 A call on n rows may take `timeout_seconds * (1 + (n - 1) / 32)`, where a reward that limits its own
 time says its seconds itself; what the call imports has a limit of its own. Trying rows alone ends
-at the eighth late row (or the 64th that ends its process): later rows stay unscored and say so.
+at the eighth late row (or the 64th that ends its process): later rows say that they were not tried.
 Neither the pieces nor that rule depend on the number of workers, so the scores don't either; a
 function that keeps state between calls may see that it runs in several processes.
 """
 
-import contextlib
-import json
-import pickle
 import selectors
 import time
 from collections import Counter, deque
@@ -23,145 +23,31 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from strop.data.encode import completion_form
 from strop.environments.tasks import RewardSpec
+from strop.rewards.forms import REFERENCES
+from strop.rewards.grader_process import NotStarted, WorkerDied, WorkerProcess
 from strop.rewards.scored import Rollouts
-from strop.support import guarded_process
 from strop.support.errors import UserError
-from strop.support.guarded_process import GuardedProcess
-from strop.support.loading import search_path
-
-START_SECONDS = 120.0  # of loading the user's module, and of what a call imports
-MODEL_START_SECONDS = 1800.0  # reading the weights of a reward model
-_WORKER = "strop.rewards.grader_worker"
-
-
-class WorkerDied(Exception):
-    """The process ended by itself, or said what is no reply; the text says how."""
-
-
-class WorkerProcess(GuardedProcess):
-    """One process that holds the loaded reward functions; starts again when asked after death.
-
-    `deadline` is when the reply is due. What a call imports does not count there: that has a limit
-    of its own, and the process says when it begins and ends.
-    """
-
-    def __init__(self, specs: Sequence[RewardSpec], log: Path | None) -> None:
-        self.specs = tuple(specs)
-        self.log = log
-        self.deadline = 0.0
-        self._left = 0.0  # seconds for importing; while it imports, for the rest of the call
-        self._importing = False
-        self._asked = 0  # number of the last request
-        self.facts: list[dict[str, Any]] = []  # of each function: independent rows, own time
-
-    def start(self) -> None:
-        """Launch the process and ask it to load the functions; `finish_start` waits for it."""
-        with contextlib.ExitStack() as opened:
-            log = None if self.log is None else opened.enter_context(self.log.open("ab"))
-            self.launch(_WORKER, 2 if log is None else log)
-        request = {"operation": "load", "specs": self.specs, "path": search_path()}
-        self._write(request, self._start_seconds)
-
-    def finish_start(self) -> None:
-        """Wait until the functions are loaded.
-
-        Raises UserError for what `load_reward` refuses and for a file that ends the process.
-        """
-        sources = ", ".join(spec.source for spec in self.specs)
-        try:
-            self.facts = self.receive()["facts"]
-        except WorkerDied as error:
-            raise UserError(f"loading the rewards {sources}: {error}: mend the file") from error
-        except TimeoutError as error:
-            raise UserError(
-                f"loading the rewards {sources} took over {self._start_seconds:g} s: "
-                "move slow work out of the import"
-            ) from error
-
-    def ask(self, request: dict[str, Any], limit: float) -> None:
-        """Send a request whose reply is due in `limit` seconds, in a new process if need be."""
-        try:
-            self._write(request, limit)
-        except (OSError, EOFError):  # it died since the last reply; nothing was lost
-            self.start()
-            self.finish_start()
-            self._write(request, limit)
-
-    def receive(self) -> dict[str, Any]:
-        """The reply. Raises WorkerDied, TimeoutError, or the UserError that the process met."""
-        reply = self.news()
-        while reply is None:
-            reply = self.news()
-        return reply
-
-    def news(self) -> dict[str, Any] | None:
-        """The reply; None where the call has begun or ended to import. Raises as `receive`."""
-        assert self.channel is not None
-        try:
-            reply = json.loads(guarded_process.receive(self.channel, self.deadline))
-            about = reply["number"]
-        except EOFError:
-            raise self._died(self.how_it_died()) from None
-        except (ValueError, LookupError, TypeError, RecursionError):
-            raise self.malformed() from None
-        except TimeoutError:
-            self.end()
-            raise
-        if about != self._asked:
-            raise self.malformed()
-        if "imports" in reply:
-            if reply["imports"] != self._importing:
-                now, self._importing = time.monotonic(), not self._importing
-                self.deadline, self._left = now + self._left, self.deadline - now
-            return None
-        if "user_error" in reply:
-            raise UserError(reply["user_error"])
-        return dict(reply)
-
-    def malformed(self) -> WorkerDied:
-        """End the process for a reply that is none; the error to raise."""
-        return self._died(
-            "the process sent what is no reply; does it write to files that it did not open?"
-        )
-
-    def _died(self, how: str) -> WorkerDied:
-        self.end()
-        return WorkerDied(how)
-
-    @property
-    def _start_seconds(self) -> float:
-        models = any(spec.source.startswith("model:") for spec in self.specs)
-        return MODEL_START_SECONDS if models else START_SECONDS
-
-    def _write(self, request: dict[str, Any], limit: float) -> None:
-        if self.channel is None:
-            raise EOFError("not started")
-        self._asked, self._importing = self._asked + 1, False
-        self.deadline, self._left = time.monotonic() + limit, START_SECONDS
-        self.channel.settimeout(limit)
-        content = {**request, "number": self._asked}
-        guarded_process.send(self.channel, pickle.dumps(content, protocol=pickle.HIGHEST_PROTOCOL))
-
+from strop.support.exits import Exit
 
 PIECE_ROWS = 64
-MAX_LOST_ROWS = {"timeout": 8, "crash": 64}
-Kind = Literal["exception", "crash", "timeout"]
+MAX_LOST_ROWS = {Exit.TIMEOUT: 8, Exit.CRASH: 64, Exit.START_FAILED: 2}
+NUM_CONTROLS = 4  # references of other rows that are tried where all of the failing ones' fail
 
 
 @dataclass(frozen=True)
 class Failure:
-    """Why one reward left one row unscored."""
+    """Why one reward gave one row no score."""
 
     row: int
     reward: str
-    kind: Kind
+    cause: Exit
     message: str
 
 
@@ -174,7 +60,7 @@ class Grades:
     failures: tuple[Failure, ...]  # by reward, then by row
     metrics: Mapping[str, float]  # log_metric; the mean over rows when there were several calls
     extra: Mapping[str, list[Any]]  # log_extra; None where the reward did not score the row
-    seconds: float
+    seconds: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -185,10 +71,10 @@ class _Call:
 
 @dataclass(frozen=True)
 class _Outcome:
-    """Either a reply with scores, or the kind and message of a failure."""
+    """Either a reply with scores, or the cause and message of a failure."""
 
     reply: Mapping[str, Any] = field(default_factory=dict)
-    kind: Kind | None = None
+    cause: Exit | None = None
     message: str = ""
 
 
@@ -257,10 +143,10 @@ class Grader:
     def check(self, columns: Iterable[str]) -> None:
         """Raise UserError when a reward needs a parameter that is none of these columns."""
         worker = self._workers[0]
-        worker.ask({"operation": "check", "columns": list(columns)}, self.timeout_seconds)
         try:
+            worker.ask({"operation": "check", "columns": list(columns)}, self.timeout_seconds)
             worker.receive()
-        except (WorkerDied, TimeoutError) as error:
+        except (NotStarted, WorkerDied, TimeoutError) as error:
             raise UserError(f"the process of the rewards did not go on: {error}") from error
 
     def grade(
@@ -273,6 +159,7 @@ class Grader:
         groups: Sequence[int] = (),
         prompt_texts: Sequence[str] = (),
         truncated: Sequence[bool] = (),
+        strict: bool = False,
     ) -> Grades:
         """Score B rollouts under every reward.
 
@@ -280,8 +167,8 @@ class Grader:
         the rollouts' prompt groups, `prompt_texts` the prompts as the model saw them, `truncated`
         whether a limit cut the answer off.
 
-        Raises UserError for a result that is not a finite number or None for each completion, and
-        for a needed column that is missing.
+        Raises UserError for a result that is not one entry for each completion, for a needed column
+        that is missing, and where `strict` for an entry that is neither a finite number nor None.
         """
         started = time.perf_counter()
         batch = Rollouts(
@@ -294,6 +181,7 @@ class Grader:
             groups=groups or [0] * len(prompts),
             prompt_texts=prompt_texts,
             truncated=truncated,
+            strict=strict,
         )
         given = {"completion_ids": completion_ids, "groups": batch.groups, **columns}
         if prompt_texts:
@@ -307,7 +195,9 @@ class Grader:
         answered = self._run(calls, batch)
         for m in range(len(self.specs)):
             answered = self._mended(m, answered, batch)
-        return self._collected(answered, len(prompts), time.perf_counter() - started)
+        found = self._collected(answered, len(prompts))
+        failures = tuple(self._judged(found.failures, batch))
+        return replace(found, failures=failures, seconds=time.perf_counter() - started)
 
     def _first_calls(self, function: int, batch: Rollouts) -> list[_Call]:
         num_rows = len(batch.rows)
@@ -317,8 +207,8 @@ class Grader:
 
     def _mended(self, function: int, answered: _Answered, batch: Rollouts) -> _Answered:
         """The answers with this function's failed calls replaced by what can be saved of them."""
-        failed = [a for a in answered if a[0].function == function and a[1].kind is not None]
-        failed = [a for a in failed if len(a[0].rows) > 1]
+        failed = [a for a in answered if a[0].function == function and len(a[0].rows) > 1]
+        failed = [a for a in failed if a[1].cause not in (None, Exit.START_FAILED)]
         if not failed:
             return answered
         kept = [a for a in answered if all(a is not other for other in failed)]
@@ -327,33 +217,33 @@ class Grader:
         if self.specs[function].rows_are_independent:
             return kept + alone
         (_, outcome) = failed[0]
-        offenders = [a for a in alone if a[1].kind is not None]
-        rest = _Call(function, tuple(call.rows[0] for call, o in alone if o.kind is None))
+        offenders = [a for a in alone if a[1].cause is not None]
+        rest = _Call(function, tuple(call.rows[0] for call, o in alone if o.cause is None))
         # A process may also die for a reason outside the batch; then all rows get a second try.
-        if rest.rows and (offenders or outcome.kind == "crash"):
+        if rest.rows and (offenders or outcome.cause is Exit.CRASH):
             ((_, outcome),) = self._run([rest], batch)
-        if outcome.kind is not None:
+        if outcome.cause not in (None, Exit.START_FAILED):
             together = f"{len(rest.rows)} rows fail together, each passes alone: {outcome.message}"
-            outcome = _Outcome(kind=outcome.kind, message=together)
+            outcome = _Outcome(cause=Exit.REWARD_BUG, message=together)
         return [*kept, *offenders, *([(rest, outcome)] if rest.rows else [])]
 
     def _alone(self, function: int, rows: Sequence[int], batch: Rollouts) -> _Answered:
         """Each row in a call of its own, until too many have cost a process."""
         answered = self._run([_Call(function, (row,)) for row in rows], batch, MAX_LOST_ROWS)
-        lost: Counter[str] = Counter()
+        lost: Counter[Exit] = Counter()
         reason: _Outcome | None = None
         result: _Answered = []
         for call, outcome in answered:
             result.append((call, outcome if reason is None else reason))
-            if reason is None and outcome.kind in MAX_LOST_ROWS:
-                lost[outcome.kind] += 1
-                if lost[outcome.kind] == MAX_LOST_ROWS[outcome.kind]:
-                    message = f"not tried: {lost[outcome.kind]} rows before it ({outcome.message})"
-                    reason = _Outcome(kind=outcome.kind, message=message)
+            if reason is None and outcome.cause in MAX_LOST_ROWS:
+                lost[outcome.cause] += 1
+                if lost[outcome.cause] == MAX_LOST_ROWS[outcome.cause]:
+                    many = f"{lost[outcome.cause]} rows before it ({outcome.message})"
+                    reason = _Outcome(cause=Exit.NOT_TRIED, message=f"not tried: {many}")
         return result
 
     def _run(
-        self, calls: Sequence[_Call], batch: Rollouts, max_lost: Mapping[str, int] | None = None
+        self, calls: Sequence[_Call], batch: Rollouts, max_lost: Mapping[Exit, int] | None = None
     ) -> _Answered:
         """Make the calls, in order, on whichever workers are free; with `max_lost`, stop early.
 
@@ -362,22 +252,25 @@ class Grader:
         """
         outcomes = [_Outcome() for _ in calls]
         waiting = deque(range(len(calls)))
-        lost: Counter[str | None] = Counter()
+        lost: Counter[Exit | None] = Counter()
         busy: dict[int, int] = {}  # worker -> call
         try:
             while waiting or busy:
-                if max_lost and any(lost[kind] >= most for kind, most in max_lost.items()):
+                if max_lost and any(lost[cause] >= most for cause, most in max_lost.items()):
                     waiting.clear()
                 for number, worker in enumerate(self._workers):
                     if waiting and number not in busy:
                         busy[number] = waiting.popleft()
-                        self._ask(worker, calls[busy[number]], batch)
+                        failed = self._ask(worker, calls[busy[number]], batch)
+                        if failed is not None:
+                            lost[failed.cause] += 1
+                            outcomes[busy.pop(number)] = failed
                 for number in self._ready(list(busy)):
                     num_rows = len(calls[busy[number]].rows)
                     outcome = self._outcome(self._workers[number], num_rows)
                     if outcome is None:
                         continue
-                    lost[outcome.kind] += 1
+                    lost[outcome.cause] += 1
                     outcomes[busy.pop(number)] = outcome
         except BaseException:  # no later call may read the reply of one of these
             for number in busy:
@@ -388,11 +281,16 @@ class Grader:
     def _limit_seconds(self, function: int, num_rows: int) -> float:
         return self._seconds[function] * (1 + (num_rows - 1) / 32)
 
-    def _ask(self, worker: WorkerProcess, call: _Call, batch: Rollouts) -> None:
+    def _ask(self, worker: WorkerProcess, call: _Call, batch: Rollouts) -> _Outcome | None:
+        """Begin a call; what became of it where it cannot begin."""
         limit = self._limit_seconds(call.function, len(call.rows))
         rollouts = batch if len(call.rows) == len(batch.rows) else _taken(batch, call.rows)
         request = {"operation": "grade", "function": call.function, "rollouts": rollouts}
-        worker.ask(request, limit)
+        try:
+            worker.ask(request, limit)
+        except NotStarted as error:
+            return _Outcome(cause=Exit.START_FAILED, message=str(error))
+        return None
 
     def _ready(self, numbers: Sequence[int]) -> list[int]:
         """The workers that have replied, died or run out of time; waits for the first."""
@@ -418,17 +316,17 @@ class Grader:
             if not _is_whole(reply, num_rows):
                 raise worker.malformed()
         except WorkerDied as error:
-            return _Outcome(kind="crash", message=str(error))
+            return _Outcome(cause=Exit.CRASH, message=str(error))
         except TimeoutError:
             return _Outcome(
-                kind="timeout",
+                cause=Exit.TIMEOUT,
                 message="over the time limit; raise reward.timeout_seconds if it is slow, not hung",
             )
         if "exception" in reply:
-            return _Outcome(kind="exception", message=reply["exception"])
+            return _Outcome(cause=Exit.EXCEPTION, message=reply["exception"])
         return _Outcome(reply=reply)
 
-    def _collected(self, answered: _Answered, num_rows: int, seconds: float) -> Grades:
+    def _collected(self, answered: _Answered, num_rows: int) -> Grades:
         scores_BM = np.full((num_rows, len(self.specs)), np.nan)
         failed_B = np.zeros(num_rows, dtype=bool)
         failures: list[Failure] = []
@@ -436,20 +334,20 @@ class Grader:
         extra: dict[str, list[Any]] = {}
         for call, outcome in sorted(answered, key=lambda a: (a[0].function, a[0].rows)):
             rows = list(call.rows)
-            if outcome.kind is not None:
-                name = self.specs[call.function].name
+            name = self.specs[call.function].name
+            if outcome.cause is not None:
                 failed_B[rows] = True
-                failures += [Failure(row, name, outcome.kind, outcome.message) for row in rows]
+                failures += [Failure(row, name, outcome.cause, outcome.message) for row in rows]
                 continue
             scores_BM[rows, call.function] = np.array(outcome.reply["scores"], dtype=np.float64)
-            for position, reason in outcome.reply["unscored"].items():
+            for position, (cause, reason) in outcome.reply["unscored"].items():
                 row = rows[int(position)]
                 failed_B[row] = True
-                failures.append(Failure(row, self.specs[call.function].name, "exception", reason))
-            for name, value in outcome.reply["metrics"].items():
-                logged.setdefault(name, []).append((value, len(rows)))
-            for name, values in outcome.reply["extra"].items():
-                column = extra.setdefault(name, [None] * num_rows)
+                failures.append(Failure(row, name, Exit(cause), reason))
+            for metric, value in outcome.reply["metrics"].items():
+                logged.setdefault(metric, []).append((value, len(rows)))
+            for title, values in outcome.reply["extra"].items():
+                column = extra.setdefault(title, [None] * num_rows)
                 for row, value in zip(rows, values, strict=True):
                     column[row] = value
         return Grades(
@@ -461,11 +359,96 @@ class Grader:
                 for name, pairs in logged.items()
             },
             extra=extra,
-            seconds=seconds,
         )
+
+    def _judged(self, failures: Sequence[Failure], batch: Rollouts) -> list[Failure]:
+        """The failures, with REWARD_BUG as the cause of those that are not their answers' own.
+
+        1. The row's reference fails too, while that of another row gets a score: the reward's.
+        2. Of several different answers and their references none gets a score: the reward's.
+        3. Else: the answer's own.
+
+        That another reference passes shows that the reward reads references at all: one that wants
+        a form which they do not have fails on all of them.
+        """
+        found = list(failures)
+        for m, spec in enumerate(self.specs):
+            own = [f for f in failures if f.reward == spec.name]
+            suspects = [f.row for f in own if f.cause.is_policys]
+            if not suspects:
+                continue
+            passed = self._references_passed(m, suspects, {f.row for f in own}, batch)
+            failed = {f.row for f in own}
+            several = len({str(batch.completions[row]) for row in suspects}) > 1
+            nothing = several and len(failed) == len(batch.rows) and not any(passed.values())
+            for place, f in enumerate(found):
+                if f.reward != spec.name or not f.cause.is_policys:
+                    continue
+                fails_too = passed.get(batch.groups[f.row]) is False and any(passed.values())
+                if fails_too or nothing:
+                    why = "its reference fails too" if fails_too else "no answer gets a score"
+                    found[place] = replace(
+                        f, cause=Exit.REWARD_BUG, message=f"{f.message} ({f.cause.label}; {why})"
+                    )
+        return found
+
+    def _references_passed(
+        self, function: int, suspects: Sequence[int], failed: set[int], batch: Rollouts
+    ) -> dict[int, bool]:
+        """Whether the reward scores the reference, by prompt group; groups without one are left
+        out. Those of groups without a failure are tried where all others fail.
+        """
+        first: dict[int, int] = {}  # a row of each group
+        for row in suspects:
+            first.setdefault(batch.groups[row], row)
+        passed = self._references(function, [*first.values()], batch)
+        if passed and not any(passed.values()):
+            others = {batch.groups[row] for row in failed}
+            controls: dict[int, int] = {}
+            for row, group in enumerate(batch.groups):
+                if group not in others:
+                    controls.setdefault(group, row)
+            passed |= self._references(function, [*controls.values()][:NUM_CONTROLS], batch)
+        return passed
+
+    def _references(self, function: int, rows: Sequence[int], batch: Rollouts) -> dict[int, bool]:
+        """The same of these rows' groups."""
+        texts = {row: text for row in rows if (text := _reference(batch.columns, row)) is not None}
+        completions = list(batch.completions)
+        for row, text in texts.items():
+            completions[row] = completion_form(batch.prompts[row], text)
+        asked = replace(batch, completions=completions, completion_ids=[()] * len(completions))
+        size = PIECE_ROWS if self.specs[function].rows_are_independent else 1
+        known = list(texts)
+        calls = [_Call(function, tuple(known[i : i + size])) for i in range(0, len(known), size)]
+        try:
+            answered = self._mended(function, self._run(calls, asked, MAX_LOST_ROWS), asked)
+        except UserError:  # what the function cannot return is no score
+            return {batch.groups[row]: False for row in known}
+        passed: dict[int, bool] = {}
+        for call, outcome in answered:
+            unscored = outcome.reply.get("unscored", {})
+            for position, row in enumerate(call.rows):
+                cause = outcome.cause
+                if str(position) in unscored:
+                    cause = Exit(unscored[str(position)][0])
+                if cause is None and not outcome.reply:
+                    continue  # it was not tried
+                if cause is None or cause.is_policys:
+                    passed[batch.groups[row]] = cause is None
+        return passed
 
     def _place(self, reward: str) -> int:
         return [spec.name for spec in self.specs].index(reward)
+
+
+def without(specs: Sequence[RewardSpec], num_rows: int, cause: Exit, message: str) -> Grades:
+    """Grades of rows that no reward could be asked about."""
+    failures = [
+        Failure(row, spec.name, cause, message) for spec in specs for row in range(num_rows)
+    ]
+    scores_BM = np.full((num_rows, len(specs)), np.nan)
+    return Grades(scores_BM, np.zeros(num_rows, dtype=bool), tuple(failures), {}, {})
 
 
 def weighted_sum(scores_BM: NDArray[np.float64], weights: Sequence[float]) -> NDArray[np.float64]:
@@ -492,7 +475,14 @@ def _taken(batch: Rollouts, rows: Sequence[int]) -> Rollouts:
         groups=[batch.groups[row] for row in rows],
         prompt_texts=[batch.prompt_texts[row] for row in rows] if batch.prompt_texts else (),
         truncated=[batch.truncated[row] for row in rows] if batch.truncated else (),
+        strict=batch.strict,
     )
+
+
+def _reference(columns: Mapping[str, Sequence[Any]], row: int) -> str | None:
+    """What a right answer to the row is compared with, as a text; None where there is none."""
+    known = (columns[name][row] for name in ("completion", *REFERENCES) if name in columns)
+    return next((str(value) for value in known if value is not None), None)
 
 
 def _is_whole(reply: Mapping[str, Any], num_rows: int) -> bool:
@@ -506,9 +496,18 @@ def _is_whole(reply: Mapping[str, Any], num_rows: int) -> bool:
     return (
         len(reply["scores"]) == num_rows
         and all(value is None or _is_number(value) for value in reply["scores"])
-        and all(p in places and isinstance(why, str) for p, why in reply["unscored"].items())
+        and all(p in places and _is_cause(why) for p, why in reply["unscored"].items())
         and all(_is_number(value) for value in reply["metrics"].values())
         and all(isinstance(v, list) and len(v) == num_rows for v in reply["extra"].values())
+    )
+
+
+def _is_cause(said: Any) -> bool:
+    return (
+        isinstance(said, list)
+        and len(said) == 2
+        and said[0] in {cause.value for cause in Exit}
+        and isinstance(said[1], str)
     )
 
 

@@ -1,7 +1,8 @@
 """A language model that scores completions, behind an endpoint with OpenAI's chat protocol.
 
-A judge is a TOML file: `judge:FILE.toml`. A call that fails, and an answer without a score, leave
-the completion unscored with the reason; they are never a score of 0.
+A judge is a TOML file: `judge:FILE.toml`. A server that does not answer leaves the completion
+unscored; an answer without a score, and one that the server will not read, is the completion's own
+failure, for a text can talk a judge out of its score.
 """
 
 import json
@@ -19,8 +20,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from strop.rewards.answers import text_of
 from strop.rewards.scored import Unscored
 from strop.support.errors import UserError, did_you_mean
+from strop.support.exits import Exit
 from strop.support.files import toml_of
-from strop.support.http import Failed, Http, Retries
+from strop.support.http import UNREAD, Failed, Http, Retries
 
 _ANSWER_BYTES = 1 << 22
 LARGEST = 1e6  # of the numbers of a judge's file; clocks wait no longer
@@ -159,14 +161,14 @@ class Judge:
     def _score(self, text: str) -> float | Unscored:
         matches = list(self.pattern.finditer(text))
         if not matches:
-            return Unscored(f"no score in the judge's answer {text[-120:]!r}")
+            return _unreadable(f"no score in the judge's answer {text[-120:]!r}")
         low, high = self.settings.scale
         try:
             value = float(matches[-1].group(1))
         except (TypeError, ValueError):
-            return Unscored(f"the judge's score {matches[-1].group(1)!r} is not a number")
+            return _unreadable(f"the judge's score {matches[-1].group(1)!r} is not a number")
         if not low <= value <= high:
-            return Unscored(f"the judge's score {value:g} is outside {low:g} to {high:g}")
+            return _unreadable(f"the judge's score {value:g} is outside {low:g} to {high:g}")
         return (value - low) / (high - low)
 
     def _ask(self, row: Mapping[str, Any]) -> str | Unscored:
@@ -175,8 +177,13 @@ class Judge:
         body = self._body(self.settings.prompt.format_map(row))
         try:
             return self.http.ask(url, body, read=_content, retries=self.retries)
+        except WithoutText as error:
+            return _unreadable(f"the judge gave no text: {error}")
+        except Failed as error:
+            cause = Exit.UNREADABLE if error.status in UNREAD else Exit.UNREACHABLE
+            return Unscored(f"the judge did not answer: {error}", cause)
         except OSError as error:
-            return Unscored(f"the judge did not answer: {error}")
+            return Unscored(f"the judge did not answer: {error}", Exit.UNREACHABLE)
 
     def _body(self, prompt: str) -> dict[str, Any]:
         settings = self.settings
@@ -213,8 +220,16 @@ def _content(answer: bytes) -> str:
     except (LookupError, TypeError, ValueError, RecursionError) as error:
         raise Failed(f"not a chat completion: {answer[:200]!r}", again=True) from error
     if not isinstance(content, str):
-        raise Failed(f"a chat completion without text: {answer[:200]!r}", again=True)
+        raise WithoutText(f"a chat completion without text: {answer[:200]!r}", again=True)
     return content
+
+
+class WithoutText(Failed):
+    """A chat completion that says nothing, as where a filter keeps it back."""
+
+
+def _unreadable(why: str) -> Unscored:
+    return Unscored(why, Exit.UNREADABLE)
 
 
 def _prompt_text(prompt: Any) -> str:

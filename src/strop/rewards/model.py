@@ -13,6 +13,7 @@ import torch
 from strop.rewards.answers import text_of
 from strop.rewards.scored import Unscored
 from strop.support.errors import UserError
+from strop.support.exits import Exit
 
 
 class RewardModel:
@@ -20,7 +21,7 @@ class RewardModel:
 
     Text prompts are joined with the completion as they are; messages go through the reward model's
     own chat template. device: "cpu" or a GPU. dtype: of its weights. A text that is longer than
-    the model's positions is unscored. Follows TRL's way of calling such models.
+    the model's positions has no score. Follows TRL's way of calling such models.
 
     Raises UserError for a model that cannot be loaded or has several labels.
     """
@@ -61,9 +62,8 @@ class RewardModel:
         scores: list[Any] = [None] * len(rows)
         for i, ids in enumerate(rows):
             if not 0 < len(ids) <= self.max_tokens:
-                scores[i] = Unscored(
-                    f"{len(ids)} tokens, the reward model takes 1 to {self.max_tokens}"
-                )
+                why = f"{len(ids)} tokens, the reward model takes 1 to {self.max_tokens}"
+                scores[i] = Unscored(why, Exit.UNREADABLE)
         fitting = sorted((i for i, s in enumerate(scores) if s is None), key=lambda i: len(rows[i]))
         for start in range(0, len(fitting), self.batch_size):
             members = fitting[start : start + self.batch_size]
@@ -91,7 +91,7 @@ class RewardModel:
         ).logits[:, 0]
         return [
             value if value == value and abs(value) != float("inf")
-            else Unscored(f"the reward model gave {value}")
+            else Unscored(f"the reward model gave {value}", Exit.UNREADABLE)
             for value in logits.float().tolist()
         ]  # fmt: skip
 

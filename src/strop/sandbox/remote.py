@@ -1,6 +1,7 @@
 """Runs Python code on a server with SandboxFusion's interface (`POST URL/run_code`).
 
-What fails on the way or over there raises RuntimeError: it says nothing of the code.
+What fails on the way raises NotRun: it says nothing of the code. So does a server's own failure,
+whose cause may be the code: one that stays when it is run again counts as a crash.
 """
 
 import json
@@ -10,9 +11,10 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ValidationError
 
-from strop.sandbox.run import Limits, Ran
+from strop.sandbox.run import Limits, NotRun, Ran
 from strop.support.errors import UserError
-from strop.support.http import Failed, Http, Retries, TooLong
+from strop.support.exits import Exit
+from strop.support.http import UNREAD, Failed, Http, Retries, TooLong
 
 ANSWER_BYTES = 1 << 22  # of what a server answers; a program that prints more has failed
 RETRIES = Retries(tries=4)
@@ -57,7 +59,7 @@ class RemoteSandbox:
         """Raise UserError where nothing, or something else, answers."""
         try:
             ran, _ = self.run("print(6 * 7)", test=None, stdin="", limits=Limits())
-        except RuntimeError as error:
+        except NotRun as error:
             raise UserError(
                 f"{error}: start a SandboxFusion server there, or mend the option url"
             ) from error
@@ -68,7 +70,7 @@ class RemoteSandbox:
     def run(self, code: str, *, test: str | None, stdin: str, limits: Limits) -> tuple[Ran, float]:
         """Run a program on `stdin`, or `test` behind the code; and the seconds that it took.
 
-        A test passes when it runs to its end. Raises RuntimeError where the sandbox failed.
+        A test passes when it runs to its end. Raises NotRun where the sandbox failed.
         """
         mark = secrets.token_hex(16)
         body = {
@@ -89,12 +91,14 @@ class RemoteSandbox:
             )
         except TooLong:
             return Ran(False, "", "", f"printed over {ANSWER_BYTES} bytes"), seconds
+        except SandboxFailed as error:
+            raise NotRun(f"the sandbox at {self.url} failed: {error}", Exit.CRASH) from error
         except OSError as error:
-            raise RuntimeError(f"the sandbox at {self.url} did not answer: {error}") from error
+            why = f"the sandbox at {self.url} did not answer: {error}"
+            unread = isinstance(error, Failed) and error.status in UNREAD
+            raise NotRun(why, Exit.UNREADABLE if unread else Exit.UNREACHABLE) from error
         ended = answer.run_result or answer.compile_result
-        if answer.status == "SandboxError" or ended is None:
-            why = " ".join(answer.message.split())[:200] or "it gives no reason"
-            raise RuntimeError(f"the sandbox at {self.url} failed: {why}")
+        assert ended is not None, "_answer takes none without"
         how = f"over {seconds:g} s" if ended.status == "TimeLimitExceeded" else ""
         output, passed = ended.stdout or "", answer.status == "Success" and not how
         if test is not None:
@@ -107,9 +111,17 @@ class RemoteSandbox:
         return RETRIES.tries * (run_seconds + self.wait_seconds) + RETRIES.longest_wait
 
 
+class SandboxFailed(Failed):
+    """The server could not run the code, and says so."""
+
+
 def _answer(said: bytes) -> Answer:
-    """The server's answer. Raises Failed for what is none."""
+    """The server's answer. Raises Failed for what is none, and for the server's own failure."""
     try:
-        return Answer.model_validate(json.loads(said))
+        answer = Answer.model_validate(json.loads(said))
     except (ValidationError, ValueError, RecursionError) as error:
         raise Failed(f"an answer that is none of SandboxFusion's: {said[:200]!r}") from error
+    if answer.status == "SandboxError" or (answer.run_result or answer.compile_result) is None:
+        why = " ".join(answer.message.split())[:200] or "it gives no reason"
+        raise SandboxFailed(why, again=True)
+    return answer

@@ -21,6 +21,7 @@ from typing import Any
 from strop.sandbox.plan import plan_of
 from strop.support import processes
 from strop.support.errors import UserError
+from strop.support.exits import Exit
 
 OUTPUT_BYTES = 1 << 20  # of each stream; a program that prints more is ended
 _SHARED_LIBRARIES = ("/lib", "/lib64", "/lib32", "/usr/lib", "/usr/lib64", "/usr/lib32")
@@ -37,6 +38,14 @@ class Limits:
     memory_bytes: int = 512 << 20  # of address space, each process
     disk_bytes: int = 16 << 20  # of each file; isolated, of all files together
     processes: int = 16
+
+
+class NotRun(RuntimeError):
+    """A run that says nothing of the code, and the cause."""
+
+    def __init__(self, why: str, cause: Exit = Exit.START_FAILED) -> None:
+        super().__init__(why)
+        self.cause = cause
 
 
 @dataclass(frozen=True)
@@ -61,8 +70,8 @@ def run(
     """Run code as a program on `stdin`, or run `test` on the module that it makes.
 
     A test passes when it runs to its end without an exception, in a process that the code cannot
-    reach. `packages`: what is installed for this interpreter can be imported. Raises RuntimeError
-    when the locks cannot be put on (nothing has run then).
+    reach. `packages`: what is installed for this interpreter can be imported. Raises NotRun when
+    the locks cannot be put on (nothing has run then).
     """
     shown = _packages() if packages else []
     payload = {
@@ -83,7 +92,7 @@ def run(
         shutil.rmtree(scratch, ignore_errors=True)
     if not status.startswith(b"ok") and not how:
         reason = status.decode("utf-8", "replace") or streams[1].decode("utf-8", "replace")[-300:]
-        raise RuntimeError(f"the sandbox could not be set up: {reason or 'it ended at once'}")
+        raise NotRun(f"the sandbox could not be set up: {reason or 'it ended at once'}")
     output, errors = (stream.decode("utf-8", "replace") for stream in streams)
     passed = code_ == 0 if test is None else status == b"ok passed"
     return Ran(passed and not how, output, errors, how)
@@ -95,7 +104,7 @@ def check_isolation() -> None:
         raise UserError("model-written code is run on Linux only: run strop there")
     try:
         ran = run("", test="", limits=Limits(wall_seconds=_PROBE_SECONDS))
-    except RuntimeError as error:
+    except NotRun as error:
         raise UserError(
             f"model-written code cannot be isolated here ({error}): allow unprivileged user "
             "namespaces, or run inside a container of your own and give the reward the option "

@@ -5,8 +5,9 @@ Environments, engines and rewards say one of them, `exit_B` holds its number, an
 could learn to bring about what does not. What it cannot have brought about is unscored.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from enum import IntEnum
+from typing import Any
 
 
 class Exit(IntEnum):
@@ -15,9 +16,9 @@ class Exit(IntEnum):
     DONE = 0  # it has the score that it was given
     TURN_LIMIT = 1  # the episode was cut at its most turns
     TOKEN_LIMIT = 2  # the answer or episode was cut at its most tokens
-    # The policy's own: the same was well with other answers.
-    TIMEOUT = 3  # the reward or the environment took too long on it
-    TOOL_ERROR = 4  # a tool refused what it was asked
+    TOOL_ERROR = 3  # a tool refused what it was asked
+    # A failure of the answer's own: the same was well with other answers.
+    TIMEOUT = 4  # the reward or the environment took too long on it
     EXCEPTION = 5  # the reward raised an exception on it
     CRASH = 6  # the process that judged it ended on it
     UNREADABLE = 7  # what was said of it is no score, or it could not be read
@@ -38,10 +39,22 @@ class Exit(IntEnum):
     @property
     def is_policys(self) -> bool:
         """Whether the policy can have brought it about."""
-        return self < Exit.ENVIRONMENT_CRASH
+        return self < OUTSIDE
+
+    def leaves_unscored(self, on_failure: float | str) -> bool:
+        """Whether an answer with this cause has no score, under `reward.on_failure`."""
+        return self >= OUTSIDE or (self >= FAILED and on_failure == "unscored")
 
 
+FAILED = Exit.TIMEOUT  # the first that is a failure
+OUTSIDE = Exit.ENVIRONMENT_CRASH  # the first that the policy cannot have brought about
 METRIC = "exit/"  # and the cause's label: share of answers
+
+
+def causes(metrics: Mapping[str, Any]) -> dict[Exit, float]:
+    """The shares among a step's metrics, by cause."""
+    named = {METRIC + cause.label: cause for cause in Exit}
+    return {named[name]: share for name, share in metrics.items() if name in named and share}
 
 
 def shares(exits: Iterable[int]) -> dict[str, float]:

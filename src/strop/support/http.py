@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 RETRIED = frozenset((408, 409, 425, 429, 500, 502, 503, 504))
+UNREAD = frozenset((400, 413, 422))  # what was sent is not taken, whenever it comes
 MAX_WAIT_SECONDS = 60.0  # between two tries
 JITTER = 0.25  # share by which a wait is longer or shorter, so that many do not come back at once
 # Of a connection that nothing uses. Servers close theirs after 5 s and more: never in that moment.
@@ -35,11 +36,13 @@ _RANDOM = random.SystemRandom()  # takes no number from the generator of a user'
 
 
 class Failed(OSError):
-    """A request that failed. again: another try may help. after: seconds, as the server says."""
+    """A request that failed. again: another try may help. after: seconds, as the server says.
+    status: of its answer; 0: there was none, or it did not tell.
+    """
 
-    def __init__(self, why: str, again: bool = False, after: str = "") -> None:
+    def __init__(self, why: str, again: bool = False, after: str = "", status: int = 0) -> None:
         super().__init__(why)
-        self.again, self.after = again, after
+        self.again, self.after, self.status = again, after, status
 
 
 class TooLong(OSError):
@@ -217,7 +220,8 @@ class Http:
             place = reply.headers.get("location", "nowhere")[:200]
             why = f"a redirect to {place}, which the key does not follow: mend the url"
         after = reply.headers.get("retry-after", "")
-        raise Failed(f"HTTP {reply.status}: {why}", reply.status in RETRIED, after)
+        again = reply.status in RETRIED
+        raise Failed(f"HTTP {reply.status}: {why}", again, after, reply.status)
 
     async def _send(self, method: str, url: str, body: Any, limit: float) -> Reply:
         content = None if body is None else json.dumps(body).encode()

@@ -142,6 +142,8 @@ def make_services(
         end_ids=loaded.end_ids,
         chat=chat,
     )
+    counts = config.reward.on_failure
+    services.grading.on_failure = None if isinstance(counts, str) else counts
     try:
         services.grading.check_rewards()
     except BaseException:

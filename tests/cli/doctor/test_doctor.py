@@ -87,7 +87,7 @@ def test_a_healthy_run_has_no_problem(ask: Any, tmp_path: Path) -> None:
     code, findings = ask(make_run(tmp_path / "run"))
 
     assert code == 0
-    assert len(findings) == 8
+    assert len(findings) == 9
     assert {f["status"] for f in findings.values()} == {"ok"}
     assert findings["Did resuming skip or repeat data?"]["numbers"]["stored rollouts"] == 96
 
@@ -216,6 +216,36 @@ def test_other_problems(ask: Any, tmp_path: Path, changed: dict[str, Any], quest
 
     assert code == 1
     assert only_problem(findings)["question"] == question
+
+
+@pytest.mark.parametrize(
+    ("on_failure", "said"),
+    [
+        ('"unscored"', "count them with reward.on_failure=0"),
+        ("0.5", "a failure counts 0.5 and the worst answer got 0: set reward.on_failure=0"),
+        ("0.0", ""),
+    ],
+)
+def test_a_failure_that_pays_is_a_problem(
+    ask: Any, tmp_path: Path, on_failure: str, said: str
+) -> None:
+    run = make_run(tmp_path / "run", **{"exit/exception": 0.02})
+    with (run / "config.toml").open("a") as file:
+        file.write(f"[reward]\non_failure = {on_failure}\n")
+    code, findings = ask(run)
+    found = findings["Do reward functions fail?"]
+    assert code == bool(said)
+    assert found["status"] == ("problem" if said else "note")
+    assert "exception 2.00%" in found["answer"]
+    assert said in found["advice"]
+
+
+def test_a_cut_that_counts_as_going_on_is_told(ask: Any, tmp_path: Path) -> None:
+    changed = {"completions/clipped_ratio": 0.5, "bootstrap/value_mean": 0.7, "reward": 0.4}
+    _, findings = ask(make_run(tmp_path / "run", **changed))
+    found = findings["Are answers cut off?"]
+    assert "values what is beyond at 0.7 (mean reward 0.4)" in found["answer"]
+    assert "bootstrap_truncated=false" in found["advice"]
 
 
 def test_a_folder_that_is_no_run_is_refused(strop: Strop, tmp_path: Path) -> None:

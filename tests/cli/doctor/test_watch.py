@@ -11,7 +11,9 @@ from commands import Strop
 from models import Lab
 
 from strop.diagnosis.watch import STEPS, Watch
+from strop.rewards.grader import Failure
 from strop.support.errors import RunStopped
+from strop.support.exits import Exit
 
 HEALTHY = {
     "loss": 0.01, "grad_norm": 0.3, "learning_rate": 1e-4, "frac_reward_zero_std": 0.25,
@@ -31,12 +33,15 @@ def told(
     steps: int = 100,
     before: Sequence = (),
     options: dict[str, Any] | None = None,
+    on_failure: float | str = 0.0,
 ) -> list[list[str]]:
     """The questions that each step in turn brings up; `failed` rows in every step. before: steps
     of the run that were done when it was resumed. options: of its method.
     """
-    config = SimpleNamespace(model_dump=lambda include: {"algorithm": options or {}})
-    failure = SimpleNamespace(kind="error", message="ZeroDivisionError: division by zero", row=0)
+    reward = SimpleNamespace(max_unscored_share=0.5, on_failure=on_failure)
+    dump = {"algorithm": options or {}}
+    config = SimpleNamespace(model_dump=lambda include: dump, reward=reward)
+    failure = Failure(0, "mine", Exit.EXCEPTION, "ZeroDivisionError: division by zero")
     grading = SimpleNamespace(failures=[failure] * failed)
     world = SimpleNamespace(services=SimpleNamespace(grading=grading))
     watch, found = Watch(), []
@@ -99,8 +104,25 @@ def test_the_stop_names_the_failure_and_the_doctor():
         told([UNSCORED], failed=8, steps=1)
     said = str(stopped.value)
     assert said.startswith("no answer got a reward in the first step, so nothing is learnt. The ")
-    assert "(error): ZeroDivisionError: division by zero" in said
+    assert "(exception): ZeroDivisionError: division by zero" in said
     assert "strop doctor --data FILE --reward SOURCE" in said
+
+
+def test_too_many_answers_without_a_score_stop_the_run_and_name_the_cause():
+    lost = {"exit/unreachable": 0.45, "exit/exception": 0.3}
+    assert told([lost] * 40) == [[]] * 40
+    # ... of the answers' own failures those that are not counted
+    with pytest.raises(RunStopped) as stopped:
+        told([lost] * 20, failed=1, on_failure="unscored")
+    assert str(stopped.value) == (
+        "75% of 20 steps' answers have no score: unreachable (45%), exception (30%). Mend it and "
+        "resume; reward.max_unscored_share says how many may have none"
+    )
+    # ten steps of twenty and a bit
+    most = [{"exit/start_failed": 1.0}] * 10
+    assert told([{}] * 10 + most) == [[]] * 20
+    with pytest.raises(RunStopped, match=r"start_failed \(5[0-9]%\)"):
+        told([{}] * 9 + [{"exit/start_failed": 0.2}] + most)
 
 
 @pytest.fixture

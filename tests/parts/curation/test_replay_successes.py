@@ -108,6 +108,14 @@ def test_division_by_the_usual_deviation():
     assert found[1][0]["made_advantage_B"].tolist() == pytest.approx([0.625 / (middle + 1e-6)])
 
 
+def test_a_usual_deviation_of_zero_divides_nothing():
+    first = batch_of(1, [[1, 0], [1, 0], [0, 0], [0, 0], [0, 0]])  # deviations .5 .5 0 0 0
+    found, _ = steps(ReplaySuccesses(1, normalize_std=True), first, batch_of(2, [[0]]))
+    plain, _ = steps(ReplaySuccesses(1), first, batch_of(2, [[0]]))
+    ours, theirs = (each[1][0]["made_advantage_B"].tolist() for each in (found, plain))
+    assert ours == theirs != []
+
+
 def test_decay_keeps_the_advantage_of_then():
     first = batch_of(1, [[0.2, 0.1], [0.3, 0.1]])  # A = .05 and .1; all of the store count
     found, _ = steps(ReplaySuccesses(1, decay=0.9), first, batch_of(2, [[0]]))

@@ -21,7 +21,7 @@ class Judge(FakeGrading):
         self.asked += pairs
         score_B = torch.tensor([float(ord(one) - ord(other)) for one, other in pairs])
         known_B = torch.tensor([pair not in self.silent for pair in pairs])
-        return Graded(score_B[:, None], score_B, known_B, {}, ~known_B)
+        return Graded(score_B[:, None], score_B, known_B, {}, known_B.long() * 0)
 
 
 def compared(said, groups=None, silent=(), **columns):

@@ -6,6 +6,7 @@ from models import Lab
 from strop.method.part import Use, call
 from strop.method.services import Graded
 from strop.parts.reward.score_with_verifiers import ScoreWithVerifiers
+from strop.support.exits import Exit
 from strop.training import loading, setup
 from strop.training.settings import config
 
@@ -33,14 +34,15 @@ class Grading:
     def grade(self, batch):
         return Graded(
             torch.tensor([[1.0, 3.0], [torch.nan, 2.0]]), torch.tensor([2.5, 1.0]),
-            torch.tensor([True, False]), {"sums/seen": 2.0}, torch.tensor([False, True]),
+            torch.tensor([True, False]), {"sums/seen": 2.0}, torch.tensor([0, 9]),
         )  # fmt: skip
 
 
 def test_columns_are_what_grading_says():
     batch = flat_batch((1, 2))
     outcome = run(ScoreWithVerifiers(), batch, services=FakeServices(grading=Grading()))
-    reward_BM, outcome_B, reward_B, scored_B = outcome.value
+    reward_BM, outcome_B, reward_B, scored_B, exit_B = outcome.value
+    assert exit_B.tolist() == [0, 9]
     assert reward_BM.nan_to_num(-1).tolist() == [[1, 3], [-1, 2]]
     assert outcome_B.tolist() == reward_B.tolist() == [2.5, 1.0]
     assert scored_B.tolist() == [True, False]
@@ -69,10 +71,12 @@ def test_the_reward_is_the_weighted_sum_of_the_functions_that_gave_a_number(tmp_
         outcome = call(Use(ScoreWithVerifiers()), batch, services=world.services)
     finally:
         world.services.close()
-    reward_BM, outcome_B, reward_B, scored_B = outcome.value
+    reward_BM, outcome_B, reward_B, scored_B, exit_B = outcome.value
     # 0.5 * 3 + 2 * 2; 0.5 * 2, the digits not applicable; the third function raised
     assert outcome_B[:2].tolist() == [5.5, 1.0]
     assert reward_B.equal(outcome_B)
-    assert scored_B.tolist() == [True, True, False]
-    assert outcome_B[2] == 0
-    assert reward_BM[:2].nan_to_num(-1).tolist() == [[3, 2, 0], [2, -1, 0]]
+    assert scored_B.all()
+    assert exit_B.tolist() == [Exit.DONE, Exit.DONE, Exit.EXCEPTION]
+    # 0.5 * 2 + 2 * 1 + what a failure counts
+    assert outcome_B[2] == 3.0
+    assert reward_BM.nan_to_num(-1).tolist() == [[3, 2, 0], [2, -1, 0], [2, 1, 0]]

@@ -16,6 +16,7 @@ from strop.engines.rules import TopK
 from strop.method.part import Draw
 from strop.parts.rollout.base import Crowd, assemble, roll_out
 from strop.support.errors import UserError
+from strop.support.exits import Exit
 
 # token 0 goes to 1 or 2, 1 to 2, 2 to 0
 CYCLE = {0: (0.0, 0.5, 0.5), 1: (0.0, 0.0, 1.0), 2: (1.0, 0.0, 0.0)}
@@ -351,7 +352,9 @@ def test_failed_requests_of_one_strategy_are_not_those_of_another():
     found = crowded(engine, [collect(engine, good), collect(engine, mixed)], services)
     assert [[len(new) for new in texts(rolled)] for rolled, _ in found] == [[3, 3], [0, 3]]
     assert [ends for _, ends in found] == [(2, ()), (1, ("made to",))]
-    assert [rolled.batch["lost_B"].tolist() for rolled, _ in found] == [[False] * 2, [True, False]]
+    assert [rolled.batch["exit_B"].tolist() for rolled, _ in found] == [
+        [Exit.TOKEN_LIMIT] * 2, [Exit.ENGINE_LOST, Exit.TOKEN_LIMIT],
+    ]  # fmt: skip
     assert services.sampling.failures == ["made to"]
     with pytest.raises(UserError, match="a request failed: made to"):
         roll_out(collect(engine, mixed[:1]), engine, services)

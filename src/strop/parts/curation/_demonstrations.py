@@ -55,7 +55,7 @@ def demonstration_rows(
         "group_B": row,
         "rollout_uid_B": -1 - batch["uid_P"][groups] - _apart(column),
         "truncated_B": torch.zeros(len(groups), dtype=torch.bool),
-        "lost_B": torch.zeros(len(groups), dtype=torch.bool),
+        "exit_B": torch.zeros_like(row),
         "parent_B": torch.full_like(row, -1),
         "fork_at_B": torch.full_like(row, -1),
     }

@@ -30,7 +30,8 @@ class ReplaySuccesses:
     Reads: batch, reward_B [B] float (R), made_advantage_B [B] float (A), scored_B [B] bool;
     stores, rng, state.   Writes: rows to add.
     Source: arXiv 2509.22601; code TencentYoutuResearch/SPEAR.
-    Differs from the source: its history holds whole steps, so it may be a step longer.
+    Differs from the source: its history holds whole steps, so it may be a step longer; a median
+    deviation of 0, as where most groups have one outcome, divides nothing, and not by 1e-6.
     Nearest part: replay_by_advantage, which draws every step by the advantages of then.
     Edges: no history -> P50 0; fewer than two with A' >= 0 -> none; state is in the checkpoint.
     """
@@ -87,7 +88,7 @@ class ReplaySuccesses:
         if self.decay:
             advantage_B = self.decay * store["made_advantage_B"]
         else:
-            scale = spread + 1e-6 if self.normalize_std else 1.0
+            scale = spread + 1e-6 if self.normalize_std and spread > 0 else 1.0
             advantage_B = ((store["reward_B"].double() - usual) / scale).to(store["reward_B"].dtype)
         row = (advantage_B >= 0).nonzero().squeeze(1)
         number = min(1 << (len(row).bit_length() - 1), self.size) if len(row) > 1 else 0

@@ -12,6 +12,7 @@ from strop.batch.batch import Batch
 from strop.method.part import Curated, Result, require
 from strop.method.services import Event, Sampling
 from strop.parts.curation._rows import REPLAY, turn_rows
+from strop.support.exits import Exit
 
 
 @dataclass(frozen=True)
@@ -118,7 +119,7 @@ def _acted(
     ended_B = torch.tensor([bool(each) and each[-1].ended == "length" for each in heard])
     fresh = {
         "rollout_uid_B": torch.tensor(seeds, dtype=torch.int64), "truncated_B": ended_B,
-        "lost_B": torch.zeros(num, dtype=torch.bool),
+        "exit_B": torch.where(ended_B, Exit.TOKEN_LIMIT, Exit.DONE),
     }  # fmt: skip
     for name, value in (("reward_K", 0), ("done_K", 1)):  # of an episode
         if name in columns:

@@ -19,16 +19,18 @@ class ScoreWithVerifiers:
     Reads: batch (the texts; reward_K of episodes), grading (the reward functions, in their own
     process).
     Writes: reward_BM [B, M] float (NaN: not applicable), outcome_B, reward_B [B] float,
-    scored_B [B] bool.
+    scored_B [B] bool, exit_B [B] int: why it has that score.
     Source: none; the reward signature is that of TRL's trainers.
-    Differs from the source: a verifier that crashes, hangs or raises leaves its rollout unscored.
+    Differs from the source: a verifier that crashes, hangs or raises on an answer gives it
+    reward.on_failure; one that fails for what the answer cannot have made leaves it unscored.
     Nearest part: none.
     Edges: unscored rollouts have outcome 0 and scored_B false; a restart loses nothing.
     """
 
-    writes: ClassVar[tuple[str, ...]] = ("reward_BM", "outcome_B", "reward_B", "scored_B")
+    writes: ClassVar[tuple[str, ...]] = ("reward_BM", "outcome_B", "reward_B", "scored_B", "exit_B")
 
     def __call__(self, batch: Batch, grading: Grading) -> Result:
         graded = grading.grade(batch)
-        columns = (graded.reward_BM, graded.outcome_B, graded.outcome_B, graded.scored_B)
+        outcome_B = graded.outcome_B
+        columns = (graded.reward_BM, outcome_B, outcome_B, graded.scored_B, graded.exit_B)
         return Result(columns, metrics=graded.metrics)

@@ -26,7 +26,7 @@ from strop.parts.rollout.base import (
 from strop.support.errors import UserError
 from strop.support.exits import Exit
 
-PLAYED = (*COLUMNS, *TURN_COLUMNS, "player_B", "role_B", "episode_B", "exit_B")
+PLAYED = (*COLUMNS, *TURN_COLUMNS, "player_B", "role_B", "episode_B")
 
 
 @dataclass
@@ -217,7 +217,6 @@ def written(draws: Sequence[Draw], episodes: Sequence[Episode], world: Any, log:
             ends += [episode for _, episode in found]
     log_turns(log, seats)
     exits = [episode.exit or Exit.DONE for episode in ends]
-    log.log_rollouts("exit", {s.seed: exit.label for s, exit in zip(seats, exits, strict=True)})
     if failures := {s.seed: e.why for s, e in zip(seats, ends, strict=True) if e.why}:
         log.log_rollouts("exit_why", failures)
     if roles:
@@ -233,7 +232,6 @@ def written(draws: Sequence[Draw], episodes: Sequence[Episode], world: Any, log:
         role_B=torch.tensor([roles[seat.player] if roles else 0 for seat in seats]),
         episode_B=torch.tensor([begun[uid] for uid in uids]),
         exit_B=torch.tensor([int(exit) for exit in exits]),
-        lost_B=torch.tensor([not exit.is_policys for exit in exits], dtype=torch.bool),
     )
 
 

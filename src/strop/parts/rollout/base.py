@@ -22,6 +22,7 @@ from strop.engines.rules import MinP, TopK, TopP
 from strop.method.part import Draw, require
 from strop.method.services import Sampling, Services, Texts
 from strop.support.errors import UserError
+from strop.support.exits import Exit
 
 # What a strategy gives, awaited: its batch, its state (None: it keeps none) and, if any, metrics.
 Rollouts: TypeAlias = tuple[Batch, Any] | tuple[Batch, Any, Mapping[str, float]]
@@ -130,7 +131,7 @@ class SamplingFields:
 COLUMNS = (
     "turn_T", "id_T", "mask_T", "origin_T", "version_T", "logp_behavior_T", "logp_sampler_T",
     "entropy_behavior_T",
-    "rollout_K", "index_K", "group_B", "rollout_uid_B", "truncated_B", "lost_B", "parent_B",
+    "rollout_K", "index_K", "group_B", "rollout_uid_B", "truncated_B", "exit_B", "parent_B",
     "fork_at_B", "uid_P", "draw_P",
 )  # fmt: skip
 # of an environment
@@ -213,12 +214,9 @@ def assemble_turns(
             "group_B": group_B,
             "rollout_uid_B": torch.tensor(seeds),
             "truncated_B": torch.tensor(truncated),
-            "lost_B": torch.tensor(
-                [
-                    any(e.ended == "failed" for turn in each for e in turn.events)
-                    for each in rollouts
-                ],
-                dtype=torch.bool,
+            "exit_B": torch.tensor(
+                [_exit(each, cut) for each, cut in zip(rollouts, truncated, strict=True)],
+                dtype=torch.int64,
             ),
             "parent_B": alone,
             "fork_at_B": alone.clone(),
@@ -226,6 +224,13 @@ def assemble_turns(
             "draw_P": torch.tensor([draw.draw for draw in draws]),
         }
     )
+
+
+def _exit(turns: Sequence[Turn], truncated: bool) -> Exit:
+    """How a rollout ended."""
+    if any(event.ended == "failed" for turn in turns for event in turn.events):
+        return Exit.ENGINE_LOST
+    return Exit.TOKEN_LIMIT if truncated else Exit.DONE
 
 
 def with_turns(batch: Batch, rollouts: Sequence[Sequence[Turn]]) -> Batch:

@@ -8,6 +8,7 @@ import torch
 
 from strop.batch.batch import Batch
 from strop.method.services import Grading, Sampling, Texts
+from strop.support.exits import Exit
 
 
 class Presampled(NamedTuple):
@@ -53,7 +54,9 @@ def presample(
             "id_T": torch.tensor(list(everything), dtype=torch.int64),
             "mask_T": within_T >= prompt_B[rollout_T],
             "rollout_K": row,
-            "lost_B": torch.tensor([each.failed for each in finished], dtype=torch.bool),
+            "exit_B": torch.tensor(
+                [Exit.ENGINE_LOST if each.failed else Exit.DONE for each in finished]
+            ),
             "group_B": torch.arange(len(uids)).repeat_interleave(num),
             "rollout_uid_B": -1 - row,
             "uid_P": torch.tensor(list(uids), dtype=torch.int64),

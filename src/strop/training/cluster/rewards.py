@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from strop.environments.tasks import RewardSpec
-from strop.rewards.grader import Grader, Grades
+from strop.rewards.grader import Grader, Grades, without
 from strop.support.errors import UserError
+from strop.support.exits import Exit
 from strop.support.loading import search_path
 from strop.training.cluster.connect import MOST_TRIES, connect, enter, first_line
 from strop.training.parallel.ranks import Ranks
@@ -85,6 +86,10 @@ class There:
         return getattr(self.grader, what)(*given, **more)
 
 
+class Lost(UserError):
+    """The actor is gone, and Ray does not start it again."""
+
+
 class RayGrader(Grader):
     """A grader in an actor with `ray.cpus_for_rewards` CPUs; Ray restarts it when it dies."""
 
@@ -110,8 +115,12 @@ class RayGrader(Grader):
         self._got(self.actor.do.remote(*self.begun, "check", list(columns)))
 
     def grade(self, *rollouts: Any, **more: Any) -> Grades:
-        """Score rollouts under every reward."""
-        found: Grades = self._got(self.actor.do.remote(*self.begun, "grade", *rollouts, **more))
+        """Score rollouts under every reward; none is scored where Ray cannot start the actor."""
+        ref = self.actor.do.remote(*self.begun, "grade", *rollouts, **more)
+        try:
+            found: Grades = self._got(ref)
+        except Lost as error:
+            return without(self.specs, len(rollouts[0]), Exit.START_FAILED, str(error))
         return found
 
     def close(self) -> None:
@@ -125,7 +134,7 @@ class RayGrader(Grader):
         except self.ray.exceptions.RayTaskError as error:
             raise error.cause from error
         except self.ray.exceptions.RayError as error:
-            raise UserError(f"the actor of the rewards is lost: {first_line(error)}") from error
+            raise Lost(f"the actor of the rewards is lost: {first_line(error)}") from error
 
 
 def maker(settings: RaySettings) -> Any:

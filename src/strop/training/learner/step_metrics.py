@@ -14,6 +14,7 @@ from strop.batch.batch import Batch
 from strop.environments.tasks import Origin
 from strop.method import part as parts
 from strop.method.part import Term
+from strop.support.exits import FAILED, OUTSIDE, shares
 from strop.training.learner.kernel import Tally, prepare
 
 WEIGHT, SQUARE = "weight", "weight squared"  # tallied, not logged
@@ -26,8 +27,7 @@ def step_metrics(batch: Batch) -> dict[str, float]:
     found = {"num_tokens": float(batch.size("T")), "num_rollouts": float(num_rollouts)}
     if num_rollouts == 0:
         return found
-    scored_B = batch["scored_B"]
-    found["rewards/frac_unscored"] = 1 - _mean(scored_B)
+    found["rewards/frac_unscored"] = 1 - _mean(batch["scored_B"])
     return {**found, **_rewards(batch), **_lengths(batch), **_policy(batch)}
 
 
@@ -82,6 +82,21 @@ def source_metrics(batch: Batch, origins: Sequence[Origin]) -> dict[str, float]:
     return found
 
 
+def exit_metrics(batch: Batch) -> dict[str, float]:
+    """exit/NAME over all sampled rollouts, for those that some of them ended with."""
+    return shares(batch["exit_B"].tolist()) if "exit_B" in batch else {}
+
+
+def _means(batch: Batch) -> dict[str, float]:
+    """The mean reward of the policy's answers, and that of the ones that a reward judged."""
+    scored_B, reward_B = batch["scored_B"], batch["reward_B"]
+    exit_B = batch["exit_B"] if "exit_B" in batch else torch.zeros_like(batch["group_B"])
+    failed_B = (exit_B >= FAILED) & (exit_B < OUTSIDE)  # a reward of it has no score of its own
+    judged_B = scored_B & ~failed_B
+    found = {"reward": _mean(torch.where(scored_B, reward_B, 0)[scored_B | failed_B])}
+    return {**found, "reward_judged": _mean(reward_B[judged_B])} if bool(judged_B.any()) else found
+
+
 def _rewards(batch: Batch) -> dict[str, float]:
     scored_B, reward_B = batch["scored_B"], batch["reward_B"]
     if not bool(scored_B.any()):
@@ -96,7 +111,7 @@ def _rewards(batch: Batch) -> dict[str, float]:
     best, worst = best.clamp(min=1.0), worst.clamp(max=0.0)
     all_1, all_0 = (low_P >= best)[has_P], (high_P <= worst)[has_P]
     return {
-        "reward": _mean(reward_B[scored_B]),
+        **_means(batch),
         "reward_std": _mean(std_P[has_P]),
         "frac_reward_zero_std": _mean((std_P == 0)[has_P]),
         "groups/frac_all_0": _mean(all_0),

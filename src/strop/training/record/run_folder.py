@@ -22,6 +22,7 @@ from strop.batch.batch import Batch, level_of
 from strop.method.charts import NAME as CHARTS
 from strop.method.charts import LineChart, as_objects
 from strop.support.errors import RunStopped, UserError
+from strop.support.exits import Exit
 from strop.support.writing import append_line, write_whole, writing
 from strop.tracking.metrics_file import lines_until, read_metrics
 from strop.tracking.watch import NAME as TRACKING
@@ -248,6 +249,7 @@ def rollout_table(step: int, batch: Batch, services: RunServices) -> pa.Table:
         "prompt": [_text(p) if isinstance(p, str) else json.dumps(p) for p in prompts],
         "completion": [_text(completion) for completion in completions],
         "reward": batch["reward_B"].tolist(),
+        "exit": [Exit(number).label for number in batch["exit_B"].tolist()],
         **{
             f"reward/{_text(name)}": [None if v != v else v for v in column.tolist()]
             for name, column in _components(batch, services)

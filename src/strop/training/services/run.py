@@ -25,7 +25,7 @@ from strop.environments.tasks import RewardSpec, Task
 from strop.method.services import Graded
 from strop.rewards.grader import Failure, Grader, Grades, weighted_sum
 from strop.support.errors import UserError
-from strop.support.exits import shares
+from strop.support.exits import OUTSIDE, Exit
 from strop.training.learner.step_models import StepModels
 from strop.training.services.episodes import RunEpisodes
 from strop.training.services.scoring import RunScoring
@@ -83,17 +83,18 @@ def with_episodes(batch: Batch, verified: Graded | None) -> Graded:
             "episode/invalid_fraction": 1 - float(valid_K.double().mean()),
             "episode/done_fraction": float(done_B.double().mean()),
             **_by_role(batch, sum_B),
-            **shares(batch["exit_B"].tolist()),
         }
     if verified is None:
         all_B = torch.ones(num, dtype=torch.bool)
-        return Graded(sum_B[:, None], sum_B, all_B, metrics, ~all_B)
+        return Graded(sum_B[:, None], sum_B, all_B, metrics, torch.zeros_like(batch["group_B"]))
+    # Where no function applies the episode's own reward is the score.
+    scored_B = verified.scored_B | (verified.exit_B == Exit.DONE)
     return Graded(
         torch.cat([sum_B[:, None], verified.reward_BM], dim=1),
-        torch.where(verified.failed_B, 0.0, sum_B + verified.outcome_B),
-        ~verified.failed_B,
+        torch.where(scored_B, sum_B + verified.outcome_B, 0.0),
+        scored_B,
         {**metrics, **verified.metrics},
-        verified.failed_B,
+        verified.exit_B,
     )
 
 
@@ -111,14 +112,16 @@ class NoGrader:
 
 @dataclass
 class RunGrading:
-    """The task's rewards. step: what reward functions see as global_step. meanwhile: work that
-    runs until the future of the grades, its argument, is done.
+    """The task's rewards. step: what reward functions see as global_step. on_failure: what a reward
+    counts that fails on an answer through the answer's own fault; None: the answer is unscored.
+    meanwhile: work that runs until the future of the grades, its argument, is done.
     """
 
     task: Task
     grader: Grader | NoGrader
     texts: RunTexts
     log: RunLog
+    on_failure: float | None = 0.0
     step: int = 0
     failures: list[Failure] = field(default_factory=list)  # of this step
     meanwhile: Callable[[Future[Grades]], None] | None = None
@@ -168,6 +171,7 @@ class RunGrading:
                     columns,
                     groups=range(len(texts)),
                     prompt_texts=[self.texts.prompt_text(p.uid) for p in prompts],
+                    strict=True,
                 )
 
     def grade(self, batch: Batch) -> Graded:
@@ -176,9 +180,9 @@ class RunGrading:
         Where episodes were played, their own rewards are the first component, with weight 1.
         """
         if self.task.environment is None:
-            return _without_lost(self._verified(batch), batch)
+            return _with_ends(self._verified(batch), batch)
         verified = None if isinstance(self.grader, NoGrader) else self._verified(batch)
-        return _without_lost(with_episodes(batch, verified), batch)
+        return _with_ends(with_episodes(batch, verified), batch)
 
     def grade_beside(self, batch: Batch, opponents: Sequence[str]) -> Graded:
         """As `grade`, with another answer's text beside each: the reward's column `opponent`.
@@ -187,7 +191,7 @@ class RunGrading:
         """
         if self.task.environment is not None or isinstance(self.grader, NoGrader):
             raise UserError("answers are compared by a reward function: give --reward and prompts")
-        return _without_lost(self._verified(batch, {"opponent": list(opponents)}), batch)
+        return _with_ends(self._verified(batch, {"opponent": list(opponents)}), batch)
 
     def _verified(
         self, batch: Batch, more: Mapping[str, list[Any]] = MappingProxyType({})
@@ -215,17 +219,7 @@ class RunGrading:
         for name, values in grades.extra.items():
             rollouts = batch["rollout_uid_B"].tolist()
             self.log.log_rollouts(name, dict(zip(rollouts, values, strict=True)))
-        weights = [spec.weight for spec in self.grader.specs]
-        outcome = np.nan_to_num(weighted_sum(grades.scores_BM, weights))
-        failed_B = torch.zeros(batch.size("B"), dtype=torch.bool)
-        failed_B[[failure.row for failure in grades.failures]] = True
-        return Graded(
-            torch.tensor(grades.scores_BM, dtype=torch.float32),
-            torch.tensor(np.where(grades.scored_B, outcome, 0.0), dtype=torch.float32),
-            torch.tensor(grades.scored_B),
-            dict(grades.metrics),
-            failed_B,
-        )
+        return counted(grades, self.grader.specs, self.on_failure)
 
     def _call_rewards(self, ask: Callable[[], Grades]) -> Grades:
         """Call the reward functions, one call at a time, in a separate thread when other work runs
@@ -252,16 +246,41 @@ def _set_result(asked: Future[Grades], ask: Callable[[], Grades]) -> None:
         asked.set_exception(error)
 
 
-def _without_lost(graded: Graded, batch: Batch) -> Graded:
-    """Discard the grades of rollouts that a failed request has cut short."""
-    if "lost_B" not in batch or not bool(batch["lost_B"].any()):
+def counted(grades: Grades, specs: Sequence[RewardSpec], on_failure: float | None) -> Graded:
+    """Grades in which a failure of the answer's own counts `on_failure`; others leave no score."""
+    num = len(grades.scored_B)
+    scores_BM, exit_B = grades.scores_BM.copy(), torch.zeros(num, dtype=torch.int64)
+    unscored_B = np.zeros(num, dtype=bool)
+    place = {spec.name: m for m, spec in enumerate(specs)}
+    for failure in grades.failures:
+        exit_B[failure.row] = max(int(exit_B[failure.row]), failure.cause)
+        if failure.cause.is_policys and on_failure is not None:
+            scores_BM[failure.row, place[failure.reward]] = on_failure
+        else:
+            unscored_B[failure.row] = True
+    outcome_B = weighted_sum(scores_BM, [spec.weight for spec in specs])
+    scored_B = ~unscored_B & ~np.isnan(outcome_B)
+    return Graded(
+        torch.tensor(scores_BM, dtype=torch.float32),
+        torch.tensor(np.where(scored_B, outcome_B, 0.0), dtype=torch.float32),
+        torch.tensor(scored_B),
+        dict(grades.metrics),
+        exit_B,
+    )
+
+
+def _with_ends(graded: Graded, batch: Batch) -> Graded:
+    """The grades with how the rollouts ended: what ended by no fault of the policy has no score."""
+    if "exit_B" not in batch:
         return graded
-    lost_B = batch["lost_B"]
+    ended_B = batch["exit_B"]
+    lost_B = ended_B >= OUTSIDE
+    as_ended_B = (graded.exit_B == Exit.DONE) | lost_B
     return graded._replace(
         reward_BM=graded.reward_BM.masked_fill(lost_B[:, None], torch.nan),
         outcome_B=graded.outcome_B.masked_fill(lost_B, 0.0),
         scored_B=graded.scored_B & ~lost_B,
-        failed_B=graded.failed_B | lost_B,
+        exit_B=torch.where(as_ended_B, ended_B, graded.exit_B),
     )
 
 

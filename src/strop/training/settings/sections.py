@@ -173,6 +173,15 @@ class RewardSettings(Section):
     )
     timeout_seconds: float = Field(default=10.0, gt=0, le=LONGEST, description="limit of one call")
     num_workers: int = Field(default=1, ge=1, le=MOST, description="grader processes")
+    on_failure: FiniteFloat | Literal["unscored"] = Field(
+        default=0.0,
+        description="what a reward counts that an answer makes fail: too late, a crash, an "
+        "exception, no score; or unscored",
+    )
+    max_unscored_share: float = Field(
+        default=0.5, ge=0, le=1,
+        description="the run stops when failures leave more of 20 steps' answers without a score",
+    )  # fmt: skip
 
 
 class TrainingSettings(Section):

@@ -115,6 +115,16 @@ def test_a_rollout_that_was_cut_off_goes_on_as_valued():
     assert estimated(finished, lam=0.95, bootstrap_truncated=True)[0].equal(ended)
 
 
+def test_what_is_beyond_a_cut_is_told():
+    batch = flat_batch([1, 2, 1], value_T=[0.5, 0.6, 0.7, 0.1], advantage_B=[0.0] * 3,
+                       truncated_B=[True, True, False])  # fmt: skip
+    told = run(EstimateGeneralisedAdvantage(bootstrap_truncated=True), batch).metrics
+    assert told == pytest.approx(
+        {"bootstrap/frac_rollouts": 2 / 3, "bootstrap/value_mean": (0.5 + 0.7) / 2}
+    )
+    assert run(EstimateGeneralisedAdvantage(), batch).metrics == {}
+
+
 def test_values_get_no_gradient_and_something_must_be_earned():
     batch = flat_batch([2], value_T=[0.5, 0.6], reward_T=[0.0, 1])
     values = batch["value_T"].requires_grad_()

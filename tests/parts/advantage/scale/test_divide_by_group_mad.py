@@ -43,16 +43,18 @@ def test_matches_slow_loop():
     torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12)
 
 
-def test_binary_rewards_without_floor_and_with():
-    # (1, 0, 0): sizes 0 0 1, MAD 0, so 1 / .001 = 1000; floor .1 makes it 1 / .101
+def test_a_mad_of_zero_gives_way_to_the_standard_deviation():
+    # (1, 0, 0): sizes 0 0 1, MAD 0; mean 1/3, std sqrt((4/9 + 1/9 + 1/9) / 2) = .57735
     batch = flat_batch((1,) * 4, groups=(0, 0, 0, 1), advantage_B=[1.0, 0.0, 0.0, 0.0])
     result = run(DivideByGroupMad(), batch)
-    torch.testing.assert_close(result.value[:3].tolist(), [1000.0, 0.0, 0.0])
+    assert result.value[:3].tolist() == pytest.approx([1 / 0.57835, 0.0, 0.0], rel=1e-5)
     assert result.metrics["advantage/mad_is_zero"] == 0.5  # one group of two
     alone = flat_batch((1,) * 3, advantage_B=[1.0, 0.0, 0.0])
     assert run(DivideByGroupMad(), alone).metrics["advantage/mad_is_zero"] == 1.0
     floored = run(DivideByGroupMad(floor=0.1), batch).value
     assert float(floored[0]) == pytest.approx(1 / 0.101)
+    as_source = run(DivideByGroupMad(floor=1e-12), batch).value
+    assert float(as_source[0]) == pytest.approx(1000.0)
 
 
 def test_edges():

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from strop.batch import segments
-from strop.method.part import require
+from strop.method.part import Result, require
+from strop.parts.advantage.credit._bootstrap import bootstrapped
 from strop.support.errors import UserError
 
 
@@ -52,7 +53,7 @@ class EstimateGeneralisedAdvantage:
         reward_T: Tensor | None = None,
         advantage_B: Tensor | None = None,
         truncated_B: Tensor | None = None,
-    ) -> tuple[Tensor, Tensor]:
+    ) -> Result:
         row_N = segments.rows_where(mask_T & segments.at(scored_B, rollout_T))
         key_N = segments.at(rollout_T, row_N)
         value_N = segments.at(value_T.detach(), row_N).double()
@@ -70,7 +71,10 @@ class EstimateGeneralisedAdvantage:
         advantage_T, return_T = torch.zeros_like(value_T), torch.zeros_like(value_T)
         advantage_T[row_N] = credit_N.to(value_T.dtype)
         return_T[row_N] = (credit_N + value_N).to(value_T.dtype)
-        return advantage_T, return_T
+        metrics: dict[str, float] = {}
+        if self.bootstrap_truncated and truncated_B is not None:
+            metrics = bootstrapped(value_N[last_N], truncated_B[key_N[last_N]])
+        return Result((advantage_T, return_T), metrics=metrics)
 
     def _after(self, value_N: Tensor, key_N: Tensor, truncated_B: Tensor | None) -> Tensor:
         """What is expected after the token, were it the last of its rollout [N]."""

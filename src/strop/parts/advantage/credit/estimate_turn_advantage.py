@@ -9,6 +9,7 @@ from torch import Tensor
 from strop.batch import segments
 from strop.batch.columns import Column
 from strop.method.part import Result, require
+from strop.parts.advantage.credit._bootstrap import bootstrapped
 
 
 @dataclass(frozen=True)
@@ -71,5 +72,11 @@ class EstimateTurnAdvantage:
         key_K = begins_K.long().cumsum(0) + over_K
         credit_K = segments.reward_to_go(delta_K, key_K, self.gamma * self.lam)
         counts_K = scored_B[rollout_K]
-        found = (credit_K, credit_K + value_K)
-        return Result(tuple(torch.where(counts_K, x_K, 0).to(reward_K.dtype) for x_K in found))
+        found = tuple(
+            torch.where(counts_K, x_K, 0).to(reward_K.dtype)
+            for x_K in (credit_K, credit_K + value_K)
+        )
+        if not self.bootstrap_truncated:
+            return Result(found)
+        end_K = counts_K & first_K.roll(-1)
+        return Result(found, metrics=bootstrapped(value_K[end_K], ~done_K[end_K]))

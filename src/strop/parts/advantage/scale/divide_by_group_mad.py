@@ -15,15 +15,17 @@ class DivideByGroupMad:
 
         advantage_i <- advantage_i / (max(MAD, floor) + eps)
         MAD = lower median_{j in group} |advantage_j - lower median_{k in group} advantage_k|
+        where that MAD is 0 and floor too: the group's standard deviation (n - 1) in its place
         nonzero_rescale: then times G / (rollouts of the group with advantage other than 0)
 
-    With binary rewards the MAD is often 0: then advantages are +-1 / eps. The metric
+    The MAD is 0 where more than half of a group are alike, as binary rewards often are. The metric
     `advantage/mad_is_zero` is the share of groups where that happens to an advantage other than 0.
 
     Reads: advantage_B [B] float, group_B [B] int, num_groups int, scored_B [B] bool.
     Writes: advantage_B [B] float.
     Source: arXiv 2601.22582; nonzero_rescale code only: lotusroot-kim/MC-GRPO.
-    Differs from the source: `floor` is ours; at 0 the formula is the source's.
+    Differs from the source: it divides by eps where the MAD is 0, which makes +-1000 of rewards of
+    0 and 1; the standard deviation there, and `floor`, are ours (floor=1e-12 is as the source).
     Nearest part: divide_by_group_std.
     Edges: group of one -> advantage / (floor + eps); all equal -> 0; unscored rollouts -> 0 and
     outside the medians.
@@ -31,7 +33,7 @@ class DivideByGroupMad:
 
     # Added to the MAD; in reward units. Default: released code (MC-GRPO).
     eps: float = 1e-3
-    # Smallest MAD, in reward units; 0: none. Default: released code (none).
+    # Smallest MAD, in reward units; 0: none, a MAD of 0 is replaced. Default: ours.
     floor: float = 0.0
     # Hand a group's zero advantages' share to the others. Default: released code (math trainer).
     nonzero_rescale: bool = False
@@ -49,7 +51,9 @@ class DivideByGroupMad:
         median_P = segments.lower_median(advantage_B, group_B, num_groups, scored_B)
         deviation_B = (advantage_B - median_P[group_B]).abs()
         mad_P = segments.lower_median(deviation_B, group_B, num_groups, scored_B)
-        scaled_B = advantage_B / (mad_P.clamp(min=self.floor) + self.eps)[group_B]
+        std_P = segments.std(advantage_B, group_B, num_groups, scored_B)
+        scale_P = torch.where(mad_P.clamp(min=self.floor) > 0, mad_P.clamp(min=self.floor), std_P)
+        scaled_B = advantage_B / (scale_P + self.eps)[group_B]
         nonzero_B = scored_B & (advantage_B != 0)
         scaled_B = torch.where(nonzero_B, scaled_B, 0)
         nonzero_P = segments.count(group_B, num_groups, nonzero_B)
