@@ -1,4 +1,4 @@
-"""What strategies of rollouts cost beside another revision of this repository, and what reuse gains.
+"""What strategies of rollouts cost beside another revision, and what the reuse of prefixes gains.
 
     OMP_NUM_THREADS=1 python benchmarks/rollouts_beside.py against d68b29bd [--rounds 9]
         [--only grpo,gigpo]
@@ -150,7 +150,9 @@ def against(revision: str, names: list[str], rounds: int) -> None:
     """Print a table of this tree beside a revision."""
     with tempfile.TemporaryDirectory() as made:
         there = Path(made) / "tree"
-        subprocess.run(["git", "worktree", "add", "-q", "--detach", there, revision], cwd=TOP, check=True)
+        subprocess.run(
+            ["git", "worktree", "add", "-q", "--detach", there, revision], cwd=TOP, check=True
+        )
         try:
             print(f"GFLOP/s before: {gflops():.0f}", flush=True)
             print("| recipe | tokens a second, now / then | tokens now, then | memory, MB |")
