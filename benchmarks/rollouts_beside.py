@@ -17,6 +17,7 @@ Both print what the machine does meanwhile, as GFLOP/s of a product of matrices 
 """
 
 import argparse
+import importlib
 import json
 import os
 import resource
@@ -77,13 +78,18 @@ def settings(name: str, rounds: int) -> dict[str, Any]:
 
 def child() -> None:
     """Roll out the strategy that each line names, and tell tokens, seconds and memory."""
-    from strop.method.chains import Chains
     from strop.method.seeds import generators
+
+    from strop.method.chains import Chains
     from strop.training.collect.here import collector_of
     from strop.training.learner.step_metrics import Clock
     from strop.training.loop import start
     from strop.training.settings import config
 
+    try:
+        generators = importlib.import_module("strop.method.seeds").generators  # in d68b29bd
+    except ImportError:
+        generators = importlib.import_module("strop.method.chains").generators
     torch.set_num_threads(1)
     runs: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder:
@@ -189,7 +195,7 @@ def beside(name: str, rounds: int, there: Path, folder: Path) -> None:
 @contextmanager
 def without_reuse() -> Iterator[None]:
     """Inside, no request finds the cache of another one that ended."""
-    from strop.engines.prefixes import Prefixes
+    from strop.engines.asynchronous import Prefixes
 
     find = Prefixes.find
     Prefixes.find = lambda self, tokens: None  # type: ignore[method-assign]
@@ -235,11 +241,11 @@ def shapes() -> dict[str, Any]:
 
 def reuse(rounds: int) -> None:
     """Print a table of the engine with and without reuse."""
+    from strop.engines.loop import run
     from transformers import AutoModelForCausalLM, Qwen3Config
 
     from strop.engines.asynchronous import Account, asynchronous
     from strop.engines.local.engine import LocalEngine
-    from strop.engines.loop import run
 
     torch.set_num_threads(1)
     torch.manual_seed(0)

@@ -5,9 +5,8 @@ from typing import ClassVar
 
 from fakes.engine import TableEngine, by_last_token
 
-from strop.engines.asynchronous import Account, AsyncEngine, asynchronous, gather
+from strop.engines.asynchronous import Account, AsyncEngine, asynchronous, gather, run
 from strop.engines.base import Request
-from strop.engines.loop import run
 from strop.environments import Environment, Observation
 from strop.environments.base import EnvironmentSource
 from strop.environments.episodes import CallLimits, Episodes
@@ -56,6 +55,7 @@ def test_steps_are_those_of_an_ordinary_environment():
     assert plain.reset() == slow.reset()
     for actions in (["a", "bc"], ["d", ""], ["e", "f"]):
         assert plain.step([0, 1], actions) == slow.step([0, 1], actions)
+    slow.close()
 
 
 def test_an_error_names_action_and_seed_and_a_middle_is_repeated_inside_a_loop():

@@ -232,12 +232,13 @@ def test_an_environment_that_raises_costs_its_own_episode(file, runner, tmp_path
 
 
 def test_gone_on_with_and_used_on_the_command_line(runner, tmp_path, monkeypatch, capsys):
-    runner.whole(raw(), tmp_path / "whole")
-    broken = runner.start(raw(), tmp_path / "broken")
+    two = {"training": {**TRAINING, "steps": 2}}
+    runner.whole(raw(**two), tmp_path / "whole")
+    broken = runner.start(raw(**two), tmp_path / "broken")
     runner.go(broken, lambda run: setattr(run, "stop_asked", run.done == 1))
     runner.go(runner.resume(tmp_path / "broken"))
     assert without_times(tmp_path / "broken") == without_times(tmp_path / "whole")
-    name = "checkpoints/step-000003/model.safetensors"
+    name = "checkpoints/step-000002/model.safetensors"
     assert (tmp_path / "broken" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
 
     strop = Strop(monkeypatch, capsys)

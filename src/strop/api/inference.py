@@ -91,7 +91,7 @@ class InferenceModel:
         limits = self.services.limits
         put = chat.put(Prompt(0, prompt, {}, "the prompt", column=""), tokenizer)
         ids = encode_prompt(put, tokenizer, chat.template)
-        replace(limits, prompt_tokens=limits.room).check_prompt(put.name, len(ids))
+        replace(limits, prompt_tokens=limits.room).check_prompt(put, len(ids))
         request = Request(
             tuple(ids), limits.episode_tokens, part.temperature, part.rules(),
             stop_ids=sampling.stop_ids, stop_strings=sampling.stop_strings, seed=seed,

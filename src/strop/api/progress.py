@@ -116,6 +116,7 @@ class Progress:
                 self.console.print(self._line(run.done))
         if run.done:
             self._answer(run)
+            self._liken(run)
             self._warn(run, metrics)
 
     def _take(self, metrics: dict[str, float]) -> None:
@@ -167,6 +168,12 @@ class Progress:
             said = f"{reward:.3f}" if is_number(reward) else "-"
             table.add_row(Text(shortened(prompt)), Text(shortened(completion)), said)
         self.console.print(table)
+
+    def _liken(self, run: "Run") -> None:
+        """Say once which other methods would have done the same."""
+        likeness = run.likeness
+        if likeness is not None and likeness.step == run.done and likeness.text and not self.quiet:
+            self.console.print(f"[yellow]note:[/] {escape(likeness.text)}")
 
     def _complain(self, run: "Run") -> None:
         """Say once what the first failed verifier call, or else request to the engine, was."""

@@ -19,10 +19,10 @@ from strop.engines.pool.pool import EnginePool
 from strop.environments.elsewhere import Places
 from strop.environments.tasks import RewardSpec, Task, load_task
 from strop.environments.worker import WorkerPlace
-from strop.method import seeds
+from strop.method.algorithm import Method
+from strop.method.chains import number_of
 from strop.method.engine_needs import check as check_engine
 from strop.method.engine_needs import check_trainable
-from strop.method.phases import Method
 from strop.rewards.grader import Grader
 from strop.rewards.source import reward_name
 from strop.support.errors import UserError
@@ -39,10 +39,9 @@ from strop.training.learner.step_models import freeze
 from strop.training.loading import open_engine
 from strop.training.parallel import shards
 from strop.training.parallel.ranks import Ranks
-from strop.training.services.grading import NoGrader
-from strop.training.services.run import RunServices, serve
+from strop.training.services.run import NoGrader, RunServices, serve
+from strop.training.services.texts import Limits, resolve
 from strop.training.settings.config import RunConfig
-from strop.training.settings.limits import Limits, resolve
 from strop.training.settings.sections import DataSettings, RewardSettings
 from strop.training.world import World
 
@@ -318,7 +317,7 @@ def _critic(config: RunConfig, method: Method, policy: Policy) -> Critic | None:
         lr=config.critic_lr(),
         betas=config.training.betas,
         max_grad_norm=config.training.max_grad_norm,
-        seed=seeds.number(config.seed, 0, "critic"),
+        seed=number_of(config.seed, 0, "critic"),
         target_tau=config.critic.target_tau if reads_slow else 0.0,
     )
 

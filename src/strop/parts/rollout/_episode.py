@@ -7,7 +7,7 @@ from typing import Any
 
 from strop.engines.base import Event
 from strop.method.services import Episodes, Sampling
-from strop.parts.rollout.assemble import Turn
+from strop.parts.rollout.base import Turn
 from strop.support.exits import Exit
 
 

@@ -15,14 +15,14 @@ from strop.engines.base import Answer, Request
 from strop.method.part import Draw, name_of, require
 from strop.method.services import Episodes, Log, Sampling, Texts
 from strop.parts.rollout._episode import Episode, Seat, SeatLimits
-from strop.parts.rollout.assemble import (
+from strop.parts.rollout.base import (
     COLUMNS,
     TURN_COLUMNS,
+    SamplingFields,
     assemble_turns,
     with_contexts,
     with_turns,
 )
-from strop.parts.rollout.base import SamplingFields
 from strop.support.errors import UserError
 from strop.support.exits import Exit
 

@@ -253,6 +253,9 @@ class TrainingSettings(Section):
     rollouts_every: int = Field(
         default=10, ge=0, description="steps between Parquet files; 0: none"
     )
+    keep_rollouts: int = Field(
+        default=100, ge=0, description="newest steps whose Parquet files stay; 0: all"
+    )
     inspect: int = Field(
         default=64,
         ge=0,
