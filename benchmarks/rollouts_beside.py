@@ -1,4 +1,4 @@
-"""What strategies of rollouts cost beside another revision of strop, and what reuse gains.
+"""What strategies of rollouts cost beside another revision, and what the reuse of prefixes gains.
 
     OMP_NUM_THREADS=1 python benchmarks/rollouts_beside.py against d68b29bd [--rounds 9]
         [--only grpo,gigpo]
@@ -17,6 +17,7 @@ Both print what the machine does meanwhile, as GFLOP/s of a product of matrices 
 """
 
 import argparse
+import importlib
 import json
 import os
 import resource
@@ -85,6 +86,10 @@ def child() -> None:
     from strop.training.loop import start
     from strop.training.settings import config
 
+    try:
+        generators = importlib.import_module("strop.method.seeds").generators  # in d68b29bd
+    except ImportError:
+        generators = importlib.import_module("strop.method.chains").generators
     torch.set_num_threads(1)
     runs: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder:
@@ -190,7 +195,7 @@ def beside(name: str, rounds: int, there: Path, folder: Path) -> None:
 @contextmanager
 def without_reuse() -> Iterator[None]:
     """Inside, no request finds the cache of another one that ended."""
-    from strop.engines.prefixes import Prefixes
+    from strop.engines.asynchronous import Prefixes
 
     find = Prefixes.find
     Prefixes.find = lambda self, tokens: None  # type: ignore[method-assign]

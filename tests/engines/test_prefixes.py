@@ -24,8 +24,10 @@ def common(one: tuple[int, ...], other: tuple[int, ...]) -> int:
 def check(prefixes: Prefixes, held: dict[int, tuple[int, ...]], tokens: tuple[int, ...]) -> None:
     longest = max((common(own, tokens) for own in held.values()), default=0)
     found = prefixes.find(tokens)
-    if longest < BLOCK:
-        assert found is None
+    if longest < BLOCK:  # one that goes on from all of a short one belongs to it
+        whole = [own for own in held.values() if own and own == tokens[: len(own)]]
+        size = max(map(len, whole), default=0)
+        assert (found and (held[found[0]], found[1])) == ((tokens[:size], size) if size else None)
         return
     assert found is not None
     id, size = found

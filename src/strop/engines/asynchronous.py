@@ -384,13 +384,14 @@ class Prefixes:
     """Requests that have ended with their caches held, by the blocks of their tokens.
 
     Each beginning of whole blocks has a chained hash. Of the requests that share the longest chain
-    with the asked tokens the one with the longest common beginning is found; fewer tokens than a
-    block are not worth a search.
+    with the asked tokens the one with the longest common beginning is found. Where none shares a
+    block, a request is found of which all tokens are a beginning: what goes on from a short one
+    belongs to it too, with its weights.
     """
 
     def __init__(self) -> None:
         self.tokens: dict[int, tuple[int, ...]] = {}
-        self.ids: dict[tuple[int, ...], int] = {}
+        self.ids: dict[tuple[int, ...], dict[int, None]] = {}  # the newest last
         self.chains: dict[int, list[int]] = {}
         self.by_chain: dict[int, dict[int, None]] = {}  # a hash -> requests, the newest last
 
@@ -400,7 +401,7 @@ class Prefixes:
     def add(self, id: int, tokens: tuple[int, ...]) -> None:
         """Hold a request of these tokens."""
         self.tokens[id] = tokens
-        self.ids[tokens] = id
+        self.ids.setdefault(tokens, {})[id] = None
         self.chains[id] = _chains(tokens)
         for chain in self.chains[id]:
             self.by_chain.setdefault(chain, {})[id] = None
@@ -408,7 +409,8 @@ class Prefixes:
     def remove(self, id: int) -> None:
         """Hold it no longer."""
         tokens = self.tokens.pop(id)
-        if self.ids.get(tokens) == id:
+        del self.ids[tokens][id]
+        if not self.ids[tokens]:
             del self.ids[tokens]
         for chain in self.chains.pop(id):
             del self.by_chain[chain][id]
@@ -417,7 +419,8 @@ class Prefixes:
 
     def id_of(self, tokens: tuple[int, ...]) -> int | None:
         """The newest request of exactly these tokens."""
-        return self.ids.get(tokens)
+        found = self.ids.get(tokens)
+        return next(reversed(found)) if found else None
 
     def find(self, tokens: tuple[int, ...]) -> tuple[int, int] | None:
         """A request, and with how many of its tokens these begin; None: there is none."""
@@ -427,6 +430,9 @@ class Prefixes:
                 common = {id: _common(self.tokens[id], tokens, number * BLOCK) for id in found}
                 best = max(common, key=lambda id: common[id])
                 return (best, common[best]) if common[best] else None
+        for size in range(min(len(tokens), BLOCK - 1), 0, -1):
+            if (id := self.id_of(tokens[:size])) is not None:
+                return id, size
         return None
 
 

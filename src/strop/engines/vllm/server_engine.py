@@ -31,10 +31,12 @@ from strop.engines.vllm.server import Server
 from strop.engines.vllm.settings import PROCESSORS, VllmOptions
 from strop.engines.weights_folder import WeightsFolder
 from strop.support.errors import UserError
-from strop.support.http import Failed
+from strop.support.http import Failed, Retries
 
 ANSWER_SECONDS = 2.0  # for calls that are broken off to come back with what they have
 PLACE = "give engine.folder a place that this process and the server see"
+# A server closes a connection that is idle, maybe in the moment in which it is used.
+ORDERS = Retries(tries=3, first_wait_seconds=0.2)
 ASKED = "strop_rules"  # the argument of a request that `strop_processors.py` reads
 NOT_READY = (
     "to give it weights, set VLLM_SERVER_DEV_MODE=1 and PYTHONPATH={} and start vLLM with "
@@ -157,7 +159,7 @@ class VllmEngine(CompletionsEngine):
                 self._break_off()
                 self._hand_over(place, version)
                 self.version = version
-                self.client.call("/resume", {})
+                self._tell("/resume", {})
         except Failed as failed:
             raise UserError(self._why(f"the server at {self.client.url}: {failed}")) from failed
         finally:
@@ -208,7 +210,7 @@ class VllmEngine(CompletionsEngine):
 
     def _break_off(self) -> None:
         """Pause the server and take what the calls under way have brought."""
-        self.client.call("/pause?mode=abort", {})
+        self._tell("/pause?mode=abort", {})
         if not self.gate.empty(ANSWER_SECONDS):  # those that came to it after the pause
             for row in self.rows.values():
                 row.call.cancel()
@@ -221,7 +223,7 @@ class VllmEngine(CompletionsEngine):
         """Have every worker load the weights. Raises Failed unless all answer with the version."""
         found = self._order("strop_load_weights", folder=str(place), version=version)
         if all("error" in each for each in found):  # nothing has changed
-            self.client.call("/resume", {})
+            self._tell("/resume", {})
             raise Failed(f"{found[0]['error']}: give engine.folder a place that it sees")
         if any(each != {"version": version} for each in found):
             raise Failed(f"not every worker has weights {version}: {json.dumps(found)[:300]}")
@@ -229,11 +231,15 @@ class VllmEngine(CompletionsEngine):
     def _order(self, method: str, **given: Any) -> list[dict[str, Any]]:
         """What each worker answers to a call of one of its methods. Raises Failed."""
         body = {"method": method, "kwargs": given}
-        answer = self.client.call("/collective_rpc", body)
+        answer = self._tell("/collective_rpc", body)
         found = answer.get("results") if isinstance(answer, dict) else None
         if not found or not all(isinstance(each, dict) for each in found):
             raise Failed(f"its workers answer {json.dumps(answer)[:300]} to {method}")
         return list(found)
+
+    def _tell(self, path: str, body: Mapping[str, Any]) -> Any:
+        """What the server says to an order, which may be given twice. Raises Failed."""
+        return ORDERS(lambda: self.client.call(path, body))
 
     def _fail(self, row: Asked, error: Exception) -> None:
         if self.server is not None and self.server.dead():
