@@ -5,12 +5,11 @@ from typing import ClassVar
 
 from fakes.engine import TableEngine, by_last_token
 
-from strop.engines.asynchronous import Account, AsyncEngine, asynchronous, gather
+from strop.engines.asynchronous import Account, AsyncEngine, asynchronous, gather, run
 from strop.engines.base import Request
 from strop.environments import Environment, Observation
 from strop.environments.base import EnvironmentSource
 from strop.environments.episodes import CallLimits, Episodes
-from strop.parts.rollout.roll_out import run
 from strop.support.exits import Exit
 
 

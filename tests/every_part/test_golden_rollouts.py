@@ -26,7 +26,7 @@ from test_rollout_strategies import draws_of, engine_for
 
 from strop.engines.asynchronous import asynchronous
 from strop.method import part as parts
-from strop.parts.rollout.roll_out import roll_out
+from strop.parts.rollout.base import roll_out
 
 # So that in so short answers every strategy does what it is for.
 OPTIONS = {

@@ -12,8 +12,7 @@ from strop.engines.base import STATISTICS
 from strop.method import part as parts
 from strop.method.part import Draw, Use
 from strop.parts.rollout import substitutes
-from strop.parts.rollout.base import SamplingFields
-from strop.parts.rollout.roll_out import roll_out
+from strop.parts.rollout.base import SamplingFields, roll_out
 
 ENTRIES = entries("rollout")
 every_part = every("entry", ENTRIES)

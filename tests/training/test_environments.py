@@ -204,6 +204,17 @@ def test_a_reward_function_that_fails_leaves_the_rollout_unscored(file, runner, 
     assert all(row["reward"] == 0 for row in rows)
 
 
+def test_the_number_of_processes_that_play_changes_nothing(file, runner, tmp_path):
+    for workers in (0, 1, 2):
+        data = {"task_config": {"forbidden": "1"}, "env_workers": workers}
+        runner.whole(raw(f"{file}:Digits", data=data), tmp_path / str(workers))
+    told = ("completion", "reward", "exit", "exit_why", "turns")
+    tables = [pq.ParquetDataset(tmp_path / name / "rollouts").read().to_pydict() for name in "012"]
+    here, one, two = ({column: table.get(column) for column in told} for table in tables)
+    assert here == one == two
+    assert {*here["exit"]} >= {"done", "environment_crash"}
+
+
 def test_an_environment_that_raises_costs_its_own_episode(file, runner, tmp_path):
     run = runner.start(
         raw(f"{file}:Digits", data={"task_config": {"forbidden": "7"}}, evaluation={"every": 0},

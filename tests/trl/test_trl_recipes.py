@@ -24,7 +24,7 @@ from strop.training.learner.policy import Policy
 from strop.training.learner.step_models import StepModels, freeze, refresh
 from strop.training.learner.update import Learner
 
-pytestmark = pytest.mark.filterwarnings(QUIET)
+pytestmark = pytest.mark.filterwarnings(QUIET, "ignore:the recipe.s num_")
 HOSTED = [how for entry in catalogue.recipes() if (how := hosted(entry.name, TRL)[0])]
 PASSES = 2
 DRAWN = ("logp_behavior_T", "logp_sampler_T")

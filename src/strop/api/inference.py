@@ -17,6 +17,7 @@ from strop.parts.rollout import substitutes
 from strop.support.errors import UserError
 from strop.training.learner.models import Loaded
 from strop.training.loading import load_model, open_engine
+from strop.training.parallel.ranks import Ranks
 from strop.training.record import checkpoint
 from strop.training.record.best import best_step
 from strop.training.rows import fitting
@@ -25,7 +26,7 @@ from strop.training.settings import config
 from strop.training.settings.assignments import override
 from strop.training.settings.config import RunConfig
 from strop.training.settings.sections import FILES_ALONE
-from strop.training.setup import load_prompts, make_services
+from strop.training.setup import load_prompts, make_services, open_places
 
 
 @dataclass
@@ -64,6 +65,7 @@ class InferenceModel:
         check_engine([(f"rollout.{sampler.label}", sampler)], engine, config.engine.kind)
         services = make_services(config, loaded, task, sampler.part)
         services.attach(engine)
+        open_places(config, services, Ranks())
         return cls(loaded, engine, services, sampler, config.data.overlong == "drop")
 
     def __enter__(self) -> "InferenceModel":

@@ -20,6 +20,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
 RECIPE_LINES = {
     "equation": "Equation",
     "differs_from_parent": "Differs from the parent",
+    "differs_once": "Differs once",
     "differs_from_paper": "Differs from the paper",
     "model": "Model",
     "try": "Try",

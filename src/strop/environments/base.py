@@ -136,6 +136,16 @@ class EnvironmentSource:
             )
         return made
 
+    @property
+    def is_asynchronous(self) -> bool:
+        """Whether a step is awaited."""
+        return inspect.iscoroutinefunction(_class_of(self.name).step)
+
+    @property
+    def steps_all(self) -> bool:
+        """Whether one call steps many episodes."""
+        return steps_all(_class_of(self.name))
+
     @contextmanager
     def opened(self) -> Iterator[Environment]:
         """A fresh environment, which is closed at the end."""

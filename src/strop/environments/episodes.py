@@ -75,38 +75,19 @@ class Episodes:
         self.seeds = tuple(seeds)
         self.environments: dict[int, Environment] = {0: played} if played else {}
         self.failed: dict[int, Observation] = {}  # what episodes show that have failed
+        # Whether an observation is the whole context of its turn; most actions of an episode, most
+        # tokens of an action; the role of each player, empty where there is one player.
+        self.rewrites, self.max_turns, self.max_tokens = False, 1, 1
+        self.roles: tuple[int, ...] = ()
+        self.awaited = False  # a step is awaited, as `step_alone`, while other episodes go on
         self._open: set[int] = set()
         self._loop: asyncio.AbstractEventLoop | None = None  # awaits steps for those who cannot
         self._thread: ThreadPoolExecutor | None = None  # in which it runs
-        if played is None:
+        if played is not None:
+            self._learn(played)
+        else:
             for number in range(len(self.seeds)):
                 self._make(number)
-
-    @property
-    def rewrites(self) -> bool:
-        """Whether an observation is the whole context of its turn."""
-        return any(each.rewrites for each in self.environments.values())
-
-    @property
-    def max_turns(self) -> int:
-        """Most actions of an episode."""
-        return max((each.max_turns for each in self.environments.values()), default=1)
-
-    @property
-    def max_tokens(self) -> int:
-        """Most tokens of an action."""
-        return max((each.max_tokens for each in self.environments.values()), default=1)
-
-    @property
-    def roles(self) -> tuple[int, ...]:
-        """The role of each player; empty where there is one player."""
-        roles = next((each.roles for each in self.environments.values()), ())
-        return roles if len(roles) > 1 else ()
-
-    @property
-    def awaited(self) -> bool:
-        """Whether a step is awaited, as `step_alone`, while other episodes go on."""
-        return any(map(is_asynchronous, map(type, self.environments.values())))
 
     def reset(self) -> list[Observation]:
         """Begin all episodes."""
@@ -182,7 +163,7 @@ class Episodes:
 
     def _make(self, number: int) -> None:
         try:
-            self.environments[number] = self._tried(self.source.make)
+            made = self.environments[number] = self._tried(self.source.make)
         except Exception as error:
             self._fail(
                 number, Exit.START_FAILED, f"the start of the seed {self.seeds[number]}", error
@@ -192,6 +173,16 @@ class Episodes:
             raise
         else:
             self._open.add(number)
+            if len(self.environments) == 1:
+                self._learn(made)
+
+    def _learn(self, made: Environment) -> None:
+        """Take the facts of an environment, which all of its options have."""
+        self.rewrites, self.max_turns, self.max_tokens = (
+            made.rewrites, made.max_turns, made.max_tokens
+        )  # fmt: skip
+        self.roles = made.roles if len(made.roles) > 1 else ()
+        self.awaited = inspect.iscoroutinefunction(type(made).step)
 
     def _reset(self, number: int) -> Observation:
         if number in self.failed:
@@ -338,11 +329,6 @@ def failed(name: str, exit: Exit, where: str, error: BaseException) -> Observati
 def over_time(limits: CallLimits) -> TimeoutError:
     """The error of a call that takes too long."""
     return TimeoutError(f"it took over {limits.seconds:g} s (data.env_timeout_seconds)")
-
-
-def is_asynchronous(kind: type[Environment]) -> bool:
-    """Whether a step is awaited."""
-    return inspect.iscoroutinefunction(kind.step)
 
 
 def _exit_of(error: Exception) -> Exit:

@@ -54,7 +54,7 @@ class StropGRPOTrainer(GRPOTrainer):
         method = notation.recipe(recipe) if isinstance(recipe, str) else recipe
         if not isinstance(method, Method):
             raise UserError(f"recipe is {type(recipe).__name__}: give its line, or a method")
-        check(method, TRL)
+        check(method, TRL, recipe if isinstance(recipe, str) else "")
         args = GRPOConfig("strop-output") if args is None else copy.copy(args)
         options.check(recipe if isinstance(recipe, str) else "", method, args)
         args.beta = options.reference_weight(method)

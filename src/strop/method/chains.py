@@ -16,6 +16,8 @@ from strop.method import part as parts
 from strop.method.part import Result, Use
 from strop.method.services import Services
 
+# What the draws of a strategy go by that samples independently while it does nothing of its own.
+PLAIN_DRAWS = "rollout.sample_independently"
 # (name, number) -> a fresh generator; equal arguments give equal draws
 RngOf = Callable[[str, int], torch.Generator]
 
@@ -90,6 +92,8 @@ class Chains:
         """Call a part of a stage; `number` sets its draws apart, `handed` is what `seams` says."""
         path = f"{stage}.{use.label}"
         seed = path if PLACE_OF[stage].seeded_by_path else use.label
+        if getattr(use.part, "acted", ()):  # so that what it does shows, and not another seed
+            seed = PLAIN_DRAWS
         outcome = parts.call(
             use,
             batch,

@@ -58,6 +58,14 @@ class Texts(Protocol):
         """Token ids of a text, nothing added."""
         ...
 
+    def first_known(self, words: Sequence[str], option: str) -> str:
+        """The first of these words in whose letters the tokenizer can write.
+
+        {names} in braces are no letters. Raises UserError, with the option that takes other words,
+        where it can write none of them.
+        """
+        ...
+
     def decode(self, ids: Sequence[int], special: bool = True) -> str:
         """The text of token ids; special: with those that are no text."""
         ...

@@ -22,6 +22,7 @@ def grpo(
     aggregation: str = "seq-mean-token-mean",
     num_prompts: int = 32,
     num_rollouts: int = 16,
+    num_minibatches: int = 1,
 ) -> Algorithm:
     """DeepSeekMath: Pushing the Limits of Mathematical Reasoning in Open Language Models.
 
@@ -46,7 +47,7 @@ def grpo(
         average=average(aggregation),
     )
     return Algorithm(
-        **around(num_prompts, num_rollouts),
+        **around(num_prompts, num_rollouts, num_minibatches),
         advantage=(Use(SubtractGroupMean(singleton)), *scale, Use(SpreadEvenly())),
         terms=(policy, *kl_terms(beta, aggregation)),
     )

@@ -30,7 +30,9 @@ RATIOS = {
 
 
 @door(also=("loop_loss",))
-@inherits(rloo, without=(*CLIP, "aggregation", "beta"), num_prompts=40, num_rollouts=6)
+@inherits(
+    rloo, without=(*CLIP, "aggregation", "beta", "num_minibatches"), num_prompts=40, num_rollouts=6
+)
 def loop(
     *,
     # "leave_one_out" or "mean".

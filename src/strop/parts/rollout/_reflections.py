@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from strop.engines.base import Event
 from strop.method.part import Draw
+from strop.method.services import Texts
 from strop.parts.rollout._episode import Episode, Seat
 from strop.parts.rollout._events import void
 from strop.parts.rollout.base import Turn
@@ -32,6 +33,13 @@ BASE, RETRY, REFLECTION, GUIDED = range(4)  # stage_B
 OWN_GROUP = 1 << 18  # draws of rollouts that are compared with no others, from here on
 SUCCESS = 1.0
 OUTCOMES = ("success", "success_but_inefficient", "failure")
+
+
+def form_of(texts: Texts) -> str:
+    """The form that the model's tokenizer can write, JSON first. Raises UserError: neither."""
+    more = {"json": '{"0": 1, "-"}', "number": "0123456789"}  # what an answer needs beside words
+    letters = {"".join(WORDS[form]) + more[form]: form for form in more}
+    return letters[texts.first_known(tuple(letters), "rollout.ask")]
 
 
 class Report(NamedTuple):

@@ -37,6 +37,7 @@ class BranchAtCriticalTokens(SamplingFields):
     """
 
     writes: ClassVar[tuple[str, ...]] = COLUMNS
+    acted: ClassVar[tuple[str, ...]] = ("rollout/tokens_shared",)
     facts: ClassVar[frozenset[str]] = frozenset({"scores_again"})
     # Branches of each whole answer. Default: released code (3).
     branches: int = 3

@@ -37,6 +37,7 @@ class LeaveSlowGroupsForLater(SamplingFields):
     """
 
     writes: ClassVar[tuple[str, ...]] = COLUMNS
+    acted: ClassVar[tuple[str, ...]] = ("partial/groups_left", "partial/given_up")
     ends_others: ClassVar[bool] = True
     # Steps after which a token is too old: its group is begun anew. 0: never. Default: ours (the
     # source sets no limit).

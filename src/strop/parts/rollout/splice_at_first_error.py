@@ -42,6 +42,7 @@ class SpliceAtFirstError(SamplingFields):
     """
 
     writes: ClassVar[tuple[str, ...]] = COLUMNS
+    acted: ClassVar[tuple[str, ...]] = ("splice/repaired",)
     facts: ClassVar[frozenset[str]] = frozenset({"samples_again"})
     # What the reward logs of each answer. Default: ours.
     column: str = "first_false_step"

@@ -48,6 +48,7 @@ class StopSureAnswers(SamplingFields):
     """
 
     writes: ClassVar[tuple[str, ...]] = COLUMNS
+    acted: ClassVar[tuple[str, ...]] = ("pruning/stopped",)
     facts: ClassVar[frozenset[str]] = frozenset({"samples_again"})
     # Tokens at which an answer is examined. Default: paper (512).
     detect_at: int = 512

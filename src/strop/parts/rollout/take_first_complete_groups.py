@@ -58,6 +58,7 @@ class TakeFirstCompleteGroups(SamplingFields):
     """
 
     writes: ClassVar[tuple[str, ...]] = COLUMNS
+    acted: ClassVar[tuple[str, ...]] = ("partial/groups_left", "partial/given_up", THROWN_AWAY)
     ends_others: ClassVar[bool] = True
     # Steps after which a prompt leaves the queue. Default: released code (0, synchronous).
     max_age: int = 0

@@ -35,8 +35,18 @@ from strop.support.guarded_process import GuardedProcess
 from strop.support.loading import search_path
 from strop.support.processes import Restarts
 from strop.training.collect.in_flight import Plain
-from strop.training.collect.messages import ALIVE, Begin, Broken, Collected, Ended, Trained, Weights
-from strop.training.collect.stages import collected, is_collected, learns
+from strop.training.collect.messages import (
+    ALIVE,
+    Begin,
+    Broken,
+    Collected,
+    Ended,
+    Trained,
+    Weights,
+    collected,
+    is_collected,
+    learns,
+)
 from strop.training.learner.policy import Policy
 from strop.training.learner.step_metrics import Clock
 from strop.training.parallel.ranks import Ranks

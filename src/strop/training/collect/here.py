@@ -16,8 +16,7 @@ from strop.method import part as parts
 from strop.method.algorithm import Algorithm
 from strop.method.chains import Chains
 from strop.method.part import Curated, Draw
-from strop.parts.rollout.base import THROWN_AWAY
-from strop.parts.rollout.roll_out import RolledOut, Strategy, roll_out
+from strop.parts.rollout.base import THROWN_AWAY, RolledOut, Strategy, roll_out
 from strop.support.errors import RunStopped, UserError
 from strop.support.exits import Exit
 from strop.training.learner.step_metrics import Clock, reward_metrics

@@ -26,7 +26,7 @@ from strop.engines.asynchronous import Ends
 from strop.method.algorithm import Algorithm
 from strop.method.chains import Chains, generators
 from strop.method.part import Draw
-from strop.parts.rollout.roll_out import Crowd, RolledOut
+from strop.parts.rollout.base import Crowd, RolledOut
 from strop.training.collect.here import Collector, collector_of
 from strop.training.learner.step_metrics import Clock
 from strop.training.world import World

@@ -27,8 +27,17 @@ from strop.method.chains import Chains, generators
 from strop.rewards.grader import Grades
 from strop.support import guarded_process
 from strop.training.collect.in_flight import InFlight, Plain
-from strop.training.collect.messages import ALIVE, Begin, Collected, Ended, Trained, Weights
-from strop.training.collect.stages import collected, is_collected, learns
+from strop.training.collect.messages import (
+    ALIVE,
+    Begin,
+    Collected,
+    Ended,
+    Trained,
+    Weights,
+    collected,
+    is_collected,
+    learns,
+)
 from strop.training.world import World
 
 ALIVE_SECONDS = 1.0  # between two heartbeats

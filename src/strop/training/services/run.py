@@ -30,8 +30,7 @@ from strop.training.learner.step_models import StepModels
 from strop.training.services.episodes import RunEpisodes
 from strop.training.services.scoring import RunScoring
 from strop.training.services.stores import RunStores
-from strop.training.services.texts import RunTexts
-from strop.training.settings.limits import Limits
+from strop.training.services.texts import Limits, RunTexts
 
 
 @dataclass
@@ -209,6 +208,7 @@ class RunGrading:
                 step=self.step,
                 groups=batch["group_B"].tolist(),
                 prompt_texts=[shown[uid] for uid in uids],
+                truncated=batch["truncated_B"].tolist(),
             )
         )
         self.failures.extend(grades.failures)

@@ -14,7 +14,7 @@ from strop.batch.batch import Batch, pad_rollouts
 from strop.support.linear import as_torch_does
 from strop.training.learner.policy import Policy
 from strop.training.learner.step_models import StepModels
-from strop.training.settings.limits import Limits
+from strop.training.services.texts import Limits
 
 
 @dataclass

@@ -103,7 +103,7 @@ class RunConfig(Section):
 
     def build(self) -> Method:
         """The method with all its options set, checked. Raises UserError."""
-        method = composed(self.recipe, self.stages, self.phases).each(self._for_task)
+        method = composed(self.recipe, self.stages, self.phases).each(self.for_task)
         method = with_options(method, self.algorithm, self.phases)
         check(method)
         method.check_steps(self.training.steps)
@@ -129,9 +129,9 @@ class RunConfig(Section):
         plain = notation.recipe("grpo").algorithms[-1]
         algorithm = reading.replace_stage(plain, "rollout", last.stages["rollout"])
         theirs = {k: v for k, v in last.algorithm.items() if k.startswith("rollout.")}
-        return with_options(self._for_task(algorithm), theirs).algorithms[-1].rollout
+        return with_options(self.for_task(algorithm), theirs).algorithms[-1].rollout
 
-    def _for_task(self, algorithm: Algorithm) -> Algorithm:
+    def for_task(self, algorithm: Algorithm) -> Algorithm:
         """The method with a rollout that fits the task. Raises UserError where it cannot."""
         if not isinstance(algorithm.rollout.part, SamplingFields):
             raise UserError(
