@@ -1,14 +1,19 @@
 """The notebooks of docs/notebooks/ run from a clean start, and what they show is of such a run."""
 
+import json
 import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import ipykernel_launcher
 import nbformat
 import pytest
+from commands import forked
+from copies import ADDRESS, ASKING, serve
 
 ROOT = Path(__file__).parents[2]
 NOTEBOOKS = sorted((ROOT / "docs/notebooks").glob("*.ipynb"))
@@ -48,11 +53,29 @@ def test_what_the_copies_have_less_of_is_in_the_notebooks() -> None:
     assert [number for number in FEWER if number not in text] == []
 
 
+@pytest.fixture(scope="module")
+def kernels(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """An environment in which kernels are copies, as `copies.py` says."""
+    folder = tmp_path_factory.mktemp("kernels")
+    about = folder / "kernels/python3/kernel.json"
+    about.parent.mkdir(parents=True)
+    words = [sys.executable, "-S", ASKING, ipykernel_launcher.__file__, "-f", "{connection_file}"]
+    told = {"argv": words, "display_name": "Python 3", "language": "python"}
+    about.write_text(json.dumps(told), encoding="utf-8")
+    process = forked(serve, str(folder / "asked"), ("ipykernel.kernelapp",))
+    yield {"JUPYTER_PATH": str(folder), ADDRESS: str(folder / "asked")}
+    process.kill()
+    process.join()
+
+
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_a_notebook_runs_and_shows_what_is_stored(path: Path, tmp_path: Path) -> None:
+def test_a_notebook_runs_and_shows_what_is_stored(
+    path: Path, tmp_path: Path, kernels: dict[str, str]
+) -> None:
     # An absolute name is written where it lies.
     program = [sys.executable, str(ROOT / "tools/run_notebooks.py"), with_fewer(path, tmp_path)]
     told = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT / "src"), "HOME": str(tmp_path)}
+    told |= kernels
     ran = subprocess.run(program, env={**os.environ, **told}, capture_output=True, text=True)
     assert ran.returncode == 0, ran.stderr
     stored, now = (

@@ -1,8 +1,8 @@
-"""Workers of Ray that are copied from a process that has imported what they need.
+"""Workers of Ray and kernels of notebooks, copied from a process that has imported what they need.
 
 They are what they are otherwise, but for the four seconds in which each would import torch and
-transformers. Ray's own library they import themselves, for it reads the environment then. Ray
-begins `asking.py` in the place of a worker, which asks for a copy and lives as long as that does.
+transformers. Ray's own library they import themselves, for it reads the environment then. Ray and
+Jupyter begin `asking.py` in their place, which asks for a copy and lives as long as that does.
 """
 
 import ctypes
@@ -14,15 +14,16 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from commands import from_the_same_server
 
 ASKING = str(Path(__file__).with_name("asking.py"))
-ADDRESS = "COPIES_OF_WORKERS"  # in the environment: the socket at which they are asked for
+ADDRESS = "COPIES_ASKED_FOR_AT"  # in the environment: the socket at which they are asked for
 _DEATH_SIGNAL = 1  # of prctl
 # What actors, and the functions that the doctor sends, import.
 NEEDED = (
@@ -31,15 +32,16 @@ NEEDED = (
 )  # fmt: skip
 
 
-def serve(address: str) -> None:
-    """Copy this process for whoever asks, until its parent ends."""
+def serve(address: str, needed: Sequence[str] = NEEDED) -> None:
+    """Copy this process, with what is needed besides, for whoever asks, until its parent ends."""
+    from_the_same_server()
     os.setsid()  # so that copies that are stopped hear when it has ended
     ctypes.CDLL(None).prctl(_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for a copy
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(address)
         listener.listen(64)
-        for name in NEEDED:
+        for name in needed:
             importlib.import_module(name)
         while True:
             asked, _ = listener.accept()

@@ -1,4 +1,6 @@
-"""What Ray begins in the place of a worker: it asks for a copy that is one, and ends with it."""
+"""What Ray begins in the place of a worker, and Jupyter in that of a kernel: it asks for a copy
+that is one, and ends with it.
+"""
 
 import json
 import os
@@ -8,11 +10,11 @@ import time
 
 
 def main() -> None:
-    """Hand over the words, the environment and the files that the worker was to have."""
+    """Hand over the words, the environment and the files that the process was to have."""
     words = [word for word in sys.argv[1:] if not word.startswith(SETTING_UP)]
     given = {"words": words, "environment": {**os.environ}, "folder": os.getcwd()}
     with socket.socket(socket.AF_UNIX) as copies:
-        connect(copies, os.environ["COPIES_OF_WORKERS"])
+        connect(copies, os.environ["COPIES_ASKED_FOR_AT"])
         content = json.dumps(given).encode()
         socket.send_fds(copies, [len(content).to_bytes(8)], [0, 1, 2])
         copies.sendall(content)
