@@ -173,3 +173,12 @@ def test_pictures_are_small_and_shown() -> None:
 
 def test_readme_is_short() -> None:
     assert len(read("README.md").splitlines()) < 250
+
+
+def test_the_set_up_is_two_commands_that_the_continuous_integration_runs_too() -> None:
+    block = re.findall(r"(?:^    .+\n)+", read("README.md"), re.M)[0]
+    install = "pip install -c constraints.txt -e "
+    run, test = (line.strip().split(" && ") for line in block.splitlines())
+    assert run == [f"{install}.", "strop train"]
+    assert test == [f"{install}'.[test]'", "pytest"]
+    assert re.search(r"-c constraints\.txt -e '\.\[test\]' &&.* pytest", read(".ci/run"))

@@ -91,7 +91,9 @@ def test_long_names_break_where_words_end() -> None:
     assert wrapped(name) == ["adaptive_entropy_coef(", "target=0.35)"]
     assert wrapped("clip(low=0.2, high=0.5)") == ["clip(low=0.2, high=0.5)"]
     page = render(plan(("f(x=1)",)), rows(("f(x=1)",)), {}, [])
-    assert '<th scope="row">f(<wbr>x=1)</th>' in page
+    assert '<th scope="col">f(<wbr>x=1)</th>' in page
+    many = tuple(f"f(x={n})" for n in range(6))  # too many beside each other: a line each
+    assert '<th scope="row">f(<wbr>x=5)</th>' in render(plan(many), rows(many), {}, [])
 
 
 def test_bands_are_fainter_for_many_methods_and_none_stand_on_a_logarithmic_axis() -> None:
@@ -101,7 +103,9 @@ def test_bands_are_fainter_for_many_methods_and_none_stand_on_a_logarithmic_axis
         return Run("run", numbers, 4, None, (), ())
 
     for names, alpha in (("ab", "0.15"), ("abcde", "0.07")):
-        runs = {name: {0: run(0), 1: run(1)} for name in names}
+        few = dict(curves({"a": {0: run(0), 1: run(1)}}, ["a"]))["steps"][0]
+        assert [t["line"]["width"] for t in few.data] == [1, 1, 2]  # the runs, not their band
+        runs = {name: {seed: run(seed) for seed in range(5)} for name in names}
         charts = {chart.title: chart for chart in dict(curves(runs, list(names)))["steps"]}
         filled = [t["fillcolor"] for t in charts["Reward"].data if "fill" in t]
         assert len(filled) == len(names)

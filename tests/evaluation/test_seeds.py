@@ -9,7 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from strop.evaluation.seeds import over_seeds, paired_difference, paired_p
+from strop.evaluation.seeds import (
+    POSITIVE,
+    SHARE,
+    over_seeds,
+    paired_difference,
+    paired_p,
+    range_of,
+)
 from strop.support.errors import UserError
 from strop.support.students_t import central_probability, t_quantile
 
@@ -79,6 +86,37 @@ def test_interval_covers_as_often_as_it_says() -> None:
     x = np.random.default_rng(0).normal(0.0, 1.0, (2000, 4))
     found = [over_seeds(row.tolist(), 0.8) for row in x]
     assert np.mean([f.low <= 0 <= f.high for f in found]) == pytest.approx(0.8, abs=0.03)
+
+
+def test_a_limit_stays_inside_what_the_number_can_be() -> None:
+    # 0.7 and 0.9: s / sqrt(2) = 0.1, half = 12.7062 x 0.1 = 1.27062: both leave (0, 1).
+    # logit 0.8 = 1.3862944, half / (0.8 x 0.2) = 7.9413750: 1 / (1 + exp(6.5550806)) and so on
+    found = over_seeds([0.7, 0.9], within=SHARE)
+    assert found[:3] == pytest.approx((0.8, 0.0014209, 0.9999111), abs=2e-7)
+    # 3 and 5: half = 12.7062; the lower limit is 4 exp(-12.7062 / 4), the upper one Student's
+    assert over_seeds([3.0, 5.0], within=POSITIVE)[:3] == pytest.approx(
+        (4, 4 * math.exp(-12.7062047 / 4), 16.7062047)
+    )
+    assert over_seeds([0.4, 0.5, 0.6], within=SHARE) == over_seeds([0.4, 0.5, 0.6])
+    gap = paired_difference([0.9, 0.3], [0.1, 0.1], within=SHARE)  # 0.8 and 0.2
+    assert -1 < gap.low < gap.value < gap.high < 1
+
+
+def test_equal_seeds_do_not_tell_how_sure_their_mean_is() -> None:
+    equal = over_seeds([0.1, 0.1, 0.1])
+    assert equal.value == 0.1
+    assert math.isnan(equal.low)
+    assert math.isnan(equal.high)
+
+
+@pytest.mark.parametrize(
+    ("name", "wanted"),
+    [("pass@8", SHARE), ("eval/validation/maj@4", SHARE), ("reached to pass@1 0.5", SHARE),
+     ("late/entropy", POSITIVE), ("seconds to pass@1 0.5", POSITIVE), ("distinct@8", POSITIVE),
+     ("mean/frac_reward_zero_std", SHARE), ("late/reward", (-math.inf, math.inf))],
+)  # fmt: skip
+def test_what_a_number_can_be_follows_from_its_name(name: str, wanted: tuple) -> None:
+    assert range_of(name) == wanted
 
 
 def test_edges() -> None:

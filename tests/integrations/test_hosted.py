@@ -246,6 +246,22 @@ def test_reasons(recipe: str, reason: str) -> None:
             check(method, TRL)
 
 
+@pytest.mark.parametrize(
+    ("recipe", "works"),
+    [
+        ("dapo", "dapo(refill=False) works"),
+        ("dapo(clip_high=0.3)", "dapo(clip_high=0.3, refill=False) works"),
+        ("loop", "works (docs/HOSTED.md lists all that do)"),
+    ],
+)
+def test_a_refusal_names_what_would_work(recipe: str, works: str) -> None:
+    with pytest.raises(UserError) as refused:
+        check(notation.recipe(recipe), TRL, recipe)
+    assert str(refused.value).endswith(works)
+    with pytest.raises(UserError, match=r"docs/HOSTED\.md lists those that work"):
+        check(notation.recipe("dapo"), TRL)  # a method that has no line
+
+
 def test_halves_for_verl() -> None:
     def halves(recipe: str) -> tuple[str, str]:
         method = notation.recipe(recipe)

@@ -69,15 +69,20 @@ def test_a_method_has_the_mean_of_its_runs() -> None:
     assert [(r.step, r.rewards.tolist()) for r in mean.rollouts] == [(10, [5.0, 5.0])]
 
 
-def test_the_chart_shows_mean_and_band(make_run: MakeRun) -> None:
+def test_the_chart_shows_each_of_few_seeds_and_a_band_of_many(make_run: MakeRun) -> None:
     folders = [make_run(f"r{s}", config=f'recipe = "grpo"\nseed = {s}\n') for s in (1, 2, 3)]
     runs = [read_run(folder) for folder in folders]
     methods = by_method(runs)
     charts = charts_of(methods)
-    low, high, mean = charts["Reward"].data
+    *seeds, mean = charts["Reward"].data
     assert mean["name"] == "reward (mean of 5)"
+    assert [each["line"]["width"] for each in (*seeds, mean)] == [1, 1, 1, 2]
+    assert "a thin line is a seed" in charts["Evaluation: countdown"].caption
+    five = [make_run(f"r{s}", config=f'recipe = "grpo"\nseed = {s}\n') for s in (4, 5)]
+    many = charts_of(by_method([*runs, *map(read_run, five)]))
+    low, high, mean = many["Reward"].data
     assert low["y"] == high["y"] == mean["y"]  # the made-up runs are equal
-    assert "over seeds" in charts["Evaluation: countdown"].caption
+    assert "over seeds" in many["Evaluation: countdown"].caption
     for chart in charts.values():
         go.Figure({"data": chart.data, "layout": chart.layout})
     other = read_run(make_run("dapo", config='recipe = "dapo"\nseed = 1\n'))
@@ -91,13 +96,14 @@ def test_the_page_names_seeds_and_leaves_them_out_of_the_differences(make_run: M
              ("c", 'recipe = "rloo"\nseed = 5\n')]  # fmt: skip
     folders = [make_run(name, config=config) for name, config in names]
     found = parts([read_run(folder) for folder in folders])
-    assert "<dt>Runs</dt><dd>a, b</dd><dt>Seeds</dt><dd>1, 2</dd>" in found["header"]
+    assert "<dt>Runs</dt><dd>a, b</dd></div><div><dt>Seeds</dt><dd>1, 2</dd>" in found["header"]
     assert "Each trained" in found["header"]
     differing = found["settings"][: found["settings"].index("<details>")]
     assert "recipe" in differing
     assert "seed" not in differing.replace("grpo (2 seeds)", "")
     assert found["every-recorded-number"].count("<summary>") == 2
-    assert "60.0% [60.0%, 60.0%]" in found["numbers"]  # over seeds; one run has [54.0%, 66.0%]
+    assert "<td>60.0%</td>" in found["numbers"]  # equal seeds have no interval
+    assert "60.0% [54.0%, 66.0%]" in found["numbers"]  # of one run, over prompts
 
 
 def test_forty_runs_have_a_page_that_is_small(make_run: MakeRun, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from strop.report.about import facts, typed
 from strop.report.run_folder import Run, numbers_in
 from strop.report.tables import (
     differing_settings,
@@ -12,6 +13,7 @@ from strop.report.tables import (
     headlines,
     set_by_hand,
     show,
+    verdict,
 )
 from strop.training.settings import config
 
@@ -38,6 +40,56 @@ def test_headlines_average_a_tenth_and_take_single_evaluations() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("first", "last", "said"),
+    [
+        ((0.1, 0.05, 0.2), (0.5, 0.4, 0.6),
+         "rose from 10.0% to 50.0% (95% interval 40.0% to 60.0%) in 2 steps."),
+        ((0.5, 0.4, 0.6), (0.1, 0.05, 0.2),
+         "fell from 50.0% to 10.0% (95% interval 5.0% to 20.0%) in 2 steps."),
+        ((0.1, 0.05, 0.2), (0.2, 0.15, 0.3),
+         "was 10.0% and is 20.0% (95% interval 15.0% to 30.0%) after 2 steps: the intervals meet, "
+         "so this shows no change."),
+    ],
+)  # fmt: skip
+def test_the_verdict_says_what_the_intervals_allow(first, last, said) -> None:
+    names = ("eval/v/pass@1", "eval/v/pass@1/low", "eval/v/pass@1/high")
+    run = run_of([dict(zip(names, each, strict=True)) for each in (first, last)])
+    assert verdict(run) == f"pass@1 on v {said}"
+
+
+def test_a_run_without_validation_is_told_by_its_reward() -> None:
+    said = "The reward in training went from 0.25 to 0.5 in 2 steps, without validation."
+    assert verdict(run_of([{"reward": 0.25}, {"reward": 0.5}])) == said
+    assert verdict(run_of()) == ""
+
+
+def test_a_number_of_three_names_stands_once() -> None:
+    one = {"eval/v/maj@1": 0.5, "eval/v/mean@n": 0.5, "eval/v/pass@16": 1.0, "eval/v/pass@1": 0.5}
+    assert [row[0] for row in rows_of(headlines([run_of([one])]))] == [
+        "pass@1 on v",
+        "pass@16 on v",
+    ]
+    other = {**one, "eval/v/mean@n": 0.6}  # of rewards that are not 0 and 1
+    assert "mean@n on v" in headlines([run_of([other])])
+
+
+def test_what_a_script_gave_bears_its_name_and_no_path() -> None:
+    data, reward = ("/runs/a/given/data.jsonl", "pickled:/runs/a/given/right.pickle")
+    text = f'[data]\nfiles = ["{data}"]\n[reward]\nfunctions = ["{reward}", "exact_match"]\n'
+    assert facts(text)[1:] == [
+        ("Task", "rows given in Python"), ("Rewards", "right (in Python), exact_match")
+    ]  # fmt: skip
+
+
+def test_an_option_has_the_name_that_people_type() -> None:
+    known = ["terms.policy.objective.clip_high", "terms.kl.coef", "terms.entropy.coef",
+             "phases.late.terms.policy.objective.clip_high"]  # fmt: skip
+    assert [typed(path, known) for path in known] == [
+        "loss.clip_high", "loss.kl.coef", "loss.entropy.coef", "phases.late.loss.clip_high"
+    ]  # fmt: skip
+
+
 def test_headlines_of_several_runs_leave_gaps() -> None:
     runs = [run_of([{"reward": 1.0}]), run_of([{"entropy": 0.5}, {"entropy": 0.5}])]
     assert rows_of(headlines(runs)) == [
@@ -60,8 +112,8 @@ def test_settings_set_by_hand_stand_beside_their_defaults() -> None:
     text = config.make(raw).complete().to_toml()
     assert rows_of(set_by_hand(run_of(config=text))) == [
         ["training.steps", "7", "200"],  # what the recipe's own line says is not told again
-        ["stages.selection", "drop_truncated_rollouts", "none"],
-        ["sampling.draw_in_shuffled_order.num_prompts", "8", "32"],
+        ["selection", "drop_truncated_rollouts", "none"],
+        ["sampling.num_prompts", "8", "32"],
     ]
     plain = config.make({**config.defaults("tiny"), "recipe": "grpo"}).complete().to_toml()
     assert set_by_hand(run_of(config=plain)) == "<p>Every setting has its default.</p>"

@@ -1,6 +1,6 @@
 """Tests against the real packages: each is collected where its package can be imported.
 
-pip install wandb trackio mlflow-skinny && pytest -n 0 tests/trackers
+pip install -c constraints.txt -e '.[wandb,trackio,mlflow]' && pytest -n 0 tests/trackers
 """
 
 import importlib.util

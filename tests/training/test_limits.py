@@ -5,13 +5,13 @@ import dataclasses
 import pytest
 
 from strop.environments.base import EnvironmentSource
-from strop.environments.tasks import Task
+from strop.environments.tasks import Prompt, Task
 from strop.method import reading
 from strop.parts.rollout.play_turns import PlayTurns
 from strop.parts.rollout.read_answers import ReadAnswers
 from strop.parts.rollout.sample_independently import SampleIndependently
 from strop.support.errors import UserError
-from strop.training.settings.limits import Limits, resolve
+from strop.training.services.texts import Limits, resolve
 from strop.training.step import train_step
 
 TASK = Task("sums", (), (), (), (), max_tokens=12)
@@ -52,8 +52,14 @@ def test_episodes():
 
 
 def test_a_context_without_room_is_refused():
-    with pytest.raises(UserError, match=r"context of 12 tokens leaves no prompt .*max_tokens=12"):
+    with pytest.raises(
+        UserError, match=r"context of 12 tokens leaves no prompt .*max_tokens=12"
+    ) as e:
         resolve(SampleIndependently(), TASK, 12)
+    assert str(e.value).endswith("set rollout.max_tokens=6")  # which leaves 6 for a prompt
+    assert resolve(SampleIndependently(max_tokens=6), TASK, 12).prompt_tokens == 6
+    with pytest.raises(UserError, match=r"9 tokens long, .* set rollout.max_tokens=3, shorten"):
+        resolve(SampleIndependently(max_tokens=6), TASK, 12).check_prompt("row 1", 9)
     assert resolve(SampleIndependently(), TASK, 13).prompt_tokens == 1
 
 
@@ -75,9 +81,9 @@ def test_a_limit_takes_no_schedule():
 )
 def test_a_prompt_that_is_too_long_says_which_limit(prompt_tokens, expected):
     found = Limits(10, 10, prompt_tokens, 13, 10)
-    found.check_prompt("prompt 5", prompt_tokens)
+    found.check_prompt(Prompt(5, "", {}), prompt_tokens)
     with pytest.raises(UserError, match=expected):
-        found.check_prompt("prompt 5", 4)
+        found.check_prompt(Prompt(5, "", {}), 4)
 
 
 def test_every_service_reads_the_same_numbers(lab, runner, tmp_path):

@@ -12,7 +12,17 @@ from strop.comparison.plan import Plan
 from strop.comparison.scores import EVALUATION, NO_SCORE, axis
 from strop.comparison.verdict import Compared
 from strop.evaluation.entropy_law import FEWEST, fit_entropy_law
-from strop.report.charts import COLOURS, DASHES, GREY, Chart, see_through, short
+from strop.evaluation.seeds import SHARE, range_of
+from strop.report.charts import (
+    COLOURS,
+    DASHES,
+    FEW_SEEDS,
+    GREY,
+    Chart,
+    see_through,
+    short,
+    thin,
+)
 from strop.report.entropy_law import pairs
 from strop.report.run_folder import Run
 from strop.report.seeds import mean_and_band
@@ -101,9 +111,11 @@ def _curve(
         drawn = [points for points in drawn if len(points[0])]
         if not drawn:
             continue
-        x, low, mean, high = map(short, mean_and_band(drawn))
+        x, low, mean, high = map(short, mean_and_band(drawn, range_of(key)))
         line = line_of(index)
-        if len(drawn) > 1 and key not in LOGARITHMIC:
+        if 1 < len(drawn) < FEW_SEEDS and key not in LOGARITHMIC:
+            data += [thin(*points, line["color"]) for points in drawn]
+        elif len(drawn) > 1 and key not in LOGARITHMIC:
             edge = {"x": x, "mode": "lines", "line": {"width": 0}, "hoverinfo": "skip"}
             fill = {"fill": "tonexty", "fillcolor": see_through(line["color"], alpha)}
             data += [{**edge, "y": low}, {**edge, "y": high, **fill}]
@@ -112,7 +124,9 @@ def _curve(
     if not data:
         return None
     axis = {"title": {"text": AXES[by]}, "rangemode": "tozero"}
-    scale = {"type": "log"} if key in LOGARITHMIC else {}
+    scale: dict[str, Any] = {"type": "log"} if key in LOGARITHMIC else {}
+    if range_of(key) == SHARE:
+        scale = {"minallowed": 0, "maxallowed": 1}
     layout: dict[str, Any] = {"yaxis": scale, "xaxis": axis, "showlegend": False}
     return Chart(title, caption, tuple(data), layout)
 

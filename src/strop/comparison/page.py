@@ -21,24 +21,25 @@ from strop.support.writing import write_whole
 
 FIRST = ("pass@1", "late/entropy", "completions/mean_length")  # of which differences are drawn
 MOST_TITLE = 80  # letters of a heading
+ABREAST = 5  # methods beside each other in a table that fits a screen
 MANY = 12  # settings that are shown unfolded
 
 Runs = Mapping[str, Mapping[int, Run]]
 
 
 def write_page(
-    plan: Plan, rows: Sequence[Row], runs: Runs, failures: Sequence[str], out: Path
+    plan: Plan, rows: Sequence[Row], runs: Runs, notes: Sequence[str], out: Path
 ) -> None:
     """Write the page. Raises UserError."""
     try:
-        write_whole(out, render(plan, rows, runs, failures))
+        write_whole(out, render(plan, rows, runs, notes))
     except OSError as error:
         raise UserError(f"cannot write {out}: {error.strerror}") from error
 
 
-def render(plan: Plan, rows: Sequence[Row], runs: Runs, failures: Sequence[str]) -> str:
+def render(plan: Plan, rows: Sequence[Row], runs: Runs, notes: Sequence[str]) -> str:
     """The page as text."""
-    body = [_header(plan, failures), "<main>\n"]
+    body = [_header(plan, notes), "<main>\n"]
     for step, compared in judged(plan, rows).items():
         names = _first(compared)
         drawn = [c for name in names if (c := differences(plan, compared, name))]
@@ -83,7 +84,7 @@ def _first(compared: Sequence[Compared]) -> list[str]:
     return [name for name in dict.fromkeys((*FIRST[:1], *largest, *FIRST[1:])) if name in names]
 
 
-def _header(plan: Plan, failures: Sequence[str]) -> str:
+def _header(plan: Plan, notes: Sequence[str]) -> str:
     each = [dict(facts(entry.config)) for entry in plan.entries]
     shown = [(k, v) for k, v in each[0].items() if all(found.get(k) == v for found in each)]
     shown += [("Seeds", ", ".join(map(str, plan.seeds))), ("Steps", str(plan.steps))]
@@ -92,34 +93,44 @@ def _header(plan: Plan, failures: Sequence[str]) -> str:
     if plan.scoring.files:
         shown.append(("Scored on", ", ".join(plan.scoring.files)))
     items = "".join(f"<dt>{escape(k)}</dt><dd>{escape(v)}</dd>" for k, v in shown)
-    failed = "".join(f'<p class="note">failed: {escape(line)}</p>' for line in failures)
+    noted = "".join(f'<p class="note">{escape(line)}</p>' for line in notes)
     return (
         f'<header>\n<h1>{escape(_title(plan))}</h1>\n<dl class="about">{items}</dl>\n'
-        f"<p>{escape(note(plan, 'below it'))}</p>{failed}</header>\n"
+        f"<p>{escape(note(plan, 'below it'))}</p>{noted}</header>\n"
     )
 
 
 def _table(plan: Plan, compared: Sequence[Compared]) -> str:
-    """A line a method, a column a number; below it what the numbers are."""
+    """A line a number and a column a method, or of many methods a line each; below it what the
+    numbers are.
+    """
     if not compared:
         return ""
     numbers = {c.metric: number_of(c.metric, plan.scoring) for c in compared}
     cells = {(c.metric, c.label): _cell(c) for c in compared}
-    head = "".join(
-        f'<th title="{escape(number.meaning)}">{escape(number.name)}</th>'
-        for number in numbers.values()
-    )
+    labels = labels_of(plan)
+    named = {label: escape(label).replace("(", "(<wbr>") for label in labels}
+    told = {
+        m: f'<span title="{escape(n.meaning)}">{escape(n.name)}</span>' for m, n in numbers.items()
+    }
+    rows = [(named[label], [(metric, label) for metric in numbers]) for label in labels]
+    columns = list(told.values())
+    if len(labels) <= ABREAST:
+        rows = [(told[metric], [(metric, label) for label in labels]) for metric in numbers]
+        columns = list(named.values())
+    head = "".join(f'<th scope="col">{name}</th>' for name in columns)
     body = "".join(
-        f'<tr><th scope="row">{escape(label).replace("(", "(<wbr>")}</th>'
-        + "".join(f"<td>{cells.get((metric, label), '–')}</td>" for metric in numbers)
+        f'<tr><th scope="row">{name}</th>'
+        + "".join(f"<td>{cells.get(place, '–')}</td>" for place in places)
         + "</tr>"
-        for label in labels_of(plan)
+        for name, places in rows
     )
     meanings = "".join(
         f"<dt>{escape(n.name)}</dt><dd>{escape(n.meaning)}</dd>" for n in numbers.values()
     )
     return (
-        f'<div class="wide"><table class="compared"><thead><tr><th></th>{head}</tr></thead>'
+        '<div class="wide" tabindex="0"><table class="compared">'
+        f"<thead><tr><th></th>{head}</tr></thead>"
         f"<tbody>{body}</tbody></table></div>"
         + _folded_table("What the numbers are", f'<dl class="about">{meanings}</dl>')
     )

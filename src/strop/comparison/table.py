@@ -4,6 +4,7 @@ import csv
 import math
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from strop.comparison.names import Number, number_of
 from strop.comparison.plan import START, Plan
@@ -17,8 +18,14 @@ from strop.support.writing import write_whole
 def judged(plan: Plan, rows: Sequence[Row]) -> dict[int, list[Compared]]:
     """Every scored step with its comparisons; at equal tokens one entry, 0."""
     if plan.scoring.by != "steps":
-        return {0: judge(by_metric(rows), plan.baseline)}
-    return {step: judge(by_metric(rows, step), plan.baseline) for step in plan.scoring.at}
+        return {0: judge(_once(by_metric(rows)), plan.baseline)}
+    return {step: judge(_once(by_metric(rows, step)), plan.baseline) for step in plan.scoring.at}
+
+
+def _once(scores: dict[str, Any]) -> dict[str, Any]:
+    """The numbers without the mean reward where it is pass@1 under another name."""
+    same = scores.get("mean@n") == scores.get("pass@1")
+    return {name: found for name, found in scores.items() if not (same and name == "mean@n")}
 
 
 def labels_of(plan: Plan) -> list[str]:
@@ -26,8 +33,11 @@ def labels_of(plan: Plan) -> list[str]:
     return [*([START] if plan.scoring.start else []), *(entry.label for entry in plan.entries)]
 
 
-def markdown(plan: Plan, rows: Sequence[Row]) -> str:
-    """One table a scored step: a line a metric, a column a method; then what the numbers are."""
+def markdown(plan: Plan, rows: Sequence[Row], alike: Sequence[str] = ()) -> str:
+    """One table a scored step: a line a metric, a column a method; then what the numbers are.
+
+    alike: lines on methods that did what another one would have done.
+    """
     pieces, numbers = [note(plan)], dict[str, Number]()
     labels = labels_of(plan)
     for step, compared in judged(plan, rows).items():
@@ -39,6 +49,7 @@ def markdown(plan: Plan, rows: Sequence[Row]) -> str:
         for name, line in lines(plan, compared):
             pieces.append(f"| {name} | " + " | ".join(line) + " |")
         numbers |= {c.metric: number_of(c.metric, plan.scoring) for c in compared}
+    pieces += [f"\n{line}" for line in alike]
     pieces.append("\n## What the numbers are\n")
     pieces += [f"- {number.name}: {number.meaning}" for number in numbers.values()]
     return "\n".join(pieces) + "\n"
@@ -65,7 +76,7 @@ def note(plan: Plan, where: str = "after the semicolon") -> str:
     seeds = f"{len(plan.seeds)} seed{'s' if len(plan.seeds) > 1 else ''}"
     if len(plan.seeds) == 1:
         return f"{seeds}: cells hold its numbers. Fewer than {FEWEST_SEEDS} seeds decide nothing."
-    text = f"{seeds}; cells hold the mean over seeds with its 95% Student-t interval"
+    text = f"{seeds}; cells hold the mean over seeds with its 95% interval"
     if len(plan.entries) > 1:
         text += f", {where} the paired difference from {plan.baseline}"
     if len(plan.seeds) < FEWEST_SEEDS:
@@ -115,7 +126,7 @@ def one_run(row: Row, keys: Sequence[str]) -> list[str]:
     return [row.label, str(row.seed), str(row.step), *values]
 
 
-def write_tables(plan: Plan, rows: Sequence[Row], folder: Path) -> None:
+def write_tables(plan: Plan, rows: Sequence[Row], folder: Path, alike: Sequence[str] = ()) -> None:
     """scores.csv, a line a run and scored step, and table.md. Raises UserError."""
     names = list(dict.fromkeys(name for row in rows for name in row.found))
     try:
@@ -124,6 +135,6 @@ def write_tables(plan: Plan, rows: Sequence[Row], folder: Path) -> None:
             table.writerow(["method", "seed", "step", *names])
             for row in rows:
                 table.writerow(one_run(row, names))
-        write_whole(folder / "table.md", markdown(plan, rows))
+        write_whole(folder / "table.md", markdown(plan, rows, alike))
     except OSError as error:
         raise UserError(f"cannot write to {folder}: {error.strerror}") from error

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from strop.comparison.plan import START
-from strop.evaluation.seeds import SeedEstimate, over_seeds, paired_difference, paired_p
+from strop.evaluation.seeds import SeedEstimate, over_seeds, paired_difference, paired_p, range_of
 
 LEVEL = 0.05  # of all comparisons of a metric together
 FEWEST_SEEDS = 5  # below it there is no verdict
@@ -60,12 +60,13 @@ def _compared(
     metric: str, label: str, by_label: Mapping[str, Mapping[int, float]], baseline: str
 ) -> Compared:
     ours, theirs = by_label[label], by_label.get(baseline, {})
-    mean = over_seeds(list(ours.values()))
+    within = range_of(metric)
+    mean = over_seeds(list(ours.values()), within=within)
     seeds = sorted(ours.keys() & theirs.keys())
     if label in (baseline, START) or not seeds:
         return Compared(label, metric, mean)
     pairs = [ours[seed] for seed in seeds], [theirs[seed] for seed in seeds]
-    return Compared(label, metric, mean, paired_difference(*pairs), paired_p(*pairs))
+    return Compared(label, metric, mean, paired_difference(*pairs, within=within), paired_p(*pairs))
 
 
 def _decided(row: Compared, adjusted: float | None) -> Compared:
@@ -75,7 +76,7 @@ def _decided(row: Compared, adjusted: float | None) -> Compared:
     row = row._replace(adjusted=adjusted)
     if gap.n_seeds < FEWEST_SEEDS:
         return row
-    holds_zero = gap.low <= 0 <= gap.high
+    holds_zero = gap.low <= 0 <= gap.high or gap.value == 0
     if holds_zero or adjusted >= LEVEL:
         return row._replace(verdict="not decided")
     return row._replace(verdict="higher" if gap.value > 0 else "lower")

@@ -1,17 +1,70 @@
-"""Comparing runs over seeds: means and paired differences with Student-t intervals."""
+"""Comparing runs over seeds: means and paired differences with Student-t intervals.
+
+An interval stays inside what its number can be: where Student's would leave that, its limit is that
+of the number's logarithm or logit.
+"""
 
 import math
+import re
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from strop.support.errors import UserError
 from strop.support.students_t import central_probability, t_quantile
 
+Within = tuple[float, float]  # the least and the largest value that a number can have
+ANYTHING: Within = (-math.inf, math.inf)
+SHARE: Within = (0.0, 1.0)
+POSITIVE: Within = (0.0, math.inf)
+_SHARES = re.compile(
+    r"(eval/.+/)?(pass|maj)@\d+|(late/|mean/)?(frac_\w+|groups/frac\w+|clip_ratio/\w+"
+    r"|completions/clipped_ratio)|distinct_fraction|ece|auc|band|below|reached to .+"
+)
+_POSITIVE = re.compile(
+    r"(late/|mean/)?(entropy|completions/\w+_length|grad_norm|step_time|timing_s/\w+|perf/\w+)"
+    r"|distinct@\d+|(eval/.+/)?nll|(sampled|trained|seconds|steps)( to .+)?"
+)
+
+
+def range_of(name: str) -> Within:
+    """What a logged or compared number can be: a share, 0 or more, or anything."""
+    if _SHARES.fullmatch(name):
+        return SHARE
+    return POSITIVE if _POSITIVE.fullmatch(name) else ANYTHING
+
+
+def limits(mean: Any, half: Any, within: Within = ANYTHING) -> tuple[Any, Any]:
+    """The limits `mean -+ half`; one that leaves what the number can be is taken on its logit (of a
+    number with two ends) or logarithm (with a least value), with that half width to first order:
+
+        logit(p) -+ half / ((high - low) p (1 - p)),   p = (mean - low) / (high - low)
+        log(mean - low) - half / (mean - low)
+
+    Numbers or arrays. A mean at an end of its range has no such scale: its limit is the end.
+    """
+    least, most = within
+    mean, half = np.asarray(mean, dtype=np.float64), np.asarray(half, dtype=np.float64)
+    low, high = mean - half, mean + half
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        if math.isfinite(most):
+            p = (mean - least) / (most - least)
+            wide = half / ((most - least) * p * (1 - p))
+            below, above = (
+                least + (most - least) / (1 + (1 - p) / p * np.exp(side * wide)) for side in (1, -1)
+            )
+        else:
+            below, above = least + (mean - least) * np.exp(-half / (mean - least)), high
+    low = np.where((low < least) & np.isfinite(below), below, low)
+    high = np.where((high > most) & np.isfinite(above), above, high)
+    return np.clip(low, least, most), np.clip(high, least, most)
+
 
 class SeedEstimate(NamedTuple):
-    """A mean over seeds with its Student-t interval; NaN limits when there is one seed."""
+    """A mean over seeds with its interval; NaN limits where seeds cannot tell a width, that is
+    for one seed, and where all have one value.
+    """
 
     value: float
     low: float
@@ -19,8 +72,10 @@ class SeedEstimate(NamedTuple):
     n_seeds: int
 
 
-def over_seeds(values: Sequence[float], coverage: float = 0.95) -> SeedEstimate:
-    """Mean of one number per seed and its interval.
+def over_seeds(
+    values: Sequence[float], coverage: float = 0.95, within: Within = ANYTHING
+) -> SeedEstimate:
+    """Mean of one number per seed and its interval, which `limits` keeps inside `within`.
 
         mean -+ t_{n-1}((1 + coverage) / 2) * s / sqrt(n),   s with ddof 1
 
@@ -33,26 +88,32 @@ def over_seeds(values: Sequence[float], coverage: float = 0.95) -> SeedEstimate:
     if not 0 < coverage < 1:
         raise UserError(f"coverage = {coverage} must lie between 0 and 1.")
     mean = float(x.mean())
-    if len(x) == 1:
-        return SeedEstimate(mean, math.nan, math.nan, 1)
+    if (x == x[0]).all():
+        return SeedEstimate(float(x[0]), math.nan, math.nan, len(x))
     width = t_quantile((1 + coverage) / 2, len(x) - 1) * float(x.std(ddof=1)) / math.sqrt(len(x))
-    return SeedEstimate(mean, mean - width, mean + width, len(x))
+    low, high = limits(mean, width, within)
+    return SeedEstimate(mean, float(low), float(high), len(x))
 
 
 def paired_difference(
-    ours: Sequence[float], theirs: Sequence[float], coverage: float = 0.95
+    ours: Sequence[float],
+    theirs: Sequence[float],
+    coverage: float = 0.95,
+    within: Within = ANYTHING,
 ) -> SeedEstimate:
-    """Mean of ours - theirs, entry i of both from the same seed, with its Student-t interval.
+    """Mean of ours - theirs, entry i of both from the same seed, with its interval.
 
-    Pairing removes what the seed does to both. Raises UserError for different numbers of seeds and
-    as `over_seeds`.
+    within: what either side can be. Pairing removes what the seed does to both. Raises UserError
+    for different numbers of seeds and as `over_seeds`.
     """
     if len(ours) != len(theirs):
         raise UserError(
             f"a paired difference needs the same seeds on both sides, got {len(ours)} and "
             f"{len(theirs)}; run the missing seeds."
         )
-    return over_seeds([a - b for a, b in zip(ours, theirs, strict=True)], coverage)
+    most = within[1] - within[0]
+    differences = [a - b for a, b in zip(ours, theirs, strict=True)]
+    return over_seeds(differences, coverage, (-most, most) if math.isfinite(most) else ANYTHING)
 
 
 def paired_p(ours: Sequence[float], theirs: Sequence[float]) -> float:

@@ -2,7 +2,8 @@
 gives columns of them, and lets the recipe do what lies between reward and gradient. docs/HOSTED.md
 has them all."""
 
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from strop.batch.batch import DERIVED
@@ -10,19 +11,18 @@ from strop.batch.columns import CURRENT, REFRESHED, RUN_WIDE, is_current
 from strop.catalogue import catalogue
 from strop.catalogue.entries import Entry
 from strop.catalogue.seams import SERVICES, place_at
+from strop.method import notation, writing
 from strop.method import part as parts
-from strop.method.algorithm import Algorithm
-from strop.method.part import Use
-from strop.method.phases import Method
+from strop.method.algorithm import Algorithm, Method
+from strop.method.part import OUTSIDE, Use
 from strop.method.schedule import Schedule
-from strop.method.term import OUTSIDE
 from strop.parts.loss.average.average_by_constant_length import AverageByConstantLength
 from strop.parts.loss.average.average_over_tokens import AverageOverTokens
 from strop.parts.loss.average.average_per_sequence import AveragePerSequence
 from strop.parts.plan.split_into_minibatches import SplitIntoMinibatches
 from strop.parts.reward.note_reward_weights import NoteRewardWeights
 from strop.parts.reward.score_with_verifiers import ScoreWithVerifiers
-from strop.parts.rollout.assemble import COLUMNS
+from strop.parts.rollout.base import COLUMNS
 from strop.parts.rollout.sample_independently import SampleIndependently
 from strop.parts.sampling.draw_in_shuffled_order import DrawInShuffledOrder
 from strop.support.errors import UserError
@@ -89,10 +89,33 @@ def why_no_half(method: Method, host: Host) -> str:
     return ""
 
 
-def check(method: Method, host: Host) -> None:
-    """Raise UserError where the host cannot run the method."""
+def check(method: Method, host: Host, line: str = "") -> None:
+    """Raise UserError where the host cannot run the method, of the recipe `line` if it is one."""
     if reason := why_not(method, host):
-        raise UserError(f"{host.name} cannot host this recipe: it {reason}")
+        works = instead(line, lambda other: not why_not(other, host))
+        raise UserError(f"{host.name} cannot host this recipe: it {reason}; {works}")
+
+
+def instead(line: str, fits: Callable[[Method], bool]) -> str:
+    """What to take for a recipe in one line that does not fit: the recipe without what asks for
+    further rollouts, or else the nearest of its ancestors that does, and where all are listed.
+    """
+    known = {entry.name: entry for entry in catalogue.recipes()}
+    name, given = notation.named(line) if re.match(r"\w+(\(|$)", line) else (line, {})
+    build = catalogue.load("recipe", name) if name in known else None
+    for changes in WITHOUT_REFILL:
+        if build is None or not changes.keys() <= build.__annotations__.keys():
+            continue
+        if fits(build(**{**given, **changes})):
+            written = ", ".join(
+                f"{key}={writing.value_text(value)}" for key, value in {**given, **changes}.items()
+            )
+            return f"{name}({written}) works"
+    while name in known:
+        name = known[name].line("Parent")
+        if name in known and fits(catalogue.load("recipe", name)()):
+            return f"{name}, which it changes, works (docs/HOSTED.md lists all that do)"
+    return "docs/HOSTED.md lists those that work"
 
 
 def hosted(name: str, host: Host) -> tuple[str, str]:

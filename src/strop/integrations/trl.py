@@ -26,8 +26,7 @@ from strop.integrations import _trl_options as options
 from strop.integrations.hosted import WEIGHT, Hosted, Rollouts, Step, Update, merged, on_host
 from strop.integrations.hosting import TRL, check
 from strop.method import notation
-from strop.method.algorithm import Algorithm
-from strop.method.phases import Method
+from strop.method.algorithm import Algorithm, Method
 from strop.support.errors import UserError
 from strop.training.learner.kernel import Tally
 from strop.training.record.checkpoint import read
@@ -55,7 +54,7 @@ class StropGRPOTrainer(GRPOTrainer):
         method = notation.recipe(recipe) if isinstance(recipe, str) else recipe
         if not isinstance(method, Method):
             raise UserError(f"recipe is {type(recipe).__name__}: give its line, or a method")
-        check(method, TRL)
+        check(method, TRL, recipe if isinstance(recipe, str) else "")
         args = GRPOConfig("strop-output") if args is None else copy.copy(args)
         options.check(recipe if isinstance(recipe, str) else "", method, args)
         args.beta = options.reference_weight(method)

@@ -19,17 +19,16 @@ import torch
 from torch import Tensor
 from verl.trainer.ppo.core_algos import register_adv_est, register_policy_loss
 
-from strop.batch import pack, segments
-from strop.batch.batch import Batch
+from strop.batch import segments
+from strop.batch.batch import Batch, from_padded, to_padded
 from strop.catalogue import catalogue
 from strop.integrations.hosted import Rollouts, Scores
-from strop.integrations.hosting import VERL_ESTIMATOR, VERL_LOSS, why_no_half
+from strop.integrations.hosting import VERL_ESTIMATOR, VERL_LOSS, instead, why_no_half
 from strop.method import notation
-from strop.method.algorithm import Algorithm
-from strop.method.chains import Chains, learnable
-from strop.method.seeds import generators
+from strop.method.algorithm import Algorithm, Method
+from strop.method.chains import Chains, generators, learnable
+from strop.method.part import Term
 from strop.method.services import Services
-from strop.method.term import Term
 from strop.parts.loss.average.average_over_tokens import AverageOverTokens
 from strop.support.errors import UserError
 from strop.training.learner import kernel
@@ -74,10 +73,10 @@ class Estimator:
         batch = chains.select(self.algorithm.selection, learnable(batch))
         advantage_T = torch.where(batch["gradient_T"], batch["advantage_T"], 0)
         shape = (batch["rollout_T"], *mask_BL.shape)
-        advantages = pack.to_padded(advantage_T, *shape).to(rewards_BL.dtype)
+        advantages = to_padded(advantage_T, *shape).to(rewards_BL.dtype)
         if "return_T" not in batch:
             return advantages, advantages
-        return advantages, pack.to_padded(batch["return_T"], *shape).to(rewards_BL.dtype)
+        return advantages, to_padded(batch["return_T"], *shape).to(rewards_BL.dtype)
 
 
 @dataclass
@@ -108,7 +107,7 @@ class PolicyLoss:
         }  # fmt: skip
         if rollout_is_weights is not None:
             columns["weight_T"] = rollout_is_weights.detach()
-        batch = pack.from_padded(columns, mask_BL)
+        batch = from_padded(columns, mask_BL)
         batch = _with_advantage_B(batch, self.algorithm)
         rng, tally = generators(0, self.calls)("terms", 0), Tally()
         prepared = kernel.prepare(self.algorithm.terms, batch, rng, tally)
@@ -162,17 +161,22 @@ def _with_advantage_B(batch: Batch, algorithm: Algorithm) -> Batch:
     return batch.set(advantage_B=torch.where(some_B, high_B, 0))
 
 
+def reasons_of(method: Method) -> list[str]:
+    """Why verl cannot take the method's advantages, and its loss; empty where it can."""
+    return [why_no_half(method, host) for host in (VERL_ESTIMATOR, VERL_LOSS)]
+
+
 def register(recipe: str, name: str = "") -> tuple[bool, bool]:
     """Make a recipe known to verl as `strop/NAME`; whether as an estimator, and as a loss.
 
     name: the recipe as it is written, where none is given. Raises UserError where it is neither.
     """
     method = notation.recipe(recipe)
-    reasons = [why_no_half(method, host) for host in (VERL_ESTIMATOR, VERL_LOSS)]
+    reasons = reasons_of(method)
     if all(reasons):
         raise UserError(
             f"verl can take neither advantages nor loss of {recipe}: it {reasons[0]}, and it "
-            f"{reasons[1]}"
+            f"{reasons[1]}; {instead(recipe, lambda other: not all(reasons_of(other)))}"
         )
     assert isinstance(method, Algorithm)
     called = PREFIX + (name or recipe)
@@ -187,7 +191,7 @@ def register_all() -> None:
     """Make every recipe known that verl can take at least a half of, with its defaults."""
     for entry in catalogue.recipes():
         method = entry.load()()
-        if not all(why_no_half(method, host) for host in (VERL_ESTIMATOR, VERL_LOSS)):
+        if not all(reasons_of(method)):
             register(entry.name)
 
 

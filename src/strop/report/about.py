@@ -3,18 +3,21 @@
 import itertools
 import re
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from strop.method import reading
 from strop.method.values import own
 from strop.report.run_folder import Run
 from strop.support.errors import UserError
+from strop.training.record.run_folder import GIVEN
 from strop.training.settings import config
 
 METHOD = ("stages", "algorithm", "phases")
-SHOWN = ("recipe", "model.name", "data.task", "data.files")  # facts of their own
+SHOWN = ("recipe", "model.name", "data.task", "data.files", "reward.functions")  # facts
 OPTION = re.compile(r"\w+=('[^']*'|[\d.+-][\w.+-]*|True|False|None|inf)(, )?")
 
 
@@ -24,15 +27,25 @@ def facts(text: str | None) -> list[tuple[str, str]]:
     if not raw:
         return []
     data, model, reward = (_section(raw, name) for name in ("data", "model", "reward"))
-    task = ", ".join(_names(data.get("files"))) or str(data.get("task", ""))
+    files = dict.fromkeys(_of_a_script(name) or name for name in _names(data.get("files")))
+    task = ", ".join(files) or str(data.get("task", ""))
+    rewards = [_of_a_script(name) or name for name in _names(reward.get("functions"))]
     found = {
         "Recipe": raw.get("recipe") or "composed in [stages]",
         "Phases": ", ".join(_section(raw, "phases")),
         "Model": model.get("name", ""),
         "Task": task,
-        "Rewards": ", ".join(_names(reward.get("functions"))),
+        "Rewards": ", ".join(rewards),
     }
     return [(name, str(value)) for name, value in found.items() if value]
+
+
+def _of_a_script(source: str) -> str:
+    """What a script gave to the run, of which the run's folder holds a file; empty for the rest."""
+    path = Path(source.removeprefix("pickled:"))
+    if path.parent.name != GIVEN:
+        return ""
+    return f"{path.stem} (in Python)" if path.suffix == ".pickle" else "rows given in Python"
 
 
 def _section(raw: Mapping[str, Any], name: str) -> dict[str, Any]:
@@ -104,18 +117,38 @@ def _without(settings: dict[str, Any]) -> dict[str, Any]:
 
 def _method(given: dict[str, Any], plain: dict[str, Any]) -> list[tuple[str, str, str]]:
     """Stages with other parts, and options of the parts that stand in both."""
-    pairs = (_of_phases(settings, "stages", "stages.") for settings in (given, plain))
-    options = _differing(_of_phases(given, "algorithm"), _of_phases(plain, "algorithm"))
-    return [row for row in _differing(*pairs) if _parts(row[1]) != _parts(row[2])] + [
-        row for row in options if "–" not in row[1:]
+    stages = _differing(_of_phases(given, "stages"), _of_phases(plain, "stages"), " | ")
+    theirs, ours = (_of_phases(settings, "algorithm") for settings in (given, plain))
+    known = [path for path, _ in theirs]
+    options = _differing(theirs, ours)
+    return [row for row in stages if _parts(row[1]) != _parts(row[2])] + [
+        (typed(path, known), here, default)
+        for path, here, default in options
+        if "–" not in (here, default)
     ]
 
 
-def _of_phases(settings: dict[str, Any], key: str, head: str = "") -> list[tuple[str, Any]]:
+def typed(path: str, known: Sequence[str]) -> str:
+    """The shortest name by which an option of a method can be given, among all of its options:
+    `loss.clip_high` for `terms.policy.objective.clip_high`, where there is one clip_high.
+    """
+    prefix, name = re.fullmatch(r"(phases\.[^.]*\.)?(.*)", path).groups(default="")  # type: ignore[union-attr]
+    head, *inside = name.split(".")
+    head = {full: short for short, full in reading.STAGE_ALIASES.items()}.get(head, head)
+    own = [each.removeprefix(prefix) for each in known if each.startswith(prefix)]
+    for kept in range(len(inside)):
+        for first in itertools.combinations(inside[:-1], kept):
+            short = ".".join((head, *first, inside[-1]))
+            if sum(reading.may_be(full, short) for full in own) == 1:
+                return prefix + short
+    return path
+
+
+def _of_phases(settings: dict[str, Any], key: str) -> list[tuple[str, Any]]:
     """A section of the method with its paths, and that of every phase, which has its name."""
-    found = [*flat(settings[key], head)]
+    found = [*flat(settings[key])]
     for name, phase in settings["phases"].items():
-        found += flat(phase[key], f"phases.{name}.{head}")
+        found += flat(phase[key], f"phases.{name}.")
         found += [(f"phases.{name}.until", phase["until"])] if key == "algorithm" else []
     return found
 
@@ -126,19 +159,19 @@ def _parts(stage: str) -> str:
 
 
 def _differing(
-    given: Iterable[tuple[str, Any]], plain: Iterable[tuple[str, Any]]
+    given: Iterable[tuple[str, Any]], plain: Iterable[tuple[str, Any]], between: str = ", "
 ) -> list[tuple[str, str, str]]:
     theirs, ours = dict(given), dict(plain)
     return [
-        (path, _shown(theirs.get(path)), _shown(ours.get(path)))
+        (path, _shown(theirs.get(path), between), _shown(ours.get(path), between))
         for path in dict.fromkeys((*theirs, *ours))
         if path not in SHOWN and theirs.get(path) != ours.get(path)
     ]
 
 
-def _shown(value: Any) -> str:
+def _shown(value: Any, between: str) -> str:
     if isinstance(value, list | tuple):
-        return ", ".join(map(str, value)) or "none"
+        return between.join(map(str, value)) or "none"
     return "–" if value is None else str(value)
 
 

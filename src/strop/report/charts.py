@@ -62,6 +62,7 @@ GREY = "#8a929e"
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 BARS = 24
 FEW = 12  # distinct values that each get a bar of their own
+FEW_SEEDS = 5  # runs of a method; fewer are drawn each, for their interval would hide the curves
 SMOOTH_FROM = 30  # values from which a noisy curve also gets its moving mean
 
 
@@ -91,16 +92,15 @@ def lines(runs: Sequence[Run], chart: LineChart) -> Chart | None:
         for curve_index, curve in enumerate(used):
             colour = COLOURS[(run_index if len(runs) > 1 else curve_index) % len(COLOURS)]
             name = _name(run, curve, several_runs=len(runs) > 1, several_curves=len(used) > 1)
-            data += _recorded_band(run, curve, colour) + _band_over_seeds(
-                run, curve, colour, smooth
-            )
+            data += _recorded_band(run, curve, colour)
+            data += _over_seeds(run, curve, colour, smooth)
             data += _line(run, curve, name, colour, DASHES[curve_index % 6], smooth, len(runs) > 1)
     if not data:
         return None
     all_positive = all(y is None or y >= 0 for trace in data for y in trace["y"])
     axis: dict[str, Any] = {"rangemode": "tozero" if chart.zero and all_positive else "normal"}
     if chart.percent:
-        axis["tickformat"] = ".2~%"
+        axis |= {"tickformat": ".2~%", "minallowed": 0, "maxallowed": 1}
     visible = sum(trace.get("showlegend", True) for trace in data)
     layout = {"yaxis": axis, "showlegend": visible > 1}
     return Chart(chart.title, chart.caption, tuple(data), layout)
@@ -249,14 +249,29 @@ def _recorded_band(run: Run, curve: Curve, colour: str) -> list[dict[str, Any]]:
     return _band((common, low[1][at_low], high[1][at_high]), colour) if len(common) else []
 
 
-def _band_over_seeds(run: Run, curve: Curve, colour: str, smooth: bool) -> list[dict[str, Any]]:
-    """The interval of a mean over runs; nothing for a single run."""
+def _over_seeds(run: Run, curve: Curve, colour: str, smooth: bool) -> list[dict[str, Any]]:
+    """Around a mean over runs its interval, or each of few runs as a thin line."""
     if curve.key not in run.spread:
         return []
+    if len(run.members) < FEW_SEEDS:
+        several = (averaged(member.series(curve.key)) for member in run.members)
+        return [thin(x, y, colour) for x, y in several if len(x)]
     steps, low, high = run.spread[curve.key]
     if smooth and len(steps) > SMOOTH_FROM:
         low, high = (moving_mean(limit, _window(limit)) for limit in (low, high))
     return _band((steps, low, high), colour)
+
+
+def thin(x: Iterable[float], y: Iterable[float], colour: str) -> dict[str, Any]:
+    """One run of several, behind their mean."""
+    return {
+        "x": np.asarray(x).tolist(),
+        "y": short(y),
+        "mode": "lines",
+        "line": {"width": 1, "color": see_through(colour, 0.4)},
+        "showlegend": False,
+        "hoverinfo": "skip",
+    }
 
 
 def _band(band: Band, colour: str) -> list[dict[str, Any]]:

@@ -89,4 +89,4 @@ def framed(css: str, head: str, rows: Iterable[Sequence[str]]) -> str:
         for row in rows
     )
     wrapped = f'<table class="{css}"><thead>{head}</thead><tbody>{body}</tbody></table>'
-    return f'<div class="wide">{wrapped}</div>'
+    return f'<div class="wide" tabindex="0">{wrapped}</div>'

@@ -17,6 +17,7 @@ from strop.report.tables import (
     every_number,
     headlines,
     set_by_hand,
+    verdict,
 )
 from strop.support.errors import UserError
 from strop.support.writing import write_whole, writing
@@ -61,9 +62,11 @@ def parts(runs: Sequence[Run], states: Sequence[str] = ()) -> dict[str, str]:
     states: how far each run is, where it is being watched.
     """
     methods = by_method(runs)
+    drawn = {title: charts_grid(charts, title) for title, charts in sections(methods)}
     found = {
+        "Learning": drawn.pop("Learning", ""),
         "Numbers": headlines(methods),
-        **{title: charts_grid(charts, title) for title, charts in sections(methods)},
+        **drawn,
         "Rollouts": rollout_browser(runs),
         "Settings": _settings(methods),
         "Environment": environments(runs),
@@ -88,8 +91,12 @@ def _header(methods: Sequence[Run], runs: Sequence[Run], states: Sequence[str]) 
     for method in methods:
         if len(methods) > 1:
             items.append(f"<h3>{escape(method.name)}</h3>")
-        told = "".join(f"<dt>{name}</dt><dd>{escape(value)}</dd>" for name, value in _about(method))
-        items.append(f'<dl class="about">{told}</dl>')
+        if sentence := verdict(method):
+            items.append(f'<p class="verdict">{escape(sentence)}</p>')
+        told = "".join(
+            f"<div><dt>{name}</dt><dd>{escape(value)}</dd></div>" for name, value in _about(method)
+        )
+        items.append(f'<dl class="facts">{told}</dl>')
         for run in method.members or (method,):
             items += [
                 f'<p class="note">{escape(_prefixed(run, note, runs))}</p>' for note in run.notes
@@ -109,7 +116,7 @@ def _about(method: Run) -> list[tuple[str, str]]:
     rows, _ = changed(method.config)
     kept = [row for row in rows if not (method.members and row[0] == "seed")]
     if kept:
-        told.append(("Set", " · ".join(f"{path} = {value}" for path, value, _ in kept)))
+        told.append(("Set", " · ".join(f"{path}={value}" for path, value, _ in kept)))
     return told
 
 

@@ -10,11 +10,11 @@ from dataclasses import replace
 import numpy as np
 
 from strop.method.charts import Curve, LineChart
-from strop.report.charts import COLOURS, GREY, Chart, histogram, lines, stack
+from strop.report.charts import COLOURS, FEW_SEEDS, GREY, Chart, histogram, lines, stack
 from strop.report.entropy_law import entropy_law
 from strop.report.run_folder import Run
 
-SCORE = re.compile(r"eval/(?P<set>.+)/(?P<metric>(?:mean|pass|maj)@\w+)")
+SCORE = re.compile(r"eval/(?P<set>.+)/(?P<metric>(?:mean@n|(?:pass|maj)@\d+))")
 TIMES = ("rollout", "reward", "refresh", "probes", "advantage", "update", "eval")
 GROUPS = {
     "groups/frac_all_0": ("all wrong", COLOURS[1]),
@@ -120,10 +120,31 @@ def _put(charts: list[LineChart | Chart | None], brought: LineChart) -> None:
 
 
 def score_keys(runs: Sequence[Run]) -> list[tuple[str, str, str]]:
-    """(key, evaluation set, metric) of every recorded evaluation score: mean@n, pass@k, maj@k."""
+    """(key, evaluation set, metric) of every recorded evaluation score, each number once.
+
+    pass@k, maj@k, mean@n; not maj@1, which is pass@1, and mean@n only where it is another number.
+    """
     keys = dict.fromkeys(key for run in runs for key in run.numbers)
     matches = [match for key in keys if (match := SCORE.fullmatch(key))]
-    return [(match[0], match["set"], match["metric"]) for match in matches]
+    found = [(match[0], match["set"], match["metric"]) for match in matches]
+    there = {key for key, _, _ in found}
+
+    def is_pass_at_1(key: str, name: str, metric: str) -> bool:
+        other = f"eval/{name}/pass@1"
+        if other not in there or metric not in ("maj@1", "mean@n"):
+            return False
+        return metric == "maj@1" or all(
+            np.array_equal(run.series(key), run.series(other)) for run in runs
+        )
+
+    return sorted((each for each in found if not is_pass_at_1(*each)), key=_rank)
+
+
+def _rank(score: tuple[str, str, str]) -> tuple[str, int, int]:
+    """pass@k by k, maj@k, mean@n, set by set."""
+    _, name, metric = score
+    kind, _, k = metric.partition("@")
+    return name, ("pass", "maj", "mean").index(kind), int(k) if k.isdigit() else 0
 
 
 def _all_keys(runs: Sequence[Run], start: str, end: str = "") -> list[str]:
@@ -151,8 +172,9 @@ def _scores(runs: Sequence[Run]) -> list[LineChart]:
     for key, name, metric in score_keys(runs):
         by_set.setdefault(name, []).append(Curve(key, metric, f"{key}/low", f"{key}/high"))
     text = "Held-out prompts; the shaded band is the interval over prompts, where recorded."
-    if any(run.members for run in runs):
-        text = "Held-out prompts; the shaded band is the interval over seeds."
+    if sizes := [len(run.members) for run in runs if run.members]:
+        many = "the shaded band is the interval over seeds"
+        text = f"Held-out prompts; {'a thin line is a seed' if min(sizes) < FEW_SEEDS else many}."
     return [
         LineChart(f"Evaluation: {name}", text, tuple(curves), percent=True)
         for name, curves in by_set.items()

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from strop.evaluation.seeds import ANYTHING, Within, limits, range_of
 from strop.report.about import flat, parsed
 from strop.report.recorded import Recorded
 from strop.report.run_folder import Band, Run, Series
@@ -15,9 +16,9 @@ Points = tuple[NDArray[Any], NDArray[np.float64]]
 COVERAGE = 0.95
 
 
-def mean_and_band(drawn: Sequence[Points]) -> tuple[NDArray[Any], ...]:
+def mean_and_band(drawn: Sequence[Points], within: Within = ANYTHING) -> tuple[NDArray[Any], ...]:
     """x, and low, mean and high over seeds at it, as far as every seed has come; the band is the
-    95% Student-t interval of the mean, without a width for one seed.
+    95% interval of the mean, inside what the number can be, without a width for one seed.
 
     drawn: a curve a seed, x rising; between its points a curve is a straight line.
     """
@@ -30,7 +31,8 @@ def mean_and_band(drawn: Sequence[Points]) -> tuple[NDArray[Any], ...]:
     if count > 1:
         quantile = t_quantile((1 + COVERAGE) / 2, count - 1)
         half = quantile * values.std(0, ddof=1) / np.sqrt(count)
-    return grid, mean - half, mean, mean + half
+    low, high = limits(mean, half, within)
+    return grid, low, mean, high
 
 
 def by_method(runs: Sequence[Run]) -> list[Run]:
@@ -78,7 +80,7 @@ def mean_of(members: Sequence[Run], name: str) -> Run:
         if key.startswith("eval/") and key.endswith(("/low", "/high")):
             continue  # intervals over prompts; those over seeds take their place
         drawn = [run.numbers[key] for run in members if key in run.numbers]
-        steps, low, mean, high = mean_and_band(drawn)
+        steps, low, mean, high = mean_and_band(drawn, range_of(key))
         numbers[key] = (steps, mean)
         if len(drawn) > 1:
             spread[key] = (steps, low, high)

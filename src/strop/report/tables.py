@@ -3,6 +3,9 @@
 from collections.abc import Sequence
 from html import escape
 
+import numpy as np
+from numpy.typing import NDArray
+
 from strop.report.about import changed, flat, parsed
 from strop.report.html import framed
 from strop.report.run_folder import Run
@@ -111,13 +114,18 @@ def show(value: float, unit: str = "number") -> str:
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
 
 
+def _ends(values: NDArray[np.float64]) -> tuple[float, float]:
+    """Means over the first tenth and the last, of at most 20 values."""
+    span = max(1, min(20, len(values) // 10))
+    return float(values[:span].mean()), float(values[-span:].mean())
+
+
 def _start_end(run: Run, key: str, unit: str, *, whole: bool) -> tuple[str, str, str] | None:
     """Start, end and change; `whole` takes single values (with their intervals), not means."""
     _, values = run.series(key)
     if not len(values):
         return None
-    span = 1 if whole else max(1, min(20, len(values) // 10))
-    start, end = float(values[:span].mean()), float(values[-span:].mean())
+    start, end = (float(values[0]), float(values[-1])) if whole else _ends(values)
     change = "–"
     if len(values) > 1:
         change = ("+" if end > start else "") + show(end - start, unit).replace("%", " pts")
@@ -126,12 +134,46 @@ def _start_end(run: Run, key: str, unit: str, *, whole: bool) -> tuple[str, str,
 
 
 def _interval(run: Run, key: str, index: int, unit: str) -> str:
+    found = interval(run, key, index)
+    return f" [{', '.join(show(limit, unit) for limit in found)}]" if found else ""
+
+
+def interval(run: Run, key: str, index: int) -> tuple[float, float] | None:
     """The interval over seeds, or else the one over prompts, where there is any."""
     if key in run.spread:
         _, low, high = run.spread[key]
-        return f" [{show(float(low[index]), unit)}, {show(float(high[index]), unit)}]"
+        known = high[index] > low[index]  # equal seeds do not tell how sure their mean is
+        return (float(low[index]), float(high[index])) if known else None
     step = run.series(key)[0][index]
     limits = [values[steps == step] for steps, values in (run.series(f"{key}/{e}") for e in LIMITS)]
     if not all(len(limit) for limit in limits):
+        return None
+    return float(limits[0][0]), float(limits[1][0])
+
+
+def verdict(run: Run) -> str:
+    """What a run came to, in a sentence: its first validation score, or else its reward.
+
+    A score rose or fell where the intervals of the first and the last validation do not meet.
+    """
+    steps = f"{run.num_steps:,} step{'' if run.num_steps == 1 else 's'}"
+    key, name, metric = next(iter(score_keys([run])), ("reward", "", ""))
+    _, values = run.series(key)
+    if not len(values):
         return ""
-    return f" [{', '.join(show(float(limit[0]), unit) for limit in limits)}]"
+    if not name:
+        start, end = (show(mean) for mean in _ends(values))
+        return f"The reward in training went from {start} to {end} in {steps}, without validation."
+    limits = interval(run, key, -1)
+    within = f" (95% interval {' to '.join(show(x, 'percent') for x in limits)})" if limits else ""
+    end = f"{show(float(values[-1]), 'percent')}{within}"
+    if len(values) == 1:
+        return f"{metric} on {name} is {end} after {steps}."
+    first, start = interval(run, key, 0), show(float(values[0]), "percent")
+    if first and limits and first[0] <= limits[1] and limits[0] <= first[1]:
+        return (
+            f"{metric} on {name} was {start} and is {end} after {steps}: the intervals meet, so "
+            "this shows no change."
+        )
+    way = "went" if not (first and limits) else "rose" if values[-1] > values[0] else "fell"
+    return f"{metric} on {name} {way} from {start} to {end} in {steps}."
