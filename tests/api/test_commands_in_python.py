@@ -106,7 +106,7 @@ def test_an_audit_has_the_numbers_of_the_command(strop_command: Any) -> None:
     assert [part.label for part in halves.parts] == ["cure: sharpen"]
     assert "cure: explore is left out" in halves.left_out[0]
     for given, message in (
-        ({"group": 0}, "^group=0: every"), ({"group": "2"}, "group is '2': give numbers"),
+        ({"group": 0}, "^group=0: every"), ({"group": "2"}, "group is '2': give whole numbers"),
         ({"step": 0}, "^step=0: it must"), ({"methods": []}, "name the methods to audit"),
     ):  # fmt: skip
         with pytest.raises(UserError, match=message):

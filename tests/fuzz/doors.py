@@ -1,6 +1,12 @@
-"""What a fuzz test of a door needs: wrong values, and the one outcome that they may have."""
+"""What a fuzz test of a door needs: wrong values, and the one outcome that they may have.
+
+The suite tries some of each. A long campaign tries so many times as many, with another seed:
+
+    STROP_FUZZ_TIMES=20 STROP_FUZZ_SEED=1 pytest -n 0 tests/fuzz
+"""
 
 import copy
+import os
 import random
 import signal
 import traceback
@@ -11,6 +17,8 @@ from typing import Any
 
 from strop.support.errors import RunStopped, UserError
 
+TIMES = int(os.environ.get("STROP_FUZZ_TIMES", "1"))
+SEED = int(os.environ.get("STROP_FUZZ_SEED", "0"))
 LONGEST = 3000  # letters of a message
 SECONDS = 20  # of one call; a door that takes longer hangs
 
@@ -28,6 +36,16 @@ OBJECTS: tuple[Any, ...] = (
     None, {}, {"a": 1}, {1: 2}, [], [[]], [1, "x"], [None], (), (1,), (1, 2, 3), [[1], [1, 2]],
     b"x", set(), object(), len, int, 1j, range(3),
 )  # fmt: skip
+
+
+def seeded(number: int) -> random.Random:
+    """Random numbers of a test, and of a campaign."""
+    return random.Random(number + 1000 * SEED)
+
+
+def tries(number: int) -> range:
+    """So many inputs in the suite, and more in a campaign."""
+    return range(number * TIMES)
 
 
 def wrong(rng: random.Random) -> Any:

@@ -2,12 +2,11 @@
 
 import contextlib
 import io
-import random
 import shutil
 import sys
 
 import pytest
-from doors import NUMBERS, TEXTS, Outcomes
+from doors import NUMBERS, TEXTS, Outcomes, seeded, tries
 from runs import Runner
 
 from strop.cli.main import main
@@ -97,18 +96,18 @@ def test_commands(run, lab, tmp_path, monkeypatch):
     gone = shutil.copytree(run, tmp_path / "gone")
     shutil.rmtree(gone / "checkpoints")
     places = [*map(str, (empty, file, broken, gone, run / "config.toml", lab.data)), "none", "/"]
-    outcomes, rng = Outcomes(), random.Random(0)
-    for _ in range(100):
+    outcomes, rng = Outcomes(), seeded(0)
+    for _ in tries(100):
         outcomes.of(command, *words(rng, places))
     outcomes.check()
     assert not (tmp_path / "runs").exists()
 
 
 def test_numbers_of_eval_and_sample(lab):
-    outcomes, rng = Outcomes(), random.Random(1)
+    outcomes, rng = Outcomes(), seeded(1)
     score = ["--data", str(lab.data), "--reward", "exact_match", "--prompts", "1"]
     numbers = (*USUAL, "0.5", "1e-9", "-0.0", "65", "1e9")
-    for number in range(20):
+    for number in tries(20):
         name = ("eval", "sample")[number % 2]
         given = ["eval", str(lab.model), *score] if number % 2 == 0 else [name, str(lab.model), "1"]
         usual = {"--max-tokens": "3", "--samples": "2", **({"--k": "1"} if name == "eval" else {})}

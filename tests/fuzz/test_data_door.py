@@ -1,13 +1,12 @@
 """Thousands of damaged data files, judges and names of rewards: rows, or one UserError."""
 
 import json
-import random
 import warnings
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from doors import TEXTS, Outcomes, damaged, wrong
+from doors import TEXTS, Outcomes, damaged, seeded, tries, wrong
 from models import tokenizer
 
 from strop.data.encode import encode_prompt
@@ -62,8 +61,8 @@ READERS = ("auto", "auto", "prompt", "question", "verl", "x")
 
 
 def test_json_lines_and_csv(tmp_path):
-    outcomes, rng = Outcomes(), random.Random(0)
-    for number in range(1500):
+    outcomes, rng = Outcomes(), seeded(0)
+    for number in tries(1500):
         path = tmp_path / ("rows.jsonl" if number % 3 else "rows.csv")
         rows = [row(rng) for _ in range(3)]
         if number % 3:
@@ -77,12 +76,12 @@ def test_json_lines_and_csv(tmp_path):
 
 
 def test_parquet(tmp_path):
-    outcomes, rng = Outcomes(), random.Random(1)
+    outcomes, rng = Outcomes(), seeded(1)
     columns = (
         ["1", "2", "3"], [1, 2, 3], [None, "2", "3"], [b"1", b"2", b"3"], [1.5, None, 2.0],
         [["1"], [], ["2"]], [[{"role": "user", "content": "1"}]] * 3, [{"a": 1}] * 3, [True] * 3,
     )  # fmt: skip
-    for _ in range(120):
+    for _ in tries(120):
         names = rng.sample(("prompt", "question", "answer", "prompts", "", "é"), 3)
         path = tmp_path / "rows.parquet"
         pq.write_table(pa.table({name: rng.choice(columns) for name in names}), path)
@@ -93,9 +92,9 @@ def test_parquet(tmp_path):
 
 
 def test_judges_and_trajectories(tmp_path):
-    outcomes, rng = Outcomes(), random.Random(2)
+    outcomes, rng = Outcomes(), seeded(2)
     keys = [line.partition(" =")[0] for line in JUDGE.splitlines()]
-    for number in range(160):
+    for number in tries(160):
         text = JUDGE
         if number % 2:
             key = rng.choice(keys)
@@ -116,10 +115,10 @@ def test_judges_and_trajectories(tmp_path):
 
 
 def test_names_of_rewards_and_tasks():
-    outcomes, rng = Outcomes(), random.Random(3)
+    outcomes, rng = Outcomes(), seeded(3)
     names = ("math_verify", "exact_match", "run_tests", "x.py:f", "os:system", "json:loads",
              "model:none", "judge:none.toml", "verl:x.py:f", "strop.nothing:f")  # fmt: skip
-    for _ in range(300):
+    for _ in tries(300):
         text = rng.choice(names) + rng.choice(("", "", f"(x={wrong(rng)!r})", rng.choice(TEXTS)))
         outcomes.of(reward_name, text)
         if (source := outcomes.of(parse, text)) is not None and source.kind != "model":

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from doors import Outcomes
+from doors import Outcomes, seeded, tries
 from models import save_model
 
 from strop.head.head import check_head
@@ -57,8 +57,8 @@ def damage(folder: Path, rng: random.Random) -> None:
 
 
 def test_damaged_folders(tmp_path: Path) -> None:
-    whole, rng, outcomes = save_model(tmp_path / "whole"), random.Random(0), Outcomes()
-    for number in range(FOLDERS):
+    whole, rng, outcomes = save_model(tmp_path / "whole"), seeded(0), Outcomes()
+    for number in tries(FOLDERS):
         folder = tmp_path / str(number)
         shutil.copytree(whole, folder)
         damage(folder, rng)

@@ -1,12 +1,11 @@
 """Thousands of wrong options, notations and configuration files: an algorithm, or one UserError."""
 
 import json
-import random
 import tomllib
 
 import pytest
 import tomli_w
-from doors import NUMBERS, TEXTS, Outcomes, wrong
+from doors import NUMBERS, TEXTS, Outcomes, seeded, tries, wrong
 
 from strop.catalogue import catalogue, seams
 from strop.method import notation, reading, writing
@@ -76,11 +75,11 @@ def run_through(algorithm):
 
 
 def test_notation():
-    outcomes, rng = Outcomes(), random.Random(0)
+    outcomes, rng = Outcomes(), seeded(0)
     stages = [*seams.STAGES, "loss", "bound", "advantages", "correction", ""]
     usual = notation.recipe("grpo(beta=0.1)")
     paths = [*usual.paths(), "loss.clip_high", "advantage.eps", "colour", "", ".", "terms.policy"]
-    for _ in range(600):
+    for _ in tries(600):
         text = call_of(rng)
         if (algorithm := outcomes.of(notation.recipe, text)) is not None:
             outcomes.of(run_through, algorithm)
@@ -113,10 +112,10 @@ def leaves(raw, path=()):
 
 
 def test_configurations():
-    outcomes, rng = Outcomes(), random.Random(1)
+    outcomes, rng = Outcomes(), seeded(1)
     base = config.make({}).complete().model_dump()
     places = [*leaves(base)]
-    for _ in range(500):
+    for _ in tries(500):
         raw = json.loads(json.dumps(base))
         for path in rng.sample(places, rng.choice((1, 1, 2))):
             section = raw
@@ -140,10 +139,10 @@ def test_configurations():
 
 
 def test_files(tmp_path):
-    outcomes, rng = Outcomes(), random.Random(2)
+    outcomes, rng = Outcomes(), seeded(2)
     text = config.make({}).complete().to_toml().encode()
     path = tmp_path / "config.toml"
-    for _ in range(160):
+    for _ in tries(160):
         damaged = bytearray(text)
         for _ in range(rng.choice((1, 2, 5))):
             at = rng.randrange(len(damaged))

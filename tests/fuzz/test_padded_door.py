@@ -1,13 +1,12 @@
 """Thousands of wrong calls of `strop.functional`: a result, or one UserError."""
 
-import random
 import sys
 import warnings
 from pathlib import Path
 
 import numpy as np
 import torch
-from doors import Outcomes, wrong
+from doors import Outcomes, seeded, tries, wrong
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "every_recipe"))
 from padded import inputs_for
@@ -81,9 +80,9 @@ def params_for(entry, rng):
 
 
 def test_calls_of_recipes():
-    outcomes, rng = Outcomes(), random.Random(0)
+    outcomes, rng = Outcomes(), seeded(0)
     entries = catalogue.recipes()
-    for number in range(1200):
+    for number in tries(1200):
         entry = entries[number % len(entries)]
         call = rng.choice([*CALLS])
         kind = "policy_loss" if call in OF_LOSSES else call
@@ -146,8 +145,8 @@ def plain(rng):
 
 
 def test_other_calls():
-    outcomes, rng = Outcomes(), random.Random(1)
-    for number in range(1500):
+    outcomes, rng = Outcomes(), seeded(1)
+    for number in tries(1500):
         call, given = (pairs, plain)[number % 2](rng)
         outcomes.of(call, **given)
     outcomes.check()

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from doors import NUMBERS, TEXTS, Outcomes, wrong
+from doors import NUMBERS, TEXTS, Outcomes, seeded, tries, wrong
 
 from strop.api.inputs import files_of, sources_of
 from strop.api.messages import in_python
@@ -32,9 +32,9 @@ def settings(options: dict[str, Any], method: Any) -> Any:
 
 
 def test_keywords_and_methods() -> None:
-    rng, outcomes = random.Random(0), Outcomes()
+    rng, outcomes = seeded(0), Outcomes()
     grpo = recipe("grpo")
-    for _ in range(300):
+    for _ in tries(300):
         options = {keyword(rng): wrong(rng) for _ in range(rng.choice((1, 1, 2)))}
         method = rng.choice(("grpo", "gspo", grpo, wrong(rng)))
         outcomes.of(settings, options, method)
@@ -45,8 +45,8 @@ def test_keywords_and_methods() -> None:
 
 
 def test_rows_and_rewards(tmp_path: Path) -> None:
-    rng, outcomes = random.Random(1), Outcomes()
-    for number in range(250):
+    rng, outcomes = seeded(1), Outcomes()
+    for number in tries(250):
         row = {rng.choice(("prompt", "answer", 1, *TEXTS[:6])): wrong(rng) for _ in range(3)}
         rows = rng.choice((wrong(rng), [row], [row, wrong(rng)], {"train": [row]}, iter([row])))
         outcomes.of(files_of, rows, tmp_path / "rows" / "data.jsonl")

@@ -2,12 +2,11 @@
 
 import json
 import pickle
-import random
 import shutil
 
 import pytest
 import torch
-from doors import Outcomes, damaged, wrong
+from doors import Outcomes, damaged, seeded, tries, wrong
 from runs import Runner
 
 from strop.diagnosis.run import examine
@@ -42,10 +41,10 @@ def lines_with(text, rng):
 
 
 def test_what_report_and_doctor_read(run):
-    outcomes, rng = Outcomes(), random.Random(0)
+    outcomes, rng = Outcomes(), seeded(0)
     names = ("metrics.jsonl", "metrics.jsonl", "config.toml", "rollouts/step-000001.parquet")
     usual = {name: (run / name).read_bytes() for name in names}
-    for number in range(200):
+    for number in tries(200):
         name = rng.choice(names)
         data = damaged(usual[name], rng)
         if name == "metrics.jsonl" and number % 2:
@@ -60,12 +59,12 @@ def test_what_report_and_doctor_read(run):
 
 
 def test_what_resume_reads(run, lab):
-    outcomes, rng = Outcomes(), random.Random(1)
+    outcomes, rng = Outcomes(), seeded(1)
     place = run / "checkpoints/step-000002"
     now = json.loads((run / "data.json").read_text())
     paths = [run / "data.json", *(p for p in place.iterdir() if p.name != "README.md")]
     model = models.load(str(lab.model), device="cpu").model
-    for number in range(160):
+    for number in tries(160):
         path = rng.choice(paths)
         usual = path.read_bytes()
         data = damaged(usual, rng)
@@ -99,8 +98,8 @@ def test_trainer_files_of_another_kind(content, run, capsys):
 
 
 def test_adapters_that_name_no_model(tmp_path):
-    outcomes, rng = Outcomes(), random.Random(3)
-    for _ in range(40):
+    outcomes, rng = Outcomes(), seeded(3)
+    for _ in tries(40):
         text = json.dumps(wrong(rng), default=str, skipkeys=True)
         (tmp_path / "adapter_config.json").write_bytes(damaged(text.encode(), rng))
         outcomes.of(adapters.base_of, str(tmp_path))

@@ -1,7 +1,9 @@
 """Rewards that exit, raise or hang: what they cost, and how long worker processes live."""
 
+import builtins
 import os
 import signal
+import socket
 import struct
 import subprocess
 import sys
@@ -12,7 +14,7 @@ import numpy as np
 import pytest
 from grading import grade, grade_once, kinds, spec
 
-from strop.rewards import grader_process
+from strop.rewards import grader_process, grader_worker
 from strop.rewards.grader import Grader
 from strop.support.exits import Exit
 
@@ -225,3 +227,18 @@ def test_workers_ignore_an_interrupt():
         pid = int(grade(grader, ["a"]).scores_BM[0, 0])
         os.kill(pid, signal.SIGINT)
         assert int(grade(grader, ["a"]).scores_BM[0, 0]) == pid
+
+
+def test_a_grader_whose_trainer_was_killed_ends_without_a_word(monkeypatch, capfd):
+    here, there = socket.socketpair()
+    there.close()
+    monkeypatch.setattr(builtins, "__import__", builtins.__import__)
+    speech = grader_worker._Speech(here)
+
+    def leave(code):
+        raise SystemExit(code)
+
+    monkeypatch.setattr(os, "_exit", leave)
+    with here, pytest.raises(SystemExit, match="1"):
+        speech.say({"scores": [1.0]})
+    assert capfd.readouterr() == ("", "")

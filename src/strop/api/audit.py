@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from strop.api import tables
+from strop.api.arguments import checked
 from strop.api.messages import in_python, messages_in_python
 from strop.api.options import labelled, settings_of_all
 from strop.api.tables import Table
@@ -82,6 +83,7 @@ class Audited:
         return "".join(found)
 
 
+@checked
 def audit(
     methods: Any,
     *,

@@ -10,6 +10,7 @@ from typing import Any
 from rich.console import Console
 
 from strop.api import tables
+from strop.api.arguments import checked
 from strop.api.folders import numbered, path_of
 from strop.api.inputs import check_not_given, files_of, sections_of, with_parts
 from strop.api.messages import messages_in_python
@@ -117,6 +118,7 @@ class Swept:
         ]
 
 
+@checked
 def compare(
     methods: Any,
     *,
@@ -178,6 +180,7 @@ def compare(
     return _carried_out(plan, folder, jobs, progress)
 
 
+@checked
 def sweep(method: Any, values: Mapping[str, Any], *, draws: int = 0, **options: Any) -> Comparison:
     """Train a method with every value of an option, or every combination of several.
 
@@ -195,6 +198,7 @@ def sweep(method: Any, values: Mapping[str, Any], *, draws: int = 0, **options: 
     return compare(Swept(_name_of(method), entries), **options)
 
 
+@checked
 def resume_comparison(folder: str | Path, jobs: int = 0, progress: bool = True) -> Comparison:
     """Resume the comparison in a folder, or read one that is done. Raises as `compare`."""
     place = path_of(folder, "folder")

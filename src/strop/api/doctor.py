@@ -6,6 +6,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from strop.api import tables
+from strop.api.arguments import checked
 from strop.api.folders import HasFolder, path_of
 from strop.api.inputs import sections_of
 from strop.api.messages import in_python, messages_in_python
@@ -25,6 +26,7 @@ class Diagnosed(Diagnosis):
         return tables.as_html("", [("\n".join(self.lines),)]) + tables.as_html("", rows)
 
 
+@checked
 def doctor(
     run: str | Path | HasFolder | None = None,
     *,

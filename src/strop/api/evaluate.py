@@ -9,6 +9,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from strop.api import tables
+from strop.api.arguments import checked
 from strop.api.folders import HasFolder
 from strop.api.inference import InferenceModel, check_scoring, open_model, scored
 from strop.api.inputs import files_of, in_memory, sources_of
@@ -74,6 +75,7 @@ class Answer:
     ended: str
 
 
+@checked
 def evaluate(
     source: Any = "tiny",
     *,
@@ -127,6 +129,7 @@ def evaluate(
     return Evaluation(title, estimates, found.num_left_out)
 
 
+@checked
 def sample(
     source: Any,
     prompt: str,

@@ -6,6 +6,7 @@ from pathlib import Path
 from safetensors import SafetensorError
 
 from strop.api import hub
+from strop.api.arguments import checked
 from strop.api.card import card
 from strop.api.folders import path_of
 from strop.api.inference import checkpoint_of
@@ -19,6 +20,7 @@ from strop.training.record.checkpoint import step_of
 FAILURES = (OSError, RuntimeError, SafetensorError)  # three names for a full disk
 
 
+@checked
 def export(
     source: Run | str | Path,
     folder: str | Path,

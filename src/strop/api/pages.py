@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 
+from strop.api.arguments import checked
 from strop.api.folders import HasFolder, folders_of, path_of
 from strop.api.messages import messages_in_python
 from strop.inspection.page import write_page
@@ -28,6 +29,7 @@ class Page:
         return f'<iframe srcdoc="{text}" {frame}></iframe>'
 
 
+@checked
 def inspect(
     run: HasFolder | str | Path, step: int | None = None, out: str | Path | None = None
 ) -> Page:
@@ -75,6 +77,7 @@ class Watching:
         return f'<a href="{self.url}" target="_blank">{self.url}</a>'
 
 
+@checked
 def watch(
     runs: HasFolder | str | Path | Sequence[HasFolder | str | Path], port: int = 0
 ) -> Watching:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from strop.api import tables
+from strop.api.arguments import checked
 from strop.api.tables import Table
 from strop.planning.measured import Measured, measure
 from strop.planning.page import write_page
@@ -64,6 +65,7 @@ class Planned:
         return tables.as_html("", rows(self.found), HEADINGS) + tables.as_html("", said)
 
 
+@checked
 def plan(
     runs: Sequence[Path],
     workers: Sequence[int],

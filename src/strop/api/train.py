@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from strop.api.arguments import checked
 from strop.api.folders import path_of
 from strop.api.inputs import check_not_given, sections_of, with_parts
 from strop.api.messages import messages_in_python
@@ -23,6 +24,7 @@ from strop.training.settings.config import RunConfig
 AGAIN = "strop.resume('{folder}')"
 
 
+@checked
 def train(
     recipe: Recipe = "",
     *,
@@ -79,6 +81,7 @@ def train(
     return _trained(run) if start else run
 
 
+@checked
 def resume(
     run: "str | Path | Run",
     *,

@@ -1,7 +1,8 @@
 """A run that the command line starts or resumes in this process."""
 
+import contextlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -81,7 +82,7 @@ def _begin(settings: "RunConfig", out: Path | None, watcher: Progress, ranks: "R
     from strop.training import loop
     from strop.training.parallel import relaunched as launched
 
-    with new_folder(settings.recipe, out, ranks) as folder:
+    with new_folder(settings.recipe, out, ranks) as folder, _breaking_off(folder, watcher):
         run = loop.start(settings, folder, ranks)
         if ranks.first:
             launched.tell_begun(folder)
@@ -96,12 +97,13 @@ def _go_on(
     from strop.training import loop
     from strop.training.parallel import relaunched as launched
 
-    session = Session(loop.resume(settings, folder, step, ranks), new=False)
-    if ranks.first:
-        launched.tell_begun(folder)
-    if not session.run.finished:
-        _run(session, watcher)
-        return
+    with _breaking_off(folder, watcher):
+        session = Session(loop.resume(settings, folder, step, ranks), new=False)
+        if ranks.first:
+            launched.tell_begun(folder)
+        if not session.run.finished:
+            _run(session, watcher)
+            return
     try:
         session.report()  # perhaps a kill came before it
     finally:
@@ -115,6 +117,17 @@ def _go_on(
     )
 
 
+@contextlib.contextmanager
+def _breaking_off(folder: Path, watcher: Progress) -> Iterator[None]:
+    """Inside, who stops a run at once is told how to resume it, where there is one."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        if (folder / "config.toml").exists():
+            watcher.note(f"broken off. Go on with: strop train --resume {folder}")
+        raise
+
+
 def _run(session: "Session", watcher: Progress) -> None:
     """All remaining steps, with progress; then the report, after Ctrl-C too.
 
@@ -123,9 +136,6 @@ def _run(session: "Session", watcher: Progress) -> None:
     run = session.run
     try:
         session.go(watcher)
-    except KeyboardInterrupt:
-        watcher.note(f"step {run.done + 1} is broken off. Go on with: {session.again}")
-        raise
     finally:
         watcher.close()
         session.close()

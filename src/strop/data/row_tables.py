@@ -123,7 +123,12 @@ class Saved:
         return len(self.found)
 
     def __getitem__(self, row: int) -> Row:
-        return dict(self.found[row])
+        try:
+            return dict(self.found[row])
+        except Exception as error:  # as `folder` has it: of any type
+            raise UserError(
+                f"{self.name}, row {row + 1}, cannot be read: {type(error).__name__}: {error}"
+            ) from error
 
     def crc(self) -> int:
         """The sum of what `datasets` knows it by."""

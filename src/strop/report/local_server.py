@@ -1,6 +1,7 @@
 """A page for the browser of whoever started the command, and for nobody else."""
 
 import secrets
+import sys
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -48,6 +49,11 @@ class LocalServer(ThreadingHTTPServer):
                 f"port {port} cannot be used: {getattr(error, 'strerror', None) or error}; give "
                 "another one, or leave it out to take any that is free"
             ) from error
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Nothing where the browser has gone on to something else; else the error is printed."""
+        if not isinstance(sys.exc_info()[1], ConnectionError):
+            super().handle_error(request, client_address)
 
     @property
     def url(self) -> str:

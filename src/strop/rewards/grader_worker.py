@@ -71,7 +71,10 @@ class _Speech:
         """Send a reply to the request of now."""
         with self.lock:
             content = json.dumps({**reply, "number": self.number}, default=_plain)
-            guarded_process.send(self.channel, content.encode())
+            try:
+                guarded_process.send(self.channel, content.encode())
+            except ConnectionError:  # who asked was killed
+                os._exit(1)
 
     def call(self, function: Callable[[], Any]) -> Any:
         """What a function gives; its imports are told."""
