@@ -8,7 +8,7 @@ import dataclasses
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import nn
@@ -19,6 +19,11 @@ from strop.support.errors import UserError
 from strop.support.writing import check_room, writing
 from strop.training.learner.models import DTYPES, Loaded, load, tokenizer_of
 from strop.training.record.run_folder import GIVEN
+
+# Rows (dicts, a datasets.Dataset, a frame) or paths, or several of them by name; a function or the
+# name of one, or several.
+Data: TypeAlias = str | Path | Iterable[Any]
+Reward: TypeAlias = str | Callable[..., Any] | Sequence[str | Callable[..., Any]]
 
 
 def sections_of(
