@@ -5,8 +5,9 @@
 src/strop/assets/run.schema.json, src/strop/api/keywords.pyi, docs/METHODS.md, docs/methods/ (a
 page a family), docs/PARTS.md, docs/HOSTED.md and docs/PADDED.md are written whole, from settings,
 recipes and parts; a page in docs/methods/ that no family has is removed. In docs/NOTATION.md,
-docs/BATCH.md and docs/COMING_FROM_TRL_AND_VERL.md the tables between `<!-- table: NAME -->` and `<!-- end -->` are
-replaced. With --check nothing is written, and the exit code is 1 where a file is out of date.
+docs/BATCH.md and docs/COMING_FROM_TRL_AND_VERL.md the tables between `<!-- table: NAME -->` and
+`<!-- end -->` are replaced. With --check nothing is written, and the exit code is 1 where a file is
+out of date.
 """
 
 import re
