@@ -29,15 +29,13 @@ import torch
 from torch import Tensor
 
 from strop.batch import segments
-from strop.batch.batch import Batch
-from strop.batch.pack import pad_rollouts
+from strop.batch.batch import Batch, pad_rollouts
 from strop.environments.countdown import MAX_TOKENS
 from strop.evaluation.seeds import over_seeds
-from strop.method.chains import Chains
-from strop.method.seeds import generators
+from strop.head.head import trunk_of
+from strop.method.chains import Chains, generators
 from strop.training.collect.here import Collector
 from strop.training.learner.kernel import Tally
-from strop.training.learner.models import trunk_of
 from strop.training.learner.step_metrics import Clock
 from strop.training.learner.update import Learner
 from strop.training.loading import load_model

@@ -33,8 +33,7 @@ import torch
 from torch import Tensor
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from strop.batch.batch import Batch
-from strop.batch.pack import from_padded
+from strop.batch.batch import Batch, from_padded
 from strop.training.learner import prefix_sharing
 from strop.training.learner.models import DTYPES
 from strop.training.learner.policy import Policy

@@ -13,10 +13,8 @@ from torch import Tensor
 from strop.api.options import settings_of
 from strop.batch.batch import Batch
 from strop.environments.worked_countdown import AGAIN, ANSWER, STEP
-from strop.method.algorithm import Algorithm
-from strop.method.chains import Chains, learnable
-from strop.method.refreshed import wanted_columns
-from strop.method.seeds import generators
+from strop.method.algorithm import Algorithm, wanted_columns
+from strop.method.chains import Chains, generators, learnable
 from strop.training.collect.here import Collector
 from strop.training.learner.step_metrics import Clock
 from strop.training.learner.step_models import refresh

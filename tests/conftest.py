@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 os.fsync = lambda _: None
 atexit.register(gc.freeze)  # nothing is looked for among it while the process ends
 LONGEST = (
-    "tests/training/test_ranks.py", "tests/ray/",
+    "tests/training/test_ranks.py", "tests/ray/", "tests/every_recipe/test_training.py",
     "tests/training/test_asynchronous.py", "tests/comparison/", "tests/api/test_notebooks.py",
     "tests/api/test_compare_in_python.py", "tests/trl/test_trl_processes.py",
 )  # fmt: skip
-LAST = "tests/test_metrics_page.py"  # which reads what other tests' runs have logged
+LAST = "tests/test_metrics_page.py"  # which reads what runs of every_recipe/test_training.py logged
 settings.register_profile(
     "strop", deadline=None, max_examples=20, suppress_health_check=[HealthCheck.too_slow]
 )
@@ -67,7 +67,7 @@ def pytest_collection(session: pytest.Session) -> Iterator[None]:
         return (yield)
     finally:
         gc.freeze()
-        gc.set_threshold(5000, 10, 50)  # looking for garbage by default takes a twentieth of all
+        gc.set_threshold(20_000, 10, 12)  # looking for garbage by default takes a twentieth of all
         gc.enable()
         sys.dont_write_bytecode = writes_none
 
@@ -110,19 +110,20 @@ def find_caches(monkeypatch: pytest.MonkeyPatch) -> "Callable[[bool], list[Sourc
 
     Called with which; the list that it returns is given what is found for each request.
     """
-    from strop.engines import prefixes
+    from strop.engines import asynchronous
+    from strop.engines.asynchronous import Prefixes
 
-    plain = prefixes.Prefixes.find
-    monkeypatch.setattr(prefixes, "BLOCK", 1)
+    plain = Prefixes.find
+    monkeypatch.setattr(asynchronous, "BLOCK", 1)
 
     def finding(whether: bool) -> "list[Source]":
         found: list[Source] = []
 
-        def find(self: prefixes.Prefixes, tokens: tuple[int, ...]) -> "Source":
+        def find(self: Prefixes, tokens: tuple[int, ...]) -> "Source":
             found.append(plain(self, tokens) if whether else None)
             return found[-1]
 
-        monkeypatch.setattr(prefixes.Prefixes, "find", find)
+        monkeypatch.setattr(Prefixes, "find", find)
         return found
 
     return finding

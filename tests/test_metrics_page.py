@@ -39,7 +39,7 @@ FULL_KL = """
 import dataclasses
 
 from strop.method.algorithm import Algorithm
-from strop.method.term import Term
+from strop.method.part import Term
 from strop.parts.loss.penalty.penalise_full_kl_to_reference import PenaliseFullKlToReference
 from strop.method.part import Use
 from strop.recipes._base import average
@@ -56,7 +56,7 @@ TWO_HEADS = """
 import dataclasses
 
 from strop.method.algorithm import Algorithm
-from strop.method.term import Term
+from strop.method.part import Term
 from strop.parts.loss.value.regress_value import RegressValue
 from strop.method.part import Use
 from strop.recipes._base import average

@@ -29,8 +29,8 @@ from strop.engines import open as engines
 from strop.integrations.hosting import page as hosted_page
 from strop.method import notation
 from strop.method import part as parts
+from strop.method.algorithm import Method
 from strop.method.cost import costs
-from strop.method.phases import Method
 from strop.method.schedule import SCHEDULES
 from strop.padded.compose import further_inputs, names_of, recipe_of
 from strop.padded.names import STRUCTURE, Names, learning_parts, services_asked
@@ -302,6 +302,7 @@ def _section(entry: Entry, composed: dict[str, Method], parent: str) -> str:
             f"- Choose it when {entry.line('Choose it when')}.",
             f"- Equation: `{entry.line('Equation')}`",
             f"- Differs from the parent: {entry.line('Differs from the parent')}.",
+            *([f"- Differs once: {once}."] if (once := entry.line("Differs once")) else []),
             f"- Differs from the paper: {entry.line('Differs from the paper')}.",
             f"- Try: {entry.line('Try')}.\n",
             table(("stage", "parts", ""), rows),

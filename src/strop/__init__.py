@@ -52,23 +52,15 @@ __all__ = [
 ]
 
 _PLACES = {
-    "Comparison": "strop.api.compare",
-    "Evaluation": "strop.api.evaluate",
-    "Run": "strop.api.run",
-    "Step": "strop.api.run",
-    "audit": "strop.api.audit",
-    "compare": "strop.api.compare",
-    "doctor": "strop.api.doctor",
-    "evaluate": "strop.api.evaluate",
-    "export": "strop.api.export",
-    "inspect": "strop.api.pages",
-    "recipe": "strop.api.options",
-    "resume": "strop.api.train",
-    "resume_comparison": "strop.api.compare",
-    "sample": "strop.api.evaluate",
-    "sweep": "strop.api.compare",
-    "train": "strop.api.train",
-    "watch": "strop.api.pages",
+    "strop.api.audit": ("audit",),
+    "strop.api.compare": ("Comparison", "compare", "resume_comparison", "sweep"),
+    "strop.api.doctor": ("doctor",),
+    "strop.api.evaluate": ("Evaluation", "evaluate", "sample"),
+    "strop.api.export": ("export",),
+    "strop.api.options": ("recipe",),
+    "strop.api.pages": ("inspect", "watch"),
+    "strop.api.run": ("Run", "Step"),
+    "strop.api.train": ("resume", "train"),
 }
 
 # Old names of modules, asked for in vain, name the new ones.

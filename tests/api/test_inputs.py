@@ -1,19 +1,24 @@
 """Tables, functions and models that a script gives: what they become, and what is refused."""
 
+import sys
 import time
+import types
 from pathlib import Path
 from typing import Any
 
 import datasets
 import pandas
 import pytest
+import torch
 from models import tokenizer
 from short import column, even, lines, rows_of, trained
 
 import strop
 from strop import UserError
-from strop.api.inputs import files_of
+from strop.api.inputs import files_of, with_parts
+from strop.api.options import combined
 from strop.rewards import pickled
+from strop.support import loading
 
 ROWS = [
     {"prompt": "1+2=", "answer": "3", "level": 1},
@@ -24,6 +29,55 @@ ROWS = [
 def written(given: Any, folder: Path) -> list[dict[str, Any]]:
     (path,) = files_of(given, folder / "given/data.jsonl")
     return rows_of(Path(path))
+
+
+TENTH = """
+from dataclasses import dataclass
+from typing import ClassVar
+from torch import Tensor
+from strop.method.algorithm import Algorithm
+from strop.parts.advantage.credit.spread_evenly import SpreadEvenly
+from strop.recipes.grpo import grpo
+
+SHARE = 0.1
+
+@dataclass(frozen=True)
+class Tenth:
+    kind: ClassVar[str] = "advantage/baseline"
+    share: float = SHARE
+    def __call__(self, advantage_B: Tensor) -> Tensor:
+        return advantage_B * SHARE
+
+def mine() -> Algorithm:
+    return grpo().replace(advantage=[Tenth(share=0.3), SpreadEvenly()])
+"""
+
+
+@pytest.mark.parametrize("way", ["object", "line", "recipe"])
+def test_parts_of_a_notebook_travel_with_the_run(
+    way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whichever way they are given; a second run of the same part has its own copy."""
+    main = types.ModuleType("__main__")
+    monkeypatch.setitem(sys.modules, "__main__", main)
+    exec(TENTH, vars(main))
+    monkeypatch.setattr(loading, "_unpickled", {})
+    method = {
+        "object": lambda: (main.mine(), []),
+        "line": lambda: ("grpo", ["advantage='__main__:Tenth'(share=0.3) | spread_evenly"]),
+        "recipe": lambda: ('"__main__:mine"', []),
+    }
+    for folder in (tmp_path / "a b" / "given", tmp_path / "second" / "given"):
+        kept = with_parts(combined(*method[way](), {}), folder)
+        first = f'"{folder}/Tenth.pickle:Tenth"(share=0.3)'
+        assert kept.stages["advantage"] == [first, "spread_evenly"]
+        assert kept.complete().stages["advantage"] == [first, "spread_evenly"]
+        assert "__main__" not in kept.to_toml()
+    vars(main).clear()
+    (part,) = (use.part for use in kept.build().algorithms[0].advantage if use.label == "tenth")
+    assert part(torch.tensor([1.0])).tolist() == pytest.approx([0.1])
+    plain = combined("grpo", [], {})
+    assert with_parts(plain, tmp_path) is plain
 
 
 def test_tables_become_the_rows_that_they_hold(tmp_path: Path) -> None:

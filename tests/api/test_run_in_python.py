@@ -3,6 +3,7 @@
 import contextlib
 import math
 import os
+import shutil
 import signal
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator
@@ -173,8 +174,22 @@ def test_scores_and_answers_are_those_of_the_command(
     assert [f"{answer.logp:8.3f}  {answer.text}" for answer in answers] == [
         line.replace("  (cut off)", "") for line in told.splitlines()
     ]
-    with pytest.raises(UserError, match=r"names even, .* allow it with trust_files=True"):
-        strop.evaluate(whole.folder, split="validation")
+    # This process has trained it, so its function may be used by the folder's name, too; a copy
+    # of it, or a file that says something else, is somebody else's.
+    by_name = strop.evaluate(str(whole.folder), split="validation", k=(1, 2), samples=4)
+    assert by_name["pass@2"] == found["pass@2"]
+    copy = here / "received"
+    shutil.copytree(whole.folder, copy)
+    for path in (copy, strop.Run(copy)):
+        with pytest.raises(UserError, match=r"names .*, .* allow it with trust_files=True"):
+            strop.evaluate(path, split="validation")
+    text = (whole.folder / "config.toml").read_text()
+    try:
+        (whole.folder / "config.toml").write_text(text + "\n")
+        with pytest.raises(UserError, match="trust_files=True"):
+            strop.evaluate(whole.folder, split="validation")
+    finally:
+        (whole.folder / "config.toml").write_text(text)
     with pytest.raises(UserError, match="k=8 needs at least as many samples: give samples=8"):
         whole.evaluate(samples=4)
 

@@ -11,7 +11,7 @@ from strop.auditing.bench import TableModel, TrueCritic, node_of_tokens
 from strop.auditing.tree import Tree, paths_of, random_policy, random_tree
 from strop.engines.base import Answer, Event, Request
 from strop.method.part import Draw
-from strop.parts.rollout.assemble import assemble
+from strop.parts.rollout.base import assemble
 from strop.support.errors import UserError
 
 shapes = st.tuples(st.integers(1, 4), st.integers(2, 3), st.booleans(), st.integers(1, 3))

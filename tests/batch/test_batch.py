@@ -1,12 +1,15 @@
 """The four tables: keeping, taking, joining and splitting rollouts."""
 
+import itertools
+import math
+
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from ragged import ragged_batch
 
-from strop.batch.batch import DERIVED, SIZED_BY, SIZES, Batch, concatenate, level_of
+from strop.batch.batch import DERIVED, SIZED_BY, SIZES, Batch, concatenate, from_padded, level_of
 from strop.training.learner.kernel import View
 
 SEEDS = st.integers(0, 10_000)
@@ -162,6 +165,23 @@ def test_split_covers_each_rollout_once_within_the_budget(seed, budget):
     for index_B in micros:
         padded = int(batch["size_B"][index_B].max()) * index_B.shape[0]
         assert padded <= budget or index_B.shape[0] == 1
+
+
+@pytest.mark.parametrize("pass_tokens", [1, 3, 8, 50, 0])
+def test_split_takes_the_fewest_places(pass_tokens):
+    sizes, budget = [1, 2, 2, 5, 6, 9], 20
+    mask_BL = torch.arange(9) < torch.tensor(sizes)[:, None]
+    batch = from_padded({"id_T": torch.zeros(6, 9, dtype=torch.long)}, mask_BL)
+
+    def cost(passes):
+        places = [max(row) * len(row) for row in passes]
+        return math.inf if max(places) > budget else sum(places) + len(passes) * (pass_tokens or 99)
+
+    cuts = itertools.chain.from_iterable(itertools.combinations(range(1, 6), n) for n in range(6))
+    least = min(cost([sizes[a:b] for a, b in itertools.pairwise([0, *cut, 6])]) for cut in cuts)
+    found = [[sizes[row] for row in part] for part in batch.split(budget, pass_tokens)]
+    assert sorted(itertools.chain.from_iterable(found)) == sizes
+    assert cost(found) == least
 
 
 def test_split_of_nothing_and_of_a_bad_budget():

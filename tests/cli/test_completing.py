@@ -36,7 +36,7 @@ def test_commands_recipes_parts_and_options(offered):
     assert offered("strop train --task corr") == ["corridor"]
     assert "subtract_group_median" in offered("strop parts subtract_group")
     assert "loss/bound" in offered("strop parts loss/")
-    assert offered("strop train grpo training.keep") == ["training.keep_checkpoints="]
+    assert offered("strop train grpo training.keep_c") == ["training.keep_checkpoints="]
     assert offered("strop compare grpo rlo") == ["rloo"]
     assert offered("strop init pre") == ["preferences"]
     assert offered("strop sample sh") == []  # the shell offers files

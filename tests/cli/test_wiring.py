@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from strop.catalogue import catalogue
 from strop.method import notation, reading, writing
+from strop.method.algorithm import Method
 from strop.method.cost import needs_of
-from strop.method.phases import Method
 from strop.recipes.archer import archer
 from strop.recipes.grpo import grpo
 from strop.support.errors import UserError

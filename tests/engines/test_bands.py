@@ -10,7 +10,7 @@ from fakes.models import FAMILIES, VOCAB, tiny
 
 from strop.engines.base import Answer, Request
 from strop.engines.local import ragged
-from strop.engines.local.bands import TILE, Band, Bands
+from strop.engines.local.cache import TILE, Band, Bands
 from strop.engines.local.engine import LocalEngine
 
 LONG, SHORT = 60, 5

@@ -11,9 +11,8 @@ import warnings
 import pytest
 from fakes.coroutines import check_closed, go, requests, table, told
 
-from strop.engines.asynchronous import Account, asynchronous, gather
+from strop.engines.asynchronous import Account, EngineLoop, asynchronous, gather, on
 from strop.engines.base import Request
-from strop.engines.loop import EngineLoop, on
 
 # ---- inside and beside
 

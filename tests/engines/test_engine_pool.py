@@ -11,10 +11,9 @@ from fakes.models import tiny
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strop.engines.asynchronous import Account, asynchronous, gather
+from strop.engines.asynchronous import Account, asynchronous, gather, run
 from strop.engines.base import Answer, Engine, Event, Request
 from strop.engines.local.engine import LocalEngine
-from strop.engines.loop import run
 from strop.engines.pool.pool import Back, EnginePool, Facts, Lost, Turn
 from strop.training.cluster.engine_worker import Turns
 

@@ -7,9 +7,8 @@ import pytest
 from fakes.engine import sample
 from fakes.models import tiny
 
-from strop.engines.base import Request
+from strop.engines.base import Request, Sums
 from strop.engines.local.engine import LocalEngine
-from strop.engines.passes import Sums
 
 MODEL = tiny("qwen3", context=512)
 

@@ -3,15 +3,14 @@
 import asyncio
 from typing import ClassVar
 
-import pytest
 from fakes.engine import TableEngine, by_last_token
 
-from strop.engines.asynchronous import Account, AsyncEngine, asynchronous, gather
+from strop.engines.asynchronous import Account, AsyncEngine, asynchronous, gather, run
 from strop.engines.base import Request
-from strop.engines.loop import run
 from strop.environments import Environment, Observation
-from strop.environments.base import EnvironmentSource, Episodes
-from strop.support.errors import RunStopped, UserError
+from strop.environments.base import EnvironmentSource
+from strop.environments.episodes import CallLimits, Episodes
+from strop.support.exits import Exit
 
 
 class Digits(Environment):
@@ -56,19 +55,31 @@ def test_steps_are_those_of_an_ordinary_environment():
     assert plain.reset() == slow.reset()
     for actions in (["a", "bc"], ["d", ""], ["e", "f"]):
         assert plain.step([0, 1], actions) == slow.step([0, 1], actions)
+    slow.close()
 
 
-def test_an_error_names_action_and_seed_and_a_middle_cannot_be_repeated():
+def test_an_error_names_action_and_seed_and_a_middle_is_repeated_inside_a_loop():
     episodes = episodes_of("Slow", (4,))
     episodes.reset()
-    with pytest.raises(RunStopped, match=r"action 'raise' in the episode of the seed 4: ValueErr"):
-        episodes.step([0], ["raise"])
+    (failed,) = episodes.step([0], ["raise"])
+    assert "the action 'raise' in the episode of the seed 4: ValueError: broken" in failed.why
 
     async def inside():
-        episodes.repeat(0, ["a"], ["4:", "a=1"])
+        again = episodes.repeat(0, ["a"], ["4:", "a=1"])
+        return await episodes.step_alone(again, "bc")
 
-    with pytest.raises(UserError, match="has an asynchronous step"):
-        asyncio.run(inside())
+    assert asyncio.run(inside()).text == "bc=2"
+    episodes.close()
+
+
+def test_a_step_that_takes_too_long_is_the_policys():
+    source = EnvironmentSource(f"{__file__}:Slow")
+    episodes = Episodes(source, (1000, 1), limits=CallLimits(0, seconds=0.05))
+    episodes.reset()
+    late, other = episodes.step([0, 1], ["a", "b"])
+    assert (late.exit, late.done, other.exit) == (Exit.TIMEOUT, True, None)
+    assert "TimeoutError: it took over 0.05 s" in late.why
+    episodes.close()
 
 
 class Counting(TableEngine):

@@ -1,17 +1,22 @@
 """Names of environments, their options, many episodes at once, and what stops a run."""
 
+import re
+import time
+
 import pytest
 
 from strop.environments.base import (
     Environment,
     EnvironmentSource,
-    Episodes,
     Observation,
     built_in,
     source_of,
 )
+from strop.environments.episodes import CallLimits, Episodes, is_transient
 from strop.environments.tasks import load_task
-from strop.support.errors import RunStopped, UserError
+from strop.support.errors import UserError
+from strop.support.exits import Exit
+from strop.support.http import Failed
 
 OWN = """
 from strop.environments.base import Environment, Observation
@@ -154,11 +159,51 @@ def test_limits_must_be_positive(tmp_path):
         ("nan", "seed 7: TypeError: gave the reward nan"),
     ],
 )
-def test_an_environment_that_fails_stops_the_run_by_name(file, action, message):
+def test_an_environment_that_fails_ends_its_episode_and_says_why(file, action, message):
     episodes = Episodes(EnvironmentSource(f"{file}:Echo"), [4, 7])
     episodes.reset()
-    with pytest.raises(RunStopped, match=message):
-        episodes.step([0, 1], ["a", action])
+    well, failed = episodes.step([0, 1], ["a", action])
+    assert (well.exit, failed.exit) == (None, Exit.ENVIRONMENT_CRASH)
+    assert (failed.done, failed.truncated) == (False, True)
+    assert re.search(message, failed.why)
+    assert episodes.step([1], ["a"]) == [failed]
+
+
+class Refused(Exception):
+    def __init__(self, **about):
+        vars(self).update(about)
+
+
+class TransportError(Exception):
+    """As that of httpx, by its name."""
+
+
+def test_errors_that_another_try_may_mend():
+    again = [ConnectionResetError(), TimeoutError(), TransportError(), Refused(transient=True),
+             Refused(status_code=503), Refused(response=Refused(status_code=429)),
+             Failed("busy", again=True)]  # fmt: skip
+    never = [ValueError(), Refused(status_code=404), Refused(code=5), Failed("no"), OSError()]
+    assert list(map(is_transient, again + never)) == [True] * 7 + [False] * 5
+
+
+@pytest.mark.parametrize(("num_failures", "exit"), [(2, None), (3, Exit.UNREACHABLE)])
+def test_what_fails_for_the_moment_is_called_again(monkeypatch, num_failures, exit):
+    waits, left = [], [num_failures]
+    monkeypatch.setattr(time, "sleep", waits.append)
+
+    class Server(Environment):
+        def step(self, action):
+            if left[0]:
+                left[0] -= 1
+                raise ConnectionError("busy")
+            return Observation("there", 1.0, done=True)
+
+        def reset(self, seed):
+            return Observation("here")
+
+    episodes = Episodes(EnvironmentSource("corridor"), [1], Server(), CallLimits(2))
+    (shown,) = episodes.step([0], ["a"])
+    assert (shown.exit, shown.done, waits) == (exit, exit is None, [0.25, 0.5])
 
 
 def test_long_actions_are_shortened_in_errors(file):
@@ -169,12 +214,10 @@ def test_long_actions_are_shortened_in_errors(file):
         def step(self, action):
             raise ValueError("no")
 
-    episodes = Episodes(EnvironmentSource(f"{file}:Echo"), [0])
-    episodes.environments = [Fails()]
-    with pytest.raises(RunStopped) as caught:
-        episodes.step([0], ["y" * 500])
-    assert "y" * 80 + "...'" in str(caught.value)
-    assert "y" * 81 not in str(caught.value)
+    episodes = Episodes(EnvironmentSource(f"{file}:Echo"), [0], Fails())
+    (shown,) = episodes.step([0], ["y" * 500])
+    assert "y" * 80 + "...'" in shown.why
+    assert "y" * 81 not in shown.why
 
 
 def test_episodes_are_stepped_together_where_the_class_can(file):
@@ -183,13 +226,12 @@ def test_episodes_are_stepped_together_where_the_class_can(file):
     answers = episodes.step([2, 0], ["a", "b"])
     assert [o.reward for o in answers] == [1.0, 0.0]
     assert type(episodes.environments[0]).calls == [["a", "b"]]
-    assert [each.turns for each in episodes.environments] == [1, 0, 1]
+    assert [each.turns for each in episodes.environments.values()] == [1, 0, 1]
     assert episodes.step([], []) == []
-    with pytest.raises(RunStopped, match=r"step_all over 2 episodes \(seeds 0, 1\): ValueError: "
-                       "step_all gave 1 answers to 2 actions"):  # fmt: skip
-        episodes.step([0, 1], ["a", "lose one"])
-    with pytest.raises(RunStopped, match=r"step_all over 2 episodes \(seeds 0, 1\): IndexError"):
-        episodes.step([0, 1], ["a", "boom"])
+    lost = "step_all over 2 episodes (seeds 0, 1): ValueError: step_all gave 1 answers to 2 actions"
+    assert [lost in shown.why for shown in episodes.step([0, 1], ["a", "lose one"])] == [True] * 2
+    (shown,) = episodes.step([2], ["boom"])
+    assert (shown.exit, "IndexError" in shown.why) == (Exit.ENVIRONMENT_CRASH, True)
 
 
 def counted(file, **options):
@@ -214,22 +256,25 @@ def test_every_environment_is_closed_once_as_soon_as_its_episode_is_over(file):
     assert (kind.made, kind.closed) == (3, 0)
     for _ in range(3):
         episodes.step([1], ["a"])
-    assert [each.is_open for each in episodes.environments] == [True, False, True]
+    assert [each.is_open for each in episodes.environments.values()] == [True, False, True]
     episodes.close()
     episodes.close()
     assert (kind.made, kind.closed) == (3, 3)
 
 
-def test_environments_are_closed_where_one_more_cannot_be_made(file):
+def test_one_that_cannot_be_made_costs_its_own_episode(file):
     source, kind = counted(file, fail="third")
-    with pytest.raises(UserError, match="no more of them"):
-        Episodes(source, [0, 1, 2])
+    episodes = Episodes(source, [0, 1, 2])
+    *others, failed = episodes.reset()
+    assert (failed.exit, "no more of them" in failed.why) == (Exit.START_FAILED, True)
+    assert [shown.exit for shown in others] == [None, None]
+    episodes.close()
     assert (kind.made, kind.closed) == (2, 2)
 
 
-def test_a_close_that_fails_stops_the_run_by_name(file):
+def test_a_close_that_fails_is_told_by_name(file):
     episodes = Episodes(EnvironmentSource(f"{file}:Counted", {"fail": "close"}), [5])
-    with pytest.raises(RunStopped, match="failed at close after the seed 5: OSError: stuck"):
+    with pytest.warns(UserWarning, match="failed at close after the seed 5: OSError: stuck"):
         episodes.close()
 
 

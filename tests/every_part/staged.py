@@ -16,10 +16,10 @@ from strop.batch.batch import Batch
 from strop.catalogue import catalogue
 from strop.catalogue.catalogue import Entry
 from strop.catalogue.seams import SEAM_OF, STAGES
-from strop.method import notation, seeds
+from strop.method import notation
 from strop.method import part as parts
 from strop.method.algorithm import Algorithm
-from strop.method.chains import Chains
+from strop.method.chains import Chains, generators
 from strop.method.part import Result, Use, name_of
 from strop.training import loading, setup
 from strop.training.settings import config
@@ -50,7 +50,7 @@ class Staged:
         """How the step would run it, from a state of the part."""
         known = {} if state is None else {self.path: state}
         self.world.services.begin_step(step)
-        return Chains(seeds.generators(seed, step), self.world.services, known)
+        return Chains(generators(seed, step), self.world.services, known)
 
     def call(self, batch: Batch | None, state: Any = None, seed: int = 0, step: int = 1,
              **handed: Any) -> Result:  # fmt: skip

@@ -12,8 +12,7 @@ from torch import Tensor
 from strop.batch.batch import Batch, level_of
 from strop.catalogue import catalogue
 from strop.method import part as parts
-from strop.method.part import Selected, Use
-from strop.method.term import Term
+from strop.method.part import Selected, Term, Use
 from strop.parts.loss.average.average_over_tokens import AverageOverTokens
 from strop.training.learner import kernel
 from strop.training.learner.kernel import View

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from every import every
 from staged import alike, copied, entries, restored
 
-from strop.method.term import OUTSIDE
+from strop.method.part import OUTSIDE
 
 ENTRIES = entries("control")
 every_part = every("entry", ENTRIES)

@@ -6,6 +6,7 @@ The engine has no model and draws in float64, so the tokens are the same on ever
 """
 
 import dataclasses
+import functools
 import hashlib
 import json
 import random
@@ -25,7 +26,7 @@ from test_rollout_strategies import draws_of, engine_for
 
 from strop.engines.asynchronous import asynchronous
 from strop.method import part as parts
-from strop.parts.rollout.roll_out import roll_out
+from strop.parts.rollout.base import roll_out
 
 # So that in so short answers every strategy does what it is for.
 OPTIONS = {
@@ -65,6 +66,12 @@ def three_steps(place, kind=TableEngine):
     return found
 
 
+@functools.cache
+def plain_steps(entry, stages):
+    """Those of the plain engine, which two tests look at."""
+    return three_steps(stages.of(entry))
+
+
 def summary(rolled):
     """A digest of the whole numbers of a batch; sums of its log-probabilities; what was lost."""
     digest = hashlib.sha256()
@@ -80,7 +87,7 @@ def summary(rolled):
 
 @every("entry", ENTRIES)
 def test_three_steps_are_those_that_were_kept(entry, stages):
-    found = [summary(each) for each in three_steps(stages.of(entry))]
+    found = [summary(each) for each in plain_steps(entry, stages)]
     for new, old in zip(found, json.loads(KEPT.read_text())[entry.name], strict=True):
         assert new[:2] == old[:2]
         assert new[2] == pytest.approx(old[2], abs=1e-6)
@@ -100,8 +107,8 @@ class Shuffled(TableEngine):
 @every("entry", ENTRIES)
 def test_the_order_in_which_a_step_is_told_changes_nothing(entry, stages):
     """What ends in one step of the engine is simultaneous."""
-    plain, shuffled = (three_steps(stages.of(entry), kind) for kind in (TableEngine, Shuffled))
-    for one, other in zip(plain, shuffled, strict=True):
+    shuffled = three_steps(stages.of(entry), Shuffled)
+    for one, other in zip(plain_steps(entry, stages), shuffled, strict=True):
         assert one.num_thrown_away == other.num_thrown_away
         assert alike(one.batch, other.batch)
 

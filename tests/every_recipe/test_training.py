@@ -11,8 +11,10 @@ from short_runs import Logged, make_lab, run_of, settings_for
 from strop.catalogue import catalogue
 from strop.method import notation
 from strop.training import loop
+from strop.training.record import likeness
 
-NAMES = [entry.name for entry in catalogue.recipes()]
+ENTRIES = catalogue.recipes()
+NAMES = [entry.name for entry in ENTRIES]
 FEW, LONGEST = 2, 20
 # Numbers of a method that count steps until something of it ends, leaves or comes back. (Warm-ups
 # do too, and are left out of short runs.)
@@ -75,19 +77,24 @@ def test_a_run_stays_finite_and_a_step_in_small_micro_batches_is_the_same(
     split = Split()
     monkeypatch.setattr(loop, "train_step", split)
     training = {"steps": steps_of(recipe), "save_every": 0, "rollouts_every": steps_of(recipe),
-                "token_budget": 4096}  # fmt: skip
+                "token_budget": 4096, "debug": True}  # fmt: skip
     lines = run_of(settings_for(lab, recipe, training=training), tmp_path)
     lines = [line for line in lines if line["step"] > 0]
     Logged(tmp_path_factory).keep(recipe, lines)
     assert [line["step"] for line in lines] == list(range(1, steps_of(recipe) + 1))
     for line in (split.small, *lines):
         assert all(value is not None and math.isfinite(value) for value in line.values())
-    assert any(line["grad_norm"] > 0 for line in lines)
+    assert any(line.get("grad_norm", 0) > 0 for line in lines)  # none: nothing to learn from
     assert split.small.keys() == split.large.keys()
     assert not undocumented(lines[0]), "docs/METRICS.md does not explain what it logs"
     for name, value in split.small.items():
         if not name.startswith(APART):
             assert value == pytest.approx(split.large[name], rel=2e-3, abs=2e-5), name
+    text, apart = likeness.read(tmp_path)
+    entry = next(entry for entry in ENTRIES if entry.name == recipe)
+    parent = entry.line("Parent")
+    if text and not apart.get(parent):
+        assert entry.line("Differs once"), f"{text} Say in its docstring when it differs"
     (table,) = (tmp_path / "tokens").iterdir()
     looked_at = pq.read_table(table).to_pylist()
     weights = [w for row in looked_at for w in row.get("weight_T", ()) if w is not None]

@@ -4,10 +4,9 @@ import functools
 
 from fakes.engine import TableEngine, by_last_token
 from fakes.models import VOCAB, tiny
-from strop.engines.asynchronous import Account, asynchronous
+from strop.engines.asynchronous import Account, asynchronous, run
 from strop.engines.base import Answer, Engine, Request
 from strop.engines.local.engine import LocalEngine
-from strop.engines.loop import run
 
 # After any of 24 tokens three of the next ones, so that answers differ and stop strings occur.
 TABLE = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -12,12 +13,13 @@ from torch import Tensor
 from strop.batch.batch import Batch
 from strop.engines.asynchronous import asynchronous
 from strop.engines.base import Answer, Engine, Request
-from strop.environments.base import Environment, Episodes
+from strop.environments.base import Environment
+from strop.environments.episodes import Episodes
 from strop.environments.tool_calls import Call, read_call, tagged_calls
 from strop.method import part as parts
 from strop.method.part import Draw, Use
 from strop.method.services import Graded
-from strop.parts.rollout.roll_out import RolledOut, roll_out
+from strop.parts.rollout.base import RolledOut, roll_out
 
 
 class FakeTexts:
@@ -48,6 +50,13 @@ class FakeTexts:
 
     def encode(self, text: str) -> tuple[int, ...]:
         return tuple(self.ids[character] for character in text)
+
+    def first_known(self, words: Sequence[str], option: str) -> str:
+        known = {*self.ids, *(f"{{{name}}}" for name in ("prompt", "answer", "report", "text"))}
+        for each in words:
+            if set(re.findall(r"\{\w+\}|.", each, re.DOTALL)) <= known:
+                return each
+        return words[-1]
 
     def decode(self, ids: Sequence[int], special: bool = True) -> str:
         return "".join(self.pieces[id] for id in ids if special or id not in self.special_ids)

@@ -11,6 +11,7 @@ import pytest
 from doors import Outcomes
 from models import save_model
 
+from strop.head.head import check_head
 from strop.support.errors import UserError
 from strop.training.learner import models
 
@@ -20,7 +21,7 @@ FOLDERS = 40
 
 def read(folder: str) -> None:
     loaded = models.load(folder)
-    models.check_head(loaded.model)
+    check_head(loaded.model)
     assert loaded.stop_ids is not None
 
 

@@ -11,9 +11,8 @@ from strop.catalogue.seams import STAGES
 from strop.method import notation, reading
 from strop.method.algorithm import Algorithm
 from strop.method.check import check
-from strop.method.part import Use
+from strop.method.part import Term, Use
 from strop.method.schedule import Linear
-from strop.method.term import Term
 from strop.parts.advantage.baseline.subtract_group_mean import SubtractGroupMean
 from strop.parts.advantage.scale.divide_by_group_std import DivideByGroupStd
 from strop.recipes.grpo import grpo

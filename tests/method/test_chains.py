@@ -7,9 +7,8 @@ import torch
 from builders import flat_batch
 from torch import Tensor
 
-from strop.method.chains import Chains, learnable
+from strop.method.chains import Chains, generators, learnable
 from strop.method.part import Result, Selected, Use
-from strop.method.seeds import generators
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,7 @@ import tomllib
 import pytest
 
 from strop.method import notation
-from strop.method.algorithm import Algorithm
-from strop.method.phases import BEGINNING, Phase, Phases, Until, phase_at, read_until
+from strop.method.algorithm import BEGINNING, Algorithm, Phase, Phases, Until, phase_at, read_until
 from strop.recipes.adaptive_entropy_coef import adaptive_entropy_coef
 from strop.recipes.dapo import dapo
 from strop.recipes.gae import gae
@@ -188,7 +187,7 @@ def test_what_phases_need_is_what_any_of_them_needs():
 
 
 RECIPE = """
-from strop.method.phases import Phase, Phases, Until
+from strop.method.algorithm import Phase, Phases, Until
 from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
 

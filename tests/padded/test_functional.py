@@ -134,7 +134,7 @@ def test_gradient_flows_through_current_columns_only():
 FULL_KL = """
 import dataclasses
 from strop.method.algorithm import Algorithm
-from strop.method.term import Term
+from strop.method.part import Term
 from strop.parts.loss.penalty.penalise_full_kl_to_reference import PenaliseFullKlToReference
 from strop.method.part import Use
 from strop.recipes._base import average

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from strop.engines.passes import Sums
+from strop.engines.base import Sums
 from strop.planning.costs import likeliest_of_sums, typical
 from strop.planning.course import Speed
 from strop.planning.measured import measure

@@ -129,7 +129,7 @@ def test_workers_of_its_own_making_train_from_a_shell(lab, tmp_path):
     """None is copied here, as in the other tests: they import all that they need themselves."""
     folder, output = tmp_path / "run", tmp_path / "output"
     words = lab.arguments("training.steps=1", "--ray", "local", "ray.cpus_per_engine=1")
-    process = launch(["train", *words, "ray.cpus_for_rewards=1", "--out", folder], output)
+    process = launch(["train", *words, "--out", folder], output)
     assert ended(process, output) == 0, output.read_text()
     assert [line["step"] for line in without_times(folder)] == [1]
 

@@ -14,6 +14,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from strop.api.inference import open_model
 from strop.cli.export import export
+from strop.head.head import check_head
 from strop.support.errors import UserError
 from strop.training import loop
 from strop.training.learner import adapters, models
@@ -151,8 +152,8 @@ def test_every_family_takes_adapters_and_the_head_still_fits(family, tmp_path):
     for name, parameter in loaded.model.named_parameters():
         if "lora_B" in name:
             torch.nn.init.normal_(parameter, generator=torch.Generator().manual_seed(0))
-    models.check_head(loaded.model)
-    models.check_head(loaded.adapter)  # PEFT's wrapping is looked through
+    check_head(loaded.model)
+    check_head(loaded.adapter)  # PEFT's wrapping is looked through
     trained = {name for name, p in loaded.model.named_parameters() if p.requires_grad}
     assert trained
     assert all("lora_" in name for name in trained)

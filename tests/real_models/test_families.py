@@ -8,7 +8,7 @@ from families import FAMILIES, build, save
 from models import exact_norms
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from strop.batch.pack import from_padded
+from strop.batch.batch import from_padded
 from strop.training.learner.policy import Policy
 from strop.training.record import checkpoint
 

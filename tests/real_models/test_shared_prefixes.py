@@ -5,7 +5,7 @@ import torch
 from families import FAMILIES, build
 from models import exact_norms
 
-from strop.batch.pack import from_padded
+from strop.batch.batch import from_padded
 from strop.support.errors import UserError
 from strop.training.learner import prefix_sharing
 from strop.training.learner.adapters import Lora, add

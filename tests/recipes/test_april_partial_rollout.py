@@ -180,7 +180,7 @@ def test_composes():
         "draw_in_shuffled_order", "draw_spare_prompts",
     ]  # fmt: skip
     assert algorithm.sampling[0].part.num_rollouts == 8
-    assert algorithm.sampling[1].part.more == 32
+    assert algorithm.sampling[1].part.share == 1.0
     plain = april_partial_rollout(chunk=32)
     assert plain.sampling == grpo(num_rollouts=8).sampling
     assert april_partial_rollout(dynamic_sampling=True).curation

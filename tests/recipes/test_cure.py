@@ -10,8 +10,8 @@ from models import Lab
 from runs import Runner
 
 from strop.method import notation
+from strop.method.algorithm import Until
 from strop.method.part import Draw
-from strop.method.phases import Until
 from strop.parts.rollout.branch_at_critical_tokens import BranchAtCriticalTokens
 from strop.parts.rollout.sample_independently import SampleIndependently
 from strop.parts.selection.drop_reused_prefixes import DropReusedPrefixes

@@ -4,8 +4,8 @@ import torch
 from models import Lab, without_times
 from runs import Runner
 
+from strop.method.algorithm import Until
 from strop.method.check import check
-from strop.method.phases import Until
 from strop.parts.sampling import draw_hardest_prompts as module
 from strop.parts.sampling.draw_hardest_prompts import DrawHardestPrompts, hardest
 from strop.recipes.drive import drive

@@ -115,23 +115,31 @@ def test_the_window_follows_the_centre():
     assert first.value[0].uid in ranking[:3]
     rank = ranking.index(first.value[0].uid) + 1
     assert first.value[0].why == f"rank {rank} of 20, centre 1"
-    last = drawn(part, {**first.state, "centre": 19.0})
+    last = drawn(part, {**first.state, "centre": 19.0, "left": ()})
     assert {draw.uid for draw in last.value} & set(ranking[-3:])
     assert last.metrics["draw/rank"] > 0.7 > 0.3 > first.metrics["draw/rank"]
     more = drawn(part, first.state, num_wanted=16)
     assert {draw.uid for draw in (*more.value, *first.value)} == set(range(20))
 
 
-def test_the_centre_moves_by_accuracy_and_angle_up_to_the_end():
-    part = DrawAlongRanking()
-    batch = flat_batch((1,) * 4, outcome_B=[1.0, 1.0, 1.0, 0.0], angle_B=[0.3] * 4)
-    state = {**part.init(), "ranking": tuple(range(2000))}
-    moved = parts.update(Use(part), batch, state)
-    assert moved["centre"] == pytest.approx(499.6, abs=0.05)
-    short = parts.update(Use(part), batch, {**state, "ranking": tuple(range(100))})
-    assert short["centre"] == 99.0
+def test_the_centre_moves_after_a_period_by_its_accuracy_and_angle_up_to_the_end():
+    # a period of 8 prompts is two steps of 4; mean outcome (3 + 3) / 8 = .75, mean angle .3: 499.6
+    part = DrawAlongRanking(num_prompts=4, period=8, width=0.5)
+    batch = flat_batch((1,) * 4, outcome_B=[1.0, 1.0, 1.0, 0.0], angle_B=[0.2, 0.4, 0.4, 0.2])
+    first = drawn(part, {**part.init(), "ranking": tuple(range(2000))})
+    second = drawn(part, parts.update(Use(part), batch, first.state))
+    assert second.state["centre"] == 0.0
+    both = [draw.uid for draw in (*first.value, *second.value)]
+    assert len(set(both)) == 8  # without replacement
+    third = drawn(part, parts.update(Use(part), batch, second.state))
+    assert third.state["centre"] == pytest.approx(499.6, abs=0.05)
+    assert third.metrics["draw/centre"] == pytest.approx(499.6 / 2000, abs=1e-4)
+    short = {**second.state, "ranking": tuple(range(100)), "told": (6.0, 2.4, 8)}
+    assert drawn(part, short).state["centre"] == 99.0
     nobody = batch.set(scored_B=torch.zeros(4, dtype=torch.bool))
-    assert parts.update(Use(part), nobody, state) == state
+    assert parts.update(Use(part), nobody, second.state) == second.state
+    one = DrawAlongRanking(num_prompts=4, period=1)
+    assert len(drawn(one, one.init()).value) == 4  # not shorter than a step
 
 
 def test_recipe():
@@ -140,12 +148,14 @@ def test_recipe():
     with pytest.raises(UserError, match="measure_angles writes angle_B, which nothing after it"):
         check(shuffled)
     assert reading.replace_stage(shuffled, "probes", "") == grpo()
+    with pytest.raises(UserError, match=r"begins with a steepness: \(-1.0, 0.5\)"):
+        gain_rl(alpha=-1.0)
     with pytest.raises(UserError, match="width"):
         DrawAlongRanking(width=0.0)
 
 
 def test_a_run_moves_along_its_ranking(tmp_path):
-    raw = Lab.make(tmp_path).raw("gain_rl(n=2.0, std=2.0)", reward="even")
+    raw = Lab.make(tmp_path).raw("gain_rl(n=2.0, std=2.0, subset_size=2)", reward="even")
     Runner().whole(raw, tmp_path / "whole")
     centres = [line["draw/centre"] for line in without_times(tmp_path / "whole")[-3:]]
     assert centres == sorted(centres)

@@ -99,7 +99,7 @@ def test_what_is_added_to_deviations():
     z = 5 / (50**0.5 + 0.5)
     ratio = (0.5**0.5 + 0.5) / (z * 2**0.5 + 0.5)
     bonus = 0.5 * 0.5 * ratio * z
-    found = run(AddFeedbackGain(eps=0.5), batch).value
+    found = run(AddFeedbackGain(deviation=(0.5, True)), batch).value
     assert found.tolist() == pytest.approx([0.5 - bonus, -0.5 + bonus])
 
 
@@ -112,6 +112,12 @@ def test_without_division_outcomes_are_centred_alone():
     rewards = torch.tensor([1.0, 0.0, 0.0, 1.0], dtype=torch.float64)
     found = advantages(rewards, GAINS, beta0=0.0, divide_by_std=False)
     assert found.flatten().tolist() == [0.5, -0.5, -0.5, 0.5]
+
+
+def test_without_division_gains_are_centred_alone():
+    # .02, .05, .01, .04 less .03; nobody succeeds: half the weight .5, ratio 1
+    found = advantages(FAILED, GAINS, divide_by_std=False)
+    assert found.flatten().tolist() == pytest.approx([-0.0025, 0.005, -0.005, 0.0025])
 
 
 def test_unscored_rollouts_take_part_in_nothing():

@@ -94,8 +94,21 @@ def test_running_scores():
     limited = RaiseScoresOfBins(limit=1.5, by_share=False)(first, part.init())
     assert limited.value["advantage.weigh_bins.scores"] == (1.5, 0.0, -1.0)
     standard = RaiseScoresOfBins(standardise=True, by_share=False)(first, part.init())
-    assert standard.value["advantage.weigh_bins.scores"] == pytest.approx((1.0, 0.0, -1.0))
+    assert standard.value["advantage.weigh_bins.scores"] == pytest.approx((1.0, -1 / 3, -1.0))
     assert RaiseScoresOfBins()({}, part.init()).value == {"advantage.weigh_bins.scores": (0.0,) * 3}
+
+
+def test_scores_in_the_released_codes_form():
+    # no limit: a loss of 1.5 of half the rollouts is 3, over its share 6
+    first = {"bins/loss_0": 1.5, "bins/share_0": 0.5, "bins/loss_2": 0.5, "bins/share_2": 0.5}
+    code = RaiseScoresOfBins(limit=0.0)
+    assert code(first, code.init()).value == {"advantage.weigh_bins.scores": (6.0, 0.0, 2.0)}
+    assert RaiseScoresOfBins().scores({0: 6.0, 2: 2.0}) == (5.0, 0.0, 2.0)
+    # standardised: mean 4, deviation 2; a class that was never visited stands there with 0
+    standard = RaiseScoresOfBins(limit=0.0, standardise=True)
+    assert standard.scores({0: 6.0, 2: 2.0}) == (1.0, -2.0, -1.0)
+    assert prompt_gdro(variant="code").control[0].part.limit == 0.0
+    assert rollout_gdro().sampling[2].part.margin == 0.0  # its script sets none
 
 
 def test_worked_example_of_the_split():

@@ -137,7 +137,7 @@ def test_equals_leaving_slow_groups_for_later_while_nothing_is_too_old():
 
 def test_composes():
     algorithm = rollart(alpha=2, x=3, num_prompts=4)
-    assert algorithm.sampling[1].part.more == 8
+    assert algorithm.sampling[1].part.share == 2.0
     assert algorithm.rollout.part == TakeFirstCompleteGroups(max_age=2, spare=3)
     plain = rollart()  # draws as grpo does, by the test above: the same but for that part
     assert dataclasses.replace(plain, rollout=grpo().rollout) == grpo()

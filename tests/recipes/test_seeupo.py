@@ -11,9 +11,9 @@ from strop import functional
 from strop.batch.batch import Batch
 from strop.method import part as parts
 from strop.method.algorithm import Algorithm
+from strop.method.chains import generators
 from strop.method.check import check
 from strop.method.part import Use
-from strop.method.seeds import generators
 from strop.parts.loss.ratio.ratio_per_sequence import RatioPerSequence
 from strop.parts.plan.update_turn_by_turn import UpdateTurnByTurn
 from strop.parts.rollout.sample_independently import SampleIndependently

@@ -68,7 +68,7 @@ def test_the_loss_is_the_mean_over_all_tokens_of_the_answers_ends_included(lab, 
 def _draws(run, number):
     """The first draws of the run."""
     from strop.method import part as parts
-    from strop.method.seeds import generators
+    from strop.method.chains import generators
 
     use = run.algorithm.sampling[0]
     rng = generators(run.config.seed, 1)(f"sampling.{use.label}", 0)

@@ -5,6 +5,7 @@ import torch
 from builders import assert_same_push, clipped, flat_batch, pushed, ragged_batch, run, stages
 
 from strop.method.part import Use
+from strop.parts.curation.keep_widest_groups import KeepWidestGroups
 from strop.parts.loss.bound.drop_high_covariance_tokens import DropHighCovarianceTokens
 from strop.parts.reward.reward_answered_turns import RewardAnsweredTurns
 from strop.parts.selection.drop_truncated_rollouts import DropTruncatedRollouts
@@ -50,7 +51,7 @@ def test_worked_example_of_covariances():
 def test_without_replay_and_bonus_it_is_its_base():
     base = dr_grpo(clip_high=0.28)
     base = dataclasses.replace(base, selection=(Use(DropTruncatedRollouts()),))
-    plain = spear(T_tool=0, coef=0.0)
+    plain = spear(T_tool=0, coef=0.0, kept=1.0, ratio=0.0)
     assert plain == base
     batch = ragged_batch(3)
     ours, theirs = (pushed(each, stages(each, batch)) for each in (plain, base))
@@ -59,11 +60,41 @@ def test_without_replay_and_bonus_it_is_its_base():
 
 
 def test_defaults_are_the_papers():
-    (curation,) = spear().curation
+    widest, curation = spear().curation
+    assert widest.part.share == 0.75
     assert (curation.part.size, curation.part.history, curation.part.max_age) == (2048, 10240, 10)
-    imitate = spear().terms[-1].objective.part
+    fresh, imitate = (term.objective.part for term in spear().terms)
+    assert fresh == imitate
     assert (imitate.drop_share, imitate.cov_low, imitate.cov_high) == (0.02, 1.0, 40.0)
     assert (imitate.clip_low, imitate.clip_high) == (0.2, 0.28)
+
+
+def test_the_groups_whose_rewards_differ_most_stay():
+    # unbiased deviations: of (1, 0) .7071, (0.5, 0.5, unscored) 0, (1, 0, 0) .5774, one rollout 0
+    groups = (0, 0, 1, 1, 1, 2, 2, 2, 3)
+    rewards = [1.0, 0.0, 0.5, 0.5, 9.0, 1.0, 0.0, 0.0, 1.0]
+    batch = flat_batch((1,) * 9, groups=groups, reward_B=rewards)
+    batch = batch.set(scored_B=torch.tensor([n != 4 for n in range(9)]))
+
+    def kept(share):
+        return run(KeepWidestGroups(share), batch).value.keep_B.tolist()
+
+    assert kept(0.5) == [True, True, False, False, False, True, True, True, False]
+    assert kept(0.75) == [True] * 8 + [False]  # of two of spread 0 the first
+    assert kept(0.0) == [True, True] + [False] * 7
+    told = run(KeepWidestGroups(0.5), batch).metrics
+    assert told["widest/spread"] == pytest.approx((0.5**0.5 + 1 / 3**0.5) / 4)
+    assert told["widest/spread_kept"] == pytest.approx((0.5**0.5 + 1 / 3**0.5) / 2)
+
+
+def test_fresh_tokens_of_high_covariance_do_not_learn_either():
+    # the worked covariances: of four fresh tokens the second gets no gradient
+    algorithm = spear(coef=0.0, T_tool=0, kept=1.0, length=4)
+    batch = flat_batch((4,), reward_B=[1.0], logp_T=[-0.1, -2.0, -1.5, -0.3])
+    batch = stages(algorithm, batch).set(advantage_T=torch.tensor([1.0, -1.0, 0.5, -0.5]).double())
+    batch = batch.set(logp_old_T=batch["logp_T"])
+    pushes = pushed(algorithm, batch)[1]["logp_T"]
+    assert pushes.tolist() == [-0.25, 0.0, -0.125, 0.125]
 
 
 @pytest.mark.parametrize("seed", range(3))

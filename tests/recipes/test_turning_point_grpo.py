@@ -72,6 +72,22 @@ def test_turns_up_and_down_are_made_equally_many():
     torch.testing.assert_close(every, expected, atol=1e-9, rtol=0)
 
 
+def test_turns_that_tie_go_to_the_first_rows_in_every_precision():
+    # gains of .3 up in rollouts 0 and 1, which float32 tells apart, and one turn down
+    scores = torch.tensor([[0.2, 0.4, 0.5], [0.4, 0.5, 0.7], [0.5, 0.4, 0.1]], dtype=torch.float64)
+    assert (
+        scores[1, 2].float() - scores[1, 0].float() != scores[0, 2].float() - scores[0, 0].float()
+    )
+    paid = torch.tensor([[0.3, 0.1], [0.1, 0.2], [-0.4, -0.3]], dtype=torch.float64)
+    expected, groups = normalised(paid), torch.zeros(3).long()
+    torch.testing.assert_close(advantages(scores, groups), expected, atol=1e-9, rtol=0)
+    found = advantages(scores.float(), groups)
+    torch.testing.assert_close(found, expected.float(), atol=1e-5, rtol=0)
+    turned = advantages(scores[[1, 0, 2]].float(), groups)
+    paid = torch.tensor([[0.3, 0.2], [0.2, 0.1], [-0.4, -0.3]], dtype=torch.float64)
+    torch.testing.assert_close(turned, normalised(paid).float(), atol=1e-5, rtol=0)
+
+
 def test_tokens_of_a_stretch_share_its_advantage_and_ragged_answers_compare_what_they_have():
     values = torch.tensor([[0.5, float("nan"), 0.25, float("nan")], [0.5, float("nan")] * 2])
     mask = torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0]])

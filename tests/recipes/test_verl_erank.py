@@ -20,7 +20,7 @@ from strop.support.errors import UserError
 from strop.training.learner.policy import Policy
 from strop.training.learner.step_models import StepModels
 from strop.training.services.scoring import RunScoring
-from strop.training.settings.limits import Limits
+from strop.training.services.texts import Limits
 
 CROSS = torch.tensor([[1.0, 0], [0, 1], [-1, 0], [0, -1]])
 RANKS = ("rank_B", "rank_speed_B", "rank_turn_B")

@@ -1,5 +1,6 @@
 """Rewards that are made: by factories as those of TRL, and of the tasks of verifiers."""
 
+import dataclasses
 import sys
 
 import pytest
@@ -122,6 +123,12 @@ class Plain:
 
 async def plugged(task, trace):
     return float(task.answer == trace.last_reply)
+
+def tokens(trace):
+    return trace.num_output_tokens + 10 * trace.is_truncated + getattr(trace, "cost", 100)
+
+def timed(trace):
+    return trace.timing.agent.duration
 """
 
 
@@ -158,4 +165,10 @@ def test_a_task_without_its_column_or_with_a_runtime_is_refused():
 def test_a_function_of_a_trace_and_a_class_without_the_package():
     assert load("tasks.py:plugged")(rollouts(["4", "5"], answer=["4", "4"])).scores == [1.0, 0.0]
     assert load("tasks.py:Plain")(rollouts(["4", "5"], level=[1.5, 2])).scores == [1.5, 2.0]
+    given = dataclasses.replace(
+        rollouts(["4", "55"]), completion_ids=[[4], [5, 5]], truncated=[False, True]
+    )
+    assert load("tasks.py:tokens")(given).scores == [101, 112]
+    with pytest.raises(UserError, match=r"^a trace of verifiers has no timing here: strop has "):
+        load("tasks.py:timed")(given)
     assert form_of({"completions", "trace", "answer"}, "f") == "trl"

@@ -1,6 +1,8 @@
 """Files of users and the modules beside them: found, kept apart, refused where two have a name."""
 
+import subprocess
 import sys
+import threading
 import tomllib
 from pathlib import Path
 
@@ -9,7 +11,7 @@ from commands import launch
 
 from strop.support import loading as _loading
 from strop.support.errors import UserError
-from strop.support.loading import attribute, module_at
+from strop.support.loading import attribute, module_at, name_to_load, write_pickled
 
 
 @pytest.fixture(autouse=True)
@@ -29,6 +31,54 @@ def write(folder, **files):
     for name, text in files.items():
         (folder / f"{name}.py").write_text(text)
     return folder
+
+
+PROGRAM = """
+import sys
+from pathlib import Path
+from strop.support.loading import attribute, name_to_load, write_pickled
+
+OFFSET = 2
+
+class Mine:
+    def value(self):
+        return OFFSET + 1
+
+assert name_to_load(Mine) == "__main__:Mine"
+name = write_pickled(Mine, Path("mine.pickle"))
+assert attribute(name) is Mine
+assert name_to_load(Mine) == name
+Path("mine.pickle").rename("other.pickle")
+assert name_to_load(Mine) == "__main__:Mine"
+"""
+
+
+def test_what_a_script_defines_is_kept_in_a_file(tmp_path, monkeypatch):
+    """It comes with what it refers to, and in the script itself it is the same."""
+    done = subprocess.run([sys.executable, "-c", PROGRAM], cwd=tmp_path, capture_output=True)
+    assert done.returncode == 0, done.stderr.decode()
+    monkeypatch.chdir(tmp_path)
+    kind = attribute("other.pickle:Mine")
+    assert kind().value() == 3
+    assert attribute("other.pickle:Mine") is kind
+    assert name_to_load(kind) == "other.pickle:Mine"
+    with pytest.raises(UserError, match=r"^other.pickle has no Yours$"):
+        attribute("other.pickle:Yours")
+    with pytest.raises(UserError, match=r"gone.pickle cannot be loaded: .*FileNotFoundError"):
+        attribute("gone.pickle:Mine")
+    (tmp_path / "broken.pickle").write_bytes(b"no pickle")
+    with pytest.raises(UserError, match=r"broken.pickle cannot be loaded: .*UnpicklingError"):
+        attribute("broken.pickle:Mine")
+
+
+def test_what_cannot_be_kept_in_a_file_is_refused(tmp_path):
+    lock = threading.Lock()
+
+    def held():
+        return lock
+
+    with pytest.raises(UserError, match=r"held cannot be kept with the run .*give FILE.py:"):
+        write_pickled(held, tmp_path / "held.pickle")
 
 
 def test_neighbours_are_found_while_a_file_loads_and_in_its_functions(tmp_path):

@@ -16,8 +16,7 @@ from strop.support.errors import UserError
 from strop.training import rows
 from strop.training.services import bounds, texts
 from strop.training.services.bounds import Bounds
-from strop.training.services.texts import Lately, RunTexts
-from strop.training.settings.limits import Limits
+from strop.training.services.texts import Lately, Limits, RunTexts
 
 TEMPLATE = (
     "{% for m in messages %}{{ '(' if m.role == 'user' else ')' }}{{ m.content }}\n{% endfor %}"

@@ -2,8 +2,7 @@
 
 import pytest
 
-from strop.method.chains import Chains
-from strop.method.seeds import generators
+from strop.method.chains import Chains, generators
 from strop.training.collect.here import Collector
 from strop.training.learner.step_metrics import Clock
 

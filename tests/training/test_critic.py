@@ -9,9 +9,8 @@ from models import Lab, exact_norms, without_times
 from torch.nn.functional import layer_norm
 
 from strop.method import reading
-from strop.method.part import Selected, Use
-from strop.method.seeds import generators
-from strop.method.term import Term
+from strop.method.chains import generators
+from strop.method.part import Selected, Term, Use
 from strop.parts.loss.value.regress_value import RegressValue
 from strop.recipes._base import average
 from strop.recipes.gae import gae
@@ -32,7 +31,7 @@ TWO_HEADS = """
 import dataclasses
 
 from strop.method.algorithm import Algorithm
-from strop.method.term import Term
+from strop.method.part import Term
 from strop.parts.loss.value.regress_value import RegressValue
 from strop.method.part import Use
 from strop.recipes._base import average
@@ -344,6 +343,6 @@ def test_a_second_head_is_trained_in_a_run(lab, runner, tmp_path):
 
 
 def test_gae_needs_nothing_refreshed_but_its_values():
-    from strop.method.refreshed import wanted_columns
+    from strop.method.algorithm import wanted_columns
 
     assert wanted_columns(gae()) == {"value_T", "value_old_T"}

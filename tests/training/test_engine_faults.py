@@ -77,7 +77,7 @@ def whole(lab, quick, tmp_path_factory):
 
 
 def raw(lab, engine):
-    training = {"steps": 4, "save_every": 1, "lr": 1e-3}
+    training = {"steps": 3, "save_every": 1, "lr": 1e-3}
     return lab.raw("grpo", reward="even", engine=engine, training=training)
 
 

@@ -12,7 +12,7 @@ from models import without_times
 
 from strop.api.inference import open_model
 from strop.method.part import Draw
-from strop.support.errors import RunStopped, UserError
+from strop.support.errors import UserError
 from strop.support.loading import attribute
 from strop.training import loading, setup
 from strop.training.learner.step_models import refresh
@@ -204,26 +204,41 @@ def test_a_reward_function_that_fails_leaves_the_rollout_unscored(file, runner, 
     assert all(row["reward"] == 0 for row in rows)
 
 
-def test_an_environment_that_raises_stops_the_run(file, runner, tmp_path):
+def test_the_number_of_processes_that_play_changes_nothing(file, runner, tmp_path):
+    for workers in (0, 1, 2):
+        data = {"task_config": {"forbidden": "1"}, "env_workers": workers}
+        runner.whole(raw(f"{file}:Digits", data=data), tmp_path / str(workers))
+    told = ("completion", "reward", "exit", "exit_why", "turns")
+    tables = [pq.ParquetDataset(tmp_path / name / "rollouts").read().to_pydict() for name in "012"]
+    here, one, two = ({column: table.get(column) for column in told} for table in tables)
+    assert here == one == two
+    assert {*here["exit"]} >= {"done", "environment_crash"}
+
+
+def test_an_environment_that_raises_costs_its_own_episode(file, runner, tmp_path):
     run = runner.start(
         raw(f"{file}:Digits", data={"task_config": {"forbidden": "7"}}, evaluation={"every": 0},
-            training={"steps": 50}), tmp_path / "run",
+            training={"steps": 5}), tmp_path / "run",
     )  # fmt: skip
-    with pytest.raises(RunStopped) as caught:
-        runner.go(run)
-    told = (
-        r"step \d+: environment .*Digits failed at the action '.?7.?' in the episode of the seed "
-    )
-    assert re.match(told + r"\d+: ValueError: cannot read", str(caught.value))
+    runner.go(run)
+    steps = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").open()]
+    shares = [step.get("exit/environment_crash", 0.0) for step in steps]
+    assert 0 < max(shares) < 1
+    told = r"environment .*Digits failed at the action '.?7.?' in the episode of the seed \d+: Val"
+    found = [why for file in (tmp_path / "run" / "rollouts").glob("*.parquet")
+             for why in pq.read_table(file).to_pydict().get("exit_why", []) if why]  # fmt: skip
+    assert found
+    assert all(re.match(told, why) for why in found)
 
 
 def test_gone_on_with_and_used_on_the_command_line(runner, tmp_path, monkeypatch, capsys):
-    runner.whole(raw(), tmp_path / "whole")
-    broken = runner.start(raw(), tmp_path / "broken")
+    two = {"training": {**TRAINING, "steps": 2}}
+    runner.whole(raw(**two), tmp_path / "whole")
+    broken = runner.start(raw(**two), tmp_path / "broken")
     runner.go(broken, lambda run: setattr(run, "stop_asked", run.done == 1))
     runner.go(runner.resume(tmp_path / "broken"))
     assert without_times(tmp_path / "broken") == without_times(tmp_path / "whole")
-    name = "checkpoints/step-000003/model.safetensors"
+    name = "checkpoints/step-000002/model.safetensors"
     assert (tmp_path / "broken" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
 
     strop = Strop(monkeypatch, capsys)
@@ -258,16 +273,11 @@ def test_a_run_makes_environments_when_it_needs_them_and_closes_all(
     kind = attribute(f"{file}:Counted")
     data = {"task_config": {"forbidden": forbidden}, "heldout_size": 50}
     settings = raw(f"{file}:Counted", data=data, training={"steps": 2}, evaluation={"every": 0})
-    stopped = False
-    try:
-        run = runner.start(settings, tmp_path / "run")
-        at_start = kind.made  # one reads all prompts, one tells the limits
-        assert at_start <= 3
-        assert len(run.world.services.task.heldout) == 0
-        runner.go(run)
-    except RunStopped:
-        stopped = True
-    assert stopped == bool(forbidden)
+    run = runner.start(settings, tmp_path / "run")
+    at_start = kind.made  # one reads all prompts, one tells the limits
+    assert at_start <= 3
+    assert len(run.world.services.task.heldout) == 0
+    runner.go(run)
     assert kind.closed == kind.made <= at_start + 2 * 8
     with open_model("tiny", task=f"{file}:Counted") as subject:
         assert len(subject.services.task.heldout) == 100

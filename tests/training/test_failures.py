@@ -108,6 +108,37 @@ def test_numbers_that_are_not_finite_stop_the_run(name, message, strop, lab, tmp
     assert steps_of(folder) == [1, 2, 3]
 
 
+WHOLE = '''
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class RoundToWhole:
+    """A part whose result is a whole number, which the next one reads as if nothing were amiss."""
+
+    kind: ClassVar[str] = "advantage/baseline"
+
+    def __call__(self, advantage_B: Tensor) -> Tensor:
+        return advantage_B.round().long()
+'''
+
+
+def test_debug_names_the_part_whose_tensor_is_not_what_its_column_says(strop, lab, tmp_path):
+    (tmp_path / "whole.py").write_text(WHOLE)
+    chain = f'advantage=subtract_group_mean | "{tmp_path}/whole.py:RoundToWhole" | spread_evenly'
+    words = (*lab.arguments(chain, "training.steps=1"), "--out")
+    said = strop("train", "--debug", *words, tmp_path / "looked")
+    assert said.code == 2
+    assert "part round_to_whole gives advantage_B as int64, it is to be float" in said.err
+    assert said.err.count("\n") == 1
+    said = strop("train", *words, tmp_path / "plain")
+    assert said.code == 0, said.err
+
+
 @pytest.mark.parametrize("rate", ["1e300", "'linear(0.01, 1e300)'"])
 def test_a_learning_rate_without_bounds_stops_the_run(rate, strop, lab, tmp_path):
     folder = tmp_path / "run"

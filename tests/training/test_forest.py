@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from strop.batch.pack import from_padded
+from strop.batch.batch import from_padded
 from strop.training.learner.prefix_sharing import (
     compared,
     lay_out,
@@ -141,6 +141,11 @@ def test_auto_shares_where_a_fifth_of_the_work_is_saved():
     assert worthwhile(apart, "auto", wide) is None
     assert worthwhile(apart, "on", wide).num_nodes == 11
     assert worthwhile(alike, "off", wide) is None
+    # padding counts: 18 tokens with nothing in common take 40 places in one pass, 12 + 10 in two
+    uneven = batch_of(["abcdefghij", "k", "lmno", "pqr"])
+    cut = [torch.tensor([1, 3, 2]), torch.tensor([0])]
+    assert worthwhile(uneven, "auto", wide).num_nodes == 18
+    assert worthwhile(uneven, "auto", wide, cut) is None
     assert layout(apart, "auto", wide, 12) is None
     shared = layout(apart, "auto", wide, 11)  # for it does not fit otherwise
     assert shared.forest.size == 11

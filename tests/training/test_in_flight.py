@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import save_file
 
 from strop.batch.batch import Batch
-from strop.parts.rollout.roll_out import RolledOut
+from strop.parts.rollout.base import RolledOut
 from strop.training.collect.here import pooled
 from strop.training.collect.messages import Begin, Collected, Ended, Weights
 from strop.training.collect.process import CollectorLoop

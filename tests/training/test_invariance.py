@@ -9,9 +9,8 @@ import torch
 from models import Lab, exact_norms
 
 from strop.method import notation, reading
-from strop.method.part import Use
-from strop.method.seeds import generators
-from strop.method.term import Term
+from strop.method.chains import generators
+from strop.method.part import Term, Use
 from strop.parts.loss.penalty.penalise_full_kl_to_reference import PenaliseFullKlToReference
 from strop.recipes._base import average
 from strop.training.learner import update

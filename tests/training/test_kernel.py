@@ -9,8 +9,7 @@ from ragged import ragged_batch
 from strop.batch import segments
 from strop.batch.batch import Batch
 from strop.method import notation, reading
-from strop.method.part import Result, Selected, Use
-from strop.method.term import Term
+from strop.method.part import Result, Selected, Term, Use
 from strop.parts.loss.average.average_over_tokens import AverageOverTokens
 from strop.parts.loss.average.average_per_sequence import AveragePerSequence
 from strop.parts.loss.bound.clip_both_sides import ClipBothSides

@@ -5,13 +5,13 @@ import dataclasses
 import pytest
 
 from strop.environments.base import EnvironmentSource
-from strop.environments.tasks import Task
+from strop.environments.tasks import Prompt, Task
 from strop.method import reading
 from strop.parts.rollout.play_turns import PlayTurns
 from strop.parts.rollout.read_answers import ReadAnswers
 from strop.parts.rollout.sample_independently import SampleIndependently
 from strop.support.errors import UserError
-from strop.training.settings.limits import Limits, resolve
+from strop.training.services.texts import Limits, resolve
 from strop.training.step import train_step
 
 TASK = Task("sums", (), (), (), (), max_tokens=12)
@@ -81,9 +81,9 @@ def test_a_limit_takes_no_schedule():
 )
 def test_a_prompt_that_is_too_long_says_which_limit(prompt_tokens, expected):
     found = Limits(10, 10, prompt_tokens, 13, 10)
-    found.check_prompt("prompt 5", prompt_tokens)
+    found.check_prompt(Prompt(5, "", {}), prompt_tokens)
     with pytest.raises(UserError, match=expected):
-        found.check_prompt("prompt 5", 4)
+        found.check_prompt(Prompt(5, "", {}), 4)
 
 
 def test_every_service_reads_the_same_numbers(lab, runner, tmp_path):

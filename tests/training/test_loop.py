@@ -143,11 +143,13 @@ def test_another_seed_gives_another_run(finished, runner, lab, tmp_path):
     assert without_times(other.record.folder)[1:] != without_times(finished[0])[1:]
 
 
-def test_a_learning_rate_schedule_is_followed(runner, lab, tmp_path):
-    raw = lab.raw(training={"lr": "linear(1e-2, 4e-3)", "steps": 2})
-    runner.whole(raw, tmp_path / "run")
+def test_a_learning_rate_schedule_is_followed_and_old_rollouts_go(runner, lab, tmp_path):
+    own = {"lr": "linear(1e-2, 4e-3)", "steps": 2, "inspect": 1, "keep_rollouts": 1}
+    runner.whole(lab.raw(training=own), tmp_path / "run")
     rates = [line["learning_rate"] for line in lines(tmp_path / "run")]
     assert rates == pytest.approx([7e-3, 4e-3])
+    for name in ("rollouts", "tokens"):
+        assert [p.name for p in (tmp_path / "run" / name).iterdir()] == ["step-000002.parquet"]
 
 
 def test_the_reward_rises(runner, lab, tmp_path):

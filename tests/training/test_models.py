@@ -10,7 +10,7 @@ import torch
 from models import save_model, tokenizer, without_times
 from transformers import AutoModelForCausalLM, GenerationConfig, Qwen3Config
 
-from strop.batch.pack import from_padded
+from strop.batch.batch import from_padded
 from strop.support.errors import UserError
 from strop.training.learner import models
 from strop.training.learner.policy import Policy

@@ -20,6 +20,7 @@ from ranks_jobs import do, ends, join_and_do, launch, surroundings, wait_for_ste
 from safetensors.torch import load_file
 from short_runs import make_lab, settings_for
 
+from strop import __main__ as entrance
 from strop.engines.local.engine import LocalEngine
 from strop.support.errors import UserError
 from strop.training.learner import models
@@ -35,10 +36,11 @@ EARLY = {
 }  # fmt: skip
 # Every one asks something else of the models or the engine.
 RUNS: dict[str, tuple[str, dict[str, Any]]] = {
-    "plain": ("grpo", {"evaluation": {"every": 2}}),
-    "critic": ("gae", {}),
     "whole_update": ("clip_cov", {}),
-    "whole_rollout": ("gspo", {"training": {"share_prefixes": "on"}}),
+    "whole_rollout": (
+        "gspo",
+        {"training": {"share_prefixes": "on"}, "evaluation": {"every": 2}},
+    ),
     "adapters": ("grpo(beta=0.1)", {"model": {"lora_rank": 2}}),
     "half": ("grpo", {"model": {"dtype": "bfloat16"}, "training": {"lr": 1e-4}}),
     "forks": (
@@ -56,9 +58,11 @@ RUNS: dict[str, tuple[str, dict[str, Any]]] = {
     "critic_in_shards": ("gae", {"training": {"checkpoint": "sharded"}}),
 }
 IN_SHARDS = ("critic_in_shards", "renewed_in_shards")
-RESUMED = ("critic", "adapters", "renewed", *IN_SHARDS)
-# Four processes wait for two cores; what they read is cut as for two, and then once more.
-BY_COUNT = {1: RESUMED, 2: RESUMED, 4: ("critic", "critic_in_shards")}
+# Runs of two steps that go on, by the number of processes that do: from two to one, from one to
+# two, from two to four.
+MORE = {1: ("adapters", "renewed", *IN_SHARDS), 2: ("renewed",), 4: ("critic_in_shards",)}
+# In one process these have a third step at once; `renewed` is there what `renewed_in_shards` is.
+UNBROKEN = ("adapters", *IN_SHARDS)
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +71,8 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Lab:
 
 
 def raw_of(lab: Lab, name: str, steps: int = 2) -> dict[str, Any]:
-    recipe, changes = RUNS[name]
+    """Settings of one of RUNS, or of a recipe."""
+    recipe, changes = RUNS.get(name, (name, {}))
     raw = settings_for(lab, recipe)
     raw["training"] = {**raw["training"], "steps": steps, "lr": 1e-3, "save_every": 2}
     for section, values in changes.items():
@@ -85,27 +90,33 @@ def copied(folder: Path, to: Path) -> dict[str, Any]:
 def folders(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
     """Folders of all runs, by the number of processes that made them or went on with them."""
     found = {count: tmp_path_factory.mktemp(f"ranks-{count}") for count in (1, 2, 4)}
-    for count, folder in found.items():
-        names = [*RUNS] if count < 4 else ["critic"]
-        jobs = [{"raw": raw_of(lab, name), "folder": str(folder / name)} for name in names]
+    for name in RUNS:
+        raw = raw_of(lab, name, 3 if name in UNBROKEN else 2)
+        do({"raw": raw, "folder": str(found[1] / name)}, Ranks())
+    for count, before in ((2, 1), (4, 2), (1, 2)):
+        jobs = [{"raw": raw_of(lab, name), "folder": str(found[2] / name)} for name in RUNS]
+        jobs = jobs if count == 2 else []
+        jobs += [copied(found[before] / n, found[count] / f"more-{n}") for n in MORE[count]]
         if count == 1:
             for job in jobs:
                 do(job, Ranks())
             continue
-        jobs += [copied(found[count // 2] / n, folder / f"more-{n}") for n in BY_COUNT[count]]
-        codes, said = launch(count, jobs, folder)
+        codes, said = launch(count, jobs, found[count])
         assert codes == [0] * count, said
-    for name in RESUMED:
-        do(copied(found[2] / name, found[1] / f"more-{name}"), Ranks())
-        do({"raw": raw_of(lab, name, 3), "folder": str(found[1] / f"unbroken-{name}")}, Ranks())
     return found
 
 
-def differences(one: Path, other: Path) -> dict[str, float]:
-    """Metrics that are not equal, the largest difference first."""
+def differences(one: Path, other: Path, last: int = 0) -> dict[str, float]:
+    """Metrics that are not equal, the largest difference first.
+
+    last: the step with which the other run ends, where the one goes on.
+    """
     found = {}
-    lines = zip(without_times(one), without_times(other), strict=True)
-    for number, (here, there) in enumerate(lines):
+    here_all, there_all = without_times(one), without_times(other)
+    if last:
+        assert there_all[-1]["step"] == last
+        here_all = here_all[: len(there_all)]
+    for number, (here, there) in enumerate(zip(here_all, there_all, strict=True)):
         assert set(here) == set(there)
         for name, value in here.items():
             if value is None or there[name] is None:
@@ -122,19 +133,15 @@ def close(name: str) -> float:
 
 @pytest.mark.parametrize("name", RUNS)
 def test_two_processes_give_the_numbers_of_one(folders, name):
-    found = differences(folders[1] / name, folders[2] / name)
+    found = differences(folders[1] / name, folders[2] / name, last=2)
     assert max(found.values()) < close(name), found
 
 
-def test_four_processes_give_the_numbers_of_one(folders):
-    found = differences(folders[1] / "critic", folders[4] / "critic")
-    assert max(found.values()) < close("critic"), found
-
-
-@pytest.mark.parametrize(("count", "name"), [(c, n) for c in BY_COUNT for n in BY_COUNT[c]])
+@pytest.mark.parametrize(("count", "name"), [(c, n) for c, names in MORE.items() for n in names])
 def test_a_run_goes_on_with_another_number_of_processes(folders, name, count):
     """From two to one, from one to two, from two to four."""
-    found = differences(folders[1] / f"unbroken-{name}", folders[count] / f"more-{name}")
+    unbroken = folders[1] / (name if name in UNBROKEN else f"{name}_in_shards")
+    found = differences(unbroken, folders[count] / f"more-{name}")
     assert max(found.values()) < close(name), found
 
 
@@ -147,7 +154,8 @@ def test_all_processes_keep_the_best_and_end_early(folders, count):
 
 
 @pytest.mark.parametrize(
-    ("name", "file"), [("plain", "model.safetensors"), ("adapters", "adapter_model.safetensors")]
+    ("name", "file"),
+    [("whole_rollout", "model.safetensors"), ("adapters", "adapter_model.safetensors")],
 )
 def test_a_checkpoint_is_whole_and_in_the_usual_layout(folders, name, file):
     one, two = (
@@ -160,14 +168,14 @@ def test_a_checkpoint_is_whole_and_in_the_usual_layout(folders, name, file):
 
 def test_two_processes_hear_what_a_third_one_collects(lab, tmp_path):
     """Taking turns they give the numbers of one process; ahead, no answer is older than allowed."""
-    raw = raw_of(lab, "adapters", steps=3)
+    raw = raw_of(lab, "adapters")
     do({"raw": raw, "folder": str(tmp_path / "one")}, Ranks())
-    ahead = raw_of(lab, "plain", steps=4)
+    ahead = raw_of(lab, "grpo", steps=3)
     ahead["training"] |= {"max_staleness": 1, "save_every": 2}
     jobs = [
         {"raw": raw, "folder": str(tmp_path / "turns"), "turns": True},
         {"raw": ahead, "folder": str(tmp_path / "ahead")},
-        {"folder": str(tmp_path / "ahead"), "steps": 6},
+        {"folder": str(tmp_path / "ahead"), "steps": 5},
     ]
     codes, said = launch(2, jobs, tmp_path)
     assert codes == [0, 0], said
@@ -178,7 +186,7 @@ def test_two_processes_hear_what_a_third_one_collects(lab, tmp_path):
         found = {name: value for name, value in there.items() if not name.startswith(apart)}
         assert found == pytest.approx(here, rel=1e-5, abs=1e-5, nan_ok=True)
     lines = [line for line in without_times(tmp_path / "ahead") if line["step"]]
-    assert [line["step"] for line in lines] == [1, 2, 3, 4, 5, 6]
+    assert [line["step"] for line in lines] == [1, 2, 3, 4, 5]
     assert max(line["sampling/oldest_age_steps"] for line in lines) <= 1
     assert all(line["asynchronous/restarts"] == 0 for line in lines)
 
@@ -189,7 +197,7 @@ def test_two_processes_train_on_what_an_engine_outside_draws(lab, tmp_path):
     engine = LocalEngine(loaded.model, loaded.tokenizer, num_slots=16)
     with serve(engine, len(loaded.tokenizer), told="drawn") as served:
         served.worker = worker
-        raw = raw_of(lab, "plain", steps=3)
+        raw = raw_of(lab, "grpo", steps=3)
         raw["training"] |= {"max_staleness": 1}
         raw["engine"] = {"kind": "vllm", "url": served.url, "folder": str(tmp_path)}
         job = {"raw": raw, "folder": str(tmp_path / "run")}
@@ -201,22 +209,19 @@ def test_two_processes_train_on_what_an_engine_outside_draws(lab, tmp_path):
     assert max(line["sampling/oldest_age_steps"] for line in lines) <= 1
 
 
-@pytest.mark.parametrize("name", ["critic", "renewed"])
-def test_shards_hold_what_a_whole_checkpoint_holds(folders, name):
-    """Each process wrote its part; others, one or four, go on with exactly the same numbers."""
-    whole, shards = (
-        folders[2] / each / "checkpoints" / "step-000002" for each in (name, f"{name}_in_shards")
-    )
+def test_shards_hold_what_a_whole_checkpoint_holds(folders):
+    """Each process wrote its part; one goes on with exactly the same numbers."""
+    names = ("renewed", "renewed_in_shards")
+    whole, shards = (folders[2] / each / "checkpoints" / "step-000002" for each in names)
     assert not (whole / "shards").exists()
-    assert (whole / "reference.pt").exists() == (name == "renewed")
+    assert (whole / "reference.pt").exists()
     parts = [shards / "shards" / f"__{number}_0.distcp" for number in range(2)]
     sizes = [path.stat().st_size for path in parts]
     assert min(sizes) > 0.3 * sum(sizes)
     inside = (whole / "trainer.pt").stat().st_size
     assert (shards / "trainer.pt").stat().st_size < 0.5 * inside
-    for count in (1, 4) if name in BY_COUNT[4] else (1,):
-        one, other = (folders[count] / f"more-{each}" for each in (name, f"{name}_in_shards"))
-        assert without_times(one) == without_times(other)
+    one, other = (without_times(folders[1] / f"more-{each}") for each in names)
+    assert one == other
 
 
 def test_what_is_no_table_of_tensors_is_not_unpickled(folders, tmp_path):
@@ -262,6 +267,7 @@ def test_a_process_that_is_killed_ends_all_and_the_run_goes_on(lab, tmp_path):
         assert all(ends(processes))
     gone, silent = f"process {1 - number} of 2 has lost another one", f"process {number} of 2 ("
     assert f"said: {gone}" in output.read_text() or f"stopped: {silent}" in output.read_text()
+    assert f". Go on with: strop train --resume {folder}\n" in output.read_text()
     done = len(lines.read_text().splitlines())
     assert checkpoint.step_of(checkpoint.newest(folder / "checkpoints")) >= done - 1
     do({"folder": str(folder), "steps": done + 1}, Ranks())
@@ -281,7 +287,7 @@ def test_one_server_is_asked_by_the_first_process_and_heard_by_all(lab, tmp_path
         folder = tmp_path / str(count)
         folder.mkdir()
         with serve(engine, len(loaded.tokenizer), told="drawn", worker=worker) as served:
-            raw = raw_of(lab, "plain")
+            raw = raw_of(lab, "grpo")
             raw["engine"] = {"kind": "vllm", "url": served.url, "folder": str(folder)}
             job = {"raw": raw, "folder": str(folder / "run")}
             if count == 1:
@@ -300,7 +306,7 @@ def test_one_server_is_asked_by_the_first_process_and_heard_by_all(lab, tmp_path
 
 
 def test_one_line_says_which_process_failed(lab, tmp_path):
-    raw = raw_of(lab, "plain")
+    raw = raw_of(lab, "grpo")
     job = {"raw": raw, "folder": str(tmp_path / "run"), "breaks": 1}
     codes, text = launch(2, [job], tmp_path)
     assert all(codes)
@@ -351,20 +357,20 @@ def test_processes_that_are_started_again_go_on_with_their_own_run(lab, tmp_path
 
 
 def torchrun(words: list[str], output: Path) -> None:
-    """The command, whose processes start Python anew."""
+    """The command, whose processes are copies of this one: torch is imported once."""
     from torch.distributed.run import main
 
     for number in (1, 2):
         os.dup2(os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND), number)
-    main(words)
+    main(["--standalone", "--nproc-per-node", "2", "--run-path", "--start-method", "fork", *words])
 
 
 def test_an_interrupted_run_is_saved(lab, tmp_path):
     """Of processes that torchrun has started, and interrupts."""
     folder = tmp_path / "run"
-    run = ["--standalone", "--nproc-per-node", "2", "-m", "strop", *words_of(lab, folder)]
+    words = [entrance.__file__, *words_of(lab, folder)]
     steps = ["training.steps=5000", "training.save_every=0"]
-    process = forked(torchrun, [*run, *steps], tmp_path / "output")
+    process = forked(torchrun, [*words, *steps], tmp_path / "output")
     end = time.monotonic() + 300
     log = folder / "metrics.jsonl"
     while not (log.exists() and log.stat().st_size):  # until a step is done

@@ -85,23 +85,18 @@ def test_a_run_that_breaks_off_twice_goes_on_exactly(
     same(folder, unbroken(recipe))
 
 
-@pytest.mark.parametrize(
-    ("target", "name", "count"),
-    [
+def test_a_run_may_break_off_anywhere(lab, unbroken, runner, tmp_path, monkeypatch):
+    folder = tmp_path / "run"
+    run = runner.start(short(lab), folder)
+    for target, name, count in (
         (loop, "_evaluated", 1),  # nothing at all was written
         (run_folder.Record, "metrics", 3),  # after the rollouts were written, before the line
         (checkpoint, "save", 1),  # after the line, before the first checkpoint
         (checkpoint.torch, "save", 2),  # a checkpoint half written
         (checkpoint.shutil, "rmtree", 3),
-    ],
-)
-def test_a_run_may_break_off_anywhere(
-    target, name, count, lab, unbroken, runner, tmp_path, monkeypatch
-):
-    folder = tmp_path / "run"
-    run = runner.start(short(lab), folder)
-    go_until(runner, run, monkeypatch, target, name, count)
-    run = runner.resume(folder)
+    ):
+        go_until(runner, run, monkeypatch, target, name, count)
+        run = runner.resume(folder)
     runner.go(run)
     same(folder, unbroken("grpo"))
 

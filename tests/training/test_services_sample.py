@@ -51,7 +51,7 @@ OWN = '''
 from dataclasses import dataclass
 from typing import ClassVar
 
-from strop.parts.rollout.assemble import COLUMNS, assemble
+from strop.parts.rollout.base import COLUMNS, assemble
 from strop.parts.rollout.base import SamplingFields
 
 

@@ -1,6 +1,8 @@
 """One training step: what it reads, what it leaves alone, what it hands to the next one."""
 
 import copy
+import importlib.util
+from pathlib import Path
 
 import pytest
 import torch
@@ -8,9 +10,10 @@ from models import Lab
 from runs import Runner
 
 from strop.method import notation, reading
-from strop.method.refreshed import wanted_columns
+from strop.method.algorithm import wanted_columns
 from strop.training.step import train_step
 
+ROOT = Path(__file__).parents[2]
 SOME = """
 def some(completions, **columns):
     return [float(len(text)) if sum(map(ord, text)) % 3 else None for text in completions]
@@ -85,6 +88,15 @@ def test_tokens_are_counted_from_step_to_step(begin):
     second = step(run, first.state, 2)
     assert first.metrics["num_tokens"] == first.batch.size("T")
     assert second.metrics["num_tokens"] == first.batch.size("T") + second.batch.size("T")
+
+
+def test_a_step_runs_through_few_files(begin):
+    """So that the way through a step does not grow unseen; `tools/count_files.py` lists them."""
+    spec = importlib.util.spec_from_file_location("count_files", ROOT / "tools/count_files.py")
+    counting = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(counting)
+    run = begin()
+    assert len(counting.files_of(lambda: step(run, {}, 1))) <= 46
 
 
 def test_unscored_rollouts_take_part_in_nothing(begin, lab):

@@ -5,7 +5,7 @@ import torch
 from models import without_times
 
 from strop.batch import segments
-from strop.method.seeds import generators
+from strop.method.chains import generators
 from strop.support.errors import UserError
 from strop.training.learner import update
 from strop.training.learner.kernel import Tally

@@ -1,12 +1,14 @@
 """What processes of one run say to each other: sums, errors, and shares of the work."""
 
 import pickle
+import signal
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
+from strop.support import stopping
 from strop.support.errors import RunStopped
 from strop.training import loop
 from strop.training.parallel.ranks import Several
@@ -95,6 +97,47 @@ def test_a_failure_is_said_although_who_counts_them_is_gone(monkeypatch):
     with pytest.raises(RunStopped, match="process 1 of 2 has lost another one"):  # noqa: SIM117
         with Several(1, 2, 0, None).speaking():
             raise RuntimeError("Connection closed by peer")
+
+
+def lose(interrupted: bool) -> None:
+    """What happens in a process whose neighbour is killed."""
+    try:
+        raise RuntimeError("Connection closed by peer")
+    finally:
+        if interrupted:
+            raise KeyboardInterrupt
+
+
+def test_the_loss_of_a_process_is_said_with_the_command_that_goes_on(monkeypatch, tmp_path):
+    """Also where torchrun's SIGTERM comes while the loss is being dealt with."""
+    (tmp_path / "config.toml").touch()
+    deaf: list[int] = []
+    monkeypatch.setattr(signal, "signal", lambda number, do: deaf.append(number))
+    for reports, interrupted in ((True, False), (True, True), (False, True)):
+        ranks = Several(1, 2, 0, None)
+        monkeypatch.setattr(ranks, "_reports", lambda reports=reports: reports)
+        ranks.signs.limit, ranks.signs.folder = 1.0, tmp_path
+        kind = RunStopped if reports else SystemExit
+        with pytest.raises(kind) as found, ranks.speaking():
+            lose(interrupted)
+        if reports:
+            assert "process 1 of 2 has lost another one" in str(found.value)
+            assert str(found.value).endswith(f". Go on with: strop train --resume {tmp_path}")
+    assert set(deaf) == {signal.SIGTERM, signal.SIGHUP}
+    with pytest.raises(KeyboardInterrupt), Several(1, 2, 0, None).speaking():
+        raise KeyboardInterrupt
+
+
+def test_who_is_about_to_end_is_not_ended_by_a_signal():
+    before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGHUP)
+    try:
+        with stopping.interrupting():
+            stopping.deafen()
+        signal.raise_signal(signal.SIGTERM)
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        for number, handler in zip((signal.SIGTERM, signal.SIGHUP), before, strict=True):
+            signal.signal(number, handler)
 
 
 def test_pieces_are_dealt_out_by_size_and_all_take_as_many_turns():

@@ -8,7 +8,7 @@ from models import Lab
 from trainers import QUIET
 
 PAGE = Path(__file__).parents[2] / "docs/COMING_FROM_TRL_AND_VERL.md"
-pytestmark = pytest.mark.filterwarnings(QUIET)
+pytestmark = pytest.mark.filterwarnings(QUIET, "ignore:the recipe.s num_")
 
 
 def test_example(lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

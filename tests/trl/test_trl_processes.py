@@ -13,7 +13,7 @@ from trainers import QUIET, make, trained, written
 from strop.training.parallel import relaunched
 
 RECIPES = ("grpo(aggregation='token-mean')", "clip_cov(clip_cov_ratio=0.2, clip_cov_lb=0.01)")
-pytestmark = pytest.mark.filterwarnings(QUIET)
+pytestmark = pytest.mark.filterwarnings(QUIET, "ignore:the recipe.s num_")
 
 
 def train_both(environments: list[dict[str, str]], model: Path, out: Path) -> None:

@@ -9,17 +9,14 @@ from models import Lab
 from torch import Tensor
 from trainers import NEW, QUIET, make, prompts
 
-from strop.batch import pack
-from strop.batch.batch import Batch
+from strop.batch.batch import Batch, from_padded
 from strop.catalogue import catalogue
 from strop.integrations.hosted import Hosted
 from strop.integrations.hosting import TRL, hosted
 from strop.integrations.trl import ROW
 from strop.method import notation
-from strop.method.algorithm import Algorithm
-from strop.method.chains import Chains, learnable
-from strop.method.refreshed import wanted_columns
-from strop.method.seeds import generators, number
+from strop.method.algorithm import Algorithm, wanted_columns
+from strop.method.chains import Chains, generators, learnable, number_of
 from strop.method.services import Graded
 from strop.training.learner import models
 from strop.training.learner.kernel import Tally
@@ -27,7 +24,7 @@ from strop.training.learner.policy import Policy
 from strop.training.learner.step_models import StepModels, freeze, refresh
 from strop.training.learner.update import Learner
 
-pytestmark = pytest.mark.filterwarnings(QUIET)
+pytestmark = pytest.mark.filterwarnings(QUIET, "ignore:the recipe.s num_")
 HOSTED = [how for entry in catalogue.recipes() if (how := hosted(entry.name, TRL)[0])]
 PASSES = 2
 DRAWN = ("logp_behavior_T", "logp_sampler_T")
@@ -78,12 +75,12 @@ def as_batch(trainer: Any, passes: list[dict[str, Any]]) -> Batch:
     num = mask_BL.shape[0]
     last_B = whole["completion_mask"].sum(1, keepdim=True) - 1
     last_B = whole["completion_ids"].gather(1, last_B).squeeze(1)
-    return pack.from_padded(
+    return from_padded(
         {
             "id_T": torch.cat([whole["prompt_ids"], whole["completion_ids"]], 1),
             "origin_T": (~mask_BL).long(), "version_T": torch.zeros_like(mask_BL.long()),
             "group_B": torch.arange(num) // 4, "lost_B": torch.zeros(num, dtype=torch.bool),
-            "rollout_uid_B": torch.tensor([number(0, 1, "rollout", row) for row in range(num)]),
+            "rollout_uid_B": torch.tensor([number_of(0, 1, "rollout", row) for row in range(num)]),
             "truncated_B": last_B != trainer._tokenizer.eos_token_id,
             "parent_B": torch.full((num,), -1), "fork_at_B": torch.full((num,), -1),
             "max_length": torch.tensor(NEW), "step": torch.tensor(1),

@@ -10,7 +10,7 @@ from trainers import QUIET, digits, trained, written
 from strop.method import notation
 from strop.support.errors import UserError
 
-pytestmark = pytest.mark.filterwarnings(QUIET)
+pytestmark = pytest.mark.filterwarnings(QUIET, "ignore:the recipe.s num_")
 GSPO = notation.recipe("gspo").each(
     lambda each: each.with_knobs({"advantage.divide_by_group_std.eps": 1e-4})
 )
@@ -154,6 +154,7 @@ def test_a_recipe_of_the_engines_probabilities_reads_them(build: Any) -> None:
         ("mc_grpo", {"beta": 0.1}, "beta=0.1"),
         ("mc_grpo", {"epsilon": 0.1}, "epsilon=0.1"),
         ("grpo(num_rollouts=8)", {}, "num_generations"),
+        ("mc_grpo(num_epochs=3)", {"num_iterations": 2}, "num_epochs is 3 and TRL's num_iter"),
         ("mc_grpo", {"steps_per_generation": 1, "gradient_accumulation_steps": 2}, "no multiple"),
         ("no_such", {}, "no recipe 'no_such'"),
         ("drive", {}, "chooses prompts by itself"),

@@ -10,8 +10,7 @@ from html import escape
 from strop.catalogue.entries import Entry
 from strop.method import part as parts
 from strop.method import writing
-from strop.method.algorithm import Algorithm
-from strop.method.phases import Method, Phases
+from strop.method.algorithm import Algorithm, Method, Phases
 
 WIDTH, LEFT, PAD = 440, 100, 10
 STAGE_WORDS = {"terms": "loss", "rates": "rate"}

@@ -14,7 +14,7 @@ from docsite import equations
 from strop.catalogue import catalogue, families
 from strop.catalogue.entries import Entry
 from strop.catalogue.families import Family
-from strop.method.phases import Method
+from strop.method.algorithm import Method
 from strop.support.about import SOURCE
 
 

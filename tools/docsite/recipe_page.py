@@ -93,6 +93,8 @@ def _drawn(name: str, known: Known) -> str:
 
 def _differences(name: str, told: dict[str, Any], known: Known) -> str:
     pieces = [f"\n**Differs from the parent:** {coded(told['differs_from_parent'])}.\n"]
+    if told["differs_once"]:
+        pieces.append(f"**Differs from it once:** {coded(told['differs_once'])}.\n")
     parent = known.composed.get(told["parent"])
     ours = known.composed[name]
     if parent is not None and len(drawing.phases(ours)) == len(drawing.phases(parent)) == 1:

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from strop.api import tables
 from strop.api.folders import numbered, path_of
-from strop.api.inputs import Data, Reward, check_not_given, files_of, sections_of
+from strop.api.inputs import Data, Reward, check_not_given, files_of, sections_of, with_parts
 from strop.api.messages import messages_in_python
 from strop.api.options import HEADS, label_of, labelled, plain, settings_of_all
 from strop.api.plot import Plot, plot_labelled
@@ -165,6 +165,7 @@ def compare(
         with messages_in_python():
             given, _ = sections_of(folder / GIVEN, model, tokenizer, data, validation, reward, task)
             found = settings_of_all(swept.named, given, options)
+            found = [(label, with_parts(each, folder / GIVEN)) for label, each in found]
             files = files_of(score_on, folder / GIVEN / "score_on.jsonl")
             _check_same(rows)
             scoring = Scoring(

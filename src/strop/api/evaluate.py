@@ -15,6 +15,7 @@ from strop.api.inputs import files_of, in_memory, sources_of
 from strop.api.messages import messages_in_python
 from strop.api.options import from_keywords
 from strop.api.tables import Table
+from strop.api.trust import made_here
 from strop.evaluation.samples import Estimate
 from strop.support.errors import UserError
 
@@ -101,7 +102,8 @@ def evaluate(
     answers a prompt (0: 16 or the largest k). split: heldout, validation or train. prompts: the
     most (0: all). step: of the checkpoint (0: the newest); start: what the run began with; best:
     its best one by training.best.
-    trust_files: what a folder's config.toml names may be used. Raises UserError.
+    trust_files: what a folder's config.toml names may be used; needless where this process has
+    trained its run. Raises UserError.
     """
     several = {k} if isinstance(k, int | str) else set(k)
     if not several or any(type(each) is not int or each < 1 for each in several):
@@ -169,7 +171,7 @@ def _opened(
         source.keep()
         name, trust = str(source.folder), trust or source.trusted
     elif isinstance(source, str | Path):
-        name = str(source)
+        name, trust = str(source), trust or made_here(Path(source))
         if tokenizer is not None:
             raise UserError("tokenizer goes with a model that is loaded: leave it out")
     else:

@@ -17,6 +17,7 @@ from strop.parts.rollout import substitutes
 from strop.support.errors import UserError
 from strop.training.learner.models import Loaded
 from strop.training.loading import load_model, open_engine
+from strop.training.parallel.ranks import Ranks
 from strop.training.record import checkpoint
 from strop.training.record.best import best_step
 from strop.training.rows import fitting
@@ -25,7 +26,7 @@ from strop.training.settings import config
 from strop.training.settings.assignments import override
 from strop.training.settings.config import RunConfig
 from strop.training.settings.sections import FILES_ALONE
-from strop.training.setup import load_prompts, make_services
+from strop.training.setup import load_prompts, make_services, open_places
 
 
 @dataclass
@@ -64,6 +65,7 @@ class InferenceModel:
         check_engine([(f"rollout.{sampler.label}", sampler)], engine, config.engine.kind)
         services = make_services(config, loaded, task, sampler.part)
         services.attach(engine)
+        open_places(config, services, Ranks())
         return cls(loaded, engine, services, sampler, config.data.overlong == "drop")
 
     def __enter__(self) -> "InferenceModel":
@@ -89,7 +91,7 @@ class InferenceModel:
         limits = self.services.limits
         put = chat.put(Prompt(0, prompt, {}, "the prompt", column=""), tokenizer)
         ids = encode_prompt(put, tokenizer, chat.template)
-        replace(limits, prompt_tokens=limits.room).check_prompt(put.name, len(ids))
+        replace(limits, prompt_tokens=limits.room).check_prompt(put, len(ids))
         request = Request(
             tuple(ids), limits.episode_tokens, part.temperature, part.rules(),
             stop_ids=sampling.stop_ids, stop_strings=sampling.stop_strings, seed=seed,

@@ -6,6 +6,7 @@ all that it was made of.
 
 import dataclasses
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -16,9 +17,15 @@ from torch import nn
 from strop.data.prompt_rows import stride
 from strop.rewards import pickled
 from strop.support.errors import UserError
+from strop.support.loading import PICKLED, attribute, write_pickled
 from strop.support.writing import check_room, writing
 from strop.training.learner.models import DTYPES, Loaded, load, tokenizer_of
 from strop.training.record.run_folder import GIVEN
+from strop.training.settings import config
+from strop.training.settings.config import RunConfig
+
+# A part or recipe that stands in no file of somebody's: the script's own, or one kept with a run.
+FILELESS = re.compile(rf"(?:__main__|[^\"']*{re.escape(PICKLED)}):\w+")
 
 # Rows (dicts, a datasets.Dataset, a frame) or paths, or several of them by name; a function or the
 # name of one, or several.
@@ -47,6 +54,40 @@ def sections_of(
         for section, values in whole.items()
     }
     return given, loaded
+
+
+def with_parts(settings: RunConfig, folder: Path) -> RunConfig:
+    """The settings, whose parts and recipes that a script or notebook defines lie in files of
+    `folder`, as functions of rewards do: other processes, and those that go on, have them too.
+
+    Raises UserError for one that cannot be written.
+    """
+    texts = (settings.recipe, settings.stages, settings.algorithm, settings.phases)
+    if not any(FILELESS.search(str(text)) for text in texts):
+        return settings
+    raw = settings.complete().model_dump()
+    for section in ("recipe", "stages", "algorithm", "phases"):
+        raw[section] = _in_files(raw[section], folder)
+    return config.make(raw)
+
+
+def _in_files(value: Any, folder: Path) -> Any:
+    """Text of notation, and what holds some, with the names of what now lies in files."""
+    if isinstance(value, dict):
+        return {key: _in_files(each, folder) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_in_files(each, folder) for each in value]
+    if not isinstance(value, str):
+        return value
+    return FILELESS.sub(lambda found: _in_file(found[0], folder), value)
+
+
+def _in_file(name: str, folder: Path) -> str:
+    """The name of a part or recipe in a file of the folder, where it is put."""
+    thing = attribute(name)
+    with writing(folder, f"the part {thing.__qualname__}"):
+        folder.mkdir(parents=True, exist_ok=True)
+        return write_pickled(thing, folder / f"{thing.__qualname__}{PICKLED}")
 
 
 def _trained(given: Any, path: Path) -> tuple[str, ...]:

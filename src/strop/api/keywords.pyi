@@ -41,6 +41,9 @@ class Options(TypedDict, total=False):
     data_overlong: Literal["refuse", "drop"]
     data_task_config: Any
     data_stop_strings: Sequence[str] | str
+    data_env_workers: int
+    data_env_timeout_seconds: float
+    data_env_retries: int
     reward_functions: Sequence[str] | str
     reward_weights: Sequence[float] | float
     reward_timeout_seconds: float
@@ -66,6 +69,7 @@ class Options(TypedDict, total=False):
     training_patience: int
     training_debug: bool
     training_rollouts_every: int
+    training_keep_rollouts: int
     training_inspect: int
     engine_kind: str | Path
     engine_staleness: int
@@ -137,7 +141,6 @@ class Options(TypedDict, total=False):
     sampling_every: Whole
     sampling_fade: Number
     sampling_fit_steps: Whole
-    sampling_gain: Number
     sampling_gamma: Number
     sampling_greedy: bool
     sampling_horizon: Whole
@@ -146,7 +149,6 @@ class Options(TypedDict, total=False):
     sampling_least: Whole
     sampling_length: Whole
     sampling_margin: Number
-    sampling_more: Whole
     sampling_most: Whole
     sampling_num_answers: Whole
     sampling_num_prompts: Whole
@@ -157,6 +159,7 @@ class Options(TypedDict, total=False):
     sampling_num_trials: Whole
     sampling_pace: Number
     sampling_percent: Number
+    sampling_period: Whole
     sampling_powers: Any
     sampling_progress: Any
     sampling_references: Whole
@@ -164,6 +167,7 @@ class Options(TypedDict, total=False):
     sampling_scores: Any
     sampling_set_apart: bool
     sampling_share: Number
+    sampling_signal: Any
     sampling_source_form: str
     sampling_spread: Number
     sampling_success: Number
@@ -384,6 +388,7 @@ class Options(TypedDict, total=False):
     advantage_credit: str
     advantage_decay: Number
     advantage_delta: Number
+    advantage_deviation: Any
     advantage_epoch: Number
     advantage_eps: Number
     advantage_eta: Number

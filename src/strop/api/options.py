@@ -8,8 +8,7 @@ from typing import Any, TypeAlias
 from strop.catalogue.catalogue import model_of, spelled
 from strop.catalogue.seams import STAGES
 from strop.method import notation
-from strop.method.algorithm import Algorithm
-from strop.method.phases import Method, Phases
+from strop.method.algorithm import Algorithm, Method, Phases
 from strop.method.reading import STAGE_ALIASES
 from strop.method.shown import as_notation, dotted
 from strop.support.errors import UserError

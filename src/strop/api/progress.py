@@ -116,6 +116,7 @@ class Progress:
                 self.console.print(self._line(run.done))
         if run.done:
             self._answer(run)
+            self._liken(run)
             self._warn(run, metrics)
 
     def _take(self, metrics: dict[str, float]) -> None:
@@ -168,6 +169,12 @@ class Progress:
             table.add_row(Text(shortened(prompt)), Text(shortened(completion)), said)
         self.console.print(table)
 
+    def _liken(self, run: "Run") -> None:
+        """Say once which other methods would have done the same."""
+        likeness = run.likeness
+        if likeness is not None and likeness.step == run.done and likeness.text and not self.quiet:
+            self.console.print(f"[yellow]note:[/] {escape(likeness.text)}")
+
     def _complain(self, run: "Run") -> None:
         """Say once what the first failed verifier call, or else request to the engine, was."""
         lost = run.world.services.sampling.failures
@@ -177,6 +184,11 @@ class Progress:
                 f"[yellow]a request to the engine failed[/]: {escape(lost[0])}; its rollouts are "
                 "left unscored, see rollout/requests_failed"
             )
+        broken = run.world.services.log.logged.get("exit_why")
+        if broken and not self.told:
+            self.told = True
+            first = next(iter(broken.values()))
+            self.console.print(f"[yellow]an episode failed[/]: {escape(first)}; see exit/...")
         failures = run.world.services.grading.failures
         if failures and not self.told:
             self.told = True

@@ -13,6 +13,7 @@ from strop.api.messages import in_python, messages_in_python
 from strop.api.progress import Progress
 from strop.api.session import Session
 from strop.api.tables import Table
+from strop.api.trust import made_here, remember
 from strop.support.errors import UserError
 from strop.tracking.metrics_file import read_metrics
 from strop.training import loop
@@ -57,10 +58,11 @@ class Run:
 
     def __init__(self, folder: str | Path, trust_files: bool = False) -> None:
         """trust_files: the files, modules and servers that its config.toml names may be used; a
-        folder from somebody else can name anything.
+        folder from somebody else can name anything. A run that this process has trained may do so
+        anyway.
         """
         self.folder = path_of(folder, "a run")
-        self.trusted = trust_files
+        self.trusted = trust_files or made_here(self.folder)
         self._session: Session | None = None  # of a run that is under way here
         self._watcher: Any = None
         self._callbacks: tuple[Callback, ...] = ()
@@ -74,7 +76,8 @@ class Run:
         cls, session: Session, progress: bool = True, callbacks: Sequence[Callback] = ()
     ) -> "Run":
         """The run of a session that has just started."""
-        run = cls(session.folder, trust_files=True)
+        remember(session.folder)
+        run = cls(session.folder)
         run._session, run._callbacks = session, tuple(callbacks)
         _under_way.add(run)
         run._watcher = Progress(quiet=not progress, heard=progress)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 from strop.api.folders import path_of
-from strop.api.inputs import Data, Reward, check_not_given, sections_of
+from strop.api.inputs import Data, Reward, check_not_given, sections_of, with_parts
 from strop.api.messages import messages_in_python
 from strop.api.options import DEFAULT, Recipe, combined, from_keywords, method_of
 from strop.api.run import Callback, Run, let_go
@@ -75,6 +75,7 @@ def train(
                 folder / GIVEN, model, tokenizer, data, validation, reward, task
             )
             settings = combined(method, from_keywords(options), given, file)
+            settings = with_parts(settings, folder / GIVEN)
             _check_one_trainer(settings)
             started = loop.start(settings, folder, ranks, loaded)
         run = Run.under_way(Session(started, again=AGAIN), progress, listeners)

@@ -1,6 +1,7 @@
 """What a run folder's configuration names of somebody's own; it runs only where it is allowed."""
 
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,19 @@ from strop.support.errors import UserError
 
 if TYPE_CHECKING:
     from strop.training.settings.config import RunConfig
+
+_made: dict[Path, bytes] = {}  # by folder: config.toml of the runs that this process trains
+
+
+def remember(folder: Path) -> None:
+    """Remember that this process trains the run in a folder, so what its file names may be used."""
+    _made[folder.resolve()] = (folder / "config.toml").read_bytes()
+
+
+def made_here(folder: Path) -> bool:
+    """Whether this process trained the run in a folder, whose config.toml is still the same."""
+    file, known = folder / "config.toml", _made.get(folder.resolve())
+    return known is not None and file.is_file() and file.read_bytes() == known
 
 
 def check_trust(settings: "RunConfig", given: Mapping[str, Any], source: str) -> None:

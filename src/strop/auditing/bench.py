@@ -14,13 +14,11 @@ from strop.auditing.tree import Tree
 from strop.batch.batch import Batch
 from strop.batch.columns import is_value
 from strop.engines.base import Event
-from strop.method.algorithm import Algorithm
-from strop.method.chains import Chains, learnable
+from strop.method.algorithm import Algorithm, wanted_columns
+from strop.method.chains import Chains, generators, learnable
 from strop.method.part import Curated, Draw
-from strop.method.refreshed import wanted_columns
-from strop.method.seeds import generators
 from strop.method.services import Graded
-from strop.parts.rollout.assemble import Turn, assemble_turns, with_turns
+from strop.parts.rollout.base import Turn, assemble_turns, with_turns
 from strop.parts.rollout.play_turns import PlayTurns
 from strop.parts.rollout.sample_independently import SampleIndependently
 from strop.support.errors import UserError

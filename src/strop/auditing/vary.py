@@ -11,9 +11,8 @@ from strop.auditing.estimate import Audit, Limits, audit
 from strop.auditing.tree import Tree, random_policy, random_tree
 from strop.catalogue import catalogue
 from strop.method import notation
-from strop.method.algorithm import Algorithm
+from strop.method.algorithm import Algorithm, Method, Phases
 from strop.method.cost import needs_of
-from strop.method.phases import Method, Phases
 from strop.training.settings.config import RunConfig
 
 

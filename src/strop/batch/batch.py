@@ -6,6 +6,10 @@ Each row of a table points at its parent in the next one (`turn_T`, `rollout_K`,
 tokens of a rollout lie together, in order, and so do its turns. A column's suffix names its table;
 a column without a suffix is one number per run. Column t describes token t: `logp_T[t]` is the
 log-probability of token t given everything before it in its sequence.
+
+Below it is the one place that converts between these tables and padded tensors [rollouts,
+positions], filled on the right. Everything is indexing, so gradient flows through and nothing loops
+over rollouts.
 """
 
 import functools
@@ -13,6 +17,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, overload
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -200,26 +205,36 @@ class Batch:
         columns["group_B"] = rank[inverse_P[self["group_B"]]]
         return Batch(columns, _in_order=True)
 
-    def split(self, token_budget: int) -> list[Tensor]:
+    def split(self, token_budget: int, pass_tokens: int = 0) -> list[Tensor]:
         """Rollout indices of micro-batches whose padded contexts stay within `token_budget` tokens.
 
-        Rollouts of like length go together. A rollout longer than the budget gets a micro-batch
-        of its own. Raises ValueError when the budget is below 1.
+        Rollouts of like length go together, in micro-batches with the fewest places, where each
+        costs `pass_tokens` places of its own (0: as few micro-batches as the budget allows). A
+        rollout longer than the budget gets a micro-batch of its own. Raises ValueError when the
+        budget is below 1.
         """
         if token_budget < 1:
             raise ValueError(f"token_budget must be at least 1, it is {token_budget}")
-        widths_B, rows_B = self._padded()
+        widths_B, rows_B = self.padded()
         order = torch.argsort(widths_B, stable=True)
-        widths, rows = widths_B[order].tolist(), rows_B[order].tolist()
-        cuts, start, held = [], 0, 0
-        for end, width in enumerate(widths):
-            held += rows[end]
-            if end > start and width * held > token_budget:
-                cuts.append(end - start)
-                start, held = end, rows[end]
-        return list(torch.split(order, [*cuts, len(widths) - start])) if widths else []
+        widths, rows = widths_B[order].cpu().numpy(), rows_B[order].cpu().numpy()
+        before = np.concatenate([[0], rows.cumsum()])  # rows before each rollout
+        fixed = pass_tokens or int(before[-1] * widths[-1:].sum()) + 1
+        # The least cost of the rollouts up to each, and where their last micro-batch begins.
+        cost, begins = np.zeros(len(before), dtype=np.int64), np.zeros(len(before), dtype=np.int64)
+        for end, width in enumerate(widths.tolist(), start=1):
+            first = np.searchsorted(before, before[end] - token_budget // max(width, 1))
+            start = min(int(first), end - 1)
+            costs = cost[start:end] + width * (before[end] - before[start:end])
+            begins[end] = start + int(costs.argmin())
+            cost[end] = costs.min() + fixed
+        sizes, end = [], len(widths)
+        while end:
+            sizes.append(end - int(begins[end]))
+            end = int(begins[end])
+        return list(torch.split(order, sizes[::-1])) if sizes else []
 
-    def _padded(self) -> tuple[Tensor, Tensor]:
+    def padded(self) -> tuple[Tensor, Tensor]:
         """Tokens of each rollout's longest context, and its number of contexts, [B] both."""
         if "sequence_T" not in self.columns:
             return self["size_B"], torch.ones_like(self["size_B"])
@@ -238,3 +253,75 @@ def concatenate(batches: Iterable[Batch]) -> Batch:
     if result is None:
         raise ValueError("there is no batch to concatenate")
     return result
+
+
+def position_of(rollout_T: Tensor, num: int) -> Tensor:
+    """Position [T] of every token in its rollout, from 0; `rollout_T` is sorted."""
+    row_T = torch.arange(rollout_T.shape[0], device=rollout_T.device)
+    return row_T - segments.first(rollout_T, num)[rollout_T]
+
+
+def to_padded(
+    values_T: Tensor, rollout_T: Tensor, num: int, width: int | None = None, fill: float = 0
+) -> Tensor:
+    """`values_T` [T, ...] as rows [num, width, ...]; `fill` right of each rollout's last token.
+
+    width: default the longest rollout. Raises ValueError when a rollout does not fit into it.
+    """
+    position_T = position_of(rollout_T, num)
+    longest = segments.count_of(position_T)
+    if width is not None and width < longest:
+        raise ValueError(f"a rollout of {longest} tokens does not fit into {width} positions")
+    shape = (num, longest if width is None else width, *values_T.shape[1:])
+    return values_T.new_full(shape, fill).index_put((rollout_T, position_T), values_T)
+
+
+def pad_rollouts(
+    batch: Batch, index_B: Tensor | None = None, fill: int = 0
+) -> tuple[Tensor, Tensor]:
+    """Token ids and validity [rollouts, longest of them] of the rollouts `index_B`, in order.
+
+    index_B: default all of the batch.
+
+    `values_BL[valid_BL]` is flat again; its tokens are the rows
+    `segments.rows_of(batch["rollout_T"], index_B, batch.size("B"))` of the token table.
+    """
+    index_B = batch["index_B"] if index_B is None else index_B
+    row_T = segments.rows_of(batch["rollout_T"], index_B, batch.size("B"))
+    new_B = torch.arange(index_B.shape[0], device=index_B.device)
+    rollout_T = torch.repeat_interleave(new_B, batch["size_B"][index_B])
+    ids_BL = to_padded(batch["id_T"][row_T], rollout_T, index_B.shape[0], fill=fill)
+    ones_T = torch.ones_like(rollout_T, dtype=torch.bool)
+    return ids_BL, to_padded(ones_T, rollout_T, index_B.shape[0])
+
+
+def from_padded(columns: Mapping[str, Tensor], mask_BL: Tensor) -> Batch:
+    """A batch from padded columns; each row is a rollout of one turn, cut after its last mask.
+
+    columns: named as in the batch; token columns are [B, L, ...], the others as they are. Without
+    `group_B` each rollout is its own group. Float values outside the mask become 0, so nothing
+    that stands there matters. Raises ValueError when a column's shape does not fit the mask.
+    """
+    mask_BL = mask_BL.bool()
+    num, device = mask_BL.shape[0], mask_BL.device
+    valid_BL = mask_BL.flip(1).cumsum(1).flip(1) > 0
+    mask_T = mask_BL[valid_BL]
+    row_B = torch.arange(num, device=device)
+    flat = {"turn_T": row_B[:, None].expand_as(mask_BL)[valid_BL], "mask_T": mask_T}
+    for name, column in columns.items():
+        if level_of(name) != "T":
+            flat[name] = column
+            continue
+        if column.shape[:2] != mask_BL.shape:
+            raise ValueError(
+                f"column {name} has shape {tuple(column.shape)}, the mask {tuple(mask_BL.shape)}"
+            )
+        values_T = column[valid_BL]
+        if values_T.is_floating_point():
+            inside_T = mask_T.reshape(-1, *[1] * (values_T.dim() - 1))
+            values_T = torch.where(inside_T, values_T, values_T.new_zeros(()))
+        flat[name] = values_T
+    flat.setdefault("group_B", row_B)
+    uid_P = torch.arange(segments.count_of(flat["group_B"]), device=device)
+    tables = {"rollout_K": row_B, "index_K": torch.zeros_like(row_B)}
+    return Batch({**tables, "uid_P": uid_P, "draw_P": torch.zeros_like(uid_P), **flat})

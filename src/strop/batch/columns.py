@@ -193,6 +193,8 @@ STANDARD: tuple[Column, ...] = (
            random="flag:0.3"),
     Column("lost_B", "bool", "a request of it failed: it is not scored", "", "rollout", door=None,
            random="flag:0"),
+    Column("exit_B", "int", "why its episode ended", "a number of `strop.support.exits`", "rollout",
+           door=None, random="0"),
     Column("parent_B", "int", "rollout it was forked from; -1: none", "row of rollout", "rollout",
            random="-1"),
     Column("fork_at_B", "int", "position of the fork; -1: none", "token", "rollout",

@@ -232,7 +232,7 @@ def _carry_out(plan: "Plan", folder: Path, workers: int) -> None:
         console.print(f"stopped; the runs are saved. Go on with: {again}", markup=False)
         raise typer.Exit(130) from None
     if found.rows:
-        print(markdown(plan, found.rows))
+        print(markdown(plan, found.rows, found.alike))
     for line in found.failures:
         Console(stderr=True, highlight=False, soft_wrap=True).print(f"failed: {line}", markup=False)
     if found.failures:

@@ -20,6 +20,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
 RECIPE_LINES = {
     "equation": "Equation",
     "differs_from_parent": "Differs from the parent",
+    "differs_once": "Differs once",
     "differs_from_paper": "Differs from the paper",
     "model": "Model",
     "try": "Try",
@@ -83,7 +84,7 @@ def _file_of(name: str) -> str:
     import tomli_w
 
     from strop.method import notation, writing
-    from strop.method.phases import Phases
+    from strop.method.algorithm import Phases
 
     method = notation.build_recipe(name, {})
     file: dict[str, Any] = {"recipe": ""}

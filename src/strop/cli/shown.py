@@ -77,6 +77,7 @@ def recipe(page: dict[str, Any]) -> None:
     extra = "; ".join(page["costs"]) or "none"
     _section(console, "Work beside the rollouts and one update", extra)
     _section(console, "Differs from the parent", page["differs_from_parent"])
+    _section(console, f"Differs from {page['parent']} once", page["differs_once"])
     _section(console, "Differs from the paper", page["differs_from_paper"])
     _section(console, "Try", page["try"])
     _print_fields(console, "Parameters", page["parameters"])

@@ -123,6 +123,9 @@ def _run(session: "Session", watcher: Progress) -> None:
     run = session.run
     try:
         session.go(watcher)
+    except KeyboardInterrupt:
+        watcher.note(f"step {run.done + 1} is broken off. Go on with: {session.again}")
+        raise
     finally:
         watcher.close()
         session.close()

@@ -17,6 +17,7 @@ from strop.comparison.runs import Job, last_step, latest, work
 from strop.comparison.scores import Row, collect
 from strop.comparison.table import write_tables
 from strop.support.stopping import interrupting
+from strop.training.record import likeness
 from strop.training.record.lock import Lock
 
 QUIET_SECONDS = 30.0  # between two lines where there is no terminal
@@ -104,11 +105,14 @@ class RunsProgress:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result of a comparison: a row a scored checkpoint, and what failed, a line each."""
+    """The result of a comparison: a row a scored checkpoint, and, a line each, what failed and
+    which methods did what another one would have done.
+    """
 
     rows: tuple[Row, ...]
     failures: tuple[str, ...]
     num_runs: int
+    alike: tuple[str, ...] = ()
 
 
 def carry_out(plan: Plan, folder: Path, workers: int, console: Console) -> Outcome:
@@ -130,12 +134,19 @@ def carry_out(plan: Plan, folder: Path, workers: int, console: Console) -> Outco
                 lambda: progress.note("stopping: the runs finish their step and save"),
             )  # fmt: skip
         rows, runs = collect(plan, jobs)
+        alike, failed = _alike(jobs), [f"failed: {line}" for line in failures]
         if rows:
-            write_tables(plan, rows, folder)
-            write_page(plan, rows, runs, failures, folder / "compare.html")
+            write_tables(plan, rows, folder, alike)
+            write_page(plan, rows, runs, [*failed, *alike], folder / "compare.html")
     finally:
         lock.free()
-    return Outcome(tuple(rows), tuple(failures), len(jobs))
+    return Outcome(tuple(rows), tuple(failures), len(jobs), alike)
+
+
+def _alike(jobs: Sequence[Job]) -> tuple[str, ...]:
+    """What the runs say of methods that would have done the same, once for each method."""
+    texts = {job.entry.label: likeness.read(job.folder)[0] for job in reversed(jobs)}
+    return tuple(f"note on {label}: {text}" for label, text in reversed(texts.items()) if text)
 
 
 def _cores() -> int:

@@ -28,18 +28,18 @@ Runs = Mapping[str, Mapping[int, Run]]
 
 
 def write_page(
-    plan: Plan, rows: Sequence[Row], runs: Runs, failures: Sequence[str], out: Path
+    plan: Plan, rows: Sequence[Row], runs: Runs, notes: Sequence[str], out: Path
 ) -> None:
     """Write the page. Raises UserError."""
     try:
-        write_whole(out, render(plan, rows, runs, failures))
+        write_whole(out, render(plan, rows, runs, notes))
     except OSError as error:
         raise UserError(f"cannot write {out}: {error.strerror}") from error
 
 
-def render(plan: Plan, rows: Sequence[Row], runs: Runs, failures: Sequence[str]) -> str:
+def render(plan: Plan, rows: Sequence[Row], runs: Runs, notes: Sequence[str]) -> str:
     """The page as text."""
-    body = [_header(plan, failures), "<main>\n"]
+    body = [_header(plan, notes), "<main>\n"]
     for step, compared in judged(plan, rows).items():
         names = _first(compared)
         drawn = [c for name in names if (c := differences(plan, compared, name))]
@@ -84,7 +84,7 @@ def _first(compared: Sequence[Compared]) -> list[str]:
     return [name for name in dict.fromkeys((*FIRST[:1], *largest, *FIRST[1:])) if name in names]
 
 
-def _header(plan: Plan, failures: Sequence[str]) -> str:
+def _header(plan: Plan, notes: Sequence[str]) -> str:
     each = [dict(facts(entry.config)) for entry in plan.entries]
     shown = [(k, v) for k, v in each[0].items() if all(found.get(k) == v for found in each)]
     shown += [("Seeds", ", ".join(map(str, plan.seeds))), ("Steps", str(plan.steps))]
@@ -93,10 +93,10 @@ def _header(plan: Plan, failures: Sequence[str]) -> str:
     if plan.scoring.files:
         shown.append(("Scored on", ", ".join(plan.scoring.files)))
     items = "".join(f"<dt>{escape(k)}</dt><dd>{escape(v)}</dd>" for k, v in shown)
-    failed = "".join(f'<p class="note">failed: {escape(line)}</p>' for line in failures)
+    noted = "".join(f'<p class="note">{escape(line)}</p>' for line in notes)
     return (
         f'<header>\n<h1>{escape(_title(plan))}</h1>\n<dl class="about">{items}</dl>\n'
-        f"<p>{escape(note(plan, 'below it'))}</p>{failed}</header>\n"
+        f"<p>{escape(note(plan, 'below it'))}</p>{noted}</header>\n"
     )
 
 

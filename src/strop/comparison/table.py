@@ -33,8 +33,11 @@ def labels_of(plan: Plan) -> list[str]:
     return [*([START] if plan.scoring.start else []), *(entry.label for entry in plan.entries)]
 
 
-def markdown(plan: Plan, rows: Sequence[Row]) -> str:
-    """One table a scored step: a line a metric, a column a method; then what the numbers are."""
+def markdown(plan: Plan, rows: Sequence[Row], alike: Sequence[str] = ()) -> str:
+    """One table a scored step: a line a metric, a column a method; then what the numbers are.
+
+    alike: lines on methods that did what another one would have done.
+    """
     pieces, numbers = [note(plan)], dict[str, Number]()
     labels = labels_of(plan)
     for step, compared in judged(plan, rows).items():
@@ -46,6 +49,7 @@ def markdown(plan: Plan, rows: Sequence[Row]) -> str:
         for name, line in lines(plan, compared):
             pieces.append(f"| {name} | " + " | ".join(line) + " |")
         numbers |= {c.metric: number_of(c.metric, plan.scoring) for c in compared}
+    pieces += [f"\n{line}" for line in alike]
     pieces.append("\n## What the numbers are\n")
     pieces += [f"- {number.name}: {number.meaning}" for number in numbers.values()]
     return "\n".join(pieces) + "\n"
@@ -122,7 +126,7 @@ def one_run(row: Row, keys: Sequence[str]) -> list[str]:
     return [row.label, str(row.seed), str(row.step), *values]
 
 
-def write_tables(plan: Plan, rows: Sequence[Row], folder: Path) -> None:
+def write_tables(plan: Plan, rows: Sequence[Row], folder: Path, alike: Sequence[str] = ()) -> None:
     """scores.csv, a line a run and scored step, and table.md. Raises UserError."""
     names = list(dict.fromkeys(name for row in rows for name in row.found))
     try:
@@ -131,6 +135,6 @@ def write_tables(plan: Plan, rows: Sequence[Row], folder: Path) -> None:
             table.writerow(["method", "seed", "step", *names])
             for row in rows:
                 table.writerow(one_run(row, names))
-        write_whole(folder / "table.md", markdown(plan, rows))
+        write_whole(folder / "table.md", markdown(plan, rows, alike))
     except OSError as error:
         raise UserError(f"cannot write to {folder}: {error.strerror}") from error

@@ -21,7 +21,7 @@ def prompts_of(settings: Any, tokenizer: Any) -> tuple[str, Sequence[Any], int, 
     from strop.environments.tasks import RewardSpec, load_task
     from strop.rewards.source import reward_name
     from strop.training.rows import put
-    from strop.training.settings.limits import new_tokens
+    from strop.training.services.texts import new_tokens
 
     data, reward = settings.data, settings.reward
     if data.files:

@@ -11,12 +11,13 @@ from strop.training import loading
 
 def shape(settings: Any) -> tuple[Any, Any]:
     """The model without its weights (on the meta device) and its configuration. UserError."""
+    from strop.head.head import text_config
     from strop.training.learner import models
 
     if settings.model.dtype not in models.DTYPES:
         raise UserError(f"model.dtype must be one of {', '.join(models.DTYPES)}")
     model = models.skeleton(settings.model.name)
-    return model, models.text_config(model)
+    return model, text_config(model)
 
 
 def tokenizer_of(settings: Any) -> Any:

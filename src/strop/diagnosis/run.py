@@ -6,7 +6,7 @@ below are ours: they are where a number is worth a look, not where training is b
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from strop.diagnosis.finding import Finding, mean
 from strop.diagnosis.signal import entropy, groups
 from strop.support.errors import UserError
 from strop.support.files import toml_of
+from strop.training.record import likeness
 
 # Of the stored rollouts, with the kind of their values (any size of float).
 COLUMNS = {
@@ -38,6 +39,8 @@ class RunFiles:
     lines: list[dict[str, Any]]
     settings: Mapping[str, Any]
     rows: list[dict[str, Any]]
+    likeness: str = ""  # the line of `training/record/likeness.py`
+    apart: Mapping[str, str] = field(default_factory=dict)
 
     def series(self, name: str) -> list[float]:
         """All finite values of a metric, in order of the steps."""
@@ -62,7 +65,7 @@ class RunFiles:
 def examine(folder: Path) -> list[Finding]:
     """All questions, answered for the run in `folder`. Raises UserError when it is no run."""
     run = read(folder)
-    checks = (loss, entropy, groups, mismatch, order, cut_off, unscored, finite)
+    checks = (loss, entropy, groups, own_part, mismatch, order, cut_off, unscored, finite)
     return [check(run) for check in checks]
 
 
@@ -93,7 +96,7 @@ def read(folder: Path) -> RunFiles:
             if not kinds.get(name, "none").endswith(kind):
                 raise UserError(f"{path} is none of a run: its column {name} is not {kind}")
         rows += table.to_pylist()
-    return RunFiles(lines, settings, rows)
+    return RunFiles(lines, settings, rows, *likeness.read(folder))
 
 
 def loss(run: RunFiles) -> Finding:
@@ -185,6 +188,19 @@ def mismatch(run: RunFiles) -> Finding:
         return Finding(question, "note", answer, f"try one update a step to tell; {causes}",
                        numbers)  # fmt: skip
     return Finding(question, "problem" if now > MISMATCH else "note", answer, causes, numbers)
+
+
+def own_part(run: RunFiles) -> Finding:
+    """Whether the method does other than its parent and the usual methods."""
+    question = "Does the method differ from its parent?"
+    if run.likeness:
+        advice = "take that setting, or compare with a method that differs: until then its "
+        advice += "results are the other's"
+        return Finding(question, "note", run.likeness, advice)
+    if not run.apart:
+        return Finding(question, "unknown", "The run's first steps did not tell.")
+    stages = ", ".join(f"from {name} at its {stage}" for name, stage in run.apart.items())
+    return Finding(question, "ok", f"Yes: {stages}.", numbers=dict(run.apart))
 
 
 def order(run: RunFiles) -> Finding:

@@ -2,11 +2,16 @@
 
 One book of requests stands over every engine: what was begun, what came of it, and whose cache a
 new request may go on from. An engine beneath it takes a request, cancels one and works for a step.
+The event loop of the coroutines, at the end, lets it work where an ordinary one would sleep.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import contextvars
+import selectors
+import threading
 from collections import deque
 from collections.abc import (
     AsyncIterator,
@@ -17,15 +22,18 @@ from collections.abc import (
     Iterator,
     Sequence,
 )
+from concurrent.futures import Executor, Future
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from itertools import takewhile
+from typing import Any, NamedTuple, TypeVar, TypeVarTuple, Unpack
 
 from strop.engines.base import Answer, Engine, Event, Request
-from strop.engines.prefixes import Prefixes
 from strop.support.errors import UserError
 
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 NEEDS = {"rules": "rules", "num_top": "top"}  # field of a request -> capability
 
 
@@ -367,3 +375,205 @@ def asynchronous(engine: Engine) -> AsyncEngine:
     if found is None:
         found = vars(engine)["_asynchronous"] = AsyncEngine(engine)
     return found
+
+
+BLOCK = 8  # tokens that requests must share
+
+
+class Prefixes:
+    """Requests that have ended with their caches held, by the blocks of their tokens.
+
+    Each beginning of whole blocks has a chained hash. Of the requests that share the longest chain
+    with the asked tokens the one with the longest common beginning is found; fewer tokens than a
+    block are not worth a search.
+    """
+
+    def __init__(self) -> None:
+        self.tokens: dict[int, tuple[int, ...]] = {}
+        self.ids: dict[tuple[int, ...], int] = {}
+        self.chains: dict[int, list[int]] = {}
+        self.by_chain: dict[int, dict[int, None]] = {}  # a hash -> requests, the newest last
+
+    def __bool__(self) -> bool:
+        return bool(self.tokens)
+
+    def add(self, id: int, tokens: tuple[int, ...]) -> None:
+        """Hold a request of these tokens."""
+        self.tokens[id] = tokens
+        self.ids[tokens] = id
+        self.chains[id] = _chains(tokens)
+        for chain in self.chains[id]:
+            self.by_chain.setdefault(chain, {})[id] = None
+
+    def remove(self, id: int) -> None:
+        """Hold it no longer."""
+        tokens = self.tokens.pop(id)
+        if self.ids.get(tokens) == id:
+            del self.ids[tokens]
+        for chain in self.chains.pop(id):
+            del self.by_chain[chain][id]
+            if not self.by_chain[chain]:
+                del self.by_chain[chain]
+
+    def id_of(self, tokens: tuple[int, ...]) -> int | None:
+        """The newest request of exactly these tokens."""
+        return self.ids.get(tokens)
+
+    def find(self, tokens: tuple[int, ...]) -> tuple[int, int] | None:
+        """A request, and with how many of its tokens these begin; None: there is none."""
+        chains = _chains(tokens)
+        for number in range(len(chains), 0, -1):
+            if found := self.by_chain.get(chains[number - 1]):
+                common = {id: _common(self.tokens[id], tokens, number * BLOCK) for id in found}
+                best = max(common, key=lambda id: common[id])
+                return (best, common[best]) if common[best] else None
+        return None
+
+
+def _chains(tokens: Sequence[int]) -> list[int]:
+    """A hash of each beginning of whole blocks, the shortest first."""
+    found, chain = [], 0
+    for start in range(0, len(tokens) - BLOCK + 1, BLOCK):
+        chain = hash((chain, *tokens[start : start + BLOCK]))
+        found.append(chain)
+    return found
+
+
+def _common(one: tuple[int, ...], other: tuple[int, ...], known: int) -> int:
+    """Tokens of the longest common beginning; 0: not even those that have one hash."""
+    if one[:known] != other[:known]:
+        return 0
+    if one == other[: len(one)]:
+        return len(one)
+    rest = zip(one[known:], other[known:], strict=False)
+    return known + sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], rest))
+
+
+class _Stepping(selectors.DefaultSelector):
+    """Steps the engine while all coroutines wait, until one of them can go on."""
+
+    def __init__(self, engine: AsyncEngine) -> None:
+        super().__init__()
+        self.engine = engine
+        self.num_outside = 0  # calls in other threads that are awaited
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        """What is ready; meanwhile the engine works."""
+        ready = super().select(0)
+        if ready or timeout == 0:
+            return ready
+        engine = self.engine
+        if engine.settle():
+            return ready
+        outside = timeout is not None or self.num_outside or len(self.get_map()) > 1
+        if outside and engine.engine.lockstep:
+            engine.unordered = True
+            return super().select(timeout)
+        if engine.busy():
+            engine.woken = False
+            while engine.busy() and not engine.woken:
+                engine.step()
+                if outside:
+                    break
+            return super().select(0)
+        if not outside:
+            raise RuntimeError(
+                "all coroutines wait, and the engine has nothing to run: begin a request, or return"
+            )
+        return super().select(timeout)
+
+
+class EngineLoop(asyncio.SelectorEventLoop):
+    """The loop of one run, or of several beside each other, on one engine."""
+
+    def __init__(self, engine: AsyncEngine) -> None:
+        self.stepping = _Stepping(engine)
+        super().__init__(self.stepping)
+
+    def run_in_executor(
+        self, executor: Executor | None, func: Callable[[Unpack[Ts]], T], *args: *Ts
+    ) -> asyncio.Future[T]:
+        """As ever; while it is awaited, the loop sleeps where the engine has nothing to do."""
+        self.stepping.num_outside += 1
+        future = super().run_in_executor(executor, func, *args)
+        future.add_done_callback(self._heard)
+        return future
+
+    def _heard(self, _: asyncio.Future[Any]) -> None:
+        self.stepping.num_outside -= 1
+
+    def __del__(self) -> None:
+        """Close it where nobody did, as where an error has left runs in flight."""
+        if not self.is_closed():
+            self.close()
+
+    def end(self) -> None:
+        """Cancel what still runs, and close the loop."""
+        left = asyncio.all_tasks(self)
+        for task in left:
+            task.cancel()
+        try:
+            if left:
+                self.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+            self.run_until_complete(self.shutdown_asyncgens())
+        finally:
+            self.close()
+
+
+async def on(account: Account, work: Coroutine[Any, Any, Any]) -> Any:
+    """Run a coroutine whose requests are on an account."""
+    ACCOUNT.set(account)
+    return await work
+
+
+def run(engine: AsyncEngine, work: Coroutine[Any, Any, Any], account: Account) -> Any:
+    """Run a coroutine to its end from ordinary code, and close its account; its value.
+
+    Where this thread has a running event loop, as in a notebook, it runs in another one. Raises
+    RuntimeError inside a coroutine of this engine: await there, or call `engine.sample`.
+    """
+    try:
+        running: asyncio.AbstractEventLoop | None = asyncio.get_running_loop()
+    except RuntimeError:
+        running = None
+    if isinstance(running, EngineLoop):
+        work.close()
+        raise RuntimeError("a coroutine of the engine cannot run another one: await it")
+    if running is not None:
+        return _beside(engine, work, account)
+    loop = EngineLoop(engine)
+    try:
+        return loop.run_until_complete(on(account, work))
+    finally:
+        engine.close(account)
+        loop.end()
+
+
+def _beside(engine: AsyncEngine, work: Coroutine[Any, Any, Any], account: Account) -> Any:
+    """Run it in a thread; an interrupt cancels it and is raised here once it has ended."""
+    found: Future[Any] = Future()
+    loop = EngineLoop(engine)
+    task = loop.create_task(on(account, work))
+
+    def go() -> None:
+        try:
+            try:
+                value = loop.run_until_complete(task)
+            finally:
+                engine.close(account)
+                loop.end()
+        except BaseException as error:
+            found.set_exception(error)
+        else:
+            found.set_result(value)  # once nothing here touches the engine any more
+
+    context = contextvars.copy_context()
+    thread = threading.Thread(target=context.run, args=(go,), daemon=True)
+    try:
+        thread.start()
+        return found.result()
+    except KeyboardInterrupt:
+        with contextlib.suppress(RuntimeError):  # the loop has ended by itself
+            loop.call_soon_threadsafe(task.cancel)
+        found.exception()
+        raise

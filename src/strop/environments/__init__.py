@@ -2,5 +2,6 @@
 
 from strop.environments.base import Environment, Observation
 from strop.environments.tool_calls import Call
+from strop.support.exits import Exit
 
-__all__ = ["Call", "Environment", "Observation"]
+__all__ = ["Call", "Environment", "Exit", "Observation"]

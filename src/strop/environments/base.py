@@ -4,7 +4,6 @@ An episode is a conversation: the environment shows a text, the policy acts in t
 answers with the next text and the action's reward, until it is over.
 """
 
-import asyncio
 import inspect
 import math
 import re
@@ -16,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from strop.environments.tool_calls import Call, tagged_calls
-from strop.support.errors import RunStopped, UserError, did_you_mean
+from strop.support.errors import UserError, did_you_mean
+from strop.support.exits import Exit
 from strop.support.loading import attribute, camel
 
 FOLDER = Path(__file__).parent / "built_in"
@@ -44,13 +44,15 @@ class Observation:
     match: bool = True  # the action was the one that was wanted, where an environment knows one
     rewards: tuple[float, ...] = ()  # each player's, where `reward` is not the actor's alone
     measures: Mapping[str, float] = field(default_factory=dict)  # further numbers of the action
+    exit: Exit | None = None  # why it is over, where that is neither of the two
+    why: str = ""  # what failed, where the exit is a failure
 
 
 class Environment:
     """Base of all environments: one object plays one episode after another.
 
     The constructor takes the options of `data.task_config` and may set the numbers below. Equal
-    seeds and actions must give equal episodes. What raises stops the run, with seed and action.
+    seeds and actions must give equal episodes. What raises ends its episode, which is not scored.
 
     With several `roles`, one for each player, an observation's `role` is the player who acts next,
     and only that player sees its text. Without, there is one player, and `role` is a mere label.
@@ -134,6 +136,16 @@ class EnvironmentSource:
             )
         return made
 
+    @property
+    def is_asynchronous(self) -> bool:
+        """Whether a step is awaited."""
+        return inspect.iscoroutinefunction(_class_of(self.name).step)
+
+    @property
+    def steps_all(self) -> bool:
+        """Whether one call steps many episodes."""
+        return steps_all(_class_of(self.name))
+
     @contextmanager
     def opened(self) -> Iterator[Environment]:
         """A fresh environment, which is closed at the end."""
@@ -142,213 +154,6 @@ class EnvironmentSource:
             yield made
         finally:
             made.close()
-
-
-class Episodes:
-    """Many episodes of one environment at once; each has a number, its place among the seeds.
-
-    An environment is closed when its episode is over; `close` closes the others. `played`: one that
-    is there already, for a single episode, and stays open.
-
-    Raises RunStopped where the environment raises or answers with something else than an
-    Observation: the run stops rather than leave the episode out, for a game that fails in the
-    middle would silently choose which episodes are learnt from.
-    """
-
-    def __init__(
-        self, source: EnvironmentSource, seeds: Sequence[int], played: Environment | None = None
-    ) -> None:
-        self.source = source
-        self.seeds = tuple(seeds)
-        self.environments = [played] if played else list[Environment]()
-        # Whether an observation is the whole context of its turn.
-        self.rewrites = any(each.rewrites for each in self.environments)
-        self._open: set[int] = set()
-        if played is None:
-            for number in range(len(self.seeds)):
-                self._make(number)
-
-    def _make(self, number: int) -> None:
-        try:
-            self.environments.append(self.source.make())
-        except BaseException:
-            self.close()
-            raise
-        self.rewrites = self.rewrites or self.environments[-1].rewrites
-        self._open.add(number)
-
-    @property
-    def max_turns(self) -> int:
-        """Most actions of an episode."""
-        return max((each.max_turns for each in self.environments), default=1)
-
-    @property
-    def max_tokens(self) -> int:
-        """Most tokens of an action."""
-        return max((each.max_tokens for each in self.environments), default=1)
-
-    @property
-    def roles(self) -> tuple[int, ...]:
-        """The role of each player; empty where there is one player."""
-        roles = self.environments[0].roles if self.environments else ()
-        return roles if len(roles) > 1 else ()
-
-    def reset(self) -> list[Observation]:
-        """Begin all episodes."""
-        return [self._reset(number) for number in range(len(self.environments))]
-
-    @property
-    def awaited(self) -> bool:
-        """Whether a step is awaited, as `step_alone`, while other episodes go on."""
-        return any(inspect.iscoroutinefunction(type(each).step) for each in self.environments)
-
-    async def step_alone(self, number: int, action: str) -> Observation:
-        """One step of an episode whose environment is asynchronous."""
-        try:
-            answer = await self.environments[number].step(action)  # type: ignore[misc]
-        except Exception as error:
-            raise self._stopped([number], [action], error) from error
-        checked = self._checked(answer, number, action)
-        if checked.done or checked.truncated:
-            self._close([number])
-        return checked
-
-    async def _step_together(
-        self, numbers: Sequence[int], actions: Sequence[str]
-    ) -> list[Observation]:
-        return await asyncio.gather(*map(self.step_alone, numbers, actions))
-
-    def step(self, numbers: Sequence[int], actions: Sequence[str]) -> list[Observation]:
-        """One step of the episodes `numbers`, in their order."""
-        if self.awaited:
-            return self._step_in_a_loop(numbers, actions)
-        chosen = [self.environments[number] for number in numbers]
-        if not chosen:
-            return []
-        kind = type(chosen[0])
-        if not _steps_all(kind):
-            answers = [self._step(n, each, a) for n, each, a in zip(numbers, chosen, actions,
-                                                                    strict=True)]  # fmt: skip
-        else:
-            try:
-                answers = list(kind.step_all(chosen, actions))
-            except Exception as error:
-                raise self._stopped(numbers, actions, error) from error
-            if len(answers) != len(chosen):
-                wrong = ValueError(f"step_all gave {len(answers)} answers to {len(chosen)} actions")
-                raise self._stopped(numbers, actions, wrong)
-        checked = [
-            self._checked(o, n, a) for o, n, a in zip(answers, numbers, actions, strict=True)
-        ]
-        over = [n for n, o in zip(numbers, checked, strict=True) if o.done or o.truncated]
-        self._close(over)
-        return checked
-
-    def _step_in_a_loop(self, numbers: Sequence[int], actions: Sequence[str]) -> list[Observation]:
-        try:
-            asyncio.get_running_loop()
-        except RuntimeError:
-            return asyncio.run(self._step_together(numbers, actions))
-        raise UserError(
-            f"environment {self.source.name} has an asynchronous step, and this method goes on "
-            "from the middle of an episode, which repeats its actions at once: write `def step`"
-        )
-
-    def repeat(self, number: int, actions: Sequence[str], seen: Sequence[str]) -> int:
-        """A further episode of the seed of `number` that has come through these actions; its
-        number. `seen`: what the first one showed, before the actions and after each.
-
-        Raises RunStopped where it shows something else.
-        """
-        return self.begin(self.seeds[number], actions, seen)[0]
-
-    def begin(
-        self, seed: int, actions: Sequence[str] = (), seen: Sequence[str] = ()
-    ) -> tuple[int, Observation]:
-        """A further episode of a seed that has come through these actions: its number, and what it
-        shows then. Raises RunStopped where that is not what was `seen`.
-        """
-        again = len(self.environments)
-        self.seeds = (*self.seeds, seed)
-        self._make(again)
-        shown = self._reset(again)
-        for place, text in enumerate(seen):
-            if place:
-                (shown,) = self.step([again], [actions[place - 1]])
-            if shown.text != text or shown.done or shown.truncated:
-                after = f"the first {place} actions" if place else "its reset"
-                raise RunStopped(
-                    f"environment {self.source.name} does not repeat: in the episode of the seed "
-                    f"{seed} it showed {text[:SHOWN]!r} after {after}, and then "
-                    f"{shown.text[:SHOWN]!r}. Equal seeds and actions must give equal episodes"
-                )
-        return again, shown
-
-    def close(self) -> None:
-        """Close the environments of the episodes that are not over."""
-        self._close(sorted(self._open))
-
-    def _close(self, numbers: Sequence[int]) -> None:
-        for number in numbers:
-            if number in self._open:
-                self._open.remove(number)
-                try:
-                    self.environments[number].close()
-                except Exception as error:
-                    raise self._stopped([number], None, error, "close after") from error
-
-    def _reset(self, number: int) -> Observation:
-        try:
-            answer = self.environments[number].reset(self.seeds[number])
-        except Exception as error:
-            raise self._stopped([number], None, error) from error
-        return self._checked(answer, number, None)
-
-    def _step(self, number: int, environment: Environment, action: str) -> Any:
-        try:
-            return environment.step(action)
-        except Exception as error:
-            raise self._stopped([number], [action], error) from error
-
-    def _checked(self, answer: Any, number: int, action: str | None) -> Observation:
-        problem = ""
-        if not isinstance(answer, Observation):
-            problem = f"gave {type(answer).__name__} instead of an Observation"
-        elif not isinstance(answer.text, str):
-            problem = f"gave {answer.text!r} as text"
-        elif not all(math.isfinite(reward) for reward in (answer.reward, *answer.rewards)):
-            problem = f"gave the reward {answer.rewards or answer.reward}"
-        elif not all(math.isfinite(number) for number in answer.measures.values()):
-            problem = f"gave the measures {dict(answer.measures)}"
-        elif answer.rewards and len(answer.rewards) != max(len(self.roles), 1):
-            problem = f"gave {len(answer.rewards)} rewards to {max(len(self.roles), 1)} players"
-        elif self.roles and not 0 <= answer.role < len(self.roles):
-            problem = f"gave the turn to player {answer.role} of {len(self.roles)}"
-        elif action is None and (answer.done or answer.truncated or not answer.text):
-            problem = "began with an episode that is over, or without a text"
-        if problem:
-            actions = None if action is None else [action]
-            raise self._stopped([number], actions, TypeError(problem))
-        return answer
-
-    def _stopped(
-        self, numbers: Sequence[int], actions: Sequence[str] | None, error: Exception,
-        called: str = "reset with",
-    ) -> RunStopped:  # fmt: skip
-        seeds = [self.seeds[number] for number in numbers]
-        if actions is None:
-            where = f"{called} the seed {seeds[0]}"
-        elif len(seeds) == 1:
-            text = actions[0]
-            shown = text if len(text) <= SHOWN else text[:SHOWN] + "..."
-            where = f"the action {shown!r} in the episode of the seed {seeds[0]}"
-        else:
-            shown_seeds = ", ".join(map(str, seeds[:8])) + (", ..." if len(seeds) > 8 else "")
-            where = f"step_all over {len(seeds)} episodes (seeds {shown_seeds})"
-        return RunStopped(
-            f"environment {self.source.name} failed at {where}: {type(error).__name__}: {error}. "
-            "Correct it; an action that it cannot read should be answered with valid=False"
-        )
 
 
 def source_of(task: str, options: Mapping[str, Any] | None = None) -> EnvironmentSource | None:
@@ -395,12 +200,12 @@ def _load(name: str, where: str) -> Any:
         )
     if kind.reset is Environment.reset:
         raise UserError(_lacks(name, "reset(seed)"))
-    if kind.step is Environment.step and not _steps_all(kind):
+    if kind.step is Environment.step and not steps_all(kind):
         raise UserError(_lacks(name, "step(action)"))
     return kind
 
 
-def _steps_all(kind: type[Environment]) -> bool:
+def steps_all(kind: type[Environment]) -> bool:
     """Whether the class has a `step_all` of its own."""
     found: Any = kind.step_all
     return found.__func__ is not vars(Environment)["step_all"].__func__

@@ -4,11 +4,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from strop.support.errors import RunStopped, UserError, did_you_mean
+from strop.support.errors import UserError, did_you_mean
 from strop.support.loading import attribute
 
 if TYPE_CHECKING:
-    from strop.environments.base import EnvironmentSource, Episodes
+    from strop.environments.base import EnvironmentSource
+    from strop.environments.episodes import Episodes
 
 OWN = ("countdown", "worked_countdown")  # puzzles that come with strop, each with its model
 MAX_SPLIT_ROWS = 1_000_000_000  # a split's uids start at a multiple of this
@@ -215,7 +216,8 @@ def _reasoning_gym(member: str, sizes: Sizes, seed: int, config: Mapping[str, An
 
 def _environment(source: "EnvironmentSource", sizes: Sizes) -> Task:
     """One prompt an episode: what the environment shows at the seed, which is the prompt's uid."""
-    from strop.environments.base import EPISODES, Episodes
+    from strop.environments.base import EPISODES
+    from strop.environments.episodes import Episodes
 
     splits = {}
     with source.opened() as reader:  # one for all: it shows what each episode begins with
@@ -223,10 +225,7 @@ def _environment(source: "EnvironmentSource", sizes: Sizes) -> Task:
             size = EPISODES[split] if sizes[split] is None else sizes[split]
             assert size is not None
             seeds = range(position * MAX_SPLIT_ROWS, position * MAX_SPLIT_ROWS + size)
-            try:
-                rows = [_first_row(Episodes(source, [seed], reader), seed) for seed in seeds]
-            except RunStopped as error:
-                raise UserError(str(error)) from error
+            rows = [_first_row(Episodes(source, [seed], reader), seed) for seed in seeds]
             splits[split] = number_rows(rows, position)
     return Task(
         name=source.name,
@@ -241,8 +240,13 @@ def _environment(source: "EnvironmentSource", sizes: Sizes) -> Task:
 
 
 def _first_row(episodes: "Episodes", seed: int) -> dict[str, Any]:
-    """What one episode shows first, its seed, and what its environment tells of it."""
+    """What one episode shows first, its seed, and what its environment tells of it.
+
+    Raises UserError where it cannot begin.
+    """
     (shown,) = episodes.reset()
+    if shown.exit is not None:
+        raise UserError(shown.why)
     return {**episodes.environments[0].columns(), "prompt": shown.text, "seed": seed}
 
 

@@ -17,7 +17,7 @@ from strop.method import part as parts
 from strop.method.engine_needs import TOLD
 from strop.method.part import Draw, Use
 from strop.parts.rollout import substitutes
-from strop.parts.rollout.roll_out import roll_out
+from strop.parts.rollout.base import roll_out
 from strop.support.loading import attribute
 from strop.training.services.run import RunServices
 

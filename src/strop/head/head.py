@@ -17,6 +17,8 @@ A `Distribution` makes a further column from the whole next-token distributions 
 current policy and of others. It is pushed like the rest; autograd differentiates it in the chunk.
 
 Numbers are float32 at least, also for bfloat16 hidden states and weights, and float64 if any is.
+
+At the end stand a model's trunk, which makes the hidden states, and its head.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from strop.head.chunk import (
@@ -47,15 +49,20 @@ from strop.head.chunk import (
     working_dtype,
 )
 from strop.support.errors import UserError
+from strop.support.linear import Linear
 
 __all__ = [
     "Distribution",
     "Head",
     "Pushed",
+    "check_head",
     "columns",
     "differentiable_columns",
+    "head_of",
     "push",
     "push_loss",
+    "text_config",
+    "trunk_of",
 ]
 
 
@@ -401,3 +408,54 @@ def _grad_logq(
         [adjoints[name].to(objectives[name].dtype) for name in flowing],
     )
     return grad_CV
+
+
+def text_config(model: nn.Module) -> Any:
+    """The language part of the model's configuration."""
+    config: Any = model.config
+    return config.get_text_config() if hasattr(config, "get_text_config") else config
+
+
+def trunk_of(model: Any) -> nn.Module:
+    """The part of the model that makes hidden states."""
+    decoder = model.get_decoder() if hasattr(model, "get_decoder") else None
+    return decoder if decoder is not None else model.base_model
+
+
+def head_of(model: Any, temperature: float = 1.0, chunk_tokens: int | None = None) -> Head:
+    """The model's head at a sampling temperature, with its logit scaling and soft cap."""
+    config = text_config(model)
+    output = model.get_output_embeddings()
+    if output is None:
+        raise UserError(f"{type(model).__name__} has no language-model head")
+    scale = float(getattr(config, "logit_scale", None) or 1.0)
+    scaling = getattr(config, "logits_scaling", None)
+    scale = scale / float(scaling) if scaling else scale
+    softcap = getattr(config, "final_logit_softcapping", None)
+    return Head(
+        output.weight,
+        getattr(output, "bias", None),
+        temperature=temperature,
+        softcap=float(softcap) if softcap else None,
+        scale=scale,
+        chunk_tokens=chunk_tokens,
+        onednn=isinstance(output, Linear),
+    )
+
+
+@torch.no_grad()
+def check_head(model: Any) -> None:
+    """Raise UserError unless trunk and head together give the model's own log-probabilities."""
+    device = next(model.parameters()).device
+    vocabulary = model.get_output_embeddings().weight.shape[0]
+    ids = (torch.arange(8, device=device) * 7 + 3) % vocabulary
+    own: Tensor = model(input_ids=ids[None], use_cache=False).logits[0, :-1].float()
+    hidden = trunk_of(model)(input_ids=ids[None], use_cache=False).last_hidden_state[0, :-1]
+    ours = columns(head_of(model), hidden, ids[1:])["logp_T"]
+    theirs = own.log_softmax(-1).gather(1, ids[1:, None]).squeeze(1)
+    tolerance = 1e-3 if own.dtype == hidden.dtype else 0.1
+    if not torch.allclose(ours.float(), theirs, atol=tolerance, rtol=tolerance):
+        raise UserError(
+            f"{type(model).__name__} changes its logits in a way that strop does not know: its "
+            "log-probabilities differ from head times hidden state"
+        )

@@ -2,14 +2,13 @@
 
 import dataclasses
 import re
+import warnings
 from typing import Any
 
 from trl import GRPOConfig
 
 from strop.method import part as parts
-from strop.method.algorithm import Algorithm
-from strop.method.phases import Method, Phases
-from strop.method.refreshed import wanted_columns
+from strop.method.algorithm import Algorithm, Method, Phases, wanted_columns
 from strop.parts.rollout.base import SamplingFields
 from strop.support.errors import UserError
 
@@ -51,7 +50,7 @@ def check(text: str, method: Method, args: GRPOConfig) -> None:
         )
     for algorithm in method.algorithms:
         _check_sampling(algorithm, args)
-        _check_plan(algorithm, args)
+        _check_plan(text, algorithm, args)
         if args.use_vllm and args.vllm_importance_sampling_correction and ONCE & algorithm.facts():
             raise UserError(
                 "the recipe weighs by the engine's probabilities itself: set "
@@ -67,7 +66,10 @@ def _check_sampling(algorithm: Algorithm, args: GRPOConfig) -> None:
             raise UserError(f"the recipe samples with {ours}={wanted}: give TRL {theirs}={wanted}")
 
 
-def _check_plan(algorithm: Algorithm, args: GRPOConfig) -> None:
+def _check_plan(text: str, algorithm: Algorithm, args: GRPOConfig) -> None:
+    """TRL says how often a batch is trained on: a number in the recipe's text has to be the
+    same, a default of the recipe gives way, with a warning.
+    """
     assert algorithm.plan is not None
     theirs = args.steps_per_generation // args.gradient_accumulation_steps
     plan = algorithm.plan.part
@@ -75,11 +77,12 @@ def _check_plan(algorithm: Algorithm, args: GRPOConfig) -> None:
         ("num_epochs", args.num_iterations, "num_iterations"),
         ("num_minibatches", theirs, "steps_per_generation / gradient_accumulation_steps"),
     ):
-        if getattr(plan, ours) not in (1, given):
-            raise UserError(
-                f"the recipe's {ours} is {getattr(plan, ours)} and TRL's {name} is {given}: make "
-                "them equal"
-            )
+        own = getattr(plan, ours)
+        told = f"the recipe's {ours} is {own} and TRL's {name} is {given}"
+        if own != given and re.search(rf"\b{ours}\s*=", text):
+            raise UserError(f"{told}: make them equal")
+        if own not in (1, given):
+            warnings.warn(f"{told}, which counts", stacklevel=2)
 
 
 def updates(args: GRPOConfig) -> int:

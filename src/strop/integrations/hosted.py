@@ -21,13 +21,10 @@ from torch import Tensor
 from strop.batch import segments
 from strop.batch.batch import Batch
 from strop.method import part as parts
-from strop.method.algorithm import Algorithm
-from strop.method.chains import Chains, RngOf, learnable
-from strop.method.part import Curated
-from strop.method.phases import Method, Phases, phase_at
-from strop.method.seeds import generators, number
+from strop.method.algorithm import Algorithm, Method, Phases, phase_at
+from strop.method.chains import Chains, RngOf, generators, learnable, number_of
+from strop.method.part import Curated, Term
 from strop.method.services import Graded, Services
-from strop.method.term import Term
 from strop.padded.given import Layout
 from strop.padded.turns import TurnsInRows
 from strop.support.errors import UserError
@@ -69,7 +66,7 @@ class Rollouts:
         uid_P = self.uid_B[first_P]
         void = torch.full(mask_BL.shape, torch.nan, device=device)
         tokens = dict.fromkeys(("logp_behavior_T", "logp_sampler_T", "entropy_behavior_T"), void)
-        seeds = [number(seed, step, "rollout", row) for row in range(num)]
+        seeds = [number_of(seed, step, "rollout", row) for row in range(num)]
         columns = {
             **tokens, **self.columns,
             "id_T": self.id_BL, "origin_T": torch.where(mask_BL, 0, 1),

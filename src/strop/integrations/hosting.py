@@ -13,18 +13,16 @@ from strop.catalogue.entries import Entry
 from strop.catalogue.seams import SERVICES, place_at
 from strop.method import notation, writing
 from strop.method import part as parts
-from strop.method.algorithm import Algorithm
-from strop.method.part import Use
-from strop.method.phases import Method
+from strop.method.algorithm import Algorithm, Method
+from strop.method.part import OUTSIDE, Use
 from strop.method.schedule import Schedule
-from strop.method.term import OUTSIDE
 from strop.parts.loss.average.average_by_constant_length import AverageByConstantLength
 from strop.parts.loss.average.average_over_tokens import AverageOverTokens
 from strop.parts.loss.average.average_per_sequence import AveragePerSequence
 from strop.parts.plan.split_into_minibatches import SplitIntoMinibatches
 from strop.parts.reward.note_reward_weights import NoteRewardWeights
 from strop.parts.reward.score_with_verifiers import ScoreWithVerifiers
-from strop.parts.rollout.assemble import COLUMNS
+from strop.parts.rollout.base import COLUMNS
 from strop.parts.rollout.sample_independently import SampleIndependently
 from strop.parts.sampling.draw_in_shuffled_order import DrawInShuffledOrder
 from strop.support.errors import UserError

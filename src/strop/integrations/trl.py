@@ -26,8 +26,7 @@ from strop.integrations import _trl_options as options
 from strop.integrations.hosted import WEIGHT, Hosted, Rollouts, Step, Update, merged, on_host
 from strop.integrations.hosting import TRL, check
 from strop.method import notation
-from strop.method.algorithm import Algorithm
-from strop.method.phases import Method
+from strop.method.algorithm import Algorithm, Method
 from strop.support.errors import UserError
 from strop.training.learner.kernel import Tally
 from strop.training.record.checkpoint import read

@@ -19,18 +19,16 @@ import torch
 from torch import Tensor
 from verl.trainer.ppo.core_algos import register_adv_est, register_policy_loss
 
-from strop.batch import pack, segments
-from strop.batch.batch import Batch
+from strop.batch import segments
+from strop.batch.batch import Batch, from_padded, to_padded
 from strop.catalogue import catalogue
 from strop.integrations.hosted import Rollouts, Scores
 from strop.integrations.hosting import VERL_ESTIMATOR, VERL_LOSS, instead, why_no_half
 from strop.method import notation
-from strop.method.algorithm import Algorithm
-from strop.method.chains import Chains, learnable
-from strop.method.phases import Method
-from strop.method.seeds import generators
+from strop.method.algorithm import Algorithm, Method
+from strop.method.chains import Chains, generators, learnable
+from strop.method.part import Term
 from strop.method.services import Services
-from strop.method.term import Term
 from strop.parts.loss.average.average_over_tokens import AverageOverTokens
 from strop.support.errors import UserError
 from strop.training.learner import kernel
@@ -75,10 +73,10 @@ class Estimator:
         batch = chains.select(self.algorithm.selection, learnable(batch))
         advantage_T = torch.where(batch["gradient_T"], batch["advantage_T"], 0)
         shape = (batch["rollout_T"], *mask_BL.shape)
-        advantages = pack.to_padded(advantage_T, *shape).to(rewards_BL.dtype)
+        advantages = to_padded(advantage_T, *shape).to(rewards_BL.dtype)
         if "return_T" not in batch:
             return advantages, advantages
-        return advantages, pack.to_padded(batch["return_T"], *shape).to(rewards_BL.dtype)
+        return advantages, to_padded(batch["return_T"], *shape).to(rewards_BL.dtype)
 
 
 @dataclass
@@ -109,7 +107,7 @@ class PolicyLoss:
         }  # fmt: skip
         if rollout_is_weights is not None:
             columns["weight_T"] = rollout_is_weights.detach()
-        batch = pack.from_padded(columns, mask_BL)
+        batch = from_padded(columns, mask_BL)
         batch = _with_advantage_B(batch, self.algorithm)
         rng, tally = generators(0, self.calls)("terms", 0), Tally()
         prepared = kernel.prepare(self.algorithm.terms, batch, rng, tally)

@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING
 from strop.support.faces import face
 
 if TYPE_CHECKING:
-    from strop.method.algorithm import Algorithm
+    from strop.method.algorithm import Algorithm, Phase, Phases, Until
     from strop.method.charts import Curve, LineChart
     from strop.method.part import (
         Curated,
         Draw,
         Result,
         Selected,
+        Term,
         Update,
         Use,
         require,
         require_one_of,
     )
-    from strop.method.phases import Phase, Phases, Until
     from strop.method.schedule import Constant, Cosine, Linear, Schedule
     from strop.method.services import (
         Episodes,
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
         Stores,
         Texts,
     )
-    from strop.method.term import Term
 
 __all__ = [
     "Algorithm",
@@ -68,34 +67,31 @@ __all__ = [
 ]
 
 _PLACES = {
-    "Algorithm": "strop.method.algorithm",
-    "Constant": "strop.method.schedule",
-    "Cosine": "strop.method.schedule",
-    "Curated": "strop.method.part",
-    "Curve": "strop.method.charts",
-    "Draw": "strop.method.part",
-    "Episodes": "strop.method.services",
-    "Graded": "strop.method.services",
-    "Grading": "strop.method.services",
-    "LineChart": "strop.method.charts",
-    "Linear": "strop.method.schedule",
-    "Log": "strop.method.services",
-    "Phase": "strop.method.phases",
-    "Phases": "strop.method.phases",
-    "Result": "strop.method.part",
-    "Sampling": "strop.method.services",
-    "Schedule": "strop.method.schedule",
-    "Scoring": "strop.method.services",
-    "Selected": "strop.method.part",
-    "Services": "strop.method.services",
-    "Stores": "strop.method.services",
-    "Term": "strop.method.term",
-    "Texts": "strop.method.services",
-    "Until": "strop.method.phases",
-    "Update": "strop.method.part",
-    "Use": "strop.method.part",
-    "require": "strop.method.part",
-    "require_one_of": "strop.method.part",
+    "strop.method.algorithm": ("Algorithm", "Phase", "Phases", "Until"),
+    "strop.method.charts": ("Curve", "LineChart"),
+    "strop.method.part": (
+        "Curated",
+        "Draw",
+        "Result",
+        "Selected",
+        "Term",
+        "Update",
+        "Use",
+        "require",
+        "require_one_of",
+    ),
+    "strop.method.schedule": ("Constant", "Cosine", "Linear", "Schedule"),
+    "strop.method.services": (
+        "Episodes",
+        "Graded",
+        "Grading",
+        "Log",
+        "Sampling",
+        "Scoring",
+        "Services",
+        "Stores",
+        "Texts",
+    ),
 }
 
 __getattr__, __dir__ = face(__name__, _PLACES)

@@ -1,21 +1,27 @@
 """Parts put together: the stages of a step as one value, and its options by path.
 
 `check.py` says which compositions make sense; `seams.py` lists the stages.
+
+A method is an `Algorithm`, or `Phases` of several, which goes over to another at a step or on a
+condition. The trainer asks it for the algorithm of a phase and runs that; what is kept between
+steps is kept by label, over the change too.
 """
 
 import dataclasses
+import math
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from strop.batch.columns import REFRESHED, is_head, old_value, slow_value
 from strop.catalogue.seams import CHAINS, SINGLE, STAGES
 from strop.method import part as parts
 from strop.method.fitting import fitting
-from strop.method.part import Use, distinct
+from strop.method.part import REFERENCE, Term, Use, distinct
 from strop.method.schedule import Schedule, number_at
 from strop.method.shown import Section, Shown
-from strop.method.term import Term, trained_values
-from strop.support.errors import UserError
+from strop.support.errors import UserError, nearest
 
 
 @dataclass(frozen=True, repr=False)
@@ -74,7 +80,7 @@ class Algorithm(Shown):
         """All facts that the parts state."""
         return frozenset(fact for _, use in self.uses() for fact in parts.facts(use))
 
-    # -- a method of one phase; `phases.py` has those of several ------------------------
+    # -- a method of one phase; `Phases` has several -----------------------------------
 
     @property
     def sections(self) -> tuple[Section, ...]:
@@ -171,3 +177,308 @@ class Algorithm(Shown):
 
 def _changed(use: Use, name: str, value: Any) -> Use:
     return dataclasses.replace(use, part=parts.replace(use.part, **{name: value}))
+
+
+def wanted_columns(algorithm: Algorithm) -> frozenset[str]:
+    """The columns to refresh: those that something reads, and the value of every critic's head.
+
+    A lone update takes its own log-probabilities as the old ones, so ratios and objectives then
+    need none; what is prepared before the update (corrections, averages, rates) still does.
+    """
+    lone = getattr(getattr(algorithm.plan, "part", None), "num_updates", None) == 1
+    wanted = set(algorithm.reads(tuple(stage for stage in STAGES if stage != "terms")))
+    for term in algorithm.terms:
+        for slot, use in term.uses():
+            columns = {read.column for read in parts.reads(use)}
+            shortcut = lone and slot in ("ratio", "objective")
+            wanted |= columns - {"logp_old_T"} if shortcut else columns
+    values = set(algorithm.value_columns())
+    copies = {copy(name) for name in values for copy in (old_value, slow_value)}
+    return frozenset((wanted & (REFRESHED | copies)) | values)
+
+
+CONDITION = re.compile(r"(?P<metric>[^<>]+)(?P<sign>[<>])(?P<level>[^<>]+)")
+# What a step does not have when it is asked whether the phase is over, or not twice alike.
+APART = ("eval/", "perf/", "timing_s/", "services/", "step_time")
+SHARE = re.compile(r"(^|/)frac_|clip_ratio/|clipped_ratio$|^selection/dropped/")
+NOT_NEGATIVE = re.compile(r"^(entropy|grad_norm|reward_std|learning_rate|num_\w+)$|^completions/")
+EXAMPLE = "200, 0.5 (half of the run), entropy < 0.3, or 200 or entropy < 0.3"
+
+
+@dataclass(frozen=True)
+class Until:
+    """When a phase is over: with a step, or after the first step whose metric crosses a level."""
+
+    # Its last step; below 1: as a share of the run's steps; 0: none.
+    step: float = 0
+    # Of every step of the run (`entropy`); empty: none.
+    metric: str = ""
+    # Whether the metric must come below the level, else above it.
+    below: bool = True
+    level: float = 0.0
+
+    def __post_init__(self) -> None:
+        whole = self.step < 1 or self.step == self.step // 1
+        if not (whole and 0 <= self.step < math.inf) or not (self.step or self.metric):
+            raise UserError(f"until {self.text}: a phase is over at a step or condition: {EXAMPLE}")
+        if self.metric.startswith(APART):
+            raise UserError(
+                f"until {self.text}: {self.metric} is no number of every step that a second run "
+                "has too: take one such as entropy or reward"
+            )
+        if self.metric and not self._possible():
+            raise UserError(
+                f"until {self.text}: that never is, so what follows would never come: give another "
+                "level, or a step"
+            )
+
+    def _possible(self) -> bool:
+        """Whether the metric may be on that side of the level."""
+        share = bool(SHARE.search(self.metric))
+        low = 0.0 if share or NOT_NEGATIVE.search(self.metric) else -math.inf
+        high = 1.0 if share else math.inf
+        return self.level > low if self.below else self.level < high
+
+    @property
+    def text(self) -> str:
+        """As `read_until` reads it."""
+        step = f"{self.step:.0f}" if self.step == self.step // 1 else f"{self.step:g}"
+        crossed = f"{self.metric} {'<' if self.below else '>'} {self.level!r}"
+        return " or ".join(([step] if self.step else []) + ([crossed] if self.metric else []))
+
+    def last(self, num_steps: int) -> int:
+        """The phase's last step in a run of so many; 0 where only the metric tells."""
+        share = 0 < self.step < 1
+        return max(1, int(self.step * num_steps + 1e-9)) if share else int(self.step)
+
+    def over(self, step: int, num_steps: int, metrics: Mapping[str, float]) -> bool:
+        """Whether `step` was the last; a step without the metric leaves that open."""
+        value = metrics.get(self.metric, math.nan)
+        crossed = value < self.level if self.below else value > self.level
+        return crossed or 0 < self.last(num_steps) <= step
+
+
+def read_until(given: object) -> Until:
+    """A step, a share of the run, `metric < level`, or a step `or` that. Raises UserError."""
+    if isinstance(given, Until):
+        return given
+    number, crossed = 0.0, None
+    for text in str(given).split(" or "):
+        found = CONDITION.fullmatch("".join(text.split()))
+        if (found and crossed) or (not found and number):
+            raise UserError(f"until {given}: one step and one condition at most: {EXAMPLE}")
+        crossed = found or crossed
+        number = number if found else _number(text, given)
+    if crossed is None:
+        return Until(number)
+    level = _number(crossed["level"], given)
+    return Until(number, crossed["metric"], crossed["sign"] == "<", level)
+
+
+def _number(text: str, whole: object) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        raise UserError(f"until {whole}: {text!r} is no step and no condition: {EXAMPLE}")
+    return number
+
+
+@dataclass(frozen=True)
+class Phase:
+    """An algorithm, when it is over (None: with the run), and what messages and options call it."""
+
+    algorithm: Algorithm
+    until: Until | None = None
+    name: str = ""
+
+
+@dataclass(frozen=True, repr=False)
+class Phases(Shown):
+    """A method of several algorithms, one after another."""
+
+    phases: tuple[Phase, ...]
+
+    def __post_init__(self) -> None:
+        named = tuple(
+            dataclasses.replace(phase, name=phase.name or f"phase_{number}")
+            for number, phase in enumerate(self.phases, 1)
+        )
+        object.__setattr__(self, "phases", named)
+        if len(named) < 2:
+            raise UserError("phases: there must be two at least; one algorithm needs none")
+        for phase in named:
+            if not phase.name.isidentifier():
+                raise UserError(f"phases: {phase.name!r} is no name: letters, digits and _")
+            if self.names.count(phase.name) > 1:
+                raise UserError(f"phases: two are called {phase.name}: give one another name")
+        for phase in named[:-1]:
+            if phase.until is None:
+                raise UserError(
+                    f"phase {phase.name}: nothing says when it is over, so what follows would "
+                    f"never come: give it until ({EXAMPLE})"
+                )
+        if (until := named[-1].until) is not None:
+            raise UserError(
+                f"phase {named[-1].name} is until {until.text}, and nothing follows it: leave that "
+                "out, the last phase goes on to the end"
+            )
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What the phases are called, in their order."""
+        return tuple(phase.name for phase in self.phases)
+
+    @property
+    def sections(self) -> tuple[Section, ...]:
+        """The phases by name, each with when it is over."""
+        return tuple(
+            Section(phase.name, phase.until.text if phase.until else "", phase.algorithm)
+            for phase in self.phases
+        )
+
+    @property
+    def algorithms(self) -> tuple[Algorithm, ...]:
+        """Their algorithms, in their order."""
+        return tuple(phase.algorithm for phase in self.phases)
+
+    def in_phase(self, number: int) -> Algorithm:
+        """The algorithm of a phase, counted from 1."""
+        return self.phases[number - 1].algorithm
+
+    def knobs_in(self, number: int, knobs: Mapping[str, Any]) -> dict[str, Any]:
+        """Those of the knobs that count in a phase: what its own controls move.
+
+        The reference stays as it was renewed.
+        """
+        moves = {path for use in self.in_phase(number).control for path in use.part.moves}
+        return {path: value for path, value in knobs.items() if path in {*moves, REFERENCE}}
+
+    def uses(self) -> Iterator[tuple[str, Use]]:
+        """(path, use) of every place of every phase; paths are those inside their algorithm."""
+        for algorithm in self.algorithms:
+            yield from algorithm.uses()
+
+    def reads(self) -> frozenset[str]:
+        """Every column that some part of some phase reads."""
+        return frozenset().union(*(algorithm.reads() for algorithm in self.algorithms))
+
+    def value_columns(self) -> tuple[str, ...]:
+        """The critic's heads that some phase trains, sorted."""
+        return tuple(sorted({c for each in self.algorithms for c in each.value_columns()}))
+
+    def facts(self) -> frozenset[str]:
+        """All facts that the parts of all phases state."""
+        return frozenset().union(*(algorithm.facts() for algorithm in self.algorithms))
+
+    def each(self, change: Callable[[Algorithm], Algorithm], only: str = "") -> "Phases":
+        """The same phases with every algorithm changed, or with that of the phase `only`."""
+        if only:
+            return self.with_phase(only, algorithm=change(self.named(only).algorithm))
+        changed = (
+            dataclasses.replace(phase, algorithm=change(phase.algorithm)) for phase in self.phases
+        )
+        return Phases(tuple(changed))
+
+    def with_phase(self, name: str, **changes: Any) -> "Phases":
+        """The phases with one changed: its algorithm or its until. Raises UserError."""
+        if name not in self.names:
+            raise UserError(
+                f"no phase {name!r}{nearest(name, self.names)}; there are {', '.join(self.names)}"
+            )
+        changed = (
+            dataclasses.replace(phase, **changes) if phase.name == name else phase
+            for phase in self.phases
+        )
+        return Phases(tuple(changed))
+
+    def named(self, name: str) -> Phase:
+        """The phase of a name. Raises UserError."""
+        return self.with_phase(name).phases[self.names.index(name)]
+
+    def paths(self) -> dict[str, Any]:
+        """Every number and option by its full path, `phases.NAME.advantage.PART.FIELD`."""
+        found: dict[str, Any] = {}
+        for phase in self.phases:
+            head = f"phases.{phase.name}"
+            if phase.until is not None:
+                found[f"{head}.until"] = phase.until.text
+            found |= {f"{head}.{path}": v for path, v in phase.algorithm.paths().items()}
+        return found
+
+    def with_knobs(self, knobs: Mapping[str, Any]) -> "Phases":
+        """The phases with values replaced along full paths; UserError if one is unknown."""
+        result = self
+        for path, value in knobs.items():
+            head, name, inside = [*path.split(".", 2), "", ""][:3]
+            if head != "phases":
+                raise UserError(f"no option {path}")
+            if inside == "until":
+                result = result.with_phase(name, until=read_until(value))
+            else:
+                changed = result.named(name).algorithm.with_knobs({inside: value})
+                result = result.with_phase(name, algorithm=changed)
+        return result
+
+    def check_steps(self, num_steps: int) -> None:
+        """Raise UserError for a phase that never comes in a run of so many steps."""
+        before = 0
+        for phase, then in zip(self.phases, self.phases[1:], strict=False):
+            assert phase.until is not None
+            last = phase.until.last(num_steps)
+            if last >= num_steps and not phase.until.metric:
+                raise UserError(
+                    f"phase {then.name} would begin after step {last}, and the run has "
+                    f"{num_steps}: give more training.steps, or an earlier "
+                    f"phases.{phase.name}.until (below 1 it is a share of the run)"
+                )
+            if last and last <= before:
+                raise UserError(
+                    f"phase {phase.name} is until step {last}, and the one before it until step "
+                    f"{before}: the steps must rise, each is one of the run"
+                )
+            before = last or before
+
+    def next(
+        self, now: Mapping[str, int], step: int, num_steps: int, metrics: Mapping[str, float]
+    ) -> dict[str, int]:
+        """The phase of the step after `step`, as `phase_at` reads it.
+
+        Raises UserError where the first step of a phase lacks the number that it waits for.
+        """
+        phase = self.phases[now["number"] - 1]
+        until = phase.until
+        if until is None:
+            return dict(now)
+        if until.metric and until.metric not in metrics and step == now["begun"]:
+            raise UserError(
+                f"phase {phase.name} is until {until.text}, and its steps have no "
+                f"{until.metric}{nearest(until.metric, metrics)}; docs/METRICS.md lists them"
+            )
+        if not until.over(step, num_steps, metrics):
+            return dict(now)
+        return {"number": now["number"] + 1, "begun": step + 1}
+
+
+Method = Algorithm | Phases
+BEGINNING = {"number": 1, "begun": 1}
+
+
+def phase_at(state: Mapping[str, Any]) -> dict[str, int]:
+    """The phase of the next step: its number, counted from 1, and its first step."""
+    return dict(state.get("phase", BEGINNING))
+
+
+def trained_values(term: Term) -> tuple[str, ...]:
+    """The value columns that a term gives a gradient to, sorted; none for the policy's terms."""
+    if term.learner != "critic":
+        return ()
+    reads = (read.column for read in parts.reads(term.objective) if read.required)
+    return tuple(sorted(filter(is_head, reads)))
+
+
+def advantage_of(term: Term) -> str:
+    """The column that the term's objective reads as the advantage of a token; empty: none."""
+    reads = parts.reads(term.objective)
+    return next((read.column for read in reads if read.parameter == "advantage_T"), "")

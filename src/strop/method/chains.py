@@ -3,6 +3,7 @@
 The step, the collector, the updates and the padded front door all run their parts through this.
 """
 
+import hashlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,8 +16,30 @@ from strop.method import part as parts
 from strop.method.part import Result, Use
 from strop.method.services import Services
 
+# What the draws of a strategy go by that samples independently while it does nothing of its own.
+PLAIN_DRAWS = "rollout.sample_independently"
 # (name, number) -> a fresh generator; equal arguments give equal draws
 RngOf = Callable[[str, int], torch.Generator]
+
+
+def number_of(seed: int, step: int, label: str, update: int = 0) -> int:
+    """A 62-bit number that depends on all four, the same on every machine."""
+    text = f"{seed}/{step}/{label}/{update}".encode()
+    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big") >> 2
+
+
+def generators(seed: int, step: int) -> RngOf:
+    """Random generators on the CPU that need no state: each is made anew from all four.
+
+    So a checkpoint needs no generator's state: a resumed run draws what the unbroken one drew.
+    """
+
+    def of(label: str, update: int = 0) -> torch.Generator:
+        return torch.Generator().manual_seed(number_of(seed, step, label, update))
+
+    return of
+
+
 # (stage, the part that has just run, the batch after it)
 After = Callable[[str, Use, Batch], None]
 
@@ -69,6 +92,8 @@ class Chains:
         """Call a part of a stage; `number` sets its draws apart, `handed` is what `seams` says."""
         path = f"{stage}.{use.label}"
         seed = path if PLACE_OF[stage].seeded_by_path else use.label
+        if getattr(use.part, "acted", ()):  # so that what it does shows, and not another seed
+            seed = PLAIN_DRAWS
         outcome = parts.call(
             use,
             batch,

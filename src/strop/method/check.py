@@ -23,11 +23,9 @@ from strop.batch.columns import (
 from strop.catalogue import catalogue
 from strop.catalogue.seams import PLACE_OF, PLACES, SEAM_OF, SPECIAL, Place, kinds_at, place_at
 from strop.method import part as parts
-from strop.method.algorithm import Algorithm
+from strop.method.algorithm import Algorithm, Method, Phases, trained_values
 from strop.method.charts import charts_of, panel_of
-from strop.method.part import Use
-from strop.method.phases import Method, Phases
-from strop.method.term import LEARNERS, OUTSIDE, Term, trained_values
+from strop.method.part import LEARNERS, OUTSIDE, Term, Use
 from strop.support.errors import UserError, nearest
 
 Placed = tuple[str, Use]

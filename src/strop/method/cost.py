@@ -2,9 +2,7 @@
 
 from strop.batch.columns import REFRESHED, is_current
 from strop.method import part as parts
-from strop.method.algorithm import Algorithm
-from strop.method.phases import Method
-from strop.method.refreshed import wanted_columns
+from strop.method.algorithm import Algorithm, Method, wanted_columns
 
 # Facts of probes that keep the engine or the policy busy once more.
 ASKING = {

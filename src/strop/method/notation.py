@@ -23,10 +23,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from strop.catalogue import catalogue, peers
-from strop.method.algorithm import Algorithm
+from strop.method.algorithm import Algorithm, Method, Phase, Phases, Until, read_until
 from strop.method.fitting import fitting
 from strop.method.part import free_label
-from strop.method.phases import Method, Phase, Phases, Until, read_until
 from strop.method.reading import content, links, named_call, one_line, replace_stages
 from strop.method.schedule import Schedule
 from strop.method.values import parse

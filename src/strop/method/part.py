@@ -4,17 +4,19 @@ A part's fields are its hyperparameters. The parameters of its `__call__` are th
 (`reward_B`, `logp_old_T`; a parameter with the default None is optional) and, where it needs them,
 the special names of `seams.SPECIAL`. Its kind (its folder, or the class attribute `kind` of a part
 of your own) says where it may stand and what it writes; a class attribute `writes` says otherwise.
+
+A `Use` is a part at a place, a `Term` those that make one named part of the loss.
 """
 
 import dataclasses
 import functools
 import inspect
 import math
-from collections.abc import Callable, Coroutine, Generator, Mapping
+from collections.abc import Callable, Coroutine, Generator, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, TypeAlias, TypeVar
 
-from strop.catalogue.seams import SEAM_OF, SERVICES, SPECIAL, Seam
+from strop.catalogue.seams import SEAM_OF, SERVICES, SLOTS, SPECIAL, Seam
 from strop.method.fitting import declared, fitting
 from strop.method.schedule import Schedule, number_at
 from strop.method.services import Services
@@ -403,3 +405,38 @@ def update(use: Use, batch: "Batch", state: Any, hook: str = "update") -> Any:
     """
     given = {name: batch[name] for name in update_reads(use, hook)}
     return getattr(use.part, hook)(**given, state=state)
+
+
+LEARNERS = ("policy", "critic")
+# The knobs of controls that are outside the algorithm.
+LR = "training.lr"
+REFERENCE = "model.reference"  # the step whose weights the reference has; 0: the run's start
+OUTSIDE = (LR, REFERENCE)
+
+
+@dataclass(frozen=True)
+class Term:
+    """loss = -coef * sum_t share_T * correction_T * objective_T over the rows of the term.
+
+    objective: (log_ratio_T or logp_T, advantage_T, ...) -> objective_T. average: (denominator_T,
+    ...) -> share_T, over the whole update. ratio: -> log_ratio_T. correction: -> correction_T,
+    detached. on: a selection part that narrows this term's masks. learner: whose weights it trains,
+    "policy" (starts from gradient_T) or "critic" (starts from the scored part of mask_T; its
+    objective reads the value columns of its heads: value_T, value_low_T, ...).
+    """
+
+    name: str
+    objective: Use
+    average: Use
+    ratio: Use | None = None
+    correction: Use | None = None
+    on: Use | None = None
+    coef: float | Schedule = 1.0
+    learner: str = "policy"
+
+    def uses(self) -> Iterator[tuple[str, Use]]:
+        """The filled slots in the order in which they run."""
+        for slot in SLOTS:
+            use = getattr(self, slot)
+            if use is not None:
+                yield slot, use

@@ -12,9 +12,8 @@ from typing import Any, ClassVar, Protocol, Self, TypeVar
 
 from strop.catalogue import catalogue, peers
 from strop.catalogue.seams import PLACE_OF, PLACES, SINGLE, SLOTS, STAGES
-from strop.method.part import Use, replace
+from strop.method.part import Term, Use, replace
 from strop.method.schedule import Schedule
-from strop.method.term import Term
 from strop.method.values import WORDS, parse, value_of
 from strop.method.writing import Text
 from strop.support.errors import UserError, nearest

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from strop.batch.batch import Batch
-    from strop.environments.base import Episodes as Playing
+    from strop.environments.episodes import Episodes as Playing
 
 # The column [B] int, of what a part's state keeps under "columns", with the numbers of its files.
 FILE = "stored_file_B"
@@ -56,6 +56,14 @@ class Texts(Protocol):
 
     def encode(self, text: str) -> tuple[int, ...]:
         """Token ids of a text, nothing added."""
+        ...
+
+    def first_known(self, words: Sequence[str], option: str) -> str:
+        """The first of these words in whose letters the tokenizer can write.
+
+        {names} in braces are no letters. Raises UserError, with the option that takes other words,
+        where it can write none of them.
+        """
         ...
 
     def decode(self, ids: Sequence[int], special: bool = True) -> str:

@@ -6,9 +6,8 @@ from typing import Any, NamedTuple, Self, TypeVar
 
 from strop.catalogue.seams import STAGES
 from strop.method import reading, writing
-from strop.method.part import Use, name_of
+from strop.method.part import Term, Use, name_of
 from strop.method.schedule import Schedule
-from strop.method.term import Term
 from strop.support.errors import UserError
 
 HEADS = frozenset((*STAGES, *reading.STAGE_ALIASES))

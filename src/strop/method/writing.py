@@ -5,9 +5,8 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from strop.catalogue.seams import SINGLE, STAGES
-from strop.method.part import Use, name_of, usual_labels
+from strop.method.part import Term, Use, name_of, usual_labels
 from strop.method.schedule import SCHEDULES, Schedule
-from strop.method.term import Term
 from strop.support.loading import name_to_load
 
 Text = str | Sequence[str]

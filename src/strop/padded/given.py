@@ -8,8 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from strop.batch import pack
-from strop.batch.batch import Batch
+from strop.batch.batch import Batch, from_padded, to_padded
 from strop.support.errors import UserError, check_value
 
 TAKEN = (
@@ -172,12 +171,12 @@ class Layout:
 
     def batch(self, columns: Mapping[str, Tensor], kept_BT: Tensor) -> Batch:
         """Makes the flat batch of the columns; each row is cut after its last kept token."""
-        return pack.from_padded(columns, kept_BT)
+        return from_padded(columns, kept_BT)
 
     def back(self, batch: Batch, values_T: Tensor) -> Tensor:
         """Lays token values out as padded rows."""
         num, width = self.mask_BT.shape
-        return pack.to_padded(values_T, batch["rollout_T"], num, width)
+        return to_padded(values_T, batch["rollout_T"], num, width)
 
     def back_B(self, batch: Batch, values_B: Tensor) -> Tensor:
         """Lays values of rollouts out, one a row."""

@@ -15,9 +15,8 @@ from strop.batch.columns import Column, has_gradient
 from strop.catalogue.seams import SERVICES
 from strop.method import part as parts
 from strop.method.algorithm import Algorithm
-from strop.method.part import Use
+from strop.method.part import OUTSIDE, Term, Use
 from strop.method.schedule import Schedule
-from strop.method.term import OUTSIDE, Term
 from strop.padded.given import DTYPES, PaddedCall
 from strop.support.errors import UserError, nearest
 

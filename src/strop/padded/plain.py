@@ -6,8 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from strop.batch import pack
-from strop.batch.batch import Batch
+from strop.batch.batch import Batch, from_padded, to_padded
 from strop.catalogue import catalogue
 from strop.head import chunk as head_chunk
 from strop.method import part as parts
@@ -39,7 +38,7 @@ def loss_aggregation(
     use = attribute("strop.recipes._base:average")(aggregation)
     mask, given = rows_of(mask, per_token_loss=per_token_loss)
     per_token_loss = given["per_token_loss"]
-    batch = pack.from_padded({"loss_T": per_token_loss}, mask)
+    batch = from_padded({"loss_T": per_token_loss}, mask)
     length = mask.shape[1] if L_max is None else fitting("L_max", float, None, L_max)
     batch = batch.set(denominator_T=batch["mask_T"], max_length=torch.tensor(length))
     share_T = parts.call(use, batch).value
@@ -62,11 +61,11 @@ def value_loss_clip(
     old = {} if values_old is None else {"values_old": values_old}
     mask, given = rows_of(mask, values=values, returns=returns, **old)
     names = {"values": "value_T", "returns": "return_T", "values_old": "value_old_T"}
-    batch = pack.from_padded({names[name]: column for name, column in given.items()}, mask)
+    batch = from_padded({names[name]: column for name, column in given.items()}, mask)
     clip = fitting("clip_value", float, None, clip_value)
     regress = catalogue.load("part", "regress_value")(clip)
     loss_T = -parts.call(Use(regress), batch).value
-    loss_BT = pack.to_padded(loss_T, batch["rollout_T"], *mask.shape)
+    loss_BT = to_padded(loss_T, batch["rollout_T"], *mask.shape)
     return loss_aggregation(loss_BT, mask, aggregation)
 
 
@@ -80,11 +79,11 @@ def kl_estimators(
     """
     penalty = catalogue.load("part", "penalise_kl_to_reference")
     mask, given = rows_of(mask, logp=logp, logp_ref=logp_ref)
-    batch = pack.from_padded({f"{name}_T": column for name, column in given.items()}, mask)
+    batch = from_padded({f"{name}_T": column for name, column in given.items()}, mask)
     found = {}
     for kind in ("k1", "abs", "k2", "k3"):
         kl_T = -parts.call(Use(penalty(estimator=kind)), batch).value
-        kl_BT = pack.to_padded(kl_T, batch["rollout_T"], *mask.shape)
+        kl_BT = to_padded(kl_T, batch["rollout_T"], *mask.shape)
         found[kind] = loss_aggregation(kl_BT, mask, aggregation)
     return found
 
@@ -134,7 +133,7 @@ def tree_rows(call: PaddedCall, names: Names) -> Tensor:
         raise UserError(f"{call}: a tree stands alone, leave {', '.join(beside)} out")
     leaves, credit_T = _credited(call, names)
     rows = torch.tensor([row for row, (path, _) in enumerate(leaves) for _ in path]).long()
-    return pack.to_padded(credit_T, rows, len(leaves), max(len(path) for path, _ in leaves))
+    return to_padded(credit_T, rows, len(leaves), max(len(path) for path, _ in leaves))
 
 
 def _credited(call: PaddedCall, names: Names) -> tuple[list[tuple[Path, float]], Tensor]:

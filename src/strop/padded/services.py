@@ -8,8 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from strop.batch import pack
-from strop.batch.batch import Batch
+from strop.batch.batch import Batch, from_padded
 from strop.method import part as parts
 from strop.method.algorithm import Algorithm
 from strop.method.chains import Chains
@@ -42,7 +41,7 @@ def with_texts(call: PaddedCall, names: Names) -> PaddedCall:
     uids, prompts = _prompts(texts, rest.get("groups"))
     services: Any = SimpleNamespace(texts=SimpleNamespace(prompt_text=prompts.__getitem__))
     chains = Chains(lambda part, number: torch.Generator(), services, dict(call.state))
-    nothing = pack.from_padded({}, torch.zeros(0, 1, dtype=torch.bool))
+    nothing = from_padded({}, torch.zeros(0, 1, dtype=torch.bool))
     draws = tuple(Draw(uid, 1) for uid in prompts)
     for use in uses:
         told = {d.uid: d.columns for d in chains.call("sampling", use, nothing, draws=draws).value}

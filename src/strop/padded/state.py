@@ -7,8 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from strop.batch import pack
-from strop.batch.batch import Batch
+from strop.batch.batch import Batch, from_padded
 from strop.method.chains import Chains
 from strop.padded.compose import compose, series_words
 from strop.padded.given import PaddedCall, number_of, of_dtype, tensor_of
@@ -131,7 +130,7 @@ def _from_metrics(
     """
     if hooked := learning_parts(names.algorithm):
         raise UserError(f"{call} needs rewards: {hooked[0][1].label} learns from them")
-    batch = pack.from_padded({}, torch.zeros(0, 1, dtype=torch.bool))
+    batch = from_padded({}, torch.zeros(0, 1, dtype=torch.bool))
     named = {"step": "step", "total_steps": "num_steps"}
     batch = batch.set(**{named[key]: torch.tensor(int(value)) for key, value in numbers.items()})
     names = names.with_knobs(call.state.get("knobs", {}))

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from strop.batch import pack, segments
-from strop.batch.batch import Batch, level_of
+from strop.batch import segments
+from strop.batch.batch import Batch, from_padded, level_of, to_padded
 from strop.padded.given import Layout
 from strop.support.errors import UserError
 
@@ -38,7 +38,7 @@ class TurnsInRows(Layout):
 
     def batch(self, columns: Mapping[str, Tensor], kept_BT: Tensor) -> Batch:
         tokens = {name: column for name, column in columns.items() if level_of(name) != "K"}
-        flat = pack.from_padded({**tokens, "asked_T": self.turn_BT}, kept_BT)
+        flat = from_padded({**tokens, "asked_T": self.turn_BT}, kept_BT)
         rollout_T, asked_T = flat["rollout_T"], flat["asked_T"]
         if bool((flat["mask_T"] & (asked_T < 0)).any()):
             raise UserError("turn_ids is -1 on a token that the mask says the policy generated")
@@ -91,7 +91,7 @@ class RowsAreTurns(Layout):
     def batch(self, columns: Mapping[str, Tensor], kept_BT: Tensor) -> Batch:
         order = self.order()
         placed = {n: c[order] if level_of(n) else c for n, c in columns.items()}
-        flat = pack.from_padded(placed, kept_BT[order])
+        flat = from_padded(placed, kept_BT[order])
         _, rollout_K = torch.unique(self.trajectory_R[order], return_inverse=True)
         first_B = torch.cat([rollout_K.new_ones(1), rollout_K.diff()]).nonzero().squeeze(1)
         whole = {n: c[first_B] if level_of(n) == "B" else c for n, c in flat.columns.items()}
@@ -99,7 +99,7 @@ class RowsAreTurns(Layout):
 
     def back(self, batch: Batch, values_T: Tensor) -> Tensor:
         num, width = self.mask_BT.shape
-        rows = pack.to_padded(values_T, batch["turn_T"], num, width)
+        rows = to_padded(values_T, batch["turn_T"], num, width)
         return torch.empty_like(rows).index_copy(0, self.order(), rows)
 
     def back_B(self, batch: Batch, values_B: Tensor) -> Tensor:

@@ -22,7 +22,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from strop.engines.passes import Passes, Sums
+from strop.engines.base import Passes, Sums
 from strop.planning.course import Floats, Speed, begins
 from strop.planning.recorded import COLLECTING, Recorded
 from strop.planning.work import Costs

@@ -4,8 +4,7 @@ import dataclasses
 from typing import Any
 
 from strop.method.algorithm import Algorithm
-from strop.method.part import Use, replace
-from strop.method.term import Term
+from strop.method.part import Term, Use, replace
 from strop.parts.loss.average.average_by_constant_length import AverageByConstantLength
 from strop.parts.loss.average.average_over_tokens import AverageOverTokens
 from strop.parts.loss.average.average_per_prompt import AveragePerPrompt
@@ -47,13 +46,15 @@ def average(aggregation: str, length: int = 0) -> Use:
     return Use(replace(part, length=length) if length else part)
 
 
-def around(num_prompts: int = 32, num_rollouts: int = 16) -> dict[str, Any]:
-    """Sampling, rollout, reward and plan of a plain on-policy step."""
+def around(
+    num_prompts: int = 32, num_rollouts: int = 16, num_minibatches: int = 1
+) -> dict[str, Any]:
+    """Sampling, rollout, reward and plan of a plain step, on-policy with one mini-batch."""
     return {
         "sampling": (Use(DrawInShuffledOrder(num_prompts, num_rollouts)),),
         "rollout": Use(SampleIndependently()),
         "reward": (Use(ScoreWithVerifiers()),),
-        "plan": Use(SplitIntoMinibatches()),
+        "plan": Use(SplitIntoMinibatches(num_minibatches=num_minibatches)),
     }
 
 

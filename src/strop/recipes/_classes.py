@@ -4,11 +4,9 @@ import dataclasses
 from typing import Any
 
 from strop.method.algorithm import Algorithm
-from strop.method.part import Use
-from strop.method.term import Term
+from strop.method.part import Term, Use
 from strop.parts.loss.bound.measure_loss_by_bin import MeasureLossByBin
 from strop.parts.loss.ratio.ratio_per_token import RatioPerToken
-from strop.parts.plan.split_into_minibatches import SplitIntoMinibatches
 from strop.parts.sampling.sort_by_success import SortBySuccess
 from strop.parts.sampling.track_success import TrackSuccess
 from strop.recipes._base import average
@@ -19,7 +17,9 @@ from strop.support.errors import UserError
 EDGES = (0.4, 0.75)
 
 
-@inherits(grpo, clip_high=0.28, beta=0.001, aggregation="token-mean", num_rollouts=4)
+@inherits(
+    grpo, clip_high=0.28, beta=0.001, aggregation="token-mean", num_rollouts=4, num_minibatches=4
+)
 def classed(
     *,
     # Success at which one class ends and the next begins.
@@ -30,8 +30,6 @@ def classed(
     d: float = 0.03,
     # Whether prompts never or always solved are in no class.
     set_apart: bool = False,
-    # Updates of a step; with one the ratio is 1 and a group's losses cancel.
-    minibatches: int = 4,
     # Whose rule changes classes: "paper" or "code".
     variant: str = "paper",
     clip_low: float = 0.2,
@@ -48,6 +46,5 @@ def classed(
         Use(TrackSuccess(window=H, entry="any")),
         Use(SortBySuccess(edges, d, set_apart, variant)),
     )
-    plan = Use(SplitIntoMinibatches(num_minibatches=minibatches))
     terms = (*algorithm.terms, signal)
-    return dataclasses.replace(algorithm, sampling=sampling, terms=terms, plan=plan)
+    return dataclasses.replace(algorithm, sampling=sampling, terms=terms)

@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 from torch import Tensor
 
-from strop.method.phases import Method
+from strop.method.algorithm import Method
 
 Recipe = Callable[..., Method]
 One = TypeVar("One", bound=Recipe)

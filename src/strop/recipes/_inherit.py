@@ -6,8 +6,7 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
-from strop.method.algorithm import Algorithm
-from strop.method.phases import Method
+from strop.method.algorithm import Algorithm, Method
 from strop.recipes._door import One, Own, Recipe, words_of
 
 

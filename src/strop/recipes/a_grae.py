@@ -11,7 +11,7 @@ from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
 
 
-@inherits(grpo, aggregation="token-mean", num_rollouts=8)
+@inherits(grpo, aggregation="token-mean", num_rollouts=8, num_minibatches=4)
 def a_grae(
     *,
     # "paper", or "code" for the released one's denominators and mean of groups.
@@ -31,7 +31,8 @@ def a_grae(
     Equation: A_i <- A_i / 2 (omega / sqrt(p) + (1 - omega) / sqrt(1 - p)), p the prompt's and
     omega the step's mean reward; A_i > 0: A_i <- A_i min(1, omega / alpha).
     Differs from the parent: hard prompts weigh more as the policy gets better, and right answers
-    less while it is weak; all tokens weigh the same. Rewards lie between 0 and 1.
+    less while it is weak; all tokens weigh the same. Rewards lie between 0 and 1; four updates a
+    step.
     Differs from the paper: no; the average is the released code's (token-mean). The released code
     divides by 1 - sqrt(p), which variant "code" does too; it also switches the method off but
     for one exact number, which is left out.

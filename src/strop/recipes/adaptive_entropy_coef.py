@@ -4,9 +4,8 @@ import dataclasses
 from typing import Any
 
 from strop.method.algorithm import Algorithm
-from strop.method.part import Use
+from strop.method.part import Term, Use
 from strop.method.schedule import EntropyTarget
-from strop.method.term import Term
 from strop.parts.control.hold_entropy_with_coefficient import HoldEntropyWithCoefficient
 from strop.parts.loss.penalty.reward_entropy import RewardEntropy
 from strop.recipes._base import ESTIMATOR, average
@@ -46,6 +45,7 @@ def adaptive_entropy_coef(
     c <- min(c + delta, c_max) if H_s <= target else max(c - delta, c_min).
     Differs from the parent: an entropy term whose coefficient an integral controller sets; token
     mean, as TRL has it.
+    Differs once: `adaptive_entropy_coef(target=4)`, a target above the entropy.
     Differs from the paper: H is the mean over the tokens of a step, not of an optimiser step.
     Try: target (nats, or a schedule of it), delta, c0.
     """

@@ -13,7 +13,7 @@ from strop.support.errors import UserError
 KEPT = {"paper": "high", "all": "all", "code": "low", "none": "none"}
 
 
-@inherits(grpo, without=CLIP, aggregation="token-mean")
+@inherits(grpo, without=CLIP, aggregation="token-mean", num_minibatches=8)
 def aepo_agentic_loss(
     *,
     # Which tokens keep a gradient above the clip: "paper" (high entropy), "all", "code" (low
@@ -38,7 +38,7 @@ def aepo_agentic_loss(
     -mean_t min(rho B, clip(rho, 1 - clip_low, u) B), u = (1 + clip_high) rho / sg(rho) where
     Z > 0, else 1 + clip_high; dual clip.
     Differs from the parent: advantages grow with entropy; open choices keep a gradient above the
-    clip; a dual clip; all tokens weigh the same.
+    clip; a dual clip; all tokens weigh the same; eight updates a step.
     Differs from the paper: inferred are a (from a port), and that u is for Z > 0 alone, as its
     abstract says (variant "all": every token). Its rollouts are
     aepo_agentic_rollout's; here they are plain. Mean and deviation are over the update.

@@ -14,7 +14,7 @@ from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
 
 
-@inherits(grpo, aggregation="token-mean")
+@inherits(grpo, aggregation="token-mean", num_minibatches=4)
 def aepo_arbitrary(
     *,
     # What entropy is held at, nats, or a schedule of it.
@@ -41,7 +41,8 @@ def aepo_arbitrary(
     Equation: grad J = grad J_grpo + alpha E_{o ~ pi^T}[grad log pi(o) R(o)]; T = t_high if
     H_prev <= h_target else t_low; alpha is s / batch size.
     Differs from the parent: a share of the prompts is answered again at T; up to s of the good
-    ones, with advantage 1, take the place of plain rollouts; all tokens weigh the same.
+    ones, with advantage 1, take the place of plain rollouts; all tokens weigh the same; four
+    updates a step.
     Differs from the paper: it is what its repository runs. H_prev is the entropy of the plain
     rollouts of the step before, there the logged one of its update. Its s is 60 of 2,560
     rollouts: lower it with the batch. Its form without further rollouts is not here.

@@ -49,7 +49,7 @@ def april_partial_rollout(
             f"num_prompts={num_prompts} of them: raise chunk or lower num_prompts"
         )
     algorithm = grpo(num_prompts=num_prompts, **parent)
-    spare = (Use(DrawSparePrompts(chunk - num_prompts)),) if chunk > num_prompts else ()
+    spare = (Use(DrawSparePrompts(chunk / num_prompts - 1)),) if chunk > num_prompts else ()
     return dataclasses.replace(
         algorithm,
         sampling=(*algorithm.sampling, *spare),

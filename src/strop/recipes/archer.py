@@ -4,8 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from strop.method.algorithm import Algorithm
-from strop.method.part import Use
-from strop.method.term import Term
+from strop.method.part import Term, Use
 from strop.parts.advantage.credit.bootstrap_next_value import BootstrapNextValue
 from strop.parts.advantage.credit.compare_action_with_state import CompareActionWithState
 from strop.parts.advantage.credit.spread_turns import SpreadTurns

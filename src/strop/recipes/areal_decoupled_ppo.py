@@ -1,6 +1,5 @@
 """Clipped policy optimisation whose anchor is not the policy that drew the answers."""
 
-import dataclasses
 import math
 from typing import Any
 
@@ -10,7 +9,6 @@ from strop.parts.loss.bound.clip_both_sides import ClipBothSides
 from strop.parts.loss.correction.weigh_by_engine_ratio import WeighByEngineRatio
 from strop.parts.loss.ratio.ratio_per_sequence import RatioPerSequence
 from strop.parts.loss.ratio.ratio_per_token import RatioPerToken
-from strop.parts.plan.split_into_minibatches import SplitIntoMinibatches
 from strop.parts.selection.drop_mismatched_rollouts import DropMismatchedRollouts
 from strop.recipes._base import with_policy
 from strop.recipes._inherit import inherits
@@ -28,7 +26,7 @@ CHOICES = {
 }
 
 
-@inherits(grpo, aggregation="token-mean")
+@inherits(grpo, aggregation="token-mean", num_minibatches=4)
 def areal_decoupled_ppo(
     *,
     clip_low: float = 0.2,
@@ -51,8 +49,6 @@ def areal_decoupled_ppo(
     upper: float = 5.0,
     # Lower bound of the metric; 0: none.
     lower: float = 0.0,
-    # Optimiser steps of a training step.
-    num_minibatches: int = 4,
     **parent: Any,
 ) -> Algorithm:
     """AReaL: A Large-Scale Asynchronous Reinforcement Learning System for Language Reasoning.
@@ -67,6 +63,7 @@ def areal_decoupled_ppo(
     u = pi / pi_prox, w = pi_prox / pi_behavior detached; pi_prox is pi when the step begins.
     Differs from the parent: old answers are weighed by w, the clip starts from the step's own
     policy; 4 updates; all tokens weigh the same.
+    Differs once: `engine.staleness=2`.
     Differs from the paper: the released code leaves w out unless an action is set: here it is
     always in. N counts masked tokens, as there. k3 is exp(x) - 1 - x, x = log w, as the sampler's
     answers need (the code has -x). At level "sequence" w is the geometric mean for the metric
@@ -76,9 +73,7 @@ def areal_decoupled_ppo(
     """
     _check(ratio_level=ratio_level, level=level, action=action, metric=metric, agg=agg)
     clip = ClipBothSides(clip_low, clip_high, dual_clip_c)
-    algorithm = dataclasses.replace(
-        grpo(**parent), plan=Use(SplitIntoMinibatches(num_minibatches=num_minibatches))
-    )
+    algorithm = grpo(**parent)
     ratio = RATIOS[ratio_level]
     if not decoupled:
         if action != "none":

@@ -4,9 +4,8 @@ import dataclasses
 from typing import Any
 
 from strop.method.algorithm import Algorithm
-from strop.method.part import Use
+from strop.method.part import Term, Use
 from strop.method.schedule import Schedule
-from strop.method.term import Term
 from strop.parts.control.hold_kl_by_difficulty import HoldKlByDifficulty
 from strop.parts.curation.drop_uniform_groups import DropUniformGroups
 from strop.parts.loss.penalty.penalise_kl_by_difficulty import PenaliseKlByDifficulty
@@ -18,7 +17,7 @@ from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
 
 
-@inherits(grpo, clip_high=0.3, num_rollouts=8)
+@inherits(grpo, clip_high=0.3, num_rollouts=8, num_minibatches=4)
 def ares_aepo(
     *,
     # "paper" or "code": how windows change the reward.
@@ -54,7 +53,9 @@ def ares_aepo(
     Equation: R = R_acc - 1[wrong] lambda_d g_d(N - target_d), N = windows of high mean entropy, d
     the prompt's difficulty by its group's accuracy; loss = grpo's + beta beta_d r_t KL(ref).
     Differs from the parent: rewards by windows; a penalty by difficulty, weaker in windows, whose
-    weights are moved towards a target; groups of one outcome leave; all tokens weigh the same.
+    weights are moved towards a target; groups of one outcome leave; all tokens weigh the same; four
+    updates a step.
+    Differs once: `plan.num_minibatches=4`.
     Differs from the paper: targets are carried over from earlier steps (against its own batch
     lambda is always 0); how fast is ours, and so is r_t (the code's 0.67). It does not branch
     rollouts. variant "code": its windows and rewards; its list of words is given in `words`.

@@ -42,7 +42,8 @@ def arpo(
     Differs from the parent: episodes; part of a group shares beginnings with others of it.
     Differs from the paper: 1. its constants are the code's; 2. as there, the turn before a tool's
     reply decides, so that the first one branches with probability 0.5; 3. its reward (F1 of the
-    answer, 0.1 for both tools, -1 for a wrong format) is the environment's.
+    answer, 0.1 for both tools, -1 for a wrong format) is the environment's; 4. its code takes the
+    mean over all tokens (aggregation="token-mean").
     Try: N (num_rollouts: no branches), w, advantage ("hard").
     """
     if advantage not in CREDIT:

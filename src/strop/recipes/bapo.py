@@ -1,10 +1,12 @@
 """Policy optimisation whose clip makes room for good tokens."""
 
+import dataclasses
 from typing import Any
 
 from strop.method.algorithm import Algorithm
 from strop.method.part import Use
 from strop.parts.loss.bound.balance_clip_bounds import BalanceClipBounds
+from strop.parts.plan.split_into_minibatches import SplitIntoMinibatches
 from strop.recipes._base import CLIP, ESTIMATOR, with_policy
 from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
@@ -16,7 +18,7 @@ FORMS = {
 }
 
 
-@inherits(grpo, without=(*ESTIMATOR, *CLIP), aggregation="token-mean")
+@inherits(grpo, without=(*ESTIMATOR, *CLIP, "num_minibatches"), aggregation="token-mean")
 def bapo(
     *,
     # "paper" (probability-weighted share, c_high first) or "code" (ratio of sums, c_low first).
@@ -37,6 +39,8 @@ def bapo(
     target: float = 0.0,
     # Largest ratio on negative advantages; the paper has none, the code 3.
     dual_clip_c: float = 0.0,
+    # Passes over a step's rollouts, one update each.
+    num_epochs: int = 2,
     **parent: Any,
 ) -> Algorithm:
     """BAPO: Stabilizing Off-Policy RL for LLMs via Balanced Policy Optimization.
@@ -51,11 +55,12 @@ def bapo(
     c_low rise by their steps until sum_{A>0} p |s| / sum p |s| >= target, p the sampling policy's
     probability of the token.
     Differs from the parent: every update searches its bounds, which are ratios, not widths; all
-    tokens weigh the same.
+    tokens weigh the same; two passes over a step.
+    Differs once: `plan.num_minibatches=4`.
     Differs from the paper: sums are over the whole update. p is logp_behavior where it is known,
     else logp_old. The paper's form was read through notes; "code" is exact but for its steps
     0.05 and 0.1, which are of its example script.
-    Try: target (0.5), plan.num_minibatches (4), variant.
+    Try: target (0.5), num_epochs, variant.
     """
     given = (low_start, low_max, low_step, high_start, high_max, high_step, target, dual_clip_c)
     own = FORMS.get(variant, FORMS["paper"])
@@ -67,4 +72,5 @@ def bapo(
         dual_clip_c=numbers[7],
         source_form=variant,
     )
-    return with_policy(grpo(**parent), objective=Use(part))
+    plan = Use(SplitIntoMinibatches(num_epochs))
+    return with_policy(dataclasses.replace(grpo(**parent), plan=plan), objective=Use(part))

@@ -13,7 +13,7 @@ from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
 
 
-@inherits(grpo, without=(*ESTIMATOR, "beta"), num_rollouts=8)
+@inherits(grpo, without=(*ESTIMATOR, "beta"), num_rollouts=8, num_minibatches=2)
 def capo(
     *,
     # Width of what counts as equally likely, nats.
@@ -42,7 +42,8 @@ def capo(
     A_i = sum_j sigmoid(-(c_i - c_j) / tau) / tau, A_j = -sum_i sigmoid(-(c_i - c_j) / tau) / tau;
     0 for right ones of perplexity above ref_high, wrong ones below ref_low, under the reference.
     Differs from the parent: pairs of a right and a wrong answer, the more the worse they are
-    ordered by confidence, in place of mean and deviation; doubtful answers are not learned from.
+    ordered by confidence, in place of mean and deviation; doubtful answers are not learned from;
+    two updates a step.
     Differs from the paper: inferred are the sum over pairs, the factor 1 / tau, that c is the old
     policy's, the wrong answers' side (the gradient's), and that doubtful answers still are
     partners and count in averages.

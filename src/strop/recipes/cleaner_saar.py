@@ -10,7 +10,7 @@ from strop.recipes._inherit import inherits
 from strop.recipes.dapo import dapo
 
 
-@inherits(dapo, dual_clip_c=10.0)
+@inherits(dapo, dual_clip_c=10.0, num_minibatches=4)
 def cleaner_saar(
     *,
     # Share of the rollouts in which failed turns are rewritten.
@@ -33,7 +33,8 @@ def cleaner_saar(
     error, and right answers should not teach the failures on their way.
     Equation: a turn that failed and the one that repairs it become one: the old reasoning with the
     new call if likeness(old call, new call) >= gam, else the new turn; dapo's loss on the result.
-    Differs from the parent: episodes; errors that were repaired are not in them; the clip is dual.
+    Differs from the parent: episodes; errors that were repaired are not in them; the clip is dual;
+    four updates a step.
     Differs from the paper: 1. the environment says that a turn failed (valid), there patterns in
     its text; 2. behind an error that stays nothing is said unless rollout.hint is given; 3. a
     repair's tokens have no logp_behavior_T: ratios are to the policy at the step's beginning.

@@ -10,7 +10,7 @@ from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
 
 
-@inherits(grpo, without=ESTIMATOR, aggregation="token-mean")
+@inherits(grpo, without=ESTIMATOR, aggregation="token-mean", num_minibatches=8)
 def clip_cov(
     *,
     clip_low: float = 0.2,
@@ -32,7 +32,8 @@ def clip_cov(
     Equation: loss = -1/N sum_t c_t min(rho A, clip(rho, 1 - clip_low, 1 + clip_high) A); c_t = 0
     on max(int(clip_cov_ratio N), 1) tokens drawn from those with clip_cov_lb <
     (A - mean A)(logp - mean logp) < clip_cov_ub, else 1.
-    Differs from the parent: those tokens get no gradient; all tokens weigh the same.
+    Differs from the parent: those tokens get no gradient; all tokens weigh the same; eight updates
+    a step.
     Differs from the paper: means and N are taken over the whole update, not a micro-batch, so the
     result does not depend on how rows are split.
     Try: clip_cov_ratio (more keeps more entropy), clip_cov_lb, num_rollouts.

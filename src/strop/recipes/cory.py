@@ -18,7 +18,7 @@ def cory(
     # Whether there is an observer; without one it is PPO with the price in the reward.
     observer: bool = True,
     # What stands between the pioneer's answer and the observer's; {prompt} is the prompt.
-    words: str = SampleTwoAttempts.words,
+    words: str = "\n{prompt}",
     # Price of a nat between the policy and its start, reward units.
     kl: float = 0.4,
     **parent: Any,

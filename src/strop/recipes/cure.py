@@ -3,8 +3,8 @@
 import dataclasses
 from typing import Any
 
+from strop.method.algorithm import Phase, Phases, read_until
 from strop.method.part import Use
-from strop.method.phases import Phase, Phases, read_until
 from strop.parts.rollout.branch_at_critical_tokens import BranchAtCriticalTokens
 from strop.parts.selection.drop_reused_prefixes import DropReusedPrefixes
 from strop.recipes._inherit import inherits
@@ -33,9 +33,11 @@ def cure(
     j = 1..branches; A over all n1 (1 + branches) answers; the prefix has no loss. sharpen: dapo.
     Differs from the parent: in the first phase a fourth of a group's answers is whole; each of the
     others goes on anew from an uncertain token of one of these. The clip is dual (10).
+    Differs once: `cure(min_letters=1)`, where tokens are single letters.
     Differs from the paper: 1. the phases change at half of the run (there at step 300: until=300);
     2. prefix and branch share an answer's limit, and the overlong penalty counts both; 3. both
-    phases have the same limit of tokens (there 2596 and 3584: phases.sharpen.rollout.max_tokens).
+    phases have the same limit of tokens (there 2596 and 3584: phases.sharpen.rollout.max_tokens). A
+    step has one update, not 16 (`num_minibatches=16`), which cost more time.
     Try: until (or a condition, 'entropy < 0.3'), min_letters (1 where tokens are single letters, as
     in tiny), branches, candidates (0: the ablation with a random place).
     """

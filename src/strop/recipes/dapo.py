@@ -42,9 +42,10 @@ def dapo(
     Differs from the parent: wider clip above, all tokens weigh the same, groups of one outcome
     are replaced by fresh prompts, answers near the length limit lose reward.
     Differs from the paper: 1. when max_rounds of sampling do not fill the batch the step goes on
-    with what there is (the released code raises); 2. L_buf is L_max / 8 unless given (paper:
-    4096 of 20480, released script: 512 of 4096). dapo_overlong_shaping and dapo_dynamic_sampling,
-    as others call them, are overlong_* and dynamic_sampling, or the parts by themselves.
+    with what there is (the released code raises); 2. L_buf is L_max / 8 unless given (paper: 4096
+    of 20480, released script: 512 of 4096). dapo_overlong_shaping and dapo_dynamic_sampling, as
+    others call them, are overlong_* and dynamic_sampling, or the parts by themselves. A step has
+    one update, not 16 (`num_minibatches=16`), which cost more time.
     Try: clip_high, max_rounds, overlong_factor (0: no length penalty).
     """
     clip = ClipBothSides(clip_low, clip_high, dual_clip_c)

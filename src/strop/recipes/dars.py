@@ -15,7 +15,7 @@ from strop.support.errors import UserError
 SCHEDULES = ("ET", "HW")
 
 
-@inherits(grpo, num_rollouts=8)
+@inherits(grpo, without=("num_minibatches",), num_rollouts=8)
 def dars(
     *,
     # "ET", equal treatment: hard prompts are brought up to half solved ones; "HW": beyond them.

@@ -4,8 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from strop.method.algorithm import Algorithm
-from strop.method.part import Use
-from strop.method.term import Term
+from strop.method.part import Term, Use
 from strop.parts.advantage.credit.choose_surprising_turns import ChooseSurprisingTurns
 from strop.parts.curation.replay_rollouts import ReplayRollouts
 from strop.parts.loss.average.average_over_turns import AverageOverTurns
@@ -55,10 +54,13 @@ def digirl(
     r) (V_{h+1} + r_h - V_h); loss = -mean log pi(a_h | s_h) over turns with A_h > 1/H of the
     episodes whose r - U is in the largest share p.
     Differs from the parent: -
-    Differs from the paper: 1. critics are heads on the policy's hidden states, in place of an
-    encoder of their own; 2. no episodes are held back to choose the critics' epoch; 3. no offline
-    phase (its own start: `sft` on demonstrations). Its gradient clip is 0.01
-    (training.max_grad_norm).
+    Differs from the paper: 1. critics are heads on the policy's hidden states, in place of two
+    encoders of their own of which the lower counts; 2. no episodes are held back to choose the
+    critics' epoch; 3. no offline phase (its own start: `sft` on demonstrations); 4. an update is of
+    all that is stored, its code's of 128 turns drawn from it, the policy's from the share p alone,
+    with a mean that counts turns not chosen; 5. the value after an episode is 0, its code's the
+    critic's of the last screen: here the last turn of a failure is never chosen. Its gradient clip
+    is 0.01 (training.max_grad_norm).
     Try: critic.lr, p (0.3 with few episodes), source_form="code", actor_epochs.
     """
     base: dict[str, Any] = around(num_prompts, num_rollouts)

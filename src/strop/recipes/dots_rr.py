@@ -14,7 +14,7 @@ from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
 
 
-@inherits(grpo, without=CLIP, aggregation="token-mean", num_rollouts=8)
+@inherits(grpo, without=CLIP, aggregation="token-mean", num_rollouts=8, num_minibatches=8)
 def dots_rr(
     *,
     # Steps between two predictions; these first steps only fill the store.
@@ -45,7 +45,7 @@ def dots_rr(
     rho over the policy that drew the token, c = pi_old / that policy; loss = -mean min(rho A,
     clip(rho, c (1 - clip), c (1 + clip)) A), A within each group, fresh or stored.
     Differs from the parent: which prompts are drawn; (1 - s) num_prompts stored groups a step; the
-    clip's centre; tokens weigh the same; 8 rollouts.
+    clip's centre; tokens weigh the same; 8 rollouts; eight updates a step.
     Differs from the paper: prompts are compared by the policy's own hidden states, with a trained
     adapter and calibration there. K and buffer keep the paper's shares of num_prompts.
     Try: s, m, tau (0.1: less sharp), K.

@@ -4,8 +4,7 @@ import dataclasses
 from typing import Any
 
 from strop.method.algorithm import Algorithm
-from strop.method.part import Use
-from strop.method.term import Term
+from strop.method.part import Term, Use
 from strop.parts.loss.penalty.cover_reference import CoverReference
 from strop.parts.rollout.sample_and_replay import SampleAndReplay
 from strop.parts.sampling.rehearse_mastered_prompts import RehearseMasteredPrompts
@@ -44,6 +43,7 @@ def dph_rl(
     u ln u - (u + 1) ln((u + 1) / 2), alpha: (u^(1-a) - (1-a) u - a) / (a (a - 1)).
     Differs from the parent: mastered prompts are rehearsed, not sampled; wider clip above; all
     tokens weigh the same; no reference model is kept.
+    Differs once: `dph_rl(num_trials=1)`, or another number in which some prompt is always solved.
     Differs from the paper: rows of both kinds stand in one update, each kind averaged over it; the
     code's micro-batches are of one kind and weigh the same. Its form of js with an online
     reference is left out; its reverse baseline is grpo with beta.

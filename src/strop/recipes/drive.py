@@ -4,8 +4,8 @@ import dataclasses
 from itertools import accumulate
 from typing import Any
 
+from strop.method.algorithm import Phase, Phases, Until
 from strop.method.part import Use
-from strop.method.phases import Phase, Phases, Until
 from strop.parts.sampling.draw_hardest_prompts import DrawHardestPrompts
 from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
@@ -39,6 +39,7 @@ def drive(
     sizes[k-1] of them with the lowest success, `later` rollouts each, success measured anew.
     Differs from the parent: the prompts of a phase are the hardest of the one before, measured as
     it begins; 8 rollouts first, 64 then.
+    Differs once: its second phase has begun.
     Differs from the paper: 1. its supervised stage before, and the shorter answers of the first
     phase, are left to the run (strop train sft; phases.broad.rollout.max_tokens); 2. how many
     answers measure success was not found; 3. its second stage begins with 175 problems, here with

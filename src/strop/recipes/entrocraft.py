@@ -11,7 +11,9 @@ from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
 
 
-@inherits(grpo, without=("std", "singleton"), beta=1e-3, aggregation="prompt-mean")
+@inherits(
+    grpo, without=("std", "singleton"), beta=1e-3, aggregation="prompt-mean", num_minibatches=4
+)
 def entrocraft(
     *,
     h_low: EntropyTarget = Linear(0.6, 0.4),  # noqa: B008 (frozen)
@@ -29,7 +31,7 @@ def entrocraft(
     Equation: d = 1 if H > h_high, -1 if H < h_low, else 0; S_x = rollouts of x with d A_i >= 0;
     loss = -mean_x 1/|S_x| sum_{i in S_x} sum_t min(rho A_i, clip(rho) A_i) + beta KL(ref).
     Differs from the parent: out of the entropy band only one sign of advantage is trained on;
-    tokens are summed, then averaged over a prompt's kept rollouts.
+    tokens are summed, then averaged over a prompt's kept rollouts; four updates a step.
     Differs from the paper: prompts without a kept rollout do not count in the mean over prompts,
     where the paper leaves it open. The released code swaps the estimator instead of rejecting.
     Default band: linear(0.6, 0.4) to linear(0.7, 0.5), nats.

@@ -14,7 +14,13 @@ from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
 
 
-@inherits(grpo, without=("std", "normalize_std", "singleton"), beta=1e-3, aggregation="token-mean")
+@inherits(
+    grpo,
+    without=("std", "normalize_std", "singleton"),
+    beta=1e-3,
+    aggregation="token-mean",
+    num_minibatches=4,
+)
 def entrocraft_code_variant(
     *,
     # Lower edge of the band, nats.
@@ -39,7 +45,8 @@ def entrocraft_code_variant(
     w_reinforce, rather than the paper's rule.
     Equation: A_i = max(R_i, 0) if H > h_high; R_i (times positive_weight if positive) if
     H < h_low; else (R_i - mean_g) / (std_g + eps); loss as the parent's, all tokens alike.
-    Differs from the parent: out of the entropy band, raw rewards of one sign are the advantages.
+    Differs from the parent: out of the entropy band, raw rewards of one sign are the advantages;
+    four updates a step.
     Differs from the paper: it is what its repository runs; entrocraft is the paper's rule. Rewards
     of 0 and 1 are made -1 and 1 (there they are). The shipped band is inverted; here the paper's.
     h_high = -inf is its raftpp, h_low = inf its nsr, that with positive_weight 0.1 w_reinforce.

@@ -4,9 +4,8 @@ import dataclasses
 from typing import Any
 
 from strop.method.algorithm import Algorithm
-from strop.method.part import Use
+from strop.method.part import Term, Use
 from strop.method.schedule import Schedule
-from strop.method.term import Term
 from strop.parts.loss.penalty.reward_entropy import RewardEntropy
 from strop.parts.selection.keep_high_entropy_tokens import KeepHighEntropyTokens
 from strop.recipes._base import average, with_policy

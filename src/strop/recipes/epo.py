@@ -4,9 +4,8 @@ import dataclasses
 from typing import Any
 
 from strop.method.algorithm import Algorithm
-from strop.method.part import Use
+from strop.method.part import Term, Use
 from strop.method.schedule import Decay, EntropyTarget
-from strop.method.term import Term
 from strop.parts.control.carry_metric_forward import CarryMetricForward
 from strop.parts.loss.average.average_per_turn import AveragePerTurn
 from strop.parts.loss.penalty.reward_entropy import RewardEntropy

@@ -42,7 +42,8 @@ def forking_token_mask(
     loss = -1/K sum_{H_t >= tau} min(rho_t A, clip(rho_t) A), K the number of those tokens.
     Differs from the parent: tokens of lower entropy have no gradient and do not count.
     Differs from the paper: H is that at the start of the step, equal to the current one while a
-    step is one update; the quantile is over the update.
+    step is one update; the quantile is over the update. A step has one update, not 16
+    (`num_minibatches=16`), which cost more time.
     Try: rho, normaliser ("full" is TRL's), selection.
     """
     masked = KeepHighEntropyTokens(rho, selection, normaliser)
@@ -68,8 +69,9 @@ def top_entropy_quantile(
     Equation: loss = -1/N sum_{H_t >= tau} min(rho_t A, clip(rho_t) A), N all tokens, tau the
     (1 - rho)-quantile of H over an update's tokens; + beta KL(ref) on all tokens.
     Differs from the parent: tokens of lower entropy have no policy gradient but still count.
-    Differs from the paper: the average is over all tokens, so the gradient is about rho times
-    that of forking_token_mask. TRL's own default is rho 1 (off); 0.2 is what it recommends.
+    Differs from the paper: the average is over all tokens, so the gradient is about rho times that
+    of forking_token_mask. TRL's own default is rho 1 (off); 0.2 is what it recommends. A step has
+    one update, not 16 (`num_minibatches=16`), which cost more time.
     Try: rho, clip_high, beta.
     """
     masked = KeepHighEntropyTokens(rho, normaliser="full")

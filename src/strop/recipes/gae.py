@@ -4,8 +4,7 @@ import dataclasses
 from typing import Any
 
 from strop.method.algorithm import Algorithm
-from strop.method.part import Use
-from strop.method.term import Term
+from strop.method.part import Term, Use
 from strop.parts.advantage.credit.estimate_generalised_advantage import EstimateGeneralisedAdvantage
 from strop.parts.advantage.weight.whiten_over_batch_tokens import WhitenOverBatchTokens
 from strop.parts.loss.value.regress_value import RegressValue

@@ -14,7 +14,9 @@ from strop.recipes.grpo import grpo
 @inherits(grpo)
 def gain_rl(
     *,
-    # Most ranks that either signal moves the centre by, in a step.
+    # Prompts after which the centre moves.
+    subset_size: int = 256,
+    # Most ranks that either signal moves the centre by at once.
     n: float = 500.0,
     # Steepness of both signals; accuracy from which the first one moves it.
     alpha: float = 2.0,
@@ -36,15 +38,16 @@ def gain_rl(
     Choose it when: you want a curriculum without labels or answers: what the policy finds familiar
     first, the rest as it gets better, each prompt read once beforehand.
     Equation: ranks by falling mean cosine among a prompt's hidden states; P(j) ~ exp(-((j - mu) /
-    std)^2 / 2); mu += clip(n tanh(alpha (acc - beta_acc)) + n tanh(alpha C), 0, 1000), C: the mean
-    cosine in the step's sequences.
+    std)^2 / 2); after subset_size prompts mu += clip(n tanh(alpha (acc - beta_acc)) + n tanh(alpha
+    C), 0, 1000), C: the mean cosine in their sequences.
     Differs from the parent: which prompts are drawn; a forward pass for C.
     Differs from the paper: 1. hidden states are the last layer's output; 2. n, not n / 2, as its
     code has it; 3. mu ends at the last rank; 4. of its code's slips none is copied (accuracy
     halved, rows cut twice, cosines normalised over tokens).
-    Try: std and n as shares of your prompts (here 3700), inter_weight.
+    Try: std and n as shares of your prompts (here 3700), subset_size, inter_weight.
     """
-    draw = DrawAlongRanking(num_prompts, num_rollouts, n, std, alpha, beta_acc, inter_weight)
+    window = (n, std, (alpha, beta_acc), inter_weight, subset_size)
+    draw = DrawAlongRanking(num_prompts, num_rollouts, *window)
     # Its fields num_prompts and num_rollouts keep the path that they have everywhere.
     return dataclasses.replace(
         grpo(**parent),

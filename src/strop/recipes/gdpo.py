@@ -43,6 +43,7 @@ def gdpo(
     A_i = (S_i - mean) / (std + whiten_eps) over the rollouts of the step.
     Differs from the parent: every reward function is normalised in the group before the weighted
     sum, so that unlike rewards of equal sum stay apart; then once more over the step.
+    Differs once: there are two rewards; one makes it grpo times a factor.
     Differs from the paper: no. Sums are TRL's; verl whitens tokens (batch_norm "tokens", with
     whiten_eps 1e-8 in the variance, and eps 1e-6).
     Try: several reward functions, weights, batch_norm.

@@ -10,7 +10,7 @@ from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
 
 
-@inherits(grpo, without=ESTIMATOR)
+@inherits(grpo, without=ESTIMATOR, num_minibatches=8)
 def gmpo(
     *,
     # Width below, nats of the log-ratio.
@@ -30,9 +30,10 @@ def gmpo(
     Equation: y_t = s min(s x_t, s clip(x_t, -clip_low, clip_high)), x = logp - logp_old,
     s = sign(A_i); loss = -mean_i A_i exp(mean_t y_t).
     Differs from the parent: tokens are clipped one by one, in log space and widely, and an answer
-    is weighed by the geometric mean of what is left.
+    is weighed by the geometric mean of what is left; eight updates a step.
+    Differs once: `plan.num_minibatches=4`.
     Differs from the paper: x is clamped to +-20 nats, as everywhere here (verl: not). The paper's
     average is over answers: another aggregation weighs long answers more.
-    Try: clip_high, clip_low, plan.num_minibatches (4).
+    Try: clip_high, clip_low, num_minibatches (1: grpo).
     """
     return with_policy(grpo(**parent), objective=Use(ClipGeometricMean(clip_low, clip_high)))

@@ -1,8 +1,7 @@
 """Group relative policy optimisation."""
 
 from strop.method.algorithm import Algorithm
-from strop.method.part import Use
-from strop.method.term import Term
+from strop.method.part import Term, Use
 from strop.parts.advantage.baseline.subtract_group_mean import SubtractGroupMean
 from strop.parts.advantage.credit.spread_evenly import SpreadEvenly
 from strop.parts.advantage.scale.divide_by_group_std import DivideByGroupStd
@@ -23,6 +22,7 @@ def grpo(
     aggregation: str = "seq-mean-token-mean",
     num_prompts: int = 32,
     num_rollouts: int = 16,
+    num_minibatches: int = 1,
 ) -> Algorithm:
     """DeepSeekMath: Pushing the Limits of Mathematical Reasoning in Open Language Models.
 
@@ -47,7 +47,7 @@ def grpo(
         average=average(aggregation),
     )
     return Algorithm(
-        **around(num_prompts, num_rollouts),
+        **around(num_prompts, num_rollouts, num_minibatches),
         advantage=(Use(SubtractGroupMean(singleton)), *scale, Use(SpreadEvenly())),
         terms=(policy, *kl_terms(beta, aggregation)),
     )

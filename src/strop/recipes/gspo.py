@@ -10,7 +10,7 @@ from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
 
 
-@inherits(grpo, without=ESTIMATOR, clip_low=3e-4, clip_high=4e-4)
+@inherits(grpo, without=ESTIMATOR, clip_low=3e-4, clip_high=4e-4, num_minibatches=4)
 def gspo(**parent: Any) -> Algorithm:
     """Group Sequence Policy Optimization.
 
@@ -23,9 +23,10 @@ def gspo(**parent: Any) -> Algorithm:
     updates a batch) and the reward judges whole answers.
     Equation: s_i = exp(mean_t (logp - logp_old));
     loss = -mean_i min(s_i A_i, clip(s_i, 1 - clip_low, 1 + clip_high) A_i).
-    Differs from the parent: the ratio, and so the clip, is of the whole answer; the clip is
-    narrow, since a mean of log-ratios moves little.
+    Differs from the parent: the ratio, and so the clip, is of the whole answer; the clip is narrow,
+    since a mean of log-ratios moves little; four updates a step.
+    Differs once: `plan.num_minibatches=4`.
     Differs from the paper: no. The rollouts of a step need several updates for the clip to act.
-    Try: clip_high, plan.num_minibatches (4), aggregation.
+    Try: clip_high, num_minibatches (1: grpo), aggregation.
     """
     return with_policy(grpo(**parent), ratio=Use(RatioPerSequence()))

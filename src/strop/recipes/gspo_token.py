@@ -25,8 +25,10 @@ def gspo_token(**parent: Any) -> Algorithm:
     loss = -mean_i mean_t min(s_t A_t, clip(s_t, 1 - clip_low, 1 + clip_high) A_t).
     Differs from the parent: a token's advantage weighs its own gradient, not the whole answer's;
     the same gradient while the advantages of an answer are equal.
+    Differs once: `advantage='spread_evenly | subtract_optimal_token_mean'`, or other advantages per
+    token.
     Differs from the paper: no; verl's form, which has no dual clip.
-    Try: gae's advantages in place of the group's, clip_high, plan.num_minibatches (4).
+    Try: gae's advantages in place of the group's, clip_high, num_minibatches.
     """
     return with_policy(gspo(**parent), ratio=Use(RatioPerSequence(own_gradient=True)))
 
@@ -45,7 +47,8 @@ def luspo(**parent: Any) -> Algorithm:
     loss = -mean_i |y_i| min(s_i A_i, clip(s_i, 1 - clip_low, 1 + clip_high) A_i).
     Differs from the parent: an answer counts as many times as it has tokens, so that long right
     answers are no longer pushed less per token.
+    Differs once: `plan.num_minibatches=4`.
     Differs from the paper: no. The clip is gspo's.
-    Try: clip_high, plan.num_minibatches (4), aggregation.
+    Try: clip_high, num_minibatches, aggregation.
     """
     return gspo(**parent)

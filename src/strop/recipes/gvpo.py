@@ -4,8 +4,7 @@ import dataclasses
 from typing import Any
 
 from strop.method.algorithm import Algorithm
-from strop.method.part import Use
-from strop.method.term import Term
+from strop.method.part import Term, Use
 from strop.parts.loss.bound.follow_advantage import FollowAdvantage
 from strop.parts.loss.penalty.penalise_ratio_variance import PenaliseRatioVariance
 from strop.recipes._base import CLIP, average, with_policy
@@ -13,7 +12,7 @@ from strop.recipes._inherit import inherits
 from strop.recipes.rloo import rloo
 
 
-@inherits(rloo, without=(*CLIP, "singleton", "beta", "aggregation"))
+@inherits(rloo, without=(*CLIP, "singleton", "beta", "aggregation"), num_minibatches=4)
 def gvpo(
     *,
     # Reward that a nat of log-ratio stands for; 0 leaves the plain policy gradient.
@@ -33,10 +32,12 @@ def gvpo(
     (beta (l_i - mean_g l) - (R_i - mean_g R))^2 / (2 beta), taken apart into the policy gradient
     (R_i - mean_g R) l_i, in which the mean of l counts nothing, and a penalty on the variance of l.
     Differs from the parent: no ratio and no clip; prompts weigh alike; answers that have moved
-    apart as far as their rewards are pushed no more. The first update of a step is rloo's.
+    apart as far as their rewards are pushed no more. The first update of a step is rloo's; four
+    updates a step.
+    Differs once: `plan.num_minibatches=4`.
     Differs from the paper: its loss is beta times this one, without effect under Adam but for the
     clipping of gradients; the value lacks what has no gradient. A group of one teaches nothing.
-    Try: beta (0.05 to 0.2), plan.num_minibatches (4: in one update a step the penalty rests).
+    Try: beta (0.05 to 0.2), num_minibatches (1: the penalty rests).
     """
     plain = rloo(singleton="zero", aggregation="prompt-mean", **parent)
     algorithm = with_policy(plain, objective=Use(FollowAdvantage()), ratio=None)

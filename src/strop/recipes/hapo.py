@@ -54,7 +54,8 @@ def hapo(
     Differs from the parent: h in temperature, advantages and clip; token means; a dual clip.
     Differs from the paper: 1. signals of the loss are over the update, the released code's over a
     micro-batch; 2. the sign of h for sure tokens is inferred, the released code has it positive
-    (variant "code"); 3. the ratio is over the policy at `temperature`, not over the warmed one.
+    (variant "code"); 3. the ratio is over the policy at `temperature`, not over the warmed one. A
+    step has one update, not 16 (`num_minibatches=16`), which cost more time.
     Try: tau (0.05, released code), adv_beta (0), quantile.
     """
     algorithm = dapo(**parent)

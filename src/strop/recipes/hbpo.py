@@ -13,7 +13,7 @@ from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
 
 
-@inherits(grpo, without=(*ESTIMATOR, "beta"), clip_high=0.28)
+@inherits(grpo, without=(*ESTIMATOR, "beta"), clip_high=0.28, num_minibatches=4)
 def hbpo(
     *,
     # "paper", or "code" (min(f1, f2) for every length, the budget's term twice).
@@ -42,8 +42,8 @@ def hbpo(
     Equation: R = f1(n, b) if n > b, else f2(b), 0 if wrong or n > L; f2 = beta cos(pi b / 2L),
     f1 = beta cos(pi n / 2L) - |n - b| / L; A = (mean of the budget's R - f2(b)) + (R - mean) /
     (std + eps) over all rollouts of the prompt.
-    Differs from the parent: answers have a budget, are paid by their length beside it, and
-    learn by two comparisons; a wider clip above.
+    Differs from the parent: answers have a budget, are paid by their length beside it, and learn by
+    two comparisons; a wider clip above; four updates a step.
     Differs from the paper: 1. the answer has no head that tells the budget unless prefix gives one
     in words that the model understands; its tokens count as the policy's, as in the code, rewards
     see what follows it; 2. L and the budgets are the same shares of the run's longest answer as of

@@ -5,8 +5,7 @@ from typing import Any
 
 from strop.batch.columns import old_value
 from strop.method.algorithm import Algorithm
-from strop.method.part import Use
-from strop.method.term import Term
+from strop.method.part import Term, Use
 from strop.parts.advantage.credit.estimate_segment_advantage import EstimateSegmentAdvantage
 from strop.parts.advantage.credit.estimate_turn_advantage import EstimateTurnAdvantage
 from strop.parts.advantage.credit.shape_segment_rewards import ShapeSegmentRewards

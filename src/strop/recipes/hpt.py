@@ -5,8 +5,7 @@ import math
 from typing import Any
 
 from strop.method.algorithm import Algorithm
-from strop.method.part import Use
-from strop.method.term import Term
+from strop.method.part import Term, Use
 from strop.parts.advantage.baseline.subtract_group_mean import SubtractGroupMean
 from strop.parts.advantage.credit.spread_evenly import SpreadEvenly
 from strop.parts.curation.replace_failed_with_demonstrations import ReplaceFailedWithDemonstrations
@@ -22,7 +21,9 @@ from strop.recipes.grpo import grpo
 
 
 @door(also=("hpt_loss",))
-@inherits(grpo, without=(*ESTIMATOR, *CLIP, "beta", "aggregation"), num_rollouts=8)
+@inherits(
+    grpo, without=(*ESTIMATOR, *CLIP, "beta", "aggregation"), num_rollouts=8, num_minibatches=2
+)
 def hpt(
     *,
     # Most right answers with which a prompt is still imitated; -1: never.
@@ -49,8 +50,8 @@ def hpt(
     Equation: loss = sft_coef mean_{demo} -logp - 1/L_max sum_{own} rho (R_i - mean_g)
     - entropy_coef mean_t H_t; a prompt with at most `gate` right answers has its demonstration in
     place of its rollouts. The data's column `completion` holds it.
-    Differs from the parent: such prompts are imitated; no deviation, no clip, tokens are summed
-    and divided by one constant; an entropy bonus.
+    Differs from the parent: such prompts are imitated; no deviation, no clip, tokens are summed and
+    divided by one constant; an entropy bonus; two updates a step.
     Differs from the paper: means and sums are over the update, the released code's over
     micro-batches that are added up; no update is skipped for its gradient's norm. L_max is the
     longest answer that the run allows, as it is the padded length there (8192).

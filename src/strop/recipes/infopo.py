@@ -4,8 +4,7 @@ import dataclasses
 from typing import Any
 
 from strop.method.algorithm import Algorithm
-from strop.method.part import Use
-from strop.method.term import Term
+from strop.method.part import Term, Use
 from strop.parts.advantage.baseline.begin_with_first_return import BeginWithFirstReturn
 from strop.parts.advantage.baseline.subtract_group_mean import SubtractGroupMean
 from strop.parts.advantage.credit.discount_turn_rewards import DiscountTurnRewards
@@ -27,7 +26,7 @@ SCORES = ("sum", "discounted")
 CREDIT = (("return_K", "credit_K"),)
 
 
-@inherits(grpo, without=ESTIMATOR, aggregation="token-mean", num_rollouts=5)
+@inherits(grpo, without=ESTIMATOR, aggregation="token-mean", num_rollouts=5, num_minibatches=4)
 def infopo(
     *,
     # Weight of the feedback's gains when training begins.
@@ -45,7 +44,7 @@ def infopo(
     # Discount of a turn, where something is discounted.
     gamma: float = 0.8,
     eps: float = 1e-6,
-    # Whether outcomes are divided by the group's deviation.
+    # Whether outcomes and gains are divided by their group's deviation, else centred alone.
     divide_by_std: bool = True,
     entropy_coef: float = 1e-3,
     **parent: Any,
@@ -63,16 +62,15 @@ def infopo(
     placeholder; ratio = min(1, max(std(A_out), 1) / std(A_int)); beta = beta0 exp(-decay epoch);
     A_out = z_i credit_k, scaled to the mean z_i over the tokens of a rollout.
     Differs from the parent: turns with informative feedback gain, most where outcomes are equal;
-    all tokens weigh the same; an entropy bonus.
+    all tokens weigh the same; an entropy bonus; four updates a step.
     Differs from the paper: epoch is a number, in a run a schedule such as epoch=linear(0, 3) for
-    three epochs; scores and mapped credits are not rounded to four digits; divide_by_std=false
-    leaves the gains divided.
+    three epochs; scores and mapped credits are not rounded to four digits.
     Try: beta0, T (0.05 in the code), turn_credit, num_rollouts.
     """
     _check(turn_credit, score)
     divide = (Use(DivideByGroupStd(eps)),) if divide_by_std else ()
     outcome: tuple[Use, ...] = (Use(SubtractGroupMean()), *divide, *_shared(turn_credit, gamma))
-    gain = Use(AddFeedbackGain(beta0, T, eps, decay, epoch))
+    gain = Use(AddFeedbackGain(beta0, T, (eps, divide_by_std), decay, epoch))
     if score == "discounted":
         outcome = (Use(DiscountTurnRewards(gamma)), Use(BeginWithFirstReturn()), *outcome)
         gain = dataclasses.replace(gain, columns=(("reward_B", "score_B"),))

@@ -1,26 +1,22 @@
 """Policy optimisation without a clip, holding back the tokens which would cost the most entropy."""
 
-import dataclasses
 from typing import Any
 
 from strop.method.algorithm import Algorithm
 from strop.method.part import Use
 from strop.parts.loss.bound.penalise_high_covariance_tokens import PenaliseHighCovarianceTokens
-from strop.parts.plan.split_into_minibatches import SplitIntoMinibatches
 from strop.recipes._base import CLIP, ESTIMATOR, with_policy
 from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
 
 
-@inherits(grpo, without=(*ESTIMATOR, *CLIP), aggregation="token-mean")
+@inherits(grpo, without=(*ESTIMATOR, *CLIP), aggregation="token-mean", num_minibatches=8)
 def kl_cov(
     *,
     # Share of an update's tokens that pays for moving.
     kl_cov_ratio: float = 2e-4,
     # Weight of the penalty, per nat.
     ppo_kl_coef: float = 1.0,
-    # Optimiser steps a training step: the penalty needs more than one.
-    num_minibatches: int = 8,
     **parent: Any,
 ) -> Algorithm:
     """The Entropy Mechanism of Reinforcement Learning for Reasoning Language Models (KL-Cov).
@@ -40,7 +36,5 @@ def kl_cov(
     result does not depend on how rows are split.
     Try: kl_cov_ratio (2e-3, the paper's for 7B), ppo_kl_coef, num_minibatches.
     """
-    plan = SplitIntoMinibatches(num_minibatches=num_minibatches)
-    algorithm = dataclasses.replace(grpo(**parent), plan=Use(plan))
     part = PenaliseHighCovarianceTokens(kl_cov_ratio, ppo_kl_coef)
-    return with_policy(algorithm, objective=Use(part))
+    return with_policy(grpo(**parent), objective=Use(part))

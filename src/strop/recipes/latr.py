@@ -56,7 +56,7 @@ def latr(
     Differs from the paper: 1. places are given by rank, as in its code (there by probability);
     2. eta's steps are shares of the run; 3. its code's switches sample_nk and keep_math_symbols are
     left out; 4. tokens of the tree count as on-policy in the loss, as in its code, and have no
-    logp_behavior_T.
+    logp_behavior_T; 5. its code takes the mean over all tokens (aggregation="token-mean").
     Try: r ((4, 8) for short answers), eta (0.5), tau_abs with tau_rel.
     """
     rollout = ForkAtCloseCalls(

@@ -4,8 +4,7 @@ import dataclasses
 from typing import Any
 
 from strop.method.algorithm import Algorithm
-from strop.method.part import Use
-from strop.method.term import Term
+from strop.method.part import Term, Use
 from strop.parts.advantage.baseline.subtract_group_mean import SubtractGroupMean
 from strop.parts.advantage.credit.spread_evenly import SpreadEvenly
 from strop.parts.advantage.scale.divide_by_group_std import DivideByGroupStd
@@ -31,7 +30,9 @@ RATIOS = {
 
 
 @door(also=("loop_loss",))
-@inherits(rloo, without=(*CLIP, "aggregation", "beta"), num_prompts=40, num_rollouts=6)
+@inherits(
+    rloo, without=(*CLIP, "aggregation", "beta", "num_minibatches"), num_prompts=40, num_rollouts=6
+)
 def loop(
     *,
     # "leave_one_out" or "mean".

@@ -5,8 +5,7 @@ import math
 from typing import Any
 
 from strop.method.algorithm import Algorithm
-from strop.method.part import Use
-from strop.method.term import Term
+from strop.method.part import Term, Use
 from strop.parts.advantage.baseline.subtract_group_mean import SubtractGroupMean
 from strop.parts.advantage.credit.spread_evenly import SpreadEvenly
 from strop.parts.curation.replace_failed_with_demonstrations import ReplaceFailedWithDemonstrations
@@ -29,10 +28,11 @@ POWERS = (("sqrt", 0.5), ("plain", 1.0))
 @inherits(grpo, without=(*ESTIMATOR, *CLIP, "beta"), num_rollouts=7)
 def luffy_shaping(
     *,
-    # What weighs a demonstration's token: hyperbolic, power, sqrt, plain, logp or p_logp
-    # (p + gamma logp).
+    # What weighs a demonstration's token: hyperbolic, power, sqrt, plain, logp (gamma logp) or
+    # p_logp (p + gamma logp).
     shape: str = "hyperbolic",
-    # Half-way probability of the hyperbola, exponent of the power, weight of p_logp's logp.
+    # Half-way probability of the hyperbola, exponent of the power (0.5 in the code's
+    # configuration), weight of logp and of p_logp's logp.
     gamma: float = 0.1,
     # Width of the clip of the policy's own tokens; 0: none.
     clip: float = 0.0,
@@ -55,8 +55,7 @@ def luffy_shaping(
     Differs from the parent: the given answer (the data's column `completion`) joins its prompt's
     rollouts and is learned by its own weight; no clip, no deviation; tokens are summed.
     Differs from the paper: L is the run's constant, the code's the padded width of a batch;
-    rollouts whose prompt has no completion stay alone. Shape "logp" has weight 1 (0.1 in the code's
-    configuration).
+    rollouts whose prompt has no completion stay alone.
     Try: gamma (0.3), num_rollouts (1 more is the demonstration), aggregation ("token-mean").
     """
     width = clip or math.inf
@@ -73,6 +72,7 @@ def luffy_shaping(
             objective=Use(_shaped(shape, gamma)),
             average=average(aggregation),
             on=Use(KeepOrigins((2,), still_counts=True)),
+            coef=gamma if shape == "logp" else 1.0,
         ),
     ]
     if entropy_coef:

@@ -5,8 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from strop.method.algorithm import Algorithm
-from strop.method.part import Use
-from strop.method.term import Term
+from strop.method.part import Term, Use
 from strop.parts.advantage.baseline.centre_turns import CentreTurns
 from strop.parts.advantage.credit.estimate_turn_advantage import EstimateTurnAdvantage
 from strop.parts.advantage.credit.spread_turns import SpreadTurns

@@ -20,7 +20,7 @@ from strop.support.errors import UserError
 WEIGHTS = {"mean": 0.5, "sum": 1.0}
 
 
-@inherits(grpo, without=ESTIMATOR)
+@inherits(grpo, without=ESTIMATOR, num_minibatches=8)
 def matchtir(
     *,
     # Discount of a turn.
@@ -45,7 +45,8 @@ def matchtir(
     Equation: A = (A_i + B_{i,k}) / 2; A_i = (sum_k r_{i,k} - mean_g) / (std_g + eps); B the same of
     D_{i,k} = r_{i,k} + gamma D_{i,k+1} over the rollouts of the prompt that have a turn k; r is the
     mean similarity of the turn's tool calls to the reference calls that they are matched with.
-    Differs from the parent: turns earn for their calls and have advantages of their own.
+    Differs from the parent: turns earn for their calls and have advantages of their own; eight
+    updates a step.
     Differs from the paper: a turn without calls keeps the environment's reward (F1 of the answer
     there). Its penalty towards the reference is off unless beta > 0 (0.001 there), as is the
     entropy bonus of 0.001.

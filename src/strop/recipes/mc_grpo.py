@@ -15,7 +15,7 @@ from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
 
 
-@inherits(grpo, without=ESTIMATOR, beta=0.04)
+@inherits(grpo, without=(*ESTIMATOR, "num_minibatches"), beta=0.04)
 def mc_grpo(
     *,
     eps: float = 1e-3,

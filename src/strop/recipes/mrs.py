@@ -33,6 +33,7 @@ def mrs(
     rollout i is trained on if lo <= w_i <= hi, and of it the turns without a token whose ratio
     is below veto.
     Differs from the parent: rollouts on which engine and trainer disagree leave loss and averages.
+    Differs once: `engine.staleness=2`.
     Differs from the paper: no. Advantages are those of all rollouts, dropped ones included.
     Try: lo and hi (0.99, 1.01 where the engine runs at lower precision), veto (0: none).
     """

@@ -80,7 +80,8 @@ def mssr(
     Differs from the paper: the code's rho rises with the KL up to the target and jumps to rho_min
     above it, against what it says it wants, and counts the step's own KL; its "entropy" is the
     sampled token's share of it (all: variant "code"). Images are left out. Mini-batches of 128 of
-    2048: plan.num_minibatches.
+    2048: plan.num_minibatches. A step has one update, not 16 (`num_minibatches=16`), which cost
+    more time.
     Try: alpha, kappa, num_prompts (2048, the paper's), n_0 (0: every prompt begins at 0.5).
     """
     if variant not in ("paper", "code"):

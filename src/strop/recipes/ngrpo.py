@@ -15,7 +15,12 @@ from strop.recipes.grpo import grpo
 
 
 @inherits(
-    grpo, without=(*ESTIMATOR, "beta"), clip_low=0.16, clip_high=0.24, aggregation="token-mean"
+    grpo,
+    without=(*ESTIMATOR, "beta"),
+    clip_low=0.16,
+    clip_high=0.24,
+    aggregation="token-mean",
+    num_minibatches=4,
 )
 def ngrpo(
     *,
@@ -42,10 +47,10 @@ def ngrpo(
     rewards of R_max; loss = -1/N sum_t min(rho A, clip(rho, 1 - clip_low, 1 + clip_high) A).
     Differs from the parent: imagined perfect rollouts in mean and deviation, so a group that was
     never right has negative advantages; a tighter clip below; all tokens weigh the same; groups
-    that are always right are replaced by fresh prompts.
+    that are always right are replaced by fresh prompts; four updates a step.
     Differs from the paper: when max_rounds of sampling do not fill the batch the step goes on
     with what there is.
-    Try: n_virtual, clip_low, plan.num_minibatches (4, as in the paper).
+    Try: n_virtual, clip_low, num_minibatches.
     """
     return dataclasses.replace(
         grpo(**parent),

@@ -34,6 +34,7 @@ def opsm(
     mean_t (logp_behavior - logp) > threshold; logp_old where no engine's value is known.
     Differs from the parent: bad answers that became much less likely than when they were drawn
     teach nothing more; they still count in averages.
+    Differs once: `plan.num_minibatches=8 engine.staleness=4 training.lr=3e-3`.
     Differs from the paper: K is of an update's current policy, as TRL's is of a micro-batch's. No
     value of the threshold is given there: 0.5 is ours.
     Try: threshold (0.1), engine.staleness (16), plan.num_minibatches (4).

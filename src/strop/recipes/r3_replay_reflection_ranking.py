@@ -22,8 +22,8 @@ def r3_replay_reflection_ranking(
     k: int = 1,
     # Mean earlier outcome below which a prompt is asked once more; 0: never.
     tau: float = 0.5,
-    # How it is asked, with its {prompt} and a wrong {answer}.
-    words: str = BringBackOpposites.words,
+    # How it is asked, with its {prompt} and a wrong {answer}; empty: as the model can read.
+    words: str = "",
     # Share of a cut-off answer's tokens that are its peak.
     p: float = 0.2,
     # Reward of the best cut-off answer where none is right; 0: no ranking.
@@ -50,9 +50,10 @@ def r3_replay_reflection_ranking(
     Differs from the parent: groups of one outcome get earlier rollouts of the other one; prompts
     that go badly are asked again with a wrong answer in sight; where all fail, cut-off answers are
     ranked by where their entropy is; short right answers earn more.
+    Differs once: `data.train_size=16`: prompts come again.
     Differs from the paper: it does not state k, tau, p, R_max, alpha, lambda_, the words and the
     size of the store; all are inferred, as is the ratio of what came back (of_sampler).
-    Try: k, tau, words (an instruction to find the mistake), alpha.
+    Try: k, tau, words, alpha.
     """
     algorithm = grpo(**parent, std=std)
     mean, _, spread = algorithm.advantage

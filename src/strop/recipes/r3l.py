@@ -4,8 +4,7 @@ import dataclasses
 from typing import Any
 
 from strop.method.algorithm import Algorithm
-from strop.method.part import Use
-from strop.method.term import Term
+from strop.method.part import Term, Use
 from strop.parts.advantage.baseline.subtract_group_log_mean_exp import SubtractGroupLogMeanExp
 from strop.parts.advantage.baseline.subtract_group_mean import SubtractGroupMean
 from strop.parts.advantage.credit.spread_evenly import SpreadEvenly
@@ -46,8 +45,9 @@ def r3l(
     beta: float = 0.0,
     # Whether what comes before the turn that a retry begins with is left unlearnt in both.
     pivotal: bool = True,
-    # How a reflection says its turn: "number", or "json" as in the paper.
-    form: str = "number",
+    # How a reflection says its turn: "json" as in the paper, "number", or "auto": JSON where the
+    # model's tokenizer has its letters.
+    form: str = "auto",
     aggregation: str = "token-mean",
     **parent: Any,
 ) -> Algorithm:
@@ -67,9 +67,11 @@ def r3l(
     num_rollouts; no deviation, ratio or clip; praise counts
     more than blame; shared beginnings are not learnt.
     Differs from the paper: 1. advantages as its code has them (there praise and alpha are one
-    number); 2. a reflection names a turn alone unless form says "json"; 3. no replay: while every
-    step brings new rollouts, its queue takes those first; 4. no penalty unless beta > 0.
-    Try: form ("json"), rollout.ask and rollout.guide, alpha (1) with praise, pivotal (false).
+    number); 2. a reflection of the shipped models, whose tokenizer has no words, names a turn alone
+    (form); 3. no replay: while every step brings new rollouts, its queue takes those first; 4. no
+    penalty unless beta > 0.
+    Try: rollout.reflection_tokens (4096 there), rollout.ask and rollout.guide, alpha (1) with
+    praise, pivotal (false).
     """
     if baseline not in BASELINES:
         raise UserError(f"recipe r3l: baseline is {' or '.join(BASELINES)}, it is {baseline!r}")

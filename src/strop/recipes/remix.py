@@ -4,9 +4,8 @@ import dataclasses
 from typing import Any
 
 from strop.method.algorithm import Algorithm
-from strop.method.part import Use
+from strop.method.part import Term, Use
 from strop.method.schedule import Stairs
-from strop.method.term import Term
 from strop.parts.control.renew_reference import RenewReference
 from strop.parts.curation.keep_share_of_replayed import KeepShareOfReplayed
 from strop.parts.curation.replay_rollouts import ReplayRollouts
@@ -21,7 +20,7 @@ from strop.recipes.grpo import grpo
 STAIR = 0.1  # what the base's share of the penalty loses at a time
 
 
-@inherits(grpo, without=("beta",))
+@inherits(grpo, without=("beta", "num_minibatches"))
 def remix(
     *,
     # Share of the groups that are replayed in the first phase.
@@ -58,6 +57,7 @@ def remix(
     Differs from the parent: a share p of replayed groups, updates passes, the clip's centre, both
     penalties; after mixed_steps fresh groups alone, held near the policy of that step in place of
     the base; replayed groups keep the advantages of their own rewards.
+    Differs once: its second step replays the first.
     Differs from the paper: 1. KL is to the policy at the start of the step, not the one before;
     2. clip, beta, from which of the last steps old groups come and how their advantages are
     refreshed were not found; no entropy bonus, whose weight was not found either.

@@ -17,7 +17,7 @@ from strop.support.errors import UserError
 QUANTILES = ("tracked", "batch")
 
 
-@inherits(grpo, without=ESTIMATOR, num_prompts=40, num_rollouts=10)
+@inherits(grpo, without=ESTIMATOR, num_prompts=40, num_rollouts=10, num_minibatches=4)
 def riskpo(
     *,
     # Prompts of a bundle.
@@ -53,7 +53,8 @@ def riskpo(
     Equation: Z_j = sum of the j-th rewards of a bundle's prompts; A = (w CVaR_alpha +
     RVaR_{alpha,beta}) / (w + 1) / (std Z + eps), given to the rollouts by their share of
     R - mean.
-    Differs from the parent: scores of bundles, their lower tail, in place of the group's mean.
+    Differs from the parent: scores of bundles, their lower tail, in place of the group's mean; four
+    updates a step.
     Differs from the paper: token-level ratio and clip as in its scripts (paper: as gspo); quantiles
     are each bundle's own, as in the code, whose tracker does not survive a step: the paper's
     "tracked" ones move by at most lr_q a step, so they fall behind a policy whose scores rise by

@@ -11,7 +11,7 @@ from strop.recipes._inherit import inherits
 from strop.recipes.luffy_shaping import luffy_shaping
 
 
-@inherits(luffy_shaping, without=("shape",))
+@inherits(luffy_shaping, without=("shape",), num_minibatches=2)
 def rl_plus(
     *,
     # How much less a demonstration's token counts that the policy expects; 0: all alike.
@@ -35,7 +35,7 @@ def rl_plus(
     loss = -1/L sum of both - entropy_coef mean_t H_t.
     Differs from the parent: demonstrations are weighed by importance over a mixture of the old
     policy and a guess at who wrote them, and by how unexpected they are. They have no behaviour
-    log-probability: that mixture stands in its place.
+    log-probability: that mixture stands in its place; two updates a step.
     Differs from the paper: it is its code's form. The paper clips the policy's own tokens (clip)
     and divides by the deviation (normalize_std); L is the run's constant, there 8192.
     Try: gamma (0: no focus), clip (0.2), uniform.

@@ -15,10 +15,9 @@ from strop.recipes.grpo import grpo
 def rollart(
     *,
     # Steps by which the queue is ahead of training, and for which a prompt stays in it.
-    alpha: int = 0,
+    alpha: int = 1,
     # Answers of each prompt that are drawn beyond num_rollouts; the slowest are broken off.
     x: int = 0,
-    num_prompts: int = 32,
     **parent: Any,
 ) -> Algorithm:
     """RollArt: Scaling Agentic RL Training via Disaggregated Infrastructure.
@@ -33,17 +32,19 @@ def rollart(
     num_rollouts + x answers have ended; a prompt drawn more than alpha steps ago leaves the queue.
     Differs from the parent: (1 + alpha) * num_prompts prompts are under way; the slowest x answers
     of each are broken off.
+    Differs once: `rollart(alpha=1)`, or answers to spare.
     Differs from the paper: 1. its placement (prompts read, tokens drawn, environments and rewards
     each on hardware of their own) is the run's: `training.collector_device`, an engine of its own
     (`engine.kind=vllm`), reward processes (`reward.num_workers`); that reading and drawing are on
     different GPUs is left to the engine. 2. Between two steps the queue stands still, unless
     `training.max_staleness` lets it go on: the two bounds then add up. 3. No filter inside the
-    queue; a curation asks for more. 4. The losses on offer beside it are parts of their own.
-    Try: alpha (1), x (2), training.max_staleness (1),
+    queue; a curation asks for more. 4. The losses on offer beside it are parts of their own. Alpha
+    is 0 in the released code, which is grpo.
+    Try: alpha (0: grpo), x (2), training.max_staleness (1),
     terms.policy.correction=weigh_by_engine_ratio.
     """
-    algorithm = grpo(num_prompts=num_prompts, **parent)
-    ahead = (Use(DrawSparePrompts(alpha * num_prompts)),) if alpha else ()
+    algorithm = grpo(**parent)
+    ahead = (Use(DrawSparePrompts(alpha)),) if alpha else ()
     return dataclasses.replace(
         algorithm,
         sampling=(*algorithm.sampling, *ahead),

@@ -11,7 +11,7 @@ from strop.recipes._classes import EDGES, classed
 from strop.recipes._inherit import inherits
 
 
-@inherits(classed)
+@inherits(classed, d=0.0)
 def rollout_gdro(
     *,
     # Success at which one class ends and the next begins.
@@ -39,8 +39,10 @@ def rollout_gdro(
     sum prompts_b n_b = num_prompts num_rollouts; s_b(n_b) -= l_b + mu n_b; mu follows the spending.
     Differs from the parent: classes of difficulty as in prompt_gdro, each with its own number of
     rollouts; four updates of a step, a wider clip above, a small penalty, tokens weigh the same.
+    Differs once: prompts come again (data.train_size=16) and fall into several classes.
     Differs from the paper: 1. its code rewards the opposite side of the loss (variant "code") and
-    gives budgets to the last step's classes by place; here by prompt; 2. as prompt_gdro.
+    gives budgets to the last step's classes by place; here by prompt; 2. as prompt_gdro, 3 and 4;
+    3. where no split spends the rollouts exactly, the nearest (its code: shares by weight).
     Try: variant="code", num_rollouts with n_max, price_rate, edges.
     """
     algorithm = classed(edges=edges, variant=variant, **parent)

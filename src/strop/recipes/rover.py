@@ -14,8 +14,7 @@ from strop.recipes.grpo import grpo
 @door(also=("rover_reward",))
 @inherits(
     grpo, without=("std", *CLIP, "beta"), normalize_std=False, aggregation="token-mean",
-    num_rollouts=8,
-)  # fmt: skip
+    num_rollouts=8, num_minibatches=4)  # fmt: skip
 def rover(
     *,
     # Advantage units a nat of log-ratio stands for.
@@ -35,10 +34,11 @@ def rover(
     Equation: Q_t = tau (logp_t - logp_old_t), M_t = mean over the vocabulary of logp(. | s_t);
     loss = mean_t (Q_t - sg(R_i - mean_g + kappa tau (M_{t+1} - M_old_{t+1})))^2.
     Differs from the parent: a regression in place of the clipped ratio, no deviation, all tokens
-    weigh the same. The first update of a step is 2 tau times the plain policy gradient.
+    weigh the same. The first update of a step is 2 tau times the plain policy gradient; four
+    updates a step.
     Differs from the paper: the released code's clip of Q and loss per answer, both off there, are
     left out. Its mathematics runs divide by the deviation (normalize_std with eps 1e-6).
-    Try: normalize_std, tau, plan.num_minibatches (4: without several updates Q stays 0).
+    Try: normalize_std, tau, num_minibatches (1: Q stays 0).
     """
     part = RegressOnRandomPolicyValue(tau, kappa)
     return with_policy(grpo(**parent), objective=Use(part))

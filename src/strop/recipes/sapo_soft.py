@@ -12,7 +12,7 @@ from strop.recipes.grpo import grpo
 
 
 @door(parameters={"sapo_temperature_pos": "tau_pos", "sapo_temperature_neg": "tau_neg"})
-@inherits(grpo, without=(*ESTIMATOR, *CLIP))
+@inherits(grpo, without=(*ESTIMATOR, *CLIP), num_minibatches=8)
 def sapo_soft(
     *,
     # How fast the weight of good tokens fades as their ratio leaves 1.
@@ -31,9 +31,10 @@ def sapo_soft(
     sooner for bad tokens.
     Equation: loss = -mean_i mean_t 4 / tau sigmoid(tau (rho - 1)) A_i; tau = tau_pos where
     A_i > 0, else tau_neg.
-    Differs from the parent: no token is cut off; its weight fades smoothly as its ratio leaves 1,
-    a little faster for bad tokens.
+    Differs from the parent: no token is cut off; its weight fades smoothly as its ratio leaves 1, a
+    little faster for bad tokens; eight updates a step.
+    Differs once: `plan.num_minibatches=4`.
     Differs from the paper: no. The value at ratio 1 is not that of the clipped loss.
-    Try: tau_neg, tau_pos, plan.num_minibatches (4).
+    Try: tau_neg, tau_pos, num_minibatches (1: grpo).
     """
     return with_policy(grpo(**parent), objective=Use(BoundRatioSoftly(tau_pos, tau_neg)))

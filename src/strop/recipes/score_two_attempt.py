@@ -3,10 +3,8 @@
 import dataclasses
 from typing import Any
 
-from strop.method.algorithm import Algorithm
-from strop.method.part import Use
-from strop.method.phases import Phase, Phases, read_until
-from strop.method.term import Term
+from strop.method.algorithm import Algorithm, Phase, Phases, read_until
+from strop.method.part import Term, Use
 from strop.parts.advantage.credit.spread_evenly import SpreadEvenly
 from strop.parts.loss.bound.follow_advantage import FollowAdvantage
 from strop.parts.loss.penalty.penalise_kl_to_reference import PenaliseKlToReference
@@ -43,8 +41,8 @@ def score_two_attempt(
     # Weight of both attempts' divergence in the second phase, and of the first one's in the first.
     beta1: float = 0.01,
     beta2: float = 0.1,
-    # What is said between the attempts; {prompt} is the prompt.
-    words: str = SampleTwoAttempts.words,
+    # What is said between the attempts; {prompt} is the prompt; empty: as the model can read.
+    words: str = "",
     # When the first phase is over: a step, a share of the run, or a condition.
     until: float | str = 0.5,
     **parent: Any,
@@ -61,10 +59,11 @@ def score_two_attempt(
     (KL(y1) + KL(y2)), b = alpha (r(y2) - r(y1)) for y2 alone; loss: -mean sum_t r logp.
     Differs from the parent: two attempts, each credited with its own reward; no baseline, ratio or
     clip; two phases, of which the first moves the second attempt alone.
-    Differs from the paper: 1. phases change at half of the run; 2. the words between the attempts
-    are the prompt again; 3. no first attempt is drawn from the base model.
-    Try: words (an instruction to find the mistake), until, alpha (0: two-turn REINFORCE in
-    stage II), advantage='subtract_group_mean | spread_evenly' (a baseline, for less noise).
+    Differs from the paper: 1. phases change at half of the run; 2. the request to find the mistake
+    is ours, and the prompt alone for the shipped models, whose tokenizer has no words; 3. no first
+    attempt is drawn from the base model.
+    Try: words, until, alpha (0: two-turn REINFORCE in stage II),
+    advantage='subtract_group_mean | spread_evenly' (a baseline, for less noise).
     """
     common = dataclasses.replace(
         grpo(**parent),

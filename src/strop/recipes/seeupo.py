@@ -16,7 +16,9 @@ from strop.recipes._inherit import inherits
 from strop.recipes.gspo import gspo
 
 
-@inherits(gspo, clip_low=0.2, clip_high=0.2, beta=0.002, num_rollouts=8)
+@inherits(
+    gspo, without=("num_minibatches",), clip_low=0.2, clip_high=0.2, beta=0.002, num_rollouts=8
+)
 def seeupo(
     *,
     # Largest absolute advantage.

@@ -1,8 +1,7 @@
 """Supervised fine-tuning on given answers."""
 
 from strop.method.algorithm import Algorithm
-from strop.method.part import Use
-from strop.method.term import Term
+from strop.method.part import Term, Use
 from strop.parts.advantage.credit.spread_evenly import SpreadEvenly
 from strop.parts.loss.bound.follow_log_likelihood import FollowLogLikelihood
 from strop.parts.plan.split_into_minibatches import SplitIntoMinibatches

@@ -7,9 +7,8 @@ import torch
 
 from strop.head.chunk import column_of
 from strop.method.algorithm import Algorithm
-from strop.method.part import Use
+from strop.method.part import Term, Use
 from strop.method.schedule import EntropyTarget
-from strop.method.term import Term
 from strop.parts.control.carry_metric_forward import CarryMetricForward
 from strop.parts.loss.penalty.pull_nucleus_entropy import PullNucleusEntropy
 from strop.recipes._base import average
@@ -55,7 +54,8 @@ def siren(
     Differs from the parent: the entropy term; advantages without division by the deviation; a
     wider clip; tokens are summed and divided by a constant.
     Differs from the paper: it is its repository's form; Hbar is over the update, there over a
-    micro-batch. With several updates a step, the first step's mean over them is the anchor.
+    micro-batch. With several updates a step, the first step's mean over them is the anchor. A step
+    has one update, not 16 (`num_minibatches=16`), which cost more time.
     Try: coef, anchor (points(((0, 1.0), (0.5, 0.7), (1, 0.7)))), quantile, top_p.
     """
     if variant not in ("paper", "code"):

@@ -4,8 +4,7 @@ import dataclasses
 from typing import Any
 
 from strop.method.algorithm import Algorithm
-from strop.method.part import Use
-from strop.method.term import Term
+from strop.method.part import Term, Use
 from strop.parts.control.carry_metric_forward import CarryMetricForward
 from strop.parts.loss.bound.follow_log_likelihood import FollowLogLikelihood
 from strop.parts.loss.bound.prefer_above_threshold import PreferAboveThreshold

@@ -39,7 +39,7 @@ def spae(
 
     arXiv 2601.03823. Code: cii030/SPAE-RL (a probe example). Parent: dapo. Status: partial.
 
-    Family: credit.
+    Family: credit. Model: tiny-worked.
     In short: steps valued by forced answers.
     Choose it when: reasoning comes in marked steps and goes on after the solution is found; a
     forced answer after each tells which ones helped.
@@ -48,9 +48,12 @@ def spae(
     Phi = 1.5 acc conf + 0.5 acc - conf, C_k the earlier steps with Phi > eps_sat.
     Differs from the parent: the group's mean without its deviation; steps weigh by the potential
     that forced answers give them; no length penalty.
+    Differs once: `spae(marker="\\n", opening="=", reference="answers")` on tiny-worked; the shipped
+    models cannot write the marker that is the default.
     Differs from the paper: inferred are 1. the scope of scaling and mean (the batch); 2. d = 0 at
     the first step; 3. tokens after the last step belong to it; 4. eps_sat (of the diagnostic
-    example). 5. the whitening's constant stands under the root.
+    example). 5. the whitening's constant stands under the root. A step has one update, not 20
+    (`num_minibatches=20`), which cost more time.
     Try: alpha and xi (0: reinforce_plus_plus_baseline's advantages), marker, num_probes.
     """
     probe = ProbeAnswers(opening, reference, num_probes)

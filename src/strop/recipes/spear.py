@@ -4,10 +4,10 @@ import dataclasses
 from typing import Any
 
 from strop.method.algorithm import Algorithm
-from strop.method.part import Use
+from strop.method.part import Term, Use
 from strop.method.schedule import Cosine
-from strop.method.term import Term
 from strop.parts.advantage.baseline.keep_made_advantage import KeepMadeAdvantage
+from strop.parts.curation.keep_widest_groups import KeepWidestGroups
 from strop.parts.curation.replay_successes import ReplaySuccesses
 from strop.parts.loss.bound.drop_high_covariance_tokens import DropHighCovarianceTokens
 from strop.parts.loss.ratio.ratio_per_token import RatioPerToken
@@ -23,7 +23,7 @@ from strop.recipes.dr_grpo import dr_grpo
 FRESH, REPLAY = 0, 4  # origin_T
 
 
-@inherits(dr_grpo)
+@inherits(dr_grpo, without=("num_minibatches",))
 def spear(
     *,
     # Steps in which turns are paid for, ever less; 0: never.
@@ -41,7 +41,10 @@ def spear(
     decay: float = 0.0,
     # Whether advantages taken anew are divided by the usual deviation.
     divide_by_std: bool = False,
-    # Share of the imitated tokens that are dropped, from those of covariance between lb and ub.
+    # Share of the groups that is learnt from, those whose rewards differ most; 1: all.
+    kept: float = 0.75,
+    # Share of an update's tokens that are dropped, from those of covariance between lb and ub; 0:
+    # none of the fresh ones, and one of those that came back.
     ratio: float = 0.02,
     lb: float = 1.0,
     ub: float = 40.0,
@@ -61,23 +64,33 @@ def spear(
     than once, as long as it is better than what is usual by now.
     Equation: R_i + min(1, 0.1 turns_i) (cos(pi step / T_tool) + 1) / 2; when more than 1.5 size
     stored rollouts of A > 0 have R > P50, the median of group means: A' = R - P50 >= 0 for a power
-    of two of them, loss = -w mean min(rho A', clip(rho) A') in an update of its own, w = coef (1 -
-    cos(pi step / T_sil)) / 2, without a few tokens of high covariance between A' and logp.
-    Differs from the parent: that bonus and that update; clip_high 0.28; truncated rollouts do not
-    learn.
-    Differs from the paper: no (the bonus counts turns that the environment answered).
+    of two of them, loss = -w mean c min(rho A', clip(rho) A') in an update of its own, w = coef
+    (1 - cos(pi step / T_sil)) / 2; c = 0 of a few tokens of high covariance of A' with logp.
+    Differs from the parent: that bonus and that update; such tokens are left out of fresh rollouts,
+    too; clip_high 0.28; truncated rollouts and groups of small spread do not learn.
+    Differs once: turns of an environment (data.task=corridor) earn a bonus, or successes are
+    replayed.
+    Differs from the paper: 1. ratio, lb and ub are one for both (its scripts leave the fresh ones'
+    at 0.0002, 1 and 5); 2. its filters of answers that repeat themselves, cannot be read or hold
+    no action are missing, and what is filtered counts in no mean; 3. turns that the environment
+    answered are paid, and rollouts without one are stored, too; 4. the horizons of its scripts are
+    200 (T_tool), 100 to 300 (T_sil) and 5 (tol); their dual clip acts with another loss alone.
     Try: size (rollouts of a step; it comes to nothing where fewer than 1.5 size are good in tol
-    steps), hist (groups of some steps), T_sil, T_tool (0 for one turn).
+    steps), hist (groups of some steps), T_sil, T_tool (0 for one turn), kept.
     """
     algorithm = dr_grpo(
         clip_low=clip_low, clip_high=clip_high, aggregation=aggregation, length=length, **parent
     )
+    part = DropHighCovarianceTokens(clip_low, clip_high, ratio, lb, ub)
     paid = (Use(RewardAnsweredTurns(weight=Cosine(1.0, 0.0, T_tool))),) if T_tool else ()
-    filtered, paying = (Use(DropTruncatedRollouts()),), (*algorithm.reward, *paid)
-    algorithm = dataclasses.replace(algorithm, reward=paying, selection=filtered)
+    algorithm = dataclasses.replace(
+        with_policy(algorithm, objective=Use(part)) if ratio else algorithm,
+        reward=(*algorithm.reward, *paid),
+        curation=(Use(KeepWidestGroups(kept)),) if kept < 1 else (),
+        selection=(Use(DropTruncatedRollouts()),),
+    )
     if not coef:
         return algorithm
-    part = DropHighCovarianceTokens(clip_low, clip_high, ratio, lb, ub)
     grown = Cosine(0.0, coef, T_sil) if T_sil else coef
     imitate = _imitate(part, average(aggregation, length), grown)
     return _replaying(algorithm, ReplaySuccesses(size, hist, tol, divide_by_std, decay), imitate)
@@ -98,7 +111,7 @@ def _replaying(algorithm: Algorithm, replay: ReplaySuccesses, imitate: Term) -> 
     return dataclasses.replace(
         algorithm,
         reward=(*algorithm.reward, Use(NoteReward()), *made),
-        curation=(Use(replay),),
+        curation=(*algorithm.curation, Use(replay)),
         advantage=(*compared, Use(KeepMadeAdvantage()), spread),
         terms=(*algorithm.terms, imitate),
         plan=Use(SplitIntoMinibatches(replayed_last=True)),

@@ -4,8 +4,7 @@ import dataclasses
 from typing import Any
 
 from strop.method.algorithm import Algorithm
-from strop.method.part import Use
-from strop.method.term import Term
+from strop.method.part import Term, Use
 from strop.parts.loss.penalty.hold_entropy_between_quantiles import HoldEntropyBetweenQuantiles
 from strop.parts.reward.reward_majority_answer import RewardMajorityAnswer
 from strop.parts.selection.keep_high_entropy_tokens import KeepHighEntropyTokens

@@ -27,7 +27,9 @@ from strop.recipes.grpo import grpo
         "values_after_position_minus1_first": ("prefix_value", lambda value: value[:, :-1]),
     }
 )
-@inherits(grpo, without=ESTIMATOR, aggregation="token-mean", beta=1e-4, num_rollouts=8)
+@inherits(
+    grpo, without=ESTIMATOR, aggregation="token-mean", beta=1e-4, num_rollouts=8, num_minibatches=4
+)
 def spo_chain(
     *,
     # Probability below which a token is unlikely: there answers are cut, and only these learn.
@@ -52,7 +54,7 @@ def spo_chain(
     V(end) = the reward; whitened over the tokens with p_old < p0; loss as grpo's on these alone.
     Differs from the parent: the baseline is a value at each cut in place of the group's mean,
     tokens that the policy was sure of are neither learnt nor counted, and the penalty towards the
-    reference is summed over an answer's tokens, its mean taken over answers.
+    reference is summed over an answer's tokens, its mean taken over answers; four updates a step.
     Differs from the paper: advantages are whitened over the step (its code: over a micro-batch of
     all processes), and no update is skipped (there where the mean ratio exceeds 10). As in its
     code, the penalty is a sum, tokens before the first unlikely one get 0, and a continuation that

@@ -20,7 +20,12 @@ from strop.recipes.spo_chain import spo_chain
 from strop.support.errors import UserError
 
 
-@inherits(spo_chain, without=("interval", "num_continuations", "num_rollouts"), num_prompts=16)
+@inherits(
+    spo_chain,
+    without=("interval", "num_continuations", "num_rollouts"),
+    num_prompts=16,
+    num_minibatches=8,
+)
 def spo_tree(
     *,
     # "rloo": child minus parent; "grpo": divided by the deviation of the parent's children.
@@ -52,8 +57,8 @@ def spo_tree(
     Equation: A_edge = V(child) - V(parent), V(leaf) = reward, V(node) = mean V(children); edges of
     advantage 0 are left out, the others go into a store; of what is drawn from it, the tokens with
     p_old < p0 are whitened and trained on, the ratio to the policy that drew them.
-    Differs from the parent: answers share their beginnings, so their values follow from each
-    other, without further continuations; edges wait for up to max_age steps.
+    Differs from the parent: answers share their beginnings, so their values follow from each other,
+    without further continuations; edges wait for up to max_age steps; eight updates a step.
     Differs from the paper: as spo_chain, of edges. `reward` and `advantage/abs_mean` are of edges,
     `rewards/...` of answers.
     Try: branching, segment_tokens, mode. `num_rollouts` of the sampler has no effect.

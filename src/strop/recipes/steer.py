@@ -37,7 +37,8 @@ def steer(
     Differs from the parent: the weights w, a wider clip above, a dual clip; all tokens weigh the
     same.
     Differs from the paper: it is what its repository runs; the paper's own formula (read in a
-    summary alone) has the clip's indicator as a factor of c. Extremes are over the update.
+    summary alone) has the clip's indicator as a factor of c. Extremes are over the update. A step
+    has one update, not 16 (`num_minibatches=16`), which cost more time.
     Try: mode, w_min (0.5), clip_high (5 with clip_low 0.99, its stress test).
     """
     part = DampEntropyChanges(clip_low, clip_high, dual_clip_c, mode, w_min, w_max)

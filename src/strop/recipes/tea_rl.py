@@ -4,8 +4,7 @@ import dataclasses
 from typing import Any
 
 from strop.method.algorithm import Algorithm
-from strop.method.part import Use
-from strop.method.term import Term
+from strop.method.part import Term, Use
 from strop.parts.loss.bound.clip_both_sides import ClipBothSides
 from strop.parts.loss.penalty.reward_entropy_by_covariance import RewardEntropyByCovariance
 from strop.parts.reward.reward_all_or_length import RewardAllOrLength

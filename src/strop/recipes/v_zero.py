@@ -36,6 +36,7 @@ def v_zero(
     sum U(B_i, p_i), U = B (1 - p) (1 - (1 - p)^(B - 1)), sum B_i = num_prompts num_rollouts.
     Differs from the parent: prompts get rollouts by their predicted success, num_rollouts each on
     average; group sizes differ.
+    Differs once: its second step, in which prompts have a history.
     Differs from the paper: 1. the predictor is a kernel over pieces of text, where it has a frozen
     embedder, a trained adapter and an in-context tabular classifier; 2. the budget rule is known
     from a note on the paper.

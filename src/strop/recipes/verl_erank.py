@@ -4,8 +4,7 @@ import dataclasses
 from typing import Any
 
 from strop.method.algorithm import Algorithm
-from strop.method.part import Use
-from strop.method.term import Term
+from strop.method.part import Term, Use
 from strop.parts.advantage.weight.add_capped_bonus import AddCappedBonus
 from strop.parts.advantage.weight.rate_state_ranks import RateStateRanks
 from strop.parts.loss.penalty.reward_entropy import RewardEntropy

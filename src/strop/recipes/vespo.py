@@ -17,7 +17,7 @@ from strop.recipes.grpo import grpo
         "vespo_k_neg": "k_neg", "vespo_lambda_neg": "lambda_neg",
     }
 )  # fmt: skip
-@inherits(grpo, without=CLIP, aggregation="token-mean")
+@inherits(grpo, without=CLIP, aggregation="token-mean", num_minibatches=4)
 def vespo(
     *,
     # Growth of a good answer's gate with its weight.
@@ -43,9 +43,10 @@ def vespo(
     Equation: loss = -1/N sum_t phi(W) A logp, phi = exp(l + k W - l exp(W)) detached, W =
     clamp(sum_t (logp - logp_old), log 1e-8, 20); (k, l) is the good pair where A >= 0.
     Differs from the parent: no clip: a gate that is 1 at W = 0 and falls to both sides, the whole
-    answer's, sooner for good ones that became likelier.
+    answer's, sooner for good ones that became likelier; four updates a step.
+    Differs once: `plan.num_minibatches=4`.
     Differs from the paper: no. W is a sum: answers of many tokens leave the gate fast.
-    Try: engine_cap (3) with engine.staleness, plan.num_minibatches (4), lambda_neg.
+    Try: engine_cap (3) with engine.staleness, num_minibatches, lambda_neg.
     """
     gate = GateBySequenceWeight((k_pos, lambda_pos), (k_neg, lambda_neg), engine_cap)
     return with_policy(grpo(**parent), objective=Use(gate))

@@ -215,7 +215,11 @@ class Caller:
             }
             if "trace" in self.names:
                 said = {name: column[i] for name, column in columns.items()}
-                trace = Trace.of(prompt, completion, {**said, "answer": row["answer"]})
+                trace = Trace.of(
+                    prompt, completion, {**said, "answer": row["answer"]},
+                    len(rollouts.completion_ids[i]),
+                    rollouts.truncated[i] if rollouts.truncated else None,
+                )  # fmt: skip
                 row |= {"trace": trace, "task": trace.task.data}
             named = self._named(columns, i)
             yield {**named, **row, "state": dict(row), "parser": self._parser()}

@@ -272,11 +272,13 @@ class Grader:
         step: int = 0,
         groups: Sequence[int] = (),
         prompt_texts: Sequence[str] = (),
+        truncated: Sequence[bool] = (),
     ) -> Grades:
         """Score B rollouts under every reward.
 
         Completions are text; after a chat prompt the rewards see them as one message. `groups` are
-        the rollouts' prompt groups, `prompt_texts` the prompts as the model saw them.
+        the rollouts' prompt groups, `prompt_texts` the prompts as the model saw them, `truncated`
+        whether a limit cut the answer off.
 
         Raises UserError for a result that is not a finite number or None for each completion, and
         for a needed column that is missing.
@@ -291,10 +293,13 @@ class Grader:
             step=step,
             groups=groups or [0] * len(prompts),
             prompt_texts=prompt_texts,
+            truncated=truncated,
         )
         given = {"completion_ids": completion_ids, "groups": batch.groups, **columns}
         if prompt_texts:
             given["prompt_texts"] = prompt_texts
+        if truncated:
+            given["truncated"] = truncated
         for name, values in given.items():
             if len(values) != len(prompts):
                 raise ValueError(f"{name} has {len(values)} entries for {len(prompts)} prompts")
@@ -486,6 +491,7 @@ def _taken(batch: Rollouts, rows: Sequence[int]) -> Rollouts:
         step=batch.step,
         groups=[batch.groups[row] for row in rows],
         prompt_texts=[batch.prompt_texts[row] for row in rows] if batch.prompt_texts else (),
+        truncated=[batch.truncated[row] for row in rows] if batch.truncated else (),
     )
 
 

@@ -17,6 +17,7 @@ class Rollouts:
     step: int
     groups: Sequence[int] = ()  # the prompt group of each row; empty: all are one group
     prompt_texts: Sequence[str] = ()  # prompts as the model saw them; empty: not known
+    truncated: Sequence[bool] = ()  # whether a limit cut the answer off; empty: not known
 
 
 @dataclass(frozen=True)

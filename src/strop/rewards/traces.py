@@ -5,7 +5,8 @@
         async def right(self, trace): return float(trace.last_reply == self.data.answer)
 
 Such a class becomes a function of a trace and of the columns that its data have as fields. What a
-method reads of the trace here is what `Trace` has; there is no runtime, and no harness ran.
+method reads of the trace here is what `Trace` has; there is no runtime, and no harness ran. More of
+verifiers' trace (times, model calls, branches) is refused by name and scores nothing silently.
 """
 
 import inspect
@@ -19,24 +20,74 @@ from strop.support.errors import UserError
 Method = Callable[..., Any]
 
 
+class NotThere(UserError, AttributeError):
+    """Something of verifiers that strop has not: `getattr` with a default gives the default."""
+
+
+class Known:
+    """What has some fields of a class of verifiers, and says so where another one is read."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        there = [each for each in dir(type(self)) if not each.startswith("_")]
+        raise NotThere(
+            f"a {type(self).__name__.lower()} of verifiers has no {name} here: strop has "
+            f"{', '.join(sorted({*there, *vars(self)}))}; leave the rest out of the reward"
+        )
+
+
 @dataclass
-class Trace:
-    """One rollout as a conversation. Messages have `role` and `content`."""
+class Reward:
+    """A reward that was recorded."""
+
+    score: float
+    weight: float = 1.0
+
+    @property
+    def value(self) -> float:
+        """What it adds to the reward of the whole."""
+        return self.score * self.weight
+
+
+@dataclass
+class Usage(Known):
+    """Tokens of an answer."""
+
+    completion_tokens: int
+
+
+@dataclass
+class Trace(Known):
+    """One rollout as a conversation that has ended. Messages have `role` and `content`."""
 
     messages: list[SimpleNamespace]
     num_given: int  # messages of the prompt
     task: SimpleNamespace  # `data`: the row
+    num_output_tokens: int = 0
+    truncated: bool | None = None  # None: not known
     info: dict[str, Any] = field(default_factory=dict)
     state: SimpleNamespace = field(default_factory=SimpleNamespace)
     metrics: dict[str, float] = field(default_factory=dict)
-    rewards: dict[str, Any] = field(default_factory=dict)
+    rewards: dict[str, Reward] = field(default_factory=dict)
+    errors: list[Any] = field(default_factory=list)
+    is_completed: bool = True
+    ok: bool = True
+    has_error: bool = False
+    is_timeout: bool = False
+    last_error: None = None
+    num_branches: int = 1
+    stop_condition: str = "agent_completed"  # verifiers' word for an answer, cut off or not
 
     @classmethod
-    def of(cls, prompt: Any, completion: Any, row: Mapping[str, Any]) -> "Trace":
+    def of(
+        cls, prompt: Any, completion: Any, row: Mapping[str, Any], num_tokens: int = 0,
+        truncated: bool | None = None,
+    ) -> "Trace":  # fmt: skip
         """The trace of an answer to a prompt, each text or messages."""
         given, said = _messages(prompt, "user"), _messages(completion, "assistant")
-        data = SimpleNamespace(**{**row, "prompt": prompt})
-        return cls([*given, *said], len(given), SimpleNamespace(data=data))
+        task = SimpleNamespace(data=SimpleNamespace(**{**row, "prompt": prompt}))
+        return cls([*given, *said], len(given), task, num_tokens, truncated)
 
     @property
     def assistant_messages(self) -> list[SimpleNamespace]:
@@ -65,13 +116,37 @@ class Trace:
         return len(self.assistant_messages)
 
     @property
+    def is_truncated(self) -> bool:
+        """Whether the answer was cut off by its limit. Raises NotThere where that is not known."""
+        return self.__getattr__("is_truncated") if self.truncated is None else self.truncated
+
+    @property
+    def usage(self) -> Usage:
+        """The tokens that the model wrote."""
+        return Usage(self.num_output_tokens)
+
+    @property
     def transcript(self) -> str:
         """All messages as one text, each under its role in brackets."""
         return "\n\n".join(f"[{m.role}]\n{m.content or ''}" for m in self.messages)
 
+    @property
+    def reward(self) -> float:
+        """The sum of the rewards so far, each times its weight."""
+        return sum(each.value for each in self.rewards.values())
+
     def record_metric(self, name: str, value: float) -> None:
         """Note a number beside the rewards."""
         self.metrics[name] = float(value)
+
+    def record_metrics(self, values: Mapping[str, float]) -> None:
+        """Note several."""
+        for name, value in values.items():
+            self.record_metric(name, value)
+
+    def record_reward(self, name: str, value: float, weight: float = 1.0) -> None:
+        """Note a reward, in place of an earlier one of the name."""
+        self.rewards[name] = Reward(float(value), float(weight))
 
 
 class TaskRewards:
@@ -112,18 +187,16 @@ class TaskRewards:
             data = self.data(**{**fields, "prompt": data.prompt})
         task = self.kind(data)
         trace.task = SimpleNamespace(data=data, type=self.kind.__name__)
-        score = 0.0
-        for name in self.rewards:
-            method = getattr(task, name)
-            found = await _called(method, data, trace)
-            values = found if isinstance(found, Mapping) else {name: found}
-            weight = getattr(method, "_vf_weight", 1.0)
-            trace.rewards.update(values)
-            score += weight * sum(values.values())
-        for name in self.metrics:
-            found = await _called(getattr(task, name), data, trace)
-            trace.metrics.update(found if isinstance(found, Mapping) else {name: found})
-        return {**trace.metrics, **trace.rewards, "score": score}
+        # As in verifiers: metrics first, which rewards may read; each kind is noted as a whole.
+        for values in [await _named(getattr(task, n), data, trace) for n in self.metrics]:
+            trace.record_metrics(values)
+        methods = [getattr(task, name) for name in self.rewards]
+        found = [await _named(method, data, trace) for method in methods]
+        for method, values in zip(methods, found, strict=True):
+            for name, value in values.items():
+                trace.record_reward(name, value, getattr(method, "_vf_weight", 1.0))
+        scores = {name: each.score for name, each in trace.rewards.items()}
+        return {**trace.metrics, **scores, "score": trace.reward}
 
 
 def marked(kind: type, mark: str) -> list[str]:
@@ -132,11 +205,13 @@ def marked(kind: type, mark: str) -> list[str]:
     return sorted(names, key=lambda n: (-getattr(getattr(kind, n), f"{mark}_priority", 0), n))
 
 
-async def _called(method: Method, data: Any, trace: Trace) -> Any:
+async def _named(method: Method, data: Any, trace: Trace) -> Mapping[str, float]:
+    """What a method gives, by name: its own where it gives one number."""
     available = {"task": data, "trace": trace}
     wanted = inspect.signature(method).parameters
     found = method(**{name: value for name, value in available.items() if name in wanted})
-    return await found if inspect.isawaitable(found) else found
+    found = await found if inspect.isawaitable(found) else found
+    return found if isinstance(found, Mapping) else {method.__name__: found}
 
 
 def _messages(said: Any, role: str) -> list[SimpleNamespace]:

@@ -1,17 +1,20 @@
 """What a package hands on of its modules, each loaded when its name is asked for (PEP 562)."""
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from strop.support.garbage_collection import imported
 
 
-def face(package: str, places: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], Any]]:
-    """`__getattr__` and `__dir__` of a package; places: names, and the modules that have them.
+def face(
+    package: str, modules: Mapping[str, Sequence[str]]
+) -> tuple[Callable[[str], Any], Callable[[], Any]]:
+    """`__getattr__` and `__dir__` of a package; modules: each with the names that it has.
 
     So who imports one small module of the package does not load what all its names need.
     """
+    places = {name: module for module, names in modules.items() for name in names}
 
     def get(name: str) -> Any:
         """What is asked for the first time. Raises AttributeError."""

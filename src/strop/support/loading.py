@@ -1,5 +1,8 @@
 """Classes and functions by their written names, from packages and from users' own files.
 
+What a notebook defines has no file. It is written whole, with what it refers to, and is then
+FILE.pickle:NAME.
+
 Modules beside a user's file are found as when the file is run itself: while it loads, they come
 first. Afterwards they come behind all that is installed, for imports inside its functions, so that
 no other import is answered from the user's folder. Two modules of one name are refused.
@@ -9,8 +12,10 @@ import importlib
 import importlib.machinery
 import importlib.util
 import inspect
+import pickle
 import sys
 import traceback
+import weakref
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,13 +25,21 @@ from typing import Any
 
 from strop.support.errors import UserError, nearest
 
+PICKLED = ".pickle"  # the end of a file that holds one class or function
+_unpickled: dict[tuple[str, int, int], Any] = {}  # by path, time and size of the file
+_places: "weakref.WeakKeyDictionary[Any, str]" = weakref.WeakKeyDictionary()
 _neighbours: dict[str, Path] = {}  # top-level modules beside users' files -> their folder
 _appended: set[str] = set()  # folders at the end of sys.path that were not there before
 
 
 def attribute(name: str) -> Any:
-    """What stands at `package.module:name` or `file.py:name`. Raises UserError."""
+    """What stands at `package.module:name`, `file.py:name` or `file.pickle:name`.
+
+    Raises UserError.
+    """
     place, _, attribute = name.rpartition(":")
+    if place.endswith(PICKLED):
+        return _read_pickled(Path(place), attribute)
     module = module_at(place)
     if not hasattr(module, attribute):
         public = [n for n in vars(module) if not n.startswith("_")]
@@ -59,8 +72,29 @@ def name_to_load(thing: Any) -> str:
     module, name = thing.__module__, thing.__qualname__
     if module.startswith("strop."):
         return module.rpartition(".")[2] if inspect.isclass(thing) else name
-    place = getattr(sys.modules.get(module), "__strop_place__", module)
+    if (place := _places.get(thing)) is None or not Path(place).exists():
+        place = getattr(sys.modules.get(module), "__strop_place__", module)
     return f"{place}:{name}"
+
+
+def write_pickled(thing: Any, path: Path) -> str:
+    """Write a class or function whole into a file; gives the name by which it is loaded again.
+
+    Raises UserError for one that cannot be written.
+    """
+    import cloudpickle
+
+    name = thing.__qualname__
+    try:
+        content = cloudpickle.dumps(thing, pickle.HIGHEST_PROTOCOL)
+    except Exception as error:  # whatever the objects that it refers to raise
+        raise UserError(
+            f"{name} cannot be kept with the run ({type(error).__name__}: {error}): it refers to "
+            "something that lives in this process alone; make that inside it, or write it into a "
+            f"file and give FILE.py:{name}"
+        ) from error
+    path.write_bytes(content)
+    return f"{path}:{name}"
 
 
 def where_raised(error: BaseException) -> str:
@@ -71,6 +105,25 @@ def where_raised(error: BaseException) -> str:
         if not frame.filename.startswith("<frozen")
     ]
     return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else "unknown place"
+
+
+def _read_pickled(path: Path, name: str) -> Any:
+    """What `write_pickled` wrote; the same object for as long as the file is the same.
+
+    Raises UserError.
+    """
+    try:
+        state = path.stat()
+        key = str(path.resolve()), state.st_mtime_ns, state.st_size
+        if key not in _unpickled:
+            _unpickled[key] = pickle.loads(path.read_bytes())
+        found = _unpickled[key]
+    except (Exception, SystemExit) as error:  # whatever reading and its imports raise
+        raise _not_loaded(str(path), error) from error
+    if getattr(found, "__qualname__", "") != name:
+        raise UserError(f"{path} has no {name}")
+    _places[found] = str(path)
+    return found
 
 
 def _load_file(given: Path) -> ModuleType:

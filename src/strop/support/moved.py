@@ -20,7 +20,7 @@ MOVED = {
     "strop.loss": "strop.parts.loss, its head strop.head",
     "strop.notation": "strop.method.notation, .reading and .writing",
     "strop.part": "strop.method.part",
-    "strop.phases": "strop.method.phases",
+    "strop.phases": "strop.method.algorithm",
     "strop.plan": "strop.parts.plan",
     "strop.probe": "strop.parts.probe",
     "strop.rate": "strop.parts.rate",

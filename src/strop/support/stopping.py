@@ -40,6 +40,17 @@ def asking_first(ask: Callable[[], None]) -> Iterator[None]:
         yield
 
 
+def deafen() -> None:
+    """From now on SIGTERM and SIGHUP do nothing in this process, which is about to end.
+
+    torchrun sends SIGTERM to all processes as soon as one has died, and what the others say about
+    it must not be lost.
+    """
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN)
+
+
 @contextmanager
 def settled() -> Iterator[None]:
     """Inside, the garbage collector leaves alone what is there already.
@@ -57,7 +68,10 @@ def settled() -> Iterator[None]:
 
 @contextmanager
 def _handled(handle: Callable[[int, Any], None]) -> Iterator[None]:
-    """Inside, the three signals call `handle`; a hang-up under nohup stays ignored."""
+    """Inside, the three signals call `handle`; a hang-up under nohup stays ignored.
+
+    What has been set inside in place of `handle` stays, see `deafen`.
+    """
     handled: tuple[int, ...] = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     if threading.current_thread() is not threading.main_thread():
         handled = ()  # only the main thread may: its owner decides what an interrupt means
@@ -70,4 +84,5 @@ def _handled(handle: Callable[[int, Any], None]) -> Iterator[None]:
         yield
     finally:
         for number, earlier in before.items():
-            signal.signal(number, earlier)
+            if signal.getsignal(number) == handle:
+                signal.signal(number, earlier)

@@ -6,6 +6,7 @@ import torch
 
 from strop.engines.base import Engine
 from strop.engines.open import EngineSettings
+from strop.head.head import check_head
 from strop.method.engine_needs import check_whole
 from strop.support.errors import UserError
 from strop.support.garbage_collection import begun
@@ -62,7 +63,7 @@ def load_model(
     else:
         loaded = models.load(name, dtype=settings.dtype, attention=settings.attention, **options)
     begun()
-    models.check_head(loaded.model)
+    check_head(loaded.model)
     return loaded
 
 

@@ -10,27 +10,29 @@ from typing import Any, Protocol
 import torch
 
 from strop.environments.tasks import Prompt
-from strop.method.algorithm import Algorithm
+from strop.method.algorithm import Algorithm, Method, phase_at
+from strop.method.chains import generators
 from strop.method.charts import charts_of
-from strop.method.phases import Method, phase_at
+from strop.method.part import REFERENCE
 from strop.method.tensors import checked
-from strop.method.term import REFERENCE
 from strop.support.errors import RunStopped, UserError
 from strop.support.stopping import asking_first, settled
 from strop.tracking.base import check as check_trackers
 from strop.tracking.metrics_file import read_metrics
 from strop.tracking.watch import tracked
+from strop.training import relatives
 from strop.training.collect import asynchronous
 from strop.training.collect.asynchronous import AsynchronousCollector
 from strop.training.learner.models import Loaded
 from strop.training.learner.policy import check_finite
 from strop.training.learner.step_metrics import source_metrics
-from strop.training.learner.token_trace import Tokens
+from strop.training.learner.token_trace import Spectators, Tokens
 from strop.training.loading import load_model
 from strop.training.parallel.ranks import Ranks
 from strop.training.record import checkpoint, versions
 from strop.training.record.best import Race, race_of
 from strop.training.record.fingerprint import check_same, fingerprint, owner_of
+from strop.training.record.likeness import Likeness
 from strop.training.record.run_folder import Record, record_of
 from strop.training.services.stores import files_in
 from strop.training.settings.config import RunConfig
@@ -65,6 +67,7 @@ class Run:
     saved: int = -1  # step of the newest checkpoint
     stored: dict[str, set[int]] = field(default_factory=dict)  # by checkpoint: files of stores
     stop_asked: bool = False
+    likeness: Likeness | None = None  # to other methods, once a step has shown it
 
     @property
     def checkpoints(self) -> Path:
@@ -348,7 +351,10 @@ def _written_step(run: Run, evaluator: Evaluator) -> dict[str, float]:
         run.record.write_rollouts(run.done, stepped.batch, run.world.services)
     if tokens is not None:
         run.record.write_tokens(run.done, tokens, stepped.batch, run.world.services)
+    run.record.prune(settings.keep_rollouts)
     run.record.metrics(run.done, metrics)
+    if run.likeness is not None and run.likeness.step == run.done:
+        run.record.write_likeness(run.likeness)
     return metrics
 
 
@@ -369,12 +375,17 @@ def _one_step(run: Run, tokens: Tokens | None) -> Stepped:
     """The next step; a failure names it. Its weights are then spoilt, the checkpoint's are not."""
     step = run.done + 1
     run.world.services.begin_step(step)
+    rows = relatives.watching(run, step, generators(run.world.seed, step))
+    watching = tuple(each for each in (tokens, rows) if each is not None)
     try:
         with checked(run.config.training.debug):
-            stepped = train_step(run.world, run.algorithm, run.state, step, tokens)
+            spectator = Spectators(watching) if watching else None
+            stepped = train_step(run.world, run.algorithm, run.state, step, spectator)
     except RunStopped as error:
         raise RunStopped(f"step {step}: {error}") from error
     run.ranks.agree(stepped.batch.columns, step)
+    if rows is not None:
+        run.likeness = relatives.look(rows, run.config, run.algorithm, step, stepped.metrics)
     stepped.metrics.update(run.world.services.metrics())
     stepped.metrics |= source_metrics(stepped.batch, run.world.services.task.origins)
     run.done, run.state = step, stepped.state

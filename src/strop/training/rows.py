@@ -15,8 +15,8 @@ from strop.training.learner.models import Loaded
 from strop.training.services.bounds import Bounds
 from strop.training.services.episodes import opening
 from strop.training.services.run import RunServices
+from strop.training.services.texts import TooLong
 from strop.training.settings.config import RunConfig
-from strop.training.settings.limits import TooLong
 
 
 def put(task: Task, tokenizer: Any, chat: Chat) -> Task:

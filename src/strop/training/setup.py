@@ -16,17 +16,19 @@ from strop.engines.open import EngineSettings, read
 from strop.engines.pool.one_for_all import SharedEngine
 from strop.engines.pool.one_per_process import ParallelEngine
 from strop.engines.pool.pool import EnginePool
+from strop.environments.elsewhere import Places
 from strop.environments.tasks import RewardSpec, Task, load_task
-from strop.method import seeds
+from strop.environments.worker import WorkerPlace
+from strop.method.algorithm import Method
+from strop.method.chains import number_of
 from strop.method.engine_needs import check as check_engine
 from strop.method.engine_needs import check_trainable
-from strop.method.phases import Method
 from strop.rewards.grader import Grader
 from strop.rewards.source import reward_name
 from strop.support.errors import UserError
 from strop.training import rows
 from strop.training.cluster.engine_actors import open_pool
-from strop.training.cluster.environments import open_stage
+from strop.training.cluster.environments import places_on_ray
 from strop.training.cluster.rewards import maker, shared_grader
 from strop.training.collect.here import SynchronousCollector
 from strop.training.learner import prefix_sharing
@@ -37,10 +39,9 @@ from strop.training.learner.step_models import freeze
 from strop.training.loading import open_engine
 from strop.training.parallel import shards
 from strop.training.parallel.ranks import Ranks
-from strop.training.services.grading import NoGrader
-from strop.training.services.run import RunServices, serve
+from strop.training.services.run import NoGrader, RunServices, serve
+from strop.training.services.texts import Limits, resolve
 from strop.training.settings.config import RunConfig
-from strop.training.settings.limits import Limits, resolve
 from strop.training.settings.sections import DataSettings, RewardSettings
 from strop.training.world import World
 
@@ -149,6 +150,29 @@ def make_services(
     return services
 
 
+def open_places(config: RunConfig, services: RunServices, ranks: Ranks) -> None:
+    """Open what plays the task's environment, if that is not this process; the first process of
+    several has it, and plays for all what may fail in one of them alone. Raises UserError.
+    """
+    source, episodes = services.task.environment, services.episodes
+    if source is None:
+        return
+    limits = episodes.limits = config.data.env_limits()
+    on_ray = bool(config.ray.address and config.ray.num_environments)
+    num_workers = 0 if on_ray else config.data.num_env_workers(source)
+    if not ranks.alone and (on_ray or num_workers or ":" in source.name):
+        episodes.first = ranks.from_first
+
+    def open() -> None:
+        if on_ray:
+            episodes.places = places_on_ray(config.ray, source, limits)
+        elif num_workers:
+            own = [WorkerPlace() for _ in range(num_workers)]
+            episodes.places = Places(source, limits, own)
+
+    ranks.from_first(open)
+
+
 def make_world(
     config: RunConfig,
     method: Method,
@@ -172,7 +196,7 @@ def make_world(
     services = make_services(config, loaded, task, rollouts[0], longest[0], ranks)
     try:
         if not (learns and config.training.max_staleness):  # else the process that collects has it
-            services.episodes.stage = open_stage(config.ray, task.environment, ranks)
+            open_places(config, services, ranks)
         most, asked = loaded.context, config.data.max_prompt_tokens
         later = zip(rollouts[1:], longest[1:], strict=True)
         limits = (
@@ -293,7 +317,7 @@ def _critic(config: RunConfig, method: Method, policy: Policy) -> Critic | None:
         lr=config.critic_lr(),
         betas=config.training.betas,
         max_grad_norm=config.training.max_grad_norm,
-        seed=seeds.number(config.seed, 0, "critic"),
+        seed=number_of(config.seed, 0, "critic"),
         target_tau=config.critic.target_tau if reads_slow else 0.0,
     )
 

@@ -21,16 +21,13 @@ from typing import Any
 import torch
 
 from strop.batch.batch import Batch
-from strop.method.algorithm import Algorithm
-from strop.method.chains import Chains, learnable
-from strop.method.phases import Method, Phases, phase_at
-from strop.method.refreshed import wanted_columns
-from strop.method.seeds import generators
-from strop.method.term import LR, OUTSIDE, REFERENCE
+from strop.method.algorithm import Algorithm, Method, Phases, phase_at, wanted_columns
+from strop.method.chains import Chains, generators, learnable
+from strop.method.part import LR, OUTSIDE, REFERENCE
 from strop.support.errors import UserError
 from strop.training.learner.step_metrics import Clock, step_metrics
 from strop.training.learner.step_models import refresh
-from strop.training.learner.token_trace import Tokens
+from strop.training.learner.token_trace import Spectator
 from strop.training.learner.update import Learner
 from strop.training.world import World
 
@@ -45,11 +42,12 @@ class Stepped:
 
 
 def train_step(
-    world: World, method: Method, state: Mapping[str, Any], step: int, tokens: Tokens | None = None
-) -> Stepped:
+    world: World, method: Method, state: Mapping[str, Any], step: int,
+    spectator: Spectator | None = None,
+) -> Stepped:  # fmt: skip
     """Run step `step` (counted from 1). `state` is read, never changed; weights are.
 
-    tokens: looks on and keeps what happens to each token; the step is the same without.
+    spectator: keeps what happens to rows and tokens; the step is the same without.
     """
     clock = Clock(tell=lambda stage: world.ranks.at(f"step {step}, {stage}"))
     rng_of = generators(world.seed, step)
@@ -62,7 +60,7 @@ def train_step(
     models = world.act(algorithm, number)
 
     # 1 to 4
-    after = None if tokens is None else tokens.after
+    after = None if spectator is None else spectator.after
     chains = Chains(rng_of, world.services, dict(state), after=after)
     batch = world.collect(algorithm, chains, step, clock)
     batch, metrics = batch.to(world.policy.device), chains.metrics
@@ -82,7 +80,7 @@ def train_step(
     # 8
     lr = knobs[LR] if LR in knobs else world.lr_at(step)
     with clock("update"):
-        learned = Learner(models, lr, rng_of, tokens).learn(algorithm, batch)
+        learned = Learner(models, lr, rng_of, spectator).learn(algorithm, batch)
         world.renew_engine(step)
     metrics.update(step_metrics(batch), **learned.metrics)
     if "sampling/oldest_age_steps" in metrics:

@@ -22,7 +22,7 @@ from strop.training.learner.step_models import StepModels
 from strop.training.parallel import shards
 from strop.training.parallel.ranks import Ranks
 from strop.training.services.run import RunServices
-from strop.training.settings.limits import Limits
+from strop.training.services.texts import Limits
 
 
 class BatchCollector(Protocol):

@@ -8,7 +8,7 @@ from ragged import ragged_batch
 
 from strop.batch.batch import Batch
 from strop.method.part import Use, call
-from strop.parts.curation.bring_back_opposites import RETRY, BringBackOpposites
+from strop.parts.curation.bring_back_opposites import RETRY, WORDS, BringBackOpposites
 from strop.support.errors import UserError
 
 
@@ -94,6 +94,14 @@ def test_mixed_unscored_and_unknown_groups_get_nothing():
     assert none.value.add is None
 
 
+def test_a_model_that_can_read_it_is_asked_for_the_mistake():
+    part, texts = BringBackOpposites(retry_below=0.5), Words()
+    texts.ids = {letter: n for n, letter in enumerate(sorted(set("".join(WORDS)) - set("{}")))}
+    state = go(part, batch_of(1, FIRST), part.init(), texts).state
+    (draw,) = go(part, batch_of(2, [0.0] * 3 + [1.0] * 3), state, texts).value.ask
+    assert draw.columns["prompt_ids"][:2] == (7, len(WORDS[0]))
+
+
 def test_bad_prompts_are_asked_once_more_with_a_wrong_answer():
     part, texts = BringBackOpposites(retry_below=0.5), Words()
     old = batch_of(1, FIRST)
@@ -103,7 +111,7 @@ def test_bad_prompts_are_asked_once_more_with_a_wrong_answer():
     asking = go(part, batch, state, texts)
     (draw,) = asking.value.ask  # prompt 7: a third of its history was right; 8: all of it
     assert (draw.uid, draw.num_rollouts, draw.draw) == (7, 3, RETRY)
-    assert draw.columns["prompt_ids"][:2] == (7, len(part.words))
+    assert draw.columns["prompt_ids"][:2] == (7, len(WORDS[1]))  # its letters alone are known
     wrong = [tuple(each) for each in texts.completion_ids(old)[1:3]]
     assert texts.asked[-1][1] in wrong
     # neither the right answer of the prompt nor a wrong one of the other is shown
@@ -146,6 +154,11 @@ def test_the_newest_of_every_prompt_stay():
         state = found.state
     assert found.metrics["replay/stored"] == 8
     assert sorted(state["columns"]["rollout_uid_B"].tolist()) == [22, 25, 30, 31, 32, 33, 34, 35]
+    part, state = BringBackOpposites(capacity=0), BringBackOpposites().init()
+    for step in (1, 2):
+        found = go(part, batch_of(step, FIRST), state)
+        state = found.state
+    assert found.metrics["replay/stored"] == 12  # all
 
 
 def test_goes_on_from_a_saved_store():

@@ -36,13 +36,13 @@ def estimate(part, batch, cuts, services, seed=0):
 def test_value_is_the_chance_of_success_from_there():
     batch = batch_of([(1, 1, 0), (2, 1, 0)], limit=80)
     services = over_table(TableEngine(by_last_token(TABLE)), {5: (1,)}, has_two)
-    found = estimate(EstimateValuesByContinuing(2000), batch, [1, 6], services)
+    found = estimate(EstimateValuesByContinuing(400), batch, [1, 6], services)
     # before the first token: 1 ends or goes to 2, half each; after the answer has a 2: certain
-    assert found[1].item() == pytest.approx(0.5, abs=0.025)
+    assert found[1].item() == pytest.approx(0.5, abs=0.05)
     assert found[6].item() == 1.0
     assert found.isnan().sum() == 6
-    assert len(services.grading.graded) == 4000
-    assert all(ids[0] == 2 for ids in services.grading.graded[2000:])
+    assert len(services.grading.graded) == 800
+    assert all(ids[0] == 2 for ids in services.grading.graded[400:])
 
 
 def test_equal_beginnings_of_a_prompt_share_their_continuations():

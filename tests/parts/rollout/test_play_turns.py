@@ -13,8 +13,11 @@ from strop.environments.base import Environment, Observation
 from strop.method.part import Draw
 from strop.parts.rollout._episode import SeatLimits, state_key
 from strop.parts.rollout._observation_tokens import known_ids, observation_ids
+from strop.parts.rollout.branch_after_turns import BranchAfterTurns
 from strop.parts.rollout.play_turns import PlayTurns
+from strop.parts.rollout.rewrite_failed_turns import RewriteFailedTurns
 from strop.support.errors import UserError
+from strop.support.exits import Exit
 
 # Tokens: 0 ends an action, 1 and 2 are actions, 3 to 6 are what the environment shows.
 DRAWS = (Draw(10, 2), Draw(11, 1))
@@ -102,6 +105,41 @@ def test_exact_tables():
     ]
 
 
+class Failing(Steps):
+    """Of seed 10 it cannot begin, of seed 11 it raises at the second action, 12 is done."""
+
+    def reset(self, seed):
+        self.seed = seed
+        if seed == 10:
+            raise OSError("no room")
+        return super().reset(seed)
+
+    def step(self, action):
+        if self.seed == 11 and self.sum > 1:
+            raise ValueError("broken")
+        return super().step(action)
+
+
+@pytest.mark.parametrize("kind", [PlayTurns, RewriteFailedTurns, BranchAfterTurns])
+def test_an_episode_that_fails_is_lost_with_its_cause(kind):
+    services = world(Failing)
+    services.texts.pieces = dict(enumerate("abcdefg"))
+    services.sampling.answer_tokens, services.sampling.episode_tokens = 2, 8
+    draws = (Draw(10, 2), Draw(11, 1), Draw(12, 1))
+    batch, *_ = rolled_out(
+        kind(), draws, always(1, 0), services, torch.Generator().manual_seed(0)
+    )  # fmt: skip
+    crash, start = Exit.ENVIRONMENT_CRASH, Exit.START_FAILED
+    assert batch["exit_B"].tolist() == [start, start, crash, Exit.DONE]
+    assert batch["lost_B"].tolist() == [True, True, True, False]
+    assert batch["length_B"].tolist() == [0, 0, 4, 2]
+    assert batch["done_K"].tolist() == [False, False, False, False, True]
+    uid = batch["rollout_uid_B"].tolist()
+    assert services.log.logged["exit"][uid[2]] == "environment_crash"
+    assert "OSError: no room" in services.log.logged["exit_why"][uid[0]]
+    assert "ValueError: broken" in services.log.logged["exit_why"][uid[2]]
+
+
 def uneven(tokens):
     """Every token likely, depending on all before it."""
     weights = [1 + (sum(tokens) * 7 + len(tokens) * (t + 3)) % 5 for t in range(3)] + [0.0] * 4
@@ -169,6 +207,8 @@ def test_limits_cut_an_episode(fields, context, actions):
     assert batch.size("K") == len(actions)
     assert batch["truncated_B"].tolist() == [True]
     assert not batch["done_K"].any()
+    used_up = len(actions) == fields.get("max_turns", 4)
+    assert batch["exit_B"].tolist() == [Exit.TURN_LIMIT if used_up else Exit.TOKEN_LIMIT]
 
 
 def test_an_environment_may_cut_itself_and_done_wins():

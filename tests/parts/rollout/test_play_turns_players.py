@@ -1,6 +1,7 @@
 """Games of several players over a scripted engine: a rollout a seat, links, groups, limits."""
 
 import math
+import re
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ from test_play_turns import always, play, uneven, world
 from strop.environments.base import Environment, Observation
 from strop.method.part import Draw
 from strop.parts.rollout._episode import state_key
-from strop.support.errors import RunStopped
+from strop.support.exits import Exit
 
 DRAWS = (Draw(10, 2), Draw(11, 1, draw=3))
 
@@ -187,13 +188,16 @@ def test_players_of_one_role_form_one_group():
         (Observation("a", rewards=(1.0, float("inf"))), r"gave the reward \(1.0, inf\)"),
     ],
 )
-def test_wrong_players_and_rewards_stop_the_run(observation, message):
+def test_wrong_players_and_rewards_end_the_episode(observation, message):
     class Wrong(Race):
         def step(self, action):
             return observation
 
-    with pytest.raises(RunStopped, match=message):
-        play(always(1, 0), table(Wrong))
+    services = table(Wrong)
+    batch = play(always(1, 0), services, (Draw(10, 1),))
+    assert batch["exit_B"].tolist() == [Exit.ENVIRONMENT_CRASH]
+    (why,) = services.log.logged["exit_why"].values()
+    assert re.search(message, why)
 
 
 def test_one_player_keeps_its_labels():

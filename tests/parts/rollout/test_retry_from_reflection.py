@@ -263,7 +263,7 @@ def test_a_reflection_that_finds_nothing_to_change_is_kept_with_a_success():
 
 
 def test_mistakes_are_refused():
-    with pytest.raises(UserError, match="form must be one of number, json"):
+    with pytest.raises(UserError, match="form must be one of auto, number, json"):
         RetryFromReflection(form="xml")
     with pytest.raises(UserError, match="reflection_tokens must be at least 0"):
         RetryFromReflection(reflection_tokens=-1)

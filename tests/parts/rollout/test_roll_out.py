@@ -14,8 +14,7 @@ from strop.engines.base import Request
 from strop.engines.local.engine import LocalEngine
 from strop.engines.rules import TopK
 from strop.method.part import Draw
-from strop.parts.rollout.assemble import assemble
-from strop.parts.rollout.roll_out import Crowd, roll_out
+from strop.parts.rollout.base import Crowd, assemble, roll_out
 from strop.support.errors import UserError
 
 # token 0 goes to 1 or 2, 1 to 2, 2 to 0

@@ -7,7 +7,7 @@ from fakes.services import FakeEpisodes, FakeSampling, FakeServices, FakeTexts, 
 
 from strop.method.part import Draw
 from strop.parts.rollout.sample_independently import SampleIndependently
-from strop.parts.rollout.sample_two_attempts import SampleTwoAttempts
+from strop.parts.rollout.sample_two_attempts import WORDS, SampleTwoAttempts
 
 # Token 0 ends; 1 is usually followed by 2, 2 by 1; after the word 3 comes 1, mostly.
 TABLE = {0: (1, 0, 0, 0), 1: (0.3, 0.1, 0.6, 0), 2: (0.2, 0.7, 0.1, 0), 3: (0.1, 0.8, 0.1, 0)}
@@ -31,6 +31,21 @@ def services_of(context=100):
 
 def rows_of(batch, column="id_T"):
     return [a.tolist() for a in torch.split(batch[column], batch["size_B"].tolist())]
+
+
+def test_the_words_are_such_as_the_model_can_read():
+    def said(letters):
+        texts = FakeTexts({5: (1,)}, pieces={0: "", 1: "a", **dict(enumerate(letters, 2))})
+        services = FakeServices(
+            texts, sampling=FakeSampling(answer_tokens=5),
+            episodes=FakeEpisodes(letters=dict.fromkeys("".join(WORDS) + "a", 1)),
+        )  # fmt: skip
+        sampled(SampleTwoAttempts(), draws=(Draw(5, 1),), services=services)
+        return services.episodes.said[0][0]
+
+    assert said("\n") == "\na"
+    assert said(sorted(set(WORDS[0]) - set("{}a"))) == WORDS[0].replace("{prompt}", "a")
+    assert "mistake" in WORDS[0]
 
 
 def test_the_second_attempt_begins_with_the_first_and_the_words():

@@ -5,7 +5,7 @@ from strop.parts.sampling.draw_spare_prompts import DrawSparePrompts
 
 
 def test_the_first_step_alone_draws_spare_prompts():
-    part, pool = DrawSparePrompts(3), tuple(range(10))
+    part, pool = DrawSparePrompts(1.5), tuple(range(10))
     rng = torch.Generator().manual_seed(0)
     told = part((Draw(2, 4), Draw(5, 4)), pool, part.init(), rng)
     assert [d.columns["spare_B"] for d in told.value] == [0.0, 0.0, 1.0, 1.0, 1.0]

@@ -11,8 +11,15 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from strop.engines.local.bands import CALL_BYTES, CALL_BYTES_ELSEWHERE, Band, parted
-from strop.engines.local.cache import Attention, SlotCache, Span
+from strop.engines.local.cache import (
+    CALL_BYTES,
+    CALL_BYTES_ELSEWHERE,
+    Attention,
+    Band,
+    SlotCache,
+    Span,
+    parted,
+)
 from strop.engines.local.ragged import Parted, Ragged, attending, lay_out
 from strop.support import linear
 from strop.support.errors import UserError

@@ -17,13 +17,13 @@ from strop.engines.base import (
     Ended,
     Engine,
     Event,
+    Passes,
     Request,
     Source,
 )
 from strop.engines.local.causal import UNBOUNDED, CachedModel, Part, check_module
 from strop.engines.local.slots import Fill, Row, Slots
 from strop.engines.local.speculation import Speculation
-from strop.engines.passes import Passes
 from strop.engines.sampling import Plan, draw, make_plan
 from strop.support.errors import UserError
 

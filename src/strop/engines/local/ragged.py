@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from transformers import AttentionInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-from strop.engines.local.bands import Band
+from strop.engines.local.cache import Band
 
 NAME = "strop_ragged"  # among the attention functions of transformers
 

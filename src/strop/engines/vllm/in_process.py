@@ -20,7 +20,7 @@ from torch import Tensor
 from strop.engines import weights_folder
 from strop.engines.base import CAPABILITIES, WAITING, Ended, Engine, Event, Request
 from strop.engines.local.causal import load_state
-from strop.engines.local.records import event_of
+from strop.engines.local.slots import event_of
 from strop.engines.remote_rows import Row, RowEngine
 from strop.engines.sampling import LOGP, TOKEN, TOP
 from strop.engines.vllm.settings import VllmOptions

@@ -1,5 +1,6 @@
 """Score each class of difficulty by how large its loss has lately been."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -16,15 +17,16 @@ class RaiseScoresOfBins:
 
         S_b <- (1 - beta) S_b + beta l_b, at the first visit S_b = l_b
         l_b: mean loss of the class's rollouts, with by_share over the class's share of the rollouts
-        score_b = clip(S_b, -limit, limit);  standardise: (S_b - mean) / max(std (n), 1e-3) over the
-        classes that were visited, within -3 and 3;  0 before the first visit
+        score_b = clip(S_b, -limit, limit), S_b = 0 before the first visit
+        standardise: score_b = (S_b - mean) / max(std (n), 1e-3), within -3 and 3; mean and std of
+        the classes that were visited
 
     Metric: bins/score_{n}.
 
     Reads: metrics (bins/loss_{n}, bins/share_{n}), state.
     Writes: the knob advantage.weigh_bins.scores.
     Source: arXiv 2601.19280 (prompt weights); code kishanpb/verl-gdro (group_dro_grpo.py).
-    Differs from the source: the limit of S was not found.
+    Differs from the source: the paper's limit of S was not found; its code has none.
     Nearest part: hold_kl_by_difficulty.
     Edges: a class without a rollout keeps its S; the state is in the checkpoint.
     """
@@ -34,7 +36,7 @@ class RaiseScoresOfBins:
     num_bins: int = 3
     # What a step counts in the running mean. Default: released code (0.12).
     beta: float = 0.12
-    # Largest score either way. Default: ours (5: weights up to 26 at eta 0.65).
+    # Largest score either way; 0: any. Default: ours (5: weights up to 26 at eta 0.65).
     limit: float = 5.0
     # Whether losses are divided by the class's share. Default: released code (yes).
     by_share: bool = True
@@ -61,11 +63,11 @@ class RaiseScoresOfBins:
 
     def scores(self, means: Mapping[int, float]) -> tuple[float, ...]:
         """The score of every class from the running means of those visited."""
-        low, high = -self.limit, self.limit
+        unseen, high = 0.0, self.limit or math.inf
         if self.standardise and means:
             middle = sum(means.values()) / len(means)
             variance = sum((mean - middle) ** 2 for mean in means.values()) / len(means)
             wide = max(variance**0.5, FLOOR)
             means = {b: (mean - middle) / wide for b, mean in means.items()}
-            low, high = -LARGEST, LARGEST
-        return tuple(min(max(means.get(b, 0.0), low), high) for b in range(self.num_bins))
+            unseen, high = -middle / wide, LARGEST
+        return tuple(min(max(means.get(b, unseen), -high), high) for b in range(self.num_bins))

@@ -24,6 +24,9 @@ from strop.parts.curation._store import (
 )
 from strop.support.errors import UserError
 
+# To a model that can read it, and to one of few letters.
+WORDS = ("{prompt}\n\nThis answer was wrong:\n{answer}\n\nSay why, and answer anew.\n{prompt}",
+         "{prompt}{answer}\n{prompt}")  # fmt: skip
 RETRY = 1 << 19  # added to the draw's number: the group was shown a wrong answer
 
 
@@ -55,8 +58,8 @@ class BringBackOpposites:
     success: float = 1.0
     # Mean earlier outcome below which a prompt is asked once more; 0: never. Default: ours.
     retry_below: float = 0.0
-    # How it is asked. Default: ours (no more than what must be there).
-    words: str = "{prompt}{answer}\n{prompt}"
+    # How it is asked; empty: as the model can read. Default: ours (what is wrong, where it can).
+    words: str = ""
     # Newest rollouts of a prompt that are stored; 0: all. Default: ours.
     capacity: int = 64
 
@@ -90,7 +93,10 @@ class BringBackOpposites:
         drawn, groups = self._opposites(batch, store, plain_P, rng)
         step = int(batch["step"])
         new = put_away(batch.keep(scored_B & plain_P[group_B]), step, stores)
-        kept = self._newest(joined(stored, new))
+        kept = joined(stored, new)
+        if self.capacity:
+            everyone_B = torch.ones(kept.size("B"), dtype=torch.bool)
+            kept = kept.keep(newest_of_prompts(kept, everyone_B, self.capacity))
         add = drawn and in_groups(as_rows(drawn, batch, step, stores), batch, groups)
         metrics = {
             **told(kept.size("B"), drawn, step),
@@ -136,14 +142,8 @@ class BringBackOpposites:
                 continue
             row = wrong[torch.randint(len(wrong), (1,), generator=rng)]
             (answer,) = texts.completion_ids(fetched(store.take(row), stores))
-            ids = texts.reworded_ids(uid, self.words, answer)
+            words = self.words or texts.first_known(WORDS, "curation.words")
+            ids = texts.reworded_ids(uid, words, answer)
             too_long += not ids
             draws += [Draw(uid, size, {"prompt_ids": ids}, draw + RETRY)] if ids else []
         return tuple(draws), too_long
-
-    def _newest(self, store: Batch) -> Batch:
-        """The newest rollouts of every prompt that fit."""
-        if not self.capacity:
-            return store
-        everyone_B = torch.ones(store.size("B"), dtype=torch.bool)
-        return store.keep(newest_of_prompts(store, everyone_B, self.capacity))

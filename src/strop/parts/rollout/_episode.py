@@ -7,7 +7,8 @@ from typing import Any
 
 from strop.engines.base import Event
 from strop.method.services import Episodes, Sampling
-from strop.parts.rollout.assemble import Turn
+from strop.parts.rollout.base import Turn
+from strop.support.exits import Exit
 
 
 @dataclass(frozen=True)
@@ -46,11 +47,6 @@ class Seat:
     used: int = 0  # tokens of the actions
     truncated: bool = False
     said: list[dict[str, Any]] = field(default_factory=list)
-
-    @property
-    def lost(self) -> bool:
-        """Whether a request of its actions failed."""
-        return any(event.ended == "failed" for turn in self.turns for event in turn.events)
 
     @property
     def earned(self) -> float:
@@ -123,6 +119,13 @@ class Episode:
     roles: tuple[int, ...] = ()  # one for each player; none: one player, its roles are labels
     seats: dict[int, Seat] = field(default_factory=dict)
     acting: int = 0  # player whose turn it is
+    exit: Exit | None = None  # None: it is not over, or nobody has looked
+    why: str = ""  # it failed
+
+    @property
+    def unscored(self) -> bool:
+        """Whether something failed that the policy cannot have caused."""
+        return self.exit is not None and not self.exit.is_policys
 
     @property
     def seat(self) -> Seat:
@@ -141,6 +144,8 @@ class Episode:
 
     def judge(self, action: str, observation: Any) -> None:
         """What came of the action, for everyone who has a turn that it can count for."""
+        if observation.done:
+            self.exit, self.why = observation.exit or Exit.DONE, observation.why
         self.seat.judge(action, observation)
         if not observation.rewards:
             self.seat.earn(observation.reward)
@@ -155,10 +160,16 @@ class Episode:
         if events[-1].ended != "failed":
             return False
         self.seat.action_ids(events)
-        self.seat.turns[-1].valid = False
-        self.seat.said[-1] |= {"action": "", "reward": 0.0, "valid": False}
-        self.cut()
+        self.cut(Exit.ENGINE_LOST, events[-1].why)
         return True
+
+    def started(self, observation: Any, given: Sequence[int], opens: bool = False) -> bool:
+        """Begin the first turn, whose prompt has these tokens; whether the episode could begin."""
+        seat = self.turn_to(observation)
+        seat.show(observation, given, self.role_of(observation), opens)
+        if observation.exit is not None:
+            self.cut(observation.exit, observation.why)
+        return self.exit is None
 
     def branched(self, number: int, seed: int, turn: int) -> "Episode":
         """An episode of one player that has come as far as this one had when a turn began; its
@@ -184,11 +195,15 @@ class Episode:
         number: int = world.repeat(self.number, actions, [each["observation"] for each in said])
         return number
 
-    def cut(self) -> None:
-        """A limit ends the episode for all."""
+    def cut(self, exit: Exit, why: str = "") -> None:
+        """A limit ends the episode for all, or something that failed."""
+        self.exit, self.why = exit, why
         self.seats = {player: seat for player, seat in self.seats.items() if seat.turns}
         for seat in self.seats.values():
             seat.truncated = True
+            if "action" not in seat.said[-1]:  # the turn has begun, and nothing was done in it
+                seat.turns[-1].valid = False
+                seat.said[-1] |= {"action": "", "reward": 0.0, "valid": False}
 
 
 def state_key(text: str) -> int:

@@ -10,6 +10,7 @@ import torch
 from strop.engines.base import Event, first_tokens
 from strop.parts.rollout._episode import Episode
 from strop.parts.rollout._events import void, without_first
+from strop.support.exits import Exit
 
 Decode = Callable[[Sequence[int]], str]
 MOST_TURNS = 30  # turns of an episode, repairs counted, from which on nothing is repaired
@@ -49,7 +50,7 @@ class Mending:
         opened = seat.turns.pop()
         seat.said.pop()
         del seat.ids[len(seat.ids) - len(opened.given) :]
-        self.episode.cut()
+        self.episode.cut(Exit.TURN_LIMIT)
 
 
 def call_begins(ids: Sequence[int], marker: str, decode: Decode) -> int | None:

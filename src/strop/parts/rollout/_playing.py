@@ -15,17 +15,18 @@ from strop.engines.base import Answer, Request
 from strop.method.part import Draw, name_of, require
 from strop.method.services import Episodes, Log, Sampling, Texts
 from strop.parts.rollout._episode import Episode, Seat, SeatLimits
-from strop.parts.rollout.assemble import (
+from strop.parts.rollout.base import (
     COLUMNS,
     TURN_COLUMNS,
+    SamplingFields,
     assemble_turns,
     with_contexts,
     with_turns,
 )
-from strop.parts.rollout.base import SamplingFields
 from strop.support.errors import UserError
+from strop.support.exits import Exit
 
-PLAYED = (*COLUMNS, *TURN_COLUMNS, "player_B", "role_B", "episode_B")
+PLAYED = (*COLUMNS, *TURN_COLUMNS, "player_B", "role_B", "episode_B", "exit_B")
 
 
 @dataclass
@@ -128,12 +129,16 @@ class PlayingFields(SamplingFields):
         """The next turn of an episode whose last action is done; None: it is over."""
         if observation.done:
             return None
+        if observation.truncated:
+            episode.cut(observation.exit or Exit.TURN_LIMIT, observation.why)
+            return None
         seat = episode.turn_to(observation)
         observation = self.shown(observation, len(seat.turns), scene.limits)
         given = seat.given(scene.episodes, observation.text, opens)
         room = seat.room(scene.limits, len(given), opens)
-        if observation.truncated or room == 0:
-            episode.cut()
+        if room == 0:
+            used_up = len(seat.turns) >= scene.limits.turns
+            episode.cut(Exit.TURN_LIMIT if used_up else Exit.TOKEN_LIMIT)
             return None
         seat.show(observation, given, episode.role_of(observation), opens)
         return self.action(scene.sampling, seat, room, opens, **asked)
@@ -145,10 +150,15 @@ class PlayingFields(SamplingFields):
         world = scene.world
         games = [Episode(n, uids[n], own, world.roles) for n, own in enumerate(seeds)]
         for game, observation in zip(games, world.reset(), strict=True):
-            given = scene.texts.prompt_ids(game.uid)
-            seat, role = game.turn_to(observation), game.role_of(observation)
-            seat.show(observation, given, role, world.rewrites)
+            game.started(observation, scene.texts.prompt_ids(game.uid), world.rewrites)
         return games
+
+    def first_turn(self, game: Episode, scene: Scene) -> Request | None:
+        """The first action of an episode; None where it could not begin."""
+        rewrites = scene.world.rewrites
+        if game.exit is not None:
+            return None
+        return self.action(scene.sampling, game.seat, scene.room, rewrites)
 
     async def play(self, game: Episode, request: Request | None, scene: Scene) -> None:
         """Play an episode to its end, from its next action on."""
@@ -164,11 +174,7 @@ class PlayingFields(SamplingFields):
     ) -> list[Episode]:
         """Play all of the world's episodes from their beginnings; returns them."""
         games = self.begin(uids, seeds, scene)
-        room, alone = scene.room, scene.world.rewrites
-        await gather(
-            self.play(game, self.action(scene.sampling, game.seat, room, alone), scene)
-            for game in games
-        )
+        await gather(self.play(game, self.first_turn(game, scene), scene) for game in games)
         return games
 
 
@@ -196,7 +202,7 @@ def written(draws: Sequence[Draw], episodes: Sequence[Episode], world: Any, log:
     """
     roles = world.roles
     known = sorted(set(roles)) or [0]
-    groups, seats = [], list[Seat]()
+    groups, seats, ends = [], list[Seat](), list[Episode]()
     begun = {seat.seed: next(iter(e.seats.values())).seed for e in episodes
              for seat in e.seats.values()}  # fmt: skip
     played = iter(episodes)
@@ -204,11 +210,16 @@ def written(draws: Sequence[Draw], episodes: Sequence[Episode], world: Any, log:
         own = list(itertools.islice(played, draw.num_rollouts))
         for place, role in enumerate(known):
             players = [p for p, theirs in enumerate(roles) if theirs == role] or [0]
-            found = [e.seats[p] for p in players for e in own if p in e.seats]
+            found = [(e.seats[p], e) for p in players for e in own if p in e.seats]
             number = draw.draw * len(known) + place
             groups += [draw._replace(num_rollouts=len(found), draw=number)] if found else []
-            seats += found
+            seats += [seat for seat, _ in found]
+            ends += [episode for _, episode in found]
     log_turns(log, seats)
+    exits = [episode.exit or Exit.DONE for episode in ends]
+    log.log_rollouts("exit", {s.seed: exit.label for s, exit in zip(seats, exits, strict=True)})
+    if failures := {s.seed: e.why for s, e in zip(seats, ends, strict=True) if e.why}:
+        log.log_rollouts("exit_why", failures)
     if roles:
         log.log_rollouts("player", {seat.seed: seat.player for seat in seats})
         log.log_rollouts("episode", begun)
@@ -221,6 +232,8 @@ def written(draws: Sequence[Draw], episodes: Sequence[Episode], world: Any, log:
         player_B=torch.tensor([seat.player for seat in seats]),
         role_B=torch.tensor([roles[seat.player] if roles else 0 for seat in seats]),
         episode_B=torch.tensor([begun[uid] for uid in uids]),
+        exit_B=torch.tensor([int(exit) for exit in exits]),
+        lost_B=torch.tensor([not exit.is_policys for exit in exits], dtype=torch.bool),
     )
 
 

@@ -9,9 +9,10 @@ from typing import Any, NamedTuple
 
 from strop.engines.base import Event
 from strop.method.part import Draw
+from strop.method.services import Texts
 from strop.parts.rollout._episode import Episode, Seat
 from strop.parts.rollout._events import void
-from strop.parts.rollout.assemble import Turn
+from strop.parts.rollout.base import Turn
 
 # form -> (what is asked behind an episode, what a retry is told with the turn's own text)
 WORDS: Mapping[str, tuple[str, str]] = MappingProxyType(
@@ -32,6 +33,13 @@ BASE, RETRY, REFLECTION, GUIDED = range(4)  # stage_B
 OWN_GROUP = 1 << 18  # draws of rollouts that are compared with no others, from here on
 SUCCESS = 1.0
 OUTCOMES = ("success", "success_but_inefficient", "failure")
+
+
+def form_of(texts: Texts) -> str:
+    """The form that the model's tokenizer can write, JSON first. Raises UserError: neither."""
+    more = {"json": '{"0": 1, "-"}', "number": "0123456789"}  # what an answer needs beside words
+    letters = {"".join(WORDS[form]) + more[form]: form for form in more}
+    return letters[texts.first_known(tuple(letters), "rollout.ask")]
 
 
 class Report(NamedTuple):
@@ -99,7 +107,7 @@ class Attempt:
     @property
     def is_better(self) -> bool:
         """Whether the retry succeeded, and the first did not or took more turns."""
-        if self.retry is None or self.retry.seat.lost:
+        if self.retry is None or self.retry.unscored:
             return False
         one, two = self.base.seat, self.retry.seat
         fewer = one.earned >= SUCCESS and len(two.turns) < len(one.turns)
@@ -128,6 +136,7 @@ class Attempt:
         seat.turns[turn:] = [replace(t, events=void(t.events)) for t in (first, *later)]
         seat.said[turn:] = [{**theirs.said[turn], **seat.said[turn]}, *theirs.said[turn + 1 :]]
         seat.used, seat.truncated = theirs.used, theirs.truncated
+        game.exit, game.why = self.retry.exit, self.retry.why
         return Row(game, RETRY, parent, fork_at)
 
     def examples(self) -> list[Row]:
@@ -174,7 +183,8 @@ def rows_of(draws: Sequence[Draw], tries: Sequence[Attempt]) -> tuple[list[Draw]
 
 
 def _alone(of: Episode, seat: Seat) -> Episode:
-    return Episode(of.number, of.uid, (seat.seed,), of.roles, {of.acting: seat}, of.acting)
+    seats = {of.acting: seat}
+    return Episode(of.number, of.uid, (seat.seed,), of.roles, seats, of.acting, of.exit)
 
 
 def _ids(events: Sequence[Event]) -> list[int]:

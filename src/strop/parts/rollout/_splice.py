@@ -9,7 +9,7 @@ from strop.batch.batch import Batch
 from strop.engines.base import Answer, Event, Request
 from strop.method.part import Draw
 from strop.method.services import Grading
-from strop.parts.rollout.assemble import assemble
+from strop.parts.rollout.base import assemble
 
 DEMONSTRATION = 2  # origin_T
 SUCCESS = 1.0  # outcome from which an answer is right

@@ -89,23 +89,26 @@ class Grove:
         await gather(self._grow(number, tree) for number, tree in enumerate(self.trees))
 
     async def _grow(self, number: int, tree: TurnTree) -> None:
-        requests = dict(self._begin(number, tree) for _ in range(tree.begun))
+        requests: dict[int, Request] = {}
+        for _ in range(tree.begun):
+            requests |= self._begin(number, tree)
         while requests:
             answers = await self.scene.engine.generate_all(list(requests.values()))
             going = await self._act(tree, dict(zip(requests, answers, strict=True)))
             requests = self._round(number, tree, going)
 
-    def _begin(self, number: int, tree: TurnTree) -> tuple[int, Request]:
-        """A rollout that begins at the prompt: its place and its first turn."""
+    def _begin(self, number: int, tree: TurnTree) -> dict[int, Request]:
+        """A rollout that begins at the prompt: its place and its first turn, where there is one."""
         shown = self.shown[number]
         world, texts = self.scene.world, self.scene.texts
         at = world.repeat(tree.home, [], [shown.text]) if tree.home_taken else tree.home
         tree.home_taken = True
         episode = Episode(at, tree.draw.uid, (next(tree.seeds),), world.roles)
-        seat = episode.turn_to(shown)
-        seat.show(shown, texts.prompt_ids(tree.draw.uid), episode.role_of(shown))
-        request = self.part.action(self.scene.sampling, seat, self.scene.room, **self.asked)
-        return tree.add(Branch(episode)), request
+        place = tree.add(Branch(episode))
+        if not episode.started(shown, texts.prompt_ids(tree.draw.uid)):
+            return {}
+        room, sampling = self.scene.room, self.scene.sampling
+        return {place: self.part.action(sampling, episode.seat, room, **self.asked)}
 
     async def _act(self, tree: TurnTree, answers: Mapping[int, Answer]) -> dict[int, Request]:
         """Give the actions of a round to the environment; the turns that follow, by branch."""
@@ -132,8 +135,8 @@ class Grove:
             for _ in range(self.tries):
                 if tree.left and self.forks(tree, tree.branches[place]):
                     requests |= [self._fork(tree, place, request)]
-        if not requests and tree.left:
-            requests |= [self._begin(number, tree)]
+        while not requests and tree.left:
+            requests |= self._begin(number, tree)
         tree.streak = tree.streak + 1 if len(tree.branches) > before else 0
         return requests
 

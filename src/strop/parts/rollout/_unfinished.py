@@ -11,7 +11,7 @@ from strop.engines.asynchronous import AsyncEngine, Begun
 from strop.engines.base import Answer, Event, Request
 from strop.method.part import Draw
 from strop.method.services import Texts
-from strop.parts.rollout.assemble import assemble
+from strop.parts.rollout.base import assemble
 
 Saved = dict[str, Any]
 APART = 1 << 20  # more draws of a prompt than a step has: groups put off stay groups of their own

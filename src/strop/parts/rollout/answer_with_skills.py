@@ -13,8 +13,7 @@ from strop.engines.asynchronous import AsyncEngine
 from strop.engines.base import Answer, Request
 from strop.method.part import Draw
 from strop.method.services import Grading, Sampling, Texts
-from strop.parts.rollout.assemble import COLUMNS, assemble
-from strop.parts.rollout.base import Rollouts, SamplingFields
+from strop.parts.rollout.base import COLUMNS, Rollouts, SamplingFields, assemble
 from strop.support.errors import UserError
 
 PYTHON = r"(?m)^def (?P<name>\w+)\(.*\n(?:[ \t]+.*(?:\n|$)|[ \t]*\n)*"

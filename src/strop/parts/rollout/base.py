@@ -1,16 +1,27 @@
-"""What every strategy has: the fields that say how a token is drawn, and what the run asks it."""
+"""What every strategy has: the fields that say how a token is drawn, and what the run asks it.
 
-from collections.abc import Mapping, Sequence
+`assemble` turns what an engine reported into the four tables of a batch, `assemble_turns` episodes.
+`roll_out` runs a strategy to its end, a `Crowd` several beside each other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar, TypeAlias
+from itertools import chain
+from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 import torch
+from torch import Tensor
 
 from strop.batch.batch import Batch
-from strop.engines.base import Request
+from strop.engines.asynchronous import Account, Ends, EngineLoop, asynchronous, on, run
+from strop.engines.base import Answer, Engine, Event, Request
 from strop.engines.rules import MinP, TopK, TopP
 from strop.method.part import Draw, require
-from strop.method.services import Sampling, Texts
+from strop.method.services import Sampling, Services, Texts
+from strop.support.errors import UserError
 
 # What a strategy gives, awaited: its batch, its state (None: it keeps none) and, if any, metrics.
 Rollouts: TypeAlias = tuple[Batch, Any] | tuple[Batch, Any, Mapping[str, float]]
@@ -33,6 +44,9 @@ class SamplingFields:
     # Whether it makes a draw's rollouts alone as it does beside others, and keeps no state: a run
     # that collects ahead then lets each draw begin and end for itself.
     by_draw: ClassVar[bool] = False
+    # Metrics that are above 0 where its rollouts differ from those of `sample_independently`, whose
+    # draws it takes otherwise; empty: it draws in a way of its own.
+    acted: ClassVar[tuple[str, ...]] = ()
 
     # Most new tokens; 0: the task's own limit. Default: ours (tasks know their answers' length).
     max_tokens: int = 0
@@ -111,3 +125,228 @@ class SamplingFields:
         """
         tokens = self.max_tokens or usual
         return tokens, tokens
+
+
+COLUMNS = (
+    "turn_T", "id_T", "mask_T", "origin_T", "version_T", "logp_behavior_T", "logp_sampler_T",
+    "entropy_behavior_T",
+    "rollout_K", "index_K", "group_B", "rollout_uid_B", "truncated_B", "lost_B", "parent_B",
+    "fork_at_B", "uid_P", "draw_P",
+)  # fmt: skip
+# of an environment
+TURN_COLUMNS = ("reward_K", "done_K", "state_K", "action_K", "role_K", "valid_K", "match_K")
+
+
+@dataclass
+class Turn:
+    """Tokens that the policy was given, the events of its action, and what the action did."""
+
+    given: Sequence[int]
+    events: Sequence[Event]
+    state: int = 0  # key of the state before the action
+    role: int = 0
+    action: int = 0  # key of the action's text
+    reward: float = 0.0
+    done: bool = False
+    valid: bool = True
+    match: bool = True  # the action was the one that was wanted
+    opens: bool = False  # what it was given is a context of its own
+
+
+def assemble(draws: Sequence[Draw], answers: Sequence[Answer]) -> Batch:
+    """One single-turn rollout per answer, in order; answers of a draw lie together.
+
+    A rollout with a request that failed is lost: it is not scored.
+    What the requests did not ask for of "logp_model" and "entropy" is void (NaN). The prompt's
+    tokens have mask 0 and log-probabilities 0.
+    """
+    return assemble_turns(
+        draws,
+        [answer.request.seed for answer in answers],
+        [[Turn(answer.request.ids, answer.events)] for answer in answers],
+        [answer.ended == "length" for answer in answers],
+    )
+
+
+def assemble_turns(
+    draws: Sequence[Draw],
+    seeds: Sequence[int],
+    rollouts: Sequence[Sequence[Turn]],
+    truncated: Sequence[bool],
+) -> Batch:
+    """One rollout per list of turns, in order; rollouts of a draw lie together.
+
+    Each turn's given tokens (mask 0, origin 1) stand before its action's. Columns of rewards and
+    states are left to `with_turns`.
+    """
+    turns = list(chain.from_iterable(rollouts))
+    answers = [list(chain.from_iterable(e.ids for e in turn.events)) for turn in turns]
+    given_K = torch.tensor([len(turn.given) for turn in turns])
+    size_K = given_K + torch.tensor([len(answer) for answer in answers])
+    turns_B = torch.tensor([len(each) for each in rollouts])
+    rollout_K = torch.repeat_interleave(torch.arange(len(rollouts)), turns_B)
+    first_B = torch.cumsum(turns_B, 0) - turns_B
+    turn_T = torch.repeat_interleave(torch.arange(len(turns)), size_K)
+    within = torch.arange(int(size_K.sum())) - (torch.cumsum(size_K, 0) - size_K)[turn_T]
+    mask_T = within >= given_K[turn_T]
+    ids = chain.from_iterable(
+        chain(turn.given, answer) for turn, answer in zip(turns, answers, strict=True)
+    )
+    events = [event for turn in turns for event in turn.events]
+    versions = [[e.version] * len(e.ids) for e in events]
+    alone = torch.full((len(rollouts),), -1)
+    group_B = torch.repeat_interleave(
+        torch.arange(len(draws)), torch.tensor([draw.num_rollouts for draw in draws])
+    )
+    return Batch(
+        {
+            "turn_T": turn_T,
+            "id_T": torch.tensor(list(ids)),
+            "mask_T": mask_T,
+            "origin_T": torch.where(mask_T, 0, 1),
+            "version_T": _answer_column(versions, mask_T, torch.int64),
+            "logp_behavior_T": _answer_column([e.logp for e in events], mask_T),
+            "logp_sampler_T": _answer_column([e.told("logp_model") for e in events], mask_T),
+            "entropy_behavior_T": _answer_column([e.told("entropy") for e in events], mask_T),
+            "rollout_K": rollout_K,
+            "index_K": torch.arange(len(turns)) - first_B[rollout_K],
+            "group_B": group_B,
+            "rollout_uid_B": torch.tensor(seeds),
+            "truncated_B": torch.tensor(truncated),
+            "lost_B": torch.tensor(
+                [
+                    any(e.ended == "failed" for turn in each for e in turn.events)
+                    for each in rollouts
+                ],
+                dtype=torch.bool,
+            ),
+            "parent_B": alone,
+            "fork_at_B": alone.clone(),
+            "uid_P": torch.tensor([draw.uid for draw in draws]),
+            "draw_P": torch.tensor([draw.draw for draw in draws]),
+        }
+    )
+
+
+def with_turns(batch: Batch, rollouts: Sequence[Sequence[Turn]]) -> Batch:
+    """The batch of these rollouts with what the environment said of each turn."""
+    turns = list(chain.from_iterable(rollouts))
+    return batch.set(
+        reward_K=torch.tensor([turn.reward for turn in turns], dtype=torch.float32),
+        done_K=torch.tensor([turn.done for turn in turns], dtype=torch.bool),
+        state_K=torch.tensor([turn.state for turn in turns], dtype=torch.int64),
+        action_K=torch.tensor([turn.action for turn in turns], dtype=torch.int64),
+        role_K=torch.tensor([turn.role for turn in turns], dtype=torch.int64),
+        valid_K=torch.tensor([turn.valid for turn in turns], dtype=torch.bool),
+        match_K=torch.tensor([turn.match for turn in turns], dtype=torch.bool),
+    )
+
+
+def with_contexts(batch: Batch, rollouts: Sequence[Sequence[Turn]]) -> Batch:
+    """The batch of these rollouts with the contexts that its turns opened."""
+    opens_K = torch.tensor([turn.opens for turn in chain.from_iterable(rollouts)], dtype=torch.bool)
+    return batch.set(sequence_T=opens_K.long().cumsum(0)[batch["turn_T"]])
+
+
+def _answer_column(
+    pieces: Sequence[Sequence[Any]], mask_T: Tensor, dtype: torch.dtype = torch.float32
+) -> Tensor:
+    """A token column from values of the generated tokens only; 0 elsewhere."""
+    column = torch.zeros(mask_T.shape[0], dtype=dtype)
+    values = list(chain.from_iterable(pieces))
+    if values:
+        column[mask_T] = torch.tensor(values, dtype=dtype)
+    return column
+
+
+Strategy: TypeAlias = Coroutine[Any, Any, Rollouts]
+
+
+class RolledOut(NamedTuple):
+    """What a strategy of rollouts came to."""
+
+    batch: Batch
+    state: Any
+    num_thrown_away: int  # tokens that the engine drew for it and that are not in the batch
+    metrics: Mapping[str, float] = {}
+
+
+def roll_out(strategy: Strategy, engine: Engine, services: Services | None = None) -> RolledOut:
+    """Run a strategy to its end. Raises UserError where all of its requests failed.
+
+    A strategy whose tokens are of other steps too tells `rollout/tokens_thrown_away` itself.
+    """
+    account = account_of(services)
+    returned = run(asynchronous(engine), strategy, account)
+    account.ends.check()
+    return _rolled_out(returned, account)
+
+
+def account_of(services: Services | None) -> Account:
+    """An account whose failures the run's services are told of."""
+    return Account() if services is None else Account(services.sampling.failures.append)
+
+
+class Crowd:
+    """Strategies of rollouts on one engine, each of which begins and ends for itself."""
+
+    def __init__(self, engine: Engine, services: Services | None = None) -> None:
+        self.engine, self.services = asynchronous(engine), services
+        self.loop = EngineLoop(self.engine)
+        self.runs: dict[Any, tuple[asyncio.Task[Any], Account]] = {}  # by what `begin` was told
+
+    def begin(self, key: Any, strategy: Strategy) -> None:
+        """Run a strategy beside the others from the next turn on."""
+        account = account_of(self.services)
+        self.runs[key] = self.loop.create_task(on(account, strategy)), account
+
+    def left(self, key: Any, size: int) -> int:
+        """Rollouts that one under way has yet to end, of `size`; it may have more requests open.
+
+        Between two turns what follows an ended request, such as an episode's next one, has begun.
+        """
+        _, account = self.runs[key]
+        return max(size - (account.num_begun - len(account.open)), len(account.open))
+
+    def turn(self) -> list[tuple[Any, RolledOut, Ends]]:
+        """Let the engine step once; those that have ended by then, with their keys."""
+        self.loop.run_until_complete(self._turn())
+        return [self._end(key) for key, (task, _) in list(self.runs.items()) if task.done()]
+
+    async def _turn(self) -> None:
+        await self.engine.settled(outer=True)
+        if not any(task.done() for task, _ in self.runs.values()):
+            self.engine.step()
+            await self.engine.settled(outer=True)  # what follows the ends of this step has begun
+
+    def _end(self, key: Any) -> tuple[Any, RolledOut, Ends]:
+        task, account = self.runs.pop(key)
+        self.engine.close(account)
+        return key, _rolled_out(task.result(), account), account.ends
+
+    def close(self) -> None:
+        """End all that are under way."""
+        for _, account in self.runs.values():
+            self.engine.close(account)
+        self.runs = {}
+        if not self.loop.is_closed():
+            self.loop.end()
+
+
+def _rolled_out(returned: Any, account: Account) -> RolledOut:
+    """What a strategy that has ended came to. Raises UserError where that is none of it."""
+    if not isinstance(returned, tuple) or len(returned) not in (2, 3):
+        raise UserError(
+            f"the strategy returned {type(returned).__name__}; it returns its batch and its state, "
+            "which is None where it keeps none"
+        )
+    batch, state, metrics = (*returned, {})[:3]
+    thrown_away = int(metrics.get(THROWN_AWAY, max(account.num_drawn - _drawn_in(batch), 0)))
+    told = {name: value for name, value in metrics.items() if name != THROWN_AWAY}
+    return RolledOut(batch, state, thrown_away, told)
+
+
+def _drawn_in(batch: Batch) -> int:
+    """Tokens of a batch that an engine drew, those that rollouts share counted once."""
+    drawn_T = batch["mask_T"] & (batch["origin_T"] == 0)
+    return int(drawn_T.sum() - batch["fork_at_B"].clamp(min=0).sum())

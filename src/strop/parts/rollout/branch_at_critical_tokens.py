@@ -11,8 +11,7 @@ from strop.engines.asynchronous import AsyncEngine
 from strop.engines.base import Answer
 from strop.method.part import Draw, require
 from strop.method.services import Sampling, Scoring, Texts
-from strop.parts.rollout.assemble import COLUMNS, assemble
-from strop.parts.rollout.base import Rollouts, SamplingFields
+from strop.parts.rollout.base import COLUMNS, Rollouts, SamplingFields, assemble
 
 
 @dataclass(frozen=True)
@@ -38,6 +37,7 @@ class BranchAtCriticalTokens(SamplingFields):
     """
 
     writes: ClassVar[tuple[str, ...]] = COLUMNS
+    acted: ClassVar[tuple[str, ...]] = ("rollout/tokens_shared",)
     facts: ClassVar[frozenset[str]] = frozenset({"scores_again"})
     # Branches of each whole answer. Default: released code (3).
     branches: int = 3

@@ -12,8 +12,7 @@ from strop.engines.asynchronous import AsyncEngine
 from strop.engines.base import Answer, Event, Request
 from strop.method.part import Draw, require, require_one_of
 from strop.method.services import Sampling, Scoring, Texts
-from strop.parts.rollout.assemble import COLUMNS, assemble
-from strop.parts.rollout.base import Rollouts, SamplingFields
+from strop.parts.rollout.base import COLUMNS, Rollouts, SamplingFields, assemble
 
 POSITIONS = 512  # of which the embeddings are looked up at once
 MEASURES = ("dissimilarity", "off_diagonal", "similarity", "entropy")

@@ -9,8 +9,7 @@ import torch
 from strop.engines.asynchronous import AsyncEngine
 from strop.method.part import Draw, require
 from strop.method.services import Grading, Sampling, Texts
-from strop.parts.rollout.assemble import COLUMNS, assemble
-from strop.parts.rollout.base import THROWN_AWAY, Rollouts, SamplingFields
+from strop.parts.rollout.base import COLUMNS, THROWN_AWAY, Rollouts, SamplingFields, assemble
 
 
 @dataclass(frozen=True)

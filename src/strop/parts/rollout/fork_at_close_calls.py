@@ -12,8 +12,7 @@ from strop.engines.base import Answer, Ended, Event, Request
 from strop.method.part import Draw, require
 from strop.method.services import Sampling, Texts
 from strop.parts.rollout._lookahead import Branch, Forks, Similarity, Tree, Way, as_no_sample
-from strop.parts.rollout.assemble import COLUMNS, assemble
-from strop.parts.rollout.base import THROWN_AWAY, Rollouts, SamplingFields
+from strop.parts.rollout.base import COLUMNS, THROWN_AWAY, Rollouts, SamplingFields, assemble
 from strop.support.errors import UserError
 
 FULL, EASED = 0.98, 0.05  # share of the width at which the tree ends: at first, and less at the end

@@ -10,8 +10,7 @@ from strop.engines.asynchronous import AsyncEngine
 from strop.engines.base import Answer, Event, Request
 from strop.method.part import Draw, require
 from strop.method.services import Sampling, Texts
-from strop.parts.rollout.assemble import COLUMNS, Turn, assemble_turns
-from strop.parts.rollout.base import Rollouts, SamplingFields
+from strop.parts.rollout.base import COLUMNS, Rollouts, SamplingFields, Turn, assemble_turns
 from strop.support.errors import UserError
 
 

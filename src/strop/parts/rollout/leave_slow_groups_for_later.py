@@ -12,8 +12,7 @@ from strop.engines.base import Answer, Request
 from strop.method.part import Draw, require
 from strop.method.services import Sampling, Texts
 from strop.parts.rollout._unfinished import Group, Saved, batch_of, generate, opened, put_off
-from strop.parts.rollout.assemble import COLUMNS
-from strop.parts.rollout.base import THROWN_AWAY, Rollouts, SamplingFields
+from strop.parts.rollout.base import COLUMNS, THROWN_AWAY, Rollouts, SamplingFields
 
 
 @dataclass(frozen=True)
@@ -38,6 +37,7 @@ class LeaveSlowGroupsForLater(SamplingFields):
     """
 
     writes: ClassVar[tuple[str, ...]] = COLUMNS
+    acted: ClassVar[tuple[str, ...]] = ("partial/groups_left", "partial/given_up")
     ends_others: ClassVar[bool] = True
     # Steps after which a token is too old: its group is begun anew. 0: never. Default: ours (the
     # source sets no limit).

@@ -9,8 +9,7 @@ from strop.batch.batch import Batch
 from strop.engines.base import Event
 from strop.method.part import Draw
 from strop.method.services import Texts
-from strop.parts.rollout.assemble import COLUMNS, Turn, assemble_turns
-from strop.parts.rollout.base import Rollouts, SamplingFields
+from strop.parts.rollout.base import COLUMNS, Rollouts, SamplingFields, Turn, assemble_turns
 from strop.support.errors import UserError
 
 DEMONSTRATION = 2  # origin_T

@@ -5,8 +5,7 @@ from typing import ClassVar
 
 from strop.method.part import Draw
 from strop.method.services import Texts
-from strop.parts.rollout.assemble import COLUMNS
-from strop.parts.rollout.base import Rollouts
+from strop.parts.rollout.base import COLUMNS, Rollouts
 from strop.parts.rollout.read_answers import ReadAnswers
 from strop.support.errors import UserError
 

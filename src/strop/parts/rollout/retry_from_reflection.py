@@ -12,7 +12,14 @@ from strop.method.part import Draw, require, require_one_of
 from strop.method.services import Episodes, Log, Sampling, Texts
 from strop.parts.rollout._episode import Episode
 from strop.parts.rollout._playing import PLAYED, PlayingAlone, Scene, written
-from strop.parts.rollout._reflections import WORDS, Attempt, Report, read_report, rows_of
+from strop.parts.rollout._reflections import (
+    WORDS,
+    Attempt,
+    Report,
+    form_of,
+    read_report,
+    rows_of,
+)
 from strop.parts.rollout.base import THROWN_AWAY, Rollouts
 
 
@@ -27,7 +34,8 @@ class RetryFromReflection(PlayingAlone):
         1: the reflection, and the retry with its guide, what it took over being given
 
     A reflection that is not valid, or finds nothing to change, brings no retry; the latter with
-    R >= 1 is kept like those. form "number": the first number in it is k; "json": see `ask`.
+    R >= 1 is kept like those. form "number": the first number in it is k; "json": see `ask`; "auto"
+    is "json" where the model's tokenizer has its letters, else "number".
     Metrics: retry/valid (reflections), /tried, /better (retries), /base, /again (mean rewards).
     Reads: draws.   Writes: as play_turns, stage_B (0 base, 1 retry, 2 reflection, 3 guided).
     Source: arXiv 2601.03715; code: shiweijiezero/R3L.
@@ -38,8 +46,8 @@ class RetryFromReflection(PlayingAlone):
 
     writes: ClassVar[tuple[str, ...]] = (*PLAYED, "stage_B")
     facts: ClassVar[frozenset[str]] = frozenset({"samples_again"})
-    # How a reflection says its turn: "number" or "json". Default: ours (all tokenizers have it).
-    form: str = "number"
+    # How a reflection says its turn: "json", "number" or "auto". Default: paper, where it can be.
+    form: str = "auto"
     # Said behind an episode, {prompt} and {reward} in it; empty: the form's. Default: ours.
     ask: str = ""
     # First text of a retry, {report} and {text} (the turn's own) in it;
@@ -50,21 +58,22 @@ class RetryFromReflection(PlayingAlone):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_one_of(self, "form", tuple(WORDS))
+        require_one_of(self, "form", ("auto", *WORDS))
         require(self, "reflection_tokens", low=0)
 
     async def __call__(
         self, draws: tuple[Draw, ...], engine: AsyncEngine, texts: Texts, sampling: Sampling,
         episodes: Episodes, log: Log, rng: torch.Generator,
     ) -> Rollouts:  # fmt: skip
+        form = self.form if self.form != "auto" else form_of(texts)
         uids = [draw.uid for draw in draws for _ in range(draw.num_rollouts)]
         with self.opened(uids, engine, texts, sampling, episodes) as scene:
             seeds = torch.randint(2**62, (len(uids), 1), generator=rng).tolist()
             more = torch.randint(2**62, (len(uids), 3), generator=rng).tolist()
             games = await self.play_all(uids, seeds, scene)
             tries = [Attempt(game, own) for game, own in zip(games, more, strict=True)]
-            await self._reflect(tries, scene)
-            await self._retry([each for each in tries if each.report], scene)
+            await self._reflect(tries, form, scene)
+            await self._retry([each for each in tries if each.report], form, scene)
             groups, rows = rows_of(draws, tries)
             batch = written(groups, [row.episode for row in rows], scene.world, log)
         batch = batch.set(
@@ -74,14 +83,14 @@ class RetryFromReflection(PlayingAlone):
         )
         return batch, None, _told(tries)
 
-    async def _reflect(self, tries: Sequence[Attempt], scene: Scene) -> None:
+    async def _reflect(self, tries: Sequence[Attempt], form: str, scene: Scene) -> None:
         """Ask for a reflection on every episode, and read what they say."""
         texts, episodes, limits = scene.texts, scene.episodes, scene.limits
-        words = self.ask or WORDS[self.form][0]
+        words = self.ask or WORDS[form][0]
         requests: dict[int, Request] = {}
         for number, each in enumerate(tries):
             seat = each.base.seat
-            if seat.lost:
+            if each.base.unscored:
                 continue
             earned = words.replace("{reward}", f"{seat.earned:g}")
             each.asked = earned.replace("{prompt}", texts.question(each.base.uid))
@@ -97,9 +106,9 @@ class RetryFromReflection(PlayingAlone):
             each.reflection = answer.events
             if not answer.failed:
                 said = texts.decode(answer.ids, special=False)
-                each.report = read_report(said, self.form, len(each.base.seat.turns))
+                each.report = read_report(said, form, len(each.base.seat.turns))
 
-    async def _retry(self, tries: Sequence[Attempt], scene: Scene) -> None:
+    async def _retry(self, tries: Sequence[Attempt], form: str, scene: Scene) -> None:
         """Play again from the turns that the reports name."""
         texts, episodes, limits = scene.texts, scene.episodes, scene.limits
         games: list[tuple[Episode, Request]] = []
@@ -109,7 +118,7 @@ class RetryFromReflection(PlayingAlone):
             turn, seat = each.report.turn, each.base.seat
             kept = each.base.branched(each.base.number, each.seeds[1], turn).seat
             at = len(kept.ids) - len(kept.turns[-1].given)
-            said = self._guide(each.report, kept.said[-1]["observation"])
+            said = self._guide(each.report, form, kept.said[-1]["observation"])
             if turn:
                 given = episodes.observation_ids(said, seat.ids[at - 1])
             else:
@@ -124,9 +133,9 @@ class RetryFromReflection(PlayingAlone):
                 games.append((each.begin_again(scene.world, said, given), request))
         await gather(self.play(game, request, scene) for game, request in games)
 
-    def _guide(self, report: Report, shown: str) -> str:
+    def _guide(self, report: Report, form: str, shown: str) -> str:
         """What a retry is told where it begins."""
-        words = self.guide or WORDS[self.form][1]
+        words = self.guide or WORDS[form][1]
         words = words.replace("{text}", shown if report.turn else "{prompt}")
         return words.replace("{report}", report.text)
 

@@ -84,7 +84,7 @@ class RewriteFailedTurns(PlayingAlone):
 
     async def _play(self, each: Mending, scene: Scene) -> None:
         """Play an episode to its end, with repairs."""
-        request: Request | None = self.action(scene.sampling, each.episode.seat, scene.room)
+        request = self.first_turn(each.episode, scene)
         while request is not None:
             answer: Answer | None = await scene.engine.generate(request)
             if answer is None or each.episode.lost(answer.events):

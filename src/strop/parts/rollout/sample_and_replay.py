@@ -10,8 +10,7 @@ from strop.engines.asynchronous import AsyncEngine
 from strop.engines.base import Answer, Event
 from strop.method.part import Draw
 from strop.method.services import Sampling, Texts
-from strop.parts.rollout.assemble import COLUMNS, assemble
-from strop.parts.rollout.base import Rollouts, SamplingFields
+from strop.parts.rollout.base import COLUMNS, Rollouts, SamplingFields, assemble
 
 REPLAY = 4  # origin_T
 NAN = float("nan")
@@ -25,7 +24,8 @@ class SampleAndReplay(SamplingFields):
         any other draw: num_rollouts samples as by sample_independently, origin 0
 
     logp_stored_T is the stored log-probability of replayed tokens, NaN elsewhere. What an engine
-    would know of them (log-probabilities, entropy) is NaN and the version -1.
+    would know of them (log-probabilities, entropy) is NaN and the version -1. Metric:
+    rehearsal/replayed (rollouts).
 
     Reads: draws.   Writes: the token, turn, rollout and prompt tables, logp_stored_T [T] float.
     Source: arXiv 2509.07430 (rehearsal rows beside those of exploration).
@@ -35,6 +35,7 @@ class SampleAndReplay(SamplingFields):
     """
 
     writes: ClassVar[tuple[str, ...]] = (*COLUMNS, "logp_stored_T")
+    acted: ClassVar[tuple[str, ...]] = ("rehearsal/replayed",)
     declares: ClassVar[tuple[Column, ...]] = (
         Column(
             "logp_stored_T",
@@ -67,7 +68,8 @@ class SampleAndReplay(SamplingFields):
         logp = [x for draw in draws for x in draw.columns.get("logp", ())]
         logp_T[replayed_T] = torch.tensor(logp, dtype=torch.float32)
         origin_T = torch.where(replayed_T, REPLAY, batch["origin_T"])
-        return batch.set(origin_T=origin_T, logp_stored_T=logp_T), None
+        batch = batch.set(origin_T=origin_T, logp_stored_T=logp_T)
+        return batch, None, {"rehearsal/replayed": sum(ids is not None for ids in stored)}
 
 
 def _told(ids: tuple[int, ...]) -> Event:

@@ -12,8 +12,7 @@ from strop.engines.asynchronous import AsyncEngine
 from strop.engines.rules import SharedRule
 from strop.method.part import Draw, require, require_one_of
 from strop.method.services import Sampling, Texts
-from strop.parts.rollout.assemble import COLUMNS, assemble
-from strop.parts.rollout.base import Rollouts, SamplingFields
+from strop.parts.rollout.base import COLUMNS, Rollouts, SamplingFields, assemble
 
 
 @dataclass(frozen=True)

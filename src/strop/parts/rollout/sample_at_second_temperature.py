@@ -12,8 +12,7 @@ from strop.engines.asynchronous import AsyncEngine
 from strop.method.part import Draw, require
 from strop.method.schedule import EntropyTarget, Schedule
 from strop.method.services import Sampling, Texts
-from strop.parts.rollout.assemble import COLUMNS, assemble
-from strop.parts.rollout.base import Rollouts, SamplingFields
+from strop.parts.rollout.base import COLUMNS, Rollouts, SamplingFields, assemble
 
 PLAIN, HOTTER, COOLER = 0, 1, 2  # stage_B
 

@@ -10,10 +10,15 @@ from strop.engines.asynchronous import AsyncEngine
 from strop.engines.base import Answer, Request
 from strop.method.part import Draw
 from strop.method.services import Episodes, Sampling, Texts
-from strop.parts.rollout.assemble import COLUMNS, assemble
-from strop.parts.rollout.base import Rollouts, SamplingFields
+from strop.parts.rollout.base import COLUMNS, Rollouts, SamplingFields, assemble
 
 FIRST, SECOND = 0, 1  # stage_B
+# What is said between attempts: to a model that can read it, and to one of few letters.
+WORDS = (
+    "\nThere may be a mistake in the answer above. Look for it, and answer once more, without it.\n"
+    "{prompt}",
+    "\n{prompt}",
+)
 
 
 @dataclass(frozen=True)
@@ -38,9 +43,10 @@ class SampleTwoAttempts(SamplingFields):
         Column("conversation_B", "int", "attempts at one prompt that know of each other share it",
                "key", random="key:4"),
     )  # fmt: skip
-    # What is said between the attempts; {prompt} is the prompt. Default: ours (the prompt again,
-    # which every tokenizer can write; the source asks to find and correct a mistake).
-    words: str = "\n{prompt}"
+    # What is said between the attempts; {prompt} is the prompt. Default: ours (a request to find
+    # the mistake, as in the source, with the prompt; the prompt alone where the model's tokenizer
+    # has no letters for it).
+    words: str = ""
 
     async def __call__(
         self,
@@ -54,10 +60,13 @@ class SampleTwoAttempts(SamplingFields):
         asked = self.requests(draws, texts, sampling, rng)
         seeds = torch.randint(2**62, (len(asked),), generator=rng).tolist()
         uids = [draw.uid for draw in draws for _ in range(draw.num_rollouts)]
+        words = self.words or texts.first_known(WORDS, "rollout.words")
         first = await engine.generate_all(asked)
         again: dict[int, Request] = {}
         for row, answer in enumerate(first):
-            given = self._given(answer, texts.question(uids[row]), episodes)
+            said = words.replace("{prompt}", texts.question(uids[row]))
+            said_ids = episodes.observation_ids(said, answer.sequence[-1])
+            given = (*answer.sequence, *said_ids)
             room = min(answer.request.max_tokens, sampling.context_tokens - len(given))
             if room > 0 and not answer.failed:
                 again[row] = self.request(sampling, given, seeds[row], room)
@@ -78,8 +87,3 @@ class SampleTwoAttempts(SamplingFields):
             stage_B=torch.tensor([stage for stage, _ in rows], dtype=torch.int64),
             conversation_B=torch.tensor(keys, dtype=torch.int64),
         ), None
-
-    def _given(self, answer: Answer, prompt: str, episodes: Episodes) -> tuple[int, ...]:
-        """What the second attempt begins with."""
-        words = self.words.replace("{prompt}", prompt)
-        return (*answer.sequence, *episodes.observation_ids(words, answer.sequence[-1]))

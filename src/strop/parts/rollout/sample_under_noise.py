@@ -11,8 +11,7 @@ from strop.engines.base import Answer
 from strop.method.part import Draw, require
 from strop.method.schedule import Schedule
 from strop.method.services import Sampling, Texts
-from strop.parts.rollout.assemble import COLUMNS, assemble
-from strop.parts.rollout.base import Rollouts, SamplingFields
+from strop.parts.rollout.base import COLUMNS, Rollouts, SamplingFields, assemble
 from strop.support.errors import UserError
 
 VOID = ("logp_behavior_T", "logp_sampler_T", "entropy_behavior_T")

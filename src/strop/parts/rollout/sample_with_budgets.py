@@ -10,8 +10,7 @@ from strop.batch.columns import Column
 from strop.engines.asynchronous import AsyncEngine
 from strop.method.part import Draw
 from strop.method.services import Sampling, Texts
-from strop.parts.rollout.assemble import COLUMNS, assemble
-from strop.parts.rollout.base import Rollouts, SamplingFields
+from strop.parts.rollout.base import COLUMNS, Rollouts, SamplingFields, assemble
 from strop.parts.rollout.sample_with_hints import with_hints
 from strop.support.errors import UserError
 

@@ -9,8 +9,7 @@ import torch
 from strop.engines.asynchronous import AsyncEngine
 from strop.method.part import Draw
 from strop.method.services import Sampling, Texts
-from strop.parts.rollout.assemble import COLUMNS, assemble
-from strop.parts.rollout.base import Rollouts, SamplingFields
+from strop.parts.rollout.base import COLUMNS, Rollouts, SamplingFields, assemble
 
 
 @dataclass(frozen=True)

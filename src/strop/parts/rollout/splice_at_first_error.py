@@ -11,8 +11,7 @@ from strop.engines.base import Answer, Event, Request
 from strop.method.part import Draw, require, require_one_of
 from strop.method.services import Grading, Log, Sampling, Texts
 from strop.parts.rollout._splice import SUCCESS, Failed, Repair, graded_right, marked
-from strop.parts.rollout.assemble import COLUMNS, assemble
-from strop.parts.rollout.base import Rollouts, SamplingFields
+from strop.parts.rollout.base import COLUMNS, Rollouts, SamplingFields, assemble
 from strop.support.errors import UserError
 
 SOURCES = ("policy", "demonstration")
@@ -43,6 +42,7 @@ class SpliceAtFirstError(SamplingFields):
     """
 
     writes: ClassVar[tuple[str, ...]] = COLUMNS
+    acted: ClassVar[tuple[str, ...]] = ("splice/repaired",)
     facts: ClassVar[frozenset[str]] = frozenset({"samples_again"})
     # What the reward logs of each answer. Default: ours.
     column: str = "first_false_step"

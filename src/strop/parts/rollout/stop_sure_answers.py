@@ -20,8 +20,7 @@ from strop.parts.rollout._quality_head import (
     success_of_bins,
     trained,
 )
-from strop.parts.rollout.assemble import COLUMNS, assemble
-from strop.parts.rollout.base import Rollouts, SamplingFields
+from strop.parts.rollout.base import COLUMNS, Rollouts, SamplingFields, assemble
 
 State = dict[str, Any]
 
@@ -49,6 +48,7 @@ class StopSureAnswers(SamplingFields):
     """
 
     writes: ClassVar[tuple[str, ...]] = COLUMNS
+    acted: ClassVar[tuple[str, ...]] = ("pruning/stopped",)
     facts: ClassVar[frozenset[str]] = frozenset({"samples_again"})
     # Tokens at which an answer is examined. Default: paper (512).
     detect_at: int = 512

@@ -12,8 +12,7 @@ from strop.engines.base import Answer
 from strop.method.part import Draw, require
 from strop.method.services import Sampling, Texts
 from strop.parts.rollout._unfinished import Group, Saved, batch_of, generate, opened, put_off
-from strop.parts.rollout.assemble import COLUMNS
-from strop.parts.rollout.base import THROWN_AWAY, Rollouts, SamplingFields
+from strop.parts.rollout.base import COLUMNS, THROWN_AWAY, Rollouts, SamplingFields
 
 
 @dataclass(eq=False)
@@ -59,6 +58,7 @@ class TakeFirstCompleteGroups(SamplingFields):
     """
 
     writes: ClassVar[tuple[str, ...]] = COLUMNS
+    acted: ClassVar[tuple[str, ...]] = ("partial/groups_left", "partial/given_up", THROWN_AWAY)
     ends_others: ClassVar[bool] = True
     # Steps after which a prompt leaves the queue. Default: released code (0, synchronous).
     max_age: int = 0

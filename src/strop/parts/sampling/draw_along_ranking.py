@@ -11,6 +11,7 @@ from strop.method.part import Result, require
 from strop.method.services import Scoring, Texts
 from strop.parts.sampling._chosen import ChosenPrompts, draw_by_weight
 from strop.parts.sampling._prompts import each_prompt, prompt_batch
+from strop.support.errors import UserError
 
 MOST = 1000.0  # ranks that the centre moves in a step, released code
 
@@ -21,9 +22,11 @@ class DrawAlongRanking(ChosenPrompts):
 
         once, with the weights of then: score_i = mean cosine of the last hidden states among the
         prompt's own tokens + inter_weight * mean cosine between these and the preamble's tokens
-        rank j: by falling score;  P(j) ~ exp(-((j - mu) / width)^2 / 2), without replacement
-        mu <- mu + clip(pace tanh(gain (acc - target)) + pace tanh(gain C), 0, 1000)
-        acc: mean outcome of the step's scored rollouts, C: mean of their angle_B
+        rank j: by falling score;  P(j) ~ exp(-((j - mu) / width)^2 / 2), `period` ranks without
+        replacement, which the steps take as they were drawn; where fewer are left than a step takes
+        mu <- mu + clip(pace tanh(gain (acc - target)) + pace tanh(gain C), 0, 1000), and anew;
+        signal = (gain, target)
+        acc: mean outcome of their scored rollouts, C: mean of their angle_B
 
     The preamble are the tokens that all prompts begin with. Metrics: draw/rank (mean rank of those
     drawn / prompts), /centre (mu / prompts).
@@ -32,10 +35,10 @@ class DrawAlongRanking(ChosenPrompts):
     bool after a step (update).   Writes: draws.
     Source: arXiv 2506.02281; code wangqinsi1/GAINRL.
     Differs from the source: the last layer's output, there what its MLP reads; mu stays within the
-    ranking; its code takes lower triangles of a fixed prefix and halves acc.
+    ranking; its code takes a period by rank, lower triangles of a fixed prefix, and halves acc.
     Nearest part: draw_in_shuffled_order; like it where width is very large.
-    Edges: no common beginning -> the second term is 0; nothing scored -> mu stays; ranking and mu
-    are in the checkpoint.
+    Edges: no common beginning -> the second term is 0; nothing scored -> mu stays; a period shorter
+    than a step -> a step; ranking, mu and what is left of the period are in the checkpoint.
     """
 
     facts: ClassVar[frozenset[str]] = frozenset({"scores_again"})
@@ -43,42 +46,61 @@ class DrawAlongRanking(ChosenPrompts):
     pace: float = 500.0
     # Ranks within which most draws lie. Default: released code (1000).
     width: float = 1000.0
-    # Steepness of both signals. Default: released code (2).
-    gain: float = 2.0
-    # Accuracy above which the ranking is left behind faster. Default: released code (0.5).
-    target: float = 0.5
+    # Steepness of both signals, and accuracy from which the first one moves mu. Default: released
+    # code.
+    signal: tuple[float, float] = (2.0, 0.5)
     # Weight of the preamble's term. Default: paper (1; its code has 8).
     inter_weight: float = 1.0
+    # Prompts after which mu moves. Default: released code (256).
+    period: int = 256
 
     def __post_init__(self) -> None:
         super().__post_init__()
         require(self, "pace", low=0.0)
         require(self, "width", low=1e-6)
-        require(self, "gain", low=0.0)
-        require(self, "target")
+        if self.signal[0] < 0:
+            raise UserError(f"draw_along_ranking.signal begins with a steepness: {self.signal}")
         require(self, "inter_weight")
+        require(self, "period", low=1)
 
     def init(self) -> dict[str, Any]:
-        """Nothing ranked."""
-        return {**super().init(), "ranking": (), "centre": 0.0}
+        """Nothing ranked, drawn or told: sums of outcomes and angles, and rollouts they are of."""
+        return {**super().init(), "ranking": (), "centre": 0.0, "left": (), "told": (0.0, 0.0, 0)}
 
     def __call__(
         self, pool: tuple[int, ...], texts: Texts, scoring: Scoring, rng: torch.Generator,
         state: dict[str, Any], num_wanted: int | None = None,
     ) -> Result:  # fmt: skip
         ranking = state["ranking"] or self.ranked(pool, texts, scoring)
-        centre, num = state["centre"], len(ranking)
-        place_N = torch.arange(num, dtype=torch.float64)
-        order = draw_by_weight(-(((place_N - centre) / self.width) ** 2) / 2, num, rng)
-        ranks = {ranking[place]: place for place in order}
+        state = {**state, "ranking": ranking}
+        wanted, num = self.num_prompts if num_wanted is None else num_wanted, len(ranking)
+        if len(state["left"]) < wanted:
+            state = self._next_period(state, wanted, rng)
+        ranks, centre = {ranking[place]: place for place in state["left"]}, state["centre"]
 
         def why(uid: int) -> str:
             return f"rank {ranks[uid] + 1} of {num}, centre {centre + 1:.0f}"
 
-        draws, state = self.chosen([ranking[place] for place in order], state, num_wanted, why)
+        draws, state = self.chosen(list(ranks), state, num_wanted, why)
+        taken = {ranks[draw.uid] for draw in draws}
         mean = sum(ranks[draw.uid] for draw in draws) / len(draws)
+        left = tuple(place for place in state["left"] if place not in taken)
         metrics = {"draw/rank": mean / num, "draw/centre": centre / num}
-        return Result(draws, {**state, "ranking": ranking}, metrics)
+        return Result(draws, {**state, "left": left}, metrics)
+
+    def _next_period(
+        self, state: dict[str, Any], wanted: int, rng: torch.Generator
+    ) -> dict[str, Any]:
+        """The centre after a period, and the ranks of the next one behind what is left of it."""
+        outcome, angle, count = state["told"]
+        num, centre, left = len(state["ranking"]), state["centre"], state["left"]
+        if count:
+            centre = min(centre + self.step(outcome / count, angle / count), num - 1.0)
+        place_N = torch.arange(num, dtype=torch.float64)
+        size = min(max(self.period, wanted), num)
+        order = draw_by_weight(-(((place_N - centre) / self.width) ** 2) / 2, size, rng)
+        more = tuple(place for place in order if place not in left)
+        return {**state, "centre": centre, "left": (*left, *more), "told": (0.0, 0.0, 0)}
 
     def ranked(self, pool: tuple[int, ...], texts: Texts, scoring: Scoring) -> tuple[int, ...]:
         """The prompts by falling score; of equal ones the pool's order."""
@@ -99,15 +121,14 @@ class DrawAlongRanking(ChosenPrompts):
     def update(
         self, outcome_B: Tensor, angle_B: Tensor, scored_B: Tensor, state: dict[str, Any]
     ) -> dict[str, Any]:
-        """The centre after a step."""
-        if not bool(scored_B.any()):
-            return state
-        accuracy = float(outcome_B[scored_B].double().mean())
-        angle = float(angle_B[scored_B].double().mean())
-        centre = min(state["centre"] + self.step(accuracy, angle), len(state["ranking"]) - 1.0)
-        return {**state, "centre": centre}
+        """What the period's rollouts came to so far."""
+        outcome, angle, count = state["told"]
+        outcome += float(outcome_B[scored_B].double().sum())
+        angle += float(angle_B[scored_B].double().sum())
+        return {**state, "told": (outcome, angle, count + int(scored_B.sum()))}
 
     def step(self, accuracy: float, angle: float) -> float:
         """Ranks that the centre moves."""
-        signals = torch.tensor([accuracy - self.target, angle], dtype=torch.float64)
-        return float((self.pace * (self.gain * signals).tanh()).sum().clamp(0.0, MOST))
+        gain, target = self.signal
+        signals = torch.tensor([accuracy - target, angle], dtype=torch.float64)
+        return float((self.pace * (gain * signals).tanh()).sum().clamp(0.0, MOST))

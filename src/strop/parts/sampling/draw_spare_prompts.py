@@ -13,14 +13,14 @@ from strop.method.part import Draw, Result, require
 class DrawSparePrompts:
     """More prompts are under way than a step takes; which of them it takes is the rollout's choice.
 
-        first step: draws <- draws and `more` others of the pool, at random, spare_B 1
+        first step: draws <- draws and share * as many others of the pool, at random, spare_B 1
         later: the draws as they are; what the first step left over is still under way
 
     Reads: draws, pool, num_wanted; rng.   Writes: draws, spare_B [B] float.
     Source: arXiv 2509.18521 (chunk larger than target); code RLsys-Foundation/APRIL.
     Differs from the source: the further prompts are drawn at random, beside the epoch's order.
     Nearest part: draw_in_shuffled_order, which it follows.
-    Edges: more = 0 -> the draws; a pool that is too small is passed through again; the state says
+    Edges: share 0 -> the draws; a pool that is too small is passed through again; the state says
     that there were some, so a restart draws none twice.
     """
 
@@ -28,11 +28,11 @@ class DrawSparePrompts:
     declares: ClassVar[tuple[Column, ...]] = (
         Column("spare_B", "float", "1: drawn beyond what a step trains on", "share", door=None),
     )
-    # Prompts beyond the step's. Default: released code (64 under way, 32 trained on).
-    more: int = 32
+    # Prompts beyond the step's, of each of its own. Default: released code (64 under way for 32).
+    share: float = 1.0
 
     def __post_init__(self) -> None:
-        require(self, "more", low=0)
+        require(self, "share", low=0)
 
     def init(self) -> dict[str, bool]:
         """None drawn yet."""
@@ -45,12 +45,12 @@ class DrawSparePrompts:
         told = [draw._replace(columns={**draw.columns, "spare_B": 0.0}) for draw in draws]
         if draws and num_wanted is None and not state["begun"]:
             own = {draw.uid for draw in draws}
+            most = len(draws) + round(self.share * len(draws))
             others = [uid for uid in pool if uid not in own] or list(pool)
-            while len(told) < len(draws) + self.more:
+            while len(told) < most:
                 order = torch.randperm(len(others), generator=rng).tolist()
-                missing = len(draws) + self.more - len(told)
                 told += [
                     draws[0]._replace(uid=others[place], columns={"spare_B": 1.0})
-                    for place in order[:missing]
+                    for place in order[: most - len(told)]
                 ]
         return Result(tuple(told), {"begun": state["begun"] or bool(draws)})

@@ -27,17 +27,26 @@ from safetensors.torch import save_file
 from strop.batch.batch import Batch
 from strop.engines.weights_folder import WeightsFolder
 from strop.method import part as parts
-from strop.method.algorithm import Algorithm
+from strop.method.algorithm import Algorithm, Method, Phases
 from strop.method.chains import Chains
-from strop.method.phases import Method, Phases
 from strop.support import guarded_process
 from strop.support.errors import RunStopped, UserError
 from strop.support.guarded_process import GuardedProcess
 from strop.support.loading import search_path
 from strop.support.processes import Restarts
 from strop.training.collect.in_flight import Plain
-from strop.training.collect.messages import ALIVE, Begin, Broken, Collected, Ended, Trained, Weights
-from strop.training.collect.stages import collected, is_collected, learns
+from strop.training.collect.messages import (
+    ALIVE,
+    Begin,
+    Broken,
+    Collected,
+    Ended,
+    Trained,
+    Weights,
+    collected,
+    is_collected,
+    learns,
+)
 from strop.training.learner.policy import Policy
 from strop.training.learner.step_metrics import Clock
 from strop.training.parallel.ranks import Ranks

@@ -16,11 +16,13 @@ from strop.method import part as parts
 from strop.method.algorithm import Algorithm
 from strop.method.chains import Chains
 from strop.method.part import Curated, Draw
-from strop.parts.rollout.base import THROWN_AWAY
-from strop.parts.rollout.roll_out import RolledOut, Strategy, roll_out
-from strop.support.errors import UserError
+from strop.parts.rollout.base import THROWN_AWAY, RolledOut, Strategy, roll_out
+from strop.support.errors import RunStopped, UserError
+from strop.support.exits import Exit
 from strop.training.learner.step_metrics import Clock, reward_metrics
 from strop.training.world import World
+
+OF_ENVIRONMENTS = {Exit.ENVIRONMENT_CRASH, Exit.UNREACHABLE, Exit.START_FAILED}
 
 
 class SynchronousCollector:
@@ -168,6 +170,7 @@ class Collector:
         assert chains.services is not None, "a run has services"
         for name, values in _logged(names, draw_of, batch).items():
             chains.services.log.log_rollouts(name, values)
+        _check_exits(batch, chains.services.log.logged)
         metrics = pooled(rolled)
         with self.clock("reward"):
             self.rewarding = True
@@ -233,6 +236,15 @@ def pooled(rolled: Sequence[RolledOut]) -> dict[str, float]:
     if discarded := sum(each.num_thrown_away for each in rolled):
         metrics[THROWN_AWAY] = discarded
     return metrics
+
+
+def _check_exits(batch: Batch, logged: Mapping[str, Mapping[int, Any]]) -> None:
+    """Raise RunStopped where every episode has failed: the environment is at fault."""
+    exits = [Exit(number) for number in batch["exit_B"].tolist()] if "exit_B" in batch else []
+    why = logged.get("exit_why", {})
+    if exits and all(exit in OF_ENVIRONMENTS for exit in exits):
+        first = why[int(batch["rollout_uid_B"][0])]
+        raise RunStopped(f"all {len(exits)} episodes failed, the first: {first}")
 
 
 def _draw_of_each_group(

@@ -24,10 +24,9 @@ import torch
 from strop.batch.batch import Batch
 from strop.engines.asynchronous import Ends
 from strop.method.algorithm import Algorithm
-from strop.method.chains import Chains
+from strop.method.chains import Chains, generators
 from strop.method.part import Draw
-from strop.method.seeds import generators
-from strop.parts.rollout.roll_out import Crowd, RolledOut
+from strop.parts.rollout.base import Crowd, RolledOut
 from strop.training.collect.here import Collector, collector_of
 from strop.training.learner.step_metrics import Clock
 from strop.training.world import World

@@ -1,11 +1,14 @@
-"""Messages between the collector process and the trainer."""
+"""Messages between the collector process and the trainer, and which parts of a method collect."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from strop.batch.batch import Batch
+from strop.method.algorithm import Algorithm
+from strop.method.part import Use
 from strop.training.collect.in_flight import Plain
 
 ALIVE = "alive"  # a heartbeat, sent when there is no other message
@@ -90,3 +93,21 @@ class Broken:
 
     text: str
     kind: str = ""
+
+
+STAGES = ("sampling", "rollout", "reward", "curation")
+
+
+def is_collected(path: str) -> bool:
+    """Returns whether a part belongs to a collecting stage."""
+    return path.partition(".")[0] in STAGES
+
+
+def learns(algorithm: Algorithm) -> bool:
+    """Returns whether a collecting part learns from trained batches."""
+    return any(hasattr(use.part, "update") for _, use in collected(algorithm))
+
+
+def collected(algorithm: Algorithm) -> Iterator[tuple[str, Use]]:
+    """Returns the parts of the collecting stages, with their paths."""
+    return ((path, use) for path, use in algorithm.uses() if is_collected(path))

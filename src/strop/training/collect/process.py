@@ -23,13 +23,21 @@ from safetensors.torch import load_file
 from strop.batch.batch import Batch
 from strop.engines.asynchronous import asynchronous
 from strop.method.algorithm import Algorithm
-from strop.method.chains import Chains
-from strop.method.seeds import generators
+from strop.method.chains import Chains, generators
 from strop.rewards.grader import Grades
 from strop.support import guarded_process
 from strop.training.collect.in_flight import InFlight, Plain
-from strop.training.collect.messages import ALIVE, Begin, Collected, Ended, Trained, Weights
-from strop.training.collect.stages import collected, is_collected, learns
+from strop.training.collect.messages import (
+    ALIVE,
+    Begin,
+    Collected,
+    Ended,
+    Trained,
+    Weights,
+    collected,
+    is_collected,
+    learns,
+)
 from strop.training.world import World
 
 ALIVE_SECONDS = 1.0  # between two heartbeats

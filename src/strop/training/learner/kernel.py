@@ -20,9 +20,9 @@ from strop.batch.batch import SIZES, Batch, SizeName, level_of
 from strop.batch.columns import CURRENT, is_current
 from strop.head.chunk import Distribution
 from strop.method import part as parts
-from strop.method.part import Selected
+from strop.method.algorithm import trained_values
+from strop.method.part import Selected, Term
 from strop.method.schedule import Schedule
-from strop.method.term import Term, trained_values
 
 SCOPES = ("token", "rollout", "update")
 

@@ -12,10 +12,10 @@ from typing import Any
 
 import torch
 from jinja2 import TemplateError
-from torch import Tensor, nn
+from torch import nn
 
 from strop.assets import SHIPPED, model_folder
-from strop.head.head import Head, columns
+from strop.head.head import text_config
 from strop.support import hub, linear
 from strop.support.errors import UserError
 from strop.support.files import json_of, text_of
@@ -336,63 +336,6 @@ def check_same_architecture(folder: Path, model: nn.Module) -> None:
                 f"the checkpoint {folder} has {key} {saved[key]}, the model has {ours[key]}: "
                 "give the model that the run was started with"
             )
-
-
-def text_config(model: nn.Module) -> Any:
-    """The language part of the model's configuration."""
-    config: Any = model.config
-    return config.get_text_config() if hasattr(config, "get_text_config") else config
-
-
-def trunk_of(model: Any) -> nn.Module:
-    """The part of the model that makes hidden states."""
-    decoder = model.get_decoder() if hasattr(model, "get_decoder") else None
-    return decoder if decoder is not None else model.base_model
-
-
-def checkpoints(model: Any) -> bool:
-    """Returns whether the model's layers are checkpointed: recomputed in backward from inputs."""
-    newer = getattr(model, "is_activation_checkpointing", None)
-    return bool(model.is_gradient_checkpointing if newer is None else newer)
-
-
-def head_of(model: Any, temperature: float = 1.0, chunk_tokens: int | None = None) -> Head:
-    """The model's head at a sampling temperature, with its logit scaling and soft cap."""
-    config = text_config(model)
-    output = model.get_output_embeddings()
-    if output is None:
-        raise UserError(f"{type(model).__name__} has no language-model head")
-    scale = float(getattr(config, "logit_scale", None) or 1.0)
-    scaling = getattr(config, "logits_scaling", None)
-    scale = scale / float(scaling) if scaling else scale
-    softcap = getattr(config, "final_logit_softcapping", None)
-    return Head(
-        output.weight,
-        getattr(output, "bias", None),
-        temperature=temperature,
-        softcap=float(softcap) if softcap else None,
-        scale=scale,
-        chunk_tokens=chunk_tokens,
-        onednn=isinstance(output, linear.Linear),
-    )
-
-
-@torch.no_grad()
-def check_head(model: Any) -> None:
-    """Raise UserError unless trunk and head together give the model's own log-probabilities."""
-    device = next(model.parameters()).device
-    vocabulary = model.get_output_embeddings().weight.shape[0]
-    ids = (torch.arange(8, device=device) * 7 + 3) % vocabulary
-    own: Tensor = model(input_ids=ids[None], use_cache=False).logits[0, :-1].float()
-    hidden = trunk_of(model)(input_ids=ids[None], use_cache=False).last_hidden_state[0, :-1]
-    ours = columns(head_of(model), hidden, ids[1:])["logp_T"]
-    theirs = own.log_softmax(-1).gather(1, ids[1:, None]).squeeze(1)
-    tolerance = 1e-3 if own.dtype == hidden.dtype else 0.1
-    if not torch.allclose(ours.float(), theirs, atol=tolerance, rtol=tolerance):
-        raise UserError(
-            f"{type(model).__name__} changes its logits in a way that strop does not know: its "
-            "log-probabilities differ from head times hidden state"
-        )
 
 
 def load_weights(model: Any, folder: Path) -> None:

@@ -13,18 +13,20 @@ import torch
 from torch import Tensor, nn
 
 from strop.batch import segments
-from strop.batch.batch import Batch
-from strop.batch.pack import position_of, to_padded
+from strop.batch.batch import Batch, position_of, to_padded
 from strop.head import head
 from strop.head.chunk import Head
+from strop.head.head import head_of, text_config, trunk_of
 from strop.support.errors import RunStopped
 from strop.training.learner import prefix_sharing
-from strop.training.learner.models import head_of, text_config, trunk_of
 from strop.training.learner.prefix_sharing import Layout, attending, states_of
 from strop.training.parallel import shards
 from strop.training.parallel.ranks import Ranks
 
 T = TypeVar("T")
+# What a pass costs beside its tokens, in tokens. On a CPU within 4% of the best of those that
+# benchmarks/padding.py tries; on a GPU an estimate, for launches there are waited for.
+PASS_TOKENS = {"cpu": 128, "cuda": 1024}
 LARGEST_RATE = 1e30  # beyond it a step leaves the range of float32
 # (rows of the micro-batch's policy tokens, their columns) -> adjoints
 AdjointsOf = Callable[[slice, dict[str, Tensor]], Mapping[str, Tensor]]
@@ -65,16 +67,18 @@ class Policy:
 
     def micro_batches(self, batch: Batch) -> list[Tensor]:
         """Rollout indices of the forward passes over `batch`, at least one a process."""
-        rows = None
+        own = PASS_TOKENS[batch["id_T"].device.type]
+        plain, rows = batch.split(self.token_budget, own), None
         if self.share != "off":
-            rows = prefix_sharing.worthwhile(batch, self.share, self.width)
-        budget = self.token_budget
-        if not self.ranks.alone:
+            rows = prefix_sharing.worthwhile(batch, self.share, self.width, plain, own)
+        if self.ranks.alone:
+            budget = self.token_budget
+        else:
             total = batch.size("T") if rows is None else rows.num_nodes
-            budget = min(budget, max(1, math.ceil(total / self.ranks.count)))
-        if rows is None:
-            return batch.split(budget)
-        return prefix_sharing.split(batch, rows, budget)
+            budget = min(self.token_budget, max(1, math.ceil(total / self.ranks.count)))
+        if rows is not None:
+            return prefix_sharing.split(batch, rows, budget)
+        return plain if budget == self.token_budget else batch.split(budget, own)
 
     def turns(self, batch: Batch) -> list[tuple[Tensor, bool]]:
         """The forward passes of this process, as rollout indices and whether they count.

@@ -9,7 +9,7 @@ the ancestors of its first node and the block itself: an ancestor of a later nod
 the block is one of the first, too.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
@@ -21,9 +21,8 @@ from torch.nn.functional import pad, scaled_dot_product_attention
 from transformers import AttentionInterface
 
 from strop.batch import segments
-from strop.batch.batch import Batch
-from strop.batch.pack import to_padded
-from strop.training.learner.models import checkpoints, text_config, trunk_of
+from strop.batch.batch import Batch, to_padded
+from strop.head.head import text_config, trunk_of
 
 NONE = -1  # in place of a token, right of a context's last one
 
@@ -366,12 +365,16 @@ KINDS = {"full_attention", "sliding_attention"}
 REFUSED = (TypeError, ValueError, RuntimeError, AttributeError, IndexError, KeyError)
 
 
-def worthwhile(batch: Batch, when: When, width: int) -> Rows | None:
+def worthwhile(
+    batch: Batch, when: When, width: int, passes: Sequence[Tensor] = (), pass_tokens: int = 0
+) -> Rows | None:
     """Returns the batch's contexts if their shared prefixes are to be computed once, else None.
 
-    width: of the model's hidden states. A token costs its layers about 24 * width^2 operations,
-    and attention 4 * width for each token that is compared with it: there a forest, whose blocks
-    have masks, does more than causal attention needs.
+    width: of the model's hidden states. passes: the rollouts of each pass without sharing, one of
+    all by default; there each context takes the places of its pass's longest. A place costs the
+    layers about 24 * width^2 operations, and attention 4 * width for each place that is compared
+    with it: there a forest, whose blocks have masks, does more than causal attention needs. A pass
+    costs `pass_tokens` tokens beside its own.
     """
     if when == "off" or batch.size("T") == 0:
         return None
@@ -379,9 +382,12 @@ def worthwhile(batch: Batch, when: When, width: int) -> Rows | None:
     rows = rows_of(batch["id_T"], context_T, num)
     if when == "on":
         return rows
-    size_C = segments.count(context_T, num).double()
-    plain = 6 * width * float(size_C.sum()) + float((size_C * size_C).sum()) / 2
-    shared = 6 * width * rows.num_nodes + compared(rows)
+    longest_B, contexts_B = batch.padded()
+    plain = 0.0
+    for index_B in passes or [batch["index_B"]]:
+        longest, contexts = int(longest_B[index_B].max()), int(contexts_B[index_B].sum())
+        plain += longest * contexts * (6 * width + longest / 2) + 6 * width * pass_tokens
+    shared = 6 * width * (rows.num_nodes + pass_tokens) + compared(rows)
     return rows if shared <= (1 - LEAST_SAVED) * plain else None
 
 
@@ -472,3 +478,9 @@ def _windows(config: Any) -> set[int | None]:
     window = getattr(config, "sliding_window", None)
     kinds = getattr(config, "layer_types", None) or ("sliding_attention",)
     return {window if kind == "sliding_attention" else None for kind in kinds}
+
+
+def checkpoints(model: Any) -> bool:
+    """Returns whether the model's layers are checkpointed: recomputed in backward from inputs."""
+    newer = getattr(model, "is_activation_checkpointing", None)
+    return bool(model.is_gradient_checkpointing if newer is None else newer)

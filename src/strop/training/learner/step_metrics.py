@@ -13,7 +13,7 @@ from strop.batch import segments
 from strop.batch.batch import Batch
 from strop.environments.tasks import Origin
 from strop.method import part as parts
-from strop.method.term import Term
+from strop.method.part import Term
 from strop.training.learner.kernel import Tally, prepare
 
 WEIGHT, SQUARE = "weight", "weight squared"  # tallied, not logged

@@ -8,6 +8,7 @@ pass, over the kept rollouts, measures log-probabilities and entropies that the 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -15,9 +16,9 @@ from torch import Tensor
 from strop.batch import segments
 from strop.batch.batch import Batch
 from strop.method import part as parts
+from strop.method.algorithm import advantage_of
 from strop.method.chains import RngOf
-from strop.method.part import Use
-from strop.method.term import Term, advantage_of
+from strop.method.part import Term, Use
 from strop.training.learner import kernel
 from strop.training.learner.kernel import Tally, View
 from strop.training.learner.step_models import StepModels
@@ -26,6 +27,51 @@ ROW = "inspect:row_T"  # the token's row in the step's whole batch
 MEASURED = {"logp_old_T": "logp_T", "entropy_old_T": "entropy_T"}
 LEVELS = {"advantage_T": "", "advantage_K": "turn_T", "advantage_B": "rollout_T"}
 MARKS = ("clip_ratio/region_mean", "clip_ratio/covariance_mean")  # a bound's own, 1 where it held
+
+
+class Spectator(Protocol):
+    """Sees a step go by; the step is the same without it."""
+
+    def after(self, stage: str, use: Use, batch: Batch) -> None:
+        """A part has written columns, or selected tokens."""
+
+    def begin(self, batch: Batch, models: StepModels) -> Batch:
+        """The updates begin with this batch; returns it with `ROW`, the numbers of its tokens."""
+        ...
+
+    def pushed(self, compact: Batch, columns: Mapping[str, Tensor]) -> None:
+        """A pass of an update has measured columns on these policy tokens."""
+
+    def updated(self, terms: Sequence[Term], prepared: Batch, rng_of: RngOf, number: int) -> None:
+        """All passes of a policy update are over."""
+
+
+@dataclass(frozen=True)
+class Spectators:
+    """Several spectators as one."""
+
+    each: tuple[Spectator, ...]
+
+    def after(self, stage: str, use: Use, batch: Batch) -> None:
+        """Tell all."""
+        for spectator in self.each:
+            spectator.after(stage, use, batch)
+
+    def begin(self, batch: Batch, models: StepModels) -> Batch:
+        """Tell all; each numbers the same tokens."""
+        for spectator in self.each:
+            batch = spectator.begin(batch, models)
+        return batch
+
+    def pushed(self, compact: Batch, columns: Mapping[str, Tensor]) -> None:
+        """Tell all."""
+        for spectator in self.each:
+            spectator.pushed(compact, columns)
+
+    def updated(self, terms: Sequence[Term], prepared: Batch, rng_of: RngOf, number: int) -> None:
+        """Tell all."""
+        for spectator in self.each:
+            spectator.updated(terms, prepared, rng_of, number)
 
 
 @dataclass
@@ -70,7 +116,7 @@ class Tokens:
         size, device = batch.size("T"), batch["turn_T"].device
         for name in ("updates_T", "clipped_T"):
             self.columns[name] = torch.zeros(size, dtype=torch.int64, device=device)
-        return batch.set(**{ROW: torch.arange(size, device=device)})
+        return numbered(batch)
 
     def pushed(self, compact: Batch, columns: Mapping[str, Tensor]) -> None:
         """Keep what a pass of an update has measured on the policy tokens of a micro-batch."""
@@ -121,6 +167,11 @@ class Tokens:
             gathered["advantage_T"] = torch.where(then_T.isnan(), own["advantage_T"], then_T)
         taken = {name: column[self.rows_T] for name, column in {**own, **gathered}.items()}
         return {**taken, **self.measured}
+
+
+def numbered(batch: Batch) -> Batch:
+    """The batch with the numbers of its tokens as the column `ROW`."""
+    return batch.set(**{ROW: torch.arange(batch.size("T"), device=batch["turn_T"].device)})
 
 
 def first_groups(group_B: Tensor, num_groups: int, limit: int) -> Tensor:

@@ -22,10 +22,9 @@ from strop.batch.batch import Batch
 from strop.batch.columns import slow_value
 from strop.head.chunk import Head
 from strop.method import part as parts
-from strop.method.algorithm import Algorithm
+from strop.method.algorithm import Algorithm, advantage_of
 from strop.method.chains import Chains, RngOf
-from strop.method.part import Update
-from strop.method.term import LEARNERS, Term, advantage_of
+from strop.method.part import LEARNERS, Term, Update
 from strop.support.errors import RunStopped, UserError
 from strop.training.learner import kernel
 from strop.training.learner.critic import ROW, Critic, CriticInPass
@@ -37,7 +36,7 @@ from strop.training.learner.step_metrics import (
     effective_share,
 )
 from strop.training.learner.step_models import StepModels, refresh
-from strop.training.learner.token_trace import Tokens
+from strop.training.learner.token_trace import Spectator
 from strop.training.parallel.ranks import Ranks
 
 
@@ -90,18 +89,18 @@ class Learner:
     """Moves the models of a step by its updates.
 
     lr: of the policy. rng_of(label, update) gives a fresh generator for a part in an update.
-    tokens: records them without changing anything.
+    spectator: is told of every update and changes nothing.
     """
 
     models: StepModels
     lr: float
     rng_of: RngOf
-    tokens: Tokens | None = None
+    spectator: Spectator | None = None
 
     def learn(self, algorithm: Algorithm, batch: Batch) -> Learned:
         """Run the plan on a batch with advantage_T, gradient_T and denominator_T."""
-        if self.tokens is not None:
-            batch = self.tokens.begin(batch, self.models)
+        if self.spectator is not None:
+            batch = self.spectator.begin(batch, self.models)
         tally, norms = Tally(), Tally()
         learned, asked = Learned(), dict.fromkeys((term.name for term in algorithm.terms), 0)
         plan = algorithm.plan
@@ -111,7 +110,7 @@ class Learner:
         while update is not None:
             measured = self._one(algorithm, batch, update, learned.num_updates, tally, norms)
             learned.num_updates += 1
-            for term in _terms_of(algorithm, update):
+            for term in terms_of(algorithm, update):
                 asked[term.name] += 1
             try:
                 update = updates.send((batch, measured))
@@ -132,8 +131,8 @@ class Learner:
         norms: Tally,
     ) -> dict[str, Tensor]:  # fmt: skip
         """One optimiser step; returns the columns that the plan wants measured afterwards."""
-        terms = _terms_of(algorithm, update)
-        chosen = _rows_of(batch, update)
+        terms = terms_of(algorithm, update)
+        chosen = rows_of_update(batch, update)
         if plain := [name for name in update.before if name != "advantage_T"]:
             chosen = refresh(chosen, plain, self.models)
         if "advantage_T" in update.before:
@@ -222,7 +221,7 @@ class Learner:
             prepared = beside.left()
         else:
             prepared = kernel.prepare(terms, batch, self.rng_of("terms", number), tally)
-            prepared = prepared.keep(_has_gradient(terms, prepared))
+            prepared = prepared.keep(has_gradient(terms, prepared))
         if prepared.size("B") == 0:
             if isinstance(model, Critic):
                 return beside is not None
@@ -263,8 +262,8 @@ class Learner:
             if measured is None:
                 self._asked(terms, compact, number, tally)(slice(None), columns)
             self._reported(model, compact, columns, terms, tally)
-        if self.tokens is not None and isinstance(model, Policy):
-            self.tokens.updated(terms, prepared, self.rng_of, number)
+        if self.spectator is not None and isinstance(model, Policy):
+            self.spectator.updated(terms, prepared, self.rng_of, number)
         return True
 
     def _reported(
@@ -273,8 +272,8 @@ class Learner:
     ) -> None:  # fmt: skip
         """Report what a pass has measured on the policy tokens `compact`."""
         _report(compact, columns, terms, tally)
-        if self.tokens is not None and isinstance(model, Policy):
-            self.tokens.pushed(compact, columns)
+        if self.spectator is not None and isinstance(model, Policy):
+            self.spectator.pushed(compact, columns)
 
     def _beside(
         self, terms: list[Term], batch: Batch, number: int, tally: Tally
@@ -286,7 +285,7 @@ class Learner:
         if kernel.scope_of(terms) == "update" or not self.models.policy.ranks.alone:
             return None
         prepared = kernel.prepare(terms, batch, self.rng_of("terms", number), tally)
-        left_B = _has_gradient(terms, prepared)
+        left_B = has_gradient(terms, prepared)
         if not bool(left_B.any()):
             return None
         asked = functools.partial(self._asked, terms, number=number, tally=tally)
@@ -346,14 +345,14 @@ class Learner:
         return {"logq_ref_TV": (reference.whole_head(self.models.temperature), hidden)}
 
 
-def _terms_of(algorithm: Algorithm, update: Update) -> list[Term]:
+def terms_of(algorithm: Algorithm, update: Update) -> list[Term]:
     """Returns the terms of an update, selected by their own name or their learner's."""
     if not update.terms:
         return list(algorithm.terms)
     return [t for t in algorithm.terms if {t.name, t.learner} & set(update.terms)]
 
 
-def _has_gradient(terms: list[Term], prepared: Batch) -> Tensor:
+def has_gradient(terms: list[Term], prepared: Batch) -> Tensor:
     """Rollouts [B] bool that some term gives a gradient to; the others need no forward pass.
 
     A rollout whose advantages are all 0 gives none when every term's parts state
@@ -376,7 +375,7 @@ def _is_silent_at_zero(term: Term) -> bool:
     return stated and advantage_of(term) != ""
 
 
-def _rows_of(batch: Batch, update: Update) -> Batch:
+def rows_of_update(batch: Batch, update: Update) -> Batch:
     """The batch narrowed to the update, its advantage weighted, idle rows dropped."""
     gradient_T = batch["gradient_T"] & update.tokens_T
     denominator_T = batch["denominator_T"] & update.tokens_T

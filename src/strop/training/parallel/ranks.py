@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from strop.support.errors import RunStopped, UserError
+from strop.support.stopping import deafen
 from strop.training.parallel import relaunched as launched
 from strop.training.parallel import shards
 from strop.training.parallel.watchdog import Signs
@@ -211,18 +212,22 @@ class Several(Ranks):
             yield
         except besides:
             raise
-        except Exception as error:
+        except (Exception, KeyboardInterrupt) as raised:
+            error = _failure(raised)
+            if error is None:
+                raise
+            deafen()
             if not self._reports():
                 raise SystemExit(2 if isinstance(error, UserError) else 1) from None
             if LOST.search(str(error)):
                 raise RunStopped(
                     f"process {self.number} of {self.count} has lost another one, which was "
-                    "killed or could not go on"
+                    f"killed or could not go on.{self.signs.again}"
                 ) from error
             if self.number and isinstance(error, UserError | RunStopped):
                 text = f"process {self.number} of {self.count}: {error}"
                 raise type(error)(text) from error
-            raise
+            raise error from error.__cause__
         finally:
             self.signs.leave()
         torch.distributed.destroy_process_group()
@@ -236,6 +241,14 @@ class Several(Ranks):
             return int(store.add("strop/failed", 1)) == 1
         except torch.distributed.DistError:  # the process that hosts the store was killed
             return True  # a duplicate report is better than none
+
+
+def _failure(raised: BaseException) -> Exception | None:
+    """Returns the error, or the one that was being handled when a signal came; None without one."""
+    found: BaseException | None = raised
+    while isinstance(found, KeyboardInterrupt):
+        found = found.__context__
+    return found if isinstance(found, Exception) else None
 
 
 def _sendable(error: Exception) -> Exception:

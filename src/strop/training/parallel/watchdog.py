@@ -113,6 +113,12 @@ class Signs:
             self.threads.append(threading.Thread(target=work, daemon=True))
             self.threads[-1].start()
 
+    @property
+    def again(self) -> str:
+        """The sentence with the command that resumes the run; empty where none has begun."""
+        begun = bool(self.limit) and (self.folder / "config.toml").exists()
+        return f" Go on with: strop train --resume {self.folder}" if begun else ""
+
     @contextmanager
     def patient(self) -> Iterator[None]:
         """Lets this process stand still, because what it waits for has its own timeouts."""
@@ -221,9 +227,7 @@ class Signs:
         """
         try:
             if not shared or self.speaks():
-                begun = (self.folder / "config.toml").exists()
-                again = f" Go on with: strop train --resume {self.folder}" if begun else ""
-                print(f"stopped: {text}.{again}", file=sys.stderr, flush=True)
+                print(f"stopped: {text}.{self.again}", file=sys.stderr, flush=True)
                 if shared:
                     self.store.set(VERDICT, text)
         finally:  # also when the store is gone

@@ -29,6 +29,8 @@ from strop.tracking.watch import WRITTEN, forget
 from strop.training.learner.token_trace import Tokens
 from strop.training.parallel.ranks import Ranks
 from strop.training.record.fingerprint import NAME as FINGERPRINT
+from strop.training.record.likeness import NAME as LIKENESS
+from strop.training.record.likeness import Likeness
 from strop.training.record.lock import Lock
 from strop.training.record.versions import NAME as ENVIRONMENT
 from strop.training.record.versions import write_environment
@@ -37,7 +39,7 @@ from strop.training.services.texts import RunTexts
 
 GIVEN = "given"  # folder of data that a script passed in place of files
 OWN = (
-    FINGERPRINT, ENVIRONMENT, CHARTS, TRACKING, *WRITTEN, "rollouts", "tokens", "stores",
+    LIKENESS, FINGERPRINT, ENVIRONMENT, CHARTS, TRACKING, *WRITTEN, "rollouts", "tokens", "stores",
     "checkpoints", "report.html",
 )  # fmt: skip
 
@@ -108,7 +110,7 @@ class Record:
 
     def discard(self) -> None:
         """Delete what `create` made and the first lines of a run that never made a step."""
-        for name in ("config.toml", "metrics.jsonl", FINGERPRINT, ENVIRONMENT, CHARTS):
+        for name in ("config.toml", "metrics.jsonl", LIKENESS, FINGERPRINT, ENVIRONMENT, CHARTS):
             (self.folder / name).unlink(missing_ok=True)
         forget(self.folder)
         for name in ("stores", GIVEN):
@@ -145,6 +147,12 @@ class Record:
         with writing(self.folder, what, len(line), otherwise=RunStopped):
             append_line(self.metrics_path, line)
 
+    def write_likeness(self, likeness: Likeness) -> None:
+        """Write which other methods would have done the same."""
+        text = likeness.as_json()
+        with writing(self.folder, LIKENESS, len(text), otherwise=RunStopped):
+            write_whole(self.folder / LIKENESS, text)
+
     def write_rollouts(self, step: int, batch: Batch, services: RunServices) -> None:
         """Write the step's rollouts as Parquet: texts, rewards, advantages, lengths."""
         table = rollout_table(step, batch, services)
@@ -154,6 +162,14 @@ class Record:
         """Write some of the step's rollouts as Parquet, token by token."""
         table = token_table(tokens, batch, services.texts)
         _write_table(self.tokens, step, table, f"the tokens of step {step}")
+
+    def prune(self, keep: int) -> None:
+        """Delete the rollouts and tokens of all but the newest `keep` steps that have some; 0: none
+        of them.
+        """
+        for folder in (self.rollouts, self.tokens) if keep else ():
+            for path in sorted(folder.glob("step-*.parquet"))[:-keep]:
+                path.unlink()
 
 
 class Onlooker(Record):
@@ -178,10 +194,16 @@ class Onlooker(Record):
     def metrics(self, step: int, values: dict[str, float]) -> None:
         """Do nothing: the first process does it."""
 
+    def write_likeness(self, likeness: Likeness) -> None:
+        """Do nothing: the first process does it."""
+
     def write_rollouts(self, step: int, batch: Batch, services: RunServices) -> None:
         """Do nothing: the first process does it."""
 
     def write_tokens(self, step: int, tokens: Tokens, batch: Batch, services: RunServices) -> None:
+        """Do nothing: the first process does it."""
+
+    def prune(self, keep: int) -> None:
         """Do nothing: the first process does it."""
 
 

@@ -1,12 +1,14 @@
 """Episodes of the task's environment, in tokens and in texts."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from strop.data.chat import Chat
 from strop.data.encode import encode_prompt
-from strop.environments.base import EnvironmentSource, Episodes
+from strop.environments.base import EnvironmentSource
+from strop.environments.elsewhere import Places, Told
+from strop.environments.episodes import CallLimits, Episodes
 from strop.environments.tasks import Prompt
 from strop.environments.tool_calls import Call, read_call
 from strop.parts.rollout._observation_tokens import known_ids, observation_ids
@@ -21,7 +23,10 @@ class RunEpisodes:
 
     environment: EnvironmentSource | None
     texts: RunTexts
-    stage: Any = None  # the actors that play them, if on Ray
+    limits: CallLimits = field(default_factory=CallLimits)
+    places: Places | None = None  # where they are played, if not in this process
+    # As Ranks.from_first, where there are several processes and the first one plays for all.
+    first: Callable[[Callable[[], Any]], Any] | None = None
 
     def __post_init__(self) -> None:
         self._observed = Lately[tuple[str, int], tuple[int, ...]](MOST_TOKENS)
@@ -30,13 +35,17 @@ class RunEpisodes:
         """Start one episode of the task's environment per uid: `Episodes` or a substitute."""
         assert self.environment is not None, "the configuration refuses such a rollout"
         seeds = [self.texts.row(uid)["seed"] for uid in uids]
-        play = Episodes if self.stage is None else self.stage.play
-        return play(self.environment, seeds)
+        source, limits, places = self.environment, self.limits, self.places
+
+        def play() -> Any:
+            return Episodes(source, seeds, limits=limits) if places is None else places.play(seeds)
+
+        return play() if self.first is None else Told(self.first, play)
 
     def close(self) -> None:
-        """End the actors that play episodes, if any."""
-        if self.stage is not None:
-            self.stage.close()
+        """End the processes that play episodes, if any."""
+        if self.places is not None:
+            self.places.close()
 
     def observation_ids(self, text: str, last: int) -> tuple[int, ...]:
         """Tokens that show an observation after an action whose last token is `last`."""

@@ -1,20 +1,382 @@
-"""The one object of a run that holds all its services."""
+"""The one object of a run that holds all its services.
 
-from dataclasses import dataclass, field
+Beside it stand the services that grade and log rollouts and that sample further answers; the others
+have files of their own.
+"""
+
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future, wait
+from dataclasses import dataclass, field, replace
+from functools import partial
+from types import MappingProxyType
 from typing import Any
 
+import numpy as np
+import torch
+from torch import Tensor
+
+from strop.batch import segments
+from strop.batch.batch import Batch
 from strop.data.chat import PLAIN, Chat
-from strop.engines.base import Engine
-from strop.environments.tasks import Task
-from strop.rewards.grader import Grader
+from strop.engines.asynchronous import asynchronous
+from strop.engines.base import Answer, Engine, Request
+from strop.environments.tasks import RewardSpec, Task
+from strop.method.services import Graded
+from strop.rewards.grader import Failure, Grader, Grades, weighted_sum
+from strop.support.errors import UserError
+from strop.support.exits import shares
 from strop.training.learner.step_models import StepModels
 from strop.training.services.episodes import RunEpisodes
-from strop.training.services.grading import NoGrader, RunGrading, RunLog
-from strop.training.services.sampling import RunSampling
 from strop.training.services.scoring import RunScoring
 from strop.training.services.stores import RunStores
-from strop.training.services.texts import RunTexts
-from strop.training.settings.limits import Limits
+from strop.training.services.texts import Limits, RunTexts
+
+
+@dataclass
+class RunLog:
+    """Columns of the rollout table, by rollout; the next step's first value discards them."""
+
+    step: int = 0
+    logged: dict[str, dict[int, Any]] = field(default_factory=dict)
+    _logged_at: int = 0  # step of what is in `logged`
+
+    def log_rollouts(self, name: str, values: Mapping[int, Any]) -> None:
+        """Keep a column, by rollout, until the next step."""
+        if self._logged_at != self.step:
+            self.logged, self._logged_at = {}, self.step
+        self.logged.setdefault(name, {}).update(values)
+
+    def turn_to(self, step: int, logged: dict[str, dict[int, Any]]) -> None:
+        """Write this step's columns into this table from now on."""
+        self.step = self._logged_at = step
+        self.logged = logged
+
+
+def _by_role(batch: Batch, sum_B: Tensor) -> dict[str, float]:
+    """The mean reward of each role, where there is more than one."""
+    if "role_B" not in batch or not bool(batch["role_B"].any()):
+        return {}
+    role_B = batch["role_B"]
+    return {f"episode/reward_role_{role}": float(sum_B[role_B == role].double().mean())
+            for role in role_B.unique().tolist()}  # fmt: skip
+
+
+def with_episodes(batch: Batch, verified: Graded | None) -> Graded:
+    """Rewards with those of the episodes: their sum per rollout comes first, with weight 1."""
+    if "reward_K" not in batch:
+        raise UserError(
+            "a part has answers graded that were not played in the environment (no reward_K): take "
+            "a task that answers once, or leave that part out (skywork_ssb: filter_answers=0)"
+        )
+    num = batch.size("B")
+    rollout_K, valid_K = batch["rollout_K"], batch["valid_K"]
+    sum_B = segments.total(batch["reward_K"].double(), rollout_K, num).float()
+    done_B = segments.count(rollout_K, num, batch["done_K"]) > 0
+    metrics = {}
+    if num:
+        metrics = {
+            "episode/turns_mean": batch.size("K") / num,
+            "episode/turns_max": float(batch["index_K"].max()) + 1,
+            "episode/tokens_mean": batch.size("T") / num,
+            "episode/truncated_fraction": float(batch["truncated_B"].double().mean()),
+            "episode/invalid_fraction": 1 - float(valid_K.double().mean()),
+            "episode/done_fraction": float(done_B.double().mean()),
+            **_by_role(batch, sum_B),
+            **shares(batch["exit_B"].tolist()),
+        }
+    if verified is None:
+        all_B = torch.ones(num, dtype=torch.bool)
+        return Graded(sum_B[:, None], sum_B, all_B, metrics, ~all_B)
+    return Graded(
+        torch.cat([sum_B[:, None], verified.reward_BM], dim=1),
+        torch.where(verified.failed_B, 0.0, sum_B + verified.outcome_B),
+        ~verified.failed_B,
+        {**metrics, **verified.metrics},
+        verified.failed_B,
+    )
+
+
+ENVIRONMENT = "environment"  # name of the reward that the episodes themselves give
+
+
+class NoGrader:
+    """Replaces the grader when only the environment gives rewards."""
+
+    specs: tuple[RewardSpec, ...] = ()
+
+    def close(self) -> None:
+        """There is nothing to close."""
+
+
+@dataclass
+class RunGrading:
+    """The task's rewards. step: what reward functions see as global_step. meanwhile: work that
+    runs until the future of the grades, its argument, is done.
+    """
+
+    task: Task
+    grader: Grader | NoGrader
+    texts: RunTexts
+    log: RunLog
+    step: int = 0
+    failures: list[Failure] = field(default_factory=list)  # of this step
+    meanwhile: Callable[[Future[Grades]], None] | None = None
+    _asked: Future[Grades] | None = None
+
+    @property
+    def can_grade(self) -> bool:
+        """Returns whether reward functions or the environment score answers."""
+        return self.task.environment is not None or not isinstance(self.grader, NoGrader)
+
+    @property
+    def reward_names(self) -> tuple[str, ...]:
+        """Names of the rewards in the order of `reward_BM`: an environment's own comes first."""
+        own = (ENVIRONMENT,) if self.task.environment is not None else ()
+        return (*own, *(spec.name for spec in self.grader.specs))
+
+    @property
+    def reward_weights(self) -> tuple[float, ...]:
+        """Returns the weight of each reward in the outcome; an environment's own has weight 1."""
+        own = (1.0,) if self.task.environment is not None else ()
+        return (*own, *(spec.weight for spec in self.grader.specs))
+
+    def final_answers(self, texts: Sequence[str]) -> list[str | None]:
+        """The final answer in each text. Raises UserError where the task has none."""
+        return self.task.final_answers(texts)
+
+    def check_rewards(self) -> None:
+        """Call the reward functions once, on empty answers, so that a mistake shows before step 1.
+
+        What they return must be one finite number or None each; an exception is left for the run,
+        where it costs its rows. Raises UserError.
+        """
+        if isinstance(self.grader, NoGrader):
+            return
+        for split in self.task.splits.values():
+            prompts = split[:2]
+            rows = [prompt.columns for prompt in prompts]
+            columns = {name: [row.get(name) for row in rows] for name in _names(rows)}
+            if prompts:
+                self.grader.check(columns)
+            if split is self.task.train:
+                texts = [""] * len(prompts)
+                self.grader.grade(
+                    [p.prompt for p in prompts],
+                    texts,
+                    [()] * len(texts),
+                    columns,
+                    groups=range(len(texts)),
+                    prompt_texts=[self.texts.prompt_text(p.uid) for p in prompts],
+                )
+
+    def grade(self, batch: Batch) -> Graded:
+        """Run the reward functions over the batch's texts, outside this process.
+
+        Where episodes were played, their own rewards are the first component, with weight 1.
+        """
+        if self.task.environment is None:
+            return _without_lost(self._verified(batch), batch)
+        verified = None if isinstance(self.grader, NoGrader) else self._verified(batch)
+        return _without_lost(with_episodes(batch, verified), batch)
+
+    def grade_beside(self, batch: Batch, opponents: Sequence[str]) -> Graded:
+        """As `grade`, with another answer's text beside each: the reward's column `opponent`.
+
+        Raises UserError where episodes are played or there is no reward function.
+        """
+        if self.task.environment is not None or isinstance(self.grader, NoGrader):
+            raise UserError("answers are compared by a reward function: give --reward and prompts")
+        return _without_lost(self._verified(batch, {"opponent": list(opponents)}), batch)
+
+    def _verified(
+        self, batch: Batch, more: Mapping[str, list[Any]] = MappingProxyType({})
+    ) -> Graded:
+        """Run the reward functions; `more`: columns that replace those of the data."""
+        assert isinstance(self.grader, Grader)
+        batch = _without_heads(batch)
+        uids = batch["uid_P"][batch["group_B"]].tolist()
+        prompts, texts = self.texts.decoded(batch)
+        rows = [self.texts.row(uid) for uid in uids]
+        columns = {name: [row.get(name) for row in rows] for name in _names(rows)} | dict(more)
+        shown = {uid: self.texts.prompt_text(uid) for uid in set(uids)}
+        given = (prompts, texts, self.texts.completion_ids(batch), columns)
+        grades = self._call_rewards(
+            partial(
+                self.grader.grade,
+                *given,
+                step=self.step,
+                groups=batch["group_B"].tolist(),
+                prompt_texts=[shown[uid] for uid in uids],
+                truncated=batch["truncated_B"].tolist(),
+            )
+        )
+        self.failures.extend(grades.failures)
+        for name, values in grades.extra.items():
+            rollouts = batch["rollout_uid_B"].tolist()
+            self.log.log_rollouts(name, dict(zip(rollouts, values, strict=True)))
+        weights = [spec.weight for spec in self.grader.specs]
+        outcome = np.nan_to_num(weighted_sum(grades.scores_BM, weights))
+        failed_B = torch.zeros(batch.size("B"), dtype=torch.bool)
+        failed_B[[failure.row for failure in grades.failures]] = True
+        return Graded(
+            torch.tensor(grades.scores_BM, dtype=torch.float32),
+            torch.tensor(np.where(grades.scored_B, outcome, 0.0), dtype=torch.float32),
+            torch.tensor(grades.scored_B),
+            dict(grades.metrics),
+            failed_B,
+        )
+
+    def _call_rewards(self, ask: Callable[[], Grades]) -> Grades:
+        """Call the reward functions, one call at a time, in a separate thread when other work runs
+        meanwhile.
+        """
+        if self._asked is not None:  # the work that runs meanwhile makes this call
+            wait([self._asked])
+            return ask()
+        if self.meanwhile is None:
+            return ask()
+        asked = self._asked = Future[Grades]()
+        threading.Thread(target=_set_result, args=(asked, ask), daemon=True).start()
+        try:
+            self.meanwhile(asked)
+            return asked.result()
+        finally:
+            self._asked = None
+
+
+def _set_result(asked: Future[Grades], ask: Callable[[], Grades]) -> None:
+    try:
+        asked.set_result(ask())
+    except BaseException as error:  # it is raised where the result is read
+        asked.set_exception(error)
+
+
+def _without_lost(graded: Graded, batch: Batch) -> Graded:
+    """Discard the grades of rollouts that a failed request has cut short."""
+    if "lost_B" not in batch or not bool(batch["lost_B"].any()):
+        return graded
+    lost_B = batch["lost_B"]
+    return graded._replace(
+        reward_BM=graded.reward_BM.masked_fill(lost_B[:, None], torch.nan),
+        outcome_B=graded.outcome_B.masked_fill(lost_B, 0.0),
+        scored_B=graded.scored_B & ~lost_B,
+        failed_B=graded.failed_B | lost_B,
+    )
+
+
+def _without_heads(batch: Batch) -> Batch:
+    """The batch without the tokens at the beginning of answers that rewards do not see."""
+    if "head_B" not in batch:
+        return batch
+    mask_T, rollout_T = batch["mask_T"], batch["rollout_T"]
+    row_N = mask_T.nonzero().squeeze(1)
+    place_N = segments.place_in_run(rollout_T[row_N], batch.size("B"))
+    shown_T = mask_T.clone()
+    shown_T[row_N] = place_N >= batch["head_B"][rollout_T[row_N]]
+    return batch.set(mask_T=shown_T)
+
+
+def _names(rows: Sequence[Iterable[str]]) -> list[str]:
+    """Column names of the rows, in order of first appearance."""
+    return list(dict.fromkeys(name for row in rows for name in row))
+
+
+@dataclass
+class RunSampling:
+    """The engine of the rollouts and their sampling options. scoring: knows the temperature."""
+
+    limits: Limits
+    scoring: RunScoring
+    stop_strings: tuple[str, ...] = ()
+    stop_ids: tuple[int, ...] = ()
+    wanted_statistics: frozenset[str] = frozenset({"logp_model", "entropy"})
+    engine: Engine | None = None
+    spent: int = 0  # tokens that parts requested in this step
+    failures: list[str] = field(default_factory=list)  # why requests of this step failed
+    drafts_before: tuple[int, int] = (0, 0)  # the engine's drafts before this step
+    passes_before: dict[str, float] = field(default_factory=dict)
+
+    def begin_step(self) -> None:
+        """Reset the costs and failures of the previous step."""
+        self.spent = 0
+        self.failures.clear()
+        self.drafts_before = self.engine.drafts if self.engine else (0, 0)
+        self.passes_before = self._passes_so_far()
+
+    def drafts(self) -> dict[str, float]:
+        """Returns metrics of the engine's drafts in this step; empty when it made none."""
+        if self.engine is None or self.engine.drafts[0] == self.drafts_before[0]:
+            return {}
+        now, before = self.engine.drafts, self.drafts_before
+        drafted, accepted = now[0] - before[0], now[1] - before[1]
+        return {"drafts/tokens": float(drafted), "drafts/frac_accepted": accepted / drafted}
+
+    def passes(self) -> dict[str, float]:
+        """Returns metrics of the engine's passes in this step; empty when it made none or does not
+        measure them.
+        """
+        now, before = self._passes_so_far(), self.passes_before
+        found = {f"perf/{name}": value - before.get(name, 0.0) for name, value in now.items()}
+        return found if found.get("perf/decode/passes") else {}
+
+    def _passes_so_far(self) -> dict[str, float]:
+        passes = None if self.engine is None else self.engine.passes
+        return {} if passes is None else passes.told()
+
+    def attach(self, engine: Engine) -> None:
+        """Sample with this engine, and request the statistics that it supports."""
+        self.engine = engine
+        self.wanted_statistics &= engine.capabilities
+
+    @property
+    def answer_tokens(self) -> int:
+        """Most new tokens of an answer; where episodes are played, of an action."""
+        return self.limits.answer_tokens
+
+    @property
+    def episode_tokens(self) -> int:
+        """Most new tokens of an answer or of an episode's actions together."""
+        return self.limits.episode_tokens
+
+    @property
+    def context_tokens(self) -> int:
+        """Most tokens of a sequence, of the model and of the engine."""
+        most = self.limits.context_tokens
+        longest = self.engine.longest if self.engine else None
+        return most if longest is None else min(most, longest)
+
+    def request(self, ids: Sequence[int], max_tokens: int, seed: int, **changes: Any) -> Request:
+        """A request to `sample` at the rollouts' temperature, with their ends; fields to change."""
+        plain = Request(
+            tuple(ids), max_tokens, self.scoring.now.temperature, seed=seed,
+            stop_ids=self.stop_ids, stop_strings=self.stop_strings,
+        )  # fmt: skip
+        return replace(plain, **changes)
+
+    def sample(self, requests: Sequence[Request]) -> list[Answer]:
+        """Run requests on the rollouts' engine with its current weights; answers in their order.
+
+        The last event of a failed request marks it as failed; UserError when all failed.
+        """
+        answers = self._sampled(requests)
+        self.spent += sum(len(answer.ids) for answer in answers)
+        return answers
+
+    def sample_newest(self, requests: Sequence[Request]) -> list[Answer]:
+        """Sample with the newest weights when the engine otherwise uses stale ones.
+
+        The tokens belong to rollouts, so they do not count as tokens sampled by parts.
+        """
+        assert self.engine is not None
+        with self.engine.newest():
+            return self._sampled(requests)
+
+    def _sampled(self, requests: Sequence[Request]) -> list[Answer]:
+        assert self.engine is not None
+        answers = asynchronous(self.engine).sample(requests)
+        self.failures += [answer.events[-1].why for answer in answers if answer.failed]
+        return answers
 
 
 @dataclass

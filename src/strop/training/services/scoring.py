@@ -10,12 +10,11 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from strop.batch.batch import Batch
-from strop.batch.pack import pad_rollouts
+from strop.batch.batch import Batch, pad_rollouts
 from strop.support.linear import as_torch_does
 from strop.training.learner.policy import Policy
 from strop.training.learner.step_models import StepModels
-from strop.training.settings.limits import Limits
+from strop.training.services.texts import Limits
 
 
 @dataclass

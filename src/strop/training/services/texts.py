@@ -1,5 +1,11 @@
-"""Prompts and answers of a run: rows, texts and tokens."""
+"""Prompts and answers of a run: rows, texts and tokens, and how many tokens there is room for.
 
+The limits are resolved once, before a run starts. What the user gives keeps its own name:
+`rollout.max_tokens` and the fields of a rollout part, `data.max_prompt_tokens`, an environment's
+`max_tokens` and `max_turns`, the model's context. Whatever runs reads the numbers from here.
+"""
+
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
@@ -11,8 +17,94 @@ from strop.data.chat import PLAIN, Chat
 from strop.data.encode import encode_answer, encode_prompt, encode_reworded
 from strop.data.prompt_rows import PromptRows
 from strop.environments.tasks import Prompt, Task
+from strop.method.schedule import Schedule
+from strop.support.errors import UserError
+from strop.support.unknown_letters import check_letters, unknown_letters
 from strop.training.services.bounds import Bounds
-from strop.training.settings.limits import Limits, TooLong
+
+
+class TooLong(UserError):
+    """A row of the data that has no room."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Most tokens of an answer, an episode, a prompt and a sequence.
+
+    answer_tokens: new ones of an answer; where episodes are played, of an action. episode_tokens:
+    of all actions of an episode together; where none are played, of an answer. prompt_tokens: of a
+    prompt. context_tokens: of a sequence. kept_tokens: of these no prompt may take.
+    """
+
+    answer_tokens: int
+    episode_tokens: int
+    prompt_tokens: int
+    context_tokens: int
+    kept_tokens: int
+
+    @property
+    def room(self) -> int:
+        """What the context leaves to a prompt, whatever the settings say."""
+        return self.context_tokens - self.kept_tokens
+
+    def check_prompt(self, prompt: Prompt, size: int) -> None:
+        """Raise TooLong for a prompt of more tokens than fit."""
+        if size <= self.prompt_tokens:
+            return
+        remedy = "raise data.max_prompt_tokens"
+        if self.prompt_tokens >= self.room:
+            remedy = f"context {self.context_tokens} minus max_tokens {self.kept_tokens}: "
+            remedy += _lower(self.answer_tokens, self.kept_tokens, self.context_tokens - size)
+        raise TooLong(
+            f"{prompt.name} is {size} tokens long, the limit is {self.prompt_tokens} ({remedy}, "
+            "shorten or remove it, or leave out all such rows with data.overlong=drop)"
+        )
+
+
+def resolve(
+    rollout: Any,
+    task: Task,
+    context_tokens: int,
+    max_prompt_tokens: int = 0,
+    longest_given: int | None = None,
+) -> Limits:
+    """The limits of a run with this rollout part. Raises UserError where no prompt would fit.
+
+    max_prompt_tokens: 0: what the context leaves. longest_given: tokens of the longest answer that
+    the data give, where answers are read from them; None: they are sampled. Then the context keeps
+    room for a whole one behind every prompt.
+    """
+    answer, episode = new_tokens(rollout, task, longest_given)
+    kept = episode if longest_given is None else 1
+    room = context_tokens - kept
+    if room < 1:
+        raise UserError(
+            f"a context of {context_tokens} tokens leaves no prompt beside max_tokens={kept}: "
+            + _lower(answer, kept, context_tokens // 2)
+        )
+    return Limits(answer, episode, min(max_prompt_tokens or room, room), context_tokens, kept)
+
+
+def _lower(answer: int, kept: int, room: int) -> str:
+    """What to do for the answer, or all actions of an episode, to need no more than the room."""
+    fits = answer * room // kept
+    return f"set rollout.max_tokens={fits}" if fits > 0 else "lower rollout.max_tokens"
+
+
+def new_tokens(rollout: Any, task: Task, longest_given: int | None = None) -> tuple[int, int]:
+    """Most new tokens of an answer or action, and of an answer or episode. Raises UserError."""
+    for name in ("max_tokens", "max_turns", "max_action_tokens"):
+        if isinstance(getattr(rollout, name, 0), Schedule):
+            raise UserError(f"rollout.{name} is one number for a whole run: it takes no schedule")
+    usual = longest_given or task.max_tokens
+    found: tuple[int, int]
+    if task.environment is None:
+        found = rollout.new_tokens(usual, None)
+        return found
+    with task.environment.opened() as environment:
+        found = rollout.new_tokens(usual, environment)
+    return found
+
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -94,6 +186,15 @@ class RunTexts:
         """Token ids of a text, nothing added."""
         return tuple(self.tokenizer(text, add_special_tokens=False)["input_ids"]) if text else ()
 
+    def first_known(self, words: Sequence[str], option: str) -> str:
+        """The first of these words that the tokenizer can write. Raises UserError: none."""
+        bare = [re.sub(r"\{\w+\}", "", each) for each in words]
+        for each, letters in zip(words, bare, strict=True):
+            if not unknown_letters(self.tokenizer, letters):
+                return each
+        check_letters(self.tokenizer, bare[-1], f"what {option} says", f"{option}=...")
+        raise AssertionError("unknown letters are refused")
+
     def decode(self, ids: Sequence[int], special: bool = True) -> str:
         """The text of token ids; special: with those that are no text."""
         return str(self.tokenizer.decode(list(ids), skip_special_tokens=not special))
@@ -146,7 +247,7 @@ class RunTexts:
     def first_ids(self, prompt: Prompt) -> tuple[int, ...]:
         """Token ids of what a sequence opens with. Raises UserError as `prompt_ids`."""
         ids = encode_prompt(prompt, self.tokenizer, self.chat.template)
-        self.limits.check_prompt(prompt.name, len(ids))
+        self.limits.check_prompt(prompt, len(ids))
         return tuple(ids)
 
     def prompt_text(self, uid: int) -> str:

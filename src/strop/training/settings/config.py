@@ -22,10 +22,9 @@ from strop.assets import SHIPPED, task_of
 from strop.catalogue import peers
 from strop.engines.open import ENGINES, EngineSettings, kinds_with, read, settings_of
 from strop.method import notation, reading
-from strop.method.algorithm import Algorithm
+from strop.method.algorithm import Algorithm, Method
 from strop.method.check import check
 from strop.method.part import Use
-from strop.method.phases import Method
 from strop.method.schedule import Schedule, number_at
 from strop.parts.rollout.base import SamplingFields
 from strop.support.errors import UserError, check_value
@@ -104,7 +103,7 @@ class RunConfig(Section):
 
     def build(self) -> Method:
         """The method with all its options set, checked. Raises UserError."""
-        method = composed(self.recipe, self.stages, self.phases).each(self._for_task)
+        method = composed(self.recipe, self.stages, self.phases).each(self.for_task)
         method = with_options(method, self.algorithm, self.phases)
         check(method)
         method.check_steps(self.training.steps)
@@ -130,9 +129,9 @@ class RunConfig(Section):
         plain = notation.recipe("grpo").algorithms[-1]
         algorithm = reading.replace_stage(plain, "rollout", last.stages["rollout"])
         theirs = {k: v for k, v in last.algorithm.items() if k.startswith("rollout.")}
-        return with_options(self._for_task(algorithm), theirs).algorithms[-1].rollout
+        return with_options(self.for_task(algorithm), theirs).algorithms[-1].rollout
 
-    def _for_task(self, algorithm: Algorithm) -> Algorithm:
+    def for_task(self, algorithm: Algorithm) -> Algorithm:
         """The method with a rollout that fits the task. Raises UserError where it cannot."""
         if not isinstance(algorithm.rollout.part, SamplingFields):
             raise UserError(

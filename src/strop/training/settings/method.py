@@ -6,9 +6,8 @@ from types import MappingProxyType
 from typing import Any
 
 from strop.method import notation, reading, writing
-from strop.method.algorithm import Algorithm
+from strop.method.algorithm import Algorithm, Method, Phase, Phases, read_until
 from strop.method.part import Use, name_of
-from strop.method.phases import Method, Phase, Phases, read_until
 from strop.method.schedule import Schedule
 from strop.method.writing import Text
 from strop.parts.rollout import substitutes

@@ -7,6 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, field_validator
 
 from strop.data.chat import Chat, read_tools
 from strop.environments.base import EnvironmentSource, source_of
+from strop.environments.episodes import CallLimits
 from strop.support.errors import UserError
 
 LONGEST = 1e6  # seconds of a limit: clocks and sockets take no more
@@ -118,6 +119,32 @@ class DataSettings(Section):
     )
     task_config: dict[str, Any] = Field(default={}, description="options of a generated task")
     stop_strings: tuple[str, ...] = Field(default=(), description="text that ends an answer")
+    env_workers: int = Field(
+        default=0, ge=0, le=MOST,
+        description="processes that play an environment with an ordinary step; 0: this one",
+    )  # fmt: skip
+    env_timeout_seconds: float = Field(
+        default=120.0, gt=0, le=LONGEST,
+        description="limit of a call of an environment that is awaited or in another process",
+    )  # fmt: skip
+    env_retries: int = Field(
+        default=2, ge=0, le=MOST,
+        description="further tries of a call of an environment that fails for the moment",
+    )  # fmt: skip
+
+    def env_limits(self) -> CallLimits:
+        """How long and how often an environment is called."""
+        return CallLimits(self.env_retries, self.env_timeout_seconds)
+
+    def num_env_workers(self, source: EnvironmentSource) -> int:
+        """Processes that play the environment; 0: this one."""
+        if self.env_workers and (source.is_asynchronous or source.steps_all):
+            how = "is asynchronous" if source.is_asynchronous else "steps many episodes at once"
+            raise UserError(
+                f"data.env_workers={self.env_workers}: environment {source.name} {how} and is "
+                "played in this process: leave it out"
+            )
+        return self.env_workers
 
     def environment(self) -> EnvironmentSource | None:
         """The environment that the task is played in; None for every other task or files."""
@@ -225,6 +252,9 @@ class TrainingSettings(Section):
     )
     rollouts_every: int = Field(
         default=10, ge=0, description="steps between Parquet files; 0: none"
+    )
+    keep_rollouts: int = Field(
+        default=100, ge=0, description="newest steps whose Parquet files stay; 0: all"
     )
     inspect: int = Field(
         default=64,

@@ -10,6 +10,8 @@ from strop.batch import segments
 from strop.method.part import require, require_one_of
 from strop.parts.advantage.credit._steps import Steps, steps_of
 
+TIE = 1e-5  # gains in reward units that are as far apart as this differ
+
 
 @dataclass(frozen=True)
 class CreditTurningPoints:
@@ -23,14 +25,14 @@ class CreditTurningPoints:
                       between -clamp and clamp
 
     balance: where turns of rollouts that rose and of ones that fell both occur, as many of each,
-    those of the largest |R_n - R_0| first.
+    those of the largest |R_n - R_0| first (to 1e-5), of equal ones the first rows.
 
     Reads: prefix_value_T [T] float (NaN: not known), reward_B [B] float, scored_B [B] bool,
     rollout_T, group_T [T] int, mask_T [T] bool; cut_T [T] bool where given.
     Writes: advantage_T [T] float.
     Source: arXiv 2602.06422; code YunzeTong/TurningPoint-GRPO (its launch script's options).
-    Differs from the source: steps are stretches of tokens, there of denoising; one turn, the last
-    step, is none in both, as nothing follows it.
+    Differs from the source: steps are stretches of tokens, there of denoising; its turns of one
+    rollout, which tie, are chosen by torch.topk, in no stated order. The last step is no turn.
     Nearest part: credit_value_steps, which has d_t alone and no peers.
     Edges: tokens before the first known value, unscored rollouts -> 0; a step without peers -> 0.
     """
@@ -93,6 +95,7 @@ class CreditTurningPoints:
 
     def _kept(self, turn_N: Tensor, whole_N: Tensor) -> Tensor:
         """The turns that stay: as many up as down, the largest first; all where one side is."""
+        whole_N = (whole_N.double() / TIE).round()  # alike in every precision of the scores
         up_M = segments.rows_where(turn_N & (whole_N > 0))
         down_M = segments.rows_where(turn_N & (whole_N < 0))
         fewest = min(up_M.shape[0], down_M.shape[0])

@@ -10,6 +10,7 @@ from torch import Tensor
 from strop.batch import segments
 from strop.batch.columns import Column
 from strop.method.part import require
+from strop.support.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -19,7 +20,7 @@ class AddFeedbackGain:
         advantage_t <- advantage_t + weight exp(-decay epoch) g ratio z_t
         g = sigmoid(-std_g(reward) / temperature)
         z_t = (v_t - mean_g) / (std_g + eps) over the group's tokens with v_t != 0, else 0
-        v_t = gain_k / policy tokens of turn k
+        v_t = gain_k / policy tokens of turn k;   deviation = (eps, whether z has it)
         ratio = min(1, max(std(advantage_t) + eps, 1) / (std(z) + eps)) over the step's tokens
 
     Reads: advantage_T [T], reward_B [B] float, gain_K [K] float, turn_T, rollout_T, group_T [T]
@@ -41,8 +42,9 @@ class AddFeedbackGain:
     weight: float = 0.5
     # Deviation of the group's rewards at which the gate has mostly closed. Default: paper (0.5).
     temperature: float = 0.5
-    # Added to deviations. Default: released code.
-    eps: float = 1e-6
+    # What is added to deviations, and whether z is divided by its own, else centred alone. Default:
+    # released code.
+    deviation: tuple[float, bool] = (1e-6, True)
     # How fast the weight falls with the epochs. Default: paper (0: not).
     decay: float = 0.0
     # Passes over the prompts so far; in a run a schedule such as linear(0, 3). Default: ours.
@@ -51,7 +53,8 @@ class AddFeedbackGain:
     def __post_init__(self) -> None:
         require(self, "weight", low=0.0)
         require(self, "temperature", low=1e-9)
-        require(self, "eps", low=0.0)
+        if self.deviation[0] < 0:
+            raise UserError(f"add_feedback_gain.deviation begins with at least 0: {self.deviation}")
         require(self, "decay", low=0.0)
         require(self, "epoch", low=0.0)
 
@@ -79,10 +82,13 @@ class AddFeedbackGain:
         value_M = segments.at(gain_K / length_K.clamp(min=1), segments.at(turn_T, row_M))
         has_M = value_M != 0
         centred_M, std_P = segments.centred_and_std(value_M, group_M, num_groups, has_M)
-        z_M = torch.where(has_M, centred_M / segments.at(std_P + self.eps, group_M), 0)
+        eps, divided = self.deviation
+        if divided:
+            centred_M = centred_M / segments.at(std_P + eps, group_M)
+        z_M = torch.where(has_M, centred_M, 0)
         all_M = torch.zeros_like(row_M)
-        of_outcome = segments.std(outcome_M, all_M, 1) + self.eps
-        of_gain = segments.std(z_M, all_M, 1) + self.eps
+        of_outcome = segments.std(outcome_M, all_M, 1) + eps
+        of_gain = segments.std(z_M, all_M, 1) + eps
         ratio = (of_outcome.clamp(min=1) / of_gain).clamp(max=1)
         spread_P = segments.std(reward_B, group_B, num_groups, scored_B)
         gate_M = segments.at(torch.sigmoid(-spread_P / self.temperature), group_M)

@@ -1,0 +1,297 @@
+"""What strategies of rollouts cost beside another revision of this repository, and what reuse gains.
+
+    OMP_NUM_THREADS=1 python benchmarks/rollouts_beside.py against d68b29bd [--rounds 9]
+        [--only grpo,gigpo]
+    OMP_NUM_THREADS=1 python benchmarks/rollouts_beside.py reuse [--rounds 5]
+
+against: each strategy rolls out the same draws in two processes, one of this tree and one of the
+revision, which take turns; the first is left out, since both load there. Printed are the median and
+the quartiles of the ratio of tokens a processor second, now over then; tokens drawn, now and then;
+and the most memory that each process ever had beyond what it had with the model loaded.
+
+reuse: the local engine with prefixes found by content and without, on prompts of 512 tokens of a
+random model: episodes of three turns, second attempts behind an answer, and a tree. Printed are
+tokens a processor second, their ratio, and tokens of prompts that were computed.
+
+Both print what the machine does meanwhile, as GFLOP/s of a product of matrices on one thread.
+"""
+
+import argparse
+import json
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+TOP = Path(__file__).resolve().parents[1]
+# A recipe a strategy: of the short runs of strategies_run.py, and two of this page.
+STRATEGIES = (
+    "grpo", "gigpo", "latr", "arrol", "ettrl_etmr", "arpo", "cure", "scope_recycle", "r3l",
+    "cleaner_saar", "score_two_attempt", "april_partial_rollout", "sol_rl_explore_then_train",
+    "sage_skill_chain", "cory",
+)  # fmt: skip
+
+
+def gflops() -> float:
+    """Of a product of matrices on one thread, the best of three."""
+    torch.set_num_threads(1)
+    one, best = torch.randn(768, 768), 0.0
+    for _ in range(3):
+        began = time.process_time()
+        for _ in range(8):
+            one @ one
+        best = max(best, 8 * 2 * 768**3 / (time.process_time() - began) / 1e9)
+    return best
+
+
+def quartiles(values: list[float]) -> str:
+    """Median and quartiles."""
+    low, middle, high = statistics.quantiles(values, n=4)
+    return f"{middle:.2f} ({low:.2f} to {high:.2f})"
+
+
+# ---- beside another revision
+
+
+def settings(name: str, rounds: int) -> dict[str, Any]:
+    """Of a run of this strategy."""
+    from strategies_run import RUNS, Short
+
+    if name == "gigpo":  # episodes of actions of a few tokens
+        found = Short((), task="corridor").raw(name, rounds + 1, 0)
+    else:
+        found = RUNS[name].raw(name, rounds + 1, 0)
+    plain: dict[str, Any] = found
+    return plain
+
+
+def child() -> None:
+    """Roll out the strategy that each line names, and tell tokens, seconds and memory."""
+    from strop.method.seeds import generators
+
+    from strop.method.chains import Chains
+    from strop.training.collect.here import collector_of
+    from strop.training.learner.step_metrics import Clock
+    from strop.training.loop import start
+    from strop.training.settings import config
+
+    torch.set_num_threads(1)
+    runs: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for line in sys.stdin:
+            name, rounds, step = line.split()
+            if name not in runs:
+                for _, old in runs.values():
+                    old.close()
+                made = config.make(settings(name, int(rounds)))
+                runs = {name: ({}, start(made, Path(folder) / name))}
+            state, run = runs[name]
+            world, number = run.world, int(step)
+            algorithm = run.algorithm.at_step(number, world.num_steps)
+            world.services.begin_step(number)
+            chains = Chains(generators(world.seed, number), world.services, state)
+            collector = collector_of(world, algorithm, number, chains, Clock())
+            draws = collector.draw(algorithm)
+            before, began = memory(), time.process_time()
+            rolled = collector._roll_out(algorithm, draws, 0)
+            seconds = time.process_time() - began
+            if rolled.state is not None:
+                state[f"rollout.{algorithm.rollout.label}"] = rolled.state
+            tokens = int(rolled.batch["mask_T"].sum()) + rolled.num_thrown_away
+            print("told", json.dumps([tokens, seconds, memory() - before]), flush=True)
+        for _, run in runs.values():
+            run.close()
+
+
+def memory() -> float:
+    """The most that this process ever had, in MB."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+class Version:
+    """A process of a tree."""
+
+    def __init__(self, tree: Path, folder: Path) -> None:
+        environment = {**os.environ, "PYTHONPATH": str(tree / "src"), "OMP_NUM_THREADS": "1"}
+        self.process = subprocess.Popen(
+            [sys.executable, __file__, "child"], cwd=folder, env=environment, text=True,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        )  # fmt: skip
+
+    def roll_out(self, name: str, rounds: int, step: int) -> tuple[int, float, float]:
+        """Tokens, seconds and memory of a step."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(f"{name} {rounds} {step}\n")
+        self.process.stdin.flush()
+        for line in self.process.stdout:
+            if line.startswith("told "):
+                tokens, seconds, more = json.loads(line[5:])
+                return tokens, seconds, more
+        raise SystemExit(f"{name}: the process ended")
+
+    def end(self) -> None:
+        """Let it end."""
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        self.process.wait()
+
+
+def against(revision: str, names: list[str], rounds: int) -> None:
+    """Print a table of this tree beside a revision."""
+    with tempfile.TemporaryDirectory() as made:
+        there = Path(made) / "tree"
+        subprocess.run(
+            ["git", "worktree", "add", "-q", "--detach", there, revision], cwd=TOP, check=True
+        )
+        try:
+            print(f"GFLOP/s before: {gflops():.0f}", flush=True)
+            print("| recipe | tokens a second, now / then | tokens now, then | memory, MB |")
+            print("| --- | --- | --- | --- |", flush=True)
+            for name in names:
+                beside(name, rounds, there, Path(made))
+            print(f"GFLOP/s after: {gflops():.0f}")
+        finally:
+            subprocess.run(["git", "worktree", "remove", "--force", there], cwd=TOP, check=True)
+
+
+def beside(name: str, rounds: int, there: Path, folder: Path) -> None:
+    """Print the line of a strategy."""
+    now, then = Version(TOP, folder), Version(there, folder)
+    ratios, tokens, most = [], [0, 0], [0.0, 0.0]
+    for step in range(1, rounds + 2):
+        pair = [now, then] if step % 2 else [then, now]
+        found = {each: each.roll_out(name, rounds, step) for each in pair}
+        for place, each in enumerate((now, then)):
+            most[place] += found[each][2]
+            tokens[place] += found[each][0]
+        if step > 1:
+            rates = [found[each][0] / found[each][1] for each in (now, then)]
+            ratios.append(rates[0] / rates[1])
+    now.end()
+    then.end()
+    print(f"| `{name}` | {quartiles(ratios)} | {tokens[0]}, {tokens[1]} | {most[0]:.0f}, "
+          f"{most[1]:.0f} |", flush=True)  # fmt: skip
+
+
+# ---- what reuse gains
+
+
+@contextmanager
+def without_reuse() -> Iterator[None]:
+    """Inside, no request finds the cache of another one that ended."""
+    from strop.engines.prefixes import Prefixes
+
+    find = Prefixes.find
+    Prefixes.find = lambda self, tokens: None  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        Prefixes.find = find  # type: ignore[method-assign]
+
+
+PROMPT, GROUPS, MEMBERS = 512, 2, 8
+
+
+def shapes() -> dict[str, Any]:
+    """Rollouts by the kind of what goes on: coroutines over an engine and prompts."""
+    from strop.engines.asynchronous import AsyncEngine, gather
+    from strop.engines.base import Request
+
+    async def episodes(engine: AsyncEngine, prompts: list[tuple[int, ...]]) -> None:
+        async def one(request: Request) -> None:
+            for turn in range(3):
+                answer = await engine.generate(request)
+                request = answer.more(16, given=[5] * 32, keep=turn < 1)
+
+        await gather(one(each) for each in asked(prompts, 16))
+
+    async def attempts(engine: AsyncEngine, prompts: list[tuple[int, ...]]) -> None:
+        first = await engine.generate_all(asked(prompts, 48))
+        await engine.generate_all([each.more(48, given=[7] * 16, keep=False) for each in first])
+
+    async def tree(engine: AsyncEngine, prompts: list[tuple[int, ...]]) -> None:
+        nodes = await engine.generate_all(asked(prompts, 24, 2))
+        for level in range(2):
+            following = [replace(each.more(24, keep=level < 1), seed=31 * number + child)
+                         for number, each in enumerate(nodes) for child in range(2)]  # fmt: skip
+            nodes = await engine.generate_all(following)
+
+    def asked(prompts: list[tuple[int, ...]], size: int, members: int = MEMBERS) -> list[Request]:
+        return [Request(ids, size, seed=97 * number + member, keep=True)
+                for number, ids in enumerate(prompts) for member in range(members)]  # fmt: skip
+
+    return {"episodes of three turns": episodes, "second attempts": attempts, "trees": tree}
+
+
+def reuse(rounds: int) -> None:
+    """Print a table of the engine with and without reuse."""
+    from strop.engines.loop import run
+    from transformers import AutoModelForCausalLM, Qwen3Config
+
+    from strop.engines.asynchronous import Account, asynchronous
+    from strop.engines.local.engine import LocalEngine
+
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    shape = Qwen3Config(vocab_size=512, hidden_size=128, intermediate_size=384, head_dim=32,
+                        num_hidden_layers=4, num_attention_heads=4, num_key_value_heads=2,
+                        max_position_embeddings=2048)  # fmt: skip
+    engine = LocalEngine(AutoModelForCausalLM.from_config(shape).eval(), num_slots=32)
+    book = asynchronous(engine)
+    print(f"GFLOP/s before: {gflops():.0f}", flush=True)
+    print("| rollouts | tokens a second, with / without | tokens of prompts, with, without |")
+    print("| --- | --- | --- |", flush=True)
+    for name, shape_of in shapes().items():
+        ratios, computed = [], {}
+        for number in range(rounds + 1):
+            draw = torch.Generator().manual_seed(number)
+            prompts = [tuple(torch.randint(8, 500, (PROMPT,), generator=draw).tolist())
+                       for _ in range(GROUPS)]  # fmt: skip
+            rates = {}
+            for way in ("with", "without") if number % 2 else ("without", "with"):
+                account, before = Account(), engine.passes.told()["prefill/tokens"]
+                began = time.process_time()
+                if way == "with":
+                    run(book, shape_of(book, prompts), account)
+                else:
+                    with without_reuse():
+                        run(book, shape_of(book, prompts), account)
+                rates[way] = account.num_drawn / (time.process_time() - began)
+                computed[way] = engine.passes.told()["prefill/tokens"] - before
+            if number:
+                ratios.append(rates["with"] / rates["without"])
+        sizes = ", ".join(f"{computed[way]:.0f}" for way in ("with", "without"))
+        print(f"| {name} | {quartiles(ratios)} | {sizes} |", flush=True)
+    print(f"GFLOP/s after: {gflops():.0f}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("what", choices=("against", "reuse", "child"))
+    parser.add_argument("revision", nargs="?", default="d68b29bd")
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--only", default=",".join(STRATEGIES))
+    options = parser.parse_args()
+    if options.what == "child":
+        child()
+    elif options.what == "against":
+        against(options.revision, options.only.split(","), options.rounds)
+    else:
+        reuse(options.rounds)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,335 @@
+"""Episodes that are played, many at once: each ends with a cause, none ends the run."""
+
+import asyncio
+import inspect
+import math
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from strop.environments.base import SHOWN, Environment, EnvironmentSource, Observation, steps_all
+from strop.support.errors import RunStopped
+from strop.support.exits import Exit
+from strop.support.http import RETRIED
+
+T = TypeVar("T")
+# Classes of errors by which libraries say that something could not be reached: of Python, urllib,
+# httpx, requests, aiohttp, websockets and openai.
+TRANSIENT = frozenset(
+    ("ConnectionError", "TimeoutError", "URLError", "TransportError", "Timeout",
+     "ClientConnectionError", "ConnectionClosed", "APIConnectionError")
+)  # fmt: skip
+FIRST_WAIT_SECONDS = 0.25  # before the second try; each further wait is twice as long
+MOST_WAIT_SECONDS = 30.0
+
+
+@dataclass(frozen=True)
+class CallLimits:
+    """retries: further tries of a call that fails for the moment. seconds: that a call may take,
+    where it is awaited or runs in a process of its own.
+    """
+
+    retries: int = 2
+    seconds: float = 120.0
+
+    def waits(self) -> Iterator[float]:
+        """Seconds before each further try."""
+        for number in range(self.retries):
+            yield min(FIRST_WAIT_SECONDS * 2.0**number, MOST_WAIT_SECONDS)
+
+
+def is_transient(error: BaseException) -> bool:
+    """Whether an error says that another try may help: by an attribute `transient` or `again`, by
+    its HTTP status, or as one of the errors of connections.
+    """
+    for name in ("transient", "again"):
+        if isinstance(said := getattr(error, name, None), bool):
+            return said
+    for owner in (error, getattr(error, "response", None)):
+        for name in ("status_code", "status", "code"):
+            status = getattr(owner, name, None)
+            if isinstance(status, int) and 100 <= status < 600:
+                return status in RETRIED
+    return any(kind.__name__ in TRANSIENT for kind in type(error).__mro__)
+
+
+class Episodes:
+    """Many episodes of one environment at once; each has a number, its place among the seeds.
+
+    An environment is closed when its episode is over; `close` closes the others. `played`: one that
+    is there already, for a single episode, and stays open.
+
+    Where an environment raises, or answers with something else than an Observation, its episode is
+    over with an exit and says why; what raises for the moment is called
+    again first. So is what hangs, where it can be awaited.
+    """
+
+    def __init__(
+        self, source: EnvironmentSource, seeds: Sequence[int], played: Environment | None = None,
+        limits: CallLimits = CallLimits(),
+    ) -> None:  # fmt: skip
+        self.source, self.limits = source, limits
+        self.seeds = tuple(seeds)
+        self.environments: dict[int, Environment] = {0: played} if played else {}
+        self.failed: dict[int, Observation] = {}  # what episodes show that have failed
+        # Whether an observation is the whole context of its turn; most actions of an episode, most
+        # tokens of an action; the role of each player, empty where there is one player.
+        self.rewrites, self.max_turns, self.max_tokens = False, 1, 1
+        self.roles: tuple[int, ...] = ()
+        self.awaited = False  # a step is awaited, as `step_alone`, while other episodes go on
+        self._open: set[int] = set()
+        self._loop: asyncio.AbstractEventLoop | None = None  # awaits steps for those who cannot
+        self._thread: ThreadPoolExecutor | None = None  # in which it runs
+        if played is not None:
+            self._learn(played)
+        else:
+            for number in range(len(self.seeds)):
+                self._make(number)
+
+    def reset(self) -> list[Observation]:
+        """Begin all episodes."""
+        return [self._reset(number) for number in range(len(self.seeds))]
+
+    async def step_alone(self, number: int, action: str) -> Observation:
+        """One step of an episode whose environment is asynchronous."""
+        if number in self.failed:
+            return self.failed[number]
+        where = self._at([number], [action])
+        waits = self.limits.waits()
+        while True:
+            try:
+                async with asyncio.timeout(self.limits.seconds) as limit:
+                    answer = await self.environments[number].step(action)  # type: ignore[misc]
+                return self._heard(number, action, answer)
+            except Exception as error:
+                if isinstance(error, TimeoutError) and limit.expired():
+                    return self._fail(number, Exit.TIMEOUT, where, over_time(self.limits))
+                wait = next(waits, None) if is_transient(error) else None
+                if wait is None:
+                    return self._fail(number, _exit_of(error), where, error)
+            await asyncio.sleep(wait)
+
+    def step(self, numbers: Sequence[int], actions: Sequence[str]) -> list[Observation]:
+        """One step of the episodes `numbers`, in their order."""
+        going = {n: a for n, a in zip(numbers, actions, strict=True) if n not in self.failed}
+        found = dict(zip(going, self._step(going), strict=True))
+        return [found[n] if n in found else self.failed[n] for n in numbers]
+
+    def repeat(self, number: int, actions: Sequence[str], seen: Sequence[str]) -> int:
+        """A further episode of the seed of `number` that has come through these actions; its
+        number. `seen`: what the first one showed, before the actions and after each.
+
+        Raises RunStopped where it shows something else.
+        """
+        return self.begin(self.seeds[number], actions, seen)[0]
+
+    def begin(
+        self, seed: int, actions: Sequence[str] = (), seen: Sequence[str] = ()
+    ) -> tuple[int, Observation]:
+        """A further episode of a seed that has come through these actions: its number, and what it
+        shows then; one that fails on the way fails at its next step. Raises RunStopped where it
+        shows something else than was `seen`.
+        """
+        again = len(self.seeds)
+        self.seeds = (*self.seeds, seed)
+        self._make(again)
+        shown = self._reset(again)
+        for place, text in enumerate(seen):
+            if place:
+                (shown,) = self.step([again], [actions[place - 1]])
+            if again in self.failed:
+                break
+            if shown.text != text or shown.done or shown.truncated:
+                after = f"the first {place} actions" if place else "its reset"
+                raise RunStopped(
+                    f"environment {self.source.name} does not repeat: in the episode of the seed "
+                    f"{seed} it showed {text[:SHOWN]!r} after {after}, and then "
+                    f"{shown.text[:SHOWN]!r}. Equal seeds and actions must give equal episodes"
+                )
+        return again, shown
+
+    def close(self) -> None:
+        """Close the environments of the episodes that are not over."""
+        self._close(sorted(self._open))
+        if self._thread is not None and self._loop is not None:
+            self._thread.submit(self._loop.close)
+            self._thread.shutdown()
+            self._thread = self._loop = None
+
+    # ---- from here on: how
+
+    def _make(self, number: int) -> None:
+        try:
+            made = self.environments[number] = self._tried(self.source.make)
+        except Exception as error:
+            self._fail(
+                number, Exit.START_FAILED, f"the start of the seed {self.seeds[number]}", error
+            )
+        except BaseException:
+            self.close()
+            raise
+        else:
+            self._open.add(number)
+            if len(self.environments) == 1:
+                self._learn(made)
+
+    def _learn(self, made: Environment) -> None:
+        """Take the facts of an environment, which all of its options have."""
+        self.rewrites, self.max_turns, self.max_tokens = (
+            made.rewrites, made.max_turns, made.max_tokens
+        )  # fmt: skip
+        self.roles = made.roles if len(made.roles) > 1 else ()
+        self.awaited = inspect.iscoroutinefunction(type(made).step)
+
+    def _reset(self, number: int) -> Observation:
+        if number in self.failed:
+            return self.failed[number]
+        seed = self.seeds[number]
+        try:
+            answer = self._tried(lambda: self.environments[number].reset(seed))
+            return self._checked(answer, None)
+        except Exception as error:
+            return self._fail(number, Exit.START_FAILED, f"reset with the seed {seed}", error)
+
+    def _step(self, actions: Mapping[int, str]) -> list[Observation]:
+        """One step of episodes that have not failed."""
+        if not actions:
+            return []
+        if self.awaited:
+            return self._awaited(actions)
+        chosen = [self.environments[number] for number in actions]
+        kind, given = type(chosen[0]), list(actions.values())
+        if not steps_all(kind):
+            return [self._step_one(*each) for each in actions.items()]
+        try:
+            answers = list(self._tried(lambda: kind.step_all(chosen, given)))
+            if len(answers) != len(chosen):
+                raise ValueError(f"step_all gave {len(answers)} answers to {len(chosen)} actions")
+        except Exception as error:
+            where = self._at(list(actions), given)
+            return [self._fail(number, _exit_of(error), where, error) for number in actions]
+        return [self._heard(*each, o) for each, o in zip(actions.items(), answers, strict=True)]
+
+    def _step_one(self, number: int, action: str) -> Observation:
+        try:
+            answer = self._tried(lambda: self.environments[number].step(action))
+        except Exception as error:
+            return self._fail(number, _exit_of(error), self._at([number], [action]), error)
+        return self._heard(number, action, answer)
+
+    def _awaited(self, actions: Mapping[int, str]) -> list[Observation]:
+        """One step of asynchronous environments, in a loop that lasts as long as they do."""
+        if self._loop is None:
+            self._loop, self._thread = asyncio.new_event_loop(), ThreadPoolExecutor(1)
+        assert self._thread is not None
+
+        async def together() -> list[Observation]:
+            return await asyncio.gather(*(self.step_alone(*each) for each in actions.items()))
+
+        return self._thread.submit(self._loop.run_until_complete, together()).result()
+
+    def _tried(self, call: Callable[[], T]) -> T:
+        """What a call gives; it is called again where it fails for the moment."""
+        waits = self.limits.waits()
+        while True:
+            try:
+                return call()
+            except Exception as error:
+                # what a constructor raises is the cause of a UserError
+                wait = next(waits, None) if is_transient(error.__cause__ or error) else None
+                if wait is None:
+                    raise
+            time.sleep(wait)
+
+    def _heard(self, number: int, action: str, answer: Any) -> Observation:
+        """What an environment answered, where it is an observation; else the episode has failed."""
+        try:
+            checked = self._checked(answer, action)
+        except TypeError as error:
+            return self._fail(number, Exit.ENVIRONMENT_CRASH, self._at([number], [action]), error)
+        if checked.done or checked.truncated:
+            self._close([number])
+        return checked
+
+    def _fail(self, number: int, exit: Exit, where: str, error: Exception) -> Observation:
+        """End an episode with an exit; what it shows from now on."""
+        self.failed[number] = failed(self.source.name, exit, where, error)
+        self._close([number])
+        return self.failed[number]
+
+    def _close(self, numbers: Sequence[int]) -> None:
+        for number in numbers:
+            if number in self._open:
+                self._open.remove(number)
+                try:
+                    self.environments[number].close()
+                except Exception as error:  # what its episode came to stands
+                    warnings.warn(
+                        f"environment {self.source.name} failed at close after the seed "
+                        f"{self.seeds[number]}: {type(error).__name__}: {error}",
+                        stacklevel=2,
+                    )
+
+    def _checked(self, answer: Any, action: str | None) -> Observation:
+        """The answer. Raises TypeError where it is no observation."""
+        problem = ""
+        if not isinstance(answer, Observation):
+            problem = f"gave {type(answer).__name__} instead of an Observation"
+        elif not isinstance(answer.text, str):
+            problem = f"gave {answer.text!r} as text"
+        elif not all(math.isfinite(reward) for reward in (answer.reward, *answer.rewards)):
+            problem = f"gave the reward {answer.rewards or answer.reward}"
+        elif not all(math.isfinite(number) for number in answer.measures.values()):
+            problem = f"gave the measures {dict(answer.measures)}"
+        elif answer.rewards and len(answer.rewards) != max(len(self.roles), 1):
+            problem = f"gave {len(answer.rewards)} rewards to {max(len(self.roles), 1)} players"
+        elif self.roles and not 0 <= answer.role < len(self.roles):
+            problem = f"gave the turn to player {answer.role} of {len(self.roles)}"
+        elif action is None and (answer.done or answer.truncated or not answer.text):
+            problem = "began with an episode that is over, or without a text"
+        elif not isinstance(answer.exit, Exit | None):
+            problem = f"gave the exit {answer.exit!r}, which is none of strop.support.exits.Exit"
+        elif answer.exit is not None and not (answer.done or answer.truncated):
+            problem = f"gave the exit {answer.exit.label} of an episode that goes on"
+        if problem:
+            raise TypeError(problem)
+        return answer
+
+    def _at(self, numbers: Sequence[int], actions: Sequence[str]) -> str:
+        """Which call it was."""
+        seeds = [self.seeds[number] for number in numbers]
+        if len(seeds) > 1:
+            shown = ", ".join(map(str, seeds[:8])) + (", ..." if len(seeds) > 8 else "")
+            return f"step_all over {len(seeds)} episodes (seeds {shown})"
+        return step_of(seeds[0], actions[0])
+
+
+def step_of(seed: int, action: str) -> str:
+    """The words for a step of an episode."""
+    shown = action if len(action) <= SHOWN else action[:SHOWN] + "..."
+    return f"the action {shown!r} in the episode of the seed {seed}"
+
+
+def failed(name: str, exit: Exit, where: str, error: BaseException) -> Observation:
+    """What an episode shows that has failed: that it is over, why, and where.
+
+    An action that takes too long ends it like a rule, so that its rewards count.
+    """
+    by_rule = exit.is_policys
+    why = (
+        f"environment {name} failed at {where}: {type(error).__name__}: {error}. Correct it; an "
+        "action that it cannot read should be answered with valid=False"
+    )
+    return Observation("", done=by_rule, truncated=not by_rule, exit=exit, why=why)
+
+
+def over_time(limits: CallLimits) -> TimeoutError:
+    """The error of a call that takes too long."""
+    return TimeoutError(f"it took over {limits.seconds:g} s (data.env_timeout_seconds)")
+
+
+def _exit_of(error: Exception) -> Exit:
+    return Exit.UNREACHABLE if is_transient(error) else Exit.ENVIRONMENT_CRASH

@@ -1,0 +1,76 @@
+"""A process of this machine that plays episodes: both of its ends."""
+
+import faulthandler
+import os
+import pickle
+import signal
+import socket
+import sys
+import time
+from typing import Any
+
+from strop.environments.elsewhere import Lost, There
+from strop.support import guarded_process
+from strop.support.errors import RunStopped, UserError
+from strop.support.guarded_process import GuardedProcess
+from strop.support.loading import search_path
+
+START_SECONDS = 120.0  # for a process to begin and to import the environment
+
+
+class WorkerPlace(GuardedProcess):
+    """A place in a process of its own, which begins with the first call, and again once lost."""
+
+    def call(self, method: str, *given: Any, seconds: float) -> Any:
+        """What a method of `There` gives; see `Place`."""
+        try:
+            channel = self.channel
+            if channel is None:
+                channel = self.launch(__name__)
+                guarded_process.send(channel, pickle.dumps(search_path()))
+                seconds += START_SECONDS
+            channel.settimeout(seconds)
+            guarded_process.send(channel, pickle.dumps((method, given)))
+            reply = guarded_process.receive(channel, time.monotonic() + seconds)
+        except TimeoutError:
+            self.end()
+            raise
+        except (EOFError, OSError) as error:
+            why = self.how_it_died() if self.process is not None else str(error)
+            self.end()
+            raise Lost(why) from error
+        well, value = pickle.loads(reply)
+        if not well:
+            raise value
+        return value
+
+    def close(self) -> None:
+        """End it, whatever it does."""
+        self.end()
+
+
+def main(fileno: int) -> None:
+    """Answer the calls that arrive on a socket until its other end closes."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to decide
+    faulthandler.enable(all_threads=False)
+    os.set_inheritable(fileno, False)
+    channel = socket.socket(fileno=fileno)
+    search = pickle.loads(guarded_process.receive(channel))
+    sys.path += [place for place in search if place not in sys.path]
+    there = There()
+    while True:
+        try:
+            method, given = pickle.loads(guarded_process.receive(channel))
+        except EOFError:
+            os._exit(0)
+        guarded_process.send(channel, _answer(there, method, given))
+
+
+def _answer(there: There, method: str, given: tuple[Any, ...]) -> bytes:
+    """What a call comes to, as it is sent."""
+    try:
+        return pickle.dumps((True, getattr(there, method)(*given)))
+    except (UserError, RunStopped) as error:
+        return pickle.dumps((False, type(error)(str(error))))
+    except (pickle.PicklingError, TypeError, AttributeError) as error:
+        return pickle.dumps((False, Lost(f"what it shows cannot be sent: {error}")))

@@ -1,0 +1,170 @@
+"""Episodes at places: what those of this process show, whatever is lost; and what costs one."""
+
+import asyncio
+import os
+import random
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from strop.environments import Environment, Exit, Observation
+from strop.environments.base import EnvironmentSource
+from strop.environments.elsewhere import Lost, Places, There, Told
+from strop.environments.episodes import CallLimits, Episodes
+from strop.environments.worker import WorkerPlace
+from strop.support.errors import RunStopped
+
+SEEDS = (3, 1, 2, 7)
+
+
+class Mine(Observation):
+    """Which no other process can read."""
+
+
+class Walk(Environment):
+    """A place that actions move; over after as many turns as the seed says."""
+
+    max_turns, max_tokens = 7, 3
+    shift = 0
+
+    def reset(self, seed):
+        self.seed, self.place, self.turn = seed, seed % 5, 0
+        return Observation(f"{self.place}:")
+
+    def step(self, action):
+        if action == "raise":
+            raise ValueError("no such way")
+        if action == "die":
+            os._exit(3)
+        if action == "hang":
+            time.sleep(60)
+        self.turn += 1
+        self.place = 3 * self.place + len(action) + self.shift
+        return Mine(f"{self.place}:", self.place / 8, self.turn > self.seed % 4)
+
+
+SOURCE = EnvironmentSource(f"{__file__}:Walk")
+
+
+def plain(shown):
+    return [(o.text, o.reward, o.done, o.exit) for o in shown]
+
+
+def shown(episodes):
+    """All that some episodes say, one of which is repeated from its second turn."""
+    found, going = [plain(episodes.reset())], [0, 1, 2, 3]
+    for turn in range(4):
+        actions = ["x" * (turn + number % 3) for number in going]
+        answers = plain(episodes.step(going, actions))
+        found.append(answers)
+        if turn == 0:
+            again = episodes.repeat(3, [actions[3]], [found[0][3][0], answers[3][0]])
+            going, answers = [*going, again], [*answers, answers[3]]
+        going = [number for number, each in zip(going, answers, strict=True) if not each[2]]
+    return [found, episodes.max_turns, episodes.max_tokens, episodes.roles, episodes.rewrites]
+
+
+class Forgetful:
+    """A place of this process that is lost before a call, now and then."""
+
+    def __init__(self, lost=lambda: False):
+        self.lost, self.there = lost, There()
+
+    def call(self, method, *given, seconds):
+        if self.lost():
+            self.there = There()
+            raise Lost("it was lost")
+        return getattr(self.there, method)(*given)
+
+    def close(self):
+        pass
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_what_is_lost_is_begun_again_and_says_the_same(seed, monkeypatch):
+    chance, calls = random.Random(seed), []
+
+    def lost():  # not three times in a row
+        calls.append(chance.random() < 0.3 and not (calls and calls[-1]))
+        return calls[-1]
+
+    places = Places(SOURCE, CallLimits(4), [Forgetful(lost), Forgetful(lost)])
+    assert shown(places.play(SEEDS)) == shown(Episodes(SOURCE, SEEDS))
+    assert any(calls)
+    places.close()
+
+
+def test_one_that_does_not_repeat_stops_the_run():
+    losses = [False, False, True]  # at the second step
+    places = Places(SOURCE, CallLimits(), [Forgetful(lambda: bool(losses) and losses.pop(0))])
+    episodes = places.play([3])
+    episodes.step([0], ["a"])
+    with SOURCE.opened() as made:
+        kind = type(made)
+    kind.shift = 1
+    try:
+        with pytest.raises(RunStopped, match="does not repeat: in the episode of the seed 3"):
+            episodes.step([0], ["a"])
+    finally:
+        kind.shift = 0
+        places.close()
+
+
+def test_the_first_of_several_processes_plays_for_all():
+    said = []
+
+    def first(make):
+        said.append(make())
+        return said[-1]
+
+    here = Told(first, lambda: Episodes(SOURCE, SEEDS))
+    found = shown(here)
+    there = Told(lambda make: said.pop(0), lambda: pytest.fail("played twice"))
+    assert found == shown(there) == shown(Episodes(SOURCE, SEEDS))
+
+
+@pytest.fixture(scope="module")
+def workers():
+    places = Places(SOURCE, CallLimits(0, seconds=1.0), [WorkerPlace(), WorkerPlace()])
+    yield places
+    places.close()
+
+
+def test_processes_show_what_this_one_does(workers):
+    assert shown(workers.play(SEEDS)) == shown(Episodes(SOURCE, SEEDS))
+
+
+def test_what_raises_dies_or_hangs_costs_its_own_episode(workers):
+    episodes = workers.play([3, 7, 11, 15, 19])
+    others = Episodes(SOURCE, [3, 7, 11, 15, 19])
+
+    async def together():
+        actions = ["raise", "die", "hang", "a", "b"]
+        return await asyncio.gather(*map(episodes.step_alone, range(5), actions))
+
+    raised, died, hung, *well = asyncio.run(together())
+    crash = Exit.ENVIRONMENT_CRASH
+    assert [raised.exit, died.exit, hung.exit] == [crash, crash, Exit.TIMEOUT]
+    assert "'raise' in the episode of the seed 3: ValueError: no such way" in raised.why
+    assert "'die' in the episode of the seed 7: Lost: the process ended itself with" in died.why
+    assert "TimeoutError: it took over 1 s" in hung.why
+    others.reset()
+    assert plain(well) == plain(others.step([3, 4], ["a", "b"]))
+    assert plain(episodes.step([3, 4], ["c", "d"])) == plain(others.step([3, 4], ["c", "d"]))
+    assert episodes.step([1, 2], ["x", "y"]) == [died, hung]
+
+
+def test_who_plays_is_said_by_name():
+    from strop.support.errors import UserError
+    from strop.training.settings.sections import DataSettings
+
+    def count(workers, is_asynchronous=False, steps_all=False):
+        source = SimpleNamespace(name="own", is_asynchronous=is_asynchronous, steps_all=steps_all)
+        return DataSettings(env_workers=workers).num_env_workers(source)
+
+    assert (count(3), count(0), count(0, True), count(0, steps_all=True)) == (3, 0, 0, 0)
+    with pytest.raises(UserError, match="own is asynchronous and is played in this process"):
+        count(2, is_asynchronous=True)
+    with pytest.raises(UserError, match="steps many episodes at once and is played in this"):
+        count(2, steps_all=True)
