@@ -181,4 +181,6 @@ def test_the_set_up_is_two_commands_that_the_continuous_integration_runs_too() -
     run, test = (line.strip().split(" && ") for line in block.splitlines())
     assert run == [f"{install}.", "strop train"]
     assert test == [f"{install}'.[test]'", "pytest"]
-    assert re.search(r"-c constraints\.txt -e '\.\[test\]' &&.* pytest", read(".ci/run"))
+    assert re.search(
+        r"-c constraints\.txt -e '\.\[lint,test\]'\n(.*\n)+.* pytest --dur", read(".ci/run")
+    )

@@ -17,6 +17,8 @@ from typing import Any
 
 import pytest
 from commands import Strop
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast, Qwen3Config
 
 from strop.support.errors import UserError
 from strop.tracking.base import TRACKERS
@@ -77,11 +79,62 @@ def last_metrics(run: Path) -> dict[str, Any]:
 
 
 def test_every_marked_block_is_tested() -> None:
-    assert set(blocks("README.md", "run")) == {"python", "train on puzzles", "functional"}
+    assert set(blocks("README.md", "run")) == {
+        "python", "train on puzzles", "real model", "functional"
+    }  # fmt: skip
     assert set(blocks("README.md", "output")) == {"functional"}
     assert set(blocks("CONTRIBUTING.md", "run")) == {
         "part", "column", "recipe", "strategy", "environment"
     }  # fmt: skip
+
+
+TEMPLATE = (
+    "{% for each in messages %}{{ each.role }}: {{ each.content }}\n{% endfor %}"
+    "{% if add_generation_prompt %}assistant:{% if not enable_thinking %} {% endif %}{% endif %}"
+)
+
+
+def random_qwen3(folder: Path) -> str:
+    """A small model of the architecture that the example names, with random weights."""
+    letters = [*sorted(pre_tokenizers.ByteLevel.alphabet()), "<end>"]
+    known = {letter: number for number, letter in enumerate(letters)}
+    by_bytes = Tokenizer(models.BPE(known, []))
+    by_bytes.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    by_bytes.decoder = decoders.ByteLevel()
+    ends = {"eos_token": "<end>", "pad_token": "<end>"}
+    PreTrainedTokenizerFast(
+        tokenizer_object=by_bytes, chat_template=TEMPLATE, **ends
+    ).save_pretrained(folder)
+    small = Qwen3Config(
+        vocab_size=len(letters), hidden_size=16, intermediate_size=24, num_hidden_layers=2,
+        num_attention_heads=4, num_key_value_heads=2, head_dim=4, eos_token_id=len(letters) - 1,
+        bos_token_id=None, pad_token_id=len(letters) - 1, tie_word_embeddings=True,
+    )  # fmt: skip
+    AutoModelForCausalLM.from_config(small).save_pretrained(folder)
+    return str(folder)
+
+
+def test_a_real_model_by_name(folder: Path, strop: Strop) -> None:
+    """As far as no network allows: a small random model and rows of GSM8K's form stand in."""
+    row = {"question": "Natalia sold 48 clips, then half as many. How many?",
+           "answer": "She sold 48+24 = <<48+24=72>>72.\n#### 72"}  # fmt: skip
+    for name, number in (("train", 8), ("test", 2)):
+        lines = [json.dumps({**row, "question": f"{n}. {row['question']}"}) for n in range(number)]
+        (folder / f"{name}.jsonl").write_text("\n".join(lines), encoding="utf-8")
+    command = blocks("README.md", "run")["real model"].strip()
+    for name, ours in {
+        "Qwen/Qwen3-0.6B": random_qwen3(folder / "model"),
+        "hf:openai/gsm8k:main:train": "train.jsonl",
+        "hf:openai/gsm8k:main:test": "test.jsonl",
+    }.items():
+        assert command.count(name) == 1
+        command = command.replace(name, ours)
+    said = obey(f"{command} training.steps=1 rollout.max_tokens=8 --out run", strop)
+    assert "8 prompts" in said
+    metrics = last_metrics(folder / "run")
+    assert metrics["rewards/frac_unscored"] == 0
+    assert metrics["num_rollouts"] == 64
+    assert "eval/validation/pass@1" in metrics
 
 
 def test_own_data_and_rewards(folder: Path, strop: Strop) -> None:

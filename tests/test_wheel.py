@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from strop.support.about import VERSION
+
 ROOT = Path(__file__).parents[1]
 ASSETS = ("config.json", "generation_config.json", "model.safetensors", "tokenizer.json",
           "tokenizer_config.json")  # fmt: skip
@@ -55,6 +57,18 @@ def test_wheel_holds_every_file_of_the_package_and_nothing_else(wheel: Path) -> 
     for name in (*(f"assets/tiny_countdown/{asset}" for asset in ASSETS), "py.typed",
                  "report/page.css", "report/page.js"):  # fmt: skip
         assert f"strop/{name}" in names
+
+
+def test_the_wheel_says_what_it_is(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        (info,) = {name.split("/")[0] for name in archive.namelist() if ".dist-info/" in name}
+        told = archive.read(f"{info}/METADATA").decode()
+        commands = archive.read(f"{info}/entry_points.txt").decode()
+        assert f"{info}/licenses/LICENSE" in archive.namelist()
+    assert info == f"strop-{VERSION}.dist-info"  # the version stands in about.py alone
+    assert f"Version: {VERSION}\n" in told
+    assert "# strop\n" in told  # README, for the package's page
+    assert "strop = strop.cli.main:main" in commands
 
 
 def test_installed_wheel_trains_without_the_source_tree(installed: Path, tmp_path: Path) -> None:

@@ -2,11 +2,12 @@
 
     python tools/write_catalogue.py [--check]
 
-src/strop/assets/run.schema.json, docs/METHODS.md, docs/methods/ (a page a family), docs/PARTS.md,
-docs/HOSTED.md and docs/PADDED.md are written whole, from settings, recipes and parts; a page in
-docs/methods/ that no family has is removed. In docs/NOTATION.md, docs/BATCH.md and
-docs/COMING_FROM_TRL_AND_VERL.md the tables between `<!-- table: NAME -->` and `<!-- end -->` are
-replaced. With --check nothing is written, and the exit code is 1 where a file is out of date.
+src/strop/assets/run.schema.json, src/strop/api/keywords.pyi, docs/METHODS.md, docs/methods/ (a
+page a family), docs/PARTS.md, docs/HOSTED.md and docs/PADDED.md are written whole, from settings,
+recipes and parts; a page in docs/methods/ that no family has is removed. In docs/NOTATION.md,
+docs/BATCH.md and docs/COMING_FROM_TRL_AND_VERL.md the tables between `<!-- table: NAME -->` and
+`<!-- end -->` are replaced. With --check nothing is written, and the exit code is 1 where a file is
+out of date.
 """
 
 import re
@@ -37,6 +38,10 @@ from strop.padded.services import INSIDE, TEXTS, readers_of_texts
 from strop.training.settings import config, schema
 
 DOCS = Path(__file__).parents[1] / "docs"
+KEYWORDS = Path(__file__).parents[1] / "src/strop/api/keywords.pyi"
+sys.path.insert(0, str(Path(__file__).parent))
+import write_keywords  # noqa: E402
+
 INDEX_HEADER = """# Methods, by what they change
 
 Look for what you want to change: the families below say it in a sentence each. The table of a
@@ -147,6 +152,7 @@ def wanted() -> dict[Path, str]:
             text = re.sub(pattern, lambda _, block=block: block, text, flags=re.S)
         found[path] = text
     found[SCHEMA] = schema.text()
+    found[KEYWORDS] = write_keywords.stub()
     return found
 
 

@@ -5,14 +5,14 @@ import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from rich.console import Console
 
 from strop.api import tables
 from strop.api.arguments import checked
 from strop.api.folders import numbered, path_of
-from strop.api.inputs import check_not_given, files_of, sections_of, with_parts
+from strop.api.inputs import Data, Reward, check_not_given, files_of, sections_of, with_parts
 from strop.api.messages import messages_in_python
 from strop.api.options import HEADS, label_of, labelled, plain, settings_of_all
 from strop.api.plot import Plot, plot_labelled
@@ -30,6 +30,9 @@ from strop.method.shown import dotted
 from strop.support.errors import RunStopped, UserError
 from strop.training.record.run_folder import GIVEN
 from strop.training.settings.config import RunConfig
+
+if TYPE_CHECKING:
+    from strop.api.keywords import Options
 
 
 @dataclass(frozen=True)
@@ -137,14 +140,14 @@ def compare(
     score_start: bool = False,
     model: Any = None,
     tokenizer: Any = None,
-    data: Any = None,
-    validation: Any = None,
-    reward: Any = None,
+    data: Data | None = None,
+    validation: Data | None = None,
+    reward: Reward | None = None,
     task: str = "",
     jobs: int = 0,
     out: str | Path | None = None,
     progress: bool = True,
-    **options: Any,
+    **options: "Unpack[Options]",
 ) -> Comparison:
     """Train every method with every seed, score the weights, and say what differs and what not.
 

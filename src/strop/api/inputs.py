@@ -9,7 +9,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import nn
@@ -26,6 +26,11 @@ from strop.training.settings.config import RunConfig
 
 # A part or recipe that stands in no file of somebody's: the script's own, or one kept with a run.
 FILELESS = re.compile(rf"(?:__main__|[^\"']*{re.escape(PICKLED)}):\w+")
+
+# Rows (dicts, a datasets.Dataset, a frame) or paths, or several of them by name; a function or the
+# name of one, or several.
+Data: TypeAlias = str | Path | Iterable[Any]
+Reward: TypeAlias = str | Callable[..., Any] | Sequence[str | Callable[..., Any]]
 
 
 def sections_of(

@@ -5,11 +5,11 @@ import os
 import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from strop.api.arguments import checked
 from strop.api.folders import path_of
-from strop.api.inputs import check_not_given, sections_of, with_parts
+from strop.api.inputs import Data, Reward, check_not_given, sections_of, with_parts
 from strop.api.messages import messages_in_python
 from strop.api.options import DEFAULT, Recipe, combined, from_keywords, method_of
 from strop.api.run import Callback, Run, let_go
@@ -21,6 +21,9 @@ from strop.training.record.run_folder import GIVEN, Record
 from strop.training.settings import config as configuration
 from strop.training.settings.config import RunConfig
 
+if TYPE_CHECKING:
+    from strop.api.keywords import Options
+
 AGAIN = "strop.resume('{folder}')"
 
 
@@ -29,9 +32,9 @@ def train(
     recipe: Recipe = "",
     *,
     model: Any = None,
-    data: Any = None,
-    reward: Any = None,
-    validation: Any = None,
+    data: Data | None = None,
+    reward: Reward | None = None,
+    validation: Data | None = None,
     task: str = "",
     tokenizer: Any = None,
     config: str | Path | None = None,
@@ -39,7 +42,7 @@ def train(
     start: bool = True,
     progress: bool = True,
     callbacks: Sequence[Callback] | Callback = (),
-    **options: Any,
+    **options: "Unpack[Options]",
 ) -> Run:
     """Train a model with reinforcement learning. Without arguments: the shipped one on Countdown.
 
@@ -89,7 +92,7 @@ def resume(
     start: bool = True,
     progress: bool = True,
     callbacks: Sequence[Callback] | Callback = (),
-    **options: Any,
+    **options: "Unpack[Options]",
 ) -> Run:
     """Resume a run from its newest checkpoint, or that of `step`; what is later is cut off.
 
