@@ -44,7 +44,7 @@ def rollart(
     terms.policy.correction=weigh_by_engine_ratio.
     """
     algorithm = grpo(**parent)
-    ahead = (Use(DrawSparePrompts(alpha)),) if alpha else ()
+    ahead = (Use(DrawSparePrompts(float(alpha))),) if alpha else ()
     return dataclasses.replace(
         algorithm,
         sampling=(*algorithm.sampling, *ahead),
