@@ -82,18 +82,24 @@ def spear(
         clip_low=clip_low, clip_high=clip_high, aggregation=aggregation, length=length, **parent
     )
     part = DropHighCovarianceTokens(clip_low, clip_high, ratio, lb, ub)
-    paid = (Use(RewardAnsweredTurns(weight=Cosine(1.0, 0.0, T_tool))),) if T_tool else ()
-    algorithm = dataclasses.replace(
-        with_policy(algorithm, objective=Use(part)) if ratio else algorithm,
-        reward=(*algorithm.reward, *paid),
-        curation=(Use(KeepWidestGroups(kept)),) if kept < 1 else (),
-        selection=(Use(DropTruncatedRollouts()),),
-    )
+    fresh = with_policy(algorithm, objective=Use(part)) if ratio else algorithm
+    algorithm = _exploring(fresh, T_tool, kept)
     if not coef:
         return algorithm
     grown = Cosine(0.0, coef, T_sil) if T_sil else coef
     imitate = _imitate(part, average(aggregation, length), grown)
     return _replaying(algorithm, ReplaySuccesses(size, hist, tol, divide_by_std, decay), imitate)
+
+
+def _exploring(algorithm: Algorithm, steps: int, kept: float) -> Algorithm:
+    """The algorithm with pay for turns in these steps, and filters of what learns."""
+    paid = (Use(RewardAnsweredTurns(weight=Cosine(1.0, 0.0, steps))),) if steps else ()
+    return dataclasses.replace(
+        algorithm,
+        reward=(*algorithm.reward, *paid),
+        curation=(Use(KeepWidestGroups(kept)),) if kept < 1 else (),
+        selection=(Use(DropTruncatedRollouts()),),
+    )
 
 
 def _imitate(part: DropHighCovarianceTokens, average: Use, coef: float | Cosine) -> Term:
