@@ -176,7 +176,9 @@ def test_a_step_that_spoils_a_weight_says_so():
         clipped_step(optimiser, 1e29, 1e9, "training.lr")
 
 
-def test_a_reward_that_fails_for_some_answers_leaves_those_unscored(strop, lab, rewards, tmp_path):
+def test_a_reward_that_fails_for_some_answers_counts_what_on_failure_says(
+    strop, lab, rewards, tmp_path
+):
     folder = tmp_path / "run"
     words = lab.arguments("--out", str(folder))
     words[words.index("--reward") + 1] = f"{rewards()}:partly"
@@ -186,7 +188,7 @@ def test_a_reward_that_fails_for_some_answers_leaves_those_unscored(strop, lab, 
     assert "ValueError: [/no] answer" in said.out
     lines = without_times(folder)
     assert steps_of(folder) == [1, 2, 3]
-    assert any(line["rewards/frac_unscored"] > 0 for line in lines)
+    assert any(line.get("exit/exception", 0) > 0 for line in lines)
     assert all(math.isfinite(value) for line in lines for value in line.values())
 
 
@@ -198,9 +200,11 @@ def test_a_reward_that_crashes_or_hangs_costs_its_rows_only(what, runner, lab, r
     run = runner.start(raw, tmp_path / "run")
     runner.go(run)
     (line,) = without_times(tmp_path / "run")
-    assert 0 < line["rewards/frac_unscored"] < 1
-    kinds = {failure.kind for failure in run.world.services.grading.failures}
-    assert kinds == {"timeout" if "sleep" in what else "crash"}
+    cause = "timeout" if "sleep" in what else "crash"
+    assert 0 < line[f"exit/{cause}"] < 1
+    assert line["rewards/frac_unscored"] == 0  # they count reward.on_failure
+    causes = {failure.cause.label for failure in run.world.services.grading.failures}
+    assert causes == {cause}
 
 
 def test_a_reward_that_stops_being_a_number_ends_the_run_where_it_was(
