@@ -43,7 +43,7 @@ def spear(
     divide_by_std: bool = False,
     # Share of the groups that is learnt from, those whose rewards differ most; 1: all.
     kept: float = 0.75,
-    # Share of tokens of covariance lb to ub that are dropped; 0: of replayed ones one, no fresh one.
+    # Share of tokens, of covariance lb to ub, that are dropped; 0: one of those that came back.
     ratio: float = 0.02,
     lb: float = 1.0,
     ub: float = 40.0,
