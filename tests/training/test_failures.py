@@ -220,15 +220,18 @@ def test_a_step_at_which_a_reward_is_no_number_has_no_score_and_says_whose_fault
     assert without_times(folder)[1]["rewards/frac_unscored"] == 1
 
 
-def test_a_reward_that_is_no_number_on_answers_alone_counts_as_their_failure(
+def test_a_reward_that_is_wrong_from_the_first_answer_stops_the_run_and_is_named(
     strop, lab, rewards, tmp_path
 ):
     folder = tmp_path / "runs/one"
     raw = lab.arguments("training.steps=1", "--out", str(folder))
     raw[raw.index("--reward") + 1] = f"{rewards()}:nan_on_answers"
-    assert strop("train", *raw).code == 0
+    said = strop("train", *raw)
+    assert said.code == 1
+    assert "no answer got a reward in the first step" in said.err
+    assert "nan_on_answers returned nan" in said.err
     (line,) = without_times(folder)
-    assert (line["exit/unreadable"], line["reward"]) == (1.0, 0.0)
+    assert line["exit/reward_bug"] == 1.0
 
 
 @pytest.mark.parametrize("room", ["nothing", "all but the optimiser"])
