@@ -354,7 +354,7 @@ class Machinery:
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         """All chosen mutants that have no result yet, module by module."""
         done = {row["mutant"] for row in lines_of(self.results)}
-        modules = {name: import_module(name) for name in self.chosen}
+        modules = {name: module for name in self.chosen if (module := imported(name))}
         for name, module in modules.items():
             wanted = {f"{name}:{mutant.function}" for mutant in self.chosen[name]}
             for function in functions(module, name):
@@ -474,6 +474,15 @@ class Machinery:
             left = [row for row in own if not row["noticed"]]
             alone = sum(not row["reaching"] for row in left)
             print(f"{room}: {len(own)} mutants, {len(left)} survived, {alone} of them unreached")
+
+
+def imported(name: str) -> ModuleType | None:
+    """A module, or None where a library that it needs is not here, which is said."""
+    try:
+        return import_module(name)
+    except ImportError as error:
+        print(f"{name}: left out: {error}", flush=True)
+        return None
 
 
 def chosen_of(options: argparse.Namespace) -> dict[str, list[Mutant]]:
