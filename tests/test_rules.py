@@ -73,7 +73,9 @@ def test_every_recipe_has_a_test() -> None:
 
 
 def test_no_recipe_is_named_outside_of_recipes() -> None:
-    """Nothing does something else because a method has a certain name; the first one is grpo."""
+    """Nothing does something else because a method has a certain name; the first one is grpo, and
+    every run is compared with three (`relatives.py`).
+    """
     names = {entry.name for entry in catalogue.recipes()}
     named = [
         (path, node.value)
@@ -82,8 +84,9 @@ def test_no_recipe_is_named_outside_of_recipes() -> None:
         for node in ast.walk(ast.parse(text))
         if isinstance(node, ast.Constant) and node.value in names
     ]
-    assert [each for each in named if each[0].name != "config.py"] == []
-    assert {name for _, name in named} == {"grpo"}
+    kept = {"config.py": {"grpo"}, "relatives.py": {"grpo", "rloo", "gae"}}
+    assert [each for each in named if each[1] not in kept.get(each[0].name, ())] == []
+    assert {name for _, name in named} == {"grpo", "rloo", "gae"}
 
 
 def test_no_two_test_files_share_a_name() -> None:

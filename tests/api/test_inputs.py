@@ -151,10 +151,14 @@ def test_a_reward_that_fails_or_hangs_costs_its_answers_alone(lab: Any, here: Pa
     ours = os.getpid()
     run = trained(lab, reward=awkward, training_steps=1, reward_timeout_seconds=0.5,
                   sampling_num_prompts=4, training_rollouts_every=1)  # fmt: skip
-    texts, scored = (column(run.rollouts, name) for name in ("completion", "scored"))
-    assert [not text.startswith(("1", "2")) for text in texts] == scored
+    texts, ends = (column(run.rollouts, name) for name in ("completion", "exit"))
+    causes = {"1": "exception", "2": "timeout"}
+    assert [causes.get(text[:1], "done") for text in texts] == [
+        end if end in causes.values() else "done" for end in ends
+    ]
     (line,) = lines(run.folder)
-    assert line["rewards/frac_unscored"] == pytest.approx(1 - sum(scored) / len(scored))
+    for cause in causes.values():
+        assert line.get(f"exit/{cause}", 0.0) == pytest.approx(ends.count(cause) / len(ends))
 
 
 def test_a_shell_goes_on_with_what_a_script_gave(lab: Any, here: Any, strop_command: Any) -> None:

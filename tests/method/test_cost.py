@@ -20,7 +20,7 @@ HEAD = "the head's whole distribution in the update"
         ("mc_grpo(num_epochs=3)", (POLICY, REFERENCE, "3 updates")),
         ("mc_grpo(num_epochs=1, beta=0)", ()),
         ("adaptive_entropy_coef", (HEAD,)),
-        ("spo_chain(beta=0)", ("further answers",)),
+        ("spo_chain(beta=0, num_minibatches=1)", ("further answers",)),
         ("igpo", ("forward passes over further texts",)),
         ("loop", (POLICY, "several updates")),
     ],

@@ -238,9 +238,10 @@ def test_a_ranking_that_was_made_beforehand():
              "angle": f64(*[0.3] * 4)}  # fmt: skip
     path = "sampling.draw_in_shuffled_order"
     state = F.next_state("gain_rl", **given, state={path: {"ranking": tuple(range(2000))}})
-    assert state[path]["centre"] == pytest.approx(499.6, abs=0.05)
+    assert state[path]["told"] == pytest.approx((3.0, 1.2, 4))
     state = F.next_state("gain_rl", **given, state=state)
-    assert state[path]["centre"] == pytest.approx(999.2, abs=0.1)
+    assert state[path]["told"] == pytest.approx((6.0, 2.4, 8))
+    assert state[path]["centre"] == 0.0  # it moves where the next period is drawn
     with pytest.raises(UserError, match="draw_along_ranking goes on from what it has made"):
         F.next_state("gain_rl", **given)
 

@@ -13,7 +13,7 @@ def test_composition():
     algorithm = cleaner_saar()
     part = algorithm.rollout.part
     assert (part.share, part.max_tries, part.likeness, part.marker) == (1.0, 3, 0.5, "<tool_call>")
-    parent = dapo(dual_clip_c=10.0)
+    parent = dapo(dual_clip_c=10.0, num_minibatches=4)
     assert dataclasses.replace(algorithm, rollout=parent.rollout) == parent
     objective = algorithm.terms[0].objective.part
     assert (objective.clip_low, objective.clip_high, objective.dual_clip_c) == (0.2, 0.28, 10.0)

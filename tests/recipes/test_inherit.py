@@ -17,7 +17,7 @@ from strop.support.errors import UserError
 @inherits(grpo, without=(*ESTIMATOR, *CLIP, "beta"), num_rollouts=8)
 def narrow(*, width: float = 0.3, num_prompts: int = 4, **parent):
     """A docstring."""
-    assert sorted(parent) == ["aggregation", "num_rollouts"]
+    assert sorted(parent) == ["aggregation", "num_minibatches", "num_rollouts"]
     return grpo(clip_high=width, num_prompts=num_prompts + 1, **parent)
 
 
@@ -36,9 +36,10 @@ def test_signature_has_own_parameters_first_then_the_parents_with_changed_defaul
         ("num_prompts", 4),
         ("aggregation", "seq-mean-token-mean"),
         ("num_rollouts", 8),
+        ("num_minibatches", 1),
     ]
     assert parameters(narrower) == {
-        "num_prompts": 4, "aggregation": "token-sum", "num_rollouts": 8,
+        "num_prompts": 4, "aggregation": "token-sum", "num_rollouts": 8, "num_minibatches": 1,
     }  # fmt: skip
     signature = inspect.signature(narrow)
     assert signature.return_annotation is Algorithm
@@ -133,7 +134,9 @@ def test_the_catalogue_follows_to_the_parent_without_importing(tmp_path, monkeyp
     child, grandchild = catalogue.recipes.__wrapped__()
     assert child.fields[0] == Field("width", "float", "0.3", "Of its own.")
     named = {field.name: field for field in child.fields}
-    assert list(named) == ["width", "gamma", "whiten_eps", "aggregation", "num_rollouts"]
+    assert list(named) == [
+        "width", "gamma", "whiten_eps", "aggregation", "num_rollouts", "num_minibatches",
+    ]  # fmt: skip
     gamma = "Discount of a token; 1: the outcome reaches all tokens alike."
     assert named["gamma"] == Field("gamma", "float", "1.0", gamma)
     assert named["whiten_eps"].default == "0.001"
@@ -144,6 +147,7 @@ def test_the_catalogue_follows_to_the_parent_without_importing(tmp_path, monkeyp
         ("width", "0.3"),
         ("whiten_eps", "0.001"),
         ("aggregation", "'seq-mean-token-mean'"),
+        ("num_minibatches", "1"),
     ]
 
 

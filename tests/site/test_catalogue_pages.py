@@ -66,7 +66,7 @@ def test_the_map_has_every_method_once_and_its_stages(known: Known) -> None:
     text = method_map.page(known)
     rows = dict(re.findall(r'<a href="recipes/(\w+)\.html" data-stages="([^"]*)"', text))
     assert list(rows) == [e.name for members in known.families.values() for e in members]
-    assert rows["gspo"] == "terms"
+    assert rows["gspo"] == "terms plan"
     assert rows["grpo"] == ""  # it has no parent to be other than
     number = sum("control" in stages.split() for stages in rows.values())
     assert f'data-stage="control" aria-pressed="false">control <small>{number}</small>' in text

@@ -221,7 +221,7 @@ def test_an_environment_that_raises_costs_its_own_episode(file, runner, tmp_path
             training={"steps": 5}), tmp_path / "run",
     )  # fmt: skip
     runner.go(run)
-    steps = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").open()]
+    steps = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
     shares = [step.get("exit/environment_crash", 0.0) for step in steps]
     assert 0 < max(shares) < 1
     told = r"environment .*Digits failed at the action '.?7.?' in the episode of the seed \d+: Val"

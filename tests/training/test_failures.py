@@ -176,7 +176,9 @@ def test_a_step_that_spoils_a_weight_says_so():
         clipped_step(optimiser, 1e29, 1e9, "training.lr")
 
 
-def test_a_reward_that_fails_for_some_answers_leaves_those_unscored(strop, lab, rewards, tmp_path):
+def test_a_reward_that_fails_for_some_answers_counts_what_on_failure_says(
+    strop, lab, rewards, tmp_path
+):
     folder = tmp_path / "run"
     words = lab.arguments("--out", str(folder))
     words[words.index("--reward") + 1] = f"{rewards()}:partly"
@@ -186,7 +188,7 @@ def test_a_reward_that_fails_for_some_answers_leaves_those_unscored(strop, lab, 
     assert "ValueError: [/no] answer" in said.out
     lines = without_times(folder)
     assert steps_of(folder) == [1, 2, 3]
-    assert any(line["rewards/frac_unscored"] > 0 for line in lines)
+    assert any(line.get("exit/exception", 0) > 0 for line in lines)
     assert all(math.isfinite(value) for line in lines for value in line.values())
 
 
@@ -198,37 +200,38 @@ def test_a_reward_that_crashes_or_hangs_costs_its_rows_only(what, runner, lab, r
     run = runner.start(raw, tmp_path / "run")
     runner.go(run)
     (line,) = without_times(tmp_path / "run")
-    assert 0 < line["rewards/frac_unscored"] < 1
-    kinds = {failure.kind for failure in run.world.services.grading.failures}
-    assert kinds == {"timeout" if "sleep" in what else "crash"}
+    cause = "timeout" if "sleep" in what else "crash"
+    assert 0 < line[f"exit/{cause}"] < 1
+    assert line["rewards/frac_unscored"] == 0  # they count reward.on_failure
+    causes = {failure.cause.label for failure in run.world.services.grading.failures}
+    assert causes == {cause}
 
 
-def test_a_reward_that_stops_being_a_number_ends_the_run_where_it_was(
+def test_a_step_at_which_a_reward_is_no_number_has_no_score_and_says_whose_fault_it_is(
     strop, lab, rewards, tmp_path
 ):
     folder, path = tmp_path / "run", rewards()
     raw = lab.arguments("--out", str(folder))
     raw[raw.index("--reward") + 1] = f"{path}:nan_at_two"
     said = strop("train", *raw)
-    assert said.code == 2
-    assert "nan_at_two returned nan (float) for row 0" in said.err
-    assert f"strop train --resume {folder}" in said.err
-    assert steps_of(folder) == [1]
-    path.write_text(REWARD.replace("{what}", "pass").replace("== 2", "== 99"))
-    assert strop("train", "--resume", folder).code == 0
-    assert steps_of(folder) == [1, 2, 3]
+    assert said.code == 0, said.err
+    bugs = [line.get("exit/reward_bug", 0.0) for line in without_times(folder)]
+    assert bugs == [0.0, 1.0, 0.0]
+    assert without_times(folder)[1]["rewards/frac_unscored"] == 1
 
 
-def test_a_reward_that_is_wrong_from_the_first_answer_leaves_no_folder(
+def test_a_reward_that_is_wrong_from_the_first_answer_stops_the_run_and_is_named(
     strop, lab, rewards, tmp_path
 ):
     folder = tmp_path / "runs/one"
-    raw = lab.arguments("evaluation.every=1", "--out", str(folder))
+    raw = lab.arguments("training.steps=1", "--out", str(folder))
     raw[raw.index("--reward") + 1] = f"{rewards()}:nan_on_answers"
     said = strop("train", *raw)
-    assert said.code == 2
+    assert said.code == 1
+    assert "no answer got a reward in the first step" in said.err
     assert "nan_on_answers returned nan" in said.err
-    assert not folder.exists()
+    (line,) = without_times(folder)
+    assert line["exit/reward_bug"] == 1.0
 
 
 @pytest.mark.parametrize("room", ["nothing", "all but the optimiser"])

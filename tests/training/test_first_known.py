@@ -2,7 +2,6 @@
 
 import pytest
 from models import tokenizer
-from strop.training.settings.limits import Limits
 from test_bounds import bytewise
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
@@ -12,7 +11,7 @@ from strop.parts.curation import bring_back_opposites
 from strop.parts.rollout import sample_two_attempts
 from strop.parts.rollout._reflections import form_of
 from strop.support.errors import UserError
-from strop.training.services.texts import RunTexts
+from strop.training.services.texts import Limits, RunTexts
 
 FORMS = (sample_two_attempts.WORDS, bring_back_opposites.WORDS)
 

@@ -41,7 +41,7 @@ def algorithm_of(case):
         term = Term("kl", Use(PenaliseFullKlToReference()), average("token-mean"), coef=0.3)
         algorithm = dataclasses.replace(algorithm, terms=(*algorithm.terms, term))
     for path, value in (("rollout.max_tokens", 6), ("sampling.num_prompts", 3),
-                        ("sampling.num_rollouts", 4)):  # fmt: skip
+                        ("sampling.num_rollouts", 4), ("plan.num_minibatches", 1)):  # fmt: skip
         algorithm = reading.override(algorithm, path, value)
     return algorithm.at_step(1, 1)
 

@@ -59,7 +59,7 @@ def test_a_context_without_room_is_refused():
     assert str(e.value).endswith("set rollout.max_tokens=6")  # which leaves 6 for a prompt
     assert resolve(SampleIndependently(max_tokens=6), TASK, 12).prompt_tokens == 6
     with pytest.raises(UserError, match=r"9 tokens long, .* set rollout.max_tokens=3, shorten"):
-        resolve(SampleIndependently(max_tokens=6), TASK, 12).check_prompt("row 1", 9)
+        resolve(SampleIndependently(max_tokens=6), TASK, 12).check_prompt(Prompt(5, "", {}), 9)
     assert resolve(SampleIndependently(), TASK, 13).prompt_tokens == 1
 
 
@@ -74,7 +74,8 @@ def test_a_limit_takes_no_schedule():
     [
         (
             3,
-            r"5 is 4 tokens long, the limit is 3 \(context 13 minus max_tokens 10: lower rollout\.",
+            r"prompt 5 is 4 tokens long, the limit is 3 \(context 13 minus max_tokens 10: "
+            r"set rollout\.max_tokens=9, shorten",
         ),
         (2, r"prompt 5 is 4 tokens long, the limit is 2 \(raise data\.max_prompt_tokens, shorten"),
     ],

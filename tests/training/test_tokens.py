@@ -96,7 +96,7 @@ def test_the_advantage_is_kept_after_each_part(finished):
                 assert value == (pytest.approx(expected, abs=1e-5) if own else None)
 
 
-@pytest.mark.parametrize("recipe", ["gspo", "grpo(beta=0.1)"])
+@pytest.mark.parametrize("recipe", ["gspo(num_minibatches=1)", "grpo(beta=0.1)"])
 def test_weights_are_those_of_the_padded_door(lab, tmp_path, recipe):
     """Of the first update: functional.token_weights, by ordinary autograd, on the same columns."""
     run = Runner().start(raw_of(lab, recipe), tmp_path / "run")

@@ -48,6 +48,8 @@ class Options(TypedDict, total=False):
     reward_weights: Sequence[float] | float
     reward_timeout_seconds: float
     reward_num_workers: int
+    reward_on_failure: Any
+    reward_max_unscored_share: float
     training_steps: int
     training_lr: Number
     training_weight_decay: float

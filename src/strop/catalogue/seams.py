@@ -74,7 +74,7 @@ PLACES: tuple[Place, ...] = (
     Place("rollout", many=False, handed=SERVICES | {"draws", "engine", "rng", "state"},
           needs=_TABLES),
     Place("reward", handed=_COLLECTING, needs=("reward_B", "outcome_B", "scored_B"),
-          taken=("reward_BM",)),
+          taken=("reward_BM", "exit_B")),
     Place("curation", handed=_COLLECTING),
     Place("probes", handed=SERVICES | {"batch", "rng"}, seeded_by_path=False),
     Place("advantage", handed=frozenset({"rng", "state"}), taken=("advantage_T",),

@@ -8,6 +8,7 @@ from typing import Any
 from strop.support.about import VERSION
 from strop.tracking.base import TRACKERS
 
+CLIENTS = {"mlflow": "mlflow-skinny"}  # trackers whose package has another name
 # Package -> what strop takes it for, with its extra.
 PACKAGES = {
     "peft": "low-rank adapters: pip install 'strop[lora]'",
@@ -18,7 +19,7 @@ PACKAGES = {
     "ray": "engines and trainers on a cluster: pip install 'strop[ray]'",
     "trl": "its trainer with strop's recipes: pip install 'strop[trl]'",
     "verl": "its trainer with strop's recipes: pip install 'strop[verl]'",
-    **{name: f"a tracker: pip install 'strop[{name}]'" for name in TRACKERS},
+    **{CLIENTS.get(name, name): f"a tracker: pip install 'strop[{name}]'" for name in TRACKERS},
 }
 GIB = 2**30
 

@@ -293,14 +293,14 @@ def cut_off(run: RunFiles) -> Finding:
     numbers = {"first": first, "late": share}
     answer = f"{share:.1%} of the answers late in the run ({first:.1%} at first)."
     beyond, paid = run.late("bootstrap/value_mean"), run.late("reward")
-    if beyond and paid:
+    if any(beyond) and paid:
         numbers |= {"bootstrap/value_mean": mean(beyond), "reward": mean(paid)}
         answer += f" The critic takes them to go on and values what is beyond at {mean(beyond):.3g}"
         answer += f" (mean reward {mean(paid):.3g})."
     status: Any = "problem" if share > CUT_OFF else "note" if share > CUT_OFF_NOTE else "ok"
     advice = "raise rollout.max_tokens, or make long answers costly (penalise_overlong_softly), or "
     advice += "leave cut-off answers out of the loss (drop_truncated_rollouts)"
-    if beyond:
+    if any(beyond):
         advice += "; where a cut is worth more than an end the policy learns to be cut: "
         advice += "bootstrap_truncated=false"
     return Finding(question, status, answer, "" if status == "ok" else advice, numbers)

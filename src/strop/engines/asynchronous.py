@@ -265,10 +265,15 @@ class AsyncEngine:
             if (begun := self.running.get(event.request)) is not None:
                 self._hear(begun, event)
 
-    def settle(self) -> bool:
-        """Let those go on who wait for all others to wait; whether there were any."""
+    def settle(self, outer: bool = True) -> bool:
+        """Let those go on who wait for all others to wait; whether there were any.
+
+        outer: also those that wait for these, too.
+        """
         if self.resting:
             resting, self.resting = self.resting, []
+        elif not outer:
+            return False
         else:
             resting, self.outer = self.outer, []
         for future in resting:
@@ -469,9 +474,10 @@ class _Stepping(selectors.DefaultSelector):
         if ready or timeout == 0:
             return ready
         engine = self.engine
-        if engine.settle():
-            return ready
         outside = timeout is not None or self.num_outside or len(self.get_map()) > 1
+        # Who steps the engine itself goes on when it has work, or nothing else can bring any.
+        if engine.settle(outer=engine.busy() or not outside):
+            return ready
         if outside and engine.engine.lockstep:
             engine.unordered = True
             return super().select(timeout)

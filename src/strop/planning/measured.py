@@ -78,14 +78,18 @@ def measure(folders: Sequence[Path], lengths: Sequence[float] = (), prompts: int
     return Measured(costs, apart, work, shares, unsure)
 
 
+MOST_TOKENS = 1e9  # of an answer
+
+
 def log_normal(lengths: Sequence[float], size: int) -> list[Ints]:
     """Groups of answers whose lengths have this mean and 99th percentile; one length without it."""
     mean, high = lengths[0], lengths[-1]
     most = np.exp(P99**2 / 2)
-    if not 1 <= mean <= high < most * mean:
+    if not 1 <= mean <= high < min(most * mean, MOST_TOKENS):
         raise UserError(
             f"--lengths {','.join(f'{each:g}' for each in lengths)}: the mean must be 1 or more, "
-            f"the 99th percentile at least the mean and less than {most:.0f} times as long"
+            f"the 99th percentile at least the mean, less than {most:.0f} times as long and "
+            f"less than {MOST_TOKENS:.0e} tokens"
         )
     sigma = P99 - np.sqrt(P99**2 - 2 * np.log(high / mean))
     drawn = np.random.default_rng(0).standard_normal(NUM_DRAWN // size * size or size)

@@ -43,8 +43,7 @@ def spear(
     divide_by_std: bool = False,
     # Share of the groups that is learnt from, those whose rewards differ most; 1: all.
     kept: float = 0.75,
-    # Share of an update's tokens that are dropped, from those of covariance between lb and ub; 0:
-    # none of the fresh ones, and one of those that came back.
+    # Share of tokens, of covariance lb to ub, that are dropped; 0: one of those that came back.
     ratio: float = 0.02,
     lb: float = 1.0,
     ub: float = 40.0,
@@ -60,47 +59,52 @@ def spear(
 
     Family: draws.
     In short: own successes once more, later.
-    Choose it when: success is rare and needs tools first: what succeeded should be learnt from more
-    than once, as long as it is better than what is usual by now.
+    Choose it when: success is rare and needs tools first: it is learnt from more than once.
     Equation: R_i + min(1, 0.1 turns_i) (cos(pi step / T_tool) + 1) / 2; when more than 1.5 size
     stored rollouts of A > 0 have R > P50, the median of group means: A' = R - P50 >= 0 for a power
     of two of them, loss = -w mean c min(rho A', clip(rho) A') in an update of its own, w = coef
     (1 - cos(pi step / T_sil)) / 2; c = 0 of a few tokens of high covariance of A' with logp.
     Differs from the parent: that bonus and that update; such tokens are left out of fresh rollouts,
     too; clip_high 0.28; truncated rollouts and groups of small spread do not learn.
-    Differs once: turns of an environment (data.task=corridor) earn a bonus, or successes are
-    replayed.
+    Differs once: turns (data.task=corridor) earn a bonus, or successes are replayed.
     Differs from the paper: 1. ratio, lb and ub are one for both (its scripts leave the fresh ones'
     at 0.0002, 1 and 5); 2. its filters of answers that repeat themselves, cannot be read or hold
     no action are missing, and what is filtered counts in no mean; 3. turns that the environment
     answered are paid, and rollouts without one are stored, too; 4. the horizons of its scripts are
     200 (T_tool), 100 to 300 (T_sil) and 5 (tol); their dual clip acts with another loss alone.
-    Try: size (rollouts of a step; it comes to nothing where fewer than 1.5 size are good in tol
+    Try: size (rollouts of a step; nothing comes of it where fewer than 1.5 size are good in tol
     steps), hist (groups of some steps), T_sil, T_tool (0 for one turn), kept.
     """
     algorithm = dr_grpo(
         clip_low=clip_low, clip_high=clip_high, aggregation=aggregation, length=length, **parent
     )
     part = DropHighCovarianceTokens(clip_low, clip_high, ratio, lb, ub)
-    paid = (Use(RewardAnsweredTurns(weight=Cosine(1.0, 0.0, T_tool))),) if T_tool else ()
-    algorithm = dataclasses.replace(
-        with_policy(algorithm, objective=Use(part)) if ratio else algorithm,
+    algorithm = _exploring(algorithm, part if ratio else None, T_tool, kept)
+    if not coef:
+        return algorithm
+    imitate = _imitate(part, average(aggregation, length), coef, T_sil)
+    return _replaying(algorithm, ReplaySuccesses(size, hist, tol, divide_by_std, decay), imitate)
+
+
+def _exploring(
+    algorithm: Algorithm, part: DropHighCovarianceTokens | None, steps: int, kept: float
+) -> Algorithm:
+    """The algorithm with pay for turns in these steps, and filters of what learns."""
+    paid = (Use(RewardAnsweredTurns(weight=Cosine(1.0, 0.0, steps))),) if steps else ()
+    return dataclasses.replace(
+        with_policy(algorithm, objective=Use(part)) if part is not None else algorithm,
         reward=(*algorithm.reward, *paid),
         curation=(Use(KeepWidestGroups(kept)),) if kept < 1 else (),
         selection=(Use(DropTruncatedRollouts()),),
     )
-    if not coef:
-        return algorithm
-    grown = Cosine(0.0, coef, T_sil) if T_sil else coef
-    imitate = _imitate(part, average(aggregation, length), grown)
-    return _replaying(algorithm, ReplaySuccesses(size, hist, tol, divide_by_std, decay), imitate)
 
 
-def _imitate(part: DropHighCovarianceTokens, average: Use, coef: float | Cosine) -> Term:
+def _imitate(part: DropHighCovarianceTokens, average: Use, coef: float, steps: int) -> Term:
     """The term of what came back, with the probabilities of its drawing."""
     ratio = Use(RatioPerToken(), (("logp_old_T", "logp_sampler_T"),))
     on = Use(KeepOrigins((REPLAY,)))
-    return Term("imitate", Use(part), average, ratio=ratio, on=on, coef=coef)
+    grown = Cosine(0.0, coef, steps) if steps else coef
+    return Term("imitate", Use(part), average, ratio=ratio, on=on, coef=grown)
 
 
 def _replaying(algorithm: Algorithm, replay: ReplaySuccesses, imitate: Term) -> Algorithm:

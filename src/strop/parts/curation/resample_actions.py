@@ -116,7 +116,8 @@ def _acted(
         if name in columns:
             columns[name][mask_T] = torch.tensor(values, dtype=columns[name].dtype)
     batch = Batch(columns)
-    ended_B = torch.tensor([bool(each) and each[-1].ended == "length" for each in heard])
+    cut_off = [bool(each) and each[-1].ended == "length" for each in heard]
+    ended_B = torch.tensor(cut_off, dtype=torch.bool)
     fresh = {
         "rollout_uid_B": torch.tensor(seeds, dtype=torch.int64), "truncated_B": ended_B,
         "exit_B": torch.where(ended_B, Exit.TOKEN_LIMIT, Exit.DONE),

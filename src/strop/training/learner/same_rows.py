@@ -19,7 +19,7 @@ from strop.batch.batch import Batch
 from strop.batch.columns import REFRESHED
 from strop.catalogue.seams import SERVICES
 from strop.method import part as parts
-from strop.method.algorithm import Algorithm, wanted_columns
+from strop.method.algorithm import Algorithm, advantage_of, wanted_columns
 from strop.method.chains import Chains, RngOf, learnable
 from strop.method.part import Curated, Term, Update, Use
 from strop.parts.rollout.sample_independently import SampleIndependently
@@ -227,6 +227,8 @@ class SameRows:
         if not terms or not bool(chosen["gradient_T"].any()):
             return {}
         prepared = kernel.prepare(terms, chosen, self.rng_of("terms", number))
+        if any(advantage_of(term) not in ("", *prepared.columns) for term in terms):
+            raise Unequal("columns")
         compact = prepared.keep(has_gradient(terms, prepared))
         compact = compact.narrow(compact["mask_T"])
         row_T, size = compact[ROW], batch.size("T")

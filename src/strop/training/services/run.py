@@ -212,7 +212,7 @@ class RunGrading:
                 step=self.step,
                 groups=batch["group_B"].tolist(),
                 prompt_texts=[shown[uid] for uid in uids],
-                truncated=batch["truncated_B"].tolist(),
+                truncated=batch["truncated_B"].tolist() if "truncated_B" in batch else (),
             )
         )
         self.failures.extend(grades.failures)

@@ -7,7 +7,6 @@ def bootstrapped(value_B: Tensor, cut_B: Tensor) -> dict[str, float]:
     """Share of scored rollouts that count as going on, and the mean value of what is beyond."""
     if not cut_B.numel():
         return {}
-    found = {"bootstrap/frac_rollouts": float(cut_B.double().mean())}
-    if bool(cut_B.any()):
-        found["bootstrap/value_mean"] = float(value_B[cut_B].double().mean())
-    return found
+    beyond = value_B[cut_B].double().sum() / cut_B.sum().clamp(min=1)
+    share = cut_B.double().mean()
+    return {"bootstrap/frac_rollouts": float(share), "bootstrap/value_mean": float(beyond)}
