@@ -28,11 +28,35 @@ def dom(url: str, folder: Path, seconds: int = 10, size: str = "1280,2400") -> s
     assert CHROMIUM, "no chromium: install one, or set CHROMIUM to its program"
     command = [
         CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", f"--window-size={size}",
+        "--blink-settings=primaryHoverType=2,availableHoverTypes=2",  # as with a mouse
         f"--user-data-dir={folder}", f"--virtual-time-budget={1000 * seconds}", "--dump-dom", url,
     ]  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+# Leaves what the body of an async function returns where --dump-dom shows it.
+LEAVING = """<script>addEventListener("load", async () => {
+  const wait = (ms) => new Promise((done) => setTimeout(done, ms));
+  const box = document.createElement("pre");
+  box.id = "found";
+  try { box.textContent = JSON.stringify(await (async () => { %s })()); }
+  catch (error) { box.textContent = JSON.stringify({error: error.stack}); }
+  document.body.append(box);
+});</script></body>"""
+
+
+def left(
+    page: Path, script: str, profile: Path, end: str = "", at: str = "", seconds: int = 5
+) -> Any:
+    """What a script returns in a page that is opened from disk or, `at`, from a server."""
+    acted = page.with_name(f"acted_{page.name}")
+    acted.write_text(page.read_text().replace("</body>", LEAVING.replace("%s", script)))
+    shown = dom((at + acted.name if at else acted.as_uri()) + end, profile, seconds, "1400,1200")
+    acted.unlink()
+    (found,) = re.findall(r'<pre id="found">(.*?)</pre>', shown, re.S)
+    return json.loads(unescape(found))
 
 
 # Waits for the page, acts on it as hands do, and leaves what it found where --dump-dom shows it.

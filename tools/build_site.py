@@ -45,13 +45,11 @@ def build(out: Path, folder: Path = ROOT / "build/site") -> int:
     except ImportError:
         print("the site needs its generator: pip install -c constraints.txt -e '.[docs]'")
         return 1
-    if not source.KATEX.exists():
-        place, package = str(source.KATEX.parents[1]), f"katex@{source.KATEX_VERSION}"
-        try:
-            subprocess.run(["npm", "install", "--silent", "--prefix", place, package], check=True)
-        except (OSError, subprocess.CalledProcessError) as stopped:
-            print(f"the site needs KaTeX from the npm registry: {stopped}")
-            return 1
+    try:
+        source.fetched(*source.KATEX)
+    except (OSError, subprocess.CalledProcessError) as stopped:
+        print(f"the site needs KaTeX from the npm registry: {stopped}")
+        return 1
     logging.basicConfig(format="%(levelname)s: %(message)s", level=logging.WARNING)
     known = Known.make()
     nav = source.write(folder, known)

@@ -1,62 +1,28 @@
 """The built site in a browser, from disk: it is whole, and searched and read without a network."""
 
 import functools
-import http.server
-import json
 import re
-import threading
-from collections.abc import Iterator
-from html import unescape
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
-import build_site
 import pytest
-from browser import dom, needs_chromium
+from browser import dom, left, needs_chromium
 from docsite import hooks
 
-# What a page asked for and how wide it is, left where --dump-dom shows it.
-LOOK = """<script>addEventListener("load", () => setTimeout(() => {
-  const found = {
-    asked: performance.getEntriesByType("resource").map((each) => each.name),
-    height: Math.max(0, ...[...document.querySelectorAll(".mfrac .vlist-t")].map(
-      (each) => each.getBoundingClientRect().height)),
-    %s
-  };
-  const box = document.createElement("pre");
-  box.id = "found";
-  box.textContent = JSON.stringify(found);
-  document.body.append(box);
-}, 500));</script></body>"""
-
-
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("site")
-    assert build_site.build(folder / "html", folder / "pages") == 0, "the generator warned"
-    return folder / "html"
-
-
-@pytest.fixture(scope="module")
-def served(site: Path) -> Iterator[str]:
-    handler = functools.partial(build_site.Quiet, directory=site)
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}/"
-        server.shutdown()
-        thread.join()
+# What a page asked for and how high its fractions are.
+LOOK = """await wait(500);
+return {
+  asked: performance.getEntriesByType("resource").map((each) => each.name),
+  height: Math.max(0, ...[...document.querySelectorAll(".mfrac .vlist-t")].map(
+    (each) => each.getBoundingClientRect().height)),
+  %s
+};"""
 
 
 def look(page: Path, profile: Path, more: str = "", end: str = "", at: str = "") -> dict[str, Any]:
     """What LOOK found in a page, opened from disk or from the server `at`."""
-    acted = page.with_name(f"acted_{page.name}")
-    acted.write_text(page.read_text().replace("</body>", LOOK % more))
-    shown = dom((at + acted.name if at else acted.as_uri()) + end, profile, 5, "1400,1200")
-    acted.unlink()
-    (found,) = re.findall(r'<pre id="found">(.*?)</pre>', shown, re.S)
-    return json.loads(unescape(found))
+    return left(page, LOOK % more, profile, end, at)
 
 
 def test_nothing_is_asked_of_another_host_and_every_link_leads_somewhere(site: Path) -> None:

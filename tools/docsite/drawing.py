@@ -93,7 +93,8 @@ def picture(found: Sequence[Placed], known: dict[str, Entry], up: str = "../part
         y += 9
     line = f'<path class="way" d="M{LEFT - 10} 12V{y - 16}"/>'
     return (
-        f'<svg class="drawing" viewBox="0 0 {WIDTH} {y}" role="img" aria-label="stages and parts">'
+        f'<svg class="drawing" viewBox="0 0 {WIDTH} {y}" role="group" '
+        f'aria-label="stages and parts">'
         f"{line}{''.join(pieces)}</svg>"
     )
 

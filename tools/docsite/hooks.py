@@ -25,7 +25,19 @@ def on_page_content(html: str, page: Any, **_: Any) -> str:
     html = re.sub(r"<code>[^<]*</code>", lambda code: code[0].replace("\\|", "|"), html)
     if page.url in places().values():  # a name as a title may end a line at its underscores
         html = re.sub(r"(<h1[^>]*>)(\w+)", lambda h: h[1] + h[2].replace("_", "_<wbr>"), html)
-    return html if page.file.src_uri in LEFT else linked(html, page.url)
+    html = html if page.file.src_uri in LEFT else linked(html, page.url)
+    return re.sub(r"<t[dh]\b.*?</t[dh]>", breakable, html, flags=re.S)
+
+
+def on_post_page(output: str, **_: Any) -> str:
+    """The page with a name for the dialog that the search is in: the theme gives it none."""
+    return output.replace('role="dialog"', 'role="dialog" aria-label="Search"')
+
+
+def breakable(cell: re.Match[str]) -> str:
+    """A table's cell with the places where a line of code may end: between words, never in one."""
+    between = functools.partial(re.sub, r"([_.,=(/])(?=[A-Za-z])", r"\1<wbr>")
+    return re.sub(r"<code>[^<]*</code>", lambda code: between(code[0]), cell[0])
 
 
 def linked(html: str, here: str) -> str:

@@ -111,6 +111,15 @@ def coded(text: str) -> str:
     return re.sub(name, lambda found: f"`{found[0]}`", text)
 
 
+def boost(name: str, names: Iterable[str], usual: float) -> float:
+    """How much the search favours the page of this name over a page of the guide, which has 1.
+
+    Who looks for a name whose words others have too means the one that has no more to it.
+    """
+    words = set(name.split("_"))
+    return usual * 2 if any(words < set(other.split("_")) for other in names) else usual
+
+
 def facts(told: dict[str, str]) -> str:
     """The few facts that stand under a page's title."""
     rows = (f'<div markdown="span"><b>{key}</b> {value}</div>' for key, value in told.items())

@@ -64,7 +64,7 @@ def block(family: Family, known: Known, up: str = "") -> str:
     label = f"{family.title}: methods and the stages they change"
     return (
         f'<figure><figcaption><a href="{up}families/{family.name}/index.html">{family.title}</a>'
-        f'</figcaption><svg viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{label}">'
+        f'</figcaption><svg viewBox="0 0 {WIDTH} {height}" role="group" aria-label="{label}">'
         f"{heads}{''.join(rows)}</svg></figure>"
     )
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import write_catalogue
 
-from docsite.known import Known, coded, facts, ranges
+from docsite.known import Known, boost, coded, facts, ranges
 from strop.catalogue import catalogue
 from strop.catalogue.seams import SEAM_OF, SPECIAL
 from strop.cli import listing
@@ -22,7 +22,8 @@ def page(name: str, known: Known) -> str:
     effect = told["effect"].replace('"', "'")
     return "\n".join(
         [
-            f'---\ntitle: {name}\ndescription: "{effect}"\n---\n',
+            f'---\ntitle: {name}\ndescription: "{effect}"\n'
+            f"search:\n  boost: {boost(name, known.parts, 0.2)}\n---\n",
             f"# {name}\n\n{told['effect']}\n{{ .lead }}\n",
             facts(
                 {
@@ -90,7 +91,7 @@ def _users(name: str, known: Known) -> str:
     text = ", ".join(f"[`{user}`](../recipes/{user}.md)" for user in users)
     none = "No recipe with its default parameters; a parameter or the notation reaches it."
     many = f"{len(users)} of {len(known.recipes)}. "
-    return f"## Used by\n\n{many + text if users else none}\n"
+    return f"## Used by {{ data-search-exclude }}\n\n{many + text if users else none}\n"
 
 
 def _source(name: str, told: dict[str, Any], known: Known) -> str:

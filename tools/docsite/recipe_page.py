@@ -9,7 +9,7 @@ from typing import Any
 import write_catalogue
 
 from docsite import drawing
-from docsite.known import Known, coded, facts, ranges
+from docsite.known import Known, boost, coded, facts, ranges
 from strop.cli import listing
 from strop.method.cost import needs_of
 
@@ -55,11 +55,10 @@ def _head(name: str, told: dict[str, Any], known: Known) -> str:
         "needs": needs,
         "cost": costs,
     }
-    # Who looks for a name that others begin with means the one that has no more to it.
-    boost = 4 if any(other.startswith(f"{name}_") for other in known.recipes) else 2
     about = (told["in_short"] or told["title"]).replace('"', "'")
     return (
-        f'---\ntitle: {name}\ndescription: "{about}"\nsearch:\n  boost: {boost}\n---\n\n'
+        f'---\ntitle: {name}\ndescription: "{about}"\n'
+        f"search:\n  boost: {boost(name, known.recipes, 0.5)}\n---\n\n"
         f"# {name}\n\n{_sentence(told['title'])}\n{{ .lead }}\n\n"
         f"{facts(told_of)}"
     )
@@ -126,7 +125,7 @@ def _run(name: str, told: dict[str, Any], known: Known) -> str:
         note = f"\nOn the small tasks it was [measured]({FLOOR}) on {task}"
         note += f", with `{options}`.\n" if options else ".\n"
     return (
-        "## Run it\n\n"
+        "## Run it { data-search-exclude }\n\n"
         f"```sh\nstrop train {name}{given}\nstrop recipes {name} --toml > run.toml"
         "   # every stage in a file, to change\n```\n\n"
         f'```python\nimport strop\n\nstrop.recipe("{name}")              # to look at and change\n'
@@ -188,7 +187,8 @@ def _hosts(name: str) -> str:
             told = [f"- {'TRL and verl' if both else head}: {coded(cell)}" for head, cell in
                     zip(heads, row, strict=True)]  # fmt: skip
             text = "\n".join(told)
-            return f"## In TRL and verl\n\n{text}\n\n[How](../docs/{PEERS}).\n"
+            head = "## In TRL and verl { data-search-exclude }"
+            return f"{head}\n\n{text}\n\n[How](../docs/{PEERS}).\n"
     return ""
 
 
@@ -205,7 +205,7 @@ def _pages() -> dict[str, tuple[str, str]]:
 
 
 def _evidence(name: str) -> str:
-    pieces = ["## Evidence\n"]
+    pieces = ["## Evidence { data-search-exclude }\n"]
     if row := _floor().get(name):
         learns = "above" if row["learns"] == "yes" else "not above"
         options = f" (`{row['options']}`)" if row["options"] else ""
@@ -229,7 +229,7 @@ def _evidence(name: str) -> str:
 
 def _kin(name: str, known: Known) -> str:
     parent, children = known.recipes[name].line("Parent"), known.children(name)
-    lines = ["## Relatives\n"]
+    lines = ["## Relatives { data-search-exclude }\n"]
     if parent in known.recipes:
         lines.append(f"- Parent: {link(parent)}")
     if children:

@@ -2,6 +2,7 @@
 
 import re
 import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,23 @@ from strop.catalogue.seams import KINDS
 
 ROOT = Path(__file__).parents[2]
 COPIED = ("CONTRIBUTING.md", "CHANGELOG.md")
-# KaTeX, which sets the equations, and where the first build puts it.
-KATEX_VERSION = "0.16.47"
-KATEX = ROOT / f"build/katex-{KATEX_VERSION}/node_modules/katex"
+# How much the search favours pages other than the guide's, which have 1: lists and records have
+# every word and are seldom looked for. Pages of recipes and parts say their own (known.boost).
+BOOSTS = {
+    "families": 0.2, "CONTRIBUTING": 0.2, "CHANGELOG": 0.05, "docs/evidence": 0.05,
+    "docs/LOG": 0.05, "docs/METHODS": 0.05, "docs/PARTS": 0.05,
+}  # fmt: skip
+KATEX = "katex", "0.16.47"  # it sets the equations
+
+
+def fetched(package: str, version: str) -> Path:
+    """A package's folder, fetched from npm once. Raises OSError, CalledProcessError."""
+    place = ROOT / f"build/{package}-{version}"
+    folder = place / f"node_modules/{package}"
+    if not folder.exists():
+        install = ["npm", "install", "--silent", "--prefix", str(place), f"{package}@{version}"]
+        subprocess.run(install, check=True)
+    return folder
 
 
 def write(folder: Path, known: Known) -> list[Any]:
@@ -37,9 +52,9 @@ def write(folder: Path, known: Known) -> list[Any]:
         shown = f'<div class="map" markdown="0" data-search-exclude>{picture}</div>'
         _write(place, f"{head}\n{shown}\n\n| recipe |{rest}")
     for path in folder.rglob("*.md"):
-        _write(path, of_the_site(path.read_text(encoding="utf-8"), path.relative_to(folder)))
-    for name in pages.INDEXES:
-        _write(folder / "docs" / name, named((folder / "docs" / name).read_text("utf-8"), known))
+        place = path.relative_to(folder)
+        text = of_the_site(path.read_text(encoding="utf-8"), place)
+        _write(path, _boosted(named(text, known) if path.name in pages.INDEXES else text, place))
     for name in known.recipes:
         _write(folder / f"recipes/{name}.md", recipe_page.page(name, known))
     for name in known.parts:
@@ -49,15 +64,24 @@ def write(folder: Path, known: Known) -> list[Any]:
     _write(folder / "index.md", start.page(known))
     assets = folder / "assets/katex"
     left_out = shutil.ignore_patterns("*.ttf", "*.woff")
-    shutil.copytree(KATEX / "dist/fonts", assets / "fonts", ignore=left_out)
+    katex = fetched(*KATEX)
+    shutil.copytree(katex / "dist/fonts", assets / "fonts", ignore=left_out)
     for name in ("dist/katex.min.css", "dist/katex.min.js", "LICENSE"):
-        shutil.copy(KATEX / name, assets)
+        shutil.copy(katex / name, assets)
     return navigation(known)
 
 
 def _write(path: Path, text: str) -> None:
     path.parent.mkdir(exist_ok=True)
     path.write_text(text, encoding="utf-8")
+
+
+def _boosted(text: str, place: Path) -> str:
+    """A page with what the search makes of it, where that is not what it makes of the guide."""
+    for begun, boost in BOOSTS.items():
+        if place.as_posix().startswith(begun):
+            return f"---\nsearch:\n  boost: {boost}\n---\n\n{text}"
+    return text
 
 
 def of_the_site(text: str, place: Path) -> str:

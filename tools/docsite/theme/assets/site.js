@@ -2,6 +2,16 @@
 for (const line of document.querySelectorAll(".equation [data-tex]"))
   katex.render(line.dataset.tex, line, {throwOnError: false});
 
+// What is wider than its place is scrolled from the keyboard too. The theme puts tables into places
+// that scroll once the page is read.
+const reach = () => {
+  for (const place of document.querySelectorAll(
+    ".md-typeset pre > code, .md-typeset__scrollwrap, .output, .equation"))
+    if (place.scrollWidth > place.clientWidth) place.tabIndex = 0;
+    else place.removeAttribute("tabindex");
+};
+for (const kind of ["load", "resize"]) addEventListener(kind, reach);
+
 // The map: a stage chosen dims the methods that leave it as their parent has it.
 for (const map of document.querySelectorAll(".map:has(.chips)")) {
   const buttons = [...map.querySelectorAll(".chips button")];
