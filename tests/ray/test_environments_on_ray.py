@@ -10,7 +10,7 @@ import pytest
 
 from strop.environments.base import EnvironmentSource
 from strop.environments.episodes import CallLimits, Episodes
-from strop.training.cluster.environments import places_on_ray
+from strop.training.cluster.environments import workers_on_ray
 from strop.training.settings.sections import RaySettings
 
 OWN = '''
@@ -61,20 +61,20 @@ def shown(episodes: Any, between: Callable[[], None] = lambda: None) -> list[Any
 
 def test_an_actor_that_is_killed_is_begun_anew(cluster, source):
     settings = RaySettings(address=cluster.address, num_environments=1)
-    places = places_on_ray(settings, source, CallLimits())
+    workers = workers_on_ray(settings, source, CallLimits())
     try:
         killed: list[int] = []
 
         def kill() -> None:
             if not killed:
-                place = places.places[0]
+                place = workers.workers[0]
                 pid = place.ray.get(place.actor.__ray_call__.remote(lambda _: os.getpid()))
                 os.kill(pid, signal.SIGKILL)
                 killed.append(pid)
 
-        episodes = places.play([3, 1, 2, 7])
+        episodes = workers.play([3, 1, 2, 7])
         assert shown(episodes, kill) == shown(Episodes(source, [3, 1, 2, 7]))
         assert killed
         episodes.close()
     finally:
-        places.close()
+        workers.close()

@@ -165,7 +165,9 @@ def test_a_process_that_collects_has_engines_and_environments_of_its_own(
     del raw["reward"]
     with collectors_copied():
         runner.whole(raw, tmp_path / "run")
-    assert {words for words in told.read_text().split("\n") if words} == {"ray::ThereOnRay.step"}
+    assert {words for words in told.read_text().split("\n") if words} == {
+        "ray::EpisodeHostOnRay.step"
+    }
     lines = without_times(tmp_path / "run")
     assert [line["step"] for line in lines] == [1, 2, 3, 4]
     assert {line["sampling/oldest_age_steps"] for line in lines} <= {0.0, 1.0}

@@ -26,7 +26,7 @@ from strop.training.settings import config
 from strop.training.settings.assignments import override
 from strop.training.settings.config import RunConfig
 from strop.training.settings.sections import FILES_ALONE
-from strop.training.setup import load_prompts, make_services, open_places
+from strop.training.setup import load_prompts, make_services, open_environment_workers
 
 
 @dataclass
@@ -65,7 +65,7 @@ class InferenceModel:
         check_engine([(f"rollout.{sampler.label}", sampler)], engine, config.engine.kind)
         services = make_services(config, loaded, task, sampler.part)
         services.attach(engine)
-        open_places(config, services, Ranks())
+        open_environment_workers(config, services, Ranks())
         return cls(loaded, engine, services, sampler, config.data.overlong == "drop")
 
     def __enter__(self) -> "InferenceModel":

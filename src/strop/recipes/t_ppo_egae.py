@@ -29,7 +29,7 @@ def t_ppo_egae(*, gamma: float = 1.0, lam: float = 0.95, **parent: Any) -> Algor
     rollout.max_tokens, and the pool of unfinished answers is missing; 2. it is over, so the critic
     learns from it too, what its reward function gave (0, if it grades the answer): of finished ones
     alone it takes a cut for what they got, and more and more are cut (Countdown, limit 7, seed 0,
-    steps 71 to 80: 58% and reward 0.46; so 42% and 0.56); 3. lam, clips and
+    steps 71 to 78: 58% and reward 0.46; so 42% and 0.56); 3. lam, clips and
     whitening are not given there.
     Try: rollout.max_tokens, lam, critic.lr.
     """

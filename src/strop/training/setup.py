@@ -16,9 +16,9 @@ from strop.engines.open import EngineSettings, read
 from strop.engines.pool.one_for_all import SharedEngine
 from strop.engines.pool.one_per_process import ParallelEngine
 from strop.engines.pool.pool import EnginePool
-from strop.environments.elsewhere import Places
 from strop.environments.tasks import RewardSpec, Task, load_task
-from strop.environments.worker import WorkerPlace
+from strop.environments.worker_process import ProcessWorker
+from strop.environments.workers import EnvironmentWorkers
 from strop.method.algorithm import Method
 from strop.method.chains import number_of
 from strop.method.engine_needs import check as check_engine
@@ -28,7 +28,7 @@ from strop.rewards.source import reward_name
 from strop.support.errors import UserError
 from strop.training import rows
 from strop.training.cluster.engine_actors import open_pool
-from strop.training.cluster.environments import places_on_ray
+from strop.training.cluster.environments import workers_on_ray
 from strop.training.cluster.rewards import maker, shared_grader
 from strop.training.collect.here import SynchronousCollector
 from strop.training.learner import prefix_sharing
@@ -152,7 +152,7 @@ def make_services(
     return services
 
 
-def open_places(config: RunConfig, services: RunServices, ranks: Ranks) -> None:
+def open_environment_workers(config: RunConfig, services: RunServices, ranks: Ranks) -> None:
     """Open what plays the task's environment, if that is not this process; the first process of
     several has it, and plays for all what may fail in one of them alone. Raises UserError.
     """
@@ -167,10 +167,10 @@ def open_places(config: RunConfig, services: RunServices, ranks: Ranks) -> None:
 
     def open() -> None:
         if on_ray:
-            episodes.places = places_on_ray(config.ray, source, limits)
+            episodes.workers = workers_on_ray(config.ray, source, limits)
         elif num_workers:
-            own = [WorkerPlace() for _ in range(num_workers)]
-            episodes.places = Places(source, limits, own)
+            own = [ProcessWorker() for _ in range(num_workers)]
+            episodes.workers = EnvironmentWorkers(source, limits, own)
 
     ranks.from_first(open)
 
@@ -198,7 +198,7 @@ def make_world(
     services = make_services(config, loaded, task, rollouts[0], longest[0], ranks)
     try:
         if not (learns and config.training.max_staleness):  # else the process that collects has it
-            open_places(config, services, ranks)
+            open_environment_workers(config, services, ranks)
         most, asked = loaded.context, config.data.max_prompt_tokens
         later = zip(rollouts[1:], longest[1:], strict=True)
         limits = (

@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from strop.environments.base import EnvironmentSource
-from strop.environments.elsewhere import Lost, Places, There
 from strop.environments.episodes import CallLimits
+from strop.environments.workers import EnvironmentWorkers, EpisodeHost, WorkerLost
 from strop.support.loading import search_path
 from strop.training.cluster.connect import BEGIN_SECONDS, connect, enter, first_line, reserve
 from strop.training.settings.sections import RaySettings
 
 
-class ThereOnRay(There):
+class EpisodeHostOnRay(EpisodeHost):
     """The actor: plays episodes in the working directory of the command."""
 
     def __init__(self, folder: str, search: list[str]) -> None:
@@ -22,15 +22,15 @@ class ThereOnRay(There):
         enter(folder, search)
 
 
-class RayPlace:
-    """A place in an actor, which Ray begins again where it is lost."""
+class RayWorker:
+    """A worker in an actor, which Ray restarts where it is lost."""
 
     def __init__(self, ray: Any, actor: Any, last: Callable[[], None] = lambda: None) -> None:
         self.ray, self.actor, self.last = ray, actor, last
         self.waiting = BEGIN_SECONDS  # more, for the first call
 
     def call(self, method: str, *given: Any, seconds: float) -> Any:
-        """What a method of `There` gives; see strop.environments.elsewhere.Place."""
+        """What a method of `EpisodeHost` gives; see strop.environments.workers.Worker."""
         ref = getattr(self.actor, method).remote(*given)
         try:
             found = self.ray.get(ref, timeout=seconds + self.waiting)
@@ -40,7 +40,7 @@ class RayPlace:
             self.ray.kill(self.actor, no_restart=False)
             raise TimeoutError from None
         except self.ray.exceptions.RayError as error:
-            raise Lost(first_line(error)) from error
+            raise WorkerLost(first_line(error)) from error
         self.waiting = 0.0
         return found
 
@@ -51,7 +51,9 @@ class RayPlace:
             self.last()
 
 
-def places_on_ray(settings: RaySettings, source: EnvironmentSource, limits: CallLimits) -> Places:
+def workers_on_ray(
+    settings: RaySettings, source: EnvironmentSource, limits: CallLimits
+) -> EnvironmentWorkers:
     """`ray.num_environments` actors. Raises UserError."""
     from ray.util.placement_group import remove_placement_group
     from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
@@ -60,7 +62,7 @@ def places_on_ray(settings: RaySettings, source: EnvironmentSource, limits: Call
     bundle = {"CPU": float(settings.cpus_per_environment)}
     group = reserve(ray, [bundle] * count, "the environments")
     actors = [
-        ray.remote(ThereOnRay)
+        ray.remote(EpisodeHostOnRay)
         .options(
             num_cpus=settings.cpus_per_environment,
             max_restarts=-1,
@@ -71,6 +73,6 @@ def places_on_ray(settings: RaySettings, source: EnvironmentSource, limits: Call
         .remote(str(Path.cwd()), search_path())
         for number in range(count)
     ]
-    places = [RayPlace(ray, actor) for actor in actors]
-    places[-1].last = lambda: remove_placement_group(group)
-    return Places(source, limits, places)
+    workers = [RayWorker(ray, actor) for actor in actors]
+    workers[-1].last = lambda: remove_placement_group(group)
+    return EnvironmentWorkers(source, limits, workers)

@@ -7,10 +7,10 @@ from typing import Any
 from strop.data.chat import Chat
 from strop.data.encode import encode_prompt
 from strop.environments.base import EnvironmentSource
-from strop.environments.elsewhere import Places, Told
 from strop.environments.episodes import CallLimits, Episodes
 from strop.environments.tasks import Prompt
 from strop.environments.tool_calls import Call, read_call
+from strop.environments.workers import BroadcastEpisodes, EnvironmentWorkers
 from strop.parts.rollout._observation_tokens import known_ids, observation_ids
 from strop.training.services.texts import MOST_TOKENS, Lately, RunTexts
 
@@ -24,7 +24,7 @@ class RunEpisodes:
     environment: EnvironmentSource | None
     texts: RunTexts
     limits: CallLimits = field(default_factory=CallLimits)
-    places: Places | None = None  # where they are played, if not in this process
+    workers: EnvironmentWorkers | None = None  # where they are played, if not in this process
     # As Ranks.from_first, where there are several processes and the first one plays for all.
     first: Callable[[Callable[[], Any]], Any] | None = None
 
@@ -35,17 +35,19 @@ class RunEpisodes:
         """Start one episode of the task's environment per uid: `Episodes` or a substitute."""
         assert self.environment is not None, "the configuration refuses such a rollout"
         seeds = [self.texts.row(uid)["seed"] for uid in uids]
-        source, limits, places = self.environment, self.limits, self.places
+        source, limits, workers = self.environment, self.limits, self.workers
 
         def play() -> Any:
-            return Episodes(source, seeds, limits=limits) if places is None else places.play(seeds)
+            return (
+                Episodes(source, seeds, limits=limits) if workers is None else workers.play(seeds)
+            )
 
-        return play() if self.first is None else Told(self.first, play)
+        return play() if self.first is None else BroadcastEpisodes(self.first, play)
 
     def close(self) -> None:
         """End the processes that play episodes, if any."""
-        if self.places is not None:
-            self.places.close()
+        if self.workers is not None:
+            self.workers.close()
 
     def observation_ids(self, text: str, last: int) -> tuple[int, ...]:
         """Tokens that show an observation after an action whose last token is `last`."""

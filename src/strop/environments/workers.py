@@ -1,8 +1,9 @@
-"""Episodes that are played elsewhere: in processes of this machine, or at whatever place there is.
+"""Episodes that are played in workers: processes of this machine, or actors of a Ray cluster.
 
-A place plays one step after another, so a slow one holds up those of its own place alone. What a
-place loses is begun again from its seed, with its actions. One that hangs or dies costs its own
-episode. What comes of an episode depends on its seed and actions alone, not on where it is played.
+A worker plays one step after another, so a slow episode delays only those of its own worker. An
+episode that a worker loses is restarted from its seed and replayed with its actions. One that hangs
+or dies costs its own episode. What an episode gives depends on its seed and actions alone, not on
+the worker that plays it.
 """
 
 import asyncio
@@ -24,15 +25,15 @@ from strop.environments.episodes import (
 from strop.support.exits import Exit
 
 
-class Lost(Exception):
-    """A place is gone with all that it had; the next call finds an empty one."""
+class WorkerLost(Exception):
+    """A worker is gone with all that it had; the next call finds an empty one."""
 
 
-class Place(Protocol):
-    """Where a `There` answers calls, one at a time, each from the same thread."""
+class Worker(Protocol):
+    """Answers the calls of an `EpisodeHost`, one at a time, each from the same thread."""
 
     def call(self, method: str, *given: Any, seconds: float) -> Any:
-        """What a method of `There` gives. Raises Lost, TimeoutError, and what it raises."""
+        """What a method of `EpisodeHost` gives. Raises WorkerLost, TimeoutError, and its errors."""
         ...
 
     def close(self) -> None:
@@ -40,7 +41,7 @@ class Place(Protocol):
         ...
 
 
-class Begun(NamedTuple):
+class EpisodeSoFar(NamedTuple):
     """An episode so far: its seed, its actions, and the observations before each action and after
     the last.
     """
@@ -50,14 +51,19 @@ class Begun(NamedTuple):
     seen: tuple[str, ...] = ()
 
 
-class There:
-    """Plays the episodes that are sent to a place."""
+class EpisodeHost:
+    """Plays the episodes that are sent to a worker."""
 
     def __init__(self) -> None:
         self.worlds: dict[str, tuple[Episodes, dict[int, int]]] = {}
 
     def begin(
-        self, name: str, source: EnvironmentSource, limits: CallLimits, number: int, begun: Begun
+        self,
+        name: str,
+        source: EnvironmentSource,
+        limits: CallLimits,
+        number: int,
+        begun: EpisodeSoFar,
     ) -> Observation:
         """Begin an episode of a world, or begin it again, and return what it shows."""
         if name not in self.worlds:
@@ -69,7 +75,7 @@ class There:
     def step(
         self, name: str, numbers: Sequence[int], actions: Sequence[str]
     ) -> list[Observation] | None:
-        """Step these episodes; None where this place is new and does not have all of them."""
+        """Step these episodes; None where this worker is new and does not have all of them."""
         episodes, places = self.worlds.get(name, (None, {}))
         if episodes is None or any(number not in places for number in numbers):
             return None
@@ -90,7 +96,7 @@ def _plain(shown: Observation) -> Observation:
 
 @dataclass(eq=False)
 class Player:
-    """An episode. at: the number of its place."""
+    """An episode. at: the number of its worker."""
 
     seed: int
     at: int
@@ -98,46 +104,48 @@ class Player:
     seen: list[str] = field(default_factory=list)
 
 
-class Places:
-    """Where the episodes of an environment are played. Raises UserError for its options."""
+class EnvironmentWorkers:
+    """The workers that play the episodes of an environment. Raises UserError for its options."""
 
     def __init__(
-        self, source: EnvironmentSource, limits: CallLimits, places: Sequence[Place]
+        self, source: EnvironmentSource, limits: CallLimits, workers: Sequence[Worker]
     ) -> None:
-        self.source, self.limits, self.places = source, limits, places
+        self.source, self.limits, self.workers = source, limits, workers
         with source.opened() as made:
             self.max_turns, self.max_tokens, self.rewrites = (
                 made.max_turns, made.max_tokens, made.rewrites
             )  # fmt: skip
             self.roles = made.roles if len(made.roles) > 1 else ()
-        self.threads = [ThreadPoolExecutor(1, thread_name_prefix="strop-place") for _ in places]
-        self.turns = itertools.cycle(range(len(places)))
+        self.threads = [
+            ThreadPoolExecutor(1, thread_name_prefix="strop-environment") for _ in workers
+        ]
+        self.turns = itertools.cycle(range(len(workers)))
 
-    def play(self, seeds: Sequence[int]) -> "EpisodesElsewhere":
+    def play(self, seeds: Sequence[int]) -> "EpisodesInWorkers":
         """Begin an episode of each seed."""
-        return EpisodesElsewhere(self, seeds)
+        return EpisodesInWorkers(self, seeds)
 
     def close(self) -> None:
-        """End the places."""
-        for place in self.places:
-            place.close()
+        """End the workers."""
+        for worker in self.workers:
+            worker.close()
         for thread in self.threads:
             thread.shutdown(wait=False, cancel_futures=True)
 
 
-class EpisodesElsewhere:
-    """Plays episodes like strop.environments.episodes.Episodes, at some places."""
+class EpisodesInWorkers:
+    """Plays episodes like strop.environments.episodes.Episodes, in some workers."""
 
-    def __init__(self, places: Places, seeds: Sequence[int]) -> None:
-        self.at, self.source, self.limits = places, places.source, places.limits
-        self.max_turns, self.max_tokens = places.max_turns, places.max_tokens
-        self.roles, self.rewrites = places.roles, places.rewrites
-        # Steps of an asynchronous environment go to a place together, which awaits them all.
-        self.awaited = not places.source.is_asynchronous
+    def __init__(self, workers: EnvironmentWorkers, seeds: Sequence[int]) -> None:
+        self.at, self.source, self.limits = workers, workers.source, workers.limits
+        self.max_turns, self.max_tokens = workers.max_turns, workers.max_tokens
+        self.roles, self.rewrites = workers.roles, workers.rewrites
+        # Steps of an asynchronous environment go to a worker together, which awaits them all.
+        self.awaited = not workers.source.is_asynchronous
         self.name = uuid.uuid4().hex
         self.players: list[Player] = []
         self.failed: dict[int, Observation] = {}
-        self.shown = [each.result() for each in [self._add(Begun(seed)) for seed in seeds]]
+        self.shown = [each.result() for each in [self._add(EpisodeSoFar(seed)) for seed in seeds]]
 
     def reset(self) -> list[Observation]:
         """The first observations of all episodes."""
@@ -150,10 +158,12 @@ class EpisodesElsewhere:
 
     def step(self, numbers: Sequence[int], actions: Sequence[str]) -> list[Observation]:
         """Step the episodes `numbers`; the observations are in their order."""
-        by_place: dict[int, dict[int, str]] = {}
+        by_worker: dict[int, dict[int, str]] = {}
         for number, action in zip(numbers, actions, strict=True):
-            by_place.setdefault(self.players[number].at, {})[number] = action
-        futures = [self.at.threads[at].submit(self._steps, at, own) for at, own in by_place.items()]
+            by_worker.setdefault(self.players[number].at, {})[number] = action
+        futures = [
+            self.at.threads[at].submit(self._steps, at, own) for at, own in by_worker.items()
+        ]
         found = {number: o for future in futures for number, o in future.result().items()}
         return [found[number] for number in numbers]
 
@@ -161,7 +171,7 @@ class EpisodesElsewhere:
         """Begin another episode with the seed of `number`, replay these actions, and return its
         number. Raises RunStopped when its observations differ from `seen`.
         """
-        self._add(Begun(self.players[number].seed, tuple(actions), tuple(seen))).result()
+        self._add(EpisodeSoFar(self.players[number].seed, tuple(actions), tuple(seen))).result()
         return len(self.players) - 1
 
     def close(self) -> None:
@@ -169,22 +179,22 @@ class EpisodesElsewhere:
         for at in {player.at for player in self.players}:
             self.at.threads[at].submit(self._end, at)
 
-    # ---- from here on: how, in the thread of a place
+    # ---- from here on: how, in the thread of a worker
 
-    def _add(self, begun: Begun) -> Future[Observation]:
+    def _add(self, begun: EpisodeSoFar) -> Future[Observation]:
         at, number = next(self.at.turns), len(self.players)
         self.players.append(Player(begun.seed, at, list(begun.actions), list(begun.seen[:-1])))
         return self.at.threads[at].submit(self._begin, number, begun)
 
     def _call(self, at: int, method: str, *given: Any, number: int = 1) -> Any:
         seconds = self.limits.seconds * number
-        return self.at.places[at].call(method, self.name, *given, seconds=seconds)
+        return self.at.workers[at].call(method, self.name, *given, seconds=seconds)
 
-    def _begin(self, number: int, begun: Begun) -> Observation:
+    def _begin(self, number: int, begun: EpisodeSoFar) -> Observation:
         player = self.players[number]
         try:
             shown = self._tried(lambda: self._call(player.at, "begin", *self._given(number, begun)))
-        except (Lost, TimeoutError) as error:
+        except (WorkerLost, TimeoutError) as error:
             where = f"the start of the episode of the seed {player.seed}"
             return self._fail(number, Exit.START_FAILED, where, self._why(error))
         return self._hear(number, shown)
@@ -195,36 +205,36 @@ class EpisodesElsewhere:
         player = self.players[number]
         try:
             shown = self._tried(lambda: self._stepped(number, action))
-        except (Lost, TimeoutError) as error:
-            exit = Exit.ENVIRONMENT_CRASH if isinstance(error, Lost) else Exit.TIMEOUT
+        except (WorkerLost, TimeoutError) as error:
+            exit = Exit.ENVIRONMENT_CRASH if isinstance(error, WorkerLost) else Exit.TIMEOUT
             return self._fail(number, exit, step_of(player.seed, action), self._why(error))
         player.actions.append(action)
         return self._hear(number, shown)
 
     def _stepped(self, number: int, action: str) -> Observation:
-        """One step at its place, which gets the episode again where it has lost it."""
+        """One step in its worker, which gets the episode again where it has lost it."""
         player = self.players[number]
         shown = self._call(player.at, "step", [number], [action])
         if shown is None:
-            begun = Begun(player.seed, tuple(player.actions), tuple(player.seen))
+            begun = EpisodeSoFar(player.seed, tuple(player.actions), tuple(player.seen))
             again: Observation = self._call(player.at, "begin", *self._given(number, begun))
             if again.exit is not None:
                 return again
             shown = self._call(player.at, "step", [number], [action])
         if shown is None:
-            raise Lost("its process was lost again")
+            raise WorkerLost("its process was lost again")
         found: Observation = shown[0]
         return found
 
     def _steps(self, at: int, actions: dict[int, str]) -> dict[int, Observation]:
-        """Steps of a place; together where they are well, so that one that fails is found."""
+        """Steps of a worker; together where they are well, so that one that fails is found."""
         going = {n: a for n, a in actions.items() if n not in self.failed}
         together = None
         if len(going) > 1:
             try:
                 own = list(going), list(going.values())
                 together = self._call(at, "step", *own, number=len(going))
-            except (Lost, TimeoutError):
+            except (WorkerLost, TimeoutError):
                 together = None
         if together is None:
             return {number: self._step(number, action) for number, action in actions.items()}
@@ -236,18 +246,18 @@ class EpisodesElsewhere:
     def _end(self, at: int) -> None:
         try:
             self._call(at, "end")
-        except (Lost, TimeoutError):  # they are gone, which closes them
+        except (WorkerLost, TimeoutError):  # they are gone, which closes them
             return
 
-    def _given(self, number: int, begun: Begun) -> tuple[Any, ...]:
+    def _given(self, number: int, begun: EpisodeSoFar) -> tuple[Any, ...]:
         return self.source, self.limits, number, begun
 
     def _tried(self, call: Callable[[], Observation]) -> Observation:
-        """What a call gives; it is called again where the place was lost."""
+        """What a call gives; it is called again where the worker was lost."""
         for _ in self.limits.waits():
             try:
                 return call()
-            except Lost:
+            except WorkerLost:
                 continue
         return call()
 
@@ -265,7 +275,7 @@ class EpisodesElsewhere:
         return over_time(self.limits) if isinstance(error, TimeoutError) else error
 
 
-class Told:
+class BroadcastEpisodes:
     """Episodes that the first of several processes plays, and tells the others of.
 
     first: as Ranks.from_first. make: begins the episodes, in the first process alone.

@@ -1,4 +1,4 @@
-"""Episodes at places: what those of this process show, whatever is lost; and what costs one."""
+"""Episodes at workers: what those of this process show, whatever is lost; and what costs one."""
 
 import asyncio
 import os
@@ -10,9 +10,14 @@ import pytest
 
 from strop.environments import Environment, Exit, Observation
 from strop.environments.base import EnvironmentSource
-from strop.environments.elsewhere import Lost, Places, There, Told
 from strop.environments.episodes import CallLimits, Episodes
-from strop.environments.worker import WorkerPlace
+from strop.environments.worker_process import ProcessWorker
+from strop.environments.workers import (
+    BroadcastEpisodes,
+    EnvironmentWorkers,
+    EpisodeHost,
+    WorkerLost,
+)
 from strop.support.errors import RunStopped
 
 SEEDS = (3, 1, 2, 7)
@@ -69,12 +74,12 @@ class Forgetful:
     """A place of this process that is lost before a call, now and then."""
 
     def __init__(self, lost=lambda: False):
-        self.lost, self.there = lost, There()
+        self.lost, self.there = lost, EpisodeHost()
 
     def call(self, method, *given, seconds):
         if self.lost():
-            self.there = There()
-            raise Lost("it was lost")
+            self.there = EpisodeHost()
+            raise WorkerLost("it was lost")
         return getattr(self.there, method)(*given)
 
     def close(self):
@@ -89,16 +94,18 @@ def test_what_is_lost_is_begun_again_and_says_the_same(seed, monkeypatch):
         calls.append(chance.random() < 0.3 and not (calls and calls[-1]))
         return calls[-1]
 
-    places = Places(SOURCE, CallLimits(4), [Forgetful(lost), Forgetful(lost)])
-    assert shown(places.play(SEEDS)) == shown(Episodes(SOURCE, SEEDS))
+    workers = EnvironmentWorkers(SOURCE, CallLimits(4), [Forgetful(lost), Forgetful(lost)])
+    assert shown(workers.play(SEEDS)) == shown(Episodes(SOURCE, SEEDS))
     assert any(calls)
-    places.close()
+    workers.close()
 
 
 def test_one_that_does_not_repeat_stops_the_run():
     losses = [False, False, True]  # at the second step
-    places = Places(SOURCE, CallLimits(), [Forgetful(lambda: bool(losses) and losses.pop(0))])
-    episodes = places.play([3])
+    workers = EnvironmentWorkers(
+        SOURCE, CallLimits(), [Forgetful(lambda: bool(losses) and losses.pop(0))]
+    )
+    episodes = workers.play([3])
     episodes.step([0], ["a"])
     with SOURCE.opened() as made:
         kind = type(made)
@@ -108,7 +115,7 @@ def test_one_that_does_not_repeat_stops_the_run():
             episodes.step([0], ["a"])
     finally:
         kind.shift = 0
-        places.close()
+        workers.close()
 
 
 def test_the_first_of_several_processes_plays_for_all():
@@ -118,17 +125,19 @@ def test_the_first_of_several_processes_plays_for_all():
         said.append(make())
         return said[-1]
 
-    here = Told(first, lambda: Episodes(SOURCE, SEEDS))
+    here = BroadcastEpisodes(first, lambda: Episodes(SOURCE, SEEDS))
     found = shown(here)
-    there = Told(lambda make: said.pop(0), lambda: pytest.fail("played twice"))
+    there = BroadcastEpisodes(lambda make: said.pop(0), lambda: pytest.fail("played twice"))
     assert found == shown(there) == shown(Episodes(SOURCE, SEEDS))
 
 
 @pytest.fixture(scope="module")
 def workers():
-    places = Places(SOURCE, CallLimits(0, seconds=1.0), [WorkerPlace(), WorkerPlace()])
-    yield places
-    places.close()
+    workers = EnvironmentWorkers(
+        SOURCE, CallLimits(0, seconds=1.0), [ProcessWorker(), ProcessWorker()]
+    )
+    yield workers
+    workers.close()
 
 
 def test_processes_show_what_this_one_does(workers):
@@ -147,7 +156,9 @@ def test_what_raises_dies_or_hangs_costs_its_own_episode(workers):
     crash = Exit.ENVIRONMENT_CRASH
     assert [raised.exit, died.exit, hung.exit] == [crash, crash, Exit.TIMEOUT]
     assert "'raise' in the episode of the seed 3: ValueError: no such way" in raised.why
-    assert "'die' in the episode of the seed 7: Lost: the process ended itself with" in died.why
+    assert (
+        "'die' in the episode of the seed 7: WorkerLost: the process ended itself with" in died.why
+    )
     assert "TimeoutError: it took over 1 s" in hung.why
     others.reset()
     assert plain(well) == plain(others.step([3, 4], ["a", "b"]))

@@ -9,7 +9,7 @@ import sys
 import time
 from typing import Any
 
-from strop.environments.elsewhere import Lost, There
+from strop.environments.workers import EpisodeHost, WorkerLost
 from strop.support import guarded_process
 from strop.support.errors import RunStopped, UserError
 from strop.support.guarded_process import GuardedProcess
@@ -18,11 +18,11 @@ from strop.support.loading import search_path
 START_SECONDS = 120.0  # for a process to begin and to import the environment
 
 
-class WorkerPlace(GuardedProcess):
-    """A place in a process of its own, which begins with the first call, and again once lost."""
+class ProcessWorker(GuardedProcess):
+    """A worker in a process of its own, which starts at the first call, and restarts once lost."""
 
     def call(self, method: str, *given: Any, seconds: float) -> Any:
-        """What a method of `There` gives; see `Place`."""
+        """What a method of `EpisodeHost` gives; see `Worker`."""
         try:
             channel = self.channel
             if channel is None:
@@ -38,7 +38,7 @@ class WorkerPlace(GuardedProcess):
         except (EOFError, OSError) as error:
             why = self.how_it_died() if self.process is not None else str(error)
             self.end()
-            raise Lost(why) from error
+            raise WorkerLost(why) from error
         well, value = pickle.loads(reply)
         if not well:
             raise value
@@ -57,7 +57,7 @@ def main(fileno: int) -> None:
     channel = socket.socket(fileno=fileno)
     search = pickle.loads(guarded_process.receive(channel))
     sys.path += [place for place in search if place not in sys.path]
-    there = There()
+    there = EpisodeHost()
     while True:
         try:
             method, given = pickle.loads(guarded_process.receive(channel))
@@ -66,11 +66,11 @@ def main(fileno: int) -> None:
         guarded_process.send(channel, _answer(there, method, given))
 
 
-def _answer(there: There, method: str, given: tuple[Any, ...]) -> bytes:
+def _answer(there: EpisodeHost, method: str, given: tuple[Any, ...]) -> bytes:
     """What a call comes to, as it is sent."""
     try:
         return pickle.dumps((True, getattr(there, method)(*given)))
     except (UserError, RunStopped) as error:
         return pickle.dumps((False, type(error)(str(error))))
     except (pickle.PicklingError, TypeError, AttributeError) as error:
-        return pickle.dumps((False, Lost(f"what it shows cannot be sent: {error}")))
+        return pickle.dumps((False, WorkerLost(f"what it shows cannot be sent: {error}")))
