@@ -78,8 +78,6 @@ def settings(name: str, rounds: int) -> dict[str, Any]:
 
 def child() -> None:
     """Roll out the strategy that each line names, and tell tokens, seconds and memory."""
-    from strop.method.seeds import generators
-
     from strop.method.chains import Chains
     from strop.training.collect.here import collector_of
     from strop.training.learner.step_metrics import Clock
