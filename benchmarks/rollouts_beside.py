@@ -106,7 +106,7 @@ def child() -> None:
                 runs = {name: ({}, start(made, Path(folder) / name))}
             state, run = runs[name]
             world, number = run.world, int(step)
-            algorithm = run.algorithm.at_step(number, world.num_steps)
+            algorithm = run.algorithm.in_phase(1).at_step(number, world.num_steps)
             world.services.begin_step(number)
             chains = Chains(generators(world.seed, number), world.services, state)
             collector = collector_of(world, algorithm, number, chains, Clock())
@@ -245,7 +245,7 @@ def shapes() -> dict[str, Any]:
 
 def reuse(rounds: int) -> None:
     """Print a table of the engine with and without reuse."""
-    from strop.engines.loop import run
+    from strop.engines.asynchronous import run
     from transformers import AutoModelForCausalLM, Qwen3Config
 
     from strop.engines.asynchronous import Account, asynchronous
