@@ -37,7 +37,7 @@ def test_a_table_and_a_page(strop, run, tmp_path):
 
 
 def test_lengths_prompts_and_a_second_run(strop, run, tmp_path):
-    words = ["--lengths", "20,80", "--prompts", "64", "--spare", "0", "--exchange", "0.5"]
+    words = ["--lengths", "15,50", "--prompts", "64", "--spare", "0", "--exchange", "0.5"]
     said = strop("plan", run, run, "--workers", "2", *words, "--out", tmp_path / "p.html")
     assert said.code == 0, said.err
     assert "a step: 256 answers to 64 prompts" in said.out

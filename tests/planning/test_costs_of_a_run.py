@@ -9,7 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from strop.planning.costs import likeliest
-from strop.planning.measured import log_normal, measure
+from strop.planning.lengths import log_normal
+from strop.planning.measured import measure
 from strop.planning.simulate import simulate
 from strop.planning.work import Layout
 from strop.support.errors import UserError

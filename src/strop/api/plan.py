@@ -1,16 +1,29 @@
-"""`Run.plan`: what a run would yield on other numbers of workers."""
+"""`Run.plan` and `strop plan`: what a run would yield on other numbers of workers, or a model on
+so many GPUs before there is a run.
+"""
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from strop.api import tables
 from strop.api.arguments import checked
 from strop.api.tables import Table
-from strop.planning.measured import Measured, measure
+from strop.planning.assumed import Assumed
+from strop.planning.calibrated import calibrate
+from strop.planning.hardware import Assumptions, gpu_of
+from strop.planning.lengths import log_normal, read_lengths, regrouped
+from strop.planning.measured import measure
+from strop.planning.model_costs import read_model
 from strop.planning.page import write_page
-from strop.planning.simulate import Outcome, layouts
-from strop.planning.told import HEADINGS, proposals, rows, told
+from strop.planning.parallel import GIB, Case
+from strop.planning.simulate import Outcome, Said, layouts, silent
+from strop.planning.told import bounds, headings, proposals, rows, told, told_assumed
+from strop.planning.work import Work
 from strop.support.errors import UserError
 
 MOST_WORKERS = 65_536
@@ -21,30 +34,37 @@ MOST_SECONDS = 86_400.0
 
 @dataclass(frozen=True)
 class Planned:
-    """Layouts for each number of workers: as they are printed, as a table, as a page."""
+    """Layouts for each number of workers: as they are printed, as a table, as a page.
 
-    runs: tuple[Path, ...]
-    measured: Measured
+    names: of what is planned; said: what is known of it, a line each.
+    """
+
+    names: tuple[str, ...]
+    said: tuple[str, ...]
     found: Mapping[int, Sequence[Outcome]]
 
     @property
-    def table(self) -> Table:
+    def rows(self) -> list[dict[str, Any]]:
         """A row a layout: workers, which of them generate and train, speed and idle shares."""
-        return tables.of_rows(
-            [
-                {
-                    "workers": number,
-                    "layout": each.layout.name,
-                    "generate": each.layout.generate,
-                    "train": each.layout.train,
-                    "tokens_per_second": each.tokens_per_second,
-                    "step_seconds": each.step_seconds,
-                    **{name.replace(" ", "_"): share for name, share in each.shares.items()},
-                }
-                for number, outcomes in self.found.items()
-                for each in outcomes
-            ]
-        )
+        return [
+            {
+                "workers": number,
+                "layout": each.layout.name,
+                "generate": each.layout.generating,
+                "train": each.layout.training,
+                "tokens_per_second": each.tokens_per_second,
+                "step_seconds": each.step_seconds,
+                **{name.replace(" ", "_"): share for name, share in each.shares.items()},
+                **_sharing(each),
+            }
+            for number, outcomes in self.found.items()
+            for each in outcomes
+        ]
+
+    @property
+    def table(self) -> Table:
+        """The rows as a table."""
+        return tables.of_rows(self.rows)
 
     @property
     def proposals(self) -> list[str]:
@@ -53,16 +73,33 @@ class Planned:
 
     def save(self, path: str | Path = "plan.html") -> Path:
         """Write the page with pictures; gives its place. Raises UserError."""
-        write_page(self.runs, self.measured, self.found, Path(path))
+        write_page(self.names, self.said, self.found, Path(path))
         return Path(path)
 
     def __repr__(self) -> str:
-        shown = tables.as_text(HEADINGS, rows(self.found))
-        return "\n".join([*told(self.measured), "", shown, "", *self.proposals])
+        shown = tables.as_text(headings(self.found), rows(self.found))
+        return "\n".join([*self.said, "", shown, "", *self.proposals])
 
     def _repr_html_(self) -> str:
-        said = [[line] for line in (*told(self.measured), "", *self.proposals)]
-        return tables.as_html("", rows(self.found), HEADINGS) + tables.as_html("", said)
+        said = [[line] for line in (*self.said, "", *self.proposals)]
+        head = headings(self.found)
+        return tables.as_html("", rows(self.found), head) + tables.as_html("", said)
+
+
+def _sharing(outcome: Outcome) -> dict[str, Any]:
+    """How GPUs share a model, in columns; none where a run was planned."""
+    sharing = outcome.sharing
+    if sharing is None:
+        return {}
+    generating, training = bounds(outcome)
+    stages = {"generating": sharing.engine.memory, "training": sharing.trainer.memory}
+    return {
+        "engine": sharing.engine.name, "trainer": sharing.trainer.name,
+        "generating_waits_for": generating, "training_waits_for": training,
+        **{f"{stage}_gib": sum(memory.values()) / GIB for stage, memory in stages.items()},
+        **{f"{stage}_{name}_gib": size / GIB for stage, memory in stages.items()
+           for name, size in memory.items()},
+    }  # fmt: skip
 
 
 @checked
@@ -74,10 +111,12 @@ def plan(
     prompts: int,
     spare: float,
     exchange: float,
+    extrapolate: bool = False,
+    progress: Said = silent,
 ) -> Planned:
     """The layouts at the costs that the runs measured; arguments as in `Run.plan`."""
     counts = _whole("workers", workers, MOST_WORKERS)
-    bounds = _whole("staleness", staleness, MOST_STALENESS)
+    bounds_ = _whole("staleness", staleness, MOST_STALENESS)
     if len(lengths) > 2:
         raise UserError(f"--lengths {_text(lengths)}: give MEAN or MEAN,P99, such as 800,4000")
     for name, value, most in (("spare", spare, MOST_SPARE), ("exchange", exchange, MOST_SECONDS)):
@@ -85,11 +124,77 @@ def plan(
             raise UserError(f"--{name} {value:g} is not between 0 and {most:g}")
     if prompts < 0:
         raise UserError(f"--prompts {prompts} is below 0")
-    measured = measure(runs, lengths, prompts).exchanging(exchange)
+    measured = measure(runs, lengths, prompts, extrapolate).exchanging(exchange)
     found = {
-        n: layouts(measured.costs, measured.work, n, bounds, spare, measured.apart) for n in counts
+        n: layouts(measured.costs, measured.work, n, bounds_, spare, measured.apart, progress)
+        for n in counts
     }
-    return Planned(tuple(runs), measured, found)
+    return Planned(_names(runs), tuple(told(measured)), found)
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is asked of a model on GPUs; the fields are options of `strop plan`."""
+
+    gpus: Sequence[int]
+    kind: str
+    staleness: Sequence[int] = (1,)
+    lengths: Sequence[float] | Path = ()
+    max_tokens: int = 0
+    prompts: int = 0
+    answers: int = 0
+    prompt_tokens: int = 0
+    updates: int = 1
+    passes: float = 1.0
+    spare: float = 1.0
+    assume: Sequence[str] = ()
+
+
+PROMPTS, ANSWERS, PROMPT_TOKENS = 128, 16, 200  # of a step, where neither options nor runs say
+
+
+def plan_model(
+    model: Path, runs: Sequence[Path], asked: Question, progress: Said = silent
+) -> Planned:
+    """A model on GPUs, at assumed costs or at those that runs on one such GPU measured."""
+    counts = _whole("gpus", asked.gpus, MOST_WORKERS)
+    bounds_ = _whole("staleness", asked.staleness, MOST_STALENESS)
+    gpu, assumed = gpu_of(asked.kind), Assumptions().with_(asked.assume)
+    case = Case(read_model(model), gpu, assumed, 0, 0.0, asked.passes)
+    calibration, measured = calibrate(case, runs) if runs else (None, None)
+    case, work = _work_of(case, asked, None if measured is None else measured.work)
+    planned = Assumed(case, work, calibration=calibration)
+    found = {n: planned.layouts(n, bounds_, asked.spare, progress) for n in counts}
+    return Planned(_names([model, *runs]), tuple(told_assumed(planned)), found)
+
+
+def _work_of(case: Case, asked: Question, measured: Work | None) -> tuple[Case, Work]:
+    """The work of a step, and the case with its sequences."""
+    known = None if measured is None else measured.groups
+    size = asked.answers or (len(known[0]) if known else ANSWERS)
+    most = asked.max_tokens or math.inf
+    if isinstance(asked.lengths, Path):
+        groups = read_lengths(asked.lengths, size)
+    elif asked.lengths:
+        groups = log_normal(asked.lengths, size, most)
+    elif known is not None:
+        groups = regrouped(known, size)
+    else:
+        raise UserError(
+            "give the lengths of answers in tokens: --lengths MEAN,P99, such as 3000,16000, or "
+            "--lengths FILE with one in each line"
+        )
+    lengths = np.concatenate(groups).astype(float)
+    prompt = asked.prompt_tokens or (PROMPT_TOKENS if measured is None else measured.prompt)
+    prompts = asked.prompts or (PROMPTS if measured is None else measured.num_groups)
+    held = prompt + float((lengths**2).mean() / (2 * lengths.mean()))
+    longest = math.ceil(prompt) + (asked.max_tokens or int(lengths.max()))
+    work = Work(tuple(groups), prompts, float(prompt), 1.0, 1, min(asked.updates, prompts * size))
+    return replace(case, longest=longest, held=held), work
+
+
+def _names(paths: Sequence[Path]) -> tuple[str, ...]:
+    return tuple(path.resolve().name for path in paths)
 
 
 def _whole(option: str, values: Sequence[int], most: int) -> list[int]:

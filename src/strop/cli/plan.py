@@ -1,20 +1,25 @@
-"""`strop plan`: what a run would yield on other numbers of workers, from costs measured in it."""
+"""`strop plan`: what a run would yield on other numbers of workers, or a model on so many GPUs."""
 
+import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 
-from strop.cli.waiting import loading
+from strop.cli.waiting import loading, telling
 from strop.support.errors import UserError
 
-Runs = Annotated[
+if TYPE_CHECKING:
+    from strop.api.plan import Planned
+
+Given = Annotated[
     list[Path],
     typer.Argument(
-        metavar="RUN...",
+        metavar="RUN...|MODEL [RUN...]",
         help="Run folder; further runs, of the same model and machine, sharpen the costs, those of "
-        "asynchronous layouts an asynchronous run.",
+        "asynchronous layouts an asynchronous run. With --gpus a model's folder or config.json, "
+        "and runs on one such GPU, whose measured costs replace assumed ones.",
     ),
 ]
 Workers = Annotated[str, typer.Option(help="Numbers of workers: GPUs, or what the run was on.")]
@@ -22,11 +27,12 @@ Staleness = Annotated[str, typer.Option(help="Bounds of asynchronous layouts.")]
 Lengths = Annotated[
     str,
     typer.Option(
-        metavar="MEAN[,P99]",
-        help="Tokens of an answer in place of the run's: mean, 99th percentile.",
+        metavar="MEAN[,P99]|FILE",
+        help="Tokens of an answer in place of the run's: mean, 99th percentile; with --gpus also a "
+        "file with a number in each line.",
     ),
 ]
-Prompts = Annotated[int, typer.Option(min=0, help="Prompts of a step; 0: as the run.")]
+Prompts = Annotated[int, typer.Option(min=0, help="Prompts of a step; 0: as the run, or 128.")]
 Spare = Annotated[
     float,
     typer.Option(
@@ -43,36 +49,108 @@ Exchange = Annotated[
         help="Seconds until several trainers have a step's gradients, or engines its weights.",
     ),
 ]
+Extrapolate = Annotated[
+    bool, typer.Option("--extrapolate", help="Allow --lengths far above those of the run.")
+]
+Gpus = Annotated[str, typer.Option(help="Numbers of GPUs: plan a model without a run.")]
+Kind = Annotated[str, typer.Option(help="The GPUs: A100, B200, GB200, H100, H20, H200, L4, L40S.")]
+Answers = Annotated[int, typer.Option(min=0, help="Answers to a prompt; 0: as the run, or 16.")]
+PromptTokens = Annotated[int, typer.Option(min=0, help="Of a prompt; 0: as the run, or 200.")]
+MaxTokens = Annotated[int, typer.Option(min=0, help="Most tokens of an answer; 0: any number.")]
+Updates = Annotated[int, typer.Option(min=1, help="Updates of the weights in a step.")]
+Passes = Annotated[
+    float,
+    typer.Option(
+        min=0.0, max=16.0,
+        help="Forward passes of training beside that of the update: old log-probabilities, a "
+        "reference.",
+    ),
+]  # fmt: skip
+Assume = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME=VALUE", help="What is assumed of GPUs, such as mfu=0.4."),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, one layout a line.")]
 Out = Annotated[Path, typer.Option("--out", "-o", help="The page.")]
+WIDE = 110  # letters of the table of how GPUs share a model
+WORKERS = "1,2,4,8,16,32,64"
 
 
 def plan(
-    runs: Runs,
-    workers: Workers = "1,2,4,8,16,32,64",
+    given: Given,
+    workers: Workers = WORKERS,
     staleness: Staleness = "1",
     lengths: Lengths = "",
     prompts: Prompts = 0,
     spare: Spare = 1.0,
     exchange: Exchange = 0.0,
+    extrapolate: Extrapolate = False,
+    gpus: Gpus = "",
+    kind: Kind = "",
+    answers: Answers = 0,
+    prompt_tokens: PromptTokens = 0,
+    max_tokens: MaxTokens = 0,
+    updates: Updates = 1,
+    passes: Passes = 1.0,
+    assume: Assume = None,
+    as_json: AsJson = False,
     out: Out = Path("plan.html"),
 ) -> None:
     """Estimate throughput and idle time of layouts with other numbers of workers.
 
     Synchronous, partial (more prompts under way than a step takes) and asynchronous layouts are
-    simulated at the costs that the run measured. Prints a table and writes a page with pictures.
+    simulated at the costs that the run measured or, with --gpus, at those that a model's
+    configuration and the GPUs' data sheets say. Prints a table and writes a page with pictures.
     """
-    counts, bounds = _whole("--workers", workers), _whole("--staleness", staleness)
-    given = _lengths(lengths)
-    loading(", ".join(map(str, runs)))
+    of_model = {
+        "--kind": kind, "--answers": answers, "--prompt-tokens": prompt_tokens,
+        "--max-tokens": max_tokens, "--updates": updates != 1, "--passes": passes != 1,
+        "--assume": assume,
+    }  # fmt: skip
+    of_run = {"--workers": workers != WORKERS, "--exchange": exchange, "--extrapolate": extrapolate}
+    wrong = [name for name, value in (of_run if gpus else of_model).items() if value]
+    if wrong:
+        raise UserError(
+            f"{wrong[0]} is for a plan {'from a run, not with' if gpus else 'of a model:'} --gpus"
+        )
+    bounds = _whole("--staleness", staleness)
+    counts = _whole("--gpus", gpus) if gpus else _whole("--workers", workers)
+    numbers = None if gpus and Path(lengths).is_file() else _lengths(lengths)
+    loading(", ".join(map(str, given)))
+    from strop.api.plan import Question, plan_model
     from strop.api.plan import plan as planned
-    from strop.planning.told import proposals, table, told
 
-    found = planned(runs, counts, bounds, given, prompts, spare, exchange)
+    with telling() as tell:
+        if gpus:
+            asked = Question(
+                counts, kind, bounds, Path(lengths) if numbers is None else numbers, max_tokens,
+                prompts, answers, prompt_tokens, updates, passes, spare, assume or (),
+            )  # fmt: skip
+            found = plan_model(given[0], given[1:], asked, tell)
+        else:
+            found = planned(
+                given, counts, bounds, numbers or [], prompts, spare, exchange, extrapolate, tell
+            )
+    _show(found, as_json, out)
+
+
+def _show(found: "Planned", as_json: bool, out: Path) -> None:
+    """Print what was found, and write the page."""
+    from strop.planning.told import sharing_table, table
+
     console = Console(highlight=False, markup=False, soft_wrap=True)
-    for line in (*told(found.measured), ""):
+    if as_json:
+        for row in found.rows:
+            print(json.dumps(row))
+        found.save(out)
+        return
+    for line in (*found.said, ""):
         console.print(line)
     console.print(table(found.found))
-    for line in ("", *proposals(found.found)):
+    if any(row.get("engine") for row in found.rows):
+        console.print("")
+        Console(highlight=False, markup=False, width=WIDE).print(sharing_table(found.found))
+    for line in ("", *found.proposals):
         console.print(line)
     print(f"wrote {found.save(out)}")
 

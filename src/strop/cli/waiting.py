@@ -1,6 +1,10 @@
 """A word on the terminal before the seconds in which nothing else can be shown."""
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
 from rich.console import Console
+from rich.markup import escape
 
 
 def loading(what: str) -> None:
@@ -8,3 +12,14 @@ def loading(what: str) -> None:
     console = Console(stderr=True, highlight=False)
     if console.is_terminal:
         console.print(f"loading {what} ...", style="dim", markup=False)
+
+
+@contextmanager
+def telling() -> Iterator[Callable[[str], None]]:
+    """A call that shows, in one line of a terminal's error stream, what is being done."""
+    console = Console(stderr=True, highlight=False)
+    if not console.is_terminal:
+        yield lambda what: None
+        return
+    with console.status("planning ...") as status:
+        yield lambda what: status.update(escape(f"planning {what} ..."))

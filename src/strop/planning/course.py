@@ -1,7 +1,7 @@
 """The course of engines that generate: when every row ends, from one event to the next.
 
-    a decode step of n rows with m tokens in their caches   a + b n + c m  seconds
-    k such steps, in which no row begins or ends            k (a + b n) + c (k m + n k (k - 1) / 2)
+    a decode step of n rows with m tokens in their caches   a(n) + b n + c m  seconds
+    k such steps, in which no row begins or ends            k (a(n) + b n + c m) + c n k (k - 1) / 2
     t tokens read at once                                   f t, and d for all rows of a step
     an answer that begins                                   e
 
@@ -21,12 +21,32 @@ ROUNDING = 1e-9  # of a decode step
 
 
 @dataclass(frozen=True)
+class Weights:
+    """Seconds in which a decode step reads the weights, or computes where that takes longer.
+
+    dense: of weights that every step reads; experts: of all experts; miss: the chance that a row
+    does not need an expert; compute: of each row. Known where costs are assumed; a run measures a.
+    """
+
+    dense: float = 0.0
+    experts: float = 0.0
+    miss: float = 0.0
+    compute: float = 0.0
+
+    def seconds(self, rows: Ints) -> Floats:
+        """Of a decode step of so many rows."""
+        reading = self.dense + self.experts * (1 - self.miss**rows)
+        return np.maximum(reading, self.compute * rows)
+
+
+@dataclass(frozen=True)
 class Speed:
     """Seconds of an engine.
 
     step: a, of a decode step; row: b, of each row in it; cached: c, of each token in the caches;
     read: f, of a token that is read at once, as prompts are; begin: d, of letting in rows that read
-    some. answer: e, of what there is to do for an answer beside all passes.
+    some. answer: e, of what there is to do for an answer beside all passes. weights: of a decode
+    step too, where a depends on the rows.
     """
 
     step: float
@@ -35,6 +55,12 @@ class Speed:
     read: float
     begin: float = 0.0
     answer: float = 0.0
+    weights: Weights | None = None
+
+    def of_rows(self, rows: Ints) -> Floats:
+        """Of a decode step of so many rows with empty caches."""
+        linear: Floats = self.step + self.row * rows
+        return linear if self.weights is None else linear + self.weights.seconds(rows)
 
 
 class Course:
@@ -82,7 +108,7 @@ class Course:
     def _seconds(self, k: Ints) -> Floats:
         """Of k decode steps after each event."""
         n, m, speed = self.rows, self.cached, self.speed
-        return k * (speed.step + speed.row * n) + speed.cached * (k * m + n * k * (k - 1) / 2)
+        return k * speed.of_rows(n) + speed.cached * (k * m + n * k * (k - 1) / 2)
 
     def drawn(self, when: Floats) -> tuple[Ints, NDArray[np.bool_]]:
         """How many tokens each row has drawn at the second `when` of its engine, and whether it
@@ -104,7 +130,7 @@ class Course:
         into = np.maximum(when - self.seconds[last] - self.reading[last], 0.0)
         n, m = self.rows[last], self.cached[last]
         half = self.speed.cached * n / 2
-        slope = self.speed.step + self.speed.row * n + self.speed.cached * m - half
+        slope = self.speed.of_rows(n) + self.speed.cached * m - half
         k = np.floor(_root(half, slope, into) + ROUNDING)
         k = np.where(n > 0, k, 0)
         tick = self.ticks[last] + k.astype(np.int64)

@@ -2,8 +2,8 @@
 
 step s is drawn    when the weights are there that s - 1 - staleness steps have trained, and no
                    draw of an earlier one is left to begin
-draws begin        in order, up to a step's rollouts, whenever no more than FULL of these are
-                   under way
+draws begin        in order, up to a step's rollouts (or those of in_flight steps), whenever no
+                   more than FULL of these are under way
 step s is graded   when its last answer has ended and s - 1 is graded; the others go on meanwhile
 """
 
@@ -88,7 +88,7 @@ class Draws:
     def _begin(self) -> None:
         """Begin the draws for which there is room, of this step and of the next."""
         running = self._running()
-        while running <= FULL * self.size:
+        while running <= FULL * self.most:
             if not self.left:
                 if self.version < self.drawn - self.layout.staleness:
                     return
@@ -98,7 +98,7 @@ class Draws:
                 self.drawn += 1
             count = 0
             for group in self.left:
-                if running and running + len(group) > self.size:
+                if running and running + len(group) > self.most:
                     break
                 running, count = running + len(group), count + 1
             if count:
@@ -148,12 +148,17 @@ class Draws:
         """When so many rollouts have ended that draws may begin; never, if none wait for that."""
         last = np.sort(ends[self.done < self.length])
         running = np.arange(len(last))[::-1]
-        most = FULL * self.size
+        most = FULL * self.most
         if len(last) <= most:
             if not self.left:
                 return NEVER
             most = len(last) - 1  # the next one does not fit beside them
         return float(last[np.flatnonzero(running <= most)[0]])
+
+    @property
+    def most(self) -> float:
+        """Rollouts that may be under way."""
+        return self.size * self.layout.in_flight
 
     def _running(self) -> int:
         """Rollouts that have not ended."""

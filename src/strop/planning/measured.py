@@ -4,17 +4,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import numpy as np
-
 from strop.planning.costs import costs_of
-from strop.planning.course import Floats, Ints
-from strop.planning.recorded import read_run
+from strop.planning.course import Floats
+from strop.planning.lengths import log_normal
+from strop.planning.recorded import Recorded, read_run
 from strop.planning.work import Costs, Layout, Work
 from strop.support.errors import UserError
 
 UNSURE = 0.15  # deviation of a share, from which it is said
-NUM_DRAWN = 4096  # lengths of a distribution
-P99 = 2.3263478740408408  # standard deviations
+FAR = 10.0  # times the longest answer of the runs, up to which costs are taken for known
 
 
 @dataclass(frozen=True)
@@ -23,7 +21,8 @@ class Measured:
 
     costs: of layouts whose workers take turns; apart: of those where some train while others
     generate, which slows both. Each is of the runs of that kind, where there are such.
-    shares: of a, b and c in the seconds of decode steps; unsure: the deviation of each.
+    shares: of a, b and c in the seconds of decode steps; unsure: the deviation of each. far: a
+    warning where lengths are far above those that were measured.
     """
 
     costs: Costs
@@ -31,6 +30,7 @@ class Measured:
     work: Work
     shares: Floats
     unsure: Floats
+    far: str = ""
 
     def costs_of(self, layout: Layout) -> Costs:
         """Those of a layout's kind."""
@@ -45,25 +45,30 @@ class Measured:
     def warning(self) -> str:
         """What to say where the terms of a decode step could not be told apart; else nothing."""
         if self.unsure[0] < UNSURE:
-            return ""
-        return (
+            return self.far
+        return f"{self.far} " * bool(self.far) + (
             "The steps of the run are too much alike to tell what a decode step costs from what "
             "each row of it costs, so numbers for other sizes are rough. A run with fewer prompts "
             "beside it helps: strop plan RUN OTHER."
         )
 
 
-def measure(folders: Sequence[Path], lengths: Sequence[float] = (), prompts: int = 0) -> Measured:
+def measure(
+    folders: Sequence[Path], lengths: Sequence[float] = (), prompts: int = 0,
+    extrapolate: bool = False,
+) -> Measured:  # fmt: skip
     """What the first run does, at the costs that all of them tell.
 
     lengths: mean and, as an option, 99th percentile of a log-normal distribution, in place of the
-    run's own. prompts: of a step, in place of the run's. Raises UserError for what is no run, and
-    for one that tells too little.
+    run's own; extrapolate: though they are far longer than those. prompts: of a step, in place of
+    the run's. Raises UserError for what is no run, and for one that tells too little.
     """
     runs = [read_run(folder) for folder in folders]
     first = runs[0]
     groups = [group for each in first.groups.values() for group in each]
+    warning = ""
     if lengths:
+        warning = _far(runs, lengths, extrapolate)
         groups = log_normal(lengths, first.size)
     if not groups:
         raise UserError(
@@ -75,23 +80,23 @@ def measure(folders: Sequence[Path], lengths: Sequence[float] = (), prompts: int
     sampled, kept = first.mean("data/rollouts_sampled"), first.mean("data/rollouts_kept")
     count = prompts or max(round(sampled / first.size), 1)
     work = Work(tuple(groups), count, first.prompt, kept / sampled, first.slots)
-    return Measured(costs, apart, work, shares, unsure)
+    return Measured(costs, apart, work, shares, unsure, warning)
 
 
-MOST_TOKENS = 1e9  # of an answer
-
-
-def log_normal(lengths: Sequence[float], size: int) -> list[Ints]:
-    """Groups of answers whose lengths have this mean and 99th percentile; one length without it."""
-    mean, high = lengths[0], lengths[-1]
-    most = np.exp(P99**2 / 2)
-    if not 1 <= mean <= high < min(most * mean, MOST_TOKENS):
-        raise UserError(
-            f"--lengths {','.join(f'{each:g}' for each in lengths)}: the mean must be 1 or more, "
-            f"the 99th percentile at least the mean, less than {most:.0f} times as long and "
-            f"less than {MOST_TOKENS:.0e} tokens"
-        )
-    sigma = P99 - np.sqrt(P99**2 - 2 * np.log(high / mean))
-    drawn = np.random.default_rng(0).standard_normal(NUM_DRAWN // size * size or size)
-    found = np.exp(np.log(mean) - sigma**2 / 2 + sigma * drawn)
-    return list(np.maximum(found.round(), 1).astype(np.int64).reshape(-1, size))
+def _far(runs: Sequence[Recorded], lengths: Sequence[float], allowed: bool) -> str:
+    """What to say of lengths that are far above those of the runs. Raises UserError."""
+    longest = max(step["completions/max_length"] for run in runs for step in run.steps)
+    times = lengths[-1] / longest
+    if times <= FAR:
+        return ""
+    given = f"--lengths {','.join(f'{each:g}' for each in lengths)}"
+    what = (
+        f"{given} is {times:.0f} times the longest answer of {runs[0].folder} ({longest:.0f} "
+        "tokens), where its costs were not measured"
+    )
+    if allowed:
+        return f"{what}: the numbers are rough."
+    raise UserError(
+        f"{what}: give a run with longer answers, plan from the model (--gpus, --kind), or "
+        "extrapolate with --extrapolate"
+    )

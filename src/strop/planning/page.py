@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from strop.planning.measured import Measured
+from strop.planning.parallel import GIB
 from strop.planning.simulate import Outcome
-from strop.planning.told import HEADINGS, Found, proposals, rows, told
+from strop.planning.told import SHARING, Found, headings, proposals, rows, sharing_rows
 from strop.report.charts import COLOURS, Chart, short
 from strop.report.html import charts_grid, document, section, table
 from strop.support.writing import write_whole, writing
@@ -21,30 +21,47 @@ BAR = 9  # pixels
 GENERATING, GRADING, TRAINING = COLOURS[0], COLOURS[2], COLOURS[1]
 
 
-def write_page(runs: Sequence[Path], measured: Measured, found: Found, out: Path) -> None:
-    """Write the page. Raises UserError."""
-    page = render([str(run.resolve().name) for run in runs], measured, found)
+def write_page(names: Sequence[str], lines: Sequence[str], found: Found, out: Path) -> None:
+    """Write the page. names: of what is planned; lines: what is known of it. Raises UserError."""
+    page = render(names, lines, found)
     with writing(out.parent, f"the plan {out.name}", len(page)):
         out.parent.mkdir(parents=True, exist_ok=True)
         write_whole(out, page)
 
 
-def render(names: Sequence[str], measured: Measured, found: Found) -> str:
+def render(names: Sequence[str], lines: Sequence[str], found: Found) -> str:
     """The page as text."""
-    lines = "".join(f"<p>{escape(line)}</p>" for line in told(measured))
+    said = "".join(f"<p>{escape(line)}</p>" for line in lines)
     number = min(found, key=lambda n: (abs(n - FEW), n))
     best = "".join(f"<li>{escape(line)}</li>" for line in proposals(found))
     over = [_over(found, "Throughput"), _over(found, "Idle")]
+    shared = sharing_rows(found)
     timelines = [timeline(outcome) for outcome in found[number]]
     body = (
-        f"<header>\n<h1>Plan of {escape(', '.join(names))}</h1>\n{lines}</header>\n<main>\n"
+        f"<header>\n<h1>Plan of {escape(', '.join(names))}</h1>\n{said}</header>\n<main>\n"
         + section("The fastest layout", f"<ul>{best}</ul>")
         + section("Workers", charts_grid(over, "workers"))
         + section(f"Who idles when, of {number}", charts_grid(timelines, "timeline"))
-        + section("Every layout", table("numbers", HEADINGS, rows(found)))
+        + section("Every layout", table("numbers", headings(found), rows(found)))
+        + section("How GPUs share the model", table("numbers", SHARING, shared) if shared else "")
+        + section("Memory of a GPU, GiB", _memory(found))
         + "</main>\n"
     )
     return document(f"strop plan: {', '.join(names)}", body)
+
+
+def _memory(found: Found) -> str:
+    """What takes the memory of a GPU, of each layout whose GPUs share a model."""
+    cells = [
+        [f"{number:,} {outcome.layout.name}, {stage}",
+         ", ".join(f"{name} {size / GIB:.1f}" for name, size in memory.items()),
+         f"{sum(memory.values()) / GIB:.1f}"]
+        for number, outcomes in found.items() for outcome in outcomes
+        if (sharing := outcome.sharing) is not None
+        for stage, memory in (("generating", sharing.engine.memory),
+                              ("training", sharing.trainer.memory))
+    ]  # fmt: skip
+    return table("numbers", ("layout", "what", "all"), cells) if cells else ""
 
 
 def _over(found: Found, title: str) -> Chart:
@@ -62,7 +79,7 @@ def _over(found: Found, title: str) -> Chart:
             "x": [number for number, _ in points], "y": short(value for _, value in points),
             "name": name, "mode": "lines+markers", "line": line,
         })  # fmt: skip
-    axis = {"title": {"text": "workers"}, "type": "log", "tickvals": list(found)}
+    axis = {"title": {"text": headings(found)[0]}, "type": "log", "tickvals": list(found)}
     scale: dict[str, Any] = {"rangemode": "tozero", "tickformat": ".0%"} if idle else {
         "type": "log"
     }  # fmt: skip

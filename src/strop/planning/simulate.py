@@ -7,14 +7,15 @@ earlier steps are all that can come: one pass over the steps visits every event 
 so many workers layouts are proposed, of an asynchronous one with the best number that generate.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
-from strop.planning.course import Floats
+from strop.planning.course import Floats, Ints
 from strop.planning.draws import Draws, one_by_one
+from strop.planning.parallel import Sharing
 from strop.planning.rounds import Rounds
 from strop.planning.work import Costs, Layout, Work
 
@@ -29,7 +30,7 @@ class Outcome:
     begun, drawn, ended, graded: a round's begin, the end of each engine's rows, of the round and
     of its rewards. trains, trained: a step's begin and end; unshared: of these the seconds for
     which all but one training worker, on average, wait for the longest answer. window: the first
-    and the last step that count.
+    and the last step that count. sharing: how GPUs share the model, where that was planned.
     """
 
     layout: Layout
@@ -42,6 +43,7 @@ class Outcome:
     trained: Floats
     unshared: Floats
     tokens: Floats
+    sharing: Sharing | None = None
 
     @property
     def span(self) -> tuple[float, float]:
@@ -83,9 +85,9 @@ class Outcome:
         training = inside(self.trains, self.trained - self.unshared)
         count = layout.workers
         of_all = {
-            "generating": generating * layout.generate / count,
-            "grading": grading * layout.generate / count,
-            "training": training * layout.train / count,
+            "generating": generating * layout.generating / count,
+            "grading": grading * layout.generating / count,
+            "training": training * layout.training / count,
         }
         of_engines = sum(of_all.values()) if layout.shared else generating + grading
         of_trainers = of_engines if layout.shared else training
@@ -105,65 +107,95 @@ def simulate(costs: Costs, work: Work, layout: Layout, steps: int = STEPS) -> Ou
     trained = 0.0
     for step in range(count):
         begun_at, ended, graded, lengths = engines.collect(step, there, drawn[step])
-        sizes = lengths + work.prompt
-        even = costs.token * work.kept * sizes.sum() / layout.train
-        longest = max(even, min(costs.token * float(sizes.max()), even * layout.train))
+        even, longest = _updates(costs, work, layout, lengths)
         trains = max(graded, trained)
         trained = trains + longest + costs.rest + costs.exchange * (layout.train > 1)
-        there.append(trained + costs.exchange * (not layout.shared))
+        there.append(trained + (costs.exchange + costs.send) * (not layout.shared))
         tokens = work.kept * float(lengths.sum())
         lines.append((begun_at, ended, graded, trains, trained, longest - even, tokens))
     begun, *others = np.array(lines).T
     return Outcome(layout, (warm - 1, warm - 1 + steps), begun, drawn, *others)
 
 
+def _updates(costs: Costs, work: Work, layout: Layout, lengths: Ints) -> tuple[float, float]:
+    """Seconds of a step's updates: at even shares, and as whole answers let workers share them."""
+    even = longest = 0.0
+    for some in np.array_split(costs.training(lengths + work.prompt), work.updates):
+        share = work.kept * float(some.sum()) / layout.train
+        even += share
+        longest += max(share, min(float(some.max(initial=0.0)), share * layout.train))
+    return even, longest
+
+
 NEAR = 2  # workers on both sides of the balance that are tried as well
+
+
+Said = Callable[[str], None]
+
+
+def silent(what: str) -> None:
+    """Says nothing of what is computed."""
 
 
 def layouts(
     costs: Costs, work: Work, num_workers: int, staleness: Sequence[int], spare: float,
-    apart: Costs | None = None,
+    apart: Costs | None = None, said: Said = silent,
 ) -> list[Outcome]:  # fmt: skip
     """Every layout of so many workers, the asynchronous ones with their best division.
 
-    apart: costs of asynchronous ones, where they have others.
+    apart: costs of asynchronous ones, where they have others. said: is told what is computed.
     """
-    found = [
-        simulate(costs, work, Layout(num_workers, num_workers, spare=more))
-        for more in dict.fromkeys((0.0, spare))
-    ]
-    if num_workers > 1:
-        found += [
-            divided(apart or costs, work, num_workers, bound, more)
-            for bound in staleness
-            for more in dict.fromkeys((0.0, spare))
-        ]
+    found = []
+    for kind in kinds(num_workers, staleness, spare):
+        said(f"{num_workers:,} workers, {kind.name}")
+        found.append(
+            simulate(costs, work, kind) if kind.shared
+            else divided(apart or costs, work, num_workers, kind.staleness, kind.spare)
+        )  # fmt: skip
     return found
+
+
+def kinds(num_workers: int, staleness: Sequence[int], spare: float) -> list[Layout]:
+    """What is planned for so many workers, all of which are in each."""
+    return [
+        Layout(num_workers, num_workers, not bound, bound, more)
+        for bound in (0, *staleness) if num_workers > 1 or not bound
+        for more in dict.fromkeys((0.0, spare))
+    ]  # fmt: skip
 
 
 def divided(
     costs: Costs, work: Work, num_workers: int, staleness: int, spare: float = 0.0
 ) -> Outcome:
-    """The asynchronous layout with the highest throughput.
+    """The asynchronous layout with the highest throughput."""
+
+    def with_engines(count: int) -> Outcome:
+        layout = Layout(count, num_workers - count, False, staleness, spare)
+        return simulate(costs, work, layout)
+
+    return best_division(with_engines, 1, num_workers - 1)
+
+
+def best_division(at: Callable[[int], Outcome], few: int, many: int) -> Outcome:
+    """The fastest of divisions, of which a later one has more engines.
 
     More engines let the trainers wait less and the engines more: the balance is between two
     neighbours, found by halving. Those around it are tried too.
     """
+    first, last = few, many
     known: dict[int, Outcome] = {}
 
-    def with_engines(count: int) -> Outcome:
+    def tried(count: int) -> Outcome:
         if count not in known:
-            layout = Layout(count, num_workers - count, False, staleness, spare)
-            known[count] = simulate(costs, work, layout)
+            known[count] = at(count)
         return known[count]
 
-    few, many = 1, num_workers - 1
     while many - few > 1:
         middle = (few + many) // 2
-        engines_wait, trainers_wait = with_engines(middle).waits
+        engines_wait, trainers_wait = tried(middle).waits
         few, many = (middle, many) if trainers_wait > engines_wait else (few, middle)
-    for count in range(max(few - NEAR, 1), min(many + NEAR, num_workers - 1) + 1):
-        with_engines(count)
+    for count in range(max(few - NEAR, first), min(many + NEAR, last) + 1):
+        tried(count)
     return max(known.values(), key=lambda outcome: outcome.tokens_per_second)
 
 

@@ -6,27 +6,29 @@ from typing import Literal
 import numpy as np
 from rich.table import Table
 
+from strop.planning.assumed import Assumed
 from strop.planning.measured import Measured
+from strop.planning.model_costs import KNOWN
+from strop.planning.parallel import GIB
 from strop.planning.simulate import Outcome, fastest
-from strop.planning.work import Costs
+from strop.planning.work import Costs, Work
 
 HEADINGS = (
     "workers", "layout", "who", "tokens/s", "s/step", "idle", "engines", "trainers",
 )  # fmt: skip
+SHARING = (
+    "GPUs", "layout", "engine", "training", "GiB gen.", "train.", "generating waits for",
+    "training waits for",
+)  # fmt: skip
+TAIL = 0.6  # of the seconds, from which the longest answer alone decides
 Found = Mapping[int, Sequence[Outcome]]  # the layouts of each number of workers
 
 
 def told(measured: Measured) -> list[str]:
     """What was measured, a line each."""
     costs, work = measured.costs, measured.work
-    lengths = np.concatenate(work.groups)
-    answers = work.num_groups * np.mean([len(group) for group in work.groups])
-    middle, high = np.percentile(lengths, [50, 99])
     lines = [
-        f"a step: {answers:.0f} answers to {work.num_groups} prompts of {work.prompt:.0f} tokens, "
-        f"{work.slots} at a time in an engine",
-        f"an answer: {lengths.mean():.0f} tokens on average, half have at most {middle:.0f}, 1% "
-        f"more than {high:.0f}",
+        *_step(work, f", {work.slots} at a time in an engine"),
         *_costs(costs),
         f"{measured.shares[0]:.0%} of the run's decoding is what a step costs whatever its rows "
         f"(give or take {measured.unsure[0]:.0%})",
@@ -34,6 +36,19 @@ def told(measured: Measured) -> list[str]:
     if measured.apart != costs:
         lines += ["where others train meanwhile:", *_costs(measured.apart)]
     return [*lines, measured.warning] if measured.warning else lines
+
+
+def _step(work: Work, slots: str, updates: str = "") -> list[str]:
+    """What a step is, and how long answers are."""
+    lengths = np.concatenate(work.groups)
+    answers = work.num_groups * np.mean([len(group) for group in work.groups])
+    middle, high = np.percentile(lengths, [50, 99])
+    return [
+        f"a step: {answers:.0f} answers to {work.num_groups} prompts of {work.prompt:.0f} tokens"
+        + slots + updates,
+        f"an answer: {lengths.mean():.0f} tokens on average, half have at most {middle:.0f}, 1% "
+        f"more than {high:.0f}",
+    ]  # fmt: skip
 
 
 def _costs(costs: Costs) -> list[str]:
@@ -45,6 +60,49 @@ def _costs(costs: Costs) -> list[str]:
         f"beside that: {_short(speed.answer)} s and {_short(costs.reward)} s for its reward",
         f"training: {_short(costs.token)} s a token and {_short(costs.rest)} s a step",
     ]
+
+
+def told_assumed(assumed: Assumed) -> list[str]:
+    """What a plan without a run rests on, a line each."""
+    case, work, calibration = assumed.case, assumed.work, assumed.calibration
+    model, gpu = case.model, case.gpu
+    cache = model.cache_bytes(case.assumed.cache_bytes)
+    unlike = "" if model.kind in KNOWN else f" (of {model.kind or 'no'} type: counted as Llama)"
+    lines = [
+        f"{model.name}{unlike}: {_count(model.parameters)} parameters, {_count(model.active)} of "
+        f"them for a token, {cache / 1024:.0f} KiB of cache a token; "
+        f"{_count(model.per_token)} operations a token forward, three times that in training, and "
+        f"{_count(model.per_pair)} for each token before it",
+        f"{gpu.name}: {gpu.flops / 1e12:.0f} TFLOP/s, {gpu.bandwidth / 1e12:.2f} TB/s, "
+        f"{gpu.memory / GIB:.0f} GiB, {gpu.link / 1e9:.0f} GB/s to the {gpu.per_node} of its node, "
+        f"{gpu.network / 1e9:.0f} GB/s beyond ({gpu.source})",
+        *_step(work, "", f", {work.updates} updates" * (work.updates > 1)),
+        "assumed, not measured (--assume NAME=VALUE): "
+        + ", ".join(f"{name}={value:g}" for name, value in case.assumed.values.items()),
+        "an engine: tp, its GPUs (*: what training keeps leaves them while they generate); "
+        "training: tp, cp, pp, ep, tensor, context, pipeline and expert parallel, dp, sequences at "
+        "once, with weights sharded over all GPUs or, zero1, the optimiser alone (strop itself: dp "
+        f"and sharded weights); GiB: of a GPU, of which {case.room / GIB:.0f} may be used",
+    ]
+    return lines if calibration is None else [*lines, calibration.told]
+
+
+def _count(number: float) -> str:
+    """With a letter for thousands, millions and so on."""
+    for size, letter in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k")):
+        if number >= size:
+            return f"{number / size:.4g}{letter}"
+    return f"{number:.4g}"
+
+
+def headings(found: Found) -> tuple[str, ...]:
+    """Of the table's columns."""
+    return ("GPUs", *HEADINGS[1:]) if _share(found) else HEADINGS
+
+
+def _share(found: Found) -> bool:
+    """Whether GPUs share a model."""
+    return any(outcome.sharing for outcomes in found.values() for outcome in outcomes)
 
 
 def rows(found: Found) -> list[list[str]]:
@@ -63,14 +121,50 @@ def rows(found: Found) -> list[list[str]]:
     ]
 
 
+def sharing_rows(found: Found) -> list[list[str]]:
+    """A line a layout: how GPUs share a model, memory of each while they generate and train, and
+    what the seconds of both are spent on; none where a run was planned.
+    """
+    return [
+        [f"{number:,}", outcome.layout.name, sharing.engine.name, sharing.trainer.name,
+         *(f"{size:.0f}" for size in sharing.peaks), *bounds(outcome)]
+        for number, outcomes in found.items() for outcome in outcomes
+        if (sharing := outcome.sharing) is not None
+    ]  # fmt: skip
+
+
+def bounds(outcome: Outcome) -> tuple[str, str]:
+    """What the seconds of generating and of training are mostly spent on."""
+    sharing, low, high = outcome.sharing, outcome.window[0] + 1, outcome.window[1] + 1
+    assert sharing is not None
+    longest = "the longest answer"
+    rounds = outcome.ended[low:high] - outcome.begun[low:high]
+    each = outcome.drawn[low:high] - outcome.begun[low:high, None]
+    waits = outcome.layout.shared and float(each.mean()) < TAIL * float(rounds.mean())
+    spent = float((outcome.trained - outcome.trains)[low:high].sum())
+    alone = float(outcome.unshared[low:high].sum()) > (1 - TAIL) * spent
+    return longest if waits else sharing.engine.bound, longest if alone else sharing.trainer.bound
+
+
 def table(found: Found) -> Table:
     """For a terminal."""
+    return _table(headings(found), rows(found), ("layout",))
+
+
+def sharing_table(found: Found) -> Table:
+    """How GPUs share a model, for a terminal."""
+    words = ("layout", "engine", "training", "generating waits for", "training waits for")
+    return _table(SHARING, sharing_rows(found), words)
+
+
+def _table(head: Sequence[str], lines: Sequence[Sequence[str]], words: Sequence[str]) -> Table:
+    """words: headings of columns of text."""
     shown = Table(box=None, pad_edge=False, collapse_padding=True, header_style="bold")
-    for heading in HEADINGS:
-        side: Literal["left", "right"] = "left" if heading == "layout" else "right"
+    for heading in head:
+        side: Literal["left", "right"] = "left" if heading in words else "right"
         shown.add_column(heading, justify=side, no_wrap=True)
     number = ""
-    for row in rows(found):
+    for row in lines:
         shown.add_row("" if row[0] == number else row[0], *row[1:])
         number = row[0]
     return shown
@@ -81,16 +175,20 @@ def proposals(found: Found) -> list[str]:
     lines = []
     for number, outcomes in found.items():
         best, plain = fastest(outcomes), outcomes[0]
-        layout = best.layout
-        who = "" if layout.shared else f": {layout.generate:,} generate, {layout.train:,} train"
+        layout, sharing = best.layout, best.sharing
+        who = f": {layout.generating:,} generate, {layout.training:,} train"
+        who = "" if layout.shared else who
         gain = best.tokens_per_second / plain.tokens_per_second
-        more = "" if best is plain else f", {gain:.2f} times synchronous"
-        lines.append(f"{number:,} worker{'s' * (number > 1)}: {layout.name}{who}{more}")
+        alone = best is plain or plain.layout.name != "synchronous"
+        more = "" if alone else f", {gain:.2f} times synchronous"
+        what = "worker" if sharing is None else "GPU"
+        how = "" if sharing is None else f" ({sharing.name})"
+        lines.append(f"{number:,} {what}{'s' * (number > 1)}: {layout.name}{who}{how}{more}")
     return lines
 
 
 def _who(outcome: Outcome) -> str:
-    return f"{outcome.layout.generate:,} + {outcome.layout.train:,}"
+    return f"{outcome.layout.generating:,} + {outcome.layout.training:,}"
 
 
 def _short(number: float) -> str:

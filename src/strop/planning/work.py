@@ -2,16 +2,17 @@
 
 from dataclasses import dataclass
 
-from strop.planning.course import Ints, Speed
+from strop.planning.course import Floats, Ints, Speed
 
 
 @dataclass(frozen=True)
 class Costs:
     """Seconds that one worker takes.
 
-    speed: of an engine. reward: of a rollout, beside drawing it. token: training, of a token.
-    rest: what a step costs however many share it. exchange: until all training workers have a
-    step's gradients, where there are several, and until other workers have its weights.
+    speed: of an engine. reward: of a rollout, beside drawing it. token: training, of a token; pair:
+    of a sequence, times the square of its tokens. rest: what a step costs however many share it.
+    exchange: until all training workers have a step's gradients, where there are several, and until
+    other workers have its weights; send: more until those have them.
     """
 
     speed: Speed
@@ -19,6 +20,12 @@ class Costs:
     token: float
     rest: float
     exchange: float = 0.0
+    pair: float = 0.0
+    send: float = 0.0
+
+    def training(self, sizes: Floats) -> Floats:
+        """Seconds of sequences of so many tokens."""
+        return self.token * sizes + self.pair * sizes * sizes
 
 
 @dataclass(frozen=True)
@@ -27,7 +34,8 @@ class Work:
 
     groups: lengths of the answers to a prompt, of as many prompts as are known; steps draw among
     them. num_groups: prompts of a step. prompt: tokens of one. kept: share of the answers that is
-    trained on. slots: rows that an engine has room for.
+    trained on. slots: rows that an engine has room for. updates: of the weights in a step, to each
+    of which an equal share of the answers belongs.
     """
 
     groups: tuple[Ints, ...]
@@ -35,6 +43,7 @@ class Work:
     prompt: float
     kept: float
     slots: int
+    updates: int = 1
 
 
 @dataclass(frozen=True)
@@ -45,6 +54,8 @@ class Layout:
     weights that begin a round may be behind. spare: prompts under way beyond those of a step, as a
     share of them; a round then ends with its last needed prompt, and the others go on in the next.
     renew: new weights are taken while rows are under way, whose caches are then read again.
+    in_flight: steps whose answers may be under way at once, where draws begin one by one.
+    engine_size, trainer_size: GPUs of an engine and of a training worker, where they have several.
     """
 
     generate: int
@@ -53,6 +64,9 @@ class Layout:
     staleness: int = 0
     spare: float = 0.0
     renew: bool = True
+    in_flight: float = 1.0
+    engine_size: int = 1
+    trainer_size: int = 1
 
     @property
     def name(self) -> str:
@@ -64,5 +78,15 @@ class Layout:
 
     @property
     def workers(self) -> int:
-        """All of them."""
-        return self.generate if self.shared else self.generate + self.train
+        """All of them; GPUs, where engines and training workers have several."""
+        return self.generating if self.shared else self.generating + self.training
+
+    @property
+    def generating(self) -> int:
+        """Those that generate."""
+        return self.generate * self.engine_size
+
+    @property
+    def training(self) -> int:
+        """Those that train."""
+        return self.train * self.trainer_size

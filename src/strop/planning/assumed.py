@@ -1,0 +1,205 @@
+"""Layouts of a number of GPUs at costs that are assumed: which are the fastest, and what they take.
+
+Of the layouts that fit into memory the trainer with the shortest step is taken, by its closed form;
+each size of an engine is simulated, in an asynchronous layout with the best division of the GPUs.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+
+from strop.planning.calibrated import Calibration
+from strop.planning.course import Floats
+from strop.planning.parallel import (
+    GIB,
+    SIZES,
+    Case,
+    Engine,
+    Sharing,
+    Trainer,
+    engine,
+    fitting,
+    memory_of,
+    trainers,
+)
+from strop.planning.simulate import STEPS, Outcome, Said, best_division, kinds, silent, simulate
+from strop.planning.work import Costs, Layout, Work
+from strop.support.errors import UserError
+
+NEARLY = 0.05  # slower than the fastest, up to which a simpler layout is taken
+SEARCH = 4  # steps that are simulated to choose among layouts
+MOST_TRIED = 512  # nodes, in looking for the least number of GPUs
+Way = Callable[[int], Outcome]  # of simulated steps
+
+
+@dataclass(frozen=True)
+class Only:
+    """What is given in place of what would be chosen: GPUs of an engine, a trainer's layout by
+    tensor, context, pipeline and expert parallel size, GPUs that generate; 0 and () for none.
+    """
+
+    engine: int = 0
+    trainer: tuple[int, ...] = ()
+    generating: int = 0
+    in_flight: float = 1.0
+
+    def fits(self, layout: Trainer) -> bool:
+        """Whether a trainer's layout is the given one."""
+        sizes = (layout.tensor, layout.context, layout.pipeline, layout.expert)
+        return not self.trainer or sizes == self.trainer
+
+
+@dataclass(frozen=True)
+class Assumed:
+    """A case and the work of a step, at costs that are assumed or, of a run's stages, measured."""
+
+    case: Case
+    work: Work
+    only: Only = Only()
+    calibration: Calibration | None = None
+
+    def layouts(
+        self, gpus: int, staleness: Sequence[int], spare: float, said: Said = silent
+    ) -> list[Outcome]:
+        """Every layout of so many GPUs, each with the fastest sharing. Raises UserError."""
+        found: list[Outcome] = []
+        for kind in kinds(gpus, staleness, spare):
+            said(f"{gpus:,} GPUs, {kind.name}")
+            found += [] if (best := self.best(gpus, kind)) is None else [best]
+        if not found:
+            raise UserError(self.too_large(gpus))
+        return found
+
+    def best(self, gpus: int, kind: Layout) -> Outcome | None:
+        """The fastest sharing of a kind of layout, simulated in full; None where nothing fits."""
+        ways = self.together(gpus, kind) if kind.shared else self.apart(gpus, kind)
+        if len(ways) > 1:
+            ways = [max(ways, key=lambda way: way(SEARCH).tokens_per_second)]
+        return ways[0](STEPS) if ways else None
+
+    def together(self, gpus: int, kind: Layout) -> list[Way]:
+        """With each engine that fits beside the fastest training."""
+        training = self.trainer(gpus)
+        if training is None:
+            return []
+        return [
+            partial(self._simulated, made, training, kind, gpus)
+            for tensor in self.engines(gpus) for made in self._beside(gpus, tensor, training)
+        ]  # fmt: skip
+
+    def _beside(self, gpus: int, tensor: int, training: Trainer) -> list[Engine]:
+        """Engines where training's state stays on the GPU, and, for more room, where it leaves."""
+        found = [engine(self.case, tensor, training.state)]
+        if found[0] is None or found[0].slots < self.rows * tensor / gpus:
+            found.append(engine(self.case, tensor, 0.0, offload=True))
+        return [each for each in found if each is not None]
+
+    def apart(self, gpus: int, kind: Layout) -> list[Way]:
+        """With each engine that fits, at the best division of the GPUs."""
+        trainers = {n: self.trainer(gpus - n) for n in self.splits(gpus, 1)}
+        found: list[Way] = []
+        for tensor in self.engines(gpus):
+            made = engine(self.case, tensor, 0.0)
+            splits = [
+                (n, training) for n in self.splits(gpus, tensor)
+                if (training := trainers[n]) is not None
+            ]  # fmt: skip
+            if made is not None and splits:
+                found.append(partial(self._divided, made, splits, kind))
+        return found
+
+    def _divided(
+        self, made: Engine, splits: Sequence[tuple[int, Trainer]], kind: Layout, steps: int
+    ) -> Outcome:
+        """The fastest of some divisions: GPUs that generate, and how the others train."""
+
+        def at(place: int) -> Outcome:
+            generating, training = splits[place]
+            return self._simulated(made, training, kind, generating, steps)
+
+        return best_division(at, 0, len(splits) - 1)
+
+    def _simulated(
+        self, made: Engine, training: Trainer, kind: Layout, generating: int, steps: int
+    ) -> Outcome:
+        layout = replace(
+            kind, in_flight=self.only.in_flight, generate=generating // made.tensor,
+            train=training.workers, engine_size=made.tensor, trainer_size=training.size,
+        )  # fmt: skip
+        work = replace(self.work, slots=made.slots)
+        found = simulate(self.costs(made, training, kind.shared), work, layout, steps)
+        return replace(found, sharing=Sharing(made, training))
+
+    def costs(self, made: Engine, best: Trainer, shared: bool) -> Costs:
+        """Of a layout."""
+        assumed, gpu = self.case.assumed, self.case.gpu
+        weights = self.case.model.parameters * assumed.weight_bytes / made.tensor
+        send = weights / self.case.link(best.gpus) if best.gpus > 1 or not shared else 0.0
+        rest = assumed.step_seconds + self.work.updates * best.update + send * shared
+        if made.offload:
+            rest += 2 * best.state / (gpu.host * assumed.links)
+        costs = Costs(made.speed, assumed.reward_seconds, best.token, rest, 0.0, best.pair, send)
+        calibration = self.calibration
+        return costs if calibration is None else calibration.of(costs, assumed.step_seconds)
+
+    @property
+    def rows(self) -> int:
+        """Answers of a step."""
+        return self.work.num_groups * len(self.work.groups[0])
+
+    @property
+    def tokens(self) -> float:
+        """Of an update, with prompts."""
+        return float(self.sizes.sum()) / self.work.updates
+
+    @property
+    def sizes(self) -> Floats:
+        """Tokens of a step's sequences; those of the groups that are known, repeated."""
+        known = np.concatenate(self.work.groups) + self.work.prompt
+        return np.resize(known, self.rows)
+
+    def engines(self, gpus: int) -> list[int]:
+        """GPUs of an engine that are tried."""
+        return [n for n in SIZES if n <= gpus and gpus % n == 0 and self.only.engine in (0, n)]
+
+    def splits(self, gpus: int, tensor: int) -> list[int]:
+        """GPUs that may generate: whole engines, and whole nodes where there are several."""
+        node = self.case.gpu.per_node
+        unit = node if gpus > 2 * node else 1
+        given = self.only.generating
+        return [n for n in range(unit, gpus, unit) if n % tensor == 0 and given in (0, n)]
+
+    def trainer(self, gpus: int) -> Trainer | None:
+        """The simplest layout of training that is nearly the fastest that fits; None for none."""
+        found = [each for each in fitting(self.case, gpus, self.tokens) if self.only.fits(each)]
+        seconds = [each.seconds(self.sizes, self.work.updates) for each in found]
+        near = [each for each, took in zip(found, seconds, strict=True)
+                if took <= (1 + NEARLY) * min(seconds)]  # fmt: skip
+        return min(near, key=lambda each: each.complexity, default=None)
+
+    def too_large(self, gpus: int) -> str:
+        """What to say where nothing fits: the least number of GPUs that would."""
+        case, node = self.case, self.case.gpu.per_node
+        counts = [*range(1, node), *range(node, MOST_TRIED * node + 1, node)]
+        least = next((count for count in counts if count > gpus and self.fits(count)), None)
+        long = f"sequences of {case.longest:,} tokens"
+        if least is None:
+            return (
+                f"{case.model.name} fits into no number of {case.gpu.name} up to {counts[-1]} with "
+                f"{long}: give shorter answers (--max-tokens) or another --kind"
+            )
+        return (
+            f"--gpus {gpus}: {case.model.name} with {long} does not fit into {gpus} "
+            f"{case.gpu.name} of {case.gpu.memory / GIB:.0f} GiB; {least} are the least that would"
+        )
+
+    def fits(self, gpus: int) -> bool:
+        """Whether a synchronous layout fits."""
+        if all(engine(self.case, tensor, 0.0) is None for tensor in self.engines(gpus)):
+            return False
+        return any(
+            sum(memory_of(self.case, each).values()) <= self.case.room
+            for each in trainers(self.case, gpus) if self.only.fits(each)
+        )  # fmt: skip

@@ -1,0 +1,100 @@
+"""What a run measured, in place of what is assumed.
+
+The run's model is computed as a plan would assume it, on one GPU of the kind, and each stage is as
+many times slower in every layout as the run was:
+
+    decode steps at the run's rows, tokens read at once, tokens of training
+    seconds of a step, an answer and its reward: as measured
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from strop.planning.course import Speed, Weights
+from strop.planning.measured import Measured, measure
+from strop.planning.model_costs import read_model
+from strop.planning.parallel import Case, Trainer, costs_of_training, speed_of
+from strop.planning.work import Costs, Work
+from strop.report.about import flat, parsed
+from strop.support.errors import UserError
+from strop.support.files import text_of
+
+BYTES = {"float32": 4.0, "bfloat16": 2.0, "float16": 2.0}
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Measured over assumed seconds of the stages, and seconds as they were measured."""
+
+    name: str
+    decode: float
+    read: float
+    train: float
+    rest: float
+    answer: float
+    reward: float
+
+    def of(self, costs: Costs, assumed_rest: float) -> Costs:
+        """Assumed costs, calibrated; assumed_rest: the part of `rest` that is replaced."""
+        speed, train = costs.speed, self.train
+        weights = speed.weights or Weights()
+        return replace(
+            costs, speed=Speed(
+                speed.step * self.decode, speed.row * self.decode, speed.cached * self.decode,
+                speed.read * self.read, speed.begin * self.read, self.answer,
+                Weights(weights.dense * self.decode, weights.experts * self.decode, weights.miss,
+                        weights.compute * self.decode),
+            ),
+            reward=self.reward, token=costs.token * train, pair=costs.pair * train,
+            rest=costs.rest - assumed_rest + self.rest,
+        )  # fmt: skip
+
+    @property
+    def told(self) -> str:
+        """A line for the plan."""
+        return (
+            f"measured in {self.name}: a decode step takes {self.decode:.3g} times as long as "
+            f"assumed, reading at once {self.read:.3g} times, training {self.train:.3g} times; a "
+            f"step {self.rest:.3g} s beside these, an answer {self.answer + self.reward:.3g} s"
+        )
+
+
+def calibrate(case: Case, folders: Sequence[Path]) -> tuple[Calibration, Measured]:
+    """By runs of one model on one GPU of the kind. Raises UserError."""
+    measured = measure(folders)
+    run = _of_run(case, folders[0], measured.work)
+    costs, work = measured.costs, measured.work
+    rows = np.array([min(work.slots, work.num_groups * len(work.groups[0]))])
+    whole = [
+        float(speed.of_rows(rows)[0] + speed.cached * rows[0] * run.held)
+        for speed in (costs.speed, speed_of(run, 1))
+    ]
+    token, pair = costs_of_training(run, Trainer(1, 1, 1, 1, 1, gathered=True))
+    sizes = np.concatenate(work.groups) + work.prompt
+    train = float((costs.token * sizes).sum() / (token * sizes + pair * sizes**2).sum())
+    name = folders[0].resolve().name
+    return Calibration(
+        name, whole[0] / whole[1], costs.speed.read / speed_of(run, 1).read or 1.0, train,
+        costs.rest, costs.speed.answer, costs.reward,
+    ), measured  # fmt: skip
+
+
+def _of_run(case: Case, folder: Path, work: Work) -> Case:
+    """The run's model, precision and lengths in place of those of the plan."""
+    checkpoints = sorted(folder.glob("checkpoints/step-*/config.json"))
+    if not checkpoints:
+        raise UserError(
+            f"{folder} has no checkpoint, so its model is not known: give a run with one, or plan "
+            "without a run"
+        )
+    settings = dict(flat(parsed(text_of(folder / "config.toml", "the configuration"))))
+    size = BYTES.get(str(settings.get("model.dtype")), case.assumed.weight_bytes)
+    lengths = np.concatenate(work.groups).astype(float)
+    return replace(
+        case, model=read_model(checkpoints[-1].parent),
+        assumed=replace(case.assumed, weight_bytes=size, cache_bytes=size),
+        held=work.prompt + float((lengths**2).mean() / (2 * lengths.mean())),
+    )  # fmt: skip
