@@ -6,6 +6,12 @@ import re
 import pytest
 from runs import Runner
 
+QWEN3_06B = {
+    "model_type": "qwen3", "hidden_size": 1024, "num_hidden_layers": 28, "num_attention_heads": 16,
+    "num_key_value_heads": 8, "head_dim": 128, "intermediate_size": 3072, "vocab_size": 151936,
+    "tie_word_embeddings": True,
+}  # fmt: skip
+
 
 @pytest.fixture(scope="module")
 def run(lab, tmp_path_factory):
@@ -57,6 +63,8 @@ def test_lengths_prompts_and_a_second_run(strop, run, tmp_path):
         (["--spare", "-1"], "--spare"),
         (["--exchange", "inf"], "--exchange"),
         (["--prompts", "-3"], "--prompts"),
+        (["--lengths", "300,2000"], "with --extrapolate"),
+        (["--kind", "H100"], "--kind is for a plan of a model: --gpus"),
     ],
 )
 def test_what_is_given_wrongly_is_one_line(strop, run, tmp_path, words, why):
@@ -66,6 +74,107 @@ def test_what_is_given_wrongly_is_one_line(strop, run, tmp_path, words, why):
     assert why in said.err
     assert said.err.count("\n") == 1
     assert not out.exists()
+
+
+def test_lengths_far_above_those_of_the_run_are_said(strop, run, tmp_path):
+    words = ["--lengths", "300,2000", "--extrapolate", "--workers", "1"]
+    said = strop("plan", run, *words, "--out", tmp_path / "plan.html")
+    assert said.code == 0, said.err
+    assert re.search(r"--lengths 300,2000 is \d+ times the longest answer", said.out)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    """The configuration of a small model."""
+    folder = tmp_path_factory.mktemp("models") / "Qwen3-0.6B"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(QWEN3_06B))
+    return folder
+
+
+GPUS = ["--kind", "h100", "--prompts", "16", "--answers", "4", "--spare", "0"]
+LENGTHS = ["--lengths", "800,3000", "--max-tokens", "2048"]
+
+
+def test_a_model_without_a_run(strop, model, tmp_path):
+    out = tmp_path / "plan.html"
+    said = strop("plan", model, "--gpus", "1,4", *GPUS, *LENGTHS, "--assume", "mfu=0.3", "-o", out)
+    assert (said.code, said.err) == (0, "")
+    assert "Qwen3-0.6B: 596M parameters, 596M of them for a token, 112 KiB of cache" in said.out
+    assert "a step: 64 answers to 16 prompts of 200 tokens" in said.out
+    assert "assumed, not measured (--assume NAME=VALUE): mfu=0.3, " in said.out
+    rows = [line.split() for line in said.out.splitlines() if line.rstrip().endswith("%")]
+    assert [row[0] for row in rows if row[0].isdigit()] == ["1", "4"]
+    assert len(rows) == 1 + 2
+    assert re.search(r"^4 GPUs: .*\(tp\d+\*? / .*dp\d", said.out, re.M)
+    page = out.read_text(encoding="utf-8")
+    for title in ("How GPUs share the model", "Memory of a GPU, GiB", "optimizer", "Qwen3-0.6B"):
+        assert title in page
+
+
+def test_a_model_as_json(strop, model, tmp_path):
+    lengths = tmp_path / "lengths.txt"
+    lengths.write_text("\n".join(["100", "200", "300", "4000"] * 8))
+    words = ["--gpus", "2", *GPUS, "--lengths", lengths, "--json"]
+    said = strop("plan", model / "config.json", *words, "-o", tmp_path / "plan.html")
+    assert said.code == 0, said.err
+    rows = [json.loads(line) for line in said.out.splitlines()]
+    assert [row["layout"] for row in rows] == ["synchronous", "async 1"]
+    for row in rows:
+        stages = ("generating", "training")
+        parts = dict.fromkeys(stages, 0.0)
+        for name, size in row.items():
+            stage, _, what = name.partition("_")
+            if stage in stages and what.endswith("_gib"):
+                parts[stage] += size
+        assert all(row[f"{stage}_gib"] == pytest.approx(parts[stage]) for stage in stages)
+        assert row["training_waits_for"]
+    # the longest answer alone takes as long as the round
+    assert rows[0]["step_seconds"] > 4000 * 0.004
+
+
+def test_a_run_calibrates_a_model(strop, model, run, tmp_path):
+    words = ["--gpus", "2", *GPUS, "--json", "-o", tmp_path / "plan.html"]
+    said = strop("plan", model, run, *words)
+    assert said.code == 0, said.err
+    slow = json.loads(said.out.splitlines()[0])["step_seconds"]
+    longest = max(json.loads(line)["completions/max_length"]
+                  for line in (run / "metrics.jsonl").read_text().splitlines()
+                  if "completions/max_length" in line)  # fmt: skip
+    said = strop("plan", model, *words, "--lengths", f"{longest},{longest}")
+    assert slow > 10 * json.loads(said.out.splitlines()[0])["step_seconds"] - 10 * 10
+    shown = strop("plan", model, run, *words[:-3], "-o", tmp_path / "plan.html").out
+    assert re.search(r"measured in run: a decode step takes \S+ times as long as assumed", shown)
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["--gpus", "4"], "give --kind: A100, B200"),
+        (["--gpus", "4", "--kind", "H1000"], "did you mean H100"),
+        (["--gpus", "4", "--kind", "H100"], "give the lengths of answers"),
+        (["--gpus", "4", *GPUS, *LENGTHS, "--workers", "4"], "--workers is for a plan from a run"),
+        (["--gpus", "4", *GPUS, *LENGTHS, "--assume", "mfu=3"], "at most 1"),
+        (["--gpus", "0", *GPUS, *LENGTHS], "--gpus 0: 0 is not between 1 and 65536"),
+        (["--gpus", "4", *GPUS, "--lengths", "3000,9000", "--max-tokens", "100"], "mean is above"),
+        (["--gpus", "1", *GPUS, "--lengths", "20000,60000"], "are the least that would"),
+    ],
+)
+def test_what_is_given_wrongly_of_a_model_is_one_line(strop, model, tmp_path, words, why):
+    out = tmp_path / "plan.html"
+    said = strop("plan", model, *words, "--out", out)
+    assert said.code == 2
+    assert why in said.err
+    assert said.err.count("\n") == 1
+    assert not out.exists()
+
+
+def test_a_folder_that_is_no_model(strop, tmp_path):
+    (tmp_path / "config.json").write_text('{"hidden_size": 8}')
+    words = ["--gpus", "1", "--kind", "H100", "--lengths", "10,20", "-o", tmp_path / "plan.html"]
+    said = strop("plan", tmp_path, *words)
+    assert said.code == 2
+    assert "lacks num_hidden_layers, num_attention_heads, vocab_size, intermediate_size" in said.err
 
 
 def test_no_run(strop, tmp_path):

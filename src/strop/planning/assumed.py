@@ -24,14 +24,22 @@ from strop.planning.parallel import (
     memory_of,
     trainers,
 )
-from strop.planning.simulate import STEPS, Outcome, Said, best_division, kinds, silent, simulate
+from strop.planning.simulate import (
+    FINE,
+    ROUGH,
+    Outcome,
+    Said,
+    best_division,
+    kinds,
+    silent,
+    simulate,
+)
 from strop.planning.work import Costs, Layout, Work
 from strop.support.errors import UserError
 
 NEARLY = 0.05  # slower than the fastest, up to which a simpler layout is taken
-SEARCH = 4  # steps that are simulated to choose among layouts
 MOST_TRIED = 512  # nodes, in looking for the least number of GPUs
-Way = Callable[[int], Outcome]  # of simulated steps
+Way = Callable[[float], Outcome]  # until a step is known within an error
 
 
 @dataclass(frozen=True)
@@ -76,8 +84,8 @@ class Assumed:
         """The fastest sharing of a kind of layout, simulated in full; None where nothing fits."""
         ways = self.together(gpus, kind) if kind.shared else self.apart(gpus, kind)
         if len(ways) > 1:
-            ways = [max(ways, key=lambda way: way(SEARCH).tokens_per_second)]
-        return ways[0](STEPS) if ways else None
+            ways = [max(ways, key=lambda way: way(ROUGH).tokens_per_second)]
+        return ways[0](FINE) if ways else None
 
     def together(self, gpus: int, kind: Layout) -> list[Way]:
         """With each engine that fits beside the fastest training."""
@@ -111,25 +119,25 @@ class Assumed:
         return found
 
     def _divided(
-        self, made: Engine, splits: Sequence[tuple[int, Trainer]], kind: Layout, steps: int
+        self, made: Engine, splits: Sequence[tuple[int, Trainer]], kind: Layout, error: float
     ) -> Outcome:
         """The fastest of some divisions: GPUs that generate, and how the others train."""
 
-        def at(place: int) -> Outcome:
+        def at(place: int, error: float) -> Outcome:
             generating, training = splits[place]
-            return self._simulated(made, training, kind, generating, steps)
+            return self._simulated(made, training, kind, generating, error)
 
-        return best_division(at, 0, len(splits) - 1)
+        return best_division(at, 0, len(splits) - 1, error)
 
     def _simulated(
-        self, made: Engine, training: Trainer, kind: Layout, generating: int, steps: int
+        self, made: Engine, training: Trainer, kind: Layout, generating: int, error: float
     ) -> Outcome:
         layout = replace(
             kind, in_flight=self.only.in_flight, generate=generating // made.tensor,
             train=training.workers, engine_size=made.tensor, trainer_size=training.size,
         )  # fmt: skip
         work = replace(self.work, slots=made.slots)
-        found = simulate(self.costs(made, training, kind.shared), work, layout, steps)
+        found = simulate(self.costs(made, training, kind.shared), work, layout, steady=error)
         return replace(found, sharing=Sharing(made, training))
 
     def costs(self, made: Engine, best: Trainer, shared: bool) -> Costs:

@@ -80,8 +80,11 @@ class Course:
         stops, count = self.begins + left, len(left)
         ticks = np.concatenate([stops, self.begins])
         kind = np.repeat([0, 1], count)  # at the same tick a row's end is before another's begin
-        order = np.lexsort((kind, ticks, np.tile(engine, 2)))
-        self.at = np.tile(engine, 2)[order]
+        at = np.concatenate([engine, engine])
+        # one number an event, by engine, tick and kind, is sorted many times faster than three
+        key = (at * (int(ticks.max(initial=0)) + 1) + ticks) * 2 + kind
+        order = np.argsort(key, kind="stable")
+        self.at = at[order]
         self.ticks = ticks[order]
         self.rows = np.cumsum(np.repeat([-1, 1], count)[order])
         gap = np.diff(self.ticks, append=0) * (self.rows > 0)

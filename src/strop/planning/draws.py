@@ -9,6 +9,7 @@ step s is graded   when its last answer has ended and s - 1 is graded; the other
 
 import bisect
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -25,6 +26,15 @@ def one_by_one(layout: Layout) -> bool:
     and a step trains on the prompts that it drew.
     """
     return not layout.shared and layout.staleness > 0 and layout.renew and not layout.spare
+
+
+class Going(NamedTuple):
+    """A course of rows, counted from the first of all, when each engine's began, and their ends."""
+
+    course: Course
+    rows: Ints
+    began: Floats
+    ends: Floats
 
 
 class Draws:
@@ -47,6 +57,8 @@ class Draws:
         self.engine, self.length, self.done = np.empty((3, 0), np.int64)
         self.prompt = np.empty(0)  # tokens of it that a row reads: its group shares it
         self.unread = np.empty(0)  # tokens that are read before it goes on
+        self.forgotten = 0  # rows of steps that are graded
+        self.course: Going | None = None  # until rows begin or weights come
 
     def collect(self, step: int, there: Sequence[float], drawn: Floats) -> Round:
         """All until step `step` is graded. there: when each step's weights are.
@@ -84,6 +96,7 @@ class Draws:
         if newest > self.version:
             self.version = newest
             self.unread = self.prompt + self.done
+            self.course = None
 
     def _begin(self) -> None:
         """Begin the draws for which there is room, of this step and of the next."""
@@ -117,32 +130,43 @@ class Draws:
         self.length = np.append(self.length, length)
         self.done = np.append(self.done, np.zeros(len(length), np.int64))
         self.prompt, self.unread = (np.append(x, prompt) for x in (self.prompt, self.unread))
+        self.course = None
 
     def _go_on(self, whole: slice | None, until: float, busy: Floats) -> None:
         """Until a second at most; draws can begin, or the rows of `whole` have ended, before.
 
         busy: takes what engines work.
         """
+        going = self.course = self.course or self._goes_on()
+        course, began = going.course, going.began
+        gone = int(np.searchsorted(going.rows, self.forgotten))  # rows that are not there any more
+        open_ = going.rows[gone:] - self.forgotten
+        ended, engine = going.ends[gone:], course.engine[gone:]
+        ends = np.full(len(self.length), self.now)
+        ends[open_] = ended
+        stop = min(until, self._room(ends))
+        if whole is not None:
+            stop = min(stop, float(ends[whole].max()))
+        new, tick, seconds = course.drawn_by(stop - began)
+        drawn = np.where(ended <= stop, course.left[gone:], new[gone:])
+        self.done[open_] = self.length[open_] - course.left[gone:] + drawn
+        self.unread[open_[course.begins[gone:] < tick[engine]]] = 0.0
+        last = np.full(self.layout.generate, self.now)
+        np.maximum.at(last, engine, ended)
+        busy += np.minimum(last, stop) - self.now
+        self.since = np.where(last <= stop, 0.0, stop - began - seconds)
+        self.now = stop
+
+    def _goes_on(self) -> Going:
+        """The course of the rows under way from now on."""
         open_ = np.flatnonzero(self.done < self.length)
         done, engine = self.done[open_], self.engine[open_]
         course = Course(
             engine, self.length[open_] - done, self.work.prompt + done, self.unread[open_],
             done == 0, self.layout.generate, self.work.slots, self.costs.speed,
         )  # fmt: skip
-        began = self.now - self.since  # of each engine
-        ends = np.full(len(self.length), self.now)
-        ends[open_] = began[engine] + course.ends
-        stop = min(until, self._room(ends))
-        if whole is not None:
-            stop = min(stop, float(ends[whole].max()))
-        new, tick, seconds = course.drawn_by(stop - began)
-        self.done[open_] += np.where(ends[open_] <= stop, course.left, new)
-        self.unread[open_[course.begins < tick[engine]]] = 0.0
-        last = np.full(self.layout.generate, self.now)
-        np.maximum.at(last, engine, ends[open_])
-        busy += np.minimum(last, stop) - self.now
-        self.since = np.where(last <= stop, 0.0, stop - began - seconds)
-        self.now = stop
+        began = self.now - self.since
+        return Going(course, open_ + self.forgotten, began, began[engine] + course.ends)
 
     def _room(self, ends: Floats) -> float:
         """When so many rollouts have ended that draws may begin; never, if none wait for that."""
@@ -166,6 +190,7 @@ class Draws:
 
     def _forget(self, count: int) -> None:
         """The first rows."""
+        self.forgotten += count
         self.engine, self.length, self.done = (
             x[count:] for x in (self.engine, self.length, self.done)
         )

@@ -55,6 +55,8 @@ GPUS = {
 
 def gpu_of(kind: str) -> Gpu:
     """By its name. Raises UserError, which lists the kinds."""
+    if not kind:
+        raise UserError(f"give --kind: {', '.join(GPUS)}")
     found = GPUS.get(kind.upper())
     if found is None:
         raise UserError(

@@ -20,6 +20,7 @@ from strop.planning.rounds import Rounds
 from strop.planning.work import Costs, Layout, Work
 
 STEPS = 20  # that are measured
+FEWEST = 5  # steps that are measured before they are taken for steady
 SETTLING = 10  # more steps until as many long answers are under way as will be
 
 
@@ -96,16 +97,22 @@ class Outcome:
         return {**of_all, **{name: max(1.0 - share, 0.0) for name, share in busy.items()}}
 
 
-def simulate(costs: Costs, work: Work, layout: Layout, steps: int = STEPS) -> Outcome:
-    """The run, after as many steps as it needs to settle. The same answers in every layout."""
+def simulate(
+    costs: Costs, work: Work, layout: Layout, steps: int = STEPS, steady: float = 0.0
+) -> Outcome:
+    """The run, after as many steps as it needs to settle. The same answers in every layout.
+
+    steady: the error of the mean step's seconds, as a share, at which no more steps are simulated;
+    with 0 all of them are.
+    """
     warm = 3 + 2 * layout.staleness + (SETTLING if layout.spare else 0)
-    count = warm + steps + layout.staleness + 1  # engines are ahead of the last step that counts
+    ahead = layout.staleness + 1  # steps by which engines are ahead of the last one that counts
     engines = (Draws if one_by_one(layout) else Rounds)(costs, work, layout)
     there: list[float] = []  # when each step's weights are
     lines: list[tuple[float, ...]] = []
-    drawn = np.zeros((count, layout.generate))
-    trained = 0.0
-    for step in range(count):
+    drawn = np.zeros((warm + steps + ahead, layout.generate))
+    trained, last = 0.0, warm - 1 + steps
+    for step in range(len(drawn)):
         begun_at, ended, graded, lengths = engines.collect(step, there, drawn[step])
         even, longest = _updates(costs, work, layout, lengths)
         trains = max(graded, trained)
@@ -113,8 +120,20 @@ def simulate(costs: Costs, work: Work, layout: Layout, steps: int = STEPS) -> Ou
         there.append(trained + (costs.exchange + costs.send) * (not layout.shared))
         tokens = work.kept * float(lengths.sum())
         lines.append((begun_at, ended, graded, trains, trained, longest - even, tokens))
+        if step < last and _is_steady([line[4] for line in lines[warm - 1 :]], steady):
+            last = step
+        if step == last + ahead:
+            break
     begun, *others = np.array(lines).T
-    return Outcome(layout, (warm - 1, warm - 1 + steps), begun, drawn, *others)
+    return Outcome(layout, (warm - 1, last), begun, drawn[: len(lines)], *others)
+
+
+def _is_steady(trained: Sequence[float], steady: float) -> bool:
+    """Whether the mean of the steps that ended at these seconds is known well enough."""
+    spent = np.diff(trained)
+    if not steady or len(spent) < FEWEST:
+        return False
+    return float(spent.std()) <= steady * float(spent.mean()) * len(spent) ** 0.5
 
 
 def _updates(costs: Costs, work: Work, layout: Layout, lengths: Ints) -> tuple[float, float]:
@@ -127,7 +146,8 @@ def _updates(costs: Costs, work: Work, layout: Layout, lengths: Ints) -> tuple[f
     return even, longest
 
 
-NEAR = 2  # workers on both sides of the balance that are tried as well
+NEAR = 1 / 16  # of the fewer workers: how finely divisions are told apart
+ROUGH, FINE = 0.03, 0.01  # errors of a step's seconds, of divisions that are tried and of the best
 
 
 Said = Callable[[str], None]
@@ -149,7 +169,7 @@ def layouts(
     for kind in kinds(num_workers, staleness, spare):
         said(f"{num_workers:,} workers, {kind.name}")
         found.append(
-            simulate(costs, work, kind) if kind.shared
+            simulate(costs, work, kind, steady=FINE) if kind.shared
             else divided(apart or costs, work, num_workers, kind.staleness, kind.spare)
         )  # fmt: skip
     return found
@@ -169,34 +189,39 @@ def divided(
 ) -> Outcome:
     """The asynchronous layout with the highest throughput."""
 
-    def with_engines(count: int) -> Outcome:
+    def with_engines(count: int, steady: float) -> Outcome:
         layout = Layout(count, num_workers - count, False, staleness, spare)
-        return simulate(costs, work, layout)
+        return simulate(costs, work, layout, steady=steady)
 
     return best_division(with_engines, 1, num_workers - 1)
 
 
-def best_division(at: Callable[[int], Outcome], few: int, many: int) -> Outcome:
+def best_division(
+    at: Callable[[int, float], Outcome], few: int, many: int, error: float = FINE
+) -> Outcome:
     """The fastest of divisions, of which a later one has more engines.
 
     More engines let the trainers wait less and the engines more: the balance is between two
-    neighbours, found by halving. Those around it are tried too.
+    neighbours, found by halving. Those around it are tried too. at: simulates a division until its
+    step is known within an error, which is rough until the best one is known.
     """
     first, last = few, many
     known: dict[int, Outcome] = {}
 
     def tried(count: int) -> Outcome:
         if count not in known:
-            known[count] = at(count)
+            known[count] = at(count, max(error, ROUGH))
         return known[count]
 
-    while many - few > 1:
+    while many - few > max(NEAR * min(few - first + 1, last - many + 1), 1):
         middle = (few + many) // 2
         engines_wait, trainers_wait = tried(middle).waits
         few, many = (middle, many) if trainers_wait > engines_wait else (few, middle)
-    for count in range(max(few - NEAR, first), min(many + NEAR, last) + 1):
-        tried(count)
-    return max(known.values(), key=lambda outcome: outcome.tokens_per_second)
+    width = max(many - few, 1)
+    for count in range(few - width, many + width + 1, width):
+        tried(min(max(count, first), last))
+    best = max(known, key=lambda count: known[count].tokens_per_second)
+    return known[best] if error >= ROUGH else at(best, error)
 
 
 def fastest(outcomes: Sequence[Outcome]) -> Outcome:

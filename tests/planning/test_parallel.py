@@ -1,0 +1,181 @@
+"""Memory and seconds of layouts, worked out by hand, and what holds with more GPUs."""
+
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+from configurations import QWEN3_06B, QWEN3_30B_A3B
+
+from strop import UserError
+from strop.planning.assumed import Assumed, Only
+from strop.planning.hardware import GPUS, Assumptions, gpu_of
+from strop.planning.model_costs import model_of
+from strop.planning.parallel import Case, Trainer, engine, memory_of, speed_of, trainer
+from strop.planning.work import Layout, Work
+
+SMALL = model_of(QWEN3_06B, "small", Path("config.json"))
+EXPERTS = model_of(QWEN3_30B_A3B, "experts", Path("config.json"))
+H100 = GPUS["H100"]
+NOTHING = Assumptions(step_seconds=0, decode_seconds=0, hop_seconds=0, network_seconds=0)
+
+
+def case(model=SMALL, assumed=NOTHING, longest=1000, held=500.0, passes=0.0):
+    return Case(model, H100, assumed, longest, held, passes)
+
+
+def assumed(groups, num_groups, model=SMALL, **more):
+    lengths = np.concatenate(groups)
+    return Assumed(case(model, longest=int(lengths.max()), held=float(lengths.mean()), **more),
+                   Work(tuple(groups), num_groups, 0.0, 1.0, 1))  # fmt: skip
+
+
+def test_memory_of_sharded_training():
+    found = memory_of(case(), Trainer(8, 1, 1, 1, 1, gathered=True))
+    share = 596_049_920 / 8
+    assert found["weights"] == pytest.approx(2 * share)
+    assert found["gradients"] == pytest.approx(4 * share)
+    assert found["optimizer"] == pytest.approx(12 * share)
+    assert found["gathered"] == pytest.approx(2 * 596_049_920 * 2 / 28)
+    assert found["logits"] == pytest.approx(1000 * 151936 * 10)
+    within = 8 * 1024 + 2 * (16 + 8) * 128 + 3 * 3072
+    assert found["activations"] == pytest.approx(1000 * (28 * 1024 + within) * 2)
+
+
+def test_memory_of_other_layouts():
+    whole = memory_of(case(), Trainer(8, 1, 1, 1, 1, gathered=False))
+    assert whole["weights"] == pytest.approx(2 * 596_049_920)
+    assert whole["gradients"] == pytest.approx(4 * 596_049_920)
+    assert whole["optimizer"] == pytest.approx(12 * 596_049_920 / 8)
+    parts = memory_of(case(), Trainer(8, 2, 2, 2, 1, gathered=False))
+    assert parts["weights"] == pytest.approx(2 * 596_049_920 / 4)  # tensor 2, pipeline 2
+    assert parts["logits"] == pytest.approx(whole["logits"] / 4)  # tensor 2, context 2
+    spread = memory_of(case(EXPERTS), Trainer(8, 1, 1, 1, 8, gathered=False))
+    dense = EXPERTS.parameters - EXPERTS.all_experts
+    assert spread["weights"] == pytest.approx(2 * (dense + EXPERTS.all_experts / 8))
+
+
+def test_an_engine():
+    made = engine(case(), 2, 0.0)
+    assert made is not None
+    assert made.memory["weights"] == pytest.approx(596_049_920)
+    assert made.slots == 1024
+    room = 80e9 * 0.9 - 596_049_920 - 1024 * 151936 * 10 / 2
+    few = engine(case(held=1e6, longest=10**6), 2, 0.0)
+    assert few is not None
+    assert few.slots == int(room / (114_688 / 2 * 1e6))
+    assert engine(case(), 2, 80e9) is None
+    assert engine(case(longest=10**9), 2, 0.0) is None
+    assert engine(case(), 3, 0.0) is None  # 16 heads
+
+
+def test_seconds_of_a_decode_step():
+    speed = speed_of(case(), 1)
+    reading = 3.35e12 * NOTHING.bandwidth
+    assert speed.of_rows(np.array([1]))[0] == pytest.approx(596_049_920 * 2 / reading)
+    assert speed.cached == pytest.approx(114_688 / reading)
+    many = speed.of_rows(np.array([10_000]))[0]
+    assert many == pytest.approx(10_000 * 2 * 596_049_920 / (989e12 * NOTHING.mfu_decode))
+    # one row meets 8 of 128 experts, many rows all of them
+    sparse = speed_of(case(EXPERTS), 1)
+    lookup = 151936 * 2048
+    one, all_ = sparse.of_rows(np.array([1, 500]))
+    assert one == pytest.approx((EXPERTS.active - lookup) * 2 / reading)
+    assert all_ == pytest.approx((EXPERTS.parameters - lookup) * 2 / reading)
+
+
+def test_seconds_of_training():
+    found = trainer(case(), Trainer(1, 1, 1, 1, 1, gathered=True), 1e6)
+    assert found is not None
+    # a forward, a backward and a repeated forward pass
+    rate = 989e12 * NOTHING.mfu
+    assert found.token == pytest.approx(4 * 2 * 596_049_920 / rate)
+    assert found.pair == pytest.approx(4 * 4 * 16 * 128 * 28 / 2 / rate)
+    sizes = np.array([100.0, 300.0])
+    each = found.token * sizes + found.pair * sizes**2
+    assert found.seconds(sizes, 1) == pytest.approx(each.sum() + found.update)
+    four = trainer(case(), Trainer(4, 1, 1, 1, 1, gathered=True), 1e6)
+    assert four is not None
+    assert four.seconds(sizes, 1) >= each.max()  # nobody shares an answer
+
+
+def test_a_pipeline_waits_at_its_ends():
+    alone = trainer(case(), Trainer(4, 1, 1, 1, 1, gathered=False), 8000)
+    stages = trainer(case(), Trainer(4, 1, 1, 4, 1, gathered=False), 8000)
+    assert alone is not None
+    assert stages is not None
+    # 8 micro-batches of 1000 tokens and 4 stages
+    assert stages.token == pytest.approx(alone.token / 4 * 11 / 8)
+
+
+def test_more_gpus_are_never_slower_with_answers_of_one_length():
+    some = assumed([np.full(8, 500)] * 4, 64)
+    for kind in (Layout(1, 1), Layout(1, 1, False, 1)):
+        found = [some.best(gpus, kind) for gpus in (2, 4, 8, 16, 32)]
+        seconds = [each.step_seconds for each in found if each is not None]
+        assert len(seconds) == 5
+        assert all(more <= fewer * 1.05 for fewer, more in pairwise(seconds)), seconds
+
+
+def test_the_tail_decides_a_synchronous_step():
+    even = assumed([np.full(8, 500)] * 4, 64)
+    ragged = assumed([np.array([400] * 7 + [1200])] * 4, 64)  # as many tokens
+    plain, tail = (each.best(64, Layout(1, 1)) for each in (even, ragged))
+    assert plain is not None
+    assert tail is not None
+    assert tail.step_seconds > 1.3 * plain.step_seconds
+
+
+def test_every_layout_fits():
+    some = assumed([np.full(8, 2000)] * 4, 64, EXPERTS)
+    found = some.layouts(16, [1], 1.0)
+    assert [each.layout.name for each in found] == [
+        "synchronous", "partial", "async 1", "async 1, partial",
+    ]  # fmt: skip
+    for each in found:
+        assert each.sharing is not None
+        assert max(each.sharing.peaks) * 2**30 <= some.case.room * (1 + 1e-9)
+        assert each.layout.workers == 16
+        assert sum(each.shares[n] for n in ("generating", "grading", "training", "idle")) == (
+            pytest.approx(1)
+        )
+
+
+def test_what_does_not_fit_is_told_with_the_least_that_does():
+    some = assumed([np.full(8, 2000)] * 4, 64, EXPERTS)
+    with pytest.raises(UserError, match=r"does not fit into 2 H100.*; \d+ are the least") as told:
+        some.layouts(2, [1], 0.0)
+    least = int(str(told.value).split("; ")[1].split()[0])
+    assert some.fits(least)
+    assert not any(some.fits(count) for count in range(2, least))
+    assert some.layouts(least, [], 0.0)
+    far = replace(some, case=replace(some.case, longest=10**9))
+    with pytest.raises(UserError, match="fits into no number of H100"):
+        far.layouts(2, [1], 0.0)
+
+
+def test_training_moves_away_where_generating_needs_the_room():
+    some = replace(assumed([np.full(8, 8000)] * 4, 64, EXPERTS), only=Only(engine=2))
+    crowded, roomy = (some.best(gpus, Layout(1, 1)) for gpus in (16, 256))
+    assert crowded is not None
+    assert roomy is not None
+    # 16 GPUs: 30 GB of weights and 34 of training leave no room for the caches of 64 answers
+    assert crowded.sharing is not None
+    assert crowded.sharing.engine.offload
+    assert roomy.sharing is not None
+    assert not roomy.sharing.engine.offload
+
+
+def test_kinds_and_assumptions_are_named():
+    assert gpu_of("h200") is GPUS["H200"]
+    with pytest.raises(UserError, match="there are A100, B200"):
+        gpu_of("H900")
+    assert Assumptions().with_(["mfu=0.3"]).mfu == 0.3
+    for wrong, why in (
+        ("mfy=0.3", "did you mean mfu"), ("mfu", "give NAME=NUMBER"), ("mfu=2", "at most 1"),
+        ("bandwidth=0", "above 0"), ("step_seconds=-1", "0 or more"), ("mfu=nan", "above 0"),
+    ):  # fmt: skip
+        with pytest.raises(UserError, match=why):
+            Assumptions().with_([wrong])
+    assert all(gpu.source for gpu in GPUS.values())
