@@ -17,6 +17,7 @@ from strop.planning.course import Speed, Weights
 from strop.planning.measured import Measured, measure
 from strop.planning.model_costs import read_model
 from strop.planning.parallel import Case, Trainer, costs_of_training, speed_of
+from strop.planning.recorded import read_run
 from strop.planning.work import Costs, Work
 from strop.report.about import flat, parsed
 from strop.support.errors import UserError
@@ -83,7 +84,7 @@ def calibrate(case: Case, folders: Sequence[Path]) -> tuple[Calibration, Measure
 
 
 def _of_run(case: Case, folder: Path, work: Work) -> Case:
-    """The run's model, precision and lengths in place of those of the plan."""
+    """The run's model, precision, passes and lengths in place of those of the plan."""
     checkpoints = sorted(folder.glob("checkpoints/step-*/config.json"))
     if not checkpoints:
         raise UserError(
@@ -97,4 +98,5 @@ def _of_run(case: Case, folder: Path, work: Work) -> Case:
         case, model=read_model(checkpoints[-1].parent),
         assumed=replace(case.assumed, weight_bytes=size, cache_bytes=size),
         held=work.prompt + float((lengths**2).mean() / (2 * lengths.mean())),
+        passes=float(read_run(folder).mean("timing_s/refresh") > 0),
     )  # fmt: skip

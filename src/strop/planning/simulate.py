@@ -221,7 +221,8 @@ def best_division(
     for count in range(few - width, many + width + 1, width):
         tried(min(max(count, first), last))
     best = max(known, key=lambda count: known[count].tokens_per_second)
-    return known[best] if error >= ROUGH else at(best, error)
+    low, high = known[best].window
+    return known[best] if error >= ROUGH or high - low == STEPS else at(best, error)
 
 
 def fastest(outcomes: Sequence[Outcome]) -> Outcome:
