@@ -148,13 +148,22 @@ class Course:
 def begins(engine: Ints, left: Ints, slots: int) -> Ints:
     """The decode step of its engine before which each row begins."""
     found = np.zeros(len(left), np.int64)
-    for crowded in np.flatnonzero(np.bincount(engine) > slots):
-        own = np.flatnonzero(engine == crowded)
-        ends = left[own[:slots]].tolist()
+    counts = np.bincount(engine)
+    crowded = np.flatnonzero(counts > slots)
+    if not len(crowded):
+        return found
+    rows = np.argsort(engine, kind="stable")
+    stops = np.cumsum(counts)
+    for each in crowded.tolist():
+        own = rows[stops[each] - counts[each] : stops[each]]
+        lengths = left[own].tolist()
+        ends = lengths[:slots]
         heapq.heapify(ends)
-        for row in own[slots:].tolist():
-            found[row] = ends[0]
-            heapq.heapreplace(ends, ends[0] + int(left[row]))
+        began = []
+        for length in lengths[slots:]:
+            began.append(ends[0])
+            heapq.heapreplace(ends, ends[0] + length)
+        found[own[slots:]] = began
     return found
 
 

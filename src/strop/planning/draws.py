@@ -8,6 +8,7 @@ step s is graded   when its last answer has ended and s - 1 is graded; the other
 """
 
 import bisect
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -170,14 +171,14 @@ class Draws:
 
     def _room(self, ends: Floats) -> float:
         """When so many rollouts have ended that draws may begin; never, if none wait for that."""
-        last = np.sort(ends[self.done < self.length])
-        running = np.arange(len(last))[::-1]
+        last = ends[self.done < self.length]
         most = FULL * self.most
         if len(last) <= most:
             if not self.left:
                 return NEVER
             most = len(last) - 1  # the next one does not fit beside them
-        return float(last[np.flatnonzero(running <= most)[0]])
+        place = max(math.ceil(len(last) - 1 - most), 0)  # in order: as many are left behind it
+        return float(np.partition(last, place)[place])
 
     @property
     def most(self) -> float:
