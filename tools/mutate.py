@@ -271,11 +271,19 @@ class Machinery:
             self.measure([item for item in items if item.nodeid not in self.known])
             for mutant in left:
                 self.mutate(key_of(name, mutant), mutant, module, items)
-        found = lines_of(self.results)
+        for name, module in modules.items():  # by now more is known, also of tests further away
+            for mutant in self.chosen[name]:
+                if not self.rows()[key_of(name, mutant)]["reaching"]:
+                    self.mutate(key_of(name, mutant), mutant, module, session.items)
+        found = [*self.rows().values()]
         self.survivors = [row["mutant"] for row in found if not row["noticed"]]
         self.total = len(found)
         self.show(found)
         return True
+
+    def rows(self) -> dict[str, dict[str, Any]]:
+        """The newest result of each mutant."""
+        return {row["mutant"]: row for row in lines_of(self.results)}
 
     def items(self, session: pytest.Session, name: str) -> list[pytest.Item]:
         """A module's tests, the nearest first: of a file that has its name, that imports it, others
