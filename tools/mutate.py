@@ -207,6 +207,7 @@ def failed(stage: Stage, module: ModuleType, source: str | None, limit: float) -
                 put(source, module)
                 code = 1
             sys.modules["every"].ONLY.update(stage.cases)
+            session.testsfailed = 0  # files that cannot be collected count there
             for item, following in zip(items, [*items[1:], None], strict=True):
                 item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
                 if session.testsfailed:
@@ -248,6 +249,7 @@ class Machinery:
             row["test"]: Known(row["seconds"], row["passed"], frozenset(row["reached"]))
             for row in lines_of(self.tests)
         }
+        self.noticing: dict[str, Stage] = {}  # tests that noticed the last mutant of a module
         self.survivors: list[str] = []
         self.total = self.unsteady = 0
 
@@ -271,6 +273,8 @@ class Machinery:
             self.measure([item for item in items if item.nodeid not in self.known])
             for mutant in left:
                 self.mutate(key_of(name, mutant), mutant, module, items)
+            if left:
+                self.check(name, module)
         for name, module in modules.items():  # by now more is known, also of tests further away
             for mutant in self.chosen[name]:
                 if not self.rows()[key_of(name, mutant)]["reaching"]:
@@ -284,6 +288,12 @@ class Machinery:
     def rows(self) -> dict[str, dict[str, Any]]:
         """The newest result of each mutant."""
         return {row["mutant"]: row for row in lines_of(self.results)}
+
+    def check(self, name: str, module: ModuleType) -> None:
+        """Tests that notice a mutant of a module pass where nothing is changed, in the same way."""
+        if (stage := self.noticing.get(name)) and failed(stage, module, None, 600):
+            names = ", ".join(item.nodeid for item in stage.items)
+            raise Unsteady(f"{name}: its tests fail as it is: {names}")
 
     def items(self, session: pytest.Session, name: str) -> list[pytest.Item]:
         """A module's tests, the nearest first: of a file that has its name, that imports it, others
@@ -315,6 +325,8 @@ class Machinery:
             tests.append(item)
             seconds += each
         noticed = bool(tests) and failed(Stage(tests), module, mutant.source, 20 + 5 * seconds)
+        if noticed:
+            self.noticing[module.__name__] = Stage(tests)
         row = {"mutant": key, "function": mutant.function, "noticed": noticed,
                "tests": len(tests), "reaching": len(reaching)}  # fmt: skip
         append(self.results, row)
