@@ -35,15 +35,16 @@ def clip(
     bound_T = ratio_T.clamp(low, high) * advantage_T
     held_T = bound_T < free_T
     objective_T = torch.where(held_T, bound_T, free_T)
-    if dual_clip_c:
-        floor_T = dual_clip_c * advantage_T
-        under_T = (advantage_T < 0) & (objective_T < floor_T)
-        objective_T = torch.where(under_T, floor_T, objective_T)
     metrics = {
         "clip_ratio/low_mean": (held_T & (ratio_T < centre)).float(),
         "clip_ratio/high_mean": (held_T & (ratio_T > centre)).float(),
         "clip_ratio/region_mean": held_T.float(),
     }
+    if dual_clip_c:
+        floor_T = dual_clip_c * advantage_T
+        under_T = (advantage_T < 0) & (objective_T < floor_T)
+        objective_T = torch.where(under_T, floor_T, objective_T)
+        metrics["clip_ratio/dual_mean"] = under_T.float()
     return Clipped(objective_T, held_T, metrics)
 
 
