@@ -52,6 +52,12 @@ class SubtractGroupMean:
         moved = {"advantage_mean_is_not_zero", "learns_from_uniform_groups"}
         return frozenset(moved) if self.num_imagined else frozenset()
 
+    @property
+    def unlogged(self) -> frozenset[str]:
+        """The distance from the group's mean where the baseline is that."""
+        plain = not self.leave_one_out and not self.num_imagined
+        return frozenset({"advantage/baseline_shift"} if plain else ())
+
     def __call__(
         self, advantage_B: Tensor, group_B: Tensor, scored_B: Tensor, num_groups: int
     ) -> Result:
@@ -70,5 +76,4 @@ class SubtractGroupMean:
         alone_B = (size_P == 1)[group_B]
         raw_B = advantage_B if self.singleton == "raw" else torch.zeros_like(advantage_B)
         centred_B = torch.where(scored_B, torch.where(alone_B, raw_B, centred_B), 0)
-        plain = not self.leave_one_out and not self.num_imagined
-        return Result(centred_B, metrics={} if plain else shift_of(centred_B, *members))
+        return Result(centred_B, metrics={} if self.unlogged else shift_of(centred_B, *members))
