@@ -47,7 +47,9 @@ import hypothesis
 import numpy
 import pytest
 import torch
-from mutants import ROOT, Mutant, append, chosen_of, imports, key_of, lines_of, mutants, tests_of
+from mutants import (
+    ROOT, Mutant, append, chosen_of, imports, key_of, lines_of, module_names, mutants, tests_of,
+)  # fmt: skip
 
 from strop.catalogue import catalogue
 
@@ -233,7 +235,7 @@ class Known(NamedTuple):
 
     seconds: float
     passed: bool
-    reached: frozenset[str]  # functions with mutants, "module:name"
+    reached: frozenset[str]  # functions outside parts, "module:name"
 
 
 class Machinery:
@@ -242,7 +244,7 @@ class Machinery:
     def __init__(self, options: argparse.Namespace) -> None:
         self.options = options
         self.chosen = chosen_of(options)
-        self.codes: dict[int, str] = {}  # functions with mutants, by the id of their code
+        self.codes: dict[int, str] = {}  # functions outside parts, by the id of their code
         self.tests = options.out / "tests.jsonl"
         self.results = options.out / "mutants.jsonl"
         self.known = {
@@ -260,13 +262,12 @@ class Machinery:
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         """All chosen mutants that have no result yet, module by module."""
         done = {row["mutant"] for row in lines_of(self.results)}
-        modules = {name: module for name in self.chosen if (module := imported(name))}
-        for name, module in modules.items():
-            wanted = {f"{name}:{mutant.function}" for mutant in self.chosen[name]}
+        every = {name: module for name in module_names() if (module := imported(name))}
+        for name, module in every.items():  # all, so that what is kept serves any other sample
             for function in functions(module, name):
                 for each in (function.__code__, *(c for _, c in codes(function.__code__))):
-                    if f"{name}:{each.co_qualname}" in wanted:
-                        self.codes[id(each)] = f"{name}:{each.co_qualname}"
+                    self.codes[id(each)] = f"{name}:{each.co_qualname}"
+        modules = {name: every[name] for name in self.chosen if name in every}
         for name, module in modules.items():
             left = [mutant for mutant in self.chosen[name] if key_of(name, mutant) not in done]
             items = self.items(session, name) if left else []
