@@ -48,7 +48,16 @@ import numpy
 import pytest
 import torch
 from mutants import (
-    ROOT, Mutant, append, chosen_of, imports, key_of, lines_of, module_names, mutants, tests_of,
+    ROOT,
+    Mutant,
+    append,
+    chosen_of,
+    imports,
+    key_of,
+    lines_of,
+    module_names,
+    mutants,
+    tests_of,
 )  # fmt: skip
 
 from strop.catalogue import catalogue
