@@ -253,6 +253,7 @@ class Machinery:
     def __init__(self, options: argparse.Namespace) -> None:
         self.options = options
         self.chosen = chosen_of(options)
+        self.every = {name: module for name in module_names() if (module := imported(name))}
         self.codes: dict[int, str] = {}  # functions outside parts, by the id of their code
         self.tests = options.out / "tests.jsonl"
         self.results = options.out / "mutants.jsonl"
@@ -271,12 +272,11 @@ class Machinery:
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         """All chosen mutants that have no result yet, module by module."""
         done = {row["mutant"] for row in lines_of(self.results)}
-        every = {name: module for name in module_names() if (module := imported(name))}
-        for name, module in every.items():  # all, so that what is kept serves any other sample
+        for name, module in self.every.items():  # so that what is kept serves any other sample
             for function in functions(module, name):
                 for each in (function.__code__, *(c for _, c in codes(function.__code__))):
                     self.codes[id(each)] = f"{name}:{each.co_qualname}"
-        modules = {name: every[name] for name in self.chosen if name in every}
+        modules = {name: self.every[name] for name in self.chosen if name in self.every}
         for name, module in modules.items():
             left = [mutant for mutant in self.chosen[name] if key_of(name, mutant) not in done]
             items = self.items(session, name) if left else []
