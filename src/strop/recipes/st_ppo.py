@@ -53,7 +53,8 @@ def s_ppo(
     Differs from the parent: the policy's loss is divided by the size of the clipping bias.
     Differs once: `s_ppo(floor=0) plan.num_minibatches=4 training.lr=5e-3`, where the clip holds.
     Differs from the paper: the norm is of the per-token terms (the paper's text leaves open which
-    one is meant), and the floor is ours.
+    one is meant), and the floor is ours. It trains on several updates a step, how many was not
+    found; here one, at which nothing is clipped.
     Try: floor (0.1), plan.num_minibatches (4; one update a step clips nothing), lam (0.95).
     """
     shrink = ShrinkByClippingBias(clip_low, clip_high, floor)
