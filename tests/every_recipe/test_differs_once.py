@@ -32,6 +32,7 @@ IN_WORDS = {
     "salt_graph": "",
     "sapo_swarm": "sapo_swarm(store='STORE', node='one')",
     "scope_recycle": 'scope_recycle(separator="=", num_repaired=8, num_tries=8) training.steps=8',
+    "spae": "",
     "spear": "",
     "turn_ppo": "",
     "turning_point_grpo": "",
@@ -45,10 +46,8 @@ SAMPLE = (
 )  # fmt: skip
 # What the lab's answers and data have in place of those of the shipped models.
 HERE = {
-    'reference="answers"': 'reference="answer"',
     "L_detect=16": "L_detect=3",
     "data.train_size=16": "data.train_size=6",
-    'marker="\\n"': 'marker="+"',
 }
 ALL = "STROP_ALL_SETTINGS" in os.environ
 
