@@ -22,7 +22,7 @@ time under torch's profiler, which makes the step slower; the shares are of use,
 
 --look PAIRS: what it takes to see which other methods would have done the same (relatives.json) in
 the first step of `grpo`, `gspo` and `dapo` with both shipped models: the median of so many pairs of
-runs of one step, with the look and without; and its share of ten such steps.
+runs of one step, with the look and without, of the look itself, and its share of ten such steps.
 """
 
 import argparse
@@ -167,12 +167,14 @@ def show_operators(stage: str, watched: Any, number: int = 15) -> None:
         print(f"    {each.key:50} {share:6.1%} {each.count:8} calls", flush=True)
 
 
-def first_step(words: list[str], looking: bool) -> float:
-    """Seconds of processor time that a run's first step takes, with the look at other methods."""
-    watching, spent = relatives.watching, [0.0]
+def first_step(words: list[str], looking: bool) -> tuple[float, float]:
+    """Seconds of processor time of a run's first step, and of its look at other methods in it."""
+    kept = relatives.watching, relatives.look, loop._one_step
+    whole, look = [0.0], [0.0]
+    loop._one_step = _added_up(loop._one_step, whole)
+    relatives.look = _added_up(relatives.look, look)
     if not looking:
         relatives.watching = lambda *_: None  # type: ignore[assignment]
-    one_step, loop._one_step = loop._one_step, _added_up(loop._one_step, spent)
     try:
         with tempfile.TemporaryDirectory() as place:
             run = loop.start(settings_of(words, {}, None), Path(place) / "run")
@@ -181,24 +183,29 @@ def first_step(words: list[str], looking: bool) -> float:
             finally:
                 run.close()
     finally:
-        relatives.watching, loop._one_step = watching, one_step
-    return spent[0]
+        relatives.watching, relatives.look, loop._one_step = kept
+    return whole[0], look[0]
 
 
 def show_look(pairs: int) -> None:
     """A table of what the look takes."""
-    print("| method | model | step, s | the look, s | of ten steps |")
-    print("| --- | --- | --- | --- | --- |")
+    print("| method | model | step, s | more with the look, s | the look alone, s | of ten steps |")
+    print("| --- | --- | --- | --- | --- | --- |")
+    settings = ("training.steps=1", "training.lr=1e-4", "evaluation.every=0")
+    first_step(["gspo", "model.name=tiny", *settings], looking=True)  # warms the process
     for model in ("tiny", "tiny-worked"):
         for method in ("grpo", "gspo", "dapo"):
-            words = [method, f"model.name={model}", "training.steps=1", "training.lr=1e-4",
-                     "evaluation.every=0", "training.save_every=0"]  # fmt: skip
-            first_step(words, looking=True)  # warm
-            times = [(first_step(words, False), first_step(words, True)) for _ in range(pairs)]
-            step = statistics.median(without for without, _ in times)
-            look = statistics.median(with_it - without for without, with_it in times)
-            share = f"{look / (10 * step + look):.1%}"
-            print(f"| `{method}` | `{model}` | {step:.2f} | {look:.3f} | {share} |", flush=True)
+            words = [method, f"model.name={model}", *settings]
+            plain = [first_step(words, looking=False)[0]]
+            more, alone = list[float](), list[float]()
+            for _ in range(pairs):
+                step, look = first_step(words, looking=True)
+                more.append(step - plain[-1])
+                alone.append(look)
+                plain.append(first_step(words, looking=False)[0])
+            step, look = statistics.median(plain), statistics.median(alone)
+            print(f"| `{method}` | `{model}` | {step:.2f} | {statistics.median(more):+.3f} | "
+                  f"{look:.3f} | {look / (10 * step + look):.1%} |", flush=True)  # fmt: skip
 
 
 def main() -> None:
