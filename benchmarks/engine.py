@@ -18,8 +18,8 @@ least that samples with a cache: a forward pass, softmax, multinomial, until the
 has ended; what a row draws after its end is not counted.
 But for `tiny-worked` no prompt is given twice, so that none has its first pass saved.
 
-Forks: 16 kept requests of 24 + 232 tokens (as many as the context of `tiny` has room for) are gone
-on from, once or four times each, for 8 tokens; a resubmission gives the same tokens afresh.
+Going on: 16 kept requests of 24 + 232 tokens (as many as the context of `tiny` has room for) are
+gone on from, once or four times each, for 8 tokens; a resubmission gives the same tokens afresh.
 
 Memory: the most that the engine's cache ever has, in places (rows times the longest), beside that
 of a loop over `rows` prompts at its last step. A place costs both the same. --peak prints the peak

@@ -1,8 +1,9 @@
-"""What strategies of rollouts cost beside another revision, and what the reuse of prefixes gains.
+"""What strategies cost beside another revision, what a request costs, what reuse of prefixes gains.
 
     OMP_NUM_THREADS=1 python benchmarks/rollouts_beside.py against d68b29bd [--rounds 9]
         [--only grpo,gigpo]
     OMP_NUM_THREADS=1 python benchmarks/rollouts_beside.py reuse [--rounds 5]
+    OMP_NUM_THREADS=1 python benchmarks/rollouts_beside.py requests [--rounds 5]
 
 against: each strategy rolls out the same draws in two processes, one of this tree and one of the
 revision, which take turns; the first is left out, since both load there. Printed are the median and
@@ -13,7 +14,12 @@ reuse: the local engine with prefixes found by content and without, on prompts o
 random model: episodes of three turns, second attempts behind an answer, and a tree. Printed are
 tokens a processor second, their ratio, and tokens of prompts that were computed.
 
-Both print what the machine does meanwhile, as GFLOP/s of a product of matrices on one thread.
+requests: microseconds of Python that a request costs, beyond what the engine does for it: 64
+coroutines of 200 requests each, on an engine without a model that answers at its next step, beside
+a loop that hands the same requests to that engine and reads its events; and of a task that has
+nothing to wait for, which is what asyncio alone takes.
+
+All print what the machine does meanwhile, as GFLOP/s of a product of matrices on one thread.
 """
 
 import argparse
@@ -33,6 +39,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from machine import gflops
 
 TOP = Path(__file__).resolve().parents[1]
 # A recipe a strategy: of the short runs of strategies_run.py, and two of this page.
@@ -41,18 +48,6 @@ STRATEGIES = (
     "cleaner_saar", "score_two_attempt", "april_partial_rollout", "sol_rl_explore_then_train",
     "sage_skill_chain", "cory",
 )  # fmt: skip
-
-
-def gflops() -> float:
-    """Of a product of matrices on one thread, the best of three."""
-    torch.set_num_threads(1)
-    one, best = torch.randn(768, 768), 0.0
-    for _ in range(3):
-        began = time.process_time()
-        for _ in range(8):
-            one @ one
-        best = max(best, 8 * 2 * 768**3 / (time.process_time() - began) / 1e9)
-    return best
 
 
 def quartiles(values: list[float]) -> str:
@@ -100,7 +95,7 @@ def child() -> None:
                 runs = {name: ({}, start(made, Path(folder) / name))}
             state, run = runs[name]
             world, number = run.world, int(step)
-            algorithm = run.algorithm.at_step(number, world.num_steps)
+            algorithm = run.algorithm.in_phase(1).at_step(number, world.num_steps)
             world.services.begin_step(number)
             chains = Chains(generators(world.seed, number), world.services, state)
             collector = collector_of(world, algorithm, number, chains, Clock())
@@ -239,10 +234,9 @@ def shapes() -> dict[str, Any]:
 
 def reuse(rounds: int) -> None:
     """Print a table of the engine with and without reuse."""
-    from strop.engines.loop import run
     from transformers import AutoModelForCausalLM, Qwen3Config
 
-    from strop.engines.asynchronous import Account, asynchronous
+    from strop.engines.asynchronous import Account, asynchronous, run
     from strop.engines.local.engine import LocalEngine
 
     torch.set_num_threads(1)
@@ -279,11 +273,112 @@ def reuse(rounds: int) -> None:
     print(f"GFLOP/s after: {gflops():.0f}")
 
 
+# ---- what a request costs
+
+
+def at_once() -> Any:
+    """An engine without a model: each request ends at the next step, with one token."""
+    from strop.engines.base import Answer, Engine, Event
+
+    class AtOnce(Engine):
+        capabilities, version = frozenset[str](), 0
+
+        def __init__(self) -> None:
+            self.last, self.open = 0, list[int]()
+
+        def submit(self, request: Any, source: Any = None) -> int:
+            self.last += 1
+            self.open.append(self.last)
+            return self.last
+
+        def abort(self, id: int) -> Answer:
+            raise NotImplementedError("no request of this measurement is ended early")
+
+        def release(self, id: int) -> None:
+            return
+
+        def busy(self) -> bool:
+            return bool(self.open)
+
+        def step(self) -> list[Event]:
+            ended, self.open = self.open, []
+            return [Event(id, (5,), (0.0,), 0, ended="length") for id in ended]
+
+    return AtOnce()
+
+
+TASKS, EACH = 64, 200
+
+
+def by_coroutines() -> None:
+    """Requests one after the other, in coroutines beside each other."""
+    from strop.engines.asynchronous import Account, asynchronous, gather, run
+    from strop.engines.base import Request
+
+    book = asynchronous(at_once())
+
+    async def one(number: int) -> None:
+        for turn in range(EACH):
+            await book.generate(Request((1, 2, 3), 1, seed=EACH * number + turn))
+
+    async def work() -> None:
+        await gather(one(number) for number in range(TASKS))
+
+    run(book, work(), Account())
+
+
+def by_hand() -> None:
+    """The same requests, handed to the engine in a loop; their answers are made too."""
+    from strop.engines.base import Answer, Request
+
+    engine = at_once()
+    for turn in range(EACH):
+        asked = [Request((1, 2, 3), 1, seed=EACH * number + turn) for number in range(TASKS)]
+        begun = {engine.submit(request): request for request in asked}
+        for event in engine.step():
+            Answer(begun[event.request], (event,))
+            engine.release(event.request)
+
+
+def by_asyncio() -> None:
+    """Coroutines that wait as often, for nothing."""
+    import asyncio
+
+    async def one() -> None:
+        for _ in range(EACH):
+            future = asyncio.get_running_loop().create_future()
+            asyncio.get_running_loop().call_soon(future.set_result, None)
+            await future
+
+    async def work() -> None:
+        await asyncio.gather(*(one() for _ in range(TASKS)))
+
+    asyncio.run(work())
+
+
+def requests(rounds: int) -> None:
+    """Print what a request costs in each way."""
+    ways = {"coroutines": by_coroutines, "loop by hand": by_hand, "asyncio alone": by_asyncio}
+    taken: dict[str, list[float]] = {name: [] for name in ways}
+    print(f"GFLOP/s before: {gflops():.0f}", flush=True)
+    for number in range(rounds + 1):
+        for name, way in ways.items():
+            began = time.process_time()
+            way()
+            if number:
+                taken[name].append(1e6 * (time.process_time() - began) / (TASKS * EACH))
+    for name, values in taken.items():
+        print(f"{name}: {quartiles(values)} microseconds a request")
+    both = zip(taken["coroutines"], taken["loop by hand"], strict=True)
+    print(f"beyond the loop: {quartiles([one - other for one, other in both])}")
+    print(f"GFLOP/s after: {gflops():.0f}")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("what", choices=("against", "reuse", "child"))
+    parser.add_argument("what", choices=("against", "reuse", "requests", "child"))
     parser.add_argument("revision", nargs="?", default="d68b29bd")
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--only", default=",".join(STRATEGIES))
@@ -292,6 +387,8 @@ def main() -> None:
         child()
     elif options.what == "against":
         against(options.revision, options.only.split(","), options.rounds)
+    elif options.what == "requests":
+        requests(options.rounds)
     else:
         reuse(options.rounds)
 

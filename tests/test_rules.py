@@ -2,6 +2,7 @@
 
 import ast
 from collections.abc import Iterator
+from pathlib import Path
 
 from strop.catalogue import catalogue
 from strop.support.about import SOURCE
@@ -24,6 +25,19 @@ def functions(text: str) -> Iterator[tuple[str, int]]:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             assert node.end_lineno is not None
             yield node.name, node.end_lineno - node.lineno + 1
+
+
+def defined(text: str) -> set[str]:
+    """Names that a module has: what it defines, assigns or imports, wherever it does."""
+    found = set()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            found.add(node.name)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            found.add(node.id)
+        elif isinstance(node, ast.alias):
+            found.add(node.asname or node.name)
+    return found
 
 
 def swallowed(text: str) -> list[int]:
@@ -57,6 +71,21 @@ def test_lines_and_handlers_are_found() -> None:
     assert swallowed(quiet) == [3]
     assert swallowed(quiet.replace("ValueError", "")) == [3]
     assert swallowed(quiet.replace("pass", "raise SystemExit from None")) == []
+
+
+def test_tools_and_benchmarks_import_what_is_there() -> None:
+    """No other test runs most of them, so a move would break them unseen."""
+    for path, text in CODE.items():
+        if path.parts[0] == "src":
+            continue
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("strop"):
+                place = Path("src", *str(node.module).split("."))
+                known = {one.stem for one in (TOP / place).glob("*")}  # modules of a package
+                text = CODE.get(place.with_suffix(".py")) or CODE.get(place / "__init__.py", "")
+                known |= defined(text)
+                lacking = [each.name for each in node.names if each.name not in known]
+                assert not lacking, f"{path}:{node.lineno}: {node.module} has no {lacking}"
 
 
 def test_every_recipe_has_a_test() -> None:

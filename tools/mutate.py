@@ -13,8 +13,8 @@ mutant, and with `all` the wider suite of parts and recipes, which takes minutes
 that import the module and those in the folder of its room run as they are, for at most --measure
 seconds, and are seen to reach functions; then, for a mutant, those that reach its function, the
 shortest first, for at most --limit seconds. A mutant lives in one process: what other processes
-alone run counts as reached by no test. --out keeps what was found of tests and of mutants, so that
-a run goes on where another one ended; shards of one sample may share it.
+alone run counts as reached by no test; mutate_files.py is for that. --out keeps what was found of
+tests and of mutants, so that a run goes on where another one ended; shards may share it.
 
 A mutant that all let pass is printed with its file and line, and the exit code is 1.
 
@@ -24,13 +24,9 @@ One that takes five times as long as the module itself, and 20 seconds more, cou
 """
 
 import argparse
-import ast
-import copy
-import functools
 import inspect
 import json
 import os
-import random
 import re
 import select
 import signal
@@ -51,29 +47,15 @@ import hypothesis
 import numpy
 import pytest
 import torch
+from mutants import ROOT, Mutant, append, chosen_of, imports, key_of, lines_of, mutants, tests_of
 
 from strop.catalogue import catalogue
 
-ROOT = Path(__file__).parents[1]
-SWAPS = {ast.Add: ast.Sub, ast.Sub: ast.Add, ast.BitAnd: ast.BitOr, ast.BitOr: ast.BitAnd}
-TURNS = {
-    ast.Lt: ast.GtE, ast.GtE: ast.Lt, ast.Gt: ast.LtE, ast.LtE: ast.Gt, ast.Eq: ast.NotEq,
-    ast.NotEq: ast.Eq,
-}  # fmt: skip
-NAMES = {"minimum": "maximum", "maximum": "minimum", "amin": "amax", "amax": "amin",
-         "min": "max", "max": "min"}  # fmt: skip
 # What this process has imported already is no fault.
 WORDS = (
     "-q", "-s", "-n", "0", "-p", "no:cacheprovider",
     "-W", "ignore::pytest.PytestAssertRewriteWarning",
 )  # fmt: skip
-SOURCE = ROOT / "src" / "strop"
-APART = (
-    "parts",
-    "recipes",
-    "assets",
-)  # mutants of parts are their own matter; recipes put together
-ELSEWHERE = ("tests/vllm", "tests/site")  # tests that need what is not here, or change nothing
 # Tests of runs in many processes, in which a mutant does not live.
 LONG = (
     "tests/ray/",
@@ -84,84 +66,6 @@ LONG = (
 )
 UNUSED = 77  # exit code of a process in which the mutant could not take the part's place
 WIDER = ("tests/recipes", "tests/every_part", "tests/every_recipe", "tests/training/test_kernel.py")
-
-
-class Mutant(NamedTuple):
-    """A single change: where it is, and the module's source with it."""
-
-    line: int
-    column: int
-    change: str
-    function: str  # in which it is, by its qualified name
-    tree: ast.Module
-    node: ast.AST
-
-    @property
-    def source(self) -> str:
-        return _with(self.tree, self.node, self.change)
-
-
-def mutants(source: str) -> Iterator[Mutant]:
-    """Every single change of a function's code."""
-    tree = ast.parse(source)
-    yield from _inside(tree, tree, "", "")
-
-
-def _inside(tree: ast.Module, node: ast.AST, function: str, prefix: str) -> Iterator[Mutant]:
-    for child in ast.iter_child_nodes(node):
-        inner, below = function, prefix
-        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            if child.name == "__post_init__":
-                continue
-            below = f"{prefix}{child.name}."
-            if not isinstance(child, ast.ClassDef):
-                inner, below = below[:-1], f"{below}<locals>."
-        if function:
-            for change in _changes(child):
-                yield Mutant(child.lineno, child.col_offset, change, function, tree, child)
-        yield from _inside(tree, child, inner, below)
-
-
-def _changes(node: ast.AST) -> list[str]:
-    if isinstance(node, ast.BinOp) and type(node.op) in SWAPS:
-        text = isinstance(node.left, ast.Constant) and isinstance(node.left.value, str)
-        return [] if text or _is_annotation(node) else ["operator"]
-    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub | ast.Invert):
-        return ["sign"]
-    if isinstance(node, ast.Compare) and type(node.ops[0]) in TURNS:
-        return ["comparison"]
-    if isinstance(node, ast.Attribute) and node.attr in NAMES:
-        return ["bound"]
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in NAMES:
-        return ["bound"]
-    return []
-
-
-def _is_annotation(node: ast.BinOp) -> bool:
-    """`Tensor | None` is a type, not arithmetic."""
-    return any(isinstance(n, ast.Constant) and n.value is None for n in ast.walk(node)) or any(
-        isinstance(n, ast.Name) and n.id in ("Schedule", "Tensor") for n in (node.left, node.right)
-    )
-
-
-def _with(tree: ast.Module, node: ast.AST, change: str) -> str:
-    memo: dict[int, object] = {}
-    changed = copy.deepcopy(tree, memo)
-    twin = memo[id(node)]
-    if change == "operator":
-        twin.op = SWAPS[type(twin.op)]()
-    elif change == "sign":
-        twin.op = ast.UAdd() if isinstance(twin.op, ast.USub) else ast.Not()
-        if isinstance(node.op, ast.Invert):  # ~mask -> mask
-            twin.op = ast.UAdd()
-            twin.operand = ast.BinOp(twin.operand, ast.Mult(), ast.Constant(1))
-    elif change == "comparison":
-        twin.ops[0] = TURNS[type(twin.ops[0])]()
-    elif isinstance(twin, ast.Attribute):
-        twin.attr = NAMES[twin.attr]
-    else:
-        twin.func.id = NAMES[twin.func.id]
-    return ast.unparse(ast.fix_missing_locations(changed))
 
 
 def codes(code: CodeType) -> Iterator[tuple[str, CodeType]]:
@@ -303,6 +207,7 @@ def failed(stage: Stage, module: ModuleType, source: str | None, limit: float) -
                 put(source, module)
                 code = 1
             sys.modules["every"].ONLY.update(stage.cases)
+            session.testsfailed = 0  # files that cannot be collected count there
             for item, following in zip(items, [*items[1:], None], strict=True):
                 item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
                 if session.testsfailed:
@@ -344,6 +249,7 @@ class Machinery:
             row["test"]: Known(row["seconds"], row["passed"], frozenset(row["reached"]))
             for row in lines_of(self.tests)
         }
+        self.noticing: dict[str, Stage] = {}  # tests that noticed the last mutant of a module
         self.survivors: list[str] = []
         self.total = self.unsteady = 0
 
@@ -367,11 +273,27 @@ class Machinery:
             self.measure([item for item in items if item.nodeid not in self.known])
             for mutant in left:
                 self.mutate(key_of(name, mutant), mutant, module, items)
-        found = lines_of(self.results)
+            if left:
+                self.check(name, module)
+        for name, module in modules.items():  # by now more is known, also of tests further away
+            for mutant in self.chosen[name]:
+                if not self.rows()[key_of(name, mutant)]["reaching"]:
+                    self.mutate(key_of(name, mutant), mutant, module, session.items)
+        found = [*self.rows().values()]
         self.survivors = [row["mutant"] for row in found if not row["noticed"]]
         self.total = len(found)
         self.show(found)
         return True
+
+    def rows(self) -> dict[str, dict[str, Any]]:
+        """The newest result of each mutant."""
+        return {row["mutant"]: row for row in lines_of(self.results)}
+
+    def check(self, name: str, module: ModuleType) -> None:
+        """Tests that notice a mutant of a module pass where nothing is changed, in the same way."""
+        if (stage := self.noticing.get(name)) and failed(stage, module, None, 600):
+            names = ", ".join(item.nodeid for item in stage.items)
+            raise Unsteady(f"{name}: its tests fail as it is: {names}")
 
     def items(self, session: pytest.Session, name: str) -> list[pytest.Item]:
         """A module's tests, the nearest first: of a file that has its name, that imports it, others
@@ -403,6 +325,8 @@ class Machinery:
             tests.append(item)
             seconds += each
         noticed = bool(tests) and failed(Stage(tests), module, mutant.source, 20 + 5 * seconds)
+        if noticed:
+            self.noticing[module.__name__] = Stage(tests)
         row = {"mutant": key, "function": mutant.function, "noticed": noticed,
                "tests": len(tests), "reaching": len(reaching)}  # fmt: skip
         append(self.results, row)
@@ -483,69 +407,6 @@ def imported(name: str) -> ModuleType | None:
     except ImportError as error:
         print(f"{name}: left out: {error}", flush=True)
         return None
-
-
-def chosen_of(options: argparse.Namespace) -> dict[str, list[Mutant]]:
-    """The mutants to run, by module: all of some modules, or a share of a sample of all."""
-    names = options.module or [
-        ".".join(("strop", *path.relative_to(SOURCE).with_suffix("").parts))
-        for path in sorted(SOURCE.rglob("*.py"))
-        if path.relative_to(SOURCE).parts[0] not in APART and not path.name.startswith("__")
-    ]
-    found = [
-        (name, mutant)
-        for name in names
-        for mutant in mutants((SOURCE.parent / (name.replace(".", "/") + ".py")).read_text("utf-8"))
-    ]
-    if options.sample:
-        number = min(options.sample, len(found))
-        found = random.Random(options.seed).sample(found, number)
-        print(f"a sample of {number} mutants of {len(names)} modules", flush=True)
-    part, of = map(int, options.shard.split("/"))
-    # Neighbours together, for tests are measured by room.
-    mine = [entry for entry in found if names.index(entry[0]) * of // len(names) == part - 1]
-    chosen: dict[str, list[Mutant]] = {}
-    for name, mutant in sorted(mine, key=lambda entry: (entry[0], entry[1].line)):
-        chosen.setdefault(name, []).append(mutant)
-    return chosen
-
-
-@functools.cache
-def imports() -> dict[str, frozenset[str]]:
-    """What every file of tests imports, as full names."""
-    found = {}
-    for path in sorted((ROOT / "tests").rglob("test_*.py")):
-        names = set()
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Import):
-                names |= {alias.name for alias in node.names}
-            elif isinstance(node, ast.ImportFrom) and node.module:
-                names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
-        found[path.relative_to(ROOT).as_posix()] = frozenset(names)
-    return found
-
-
-def key_of(module: str, mutant: Mutant) -> str:
-    """What a mutant is called where its result is kept."""
-    return f"{module}:{mutant.line}:{mutant.column}: {mutant.change}"
-
-
-def tests_of(module: str) -> list[str]:
-    """The files of tests that import a module, and the folder of its room."""
-    folder = f"tests/{module.split('.')[1]}/"
-    own = [path for path, names in imports().items() if module in names]
-    own = [path for path in own if not path.startswith((*ELSEWHERE, folder))]
-    return [*own, folder] if (ROOT / folder).exists() else own
-
-
-def lines_of(path: Path) -> list[dict[str, Any]]:
-    text = path.read_text(encoding="utf-8") if path.exists() else ""
-    return [json.loads(line) for line in text.splitlines()]
-
-
-def append(path: Path, row: dict[str, Any]) -> None:
-    with path.open("a", encoding="utf-8") as file:
-        file.write(json.dumps(row) + "\n")
 
 
 def silence() -> None:

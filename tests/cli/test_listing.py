@@ -256,13 +256,14 @@ def test_unknown_names_get_the_nearest(arguments, message):
         say(*arguments)
 
 
-def test_lists_import_neither_torch_nor_transformers():
+def test_lists_and_help_import_nothing_heavy():
     code = (
         "import sys, io, contextlib\n"
-        "from strop.cli import listing\n"
+        "from strop.cli import listing, main\n"
         "with contextlib.redirect_stdout(io.StringIO()):\n"
         "    listing.recipes(); listing.parts(); listing.parts('clip_both_sides')\n"
-        "print([m for m in ('torch', 'transformers', 'numpy') if m in sys.modules])"
+        "heavy = 'torch', 'transformers', 'numpy', 'pyarrow'\n"
+        "print([m for m in heavy if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import typer
 
-from strop.api.progress import Progress
 from strop.api.trust import names
 from strop.support.errors import UserError
 
 if TYPE_CHECKING:
+    from strop.api.progress import Progress
     from strop.api.session import Session
     from strop.training.parallel.ranks import Ranks
     from strop.training.settings.config import RunConfig
@@ -52,6 +52,8 @@ def work(job: Job, lead: Lead | None) -> None:
 
     lead: lets trainers on Ray do a job that asks for them; None: this is one of these trainers.
     """
+    from strop.api.progress import Progress
+
     first = os.environ.get("RANK", "0") == "0"
     watcher = Progress(job.quiet, first, job.answers)
     watcher.open()
@@ -76,7 +78,7 @@ def work(job: Job, lead: Lead | None) -> None:
             _begin(settings, job.out, watcher, ranks)
 
 
-def _begin(settings: "RunConfig", out: Path | None, watcher: Progress, ranks: "Ranks") -> None:
+def _begin(settings: "RunConfig", out: Path | None, watcher: "Progress", ranks: "Ranks") -> None:
     """A new run in `out`, or in a free folder; one that comes to nothing leaves no folder."""
     from strop.api.session import Session, new_folder
     from strop.training import loop
@@ -90,7 +92,7 @@ def _begin(settings: "RunConfig", out: Path | None, watcher: Progress, ranks: "R
 
 
 def _go_on(
-    folder: Path, settings: "RunConfig", step: int, watcher: Progress, ranks: "Ranks"
+    folder: Path, settings: "RunConfig", step: int, watcher: "Progress", ranks: "Ranks"
 ) -> None:
     """The rest of a run, perhaps with more steps than it was started with."""
     from strop.api.session import Session
@@ -118,7 +120,7 @@ def _go_on(
 
 
 @contextlib.contextmanager
-def _breaking_off(folder: Path, watcher: Progress) -> Iterator[None]:
+def _breaking_off(folder: Path, watcher: "Progress") -> Iterator[None]:
     """Inside, who stops a run at once is told how to resume it, where there is one."""
     try:
         yield
@@ -128,7 +130,7 @@ def _breaking_off(folder: Path, watcher: Progress) -> Iterator[None]:
         raise
 
 
-def _run(session: "Session", watcher: Progress) -> None:
+def _run(session: "Session", watcher: "Progress") -> None:
     """All remaining steps, with progress; then the report, after Ctrl-C too.
 
     Raises typer.Exit then.

@@ -26,7 +26,6 @@ from concurrent.futures import Executor, Future
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from itertools import takewhile
 from typing import Any, NamedTuple, TypeVar, TypeVarTuple, Unpack
 
 from strop.engines.base import Answer, Engine, Event, Request
@@ -432,13 +431,31 @@ class Prefixes:
         chains = _chains(tokens)
         for number in range(len(chains), 0, -1):
             if found := self.by_chain.get(chains[number - 1]):
-                common = {id: _common(self.tokens[id], tokens, number * BLOCK) for id in found}
-                best = max(common, key=lambda id: common[id])
-                return (best, common[best]) if common[best] else None
+                return self._longest(found, tokens, number * BLOCK)
         for size in range(min(len(tokens), BLOCK - 1), 0, -1):
             if (id := self.id_of(tokens[:size])) is not None:
                 return id, size
         return None
+
+    def _longest(
+        self, found: Iterable[int], tokens: tuple[int, ...], known: int
+    ) -> tuple[int, int] | None:
+        """Of requests that share so many tokens, but no block more, the one that shares most.
+
+        None where they only have one hash.
+        """
+        rest, best, most = tokens[known : known + BLOCK], -1, -1
+        for id in found:
+            common = 0
+            for one, other in zip(self.tokens[id][known : known + BLOCK], rest, strict=False):
+                if one != other:
+                    break
+                common += 1
+            if common > most:
+                best, most = id, common
+                if common == len(rest):
+                    break
+        return (best, known + most) if self.tokens[best][:known] == tokens[:known] else None
 
 
 def _chains(tokens: Sequence[int]) -> list[int]:
@@ -448,16 +465,6 @@ def _chains(tokens: Sequence[int]) -> list[int]:
         chain = hash((chain, *tokens[start : start + BLOCK]))
         found.append(chain)
     return found
-
-
-def _common(one: tuple[int, ...], other: tuple[int, ...], known: int) -> int:
-    """Tokens of the longest common beginning; 0: not even those that have one hash."""
-    if one[:known] != other[:known]:
-        return 0
-    if one == other[: len(one)]:
-        return len(one)
-    rest = zip(one[known:], other[known:], strict=False)
-    return known + sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], rest))
 
 
 class _Stepping(selectors.DefaultSelector):
