@@ -14,6 +14,7 @@ from strop.api.folders import numbered
 from strop.cli import completing
 from strop.cli.train import Data, Model, Reward, Task, Validation, sections
 from strop.support.errors import RunStopped, UserError
+from strop.support.stopping import explained
 
 if TYPE_CHECKING:
     from strop.comparison.plan import Plan
@@ -220,17 +221,20 @@ def _go_on(folder: Path, arguments: Sequence[str] | None, out: Path | None, jobs
 
 
 def _carry_out(plan: "Plan", folder: Path, workers: int) -> None:
-    """Do all that is left of a comparison, then print its table. Raises typer.Exit on Ctrl-C."""
+    """Do all that is left of a comparison, then print its table."""
     from strop.comparison.carry_out import carry_out
+    from strop.comparison.runs import jobs_of
     from strop.comparison.table import markdown
 
-    console = Console(highlight=False, soft_wrap=True)
-    try:
-        found = carry_out(plan, folder, workers, console)
-    except KeyboardInterrupt:
-        again = f"strop compare --resume {folder}"
-        console.print(f"stopped; the runs are saved. Go on with: {again}", markup=False)
-        raise typer.Exit(130) from None
+    def kept() -> str:
+        done = [job.ended.exists() for job in jobs_of(plan, folder)]
+        return (
+            f"{sum(done)} of {len(done)} runs are done, the others are kept as far as they were "
+            f"saved. Go on with: strop compare --resume {folder}"
+        )
+
+    with explained(kept):
+        found = carry_out(plan, folder, workers, Console(highlight=False, soft_wrap=True))
     if found.rows:
         print(markdown(plan, found.rows, found.alike))
     for line in found.failures:
