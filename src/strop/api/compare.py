@@ -143,7 +143,7 @@ def compare(
     data: Data | None = None,
     validation: Data | None = None,
     reward: Reward | None = None,
-    task: str = "",
+    task: str | type = "",
     jobs: int = 0,
     out: str | Path | None = None,
     progress: bool = True,

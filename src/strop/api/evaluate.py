@@ -12,7 +12,7 @@ from strop.api import tables
 from strop.api.arguments import checked
 from strop.api.folders import HasFolder
 from strop.api.inference import InferenceModel, check_scoring, open_model, scored
-from strop.api.inputs import files_of, in_memory, sources_of
+from strop.api.inputs import files_of, in_memory, sources_of, task_of
 from strop.api.messages import messages_in_python
 from strop.api.options import from_keywords
 from strop.api.tables import Table
@@ -81,7 +81,7 @@ def evaluate(
     *,
     data: Any = None,
     reward: Any = None,
-    task: str = "",
+    task: str | type = "",
     tokenizer: Any = None,
     k: Sequence[int] | int = (1, 8),
     samples: int = 0,
@@ -114,8 +114,8 @@ def evaluate(
     samples = samples or max(16, *ks)
     split = split or ("train" if data is not None else "heldout")
     opening = _opened(
-        source, tokenizer, data=data, reward=reward, task=task, step=step, start=start, best=best,
-        temperature=temperature, max_tokens=max_tokens, engine=engine, trust=trust_files,
+        source, tokenizer, data=data, reward=reward, task=task_of(task), step=step, start=start,
+        best=best, temperature=temperature, max_tokens=max_tokens, engine=engine, trust=trust_files,
         assignments=from_keywords(options),
     )  # fmt: skip
     with messages_in_python():
