@@ -1,5 +1,6 @@
 """Tables, functions and models that a script gives: what they become, and what is refused."""
 
+import os
 import shutil
 import sys
 import threading
@@ -236,29 +237,27 @@ def test_functions_travel_with_what_they_refer_to(tmp_path: Path) -> None:
 
 
 def test_a_reward_that_fails_or_hangs_costs_its_answers_alone(lab: Any, here: Path) -> None:
-    def awkward(completions: list[str], **columns: Any) -> list[float]:
-        import os
+    """One prompt in four each way, whatever the policy answers; all four are in the one step."""
 
+    def awkward(completions: list[str], how: list[str], **columns: Any) -> list[float]:
         assert os.getpid() != ours
-        if any(text.startswith("1") for text in completions):
-            raise ValueError("a one")
-        if any(text.startswith("2") for text in completions):
+        if "exception" in how:
+            raise ValueError("as the row says")
+        if "timeout" in how:
             time.sleep(60)
-        return [float(len(text)) for text in completions]
-
-    import os
+        return [2.0] * len(completions)
 
     ours = os.getpid()
-    run = trained(lab, reward=awkward, training_steps=1, reward_timeout_seconds=0.5,
+    ways = {"1+1=": "exception", "1+2=": "timeout", "2+1=": "done", "2+2=": "done"}
+    run = trained(lab, data=[{"prompt": prompt, "how": how} for prompt, how in ways.items()],
+                  reward=awkward, training_steps=1, reward_timeout_seconds=0.5,
                   sampling_num_prompts=4, training_rollouts_every=1)  # fmt: skip
-    texts, ends = (column(run.rollouts, name) for name in ("completion", "exit"))
-    causes = {"1": "exception", "2": "timeout"}
-    assert [causes.get(text[:1], "done") for text in texts] == [
-        end if end in causes.values() else "done" for end in ends
-    ]
+    prompts, ends, rewards = (column(run.rollouts, name) for name in ("prompt", "exit", "reward"))
+    assert sorted(prompts) == sorted([*ways] * 4)
+    assert [end if end in ways.values() else "done" for end in ends] == [*map(ways.get, prompts)]
+    assert rewards == [2.0 if ways[prompt] == "done" else 0.0 for prompt in prompts]
     (line,) = lines(run.folder)
-    for cause in causes.values():
-        assert line.get(f"exit/{cause}", 0.0) == pytest.approx(ends.count(cause) / len(ends))
+    assert (line["exit/exception"], line["exit/timeout"], line["reward"]) == (0.25, 0.25, 1.0)
 
 
 def test_a_shell_goes_on_with_what_a_script_gave(lab: Any, here: Any, strop_command: Any) -> None:
