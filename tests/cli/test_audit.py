@@ -76,7 +76,10 @@ def test_options_of_the_method_hold(strop: Strop) -> None:
         (("audit", "grpo", "--group", "0"), "--group 0"),
         (("audit", "grpo", "--group", "999999"), "lower --group, --prompts or --draws"),
         (("audit", "grpo", "--success", "2"), "success of 2"),
-        (("audit", "grpo", "--success", "x"), "takes numbers"),
+        (
+            ("audit", "grpo", "--success", "x"),
+            "--success takes numbers with commas between them, not 'x'",
+        ),
         (("audit", "grpo", "--depth", "30"), "can be enumerated"),
         (("audit", "grpo", "--step", "nan"), "--step"),
         (("audit", "grpo", *SMALL, "--csv", "/nowhere/a.csv"), "cannot write"),
