@@ -110,6 +110,12 @@ def test_other_handlers_may_be_installed_while_one_is_held():
     assert signal.signal(signal.SIGUSR1, before[signal.SIGUSR1]) is signal.SIG_IGN
 
 
+def test_a_command_that_is_stopped_before_it_is_found_says_so(strop, monkeypatch):
+    monkeypatch.setattr(main, "_command", interrupt)
+    said = strop("recipes")
+    assert (said.code, said.err) == (130, "interrupted: strop was stopped before it began\n")
+
+
 def test_a_command_that_is_stopped_while_it_is_loaded_says_so(tmp_path: Path):
     (tmp_path / "typer.py").write_text("raise KeyboardInterrupt\n")
     path = os.pathsep.join([str(tmp_path), *sys.path])

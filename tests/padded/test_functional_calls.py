@@ -272,7 +272,7 @@ def test_edges_of_a_tree():
     close(below, 0.5, -0.5)
     (only,) = F.tree_edges("spo_tree", tree=[1, 0, float("nan")])
     close(only, 0.5, -0.5, 0)
-    for tree in ([[]], "tree", [None]):
+    for tree in ([[]], "tree", [None], [10**400, 1]):
         with pytest.raises(UserError, match="tree"):
             F.tree_edges("spo_tree", tree=tree)
     with pytest.raises(UserError, match="credits no edges of a tree"):

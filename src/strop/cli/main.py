@@ -152,6 +152,9 @@ def _call() -> None:
     except RunStopped as error:
         console.print(f"[bold red]stopped:[/] {_plain(error)}")
         sys.exit(1)
+    except KeyboardInterrupt:  # the options of all commands are still read off
+        console.print("[bold red]interrupted:[/] strop was stopped before it began")
+        sys.exit(INTERRUPTED)
     except Interrupted as stopped:
         console.print(f"[bold red]interrupted:[/] {_plain(stopped)}")
         sys.exit(INTERRUPTED)
