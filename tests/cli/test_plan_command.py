@@ -60,6 +60,7 @@ def test_lengths_prompts_and_a_second_run(strop, run, tmp_path):
         (["--spare", "-1"], "--spare"),
         (["--exchange", "inf"], "--exchange"),
         (["--prompts", "-3"], "--prompts"),
+        (["--prompts", "65537"], "--prompts 65537 is not between 0 and 65536"),
     ],
 )
 def test_what_is_given_wrongly_is_one_line(strop, run, tmp_path, words, why):
