@@ -2,7 +2,7 @@
 
 import contextlib
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -107,10 +107,10 @@ def evaluate(
     trust_files: what a folder's config.toml names may be used; needless where this process has
     trained its run. Raises UserError.
     """
-    several = {k} if isinstance(k, int | str) else set(k)
+    several = (k,) if isinstance(k, str) or not isinstance(k, Iterable) else tuple(k)
     if not several or any(type(each) is not int or each < 1 for each in several):
         raise UserError(f"k is {k!r}: give whole numbers of at least 1")
-    ks = tuple(sorted(several))
+    ks = tuple(sorted(set(several)))
     samples = samples or max(16, *ks)
     split = split or ("train" if data is not None else "heldout")
     opening = _opened(
