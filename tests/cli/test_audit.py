@@ -81,6 +81,8 @@ def test_options_of_the_method_hold(strop: Strop) -> None:
             "--success takes numbers with commas between them, not 'x'",
         ),
         (("audit", "grpo", "--depth", "30"), "can be enumerated"),
+        (("audit", "grpo", "--depth", "2147483648"), "can be enumerated"),
+        (("audit", "grpo", "--seed", "-1"), "--seed -1: it must lie from 0"),
         (("audit", "grpo", "--updates", "10001"), "--updates 10001: 10000 are the most"),
         (("audit", "grpo", "--seed", "9" * 30), "--seed"),
         (("audit", "grpo", "--step", "nan"), "--step"),

@@ -13,7 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from strop.cli import completing
-from strop.cli.numbers import GREATEST, numbers
+from strop.cli.numbers import numbers
 from strop.support.errors import UserError
 
 if TYPE_CHECKING:
@@ -47,9 +47,7 @@ def audit(
     share: Annotated[float, typer.Option(help="Share of the paths that are right.")] = 0.5,
     most: Annotated[int, typer.Option(min=1, help="Of more groups some are drawn.")] = 1500,
     draws: Annotated[int, typer.Option(min=40, help="How many are drawn then.")] = 1000,
-    seed: Annotated[
-        int, typer.Option(min=0, max=GREATEST, help="Of the tree's rewards and the policy.")
-    ] = 1,
+    seed: Annotated[int, typer.Option(help="Of the tree's rewards and the policy.")] = 1,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, one object a line.")] = False,
     out: Annotated[Path | None, typer.Option("--csv", help="Also write the numbers here.")] = None,
 ) -> None:
