@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from strop.api import tables
-from strop.api.arguments import checked
+from strop.api.arguments import check_seed, checked
 from strop.api.messages import in_python, messages_in_python
 from strop.api.options import labelled, settings_of_all
 from strop.api.tables import Table
@@ -146,10 +146,7 @@ def base_of(changes: Mapping[str, Sequence[Any]], **tree: Any) -> Setting:
             raise UserError(f"--{name} {max(values):g}: {MOST[name]} are the most")
     if not 0 < tree["step"] < math.inf:
         raise UserError(f"--step {tree['step']}: it must be a number above 0")
-    if not 0 <= tree["shape"] < 2**63:
-        raise UserError(
-            f"--seed {tree['shape']}: it must lie from 0 to 2**63 - 1, as that of a run"
-        )
+    check_seed(tree["shape"])
     groups, rates = changes["group"], changes["success"]
     return Setting(
         group=groups[len(groups) // 2], success=rates[len(rates) // 2],

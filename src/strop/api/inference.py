@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from strop.api.arguments import check_seed
 from strop.api.trust import check_trust
 from strop.engines.base import Engine, Event
 from strop.evaluation.run import Evaluated
@@ -88,6 +89,7 @@ class InferenceModel:
         from strop.environments.tasks import Prompt
 
         check_samples(num_samples)
+        check_seed(seed)
         part, tokenizer, chat = self.rollout.part, self.loaded.tokenizer, self.services.texts.chat
         sampling = self.services.sampling
         limits = self.services.limits
@@ -140,6 +142,7 @@ def scored(
     seed: int,
 ) -> Evaluated:
     """The scores of a split's prompts. Raises UserError for a split that is empty, or not there."""
+    check_seed(seed)
     task = subject.services.task
     names = tuple(dict.fromkeys((*SPLITS, *task.splits)))
     if split not in names:

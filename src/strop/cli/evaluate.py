@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from strop.cli.numbers import GREATEST, numbers
+from strop.cli.numbers import numbers
 from strop.cli.waiting import loading
 from strop.support.errors import UserError
 
@@ -64,9 +64,7 @@ def evaluate(
     task: Annotated[str, typer.Option(help="Task, where the source is a model.")] = "",
     data: Annotated[list[str] | None, typer.Option(help="Data file; repeatable.")] = None,
     reward: Annotated[list[str] | None, typer.Option(help="Reward function; repeatable.")] = None,
-    seed: Annotated[
-        int, typer.Option(min=0, max=GREATEST, help="Seed of the draws and of the bootstrap.")
-    ] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the draws and of the bootstrap.")] = 0,
     engine: Engine = "",
     assignments: Settings = None,
     trust: Trust = False,

@@ -1,11 +1,10 @@
-"""Options that take several numbers, with commas between them, and how great a seed may be."""
+"""Options that take several numbers, with commas between them."""
 
 from typing import TypeVar
 
 from strop.support.errors import UserError
 
 N = TypeVar("N", int, float)
-GREATEST = 2**63 - 1  # seed, as of a run
 
 
 def numbers(option: str, text: str, kind: type[N], least: float | None = None) -> tuple[N, ...]:

@@ -6,7 +6,6 @@ import typer
 from rich.console import Console
 
 from strop.cli.evaluate import Engine, Settings, Trust
-from strop.cli.numbers import GREATEST
 from strop.cli.waiting import loading
 
 
@@ -22,7 +21,7 @@ def sample(
     temperature: Annotated[float, typer.Option(help="Sampling temperature.")] = 1.0,
     max_tokens: Annotated[int, typer.Option(min=0, help="Most new tokens; 0: the task's.")] = 0,
     step: Annotated[int, typer.Option(help="Checkpoint of the run; 0: the newest.")] = 0,
-    seed: Annotated[int, typer.Option(min=0, max=GREATEST, help="Seed of the draws.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the draws.")] = 0,
     engine: Engine = "",
     assignments: Settings = None,
     trust: Trust = False,
