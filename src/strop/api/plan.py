@@ -15,6 +15,7 @@ from strop.support.errors import UserError
 
 MOST_WORKERS = 65_536
 MOST_STALENESS = 256
+MOST_PROMPTS = 65_536  # of a step
 MOST_SPARE = 16.0
 MOST_SECONDS = 86_400.0
 
@@ -83,8 +84,8 @@ def plan(
     for name, value, most in (("spare", spare, MOST_SPARE), ("exchange", exchange, MOST_SECONDS)):
         if not 0 <= value <= most:
             raise UserError(f"--{name} {value:g} is not between 0 and {most:g}")
-    if prompts < 0:
-        raise UserError(f"--prompts {prompts} is below 0")
+    if not 0 <= prompts <= MOST_PROMPTS:
+        raise UserError(f"--prompts {prompts} is not between 0 and {MOST_PROMPTS}")
     measured = measure(runs, lengths, prompts).exchanging(exchange)
     found = {
         n: layouts(measured.costs, measured.work, n, bounds, spare, measured.apart) for n in counts

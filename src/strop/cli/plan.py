@@ -6,8 +6,8 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from strop.cli.numbers import numbers
 from strop.cli.waiting import loading
-from strop.support.errors import UserError
 
 Runs = Annotated[
     list[Path],
@@ -61,8 +61,8 @@ def plan(
     Synchronous, partial (more prompts under way than a step takes) and asynchronous layouts are
     simulated at the costs that the run measured. Prints a table and writes a page with pictures.
     """
-    counts, bounds = _whole("--workers", workers), _whole("--staleness", staleness)
-    given = _lengths(lengths)
+    counts, bounds = numbers("--workers", workers, int), numbers("--staleness", staleness, int)
+    given = numbers("--lengths", lengths, float) if lengths else ()
     loading(", ".join(map(str, runs)))
     from strop.api.plan import plan as planned
     from strop.planning.told import proposals, table, told
@@ -75,20 +75,3 @@ def plan(
     for line in ("", *proposals(found.found)):
         console.print(line)
     print(f"wrote {found.save(out)}")
-
-
-def _whole(option: str, text: str) -> list[int]:
-    """Whole numbers between commas. Raises UserError."""
-    pieces = [each.strip() for each in text.split(",")]
-    for each in pieces:
-        if not (each.isascii() and each.isdigit()):
-            raise UserError(f"{option} {text}: {each or 'nothing'} is no whole number")
-    return [int(each) for each in pieces]
-
-
-def _lengths(text: str) -> list[float]:
-    """One or two numbers, none where nothing is given. Raises UserError."""
-    try:
-        return [float(each) for each in text.split(",")] if text else []
-    except ValueError:
-        raise UserError(f"--lengths {text}: give MEAN or MEAN,P99, such as 800,4000") from None

@@ -52,6 +52,11 @@ class CentreTurns:
         require_one_of(self, "singleton", ("raw", "zero"))
         require(self, "eps", low=0.0)
 
+    @property
+    def any_of(self) -> tuple[tuple[str, ...], ...]:
+        """What tells peers, where not every batch of turns has it."""
+        return {"state": (("state_K",),), "role": (("role_K",),)}.get(self.key, ())
+
     def __call__(
         self,
         values_K: Tensor,
