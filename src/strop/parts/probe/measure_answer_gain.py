@@ -59,9 +59,9 @@ class MeasureAnswerGain:
                     contexts.append((given, answer))
                 before = (*before, *action)
                 row += 1
-        likely_K = torch.full((row,), torch.nan)
-        likely_K[torch.tensor(places, dtype=torch.int64)] = mean_logp(scoring, contexts).exp()
-        likely_K = likely_K.to(outcome_B)
+        likely_K = outcome_B.new_full((row,), torch.nan)
+        known_N = mean_logp(scoring, contexts).exp()
+        likely_K[torch.tensor(places, dtype=torch.int64)] = known_N.to(outcome_B)
         gain_K = torch.nn.functional.pad(likely_K.diff(), (0, min(row, 1))).nan_to_num()
         last_K = rollout_K.diff(append=rollout_K[-1:] + 1) != 0
         metrics = {"answer_gain/mean": segments.overall(gain_K, ~last_K)}
