@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable
 
 import torch
+from machine import speed
 from torch import Tensor
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
@@ -65,16 +66,6 @@ def push(policy: Policy, batch: Batch, passes: list[Tensor]) -> None:
         policy.push(micro, ("logp_T",), lambda rows, _, a=adjoint: {"logp_T": a[rows]}, False, 1.0)
 
 
-def products() -> float:
-    """Billions of float32 operations a second in a product of matrices of 1,024 rows."""
-    a, times = torch.randn(1024, 1024), []
-    for _ in range(5):
-        begun = time.process_time()
-        a @ a
-        times.append(time.process_time() - begun)
-    return 2 * 1024**3 / min(times) / 1e9
-
-
 def compare(name: str, repeats: int) -> None:
     """A line a way."""
     policy, batch = Policy(model_of(name), token_budget=BUDGET), rows_of(name)
@@ -109,7 +100,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    print(f"torch {torch.__version__}, {products():.0f} GFLOP/s on one thread")
+    print(f"torch {torch.__version__}, {speed()}")
     for name in options.models.split(","):
         compare(name, options.repeats)
 

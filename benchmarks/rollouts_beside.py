@@ -39,6 +39,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from machine import gflops
 
 TOP = Path(__file__).resolve().parents[1]
 # A recipe a strategy: of the short runs of strategies_run.py, and two of this page.
@@ -47,18 +48,6 @@ STRATEGIES = (
     "cleaner_saar", "score_two_attempt", "april_partial_rollout", "sol_rl_explore_then_train",
     "sage_skill_chain", "cory",
 )  # fmt: skip
-
-
-def gflops() -> float:
-    """Of a product of matrices on one thread, the best of three."""
-    torch.set_num_threads(1)
-    one, best = torch.randn(768, 768), 0.0
-    for _ in range(3):
-        began = time.process_time()
-        for _ in range(8):
-            one @ one
-        best = max(best, 8 * 2 * 768**3 / (time.process_time() - began) / 1e9)
-    return best
 
 
 def quartiles(values: list[float]) -> str:
@@ -245,10 +234,9 @@ def shapes() -> dict[str, Any]:
 
 def reuse(rounds: int) -> None:
     """Print a table of the engine with and without reuse."""
-    from strop.engines.asynchronous import run
     from transformers import AutoModelForCausalLM, Qwen3Config
 
-    from strop.engines.asynchronous import Account, asynchronous
+    from strop.engines.asynchronous import Account, asynchronous, run
     from strop.engines.local.engine import LocalEngine
 
     torch.set_num_threads(1)

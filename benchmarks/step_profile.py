@@ -2,6 +2,7 @@
 
     OMP_NUM_THREADS=1 python benchmarks/step_profile.py [--cases tiny,critic]
                                         [--steps 5] [--operators update]
+    OMP_NUM_THREADS=1 python benchmarks/step_profile.py --look 7
 
     tiny     `strop train`: the shipped model, 32 puzzles, 16 answers each
     worked   `--model tiny-worked`: answers of some 60 tokens
@@ -18,11 +19,16 @@ its line of metrics.jsonl, by default every tenth step.
 
 --operators STAGE: the operators of torch that took most of that stage of the second step, by self
 time under torch's profiler, which makes the step slower; the shares are of use, not the seconds.
+
+--look PAIRS: what it takes to see which other methods would have done the same (relatives.json) in
+the first step of `grpo`, `gspo` and `dapo` with both shipped models: the median of so many pairs of
+runs of one step, with the look and without, of the look itself, and its share of ten such steps.
 """
 
 import argparse
 import functools
 import operator
+import statistics
 import tempfile
 import time
 from collections.abc import Iterator
@@ -36,7 +42,7 @@ from torch.profiler import ProfilerActivity, profile
 
 import strop.training.step
 from strop.api.options import settings_of
-from strop.training import loop
+from strop.training import loop, relatives
 from strop.training.learner.step_metrics import Clock
 
 LARGE = (
@@ -125,11 +131,12 @@ def run_of(
     return seen.seen, profiles
 
 
-def _added_up(write: Any, spent: list[float]) -> Any:
-    def timed(*given: Any) -> None:
+def _added_up(call: Any, spent: list[float]) -> Any:
+    def timed(*given: Any) -> Any:
         begun = time.process_time()
-        write(*given)
+        found = call(*given)
         spent[0] += time.process_time() - begun
+        return found
 
     return timed
 
@@ -160,14 +167,59 @@ def show_operators(stage: str, watched: Any, number: int = 15) -> None:
         print(f"    {each.key:50} {share:6.1%} {each.count:8} calls", flush=True)
 
 
+def first_step(words: list[str], looking: bool) -> tuple[float, float]:
+    """Seconds of processor time of a run's first step, and of its look at other methods in it."""
+    kept = relatives.watching, relatives.look, loop._one_step
+    whole, look = [0.0], [0.0]
+    loop._one_step = _added_up(loop._one_step, whole)
+    relatives.look = _added_up(relatives.look, look)
+    if not looking:
+        relatives.watching = lambda *_: None  # type: ignore[assignment]
+    try:
+        with tempfile.TemporaryDirectory() as place:
+            run = loop.start(settings_of(words, {}, None), Path(place) / "run")
+            try:
+                loop.go(run, Steps(), lambda *_: {})
+            finally:
+                run.close()
+    finally:
+        relatives.watching, relatives.look, loop._one_step = kept
+    return whole[0], look[0]
+
+
+def show_look(pairs: int) -> None:
+    """A table of what the look takes."""
+    print("| method | model | step, s | more with the look, s | the look alone, s | of ten steps |")
+    print("| --- | --- | --- | --- | --- | --- |")
+    settings = ("training.steps=1", "training.lr=1e-4", "evaluation.every=0")
+    first_step(["gspo", "model.name=tiny", *settings], looking=True)  # warms the process
+    for model in ("tiny", "tiny-worked"):
+        for method in ("grpo", "gspo", "dapo"):
+            words = [method, f"model.name={model}", *settings]
+            plain = [first_step(words, looking=False)[0]]
+            more, alone = list[float](), list[float]()
+            for _ in range(pairs):
+                step, look = first_step(words, looking=True)
+                more.append(step - plain[-1])
+                alone.append(look)
+                plain.append(first_step(words, looking=False)[0])
+            step, look = statistics.median(plain), statistics.median(alone)
+            print(f"| `{method}` | `{model}` | {step:.2f} | {statistics.median(more):+.3f} | "
+                  f"{look:.3f} | {look / (10 * step + look):.1%} |", flush=True)  # fmt: skip
+
+
 def main() -> None:
     """Print the tables of the cases."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--cases", default=",".join(CASES))
     parser.add_argument("--steps", type=int, default=5)
     parser.add_argument("--operators", default="", choices=("", *STAGES))
+    parser.add_argument("--look", type=int, default=0, metavar="PAIRS")
     options = parser.parse_args()
     torch.set_num_threads(1)
+    if options.look:
+        show_look(options.look)
+        return
     for case in options.cases.split(","):
         with tempfile.TemporaryDirectory() as place:
             steps, profiles = run_of(case, options.steps, options.operators, Path(place))

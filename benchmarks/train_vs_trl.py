@@ -1,7 +1,8 @@
 """Seconds per training step in strop and in TRL's GRPOTrainer on equal work.
 
     pip install trl==1.16.0        # beside strop, in an environment of its own
-    python benchmarks/train_vs_trl.py [--case short,long,large] [--steps 8] [--rounds 3]
+    OMP_NUM_THREADS=1 python benchmarks/train_vs_trl.py [--case short,long,large] [--steps 8]
+        [--rounds 3] [--dtype bfloat16]
 
 Both train the same random Qwen3 model on the same prompts with the same reward, group size, batch
 and AdamW settings, one update per batch:
@@ -16,7 +17,9 @@ runs as always: metrics, Parquet of every step, rewards in another process. `trl
 micro-batches that take no more padded tokens than strop's token budget (in `long` only is that less
 than the batch). All have an allocator that keeps freed memory (glibc's, by environment variables),
 without which TRL's `long` takes half as long again. Every measurement is a fresh process, all in
-turn; the first two steps of each are left out. Prints medians, and peak resident memory.
+turn; the first two steps of each are left out. Printed are medians of elapsed and of processor
+seconds (of all processes of a side), their ratios, peak resident memory and the machine's speed.
+With OMP_NUM_THREADS=1 processor seconds are what compares. --dtype bfloat16 trains both in that.
 """
 
 import argparse
@@ -31,9 +34,11 @@ import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import psutil
 import torch
+from machine import speed
 
 SEED, PROMPT = 0, 8
 TOKEN_BUDGET = 65536
@@ -112,17 +117,40 @@ def prompts(case: Case, number: int) -> list[str]:
     return ["".join(chr(0x4E00 + int(i) - 2) for i in row) for row in rows]
 
 
-def run_trl(case: Case, folder: Path, steps: int, at_once: int) -> tuple[list[float], list[float]]:
+class Now(NamedTuple):
+    """The clock, and the processor time of this process and its children."""
+
+    elapsed: float
+    processor: float
+
+
+def now() -> Now:
+    """At this moment."""
+    children = [each.cpu_times() for each in psutil.Process().children(recursive=True)]
+    spent = time.process_time() + sum(each.user + each.system for each in children)
+    return Now(time.perf_counter(), spent)
+
+
+def _gaps(times: list[Now]) -> list[Now]:
+    return [
+        Now(*(b - a for a, b in zip(before, after, strict=True)))
+        for before, after in itertools.pairwise(times)
+    ]
+
+
+def run_trl(
+    case: Case, folder: Path, steps: int, dtype: str, at_once: int
+) -> tuple[list[Now], list[float]]:
     """Seconds and answer tokens of every step of TRL's trainer, `at_once` answers a micro-batch."""
     from datasets import Dataset
     from transformers import TrainerCallback
     from trl import GRPOConfig, GRPOTrainer
 
-    times: list[float] = []
+    times: list[Now] = []
 
     class Stopwatch(TrainerCallback):
         def on_step_end(self, *_: Any, **__: Any) -> None:
-            times.append(time.perf_counter())
+            times.append(now())
 
     options = GRPOConfig(
         output_dir=str(folder / "trl"), max_steps=steps, num_generations=case.rollouts,
@@ -131,14 +159,14 @@ def run_trl(case: Case, folder: Path, steps: int, at_once: int) -> tuple[list[fl
         learning_rate=1e-5, lr_scheduler_type="constant", adam_beta1=0.9, adam_beta2=0.95,
         weight_decay=0.0, max_grad_norm=1.0, beta=0.0, temperature=1.0, loss_type="grpo",
         report_to=[], save_strategy="no", use_cpu=True, bf16=False, gradient_checkpointing=False,
-        logging_steps=1, disable_tqdm=True, seed=SEED, model_init_kwargs={"dtype": "float32"},
+        logging_steps=1, disable_tqdm=True, seed=SEED, model_init_kwargs={"dtype": dtype},
     )  # fmt: skip
     data = Dataset.from_dict({"prompt": prompts(case, case.prompts * steps)})
     trainer = GRPOTrainer(
         model=str(folder), reward_funcs=reward, args=options, train_dataset=data,
         callbacks=[Stopwatch()],
     )  # fmt: skip
-    begun = time.perf_counter()
+    begun = now()
     trainer.train()
     lengths = [
         row["completions/mean_length"]
@@ -148,7 +176,7 @@ def run_trl(case: Case, folder: Path, steps: int, at_once: int) -> tuple[list[fl
     return _gaps([begun, *times]), lengths
 
 
-def run_strop(case: Case, folder: Path, steps: int) -> tuple[list[float], list[float]]:
+def run_strop(case: Case, folder: Path, steps: int, dtype: str) -> tuple[list[Now], list[float]]:
     """Seconds and answer tokens of every step of strop's loop, as `strop train` runs it."""
     from strop.training import loop
     from strop.training.settings import config
@@ -159,7 +187,7 @@ def run_strop(case: Case, folder: Path, steps: int) -> tuple[list[float], list[f
     )
     settings = config.make(
         {
-            "recipe": "grpo", "seed": SEED, "model": {"name": str(folder)},
+            "recipe": "grpo", "seed": SEED, "model": {"name": str(folder), "dtype": dtype},
             "data": {"files": (str(data),)},
             "reward": {"functions": (f"{Path(__file__).resolve()}:reward",)},
             "training": {"steps": steps, "lr": 1e-5, "rollouts_every": 1, "save_every": 0,
@@ -170,14 +198,14 @@ def run_strop(case: Case, folder: Path, steps: int) -> tuple[list[float], list[f
                           "sampling.num_rollouts": case.rollouts},
         }
     )  # fmt: skip
-    times, lengths = [], []
+    times, lengths = list[Now](), list[float]()
 
     class Stopwatch:
         def begin(self, run: Any, before: Any) -> None:
-            times.append(time.perf_counter())
+            times.append(now())
 
         def step(self, run: Any, metrics: dict[str, float]) -> None:
-            times.append(time.perf_counter())
+            times.append(now())
             lengths.append(metrics["completions/mean_length"])
 
         def note(self, text: str) -> None:
@@ -191,15 +219,11 @@ def run_strop(case: Case, folder: Path, steps: int) -> tuple[list[float], list[f
     return _gaps(times), lengths
 
 
-def _gaps(times: list[float]) -> list[float]:
-    return [after - before for before, after in itertools.pairwise(times)]
-
-
-def measure(which: str, name: str, folder: Path, steps: int) -> dict[str, float]:
+def measure(which: str, name: str, folder: Path, steps: int, dtype: str) -> dict[str, float]:
     """One fresh process; its median step, tokens of an answer and peak memory."""
     done = subprocess.run(
         [sys.executable, __file__, "--worker", which, "--case", name, "--folder", str(folder),
-         "--steps", str(steps)],
+         "--steps", str(steps), "--dtype", dtype],
         capture_output=True, text=True, check=False, env={**KEEP_FREED, **os.environ},
     )  # fmt: skip
     if done.returncode:
@@ -207,19 +231,20 @@ def measure(which: str, name: str, folder: Path, steps: int) -> dict[str, float]
     return json.loads(done.stdout.strip().splitlines()[-1])
 
 
-def work(which: str, case: Case, folder: Path, steps: int) -> None:
+def work(which: str, case: Case, folder: Path, steps: int, dtype: str) -> None:
     """One measurement, in this process; its numbers are the last line."""
     if which == "strop":
-        seconds, lengths = run_strop(case, folder, steps)
+        seconds, lengths = run_strop(case, folder, steps, dtype)
     else:
         at_once = case.in_parts if which == "trl-parts" else case.answers
-        seconds, lengths = run_trl(case, folder, steps, at_once)
+        seconds, lengths = run_trl(case, folder, steps, dtype, at_once)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-    median = statistics.median(seconds[2:])
-    print(json.dumps({"seconds": median, "tokens": statistics.mean(lengths), "peak_gb": peak}))
+    elapsed, processor = (statistics.median(each) for each in zip(*seconds[2:], strict=True))
+    found = {"seconds": elapsed, "processor": processor, "tokens": statistics.mean(lengths)}
+    print(json.dumps({**found, "peak_gb": peak}))
 
 
-def compare(name: str, folder: Path, steps: int, rounds: int) -> None:
+def compare(name: str, folder: Path, steps: int, rounds: int, dtype: str) -> None:
     """Print one line per variant, and the ratios."""
     case = CASES[name]
     build(case, folder)
@@ -227,16 +252,18 @@ def compare(name: str, folder: Path, steps: int, rounds: int) -> None:
     found: dict[str, list[dict[str, float]]] = {which: [] for which in variants}
     for _ in range(rounds):
         for which in variants:
-            found[which].append(measure(which, name, folder, steps))
+            found[which].append(measure(which, name, folder, steps, dtype))
     for which, rows in found.items():
         middle = {key: statistics.median(row[key] for row in rows) for key in rows[0]}
-        print(f"{name:5s} {which:9s} {middle['seconds']:.3f} s a step, {middle['tokens']:.1f} "
-              f"tokens an answer, peak {middle['peak_gb']:.2f} GB", flush=True)  # fmt: skip
+        print(f"{name:5s} {which:9s} {middle['processor']:.3f} processor s a step, "
+              f"{middle['seconds']:.3f} s elapsed, {middle['tokens']:.1f} tokens an answer, "
+              f"peak {middle['peak_gb']:.2f} GB", flush=True)  # fmt: skip
     for which in variants[:-1]:
-        pairs = zip(found[which], found["strop"], strict=True)
-        ratios = [theirs["seconds"] / ours["seconds"] for theirs, ours in pairs]
-        print(f"{name:5s} strop is {statistics.median(ratios):.2f} times as fast as {which} "
-              f"({min(ratios):.2f} to {max(ratios):.2f})", flush=True)  # fmt: skip
+        for kind in ("processor", "seconds"):
+            pairs = zip(found[which], found["strop"], strict=True)
+            ratios = [theirs[kind] / ours[kind] for theirs, ours in pairs]
+            print(f"{name:5s} strop is {statistics.median(ratios):.2f} times as fast as {which} "
+                  f"({min(ratios):.2f} to {max(ratios):.2f}) by {kind}", flush=True)  # fmt: skip
 
 
 def main() -> None:
@@ -245,15 +272,17 @@ def main() -> None:
     parser.add_argument("--case", default="short,long")
     parser.add_argument("--steps", type=int, default=8)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--dtype", default="float32")
     parser.add_argument("--worker", default="")
     parser.add_argument("--folder", type=Path)
     options = parser.parse_args()
     if options.worker:
-        work(options.worker, CASES[options.case], options.folder, options.steps)
+        case = CASES[options.case]
+        work(options.worker, case, options.folder, options.steps, options.dtype)
         return
-    print(f"{torch.get_num_threads()} threads")
+    print(f"{torch.get_num_threads()} threads; {speed()}")
     for name in options.case.split(","):
-        compare(name, Path(tempfile.mkdtemp()), options.steps, options.rounds)
+        compare(name, Path(tempfile.mkdtemp()), options.steps, options.rounds, options.dtype)
 
 
 if __name__ == "__main__":

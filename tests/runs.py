@@ -1,12 +1,13 @@
 """Runs in this process, without the command line."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from commands import graders_copied
 
 from strop.evaluation.run import validator
+from strop.report.run_folder import Numbers
 from strop.training import loop
 from strop.training.settings import config
 
@@ -29,6 +30,14 @@ class Watcher:
 
     def note(self, text: str) -> None:
         self.notes.append(text)
+
+
+def numbers_in(lines: Iterable[Mapping[str, Any]]) -> tuple[dict[str, Any], int]:
+    """What a report reads of lines of metrics, and how many training steps they are of."""
+    numbers = Numbers()
+    for line in lines:
+        numbers.add(line)
+    return numbers.series(), len(numbers.steps)
 
 
 class Runner:

@@ -14,6 +14,7 @@ from runs import Runner
 from strop import functional
 from strop.catalogue import catalogue
 from strop.catalogue.families import FAMILIES
+from strop.method import notation
 from strop.training.settings import config
 
 ROOT = Path(__file__).parents[1]
@@ -60,6 +61,16 @@ def test_methods_are_found_by_family_and_looked_up_on_its_page() -> None:
         assert entry.line("Differs from the paper") in section
         parent = entry.line("Parent")
         assert parent == "none" or f"Parent: [{parent}](" in section
+
+
+def test_the_updates_beside_verls_are_those_of_the_recipes() -> None:
+    table = read("docs/COMING_FROM_TRL_AND_VERL.md").partition("| recipe | updates a step |")[2]
+    rows = [row.split("|")[1:3] for row in table.partition("\n\n")[0].splitlines()[2:]]
+    assert len(rows) > 10
+    for names, updates in rows:
+        for name in re.findall("`(.+?)`", names):
+            plan: Any = notation.recipe(name).algorithms[0].plan
+            assert int(updates.split()[0].rstrip(",;")) == plan.part.num_updates, name
 
 
 def test_an_old_page_of_a_family_is_removed(

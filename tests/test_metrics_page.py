@@ -13,8 +13,6 @@ from metrics_page import (
     PAGE,
     in_runs,
     keys_of,
-    metrics_in,
-    metrics_of,
     pattern_of,
     same_metric,
     undocumented,
@@ -23,6 +21,7 @@ from models import Lab
 from short_runs import Logged, make_lab, run_of, settings_for
 
 from strop.catalogue import catalogue
+from strop.catalogue.logged import logged_by, metrics_in
 from strop.engines import open as engines
 from strop.engines.local import speculation
 from strop.evaluation.samples import Samples
@@ -74,7 +73,7 @@ def two_heads() -> Algorithm:
 @functools.cache
 def measuring() -> dict[str, set[str]]:
     """The metrics of parts that have some."""
-    found = {entry.name: metrics_of(entry) for entry in catalogue.parts()}
+    found = {entry.name: {*logged_by(entry)} for entry in catalogue.parts()}
     return {name: keys for name, keys in found.items() if keys}
 
 
@@ -180,8 +179,12 @@ def test_every_number_in_the_source_of_a_part_is_documented() -> None:
 
 
 def test_numbers_are_found_in_a_source() -> None:
-    text = 'x = {f"own/{name}": 1, "own/mean": 2, "group_B": 3}\nf(f"{name}/mean", "a b/c")'
-    assert metrics_in(text) == {"own/{x}", "own/mean"}
+    text = 'x = {f"own/{self.name}": 1, "own/mean": 2, "group_B": 3}\nf(f"{name}/mean", "a b/c")'
+    assert metrics_in(text) == {"own/{name}", "own/mean"}
+    assert metrics_in('f(x, metrics={"kl": y, "own/mean": z})') == {"kl", "own/mean"}
+    assert metrics_in('Selected(a, b, "late"); Curated(a, "old"); Selected(a, b, why)') == {
+        "selection/dropped/late", "data/dropped/old"
+    }  # fmt: skip
     assert same_metric("own/{x}", "own/mean")
     assert same_metric("own/mean", "own/{name}")
     assert not same_metric("own/mean", "own/least")

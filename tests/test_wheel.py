@@ -68,7 +68,7 @@ def test_the_wheel_says_what_it_is(wheel: Path) -> None:
     assert info == f"strop-{VERSION}.dist-info"  # the version stands in about.py alone
     assert f"Version: {VERSION}\n" in told
     assert "# strop\n" in told  # README, for the package's page
-    assert "strop = strop.cli.main:main" in commands
+    assert "strop = strop.__main__:main" in commands
 
 
 def test_installed_wheel_trains_without_the_source_tree(installed: Path, tmp_path: Path) -> None:

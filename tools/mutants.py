@@ -54,7 +54,10 @@ def mutants(source: str) -> Iterator[Mutant]:
 
 
 def _inside(tree: ast.Module, node: ast.AST, function: str, prefix: str) -> Iterator[Mutant]:
+    types = [getattr(node, name, None) for name in ("annotation", "returns")]  # are no arithmetic
     for child in ast.iter_child_nodes(node):
+        if any(child is each for each in types):
+            continue
         inner, below = function, prefix
         if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             if child.name == "__post_init__":
@@ -110,13 +113,18 @@ def _with(tree: ast.Module, node: ast.AST, change: str) -> str:
     return ast.unparse(ast.fix_missing_locations(changed))
 
 
-def chosen_of(options: argparse.Namespace) -> dict[str, list[Mutant]]:
-    """The mutants to run, by module: all of some modules, or a share of a sample of all."""
-    names = options.module or [
+def module_names() -> list[str]:
+    """All modules outside parts, recipes and assets."""
+    return [
         ".".join(("strop", *path.relative_to(SOURCE).with_suffix("").parts))
         for path in sorted(SOURCE.rglob("*.py"))
         if path.relative_to(SOURCE).parts[0] not in APART and not path.name.startswith("__")
     ]
+
+
+def chosen_of(options: argparse.Namespace) -> dict[str, list[Mutant]]:
+    """The mutants to run, by module: all of some modules, or a share of a sample of all."""
+    names = options.module or module_names()
     found = [
         (name, mutant)
         for name in names

@@ -47,7 +47,18 @@ import hypothesis
 import numpy
 import pytest
 import torch
-from mutants import ROOT, Mutant, append, chosen_of, imports, key_of, lines_of, mutants, tests_of
+from mutants import (
+    ROOT,
+    Mutant,
+    append,
+    chosen_of,
+    imports,
+    key_of,
+    lines_of,
+    module_names,
+    mutants,
+    tests_of,
+)  # fmt: skip
 
 from strop.catalogue import catalogue
 
@@ -207,6 +218,7 @@ def failed(stage: Stage, module: ModuleType, source: str | None, limit: float) -
                 put(source, module)
                 code = 1
             sys.modules["every"].ONLY.update(stage.cases)
+            session.testsfailed = 0  # files that cannot be collected count there
             for item, following in zip(items, [*items[1:], None], strict=True):
                 item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
                 if session.testsfailed:
@@ -232,7 +244,7 @@ class Known(NamedTuple):
 
     seconds: float
     passed: bool
-    reached: frozenset[str]  # functions with mutants, "module:name"
+    reached: frozenset[str]  # functions outside parts, "module:name"
 
 
 class Machinery:
@@ -241,13 +253,15 @@ class Machinery:
     def __init__(self, options: argparse.Namespace) -> None:
         self.options = options
         self.chosen = chosen_of(options)
-        self.codes: dict[int, str] = {}  # functions with mutants, by the id of their code
+        self.every = {name: module for name in module_names() if (module := imported(name))}
+        self.codes: dict[int, str] = {}  # functions outside parts, by the id of their code
         self.tests = options.out / "tests.jsonl"
         self.results = options.out / "mutants.jsonl"
         self.known = {
             row["test"]: Known(row["seconds"], row["passed"], frozenset(row["reached"]))
             for row in lines_of(self.tests)
         }
+        self.noticing: dict[str, Stage] = {}  # tests that noticed the last mutant of a module
         self.survivors: list[str] = []
         self.total = self.unsteady = 0
 
@@ -258,24 +272,38 @@ class Machinery:
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         """All chosen mutants that have no result yet, module by module."""
         done = {row["mutant"] for row in lines_of(self.results)}
-        modules = {name: module for name in self.chosen if (module := imported(name))}
-        for name, module in modules.items():
-            wanted = {f"{name}:{mutant.function}" for mutant in self.chosen[name]}
+        for name, module in self.every.items():  # so that what is kept serves any other sample
             for function in functions(module, name):
                 for each in (function.__code__, *(c for _, c in codes(function.__code__))):
-                    if f"{name}:{each.co_qualname}" in wanted:
-                        self.codes[id(each)] = f"{name}:{each.co_qualname}"
+                    self.codes[id(each)] = f"{name}:{each.co_qualname}"
+        modules = {name: self.every[name] for name in self.chosen if name in self.every}
         for name, module in modules.items():
             left = [mutant for mutant in self.chosen[name] if key_of(name, mutant) not in done]
             items = self.items(session, name) if left else []
             self.measure([item for item in items if item.nodeid not in self.known])
             for mutant in left:
                 self.mutate(key_of(name, mutant), mutant, module, items)
-        found = lines_of(self.results)
+            if left:
+                self.check(name, module)
+        for name, module in modules.items():  # by now more is known, also of tests further away
+            for mutant in self.chosen[name]:
+                if not self.rows()[key_of(name, mutant)]["reaching"]:
+                    self.mutate(key_of(name, mutant), mutant, module, session.items)
+        found = [*self.rows().values()]
         self.survivors = [row["mutant"] for row in found if not row["noticed"]]
         self.total = len(found)
         self.show(found)
         return True
+
+    def rows(self) -> dict[str, dict[str, Any]]:
+        """The newest result of each mutant."""
+        return {row["mutant"]: row for row in lines_of(self.results)}
+
+    def check(self, name: str, module: ModuleType) -> None:
+        """Tests that notice a mutant of a module pass where nothing is changed, in the same way."""
+        if (stage := self.noticing.get(name)) and failed(stage, module, None, 600):
+            names = ", ".join(item.nodeid for item in stage.items)
+            raise Unsteady(f"{name}: its tests fail as it is: {names}")
 
     def items(self, session: pytest.Session, name: str) -> list[pytest.Item]:
         """A module's tests, the nearest first: of a file that has its name, that imports it, others
@@ -307,6 +335,8 @@ class Machinery:
             tests.append(item)
             seconds += each
         noticed = bool(tests) and failed(Stage(tests), module, mutant.source, 20 + 5 * seconds)
+        if noticed:
+            self.noticing[module.__name__] = Stage(tests)
         row = {"mutant": key, "function": mutant.function, "noticed": noticed,
                "tests": len(tests), "reaching": len(reaching)}  # fmt: skip
         append(self.results, row)

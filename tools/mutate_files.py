@@ -97,7 +97,8 @@ def main() -> int:
     results = options.folder.absolute() / "files.jsonl"
     done = {row["mutant"] for row in lines_of(results)}
     left: dict[str, list[str]] = {}
-    for row in lines_of(options.folder / "mutants.jsonl"):
+    newest = {row["mutant"]: row for row in lines_of(options.folder / "mutants.jsonl")}
+    for row in newest.values():
         if not row["reaching"] and row["mutant"] not in done:
             left.setdefault(row["mutant"].partition(":")[0], []).append(row["mutant"])
     with TemporaryDirectory() as made:

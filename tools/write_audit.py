@@ -34,9 +34,10 @@ noise of its step.
 
 The tree here: answers of up to three tokens out of two, of which the first ends an answer (four
 answers, two right), one free logit for each token at each place, one prompt, four answers a group,
-success 0.3, rollouts drawn by the policy itself, the number of updates that the recipe has, each at
-rate 0.3. Where episodes are played, a token is a turn. Critics know the true values. Nothing is
-remembered from earlier steps: what a method tracks or steers is where it begins.
+success 0.3, rollouts drawn by the policy itself, as many updates as the recipe makes of one prompt,
+each at rate 0.3 (mini-batches do not split a prompt: `gspo`, with four, makes one here). Where
+episodes are played, a token is a turn. Critics know the true values. Nothing is remembered from
+earlier steps: what a method tracks or steers is where it begins.
 
 With d the move of the logits over the rate, J the expected reward, H the entropy of a token:
 

@@ -31,6 +31,7 @@ from strop.method import notation
 from strop.method import part as parts
 from strop.method.algorithm import Method
 from strop.method.cost import costs
+from strop.method.own import own_metrics
 from strop.method.schedule import SCHEDULES
 from strop.padded.compose import further_inputs, names_of, recipe_of
 from strop.padded.names import STRUCTURE, Names, learning_parts, services_asked
@@ -63,7 +64,9 @@ PAGE_NOTE = """\
 Written by `python tools/write_catalogue.py` from the recipes' docstrings and compositions; change
 those, not this file. [METHODS.md](../METHODS.md) lists all families, what the status means and when
 to choose which recipe. Stages: those that differ from the parent's. Cost: work of a step beside
-sampling its rollouts and one update on them, with the default parameters.
+sampling its rollouts and one update on them, with the default parameters. Metrics of its own: what
+a run logs that shows the recipe's own parts at work, explained in [METRICS.md](../METRICS.md); a
+name in braces stands for any text.
 """
 PARTS_HEADER = """# Parts, why each exists and which recipes use it
 
@@ -291,6 +294,8 @@ def _section(entry: Entry, composed: dict[str, Method], parent: str) -> str:
         if texts
     ]
     reads = ", ".join(f"`{name}`" for name in sorted(algorithm.reads() - SIZES.keys()))
+    own = own_metrics(algorithm, composed.get(entry.line("Parent")))
+    logs = ", ".join(f"`{name}`" for name in own)
     needed = entry.line("Model")
     status = f"Status: {entry.line('Status')}."
     model = f" Trained on `{needed}` where no model is given." if needed else ""
@@ -307,6 +312,7 @@ def _section(entry: Entry, composed: dict[str, Method], parent: str) -> str:
             f"- Try: {entry.line('Try')}.\n",
             table(("stage", "parts", ""), rows),
             f"Reads: {reads}. Cost: {cost(algorithm)}.\n",
+            *([f"Metrics of its own: {logs}.\n"] if logs else []),
         ]
     )
 

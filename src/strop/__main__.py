@@ -1,6 +1,17 @@
-"""`python -m strop` is the command `strop`."""
+"""The command `strop`, which `python -m strop` is too."""
 
-from strop.cli.main import main
+import sys
+
+
+def main() -> None:
+    """Run the command line; Ctrl-C in the second in which it is loaded is told, as later."""
+    try:
+        from strop.cli.main import main as run
+    except KeyboardInterrupt:
+        print("interrupted: strop was stopped before it began", file=sys.stderr)
+        sys.exit(130)
+    run()
+
 
 if __name__ == "__main__":  # and not where a comparison's run begins with what this process has
     main()

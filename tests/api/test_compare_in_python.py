@@ -67,6 +67,7 @@ WIDE = {"loss_clip_high": 0.5}
         (["grpo"], {"k": 0}, "k is .*: give whole numbers"),
         (["grpo"], {"at": "3"}, "at is .*: give whole numbers"),
         (["grpo"], {"mean": 3}, "mean is .*: give names"),
+        (["grpo"], {"mean": len}, "mean is .*: give names"),
         (["grpo"], {"target": "pass@1"}, "target is 'pass@1': give a pair"),
         (["grpo"], {"band": (0.4, 0.3)}, "band is .*: give a pair, such as .0.3"),
     ],

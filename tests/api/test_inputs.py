@@ -1,6 +1,9 @@
 """Tables, functions and models that a script gives: what they become, and what is refused."""
 
+import os
+import shutil
 import sys
+import threading
 import time
 import types
 from pathlib import Path
@@ -15,8 +18,11 @@ from short import column, even, lines, rows_of, trained
 
 import strop
 from strop import UserError
-from strop.api.inputs import files_of, with_parts
+from strop.api.inputs import files_of, task_of, with_parts
 from strop.api.options import combined
+from strop.environments import Environment
+from strop.environments.built_in.corridor import Corridor
+from strop.environments.replay import Replay
 from strop.rewards import pickled
 from strop.support import loading
 
@@ -80,6 +86,101 @@ def test_parts_of_a_notebook_travel_with_the_run(
     assert with_parts(plain, tmp_path) is plain
 
 
+PLAYED = """
+from strop.environments import Environment, Observation
+
+RIGHT = {answer!r}
+
+class Guess(Environment):
+    max_turns = 2
+    max_tokens = 1
+    def reset(self, seed):
+        self.turn = 0
+        return Observation("1=")
+    def step(self, action):
+        self.turn += 1
+        return Observation("1=", float(action in RIGHT), self.turn == 2)
+"""
+
+
+def played(monkeypatch: pytest.MonkeyPatch, answer: str = "0123") -> type:
+    """The class of an environment that a cell of a notebook has just defined."""
+    main = types.ModuleType("__main__")
+    monkeypatch.setitem(sys.modules, "__main__", main)
+    exec(PLAYED.format(answer=answer), vars(main))
+    return vars(main)["Guess"]
+
+
+@pytest.mark.parametrize("way", ["class", "name", "option"])
+def test_an_environment_of_a_notebook_travels_with_the_run(
+    way: str, lab: Any, here: Path, strop_command: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A shell goes on with the run, and another one that repeats its file has its own copy, which
+    a process beside it plays.
+    """
+    kind = played(monkeypatch)
+    given = {"class": {"task": kind}, "name": {"task": "environment:__main__:Guess"},
+             "option": {"data_task": kind}}[way]  # fmt: skip
+    given |= {"data": None, "reward": None}
+    run = trained(lab, training_steps=2, **given)
+    assert run.config.data.task == f"{run.folder}/given/Guess.pickle:Guess"
+    assert run.config.data.task_config == {}
+    whole = lines(trained(lab, out="whole", **given).folder)
+    monkeypatch.delitem(vars(sys.modules["__main__"]), "Guess")
+    said = strop_command("train", "--resume", run.folder, "training.steps=3", "--quiet")
+    assert said.code == 0, said.err
+    assert lines(run.folder) == whole
+    assert any(line["reward"] for line in whole)
+    again = trained(lab, "grpo", config=run.folder / "config.toml", model=None, data=None,
+                    reward=None, out="again", training_steps=1, data_env_workers=1)  # fmt: skip
+    assert again.config.data.task == "again/given/Guess.pickle:Guess"
+
+
+def test_a_cell_that_is_run_again_defines_another_environment(
+    lab: Any, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where a folder of the same name held the first one."""
+    given = {"data": None, "reward": None, "training_steps": 1, "out": "run"}
+    for answer, most in (("", 0.0), ("0123456789+-*/():,= ", 2.0)):
+        run = trained(lab, task=played(monkeypatch, answer), **given)
+        assert lines(run.folder)[-1]["reward"] == pytest.approx(most, abs=0.5)
+        run.close()
+        shutil.rmtree(run.folder)
+
+
+def test_an_environment_around_one_of_a_notebook(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    played(monkeypatch)
+    options = {"environment": "__main__:Guess", "max_tokens": 9}
+    task = "strop.environments.action_block:ActionBlock"
+    kept = with_parts(combined("grpo", [], {"data": {"task": task, "task_config": options}}), here)
+    assert kept.data.task == task
+    assert kept.data.task_config == {**options, "environment": f"{here}/Guess.pickle:Guess"}
+
+
+def test_environments_that_cannot_travel_are_refused(
+    lab: Any, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Inside(Environment):
+        pass
+
+    played(monkeypatch)
+    sys.modules["__main__"].RIGHT = threading.Lock()
+    for task, message in (
+        (Inside, "Inside is defined inside something else: define the environment at the top"),
+        ("__main__:Guess", r"Guess cannot be kept with the run \(TypeError: cannot pickle"),
+        ("__main__:Gess", "__main__ has no Gess, did you mean Guess?"),
+        (int, "environment builtins:int|builtins:int is no environment"),
+        (3, "task is int: give a name, such as 'corridor', or the class of an environment"),
+    ):
+        with pytest.raises(UserError, match=message):
+            trained(lab, task=task, data=None, reward=None, out="run")
+        assert not (here / "run").exists()
+    assert task_of(Corridor) == "corridor"
+    assert task_of(Replay) == "strop.environments.replay:Replay"
+
+
 def test_tables_become_the_rows_that_they_hold(tmp_path: Path) -> None:
     texts = [{"prompt": "1", "answer": "2"}, {"prompt": "3", "answer": None}]
     assert written(ROWS, tmp_path) == ROWS
@@ -136,29 +237,27 @@ def test_functions_travel_with_what_they_refer_to(tmp_path: Path) -> None:
 
 
 def test_a_reward_that_fails_or_hangs_costs_its_answers_alone(lab: Any, here: Path) -> None:
-    def awkward(completions: list[str], **columns: Any) -> list[float]:
-        import os
+    """One prompt in four each way, whatever the policy answers; all four are in the one step."""
 
+    def awkward(completions: list[str], how: list[str], **columns: Any) -> list[float]:
         assert os.getpid() != ours
-        if any(text.startswith("1") for text in completions):
-            raise ValueError("a one")
-        if any(text.startswith("2") for text in completions):
+        if "exception" in how:
+            raise ValueError("as the row says")
+        if "timeout" in how:
             time.sleep(60)
-        return [float(len(text)) for text in completions]
-
-    import os
+        return [2.0] * len(completions)
 
     ours = os.getpid()
-    run = trained(lab, reward=awkward, training_steps=1, reward_timeout_seconds=0.5,
+    ways = {"1+1=": "exception", "1+2=": "timeout", "2+1=": "done", "2+2=": "done"}
+    run = trained(lab, data=[{"prompt": prompt, "how": how} for prompt, how in ways.items()],
+                  reward=awkward, training_steps=1, reward_timeout_seconds=0.5,
                   sampling_num_prompts=4, training_rollouts_every=1)  # fmt: skip
-    texts, ends = (column(run.rollouts, name) for name in ("completion", "exit"))
-    causes = {"1": "exception", "2": "timeout"}
-    assert [causes.get(text[:1], "done") for text in texts] == [
-        end if end in causes.values() else "done" for end in ends
-    ]
+    prompts, ends, rewards = (column(run.rollouts, name) for name in ("prompt", "exit", "reward"))
+    assert sorted(prompts) == sorted([*ways] * 4)
+    assert [end if end in ways.values() else "done" for end in ends] == [*map(ways.get, prompts)]
+    assert rewards == [2.0 if ways[prompt] == "done" else 0.0 for prompt in prompts]
     (line,) = lines(run.folder)
-    for cause in causes.values():
-        assert line.get(f"exit/{cause}", 0.0) == pytest.approx(ends.count(cause) / len(ends))
+    assert (line["exit/exception"], line["exit/timeout"], line["reward"]) == (0.25, 0.25, 1.0)
 
 
 def test_a_shell_goes_on_with_what_a_script_gave(lab: Any, here: Any, strop_command: Any) -> None:

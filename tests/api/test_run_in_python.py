@@ -192,6 +192,12 @@ def test_scores_and_answers_are_those_of_the_command(
         (whole.folder / "config.toml").write_text(text)
     with pytest.raises(UserError, match="k=8 needs at least as many samples: give samples=8"):
         whole.evaluate(samples=4)
+    for call in (lambda: whole.evaluate(samples=2**31), lambda: whole.sample("1+1:", 2**31)):
+        with pytest.raises(UserError, match="2147483648 answers to a prompt: 1048576 are the most"):
+            call()
+    for k in (float("inf"), [[1]], (), "1", len):
+        with pytest.raises(UserError, match=r"k is .*: give whole numbers of at least 1"):
+            whole.evaluate(k=k)
 
 
 def test_a_loaded_model_and_rows_are_scored(lab: Any, whole: Any) -> None:

@@ -230,8 +230,12 @@ def test_resume_of_swapped_weights(strop, run, tmp_path):
     ("words", "part"),
     [
         (["--k", "8", "--samples", "4"], "give --samples 8"),
-        (["--k", "one"], "--k takes whole numbers"),
+        (
+            ["--k", "one"],
+            "--k takes whole numbers of at least 1 with commas between them, not 'one'",
+        ),
         (["--k", "0"], "at least 1"),
+        (["--seed", "9" * 30], "the seed is 999"),
         (["--split", "test"], "no split 'test': there are heldout, validation, train"),
         (["--split", "heldout"], "give --split validation or --split train or --data FILE"),
         (["--step", "7"], "no checkpoint of step 7; it has step-000001"),

@@ -54,10 +54,13 @@ def test_lengths_prompts_and_a_second_run(strop, run, tmp_path):
     ("words", "why"),
     [
         (["--workers", "0"], "--workers 0: 0 is not between 1 and 65536"),
-        (["--workers", "2,,3"], "nothing is no whole number"),
-        (["--workers", "2.5"], "2.5 is no whole number"),
+        (
+            ["--workers", "2,,3"],
+            "--workers takes whole numbers with commas between them, not '2,,3'",
+        ),
+        (["--workers", "2.5"], "--workers takes whole numbers"),
         (["--staleness", "0"], "--staleness 0: 0 is not between 1 and 256"),
-        (["--lengths", "long"], "give MEAN or MEAN,P99"),
+        (["--lengths", "long"], "--lengths takes numbers with commas between them, not 'long'"),
         (["--lengths", "1,2,3"], "give MEAN or MEAN,P99"),
         (["--lengths", "80,20"], "99th percentile at least the mean"),
         (["--spare", "-1"], "--spare"),
@@ -65,6 +68,7 @@ def test_lengths_prompts_and_a_second_run(strop, run, tmp_path):
         (["--prompts", "-3"], "--prompts"),
         (["--lengths", "300,2000"], "with --extrapolate"),
         (["--kind", "H100"], "--kind is for a plan of a model: --gpus"),
+        (["--prompts", "65537"], "--prompts 65537 is not between 0 and 65536"),
     ],
 )
 def test_what_is_given_wrongly_is_one_line(strop, run, tmp_path, words, why):

@@ -62,7 +62,8 @@ def test_an_interrupt_saves_the_runs_and_says_how_to_go_on(lab: Lab, tmp_path: P
     os.kill(begun.process.pid, signal.SIGINT)
     said = begun.end()
     assert said.code == 130, said.err
-    assert f"Go on with: strop compare --resume {folder}" in said.out
+    assert "interrupted: strop compare was stopped; 0 of 1 runs are done, " in said.err
+    assert f"Go on with: strop compare --resume {folder}" in said.err
     assert "grpo seed 0: stopped" in said.out
     assert "failed" not in said.out + said.err
     saved = last_step(folder / "runs/grpo-0")

@@ -1,6 +1,7 @@
 """Rows that are too many to hold: the same prompts, read where they lie, refused when met."""
 
 import re
+import struct
 
 import pytest
 from test_data_files import write_csv, write_jsonl, write_parquet
@@ -104,6 +105,21 @@ def test_uids_of_many_rows_are_as_a_tuple_of_them(few, tmp_path):
     few_of_many = whole[:1:3].uids
     assert [few_of_many.place(uid) for uid in (0, 1, 3)] == [0, None, None]
     assert [whole[::3].uids.place(uid) for uid in (0, 1, 39, 40, -3)] == [0, None, 13, None, None]
+
+
+def test_a_saved_data_set_that_reaches_beyond_its_end_is_refused(tmp_path):
+    """One damaged number in it, and reading a row would end the process."""
+    import datasets
+
+    datasets.disable_progress_bars()
+    datasets.Dataset.from_list([{"prompt": "1+2="}] * 5).save_to_disk(tmp_path / "saved")
+    (file,) = (tmp_path / "saved").glob("*.arrow")
+    ends = struct.pack("<6i", *range(0, 21, 4))  # of the texts
+    data = file.read_bytes()
+    assert data.count(ends) == 1
+    file.write_bytes(data.replace(ends, struct.pack("<6i", 0, 4, 8, 12, 2**30, 2**30 + 4)))
+    with pytest.raises(UserError, match="saved cannot be read as a saved data set: "):
+        load_data(tmp_path / "saved", validation=1)
 
 
 def test_folders_and_names_that_datasets_reads(few, tmp_path, monkeypatch):

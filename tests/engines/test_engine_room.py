@@ -250,6 +250,28 @@ def test_stores_that_move_into_each_others_memory_keep_what_they_have():
     assert cache.num_bytes() == 0
 
 
+@given(
+    st.lists(st.tuples(st.integers(0, 7), st.integers(0, 7)), max_size=12, unique_by=lambda p: p[1])
+)
+def test_slots_are_copied_as_they_were(pairs):
+    """To a group's slots beside each other, to others, and where a slot is read and written."""
+    cache = SlotCache(2, 8, torch.device("cpu"))
+    cache.reserve(10, 8)
+    for n, layer in enumerate(cache.layers):
+        layer.lazy_initialization(*[torch.zeros(1, 1, 1, 2)] * 2)
+        layer.keys += 10 * n + torch.arange(8)[:, None, None, None]
+        layer.values -= 10 * n + torch.arange(8)[:, None, None, None]
+    cache.copy([one for one, _ in pairs], [other for _, other in pairs], 4)
+    wanted = list(range(8))
+    for one, other in pairs:
+        wanted[other] = one
+    for n, layer in enumerate(cache.layers):
+        for sign, store in ((1, layer.keys), (-1, layer.values)):
+            found = (sign * store[:, 0, :, 0]).tolist()
+            assert [row[3] for row in found] == [10 * n + slot for slot in wanted]
+            assert [row[4] for row in found] == [10 * n + slot for slot in range(8)]
+
+
 def test_after_long_rows_short_ones_take_no_more_than_they_need():
     e = engine(REAL, num_slots=64)
     sample(e, [Request((3, 4), 300, seed=1)])

@@ -134,3 +134,29 @@ def test_nothing_wanted_means_two_columns():
 def test_wrong_shape_from_a_rule():
     with pytest.raises(UserError, match="same shape"):
         sample(Request((0,), 1, rules=(lambda logits: logits[:, :2],)), 2)
+
+
+@pytest.mark.parametrize("size", [1024, 1025, 2048, 4100])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_large_vocabulary_is_drawn_from_by_blocks(size, dtype):
+    """The token is that of the running sum over all, and never one of no weight."""
+    torch.manual_seed(size)
+    logits = (4 * torch.randn(300, size)).to(dtype)
+    logits[torch.rand(300, size) < 0.7] = -torch.inf
+    logits[:100, -200:] = -torch.inf  # whole blocks, the last one among them
+    uniform = torch.rand(300, dtype=torch.float64)
+    uniform[:60], uniform[60:120] = 0.0, 1 - 2.0**-52
+    plan = make_plan([Request((0,), 1, want=frozenset({"entropy"}))] * 300, size,
+                     torch.device("cpu"))  # fmt: skip
+    token, record = draw(logits, plan, uniform)
+    weight = logits.double().softmax(-1)
+    ends = weight.cumsum(-1)
+    below = ends.gather(1, token[:, None])[:, 0] - weight.gather(1, token[:, None])[:, 0]
+    assert (weight.gather(1, token[:, None]) > 0).all()
+    # within the rounding of sums of float32
+    aim, rounding = uniform * ends[:, -1], 1e-6
+    assert (below - rounding <= aim).all()
+    assert (aim <= below + weight.gather(1, token[:, None])[:, 0] + rounding).all()
+    wanted = logits.double().log_softmax(-1)
+    assert torch.allclose(record[:, LOGP_MODEL], wanted.gather(1, token[:, None])[:, 0], atol=1e-5)
+    assert torch.allclose(record[:, ENTROPY], torch.special.entr(weight).sum(-1), atol=1e-5)

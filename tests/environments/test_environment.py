@@ -17,6 +17,7 @@ from strop.environments.tasks import load_task
 from strop.support.errors import UserError
 from strop.support.exits import Exit
 from strop.support.http import Failed
+from strop.training.settings import config
 
 OWN = """
 from strop.environments.base import Environment, Observation
@@ -111,6 +112,8 @@ def test_what_a_name_means(file):
         assert source_of(other) is None
     with pytest.raises(UserError, match=r"no environment 'coridor' \(did you mean 'corridor'\?\)"):
         source_of("environment:coridor")
+    with pytest.raises(UserError, match=r"^the options: no environment 'coridor'"):
+        config.make({"data": {"task": "environment:coridor"}})
 
 
 def test_a_task_has_one_prompt_an_episode(file):

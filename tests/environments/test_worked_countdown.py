@@ -162,6 +162,5 @@ def test_the_task_has_the_splits_the_reward_and_the_facts():
     task = load_task("worked_countdown", num_train=7, num_validation=3, num_heldout=0)
     assert [len(task.train), len(task.validation), len(task.heldout)] == [7, 3, 0]
     assert task.max_tokens == 160
-    assert task.reward_values == (0.0, 1.0)
     assert task.final_answers([RIGHT, "7"]) == ["2+3*5+7", None]
     assert task.train[0].columns["num_solutions"] >= 1

@@ -18,7 +18,6 @@ def test_worked_example():
     assert (found.a, found.b, found.ceiling) == pytest.approx((0.2, 0.7, 0.5), abs=1e-4)
     assert found.r_squared == pytest.approx(1.0, abs=1e-6)
     assert found.score(0.5) == pytest.approx(0.3703, abs=1e-4)
-    assert found.exchange_rate(0.0) == pytest.approx(-0.2, abs=1e-4)
 
 
 @given(
@@ -29,7 +28,6 @@ def test_scores_on_a_law_give_it_back(a, b, entropy):
     scores = [b - a * math.exp(h) for h in entropy]
     found = fit_entropy_law(entropy, scores)
     assert (found.a, found.b) == pytest.approx((a, b), abs=1e-8)
-    assert found.exchange_rate(entropy) == pytest.approx(-a * np.exp(entropy), abs=1e-8)
 
 
 def test_is_ordinary_least_squares_with_one_regressor():

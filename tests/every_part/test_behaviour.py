@@ -65,6 +65,17 @@ def run(part, batch: Batch, seed: int = 0, rows: slice | None = None) -> dict[st
     return dict(zip(names, values, strict=True))
 
 
+def told(part, batch: Batch, seed: int = 0) -> dict[str, Tensor]:
+    """What the part tells a log: numbers, or one per token with a gradient."""
+    use = Use(part)
+    if "rewards_from_0_to_1" in parts.facts(use):
+        batch = batch.set(reward_B=torch.sigmoid(batch["reward_B"]))
+    shown = View(batch) if parts.kind_of(part).startswith("loss") else batch
+    found = parts.call(use, shown, rng=torch.Generator().manual_seed(seed)).metrics
+    numbers = {name: torch.as_tensor(value).double() for name, value in found.items()}
+    return {n: x if x.dim() == 0 else x[batch["gradient_T"]] for n, x in numbers.items()}
+
+
 def same(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
     return one.keys() == other.keys() and all(
         torch.allclose(one[k].double(), other[k].double(), rtol=1e-9, atol=1e-12) for k in one
@@ -140,7 +151,9 @@ def check_values_outside(entry, seed):
     part, batch = part_of(entry), batch_for(seed)
     noisy = with_noise_outside(batch)
     found = run(part, noisy)
-    assert same(found, run(part, with_noise_outside(batch, 0.0)))
+    quiet = with_noise_outside(batch, 0.0)
+    assert same(found, run(part, quiet))
+    assert same(told(part, noisy), told(part, quiet)), "what it logs depends on them"
     for value in found.values():
         assert torch.isfinite(value.double()).all()
 
@@ -201,6 +214,8 @@ def test_empty_single_and_uniform_groups_are_finite(entry):
         for name, value in run(part, batch).items():
             assert value.shape[0] == batch.size(level_of(name))
             assert torch.isfinite(value.double()).all(), name
+        for name, value in told(part, batch).items():
+            assert torch.isfinite(value).all(), name
 
 
 @every_part

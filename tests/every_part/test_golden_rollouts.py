@@ -90,7 +90,7 @@ def test_three_steps_are_those_that_were_kept(entry, stages):
     found = [summary(each) for each in plain_steps(entry, stages)]
     for new, old in zip(found, json.loads(KEPT.read_text())[entry.name], strict=True):
         assert new[:2] == old[:2]
-        assert new[2] == pytest.approx(old[2], abs=1e-6)
+        assert new[2] == pytest.approx(old[2], rel=1e-6, abs=1e-6)
         assert new[3] == old[3]
         assert new[4] == pytest.approx(old[4], abs=1e-5, nan_ok=True)
 

@@ -15,7 +15,9 @@ from strop.catalogue.families import FAMILIES
 from strop.method import notation, reading, writing
 from strop.method.algorithm import Method
 from strop.method.check import check
+from strop.parts.plan.split_into_minibatches import SplitIntoMinibatches
 from strop.support.errors import UserError
+from strop.training.settings import config
 
 ENTRIES = catalogue.recipes()
 every_recipe = every("entry", ENTRIES)
@@ -55,6 +57,35 @@ def test_docstring_is_a_citation_with_differences(entry):
     if not re.search(r"Status: exact\.", entry.doc):
         assert not re.match(r"no\b", entry.line("Differs from the paper")), "then it is exact"
     assert len(entry.doc.splitlines()) <= 25
+
+
+@every_recipe
+def test_a_method_for_old_answers_says_how_old_they_are_by_default(entry):
+    """The age of answers is the run's, 0 by default: what a paper has is a difference from it."""
+    run = config.make({})
+    assert not run.engine.staleness
+    assert not run.training.max_staleness
+    asked = f"{entry.line('Differs once')} {entry.line('Try')}"
+    if entry.line("Family") == "staleness" or "staleness" in asked:
+        said = entry.line("Differs from the paper")
+        assert re.search(r"`?(engine\.staleness|training\.max_staleness)|No limit on age", said)
+
+
+@every_recipe
+def test_the_updates_of_a_step_are_those_that_it_says(entry):
+    """More than one are named beside the parent, or the parent makes them too."""
+    count, parents = (
+        notation.recipe(name).algorithms[0].plan.part if name != "none" else SplitIntoMinibatches()
+        for name in (entry.name, entry.line("Parent"))
+    )
+    if isinstance(count, SplitIntoMinibatches):
+        said = entry.line("Differs from the parent")
+        found = re.search(r"(two|four|4|eight) (?:updates(?: a step|;)|passes)", said)
+        made = count.num_epochs * count.num_minibatches
+        if found is not None:
+            assert {"two": 2, "four": 4, "4": 4, "eight": 8}[found[1]] == made
+        elif made > 1:
+            assert made == parents.num_epochs * parents.num_minibatches, "name the updates"
 
 
 @functools.cache

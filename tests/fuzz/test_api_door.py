@@ -27,7 +27,7 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "train": {
         "recipe": "sft", "model": "", "data": ROWS, "reward": None, "validation": None, "task": "",
         "tokenizer": None, "config": None, "out": "out", "start": False, "progress": False,
-        "callbacks": (), **SMALL,
+        "callbacks": (), "training_steps": 1, **SMALL,  # where `start` is a right value, too
     },
     "evaluate": {
         "source": "", "data": ROWS, "reward": "exact_match", "task": "", "tokenizer": None, "k": 1,

@@ -24,6 +24,7 @@ COMMANDS = {
     "recipes": ("--family",),
     "parts": (),
 }  # fmt: skip
+RIGHT = {"recipes": "grpo", "parts": "advantage"}  # so that some words are none to refuse
 FLAGS = {"eval": ["--json", "--trust-files"], "recipes": ["--toml"], "doctor": ["--json"]}
 SETTINGS = ("training.lr", "training.betas", "training.num_slots", "reward.timeout_seconds",
             "threads", "seed", "data.task", "data.task_config", "model.device", "model.dtype",
@@ -73,7 +74,9 @@ def words(rng, places):
     """One command with some of its options; none of them can begin a run, for want of a model."""
     name = rng.choice([*COMMANDS, "train", "eval"])
     given = [name]
-    if name not in ("train", "doctor") or rng.random() < 0.4:
+    if name in RIGHT and rng.random() < 0.5:
+        given.append(RIGHT[name])
+    elif name not in ("train", "doctor") or rng.random() < 0.4:
         given.append(word(rng, places))
     given += rng.sample(FLAGS.get(name, []), rng.choice((0, len(FLAGS.get(name, [])))))
     if COMMANDS[name]:

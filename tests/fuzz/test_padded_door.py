@@ -119,10 +119,18 @@ def pairs(rng):
 
 def plain(rng):
     """A call of the functions that need no recipe, one argument of it changed."""
-    tensors = {name: torch.ones(3, 4) for name in ("logp", "logp_ref", "values", "returns", "mask")}
+    names = ("logp", "logp_ref", "values", "values_old", "returns", "mask")
+    tensors = {name: torch.ones(3, 4) for name in names}
     calls = {
         functional.kl_estimators: ("logp", "logp_ref", "mask", "aggregation"),
-        functional.value_loss_clip: ("values", "returns", "mask", "clip_value", "aggregation"),
+        functional.value_loss_clip: (
+            "values",
+            "values_old",
+            "returns",
+            "mask",
+            "clip_value",
+            "aggregation",
+        ),
         functional.loss_aggregation: ("per_token_loss", "mask", "aggregation", "L_max"),
         functional.inputs: ("name", "call", "params"),
         functional.nucleus_entropy: ("logits", "top_p", "variant"),
@@ -140,7 +148,8 @@ def plain(rng):
     given = {name: usual[name] for name in calls[call]}
     name = rng.choice([*given])
     is_tensor = isinstance(given[name], torch.Tensor)
-    given[name] = bent(given[name], rng) if is_tensor else wrong(rng)
+    if rng.random() < 0.9:
+        given[name] = bent(given[name], rng) if is_tensor else wrong(rng)
     return call, given
 
 

@@ -92,6 +92,7 @@ def test_a_table_of_scores_plays_the_tournament():
         ({"pair_scores": wins[:2]}, r"must be \[B, B\]"),
         ({"pair_scores": wins, "groups": ONE_GROUP[:2]}, "to fit|is of 4 answers"),
         ({"rewards": f64(1, 0), "groups": ONE_GROUP[:2]}, "needs pair_scores"),
+        ({"groups": ONE_GROUP}, "needs pair_scores"),
     ):
         with pytest.raises(UserError, match=message):
             F.rewards("arena_rl", **given)
@@ -258,6 +259,8 @@ def test_nuclei_of_the_cards():
     found = F.plausible_logp(logits, torch.arange(6)[None])
     close(found.exp(), [0.7071, 0.2020, 0.0505, 0.0404, 0, 0])
     assert found[0, 4:].tolist() == [-1e4, -1e4]
+    nothing_cut = F.plausible_logp(logits, torch.arange(6)[None], kappa=-0.0)
+    torch.testing.assert_close(nothing_cut, logits[:1].log_softmax(-1)[:, 0])
 
 
 def test_edges_of_a_tree():
@@ -272,7 +275,7 @@ def test_edges_of_a_tree():
     close(below, 0.5, -0.5)
     (only,) = F.tree_edges("spo_tree", tree=[1, 0, float("nan")])
     close(only, 0.5, -0.5, 0)
-    for tree in ([[]], "tree", [None]):
+    for tree in ([[]], "tree", [None], [10**400, 1]):
         with pytest.raises(UserError, match="tree"):
             F.tree_edges("spo_tree", tree=tree)
     with pytest.raises(UserError, match="credits no edges of a tree"):

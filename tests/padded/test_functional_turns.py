@@ -69,6 +69,14 @@ def test_reads_of_a_call_name_the_layouts():
             {
                 "mask": torch.ones(3, 2),
                 "turn_ids": torch.tensor([[0, 1]] * 3),
+                "steps": torch.arange(3),
+            },
+            r"advantages\('trloo'\): steps are the turns of trajectories",
+        ),
+        (
+            {
+                "mask": torch.ones(3, 2),
+                "turn_ids": torch.tensor([[0, 1]] * 3),
                 "turn_valid": torch.tensor([[1, 0]] * 3),
             },
             "leaves out a turn",
@@ -78,6 +86,17 @@ def test_reads_of_a_call_name_the_layouts():
 def test_what_does_not_fit_is_named(given, message):
     with pytest.raises(UserError, match=message):
         F.advantages("trloo", groups=GROUPS, turn_rewards=REWARDS, **given)
+
+
+@pytest.mark.parametrize(
+    ("name", "wanted"),
+    [("gigpo", r"anchors or states \(column state_K"), ("ui_s1_semi_online", r"match \(column")],
+)
+def test_what_a_part_reads_as_its_fields_stand_is_needed(name, wanted):
+    given = {"mask": torch.ones(3, 2), "turn_ids": torch.tensor([[0, 1]] * 3)}
+    for call in (F.advantages, F.next_state):
+        with pytest.raises(UserError, match=f"needs {wanted}"):
+            call(name, groups=GROUPS, turn_rewards=REWARDS, **given)
 
 
 def test_rewards_are_needed_where_turns_have_none():

@@ -125,6 +125,26 @@ def test_trainers_are_actors_and_whoever_is_killed_the_run_goes_on(lab, tmp_path
         assert {name: other[name] for name in finite} == pytest.approx(finite, rel=1e-4, abs=1e-5)
 
 
+def test_a_run_that_is_told_to_end_while_ray_starts_says_so(lab, tmp_path):
+    """The first process of Ray is there, the others are not: it is inside `ray.init`."""
+    folder, output = tmp_path / "run", tmp_path / "output"
+    words = lab.arguments("--ray", "local", "ray.cpus_per_engine=1", "ray.num_trainers=1")
+    process = launch(["train", *words, "--out", folder], output)
+    wait_for(
+        lambda: any("gcs_server" in command(p) for p in started_by(process.pid)), process, output
+    )
+    own = [pid for pid in started_by(process.pid) if not command(pid).startswith(AGENTS)]
+    os.kill(process.pid, signal.SIGTERM)
+    assert ended(process, output) == 130, output.read_text()
+    said = "interrupted: strop train was stopped; no run was begun: the same command begins one\n"
+    assert output.read_text().endswith(said)
+    assert not folder.exists()
+    end = time.monotonic() + 60
+    while any(map(command, own)) and time.monotonic() < end:
+        time.sleep(0.1)
+    assert not [*filter(None, map(command, own))]
+
+
 def test_workers_of_its_own_making_train_from_a_shell(lab, tmp_path):
     """None is copied here, as in the other tests: they import all that they need themselves."""
     folder, output = tmp_path / "run", tmp_path / "output"

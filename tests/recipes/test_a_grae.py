@@ -2,9 +2,11 @@ import statistics
 
 import pytest
 import torch
-from builders import flat_batch, ragged_batch, stages
+from builders import flat_batch, ragged_batch, run, stages
 
 from strop import functional
+from strop.parts.advantage.scale.damp_praise_while_weak import DampPraiseWhileWeak
+from strop.parts.advantage.scale.shift_weight_to_hard_prompts import ShiftWeightToHardPrompts
 from strop.recipes.a_grae import a_grae
 from strop.recipes.grpo import grpo
 from strop.support.errors import UserError
@@ -91,3 +93,16 @@ def test_its_average_is_the_released_codes():
     mask = torch.tensor([[1, 0, 0], [1, 1, 1]])
     loss, _ = functional.policy_loss("a_grae", mask=mask, params={}, **given)
     assert float(loss) == pytest.approx(-0.75)
+
+
+def test_factors_of_praise_and_of_hard_and_easy_prompts_are_logged():
+    hard = flat_batch((1,) * 4, advantage_B=[1.5, -0.5, -0.5, -0.5], reward_B=[1.0, 0.0, 0.0, 0.0])
+    assert run(DampPraiseWhileWeak(alpha=0.5), hard).metrics == {"advantage/praise_factor": 0.5}
+    told = run(ShiftWeightToHardPrompts(), hard).metrics
+    factor = (0.25 / 0.5 + 0.75 / 0.75**0.5) / 2
+    assert told == {"advantage/factor_hard": pytest.approx(factor)}
+    both = flat_batch((1,) * 4, (0, 0, 1, 1), advantage_B=[1.0, -1.0, 0.0, 0.0],
+                      reward_B=[1.0, 0.0, 1.0, 1.0])  # fmt: skip
+    told = run(ShiftWeightToHardPrompts(), both).metrics  # half right, and never wrong
+    assert told == dict.fromkeys(told, pytest.approx(0.5**0.5))
+    assert told.keys() == {"advantage/factor_hard", "advantage/factor_easy"}

@@ -5,6 +5,7 @@ from fakes.services import FakeServices, FakeTexts
 
 from strop import functional
 from strop.method.check import check
+from strop.parts.advantage.scale.boost_rare_formats import BoostRareFormats
 from strop.parts.reward.note_formats import NoteFormats
 from strop.recipes.ada_grpo import ada_grpo
 from strop.recipes.grpo import grpo
@@ -82,3 +83,10 @@ def test_forms_are_told_by_marks():
     assert run(NoteFormats(), batch, services=services).value.tolist() == [0, 2, 3, 1, 0]
     near = run(NoteFormats(within=8), batch, services=services).value
     assert near.tolist() == [0, 2, 3, 0, 0]
+
+
+def test_the_mean_boost_is_logged():
+    # of 4 two have a form and one another: 2, 2 and 4; the unknown one does not count
+    batch = flat_batch((1,) * 4, reward_B=[1.0, 0.0, 1.0, 1.0], format_B=[1, 1, 2, -1],
+                       step=0, num_steps=10)  # fmt: skip
+    assert run(BoostRareFormats(), batch).metrics == {"formats/boost_mean": pytest.approx(8 / 3)}

@@ -164,3 +164,21 @@ def test_a_run_learns_from_hints(tmp_path):
 def test_ratios_are_two_shares(ratios):
     with pytest.raises(UserError, match="two shares"):
         SampleWithHints(ratios=ratios)
+
+
+def test_what_hints_are_and_do_is_logged():
+    outcomes = [1.0, 0, 1, 1, 1, 0, 1, 0]
+    batch = flat_batch(
+        (1,) * 8, groups=(0,) * 4 + (1,) * 4, stage_B=[0, 0, 1, 1, 0, 0, 0, 0],
+        advantage_B=[1.0, -1, 1, -1, 1, -1, 1, -1], outcome_B=outcomes,
+    )  # fmt: skip
+    assert run(WeighByHelp(), batch).metrics == {"hints/help": 0.5}  # 1 with, 1/2 without
+    hinted = flat_batch((4,), advantage_T=[0.8] * 4, entropy_old_T=[0.2, 0.4, 0.3, 0.5],
+                        origin_T=[3, 3, 0, 0])  # fmt: skip
+    assert run(TemperHintTokens(), hinted).metrics == {"hints/token_factor": pytest.approx(0.75)}
+    services = FakeServices(TEXTS, Grading(), FakeSampling(answer_tokens=12))
+    rolled = rolled_out(
+        SampleWithHints(), DRAWS, TableEngine(CHAIN), services, torch.Generator().manual_seed(3)
+    )
+    # prompts 5 and 7 are never solved, 9 always
+    assert rolled.metrics == {"hints/share": pytest.approx((0.9 + 0.1 + 0.9) / 3)}

@@ -2,9 +2,12 @@ import statistics
 
 import pytest
 import torch
-from builders import members_of, ragged_batch, stages
+from builders import flat_batch, members_of, ragged_batch, run, stages
 
 from strop import functional
+from strop.parts.advantage.scale.favour_groups_with_long_successes import (
+    FavourGroupsWithLongSuccesses,
+)
 from strop.recipes.adora import adora
 from strop.recipes.grpo import grpo
 from strop.support.errors import UserError
@@ -88,3 +91,13 @@ def test_wrong_options():
         adora(variant="speech")
     with pytest.raises(UserError, match="max_success must be between"):
         adora(tau=1.5)
+
+
+def test_the_share_of_worthwhile_groups_is_logged():
+    # longest right answer 3, then 6, beside a mean of 4.5
+    batch = flat_batch(
+        (2, 5, 4, 3, 2, 5, 4, 6), (0,) * 4 + (1,) * 4, advantage_B=[1.0] * 8,
+        reward_B=[1.0, 0.0, 0.0, 1.0] * 2,
+    )  # fmt: skip
+    told = run(FavourGroupsWithLongSuccesses(), batch).metrics
+    assert told == {"groups/frac_worthwhile": 0.5}

@@ -2,8 +2,10 @@
 
 import pytest
 import torch
+from builders import flat_batch, run
 
 from strop import functional as F
+from strop.parts.advantage.baseline.subtract_role_mean import SubtractRoleMean
 from strop.recipes.advevo_public_baseline import advevo_public_baseline
 from strop.support.errors import UserError
 
@@ -82,3 +84,9 @@ def test_what_is_missing_is_named():
         advantages(params={"pool": "episode"})
     with pytest.raises(UserError, match="pool is one of step, prompt, episode, it is 'game'"):
         advevo_public_baseline(pool="game")
+
+
+def test_how_far_the_roles_baselines_lie_from_that_of_all_is_logged():
+    # 1/2 and 5/2 beside 3/2, in one pool
+    batch = flat_batch((1,) * 4, advantage_B=[1.0, 0.0, 3.0, 2.0], role_B=[0, 0, 1, 1])
+    assert run(SubtractRoleMean(), batch).metrics == {"advantage/baseline_shift": 1.0}

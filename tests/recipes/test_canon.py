@@ -3,10 +3,11 @@ import statistics
 
 import pytest
 import torch
-from builders import flat_batch, members_of, ragged_batch, stages, tokens_of
+from builders import flat_batch, members_of, ragged_batch, run, stages, tokens_of
 
 from strop import functional
 from strop.method import notation, reading, writing
+from strop.parts.advantage.baseline.compare_halves import CompareHalves
 from strop.recipes.canon import canon
 from strop.recipes.dr_grpo import dr_grpo
 from strop.support.errors import UserError
@@ -128,3 +129,9 @@ def test_edges():
         canon(schedule="first_intr")
     with pytest.raises(UserError, match="leave mu out"):
         canon(schedule="first_intra", mu=0.5)
+
+
+def test_the_lead_of_the_upper_half_and_the_weight_are_logged():
+    batch = flat_batch((2, 5, 6, 9), advantage_B=REWARDS)  # means 1/2 and 1
+    told = run(CompareHalves(metric="length", mu_from="reward"), batch).metrics
+    assert told == {"halves/lead_of_upper": 0.5, "halves/mu": 0.75}

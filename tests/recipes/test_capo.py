@@ -9,11 +9,13 @@ from builders import (
     learning,
     members_of,
     ragged_batch,
+    run,
     stages,
     tokens_of,
 )
 
 from strop import functional
+from strop.parts.advantage.baseline.rank_right_above_wrong import RankRightAboveWrong
 from strop.recipes.capo import capo
 from strop.recipes.dr_grpo import dr_grpo
 from strop.support.errors import UserError
@@ -102,3 +104,12 @@ def test_edges():
         with pytest.raises(UserError, match="rank_right_above_wrong"):
             capo(**wrong)
     assert capo() != dr_grpo()
+
+
+def test_the_share_of_pairs_in_the_wrong_order_is_logged():
+    # of the pairs (-.2, -.3), (-.2, -.9), (-.6, -.3), (-.6, -.9) the third alone
+    batch = flat_batch((1,) * 4, reward_B=REWARDS, logp_old_T=list(CONFIDENCE))
+    told = run(RankRightAboveWrong(), batch).metrics
+    assert told == {"ranking/frac_wrong_order": 0.25}
+    alone = run(RankRightAboveWrong(), batch.set(reward_B=REWARDS * 0)).metrics
+    assert alone == {"ranking/frac_wrong_order": 0.0}

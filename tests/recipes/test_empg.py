@@ -67,3 +67,16 @@ def test_composes():
     check(empg(k=0.5, k_prime=2.0, zeta=0.05))
     part = empg(k=0.5, k_prime=2.0, zeta=0.05).advantage[-2].part
     assert part == ModulateTurnsByEntropy(0.5, 0.05, 2.0)
+
+
+def test_the_spread_of_factors_and_the_bonus_are_logged():
+    batch = flat_batch(
+        (2, 2), rollout_K=torch.tensor([0, 0, 1, 1]), turn_T=torch.arange(4),
+        advantage_B=[1.0, -1.0], entropy_old_T=ENTROPY.flatten().tolist(),
+    )  # fmt: skip
+    told = run(ModulateTurnsByEntropy(), batch).metrics
+    unsure = [(h - 0.2) / 0.8 for h in (0.2, 0.8, 0.5, 1.0)]
+    factor = torch.tensor([math.exp(-h) for h in unsure]).double()
+    assert told["modulation/factor_std"] == pytest.approx(float((factor / factor.mean()).std()))
+    bonus = 0.1 * (math.exp(-unsure[1]) + math.exp(-unsure[3])) / 4
+    assert told["modulation/bonus_mean"] == pytest.approx(bonus)

@@ -74,3 +74,9 @@ def test_refusals():
     with pytest.raises(UserError, match="form is residual or clip"):
         ettrl_ear(form="clipped")
     check(ettrl_ear(keep_sign=True, leave_one_out=True))
+
+
+def test_how_far_factors_lie_from_1_is_logged():
+    batch = flat_batch((1, 1), advantage_B=[1.0, -1.0], entropy_old_T=[0.2, 0.4])  # 4/3 and 2/3
+    told = run(FavourSureRollouts(), batch).metrics
+    assert told == {"advantage/entropy_factor_change": pytest.approx(1 / 3)}

@@ -82,3 +82,13 @@ def test_a_run_takes_the_judge_from_what_a_reward_logs(tmp_path):
     runner = Runner()
     runner.go(runner.start(raw, tmp_path / "run"))
     assert any(-1 < line["reward"] < 1 for line in read_metrics(tmp_path / "run"))
+
+
+def test_the_share_of_right_answers_with_a_flaw_is_logged():
+    outcomes, flaws = [1.0, 1.0, 1.0, 0.0], [-1, 3, None, 0]
+    batch = flat_batch((1,) * 4, outcome_B=outcomes, reward_B=outcomes, rollout_uid_B=range(4),
+                       reward_BM=[[o] for o in outcomes])  # fmt: skip
+    log = FakeLog({"flaw": dict(enumerate(flaws))})
+    services = FakeServices(grading=FakeGrading(reward_names=("right",)), log=log)
+    told = run(PenaliseFlawedAnswers(), batch, services=services).metrics
+    assert told == {"flaws/frac_right": pytest.approx(1 / 3)}

@@ -1,9 +1,10 @@
 import pytest
 import torch
-from builders import flat_batch, members_of, ragged_batch, stages
+from builders import flat_batch, members_of, ragged_batch, run, stages
 
 from strop import functional
 from strop.method.check import check
+from strop.parts.advantage.baseline.normalise_each_reward import NormaliseEachReward
 from strop.recipes.gdpo import gdpo
 from strop.recipes.grpo import grpo
 from strop.support.errors import UserError
@@ -112,3 +113,10 @@ def test_composes_and_notes_the_weights():
     batch = flat_batch((1,) * 4, reward_B=[1.0, 0.0, 0.0, 1.0], reward_BM=COMPONENTS)
     whole = stages(algorithm, batch)["advantage_B"]
     assert float(whole.std()) == pytest.approx(1, abs=1e-3)
+
+
+def test_the_share_of_rewards_that_tell_answers_apart_is_logged():
+    # apart: the first function in both groups; the second gave one value, or one alone
+    given = [[1.0, 1.0], [0.0, 1.0], [0.0, 1.0], [1.0, NAN]]
+    batch = flat_batch((1,) * 4, (0, 0, 1, 1), reward_BM=given)
+    assert run(NormaliseEachReward(), batch).metrics == {"rewards/frac_spread": 0.5}

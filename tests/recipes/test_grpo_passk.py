@@ -1,8 +1,9 @@
 import pytest
 import torch
-from builders import members_of, ragged_batch, stages
+from builders import flat_batch, members_of, ragged_batch, run, stages
 
 from strop import functional
+from strop.parts.advantage.baseline.credit_lead_of_best import CreditLeadOfBest
 from strop.recipes.grpo_passk import grpo_passk
 
 
@@ -40,3 +41,11 @@ def test_a_group_of_one_and_rollouts_without_a_score():
     nan = float("nan")
     assert call([nan, 1.0, 0.25], normalize_std=False) == [0.0, 0.75, 0.0]
     assert call([nan, 1.0]) == [0.0, 0.0]
+
+
+def test_the_share_of_groups_with_a_winner_and_its_lead_are_logged():
+    groups, rewards = (0, 0, 0, 1, 1, 2), [3.0, 1.0, 0.0, 2.0, 2.0, 5.0]  # one tie, one alone
+    told = run(CreditLeadOfBest(), flat_batch((1,) * 6, groups, advantage_B=rewards)).metrics
+    assert told == {"lead/frac_groups": pytest.approx(1 / 3), "lead/mean": 2.0}
+    none = run(CreditLeadOfBest(), flat_batch((1, 1), advantage_B=[1.0, 1.0])).metrics
+    assert none == {"lead/frac_groups": 0.0, "lead/mean": 0.0}

@@ -166,3 +166,10 @@ def test_composes():
     assert gtpo_conflict().control[0].part.path in gtpo_conflict().paths()
     with pytest.raises(UserError, match="variant is paper or code"):
         gtpo_conflict(variant="readme")
+
+
+def test_the_share_of_shared_tokens_is_logged():
+    batch = flat_batch((3, 3), advantage_T=[1.0] * 3 + [-1.0] * 3, reward_B=[1.0, 0.0],
+                       id_T=[1, 2, 3, 1, 5, 3])  # fmt: skip
+    told = run(ProtectSharedTokens(), batch).metrics  # the first and the last of each
+    assert told == {"shared_tokens/frac": pytest.approx(2 / 3)}

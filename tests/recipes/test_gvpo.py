@@ -91,3 +91,9 @@ def test_edges_of_the_penalty():
     assert run(PenaliseRatioVariance(), batch).value.tolist() == [-4.0, -2.0, -2.0, 0.0]  # 1 and 5
     idle = batch.set(gradient_T=torch.tensor([True, False, False, True]))
     assert run(PenaliseRatioVariance(), idle).value.tolist() == [0.0] * 4
+
+
+def test_the_variance_of_a_prompts_answers_is_logged():
+    batch = flat_batch((2, 1, 2), logp_T=[0.5, 0.5, -0.5, 0.5, -0.5], logp_ref_T=[0.0] * 5)
+    told = run(PenaliseRatioVariance(), batch).metrics["answers/variance_mean"]
+    assert told.tolist() == pytest.approx([7 / 12] * 5)  # of 1, -1/2 and 0

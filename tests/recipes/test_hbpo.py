@@ -134,3 +134,12 @@ def test_a_run_under_budgets(tmp_path):
     with pytest.raises(UserError, match="prefix of the budget 2 has 2 tokens"):
         train_step(late.world, late.algorithm, {}, 1)
     late.close()
+
+
+def test_answers_over_their_budget_and_what_is_paid_by_it_are_logged():
+    # 2 of 4: f2(4); 5 of 4: f1(5, 4); 3 of 2, but wrong: 0
+    batch = flat_batch((2, 5, 3), advantage_B=[1.0, 1.0, 0.0], budget_B=[4, 4, 2])
+    told = run(CompareBudgets(L=8), batch).metrics
+    paid = 4 * math.cos(math.pi / 4) + 4 * math.cos(math.pi * 5 / 16) - 1 / 8
+    assert told["length_budget/frac_over"] == pytest.approx(2 / 3)
+    assert told["length_budget/reward"] == pytest.approx(paid / 3)

@@ -204,3 +204,10 @@ def test_composes_and_refuses():
     assert infopo().terms[1].coef == 1e-3
     with pytest.raises(UserError, match="turn_credit is one of equal"):
         infopo(turn_credit="R2G")
+
+
+def test_the_gate_and_the_share_of_tokens_with_a_gain_are_logged():
+    # turns of one and of three tokens, the second without a gain; equal rewards: the gate is 1/2
+    batch = flat_batch((1, 3), advantage_T=[0.0] * 4, reward_B=[1.0, 1.0], gain_K=[0.7, 0.0])
+    told = run(AddFeedbackGain(), batch).metrics
+    assert told == {"feedback_gain/gate": 0.5, "feedback_gain/frac_tokens": 0.25}

@@ -3,12 +3,13 @@ import math
 
 import pytest
 import torch
-from builders import assert_same_push, flat_batch, pushed, ragged_batch, rows_learning, stages
+from builders import assert_same_push, flat_batch, pushed, ragged_batch, rows_learning, run, stages
 from models import Lab
 from runs import Runner
 
 from strop import functional
 from strop.method.check import check
+from strop.parts.loss.bound.shape_by_likelihood import ShapeByLikelihood
 from strop.recipes.dr_grpo import dr_grpo
 from strop.recipes.luffy_shaping import luffy_shaping
 from strop.recipes.rl_plus import rl_plus
@@ -104,3 +105,16 @@ def test_every_group_trains_on_its_demonstration(tmp_path):
         assert demos + line["demonstrations/missing"] == 2
         assert line["num_rollouts"] == 8 + demos  # two prompts of four, and theirs
     assert any(line["loss/demonstrations"] != 0 for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("shape", "weight"), [("hyperbolic", 0.1875), ("power", 0.1 * 0.3**0.1), ("p_logp", 0.4)]
+)
+def test_the_weight_of_a_demonstrations_token_is_logged(shape, weight):
+    batch = flat_batch((1,), logp_T=[math.log(0.3)], advantage_T=[2.0])
+    told = run(ShapeByLikelihood(shape), batch).metrics["shaping/weight_mean"]
+    assert told.tolist() == pytest.approx([weight])
+    # twice that for the advantage of 2
+    leaf = batch["logp_T"].clone().requires_grad_()
+    run(ShapeByLikelihood(shape), batch.set(logp_T=leaf)).value.sum().backward()
+    assert leaf.grad.tolist() == pytest.approx([2 * weight])

@@ -1,4 +1,5 @@
 import json
+import math
 from dataclasses import replace
 
 import pytest
@@ -195,3 +196,10 @@ def test_its_average_is_the_released_codes():
     mask = torch.tensor([[1, 0, 0], [1, 1, 1]])
     loss, _ = functional.policy_loss("mssr", mask=mask, params={"beta": 0.0}, **given)
     assert float(loss) == pytest.approx(-0.75)
+
+
+def test_the_tracked_success_that_is_subtracted_is_logged():
+    batch = flat_batch((1,) * 3, advantage_B=[1.0, 0.0, 1.0],
+                       first_success_B=[0.2, 0.9, math.nan])  # fmt: skip
+    told = run(SubtractTrackedSuccess(), batch).metrics  # an unknown one is 1/2
+    assert told == {"tracked/baseline": pytest.approx(1.6 / 3)}

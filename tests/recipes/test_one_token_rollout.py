@@ -81,7 +81,7 @@ def test_expectation_at_temperature_one_is_fine_tuning_weighed_by_probability():
     leaf = logits_TV.clone().requires_grad_()
     logp_T = torch.log_softmax(leaf, -1).gather(1, id_T[:, None])[:, 0]
     plain = ShapeByLikelihood("power", 1.0)(logp_T, torch.ones(9).double())
-    (dft,) = torch.autograd.grad(plain.sum(), leaf)
+    (dft,) = torch.autograd.grad(plain.value.sum(), leaf)
     torch.testing.assert_close(ours, 1.3 * dft)
     hot = gradient(RewardOwnGuesses(0, -0.3, 1.3), logits_TV, id_T)
     assert float((hot - ours).abs().max()) > 0.01  # and at no other temperature

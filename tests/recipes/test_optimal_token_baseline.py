@@ -1,8 +1,9 @@
 import pytest
 import torch
-from builders import flat_batch, members_of, ragged_batch, stages, tokens_of
+from builders import flat_batch, members_of, ragged_batch, run, stages, tokens_of
 
 from strop import functional
+from strop.parts.advantage.baseline.subtract_optimal_token_mean import SubtractOptimalTokenMean
 from strop.recipes.dr_grpo import dr_grpo
 from strop.recipes.optimal_token_baseline import (
     optimal_token_baseline,
@@ -116,3 +117,15 @@ def test_environment_tokens_take_no_place_in_several_turns():
     assert one[1].tolist() == pytest.approx([-0.5, 0, 0])
     assert several[0].tolist() == pytest.approx([0.5, 0, 0.5])
     assert several[1].tolist() == pytest.approx([-0.5, -0.5, 0])
+
+
+def test_how_far_the_baselines_lie_from_plain_means_is_logged():
+    # .02 / .52 and .52 / 1.52 beside 1/2; the third token of rollout 1 has no peer
+    batch = flat_batch(
+        (2, 3), advantage_T=[1.0, 1.0, 0.0, 0.0, 0.0],
+        logp_old_T=torch.tensor([0.9, 0.5, 0.5, 0.5, 0.5]).double().log(),
+        sum_pi_squared_old_T=[0.82, 0.5, 0.5, 0.5, 0.5],
+    )  # fmt: skip
+    shift = (abs(0.02 / 0.52 - 0.5) + abs(0.52 / 1.52 - 0.5)) / 2
+    told = run(SubtractOptimalTokenMean(), batch).metrics
+    assert told == {"advantage/baseline_shift": pytest.approx(shift)}

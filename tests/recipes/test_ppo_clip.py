@@ -29,7 +29,7 @@ def test_worked_example_through_the_padded_call(ratio, advantage, loss):
 
 def test_composes_and_is_gae_without_the_dual_clip():
     check(ppo_clip(beta=0.1, gamma=0.9))
-    assert ppo_clip(dual_clip_c=0.0) == gae()
+    assert ppo_clip(dual_clip_c=0.0, num_minibatches=1) == gae()
 
 
 def test_gradient_is_that_of_the_published_loss():

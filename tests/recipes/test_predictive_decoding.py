@@ -123,3 +123,13 @@ def test_twenty_steps_from_the_command_line(tmp_path, monkeypatch, capsys):
         assert line["rollout/tokens_thrown_away"] > 8 * line["completions/mean_length"]
     reward = [line["reward"] for line in lines]
     assert sum(reward[-5:]) > sum(reward[:5]) + 0.5
+
+
+def test_how_often_another_candidate_takes_over_is_logged():
+    (plain, *_, told), _ = rolled(looking(1, 1, 2, 0.0), FORK)
+    assert told == {"foresight/frac_switched": 0.0}
+    # of three chunks of an answer the first is another's, where its own candidate began with 1
+    switched = sum(answer[0] == 1 for answer in answers(plain))
+    assert 0 < switched < 7
+    (*_, told), _ = rolled(looking(30, 1, 2, 0.0), FORK)
+    assert told == {"foresight/frac_switched": pytest.approx(switched / 21)}

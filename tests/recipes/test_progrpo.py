@@ -5,15 +5,18 @@ import torch
 from builders import (
     assert_same_push,
     clipped,
+    flat_batch,
     learning,
     ragged_batch,
     rows_learning,
+    run,
     stages,
     tokens_of,
 )
 
 from strop import functional
 from strop.method.check import check
+from strop.parts.advantage.baseline.subtract_excess_confidence import SubtractExcessConfidence
 from strop.recipes.grpo import grpo
 from strop.recipes.progrpo import progrpo
 
@@ -86,3 +89,11 @@ def test_composes_with_a_probe_of_the_prompts():
     (probe,) = algorithm.probes
     assert probe.part.share == 0.3
     assert "logp_old_T" in algorithm.reads(("advantage",))
+
+
+def test_the_mean_excess_of_confidence_is_logged():
+    logp = torch.tensor([0.8, 0.4, 0.6, 0.5]).double().log()  # mean 0.575
+    batch = flat_batch((1,) * 4, advantage_B=REWARDS, reward_B=REWARDS, logp_old_T=logp,
+                       prompt_confidence_B=[0.5] * 4)  # fmt: skip
+    told = run(SubtractExcessConfidence(), batch).metrics
+    assert told == {"confidence/excess_mean": pytest.approx(0.075)}

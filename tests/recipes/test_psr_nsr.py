@@ -1,8 +1,18 @@
 import pytest
 import torch
-from builders import assert_same_push, clipped, pushed, ragged_batch, rows_learning, stages
+from builders import (
+    assert_same_push,
+    clipped,
+    flat_batch,
+    pushed,
+    ragged_batch,
+    rows_learning,
+    run,
+    stages,
+)
 
 from strop import functional
+from strop.parts.advantage.credit.praise_and_blame import PraiseAndBlame
 from strop.recipes.entrocraft_code_variant import entrocraft_code_variant
 from strop.recipes.psr_nsr import psr_nsr
 from strop.support.errors import UserError
@@ -76,3 +86,10 @@ def test_gradient_is_that_of_the_published_loss():
 def test_unknown_mode():
     with pytest.raises(UserError, match="weighted, psr or nsr"):
         psr_nsr(mode="both")
+
+
+def test_the_share_of_praise_is_logged():
+    batch = flat_batch((3, 2), reward_B=[1.0, 0.0])
+    told = run(PraiseAndBlame(), batch).metrics
+    assert told == {"advantage/praise_share": pytest.approx(0.3 / 2.3)}
+    assert run(PraiseAndBlame(positive=0.0), batch).metrics == {"advantage/praise_share": 0.0}

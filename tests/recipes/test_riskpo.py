@@ -208,3 +208,12 @@ def test_tracked_quantiles_are_checkpointed(tmp_path):
 def test_wrong_options_are_named(call, words):
     with pytest.raises(UserError, match=words):
         call()
+
+
+def test_the_quantiles_in_use_are_logged():
+    scores = {"bundle_score_B": [0.0, 1.0, 2.0, 3.0, 4.0, 0.0], "slot_B": [0, 1, 2, 3, 4, -1]}
+    batch = flat_batch((1,) * 6, bundle_B=[0] * 6, **scores)
+    told = run(WeighLowerTail(levels=(0.25, 0.75)), batch).metrics
+    assert told == {"tail/low": 1.0, "tail/high": 3.0}
+    known = run(WeighLowerTail(), batch, state={"low": -2.0, "high": 0.5}).metrics
+    assert known == {"tail/low": -2.0, "tail/high": 0.5}

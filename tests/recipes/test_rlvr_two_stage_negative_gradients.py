@@ -1,6 +1,15 @@
 import pytest
 import torch
-from builders import assert_same_push, clipped, flat_batch, learning, pushed, ragged_batch, stages
+from builders import (
+    assert_same_push,
+    clipped,
+    flat_batch,
+    learning,
+    pushed,
+    ragged_batch,
+    run,
+    stages,
+)
 
 from strop import functional
 from strop.method import reading
@@ -71,7 +80,7 @@ def test_signs_are_weighed_and_mistakes_refused():
     batch = flat_batch((1,) * 4, advantage_B=[2.0, -1.0, 0.0, 3.0])
     batch = batch.set(scored_B=torch.tensor([True, True, True, False]))
     part = WeighSigns(positive=0.5, negative=2.0)
-    assert part(batch["advantage_B"], batch["scored_B"]).tolist() == [1.0, -2.0, 0.0, 0.0]
+    assert run(part, batch).value.tolist() == [1.0, -2.0, 0.0, 0.0]
     with pytest.raises(UserError, match="negative"):
         WeighSigns(negative=-1.0)
     algorithm = reading.replace_stage(

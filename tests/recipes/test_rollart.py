@@ -154,3 +154,13 @@ def test_a_run_has_a_queue(tmp_path):
     Runner().whole(raw, tmp_path / "run")
     lines = without_times(tmp_path / "run")
     assert max(line["partial/tokens_left"] for line in lines) > 0
+
+
+@pytest.mark.parametrize("recipe", ["rollart", "rollart(alpha=1, x=2)", "april_partial_rollout"])
+def test_the_queue_follows_the_number_of_prompts_that_an_option_gives(recipe, tmp_path):
+    """Four prompts a step, and so four more under way; with the defaults too they wait."""
+    raw = Lab.make(tmp_path).raw(recipe, "even", training={"steps": 2})
+    raw["algorithm"]["sampling.num_prompts"] = 4
+    lines = Runner().go(Runner().start(raw, tmp_path / "run")).seen
+    assert [line["partial/groups_left"] for line in lines] == [4, 4]
+    assert lines[1]["sampling/age_steps"] > 0

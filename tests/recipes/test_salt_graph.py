@@ -1,7 +1,9 @@
 import pytest
 import torch
+from builders import flat_batch, run
 
 from strop import functional as F
+from strop.parts.advantage.credit.share_over_transitions import ShareOverTransitions
 
 # Four episodes of two steps: success, success, failure, failure.
 TRAJECTORIES = torch.tensor([0, 0, 1, 1, 2, 2, 3, 3])
@@ -41,3 +43,12 @@ def test_without_shared_transitions_it_is_grpo():
     )
     found = advantages(torch.arange(8), torch.arange(8))
     torch.testing.assert_close(found, plain.repeat_interleave(2))
+
+
+def test_the_share_of_shared_transitions_is_logged():
+    batch = flat_batch(
+        (2,) * 4, turn_T=torch.arange(8), advantage_B=[1.0, 1.0, -1.0, -1.0],
+        rollout_K=TRAJECTORIES, state_K=STATES, action_K=ACTIONS,
+    )  # fmt: skip
+    told = run(ShareOverTransitions(), batch).metrics  # the first turns of three rollouts
+    assert told == {"transitions/frac_shared": 3 / 8}

@@ -159,3 +159,17 @@ def test_composes():
     check(algorithm)
     assert [term.name for term in algorithm.terms] == ["policy", "kl"]
     assert not isinstance(algorithm.rollout.part, SampleIndependently)
+
+
+def test_the_plan_tells_how_far_factors_were_carried():
+    batch = three_turns()
+    batch = batch.set(advantage_T=batch["mask_T"].double())
+    plan = parts.call(Use(UpdateTurnByTurn()), batch, rng=torch.Generator()).value
+    update, none_T = next(plan), torch.zeros(10, dtype=torch.float64)
+    for _ in range(2):
+        update = plan.send((batch, {"logp_old_T": none_T, "logp_T": none_T + math.log(1.1)}))
+    assert update.tokens_T.any()
+    with pytest.raises(StopIteration) as end:
+        plan.send((batch, {"logp_old_T": none_T, "logp_T": none_T}))
+    # rollout 0 ends at 1.21, held at 1.2, rollout 1 at 1.1
+    assert end.value.value == {"turns/carried_change": pytest.approx(0.15)}

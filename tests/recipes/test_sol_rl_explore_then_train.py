@@ -143,3 +143,10 @@ def test_steps_from_the_command_line(staleness, tmp_path, monkeypatch, capsys):
     repeated = [line["exploring/repeated"] for line in lines]
     assert repeated == [1.0] * 10 if not staleness else min(repeated) < 1
     assert all(line["rollout/tokens_thrown_away"] > 0 for line in lines)
+
+
+def test_the_deviation_of_all_rewards_is_logged():
+    batch = flat_batch((1,) * 4, (0, 0, 1, 1), advantage_B=[0.5, -0.5, 0.0, 0.0],
+                       reward_B=[1.0, 0.0, 0.0, 0.0])  # fmt: skip
+    told = run(DivideByRewardStd(), batch).metrics
+    assert told == {"advantage/batch_std": pytest.approx(3**0.5 / 4)}

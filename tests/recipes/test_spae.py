@@ -1,6 +1,7 @@
 import pytest
 import torch
 from builders import assert_same_push, clipped, flat_batch, learning, ragged_batch, stages
+from short_runs import make_lab, run_of, settings_for
 
 from strop import functional
 from strop.method.check import check
@@ -51,6 +52,14 @@ def test_gradient_is_that_of_the_published_loss():
         return clipped(ratio, batch["advantage_T"][rows], 0.2, 0.24).mean()
 
     assert_same_push(algorithm, batch, loss_of)
+
+
+def test_steps_are_found_and_asked_in_the_models_letters(tmp_path):
+    """The lab's letters, as those of the shipped models, have no full stop and no box."""
+    raw = settings_for(make_lab(tmp_path), "spae", training={"steps": 1, "save_every": 0})
+    raw["algorithm"]["sampling.num_rollouts"] = 8
+    (line,) = run_of(raw, tmp_path / "run")
+    assert line["potential/mean"] != 0
 
 
 def test_composes():

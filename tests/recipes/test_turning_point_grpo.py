@@ -1,6 +1,6 @@
 import pytest
 import torch
-from builders import assert_same_push, clipped, ragged_batch, rows_learning, stages
+from builders import assert_same_push, clipped, flat_batch, ragged_batch, rows_learning, run, stages
 
 from strop import functional
 from strop.parts.advantage.credit.credit_turning_points import CreditTurningPoints
@@ -123,3 +123,14 @@ def test_gradient_is_that_of_the_clipped_loss():
 def test_refuses():
     with pytest.raises(UserError, match="std must be one of"):
         CreditTurningPoints(std="none")
+
+
+def test_the_share_of_turning_steps_is_logged():
+    # down by 1/4, up by 1/2 for good, up by 1/4, which is the last step and turns nothing
+    batch = flat_batch((3,), prefix_value_T=[0.5, 0.25, 0.75], reward_B=[1.0])
+    told = run(CreditTurningPoints(), batch).metrics
+    assert told["steps/frac_turning"] == pytest.approx(1 / 3)
+    assert told["steps/per_rollout"] == 3
+    assert told["steps/change_abs_mean"] == pytest.approx(1 / 3)
+    unknown = batch.set(prefix_value_T=batch["prefix_value_T"] * float("nan"))
+    assert run(CreditTurningPoints(), unknown).metrics == dict.fromkeys(told, 0.0)

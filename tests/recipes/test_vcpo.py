@@ -246,3 +246,11 @@ def test_norms_with_adapters_and_of_a_model_that_cannot_be_mapped_over(lab, monk
     monkeypatch.undo()
     masked = batch.set(mask_T=torch.zeros_like(batch["mask_T"]))
     assert gradient_norms(policy, masked, 1.0).tolist() == [0.0] * 4
+
+
+def test_how_far_the_baseline_lies_from_the_mean_is_logged():
+    # weights 1 and 4: 1/5 beside 1/2
+    batch = flat_batch((1, 1), advantage_B=[1.0, 0.0], sequence_is_weight_B=[1.0, 1.0],
+                       grad_norm_B=[1.0, 2.0])  # fmt: skip
+    told = run(SubtractLeastVarianceMean(), batch).metrics
+    assert told == {"advantage/baseline_shift": pytest.approx(0.3)}

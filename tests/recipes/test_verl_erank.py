@@ -69,7 +69,7 @@ def test_worked_example_of_the_bonus():
     for advantage, expected in ((1.0, 1.2686), (-1.0, -0.7314), (0.2, 0.3)):
         batch = rated((12.0, 1.5, 0.3), state, advantage=advantage)
         given = (batch["advantage_T"], batch["bonus_T"], batch["mask_T"])
-        assert capped.part(*given).tolist() == pytest.approx([expected] * 2, abs=6e-5)
+        assert capped.part(*given).value.tolist() == pytest.approx([expected] * 2, abs=6e-5)
     below = rated((8.0, 0.5, 0.2), state)
     assert below["bonus_T"].tolist() == [0.0, 0.0]
     last = rated((12.0, 1.5, 0.3), state, RateStateRanks(last_token=True))["bonus_T"]
@@ -136,7 +136,7 @@ def test_is_grpo_where_the_bonus_has_no_room():
     shown = shown.set(bonus_T=run(rating.part, shown, state=state).value)
     assert (shown["bonus_T"] > 0).any()
     given = (shown["advantage_T"], shown["bonus_T"], shown["mask_T"])
-    torch.testing.assert_close(bonus.part(*given), plain, atol=1e-9, rtol=1e-9)
+    torch.testing.assert_close(bonus.part(*given).value, plain, atol=1e-9, rtol=1e-9)
 
 
 def test_padded_call_and_refusals():

@@ -8,11 +8,12 @@ import plotly.graph_objects as go
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from runs import numbers_in
 
 from strop.method.charts import Curve, LineChart
 from strop.report import charts
 from strop.report.charts import COLOURS, Chart, lines, moving_mean, stack
-from strop.report.run_folder import Run, numbers_in, read_run
+from strop.report.run_folder import Run, read_run
 from strop.report.sections import GROUPS, sections
 
 MakeRun = Callable[..., Path]

@@ -9,13 +9,14 @@ from typing import Any, ClassVar
 
 import pytest
 from rich.console import Console
+from runs import numbers_in
 
 from strop.api.progress import Progress
 from strop.method.charts import Curve, LineChart, as_objects, charts_of, from_objects, panel_of
 from strop.method.part import Use
 from strop.report.charts import Chart
 from strop.report.page import render
-from strop.report.run_folder import Run, numbers_in, read_run
+from strop.report.run_folder import Run, read_run
 from strop.report.sections import sections
 from strop.report.seeds import by_method
 from strop.support.errors import UserError

@@ -6,10 +6,11 @@ from pathlib import Path
 import numpy as np
 import plotly.graph_objects as go
 import pytest
+from runs import numbers_in
 
 from strop.report.charts import BARS, histogram
 from strop.report.recorded import Recorded
-from strop.report.run_folder import Run, numbers_in, read_run
+from strop.report.run_folder import Run, read_run
 from strop.report.sections import sections
 
 MakeRun = Callable[..., Path]

@@ -9,9 +9,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from strop.diagnosis import run as diagnosis
+from strop.inspection import data as inspection
 from strop.report.browser import MAX_BYTES, MAX_TEXT, rollout_browser
 from strop.report.recorded import MAX_ROWS, MOST_STEPS, Recorded, Recordings, pick_examples
 from strop.report.run_folder import Run
+from strop.support.errors import UserError
 
 
 def recorded(step: int, rows: list[dict]) -> Recorded:
@@ -120,6 +123,22 @@ def test_a_file_is_read_again_only_when_it_is_another(tmp_path: Path) -> None:
     assert notes == [
         "rollouts/step-000001.parquet cannot be read (half written?) and was left out."
     ]
+
+
+def test_text_that_is_none_is_named_by_all_who_read_it(tmp_path: Path) -> None:
+    """One byte of a file is another; its numbers are those of before."""
+    numbers = {"step": 1, "uid": 1, "reward": 1.0, "advantage": 1.0, "scored": True}
+    path = write(tmp_path / "rollouts", 1, [{**numbers, "prompt": "a prompt of it"}])
+    assert b"a prompt of it" in path.read_bytes()
+    path.write_bytes(path.read_bytes().replace(b"a prompt of it", b"a prompt of \xfft"))
+    notes: list[str] = []
+    assert Recordings(path.parent).read(notes) == []
+    assert notes[0].startswith("rollouts/step-000001.parquet cannot be read")
+    (tmp_path / "config.toml").touch()
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1}\n')
+    for read, given in ((diagnosis.read, tmp_path), (inspection._table, path)):
+        with pytest.raises(UserError, match=r"cannot read .*/step-000001\.parquet: .*UTF8"):
+            read(given)
 
 
 def test_the_last_step_is_open_and_each_has_a_button() -> None:

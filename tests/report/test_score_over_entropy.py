@@ -4,8 +4,9 @@ import math
 
 import plotly.graph_objects as go
 import pytest
+from runs import numbers_in
 
-from strop.report.run_folder import Run, numbers_in
+from strop.report.run_folder import Run
 from strop.report.sections import sections
 
 KEY = "eval/countdown/pass@1"

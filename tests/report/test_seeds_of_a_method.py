@@ -7,11 +7,12 @@ from pathlib import Path
 import numpy as np
 import plotly.graph_objects as go
 import pytest
+from runs import numbers_in
 
 from strop.report.charts import Chart
 from strop.report.page import parts, write_report
 from strop.report.recorded import Recorded
-from strop.report.run_folder import Run, numbers_in, read_run
+from strop.report.run_folder import Run, read_run
 from strop.report.sections import sections
 from strop.report.seeds import by_method, mean_and_band
 

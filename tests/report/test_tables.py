@@ -3,9 +3,10 @@
 import re
 
 import pytest
+from runs import numbers_in
 
 from strop.report.about import facts, typed
-from strop.report.run_folder import Run, numbers_in
+from strop.report.run_folder import Run
 from strop.report.tables import (
     differing_settings,
     environments,

@@ -13,10 +13,11 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
+from runs import numbers_in
 from test_page import Elements
 
 from strop.report.local_server import LocalServer
-from strop.report.run_folder import Run, numbers_in
+from strop.report.run_folder import Run
 from strop.report.watch import Watched, open_server, state_of
 from strop.support.errors import UserError
 from strop.training.record.lock import Lock, in_use

@@ -8,12 +8,18 @@ from transformers import PreTrainedTokenizerFast
 
 from strop.environments.tasks import Prompt, Task
 from strop.parts.curation import bring_back_opposites
+from strop.parts.probe import mark_step_ends, probe_answers
 from strop.parts.rollout import sample_two_attempts
 from strop.parts.rollout._reflections import form_of
 from strop.support.errors import UserError
 from strop.training.services.texts import Limits, RunTexts
 
-FORMS = (sample_two_attempts.WORDS, bring_back_opposites.WORDS)
+FORMS = (
+    sample_two_attempts.WORDS,
+    bring_back_opposites.WORDS,
+    mark_step_ends.MARKERS,
+    probe_answers.OPENINGS,
+)
 
 
 def letters(known):

@@ -10,9 +10,11 @@ from strop.batch import segments
 from strop.batch.batch import Batch
 from strop.method import notation, reading
 from strop.method.part import Result, Selected, Term, Use
+from strop.parts.loss.average.average_by_constant_length import AverageByConstantLength
 from strop.parts.loss.average.average_over_tokens import AverageOverTokens
 from strop.parts.loss.average.average_per_sequence import AveragePerSequence
 from strop.parts.loss.bound.clip_both_sides import ClipBothSides
+from strop.parts.loss.bound.follow_advantage import FollowAdvantage
 from strop.parts.loss.correction.weigh_by_engine_ratio import WeighByEngineRatio
 from strop.parts.loss.penalty.penalise_full_kl_to_reference import PenaliseFullKlToReference
 from strop.parts.loss.penalty.penalise_kl_to_reference import PenaliseKlToReference
@@ -276,3 +278,13 @@ def test_a_selection_part_narrows_one_term():
     assert prepared["policy:rows_T"].equal(first_T & mask_T)
     assert prepared["policy:share_T"].equal(mask_T / mask_T.sum().double())
     assert prepared["entropy:rows_T"].equal(mask_T)
+
+
+def test_what_an_average_tells_is_logged():
+    batch = ragged_batch(1)
+    term = Term("policy", Use(FollowAdvantage()), Use(AverageByConstantLength(10)))
+    tally = kernel.Tally()
+    prepared = kernel.prepare([term], batch, tally=tally)
+    total = float(prepared["policy:share_T"].sum())
+    assert total > 0
+    assert tally.means() == {"average/total": pytest.approx(total)}

@@ -31,6 +31,7 @@ def likeness_of(lab, folder, recipe, **options):
         ("cispo", ("grpo(aggregation='token-mean')",), True),
         ("gspo_token(num_minibatches=1)", ("gspo(num_minibatches=1)", "grpo"), True),
         ("dro", ("grpo(aggregation='token-mean')",), False),  # its spring is a term more
+        ("lp_reg(beta=0.0)", ("grpo(aggregation='token-mean', num_rollouts=8)",), False),
         ("aspo_tool", ("dapo",), False),
         ("arrol", ("grpo",), False),  # a strategy that has stopped nothing draws as grpo does
         (
@@ -76,6 +77,14 @@ def test_a_step_that_taught_nothing_tells_nothing(lab, tmp_path):
     rewards.write_text("def same(completions, **_):\n    return [1.0] * len(completions)\n")
     assert Runner().whole(raw, tmp_path / "run").likeness is None
     assert read(tmp_path / "run") == ("", {})
+
+
+def test_a_step_at_a_rate_of_zero_tells_nothing_of_later_updates(lab, tmp_path):
+    for number, told in ((1, True), (2, False)):
+        raw = raw_of(lab, f"gspo(num_minibatches={number})")
+        raw["training"]["lr"] = "linear(1e-2, 0)"  # 0 in the last step, here the only one
+        found = Runner().whole(raw, tmp_path / str(number)).likeness
+        assert (found is not None) == told
 
 
 def test_a_run_is_bit_for_bit_the_same_without(lab, tmp_path, monkeypatch):

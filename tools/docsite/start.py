@@ -58,7 +58,7 @@ def _example(known: Known) -> str:
     return (
         f'<figure class="example" markdown="0">{drawing.picture(found, known.parts, "parts/")}'
         '<figcaption><a href="recipes/gspo.html"><code>gspo</code></a> is <code>grpo</code> with '
-        "another ratio and another clip</figcaption></figure>"
+        "another ratio, another clip and four updates a step</figcaption></figure>"
     )
 
 

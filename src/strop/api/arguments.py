@@ -43,6 +43,12 @@ def checked(call: F) -> F:
     return cast(F, inner)
 
 
+def check_seed(seed: int) -> None:
+    """Raise UserError for a seed that no generator takes."""
+    if not 0 <= seed < 2**63:
+        raise UserError(f"the seed is {seed}: it must lie from 0 to 2**63 - 1, as that of a run")
+
+
 def _checked(name: str, value: Any, kind: Any) -> Any:
     """The value. Raises UserError for one of another kind."""
     if kind == int | None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from strop.api import tables
-from strop.api.arguments import checked
+from strop.api.arguments import check_seed, checked
 from strop.api.messages import in_python, messages_in_python
 from strop.api.options import labelled, settings_of_all
 from strop.api.tables import Table
@@ -30,6 +30,7 @@ COLUMNS = {
     "thrown_away": "refilled",
 }
 LOWEST = {"group": 1, "success": -math.inf, "staleness": 0, "updates": 1}
+MOST = {"staleness": 10_000, "updates": 10_000}  # each is a step that is computed
 MOST_ANSWERS = 4_000_000  # that a setting draws: minutes, and some GB
 Row = dict[str, Any]
 
@@ -141,8 +142,11 @@ def base_of(changes: Mapping[str, Sequence[Any]], **tree: Any) -> Setting:
             raise UserError(
                 f"--{name} {text}: every number must be finite and {LOWEST[name]} or more"
             )
+        if max(values) > MOST.get(name, math.inf):
+            raise UserError(f"--{name} {max(values):g}: {MOST[name]} are the most")
     if not 0 < tree["step"] < math.inf:
         raise UserError(f"--step {tree['step']}: it must be a number above 0")
+    check_seed(tree["shape"])
     groups, rates = changes["group"], changes["success"]
     return Setting(
         group=groups[len(groups) // 2], success=rates[len(rates) // 2],

@@ -143,7 +143,7 @@ def compare(
     data: Data | None = None,
     validation: Data | None = None,
     reward: Reward | None = None,
-    task: str = "",
+    task: str | type = "",
     jobs: int = 0,
     out: str | Path | None = None,
     progress: bool = True,
@@ -248,8 +248,9 @@ def _name_of(method: Any) -> str:
 
 
 def _several(values: Any) -> tuple[Any, ...]:
-    """The values as a tuple; a single one may stand alone."""
-    return (values,) if isinstance(values, int | str) else tuple(values)
+    """The values as a tuple; a single one, right or wrong, may stand alone."""
+    several = isinstance(values, Iterable) and not isinstance(values, str)
+    return tuple(values) if several else (values,)
 
 
 def _check(counts: Mapping[str, Any], at: Any, k: Any, mean: Any, target: Any, band: Any) -> None:

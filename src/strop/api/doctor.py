@@ -33,7 +33,7 @@ def doctor(
     model: str | Path | None = None,
     data: Any = None,
     reward: Any = None,
-    task: str = "",
+    task: str | type = "",
     **options: Any,
 ) -> Diagnosed:
     """Look for what is wrong: with a run, or with machine, model, data and rewards before one.

@@ -2,7 +2,7 @@
 
 import contextlib
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -12,7 +12,7 @@ from strop.api import tables
 from strop.api.arguments import checked
 from strop.api.folders import HasFolder
 from strop.api.inference import InferenceModel, check_scoring, open_model, scored
-from strop.api.inputs import files_of, in_memory, sources_of
+from strop.api.inputs import files_of, in_memory, sources_of, task_of
 from strop.api.messages import messages_in_python
 from strop.api.options import from_keywords
 from strop.api.tables import Table
@@ -81,7 +81,7 @@ def evaluate(
     *,
     data: Any = None,
     reward: Any = None,
-    task: str = "",
+    task: str | type = "",
     tokenizer: Any = None,
     k: Sequence[int] | int = (1, 8),
     samples: int = 0,
@@ -107,15 +107,15 @@ def evaluate(
     trust_files: what a folder's config.toml names may be used; needless where this process has
     trained its run. Raises UserError.
     """
-    several = {k} if isinstance(k, int | str) else set(k)
+    several = (k,) if isinstance(k, str) or not isinstance(k, Iterable) else tuple(k)
     if not several or any(type(each) is not int or each < 1 for each in several):
         raise UserError(f"k is {k!r}: give whole numbers of at least 1")
-    ks = tuple(sorted(several))
+    ks = tuple(sorted(set(several)))
     samples = samples or max(16, *ks)
     split = split or ("train" if data is not None else "heldout")
     opening = _opened(
-        source, tokenizer, data=data, reward=reward, task=task, step=step, start=start, best=best,
-        temperature=temperature, max_tokens=max_tokens, engine=engine, trust=trust_files,
+        source, tokenizer, data=data, reward=reward, task=task_of(task), step=step, start=start,
+        best=best, temperature=temperature, max_tokens=max_tokens, engine=engine, trust=trust_files,
         assignments=from_keywords(options),
     )  # fmt: skip
     with messages_in_python():

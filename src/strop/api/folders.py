@@ -42,9 +42,19 @@ def numbered(parent: Path, stem: str = "") -> Path:
 
 def path_of(given: object, name: str) -> Path:
     """The path that an argument gives. Raises UserError for what is none."""
-    if not isinstance(given, str | os.PathLike) or "\0" in (place := str(given)):
+    place = str(given) if isinstance(given, str | os.PathLike) else "\0"
+    if "\0" in place or not _has_a_name(place):
         raise UserError(f"{name} is {given!r:.100}: give a path, as text or pathlib.Path")
     return Path(place)
+
+
+def _has_a_name(place: str) -> bool:
+    """Whether a file can be called so: half of a surrogate pair is no text."""
+    try:
+        os.fsencode(place)
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def folders_of(runs: object) -> list[Path]:

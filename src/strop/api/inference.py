@@ -6,10 +6,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from strop.api.arguments import check_seed
 from strop.api.trust import check_trust
 from strop.engines.base import Engine, Event
 from strop.evaluation.run import Evaluated
 from strop.evaluation.run import evaluate as run
+from strop.method.check import MOST_ROLLOUTS
 from strop.method.engine_needs import check as check_engine
 from strop.method.notation import named
 from strop.method.part import Use
@@ -86,6 +88,8 @@ class InferenceModel:
         from strop.engines.base import Request
         from strop.environments.tasks import Prompt
 
+        check_samples(num_samples)
+        check_seed(seed)
         part, tokenizer, chat = self.rollout.part, self.loaded.tokenizer, self.services.texts.chat
         sampling = self.services.sampling
         limits = self.services.limits
@@ -116,8 +120,15 @@ SPLITS = ("heldout", "validation", "train")
 MODELS = ("config.json", "adapter_config.json")  # either is in the folder of a model
 
 
+def check_samples(num_samples: int) -> None:
+    """Raise UserError for more answers to a prompt than any step of a run may have."""
+    if num_samples > MOST_ROLLOUTS:
+        raise UserError(f"{num_samples} answers to a prompt: {MOST_ROLLOUTS} are the most")
+
+
 def check_scoring(ks: Sequence[int], num_samples: int) -> None:
-    """Raise UserError for k beyond the answers of a prompt."""
+    """Raise UserError for k beyond the answers of a prompt, and for too many of these."""
+    check_samples(num_samples)
     if max(ks) > num_samples:
         raise UserError(f"--k {max(ks)} needs at least as many samples: give --samples {max(ks)}")
 
@@ -131,6 +142,7 @@ def scored(
     seed: int,
 ) -> Evaluated:
     """The scores of a split's prompts. Raises UserError for a split that is empty, or not there."""
+    check_seed(seed)
     task = subject.services.task
     names = tuple(dict.fromkeys((*SPLITS, *task.splits)))
     if split not in names:

@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from strop.data.prompt_rows import stride
+from strop.environments.base import task_of_class
 from strop.rewards import pickled
 from strop.support.errors import UserError
 from strop.support.loading import PICKLED, attribute, write_pickled
@@ -24,7 +25,8 @@ from strop.training.record.run_folder import GIVEN
 from strop.training.settings import config
 from strop.training.settings.config import RunConfig
 
-# A part or recipe that stands in no file of somebody's: the script's own, or one kept with a run.
+# What stands in no file of somebody's: the script's own, or a part or recipe kept with a run.
+SCRIPTS = re.compile(r"__main__:\w+")
 FILELESS = re.compile(rf"(?:__main__|[^\"']*{re.escape(PICKLED)}):\w+")
 
 # Rows (dicts, a datasets.Dataset, a frame) or paths, or several of them by name; a function or the
@@ -34,7 +36,7 @@ Reward: TypeAlias = str | Callable[..., Any] | Sequence[str | Callable[..., Any]
 
 
 def sections_of(
-    folder: Path, model: Any, tokenizer: Any, data: Any, validation: Any, reward: Any, task: str
+    folder: Path, model: Any, tokenizer: Any, data: Any, validation: Any, reward: Any, task: Any
 ) -> tuple[dict[str, dict[str, Any]], Loaded | None]:
     """The sections with what was given, in files of `folder` where it was in none; and the model,
     where it is in memory. Raises UserError.
@@ -43,7 +45,7 @@ def sections_of(
     whole = {
         "model": settings,
         "data": {
-            "task": task,
+            "task": task_of(task),
             "files": _trained(data, folder / "data.jsonl"),
             "validation_files": sources_given(validation, folder / "validation.jsonl"),
         },
@@ -56,36 +58,67 @@ def sections_of(
     return given, loaded
 
 
+def task_of(task: Any) -> str:
+    """A task by its name, or by the class of its environment. Raises UserError."""
+    if isinstance(task, type):
+        return task_of_class(task)
+    if not isinstance(task, str):
+        raise UserError(
+            f"task is {type(task).__name__}: give a name, such as 'corridor', or the class of an "
+            "environment"
+        )
+    return task
+
+
 def with_parts(settings: RunConfig, folder: Path) -> RunConfig:
-    """The settings, whose parts and recipes that a script or notebook defines lie in files of
-    `folder`, as functions of rewards do: other processes, and those that go on, have them too.
+    """The settings, whose parts, recipes and environment that a script or notebook defines lie in
+    files of `folder`, as functions of rewards do: other processes, and those that go on, have them
+    too.
 
     Raises UserError for one that cannot be written.
     """
+    settings = _with_environment(settings, folder)
     texts = (settings.recipe, settings.stages, settings.algorithm, settings.phases)
     if not any(FILELESS.search(str(text)) for text in texts):
         return settings
     raw = settings.complete().model_dump()
     for section in ("recipe", "stages", "algorithm", "phases"):
-        raw[section] = _in_files(raw[section], folder)
+        raw[section] = _in_files(raw[section], folder, FILELESS)
     return config.make(raw)
 
 
-def _in_files(value: Any, folder: Path) -> Any:
-    """Text of notation, and what holds some, with the names of what now lies in files."""
+def _with_environment(settings: RunConfig, folder: Path) -> RunConfig:
+    """The settings, whose environment lies in a file where it stood in none; so does one that it
+    is built around, which an option names.
+    """
+    data, found = settings.data, dict[str, Any]()
+    if FILELESS.fullmatch(task := data.task.removeprefix("environment:")):
+        found["task"] = _in_file(task, folder)
+    if SCRIPTS.search(str(data.task_config)):
+        found["task_config"] = _in_files(data.task_config, folder, SCRIPTS)
+    return (
+        settings.model_copy(update={"data": data.model_copy(update=found)}) if found else settings
+    )
+
+
+def _in_files(value: Any, folder: Path, named: re.Pattern[str]) -> Any:
+    """Text of notation, and what holds some, with the names of what now lies in files.
+
+    named: what names something that is to lie in one.
+    """
     if isinstance(value, dict):
-        return {key: _in_files(each, folder) for key, each in value.items()}
+        return {key: _in_files(each, folder, named) for key, each in value.items()}
     if isinstance(value, list | tuple):
-        return [_in_files(each, folder) for each in value]
+        return [_in_files(each, folder, named) for each in value]
     if not isinstance(value, str):
         return value
-    return FILELESS.sub(lambda found: _in_file(found[0], folder), value)
+    return named.sub(lambda found: _in_file(found[0], folder), value)
 
 
 def _in_file(name: str, folder: Path) -> str:
-    """The name of a part or recipe in a file of the folder, where it is put."""
+    """The name of a part, recipe or environment in a file of the folder, where it is put."""
     thing = attribute(name)
-    with writing(folder, f"the part {thing.__qualname__}"):
+    with writing(folder, thing.__qualname__):
         folder.mkdir(parents=True, exist_ok=True)
         return write_pickled(thing, folder / f"{thing.__qualname__}{PICKLED}")
 

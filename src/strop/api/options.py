@@ -7,6 +7,7 @@ from typing import Any, TypeAlias
 
 from strop.catalogue.catalogue import model_of, spelled
 from strop.catalogue.seams import STAGES
+from strop.environments.base import Environment, task_of_class
 from strop.method import notation
 from strop.method.algorithm import Algorithm, Method, Phases
 from strop.method.reading import STAGE_ALIASES
@@ -96,9 +97,13 @@ def from_keywords(options: Mapping[str, Any]) -> list[tuple[str, Any]]:
 
 
 def plain(value: Any) -> Any:
-    """A value as a configuration holds it: parts and schedules in notation, paths as text."""
+    """A value as a configuration holds it: parts and schedules in notation, paths as text, the
+    class of an environment as its task.
+    """
     if isinstance(value, Path):
         return str(value)
+    if isinstance(value, type) and issubclass(value, Environment):
+        return task_of_class(value)
     found = as_notation(value)
     return [plain(each) for each in found] if isinstance(found, tuple) else found
 

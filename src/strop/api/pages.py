@@ -12,6 +12,7 @@ from strop.api.messages import messages_in_python
 from strop.inspection.page import write_page
 from strop.report.local_server import LocalServer
 from strop.report.watch import Watched, open_server
+from strop.support.errors import UserError
 
 HEIGHT = 760  # pixels of a page in a notebook
 
@@ -38,7 +39,10 @@ def inspect(
     run: a run or its folder. step: the last that was kept, without one. out: the file, without one
     `inspect.html` in the run's folder. Raises UserError.
     """
-    (folder,) = folders_of(run)
+    folders = folders_of(run)
+    if len(folders) != 1:
+        raise UserError(f"run is {len(folders)} of them: give one run, or its folder")
+    (folder,) = folders
     place = folder / "inspect.html" if out is None else path_of(out, "out")
     with messages_in_python():
         return Page(place, write_page(folder, step, place))

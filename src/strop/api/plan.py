@@ -28,6 +28,7 @@ from strop.support.errors import UserError
 
 MOST_WORKERS = 65_536
 MOST_STALENESS = 256
+MOST_PROMPTS = 65_536  # of a step
 MOST_SPARE = 16.0
 MOST_SECONDS = 86_400.0
 
@@ -117,13 +118,10 @@ def plan(
     """The layouts at the costs that the runs measured; arguments as in `Run.plan`."""
     counts = _whole("workers", workers, MOST_WORKERS)
     bounds_ = _whole("staleness", staleness, MOST_STALENESS)
-    if len(lengths) > 2:
-        raise UserError(f"--lengths {_text(lengths)}: give MEAN or MEAN,P99, such as 800,4000")
-    for name, value, most in (("spare", spare, MOST_SPARE), ("exchange", exchange, MOST_SECONDS)):
-        if not 0 <= value <= most:
-            raise UserError(f"--{name} {value:g} is not between 0 and {most:g}")
-    if prompts < 0:
-        raise UserError(f"--prompts {prompts} is below 0")
+    _check_lengths(lengths)
+    for name, value, most in (("spare", spare, MOST_SPARE), ("exchange", exchange, MOST_SECONDS),
+                              ("prompts", prompts, MOST_PROMPTS)):  # fmt: skip
+        _check_between(name, value, most)
     measured = measure(runs, lengths, prompts, extrapolate).exchanging(exchange)
     found = {
         n: layouts(measured.costs, measured.work, n, bounds_, spare, measured.apart, progress)
@@ -159,6 +157,8 @@ def plan_model(
     """A model on GPUs, at assumed costs or at those that runs on one such GPU measured."""
     counts = _whole("gpus", asked.gpus, MOST_WORKERS)
     bounds_ = _whole("staleness", asked.staleness, MOST_STALENESS)
+    for name in ("prompts", "answers", "updates"):
+        _check_between(name, getattr(asked, name), MOST_PROMPTS)
     gpu, assumed = gpu_of(asked.kind), Assumptions().with_(asked.assume)
     case = Case(read_model(model), gpu, assumed, 0, 0.0, asked.passes)
     calibration, measured = calibrate(case, runs) if runs else (None, None)
@@ -176,6 +176,7 @@ def _work_of(case: Case, asked: Question, measured: Work | None) -> tuple[Case, 
     if isinstance(asked.lengths, Path):
         groups = read_lengths(asked.lengths, size)
     elif asked.lengths:
+        _check_lengths(asked.lengths)
         groups = log_normal(asked.lengths, size, most)
     elif known is not None:
         groups = regrouped(known, size)
@@ -191,6 +192,16 @@ def _work_of(case: Case, asked: Question, measured: Work | None) -> tuple[Case, 
     longest = math.ceil(prompt) + (asked.max_tokens or int(lengths.max()))
     work = Work(tuple(groups), prompts, float(prompt), 1.0, 1, min(asked.updates, prompts * size))
     return replace(case, longest=longest, held=held), work
+
+
+def _check_between(name: str, value: float, most: float) -> None:
+    if not 0 <= value <= most:
+        raise UserError(f"--{name} {value:g} is not between 0 and {most:g}")
+
+
+def _check_lengths(lengths: Sequence[float]) -> None:
+    if len(lengths) > 2:
+        raise UserError(f"--lengths {_text(lengths)}: give MEAN or MEAN,P99, such as 800,4000")
 
 
 def _names(paths: Sequence[Path]) -> tuple[str, ...]:

@@ -35,7 +35,7 @@ def train(
     data: Data | None = None,
     reward: Reward | None = None,
     validation: Data | None = None,
-    task: str = "",
+    task: str | type = "",
     tokenizer: Any = None,
     config: str | Path | None = None,
     out: str | Path | None = None,

@@ -160,8 +160,8 @@ def check_shape(depth: int, branching: int) -> None:
         )
     if depth * math.log(branching) > math.log(MOST_PATHS):
         raise UserError(
-            f"a tree of depth {depth} with {branching} branches has {branching**depth:,} paths, at "
-            f"most {MOST_PATHS:,} can be enumerated: make it smaller"
+            f"a tree of depth {depth} with {branching} branches has too many paths, at most "
+            f"{MOST_PATHS:,} can be enumerated: make it smaller"
         )
 
 

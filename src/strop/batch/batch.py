@@ -220,19 +220,8 @@ class Batch:
         widths, rows = widths_B[order].cpu().numpy(), rows_B[order].cpu().numpy()
         before = np.concatenate([[0], rows.cumsum()])  # rows before each rollout
         fixed = pass_tokens or int(before[-1] * widths[-1:].sum()) + 1
-        # The least cost of the rollouts up to each, and where their last micro-batch begins.
-        cost, begins = np.zeros(len(before), dtype=np.int64), np.zeros(len(before), dtype=np.int64)
-        for end, width in enumerate(widths.tolist(), start=1):
-            first = np.searchsorted(before, before[end] - token_budget // max(width, 1))
-            start = min(int(first), end - 1)
-            costs = cost[start:end] + width * (before[end] - before[start:end])
-            begins[end] = start + int(costs.argmin())
-            cost[end] = costs.min() + fixed
-        sizes, end = [], len(widths)
-        while end:
-            sizes.append(end - int(begins[end]))
-            end = int(begins[end])
-        return list(torch.split(order, sizes[::-1])) if sizes else []
+        sizes = np.diff(_cuts(widths, before, token_budget, fixed)).tolist()
+        return list(torch.split(order, sizes)) if sizes else []
 
     def padded(self) -> tuple[Tensor, Tensor]:
         """Tokens of each rollout's longest context, and its number of contexts, [B] both."""
@@ -243,6 +232,34 @@ class Batch:
         size_N = segments.count(key_T, num)
         longest_B = segments.extreme(size_N, rollout_N, self.size("B"), largest=True)
         return longest_B, segments.count(rollout_N, self.size("B"))
+
+
+NEVER = np.iinfo(np.int64).max
+
+
+def _cuts(widths: np.ndarray, before: np.ndarray, budget: int, fixed: int) -> list[int]:
+    """Where passes over rollouts of rising `widths` end, from 0, with the fewest places.
+
+    A pass ends behind all rollouts of a width, or takes as many as the budget allows: one more of
+    the same width would only be cheaper in it than in the next.
+    """
+    num = len(widths)
+    changes = np.append(np.flatnonzero(np.diff(widths)) + 1, num)
+    cost, came = np.full(num + 1, NEVER), np.zeros(num + 1, dtype=np.int64)
+    cost[0] = 0
+    for start in range(num):
+        if cost[start] == NEVER:  # no pass ends here
+            continue
+        places = widths[start:] * (before[start + 1 :] - before[start])
+        most = start + max(int(np.searchsorted(places, budget, side="right")), 1)
+        ends = np.append(changes[(changes > start) & (changes < most)], most)
+        new = cost[start] + fixed + places[ends - start - 1]
+        better = ends[new < cost[ends]]
+        cost[better], came[better] = new[new < cost[ends]], start
+    found = [num]
+    while found[-1]:
+        found.append(int(came[found[-1]]))
+    return found[::-1]
 
 
 def concatenate(batches: Iterable[Batch]) -> Batch:

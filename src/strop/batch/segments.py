@@ -63,6 +63,12 @@ def mean(
     return wide.to(values_N.dtype)
 
 
+def overall(values_N: Tensor, where_N: Tensor | None = None) -> float:
+    """Mean of all members as a number, for a log; 0 without members. This reads the tensors."""
+    one_N = torch.zeros_like(values_N, dtype=torch.int64)
+    return float(mean(values_N.detach().double(), one_N, 1, where_N))
+
+
 def std(
     values_N: Tensor, key_N: Tensor, num: int, where_N: Tensor | None = None, ddof: int = 1
 ) -> Tensor:

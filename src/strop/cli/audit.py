@@ -3,6 +3,7 @@
 import csv
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,6 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from strop.cli import completing
+from strop.cli.numbers import numbers
 from strop.support.errors import UserError
 
 if TYPE_CHECKING:
@@ -66,8 +68,7 @@ def audit(
     recipes, options = split(arguments)
     if not recipes:
         raise UserError("name a recipe to audit, such as `strop audit grpo`")
-    texts = {"group": group, "success": success, "staleness": staleness, "updates": updates}
-    changes = {name: _values(name, text) for name, text in texts.items()}
+    changes = _changes(group=group, success=success, staleness=staleness, updates=updates)
     base = base_of(
         changes, step=step, depth=depth, branching=branching, ragged=ragged, prompts=prompts,
         share=share, shape=seed,
@@ -79,6 +80,12 @@ def audit(
         rows += _shown_rows(found, as_json)
     if out is not None:
         _write(rows, out)
+
+
+def _changes(**texts: str) -> dict[str, Sequence[float]]:
+    """The numbers of these options: rates of success, and counts. Raises UserError."""
+    rates = {"success": float}
+    return {name: numbers(f"--{name}", text, rates.get(name, int)) for name, text in texts.items()}
 
 
 def _shown_rows(found: "Audited", as_json: bool) -> list[dict[str, Any]]:
@@ -110,14 +117,6 @@ def _show(part: "Part") -> None:
     for line in lines:
         table.add_row(*line)
     console.print(table)
-
-
-def _values(name: str, text: str) -> tuple[Any, ...]:
-    """The numbers of an option. Raises UserError."""
-    try:
-        return tuple((float if name == "success" else int)(piece) for piece in text.split(","))
-    except ValueError:
-        raise UserError(f"--{name} takes numbers with commas between them, not {text!r}") from None
 
 
 def _write(rows: list[dict[str, Any]], path: Path) -> None:

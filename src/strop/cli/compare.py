@@ -12,8 +12,10 @@ from rich.console import Console
 
 from strop.api.folders import numbered
 from strop.cli import completing
+from strop.cli.numbers import numbers
 from strop.cli.train import Data, Model, Reward, Task, Validation, sections
 from strop.support.errors import RunStopped, UserError
+from strop.support.stopping import explained
 
 if TYPE_CHECKING:
     from strop.comparison.plan import Plan
@@ -75,8 +77,8 @@ class Written:
         from strop.comparison.plan import Candidate, Scoring, plan_of
 
         scoring = Scoring(
-            at=_numbers("at", self.at) if self.at else (),
-            ks=_numbers("k", self.k),
+            at=numbers("--at", self.at, int, 1) if self.at else (),
+            ks=numbers("--k", self.k, int, 1),
             samples=self.samples,
             prompts=self.prompts,
             files=tuple(self.score_on or ()),
@@ -220,17 +222,20 @@ def _go_on(folder: Path, arguments: Sequence[str] | None, out: Path | None, jobs
 
 
 def _carry_out(plan: "Plan", folder: Path, workers: int) -> None:
-    """Do all that is left of a comparison, then print its table. Raises typer.Exit on Ctrl-C."""
+    """Do all that is left of a comparison, then print its table."""
     from strop.comparison.carry_out import carry_out
+    from strop.comparison.runs import jobs_of
     from strop.comparison.table import markdown
 
-    console = Console(highlight=False, soft_wrap=True)
-    try:
-        found = carry_out(plan, folder, workers, console)
-    except KeyboardInterrupt:
-        again = f"strop compare --resume {folder}"
-        console.print(f"stopped; the runs are saved. Go on with: {again}", markup=False)
-        raise typer.Exit(130) from None
+    def kept() -> str:
+        done = [job.ended.exists() for job in jobs_of(plan, folder)]
+        return (
+            f"{sum(done)} of {len(done)} runs are done, the others are kept as far as they were "
+            f"saved. Go on with: strop compare --resume {folder}"
+        )
+
+    with explained(kept):
+        found = carry_out(plan, folder, workers, Console(highlight=False, soft_wrap=True))
     if found.rows:
         print(markdown(plan, found.rows, found.alike))
     for line in found.failures:
@@ -241,17 +246,6 @@ def _carry_out(plan: "Plan", folder: Path, workers: int) -> None:
             f"with: strop compare --resume {folder}"
         )
     print(f"wrote {folder / 'compare.html'}, {folder / 'table.md'}, {folder / 'scores.csv'}")
-
-
-def _numbers(name: str, text: str) -> tuple[int, ...]:
-    """Whole numbers with commas between them. Raises UserError."""
-    try:
-        found = tuple(int(piece) for piece in text.split(","))
-    except ValueError:
-        raise UserError(f"--{name} takes whole numbers with commas, not {text!r}") from None
-    if min(found) < 1:
-        raise UserError(f"--{name} {text}: every number must be 1 or more")
-    return found
 
 
 def _target(text: str) -> tuple[str, float] | None:
@@ -267,10 +261,9 @@ def _target(text: str) -> tuple[str, float] | None:
 def _band(text: str) -> tuple[float, float] | None:
     if not text:
         return None
-    try:
-        low, high = map(float, text.split(","))
-    except ValueError:
-        raise UserError(f"--band takes LOW,HIGH, such as 0.3,0.4, not {text!r}") from None
-    if not low <= high:
-        raise UserError(f"--band {text}: the lower edge comes first")
-    return low, high
+    found = numbers("--band", text, float)
+    if len(found) != 2 or not found[0] <= found[1]:
+        raise UserError(
+            f"--band {text}: give LOW,HIGH, such as 0.3,0.4; the lower edge comes first"
+        )
+    return found[0], found[1]

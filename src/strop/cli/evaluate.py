@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from strop.cli.numbers import numbers
 from strop.cli.waiting import loading
 from strop.support.errors import UserError
 
@@ -77,7 +78,7 @@ def evaluate(
     from strop.api.inference import check_scoring, open_model, scored
     from strop.evaluation.summary import as_json as flat
 
-    ks = _numbers(k)
+    ks = numbers("--k", k, int, 1)
     num_samples = num_samples or max(16, *ks)
     split = split or ("train" if data else "heldout")
     check_scoring(ks, num_samples)
@@ -103,16 +104,6 @@ def _tell_failures(failures: Sequence[str]) -> None:
             f"{failures[0]}",
             file=sys.stderr,
         )
-
-
-def _numbers(text: str) -> tuple[int, ...]:
-    try:
-        found = tuple(int(piece) for piece in text.split(","))
-    except ValueError as error:
-        raise UserError(f"--k takes whole numbers separated by commas, got {text!r}") from error
-    if not found or min(found) < 1:
-        raise UserError(f"--k takes numbers of at least 1, got {text!r}")
-    return found
 
 
 def _show(evaluated: Any, title: str, num_samples: int) -> None:

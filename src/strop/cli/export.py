@@ -7,6 +7,7 @@ import typer
 
 from strop.cli.waiting import loading
 from strop.support.errors import UserError
+from strop.support.stopping import explained
 
 
 def export(
@@ -48,7 +49,9 @@ def export(
     if push and dry_run:
         _show(folder, push, private)
     elif push:
-        print(f"sent to {hub.send(folder, push, private)}")
+        again = f"the model is in {folder}. Send it with: hf upload {push} {folder}"
+        with explained(lambda: again):
+            print(f"sent to {hub.send(folder, push, private)}")
 
 
 def _show(folder: Path, name: str, private: bool) -> None:

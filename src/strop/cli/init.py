@@ -8,6 +8,7 @@ import typer
 
 from strop.assets import BEGINNINGS, SCHEMA
 from strop.support.errors import UserError, nearest
+from strop.support.stopping import explained
 
 # Folders of `assets/init`, each with what it is for.
 TASKS = {
@@ -40,9 +41,10 @@ def init(
             raise UserError(f"{out / path.name} is there already: give another folder with --out")
     try:
         out.mkdir(parents=True, exist_ok=True)
-        for path in (*files, SCHEMA):
-            shutil.copyfile(path, out / path.name)
-            print(f"wrote {out / path.name}")
+        with explained(lambda: f"what it wrote is in {out}: remove that and give it again"):
+            for path in (*files, SCHEMA):
+                shutil.copyfile(path, out / path.name)
+                print(f"wrote {out / path.name}")
     except OSError as error:
         raise UserError(f"cannot write into {out}: {error.strerror}") from error
     enter = "" if out == Path(".") else f"cd {out} && "

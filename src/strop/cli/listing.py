@@ -12,6 +12,7 @@ import typer
 
 from strop.catalogue import catalogue, families
 from strop.catalogue.entries import Entry, Field
+from strop.catalogue.logged import logged_by
 from strop.catalogue.seams import KINDS, SEAM_OF, SPECIAL
 from strop.cli import completing, shown
 from strop.support.errors import UserError, nearest
@@ -230,10 +231,14 @@ def recipe_page(entry: Entry, name: str) -> dict[str, Any]:
     """All that is said of a recipe, for its default parameters."""
     from strop.method import notation, writing  # composing imports the parts, and so torch
     from strop.method.cost import costs
+    from strop.method.own import own_metrics
 
     lines = {key: entry.line(label) for key, label in RECIPE_LINES.items()}
     function = entry.load()
     algorithm = notation.build_recipe(name, {})
+    parent = entry.line("Parent")
+    known = parent in {other.name for other in catalogue.recipes()}
+    theirs = notation.build_recipe(parent, {}) if known else None
     meanings = _meanings(algorithm)
     stages = {stage: texts for stage, texts in notation.shown(algorithm).items() if texts}
     defaults = {p.name: p.default for p in inspect.signature(function).parameters.values()}
@@ -244,6 +249,7 @@ def recipe_page(entry: Entry, name: str) -> dict[str, Any]:
         **lines,
         "stages": stages,
         "costs": list(costs(algorithm)),
+        "metrics": list(own_metrics(algorithm, theirs)),
         "parameters": [
             {
                 **f,
@@ -286,6 +292,7 @@ def part_page(entry: Entry) -> dict[str, Any]:
         "reads": _columns(entry, "Reads", (n for n in entry.reads if n not in SPECIAL)),
         "writes": _columns(entry, "Writes", entry.writes) or _returns(entry),
         **{key: entry.line(label) for key, label in PART_LINES.items()},
+        "metrics": list(logged_by(entry)),
         "fields": _fields(entry.fields),
     }
 

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from typer.core import TyperGroup
 
 from strop.catalogue import peers
 from strop.cli import listing
@@ -17,10 +18,32 @@ from strop.support.about import VERSION
 from strop.support.errors import RunStopped, UserError
 from strop.support.garbage_collection import beginning
 from strop.support.output import Lasting, hold_numbers
+from strop.support.stopping import INTERRUPTED
 
 USAGE: Any = typer.BadParameter.__base__  # every mistake in the options themselves
 
+NOTHING_KEPT = "nothing of it is kept: the same command begins anew"
+
+
+class Interrupted(Exception):
+    """A command was stopped by a signal; the text says which, what is kept and how to go on."""
+
+
+class Commands(TyperGroup):
+    """All commands. What interrupts one of them is told by `_call`, and not swallowed by typer."""
+
+    def invoke(self, context: Any) -> Any:
+        """Run the command that was named. Raises Interrupted."""
+        try:
+            return super().invoke(context)
+        except KeyboardInterrupt as stopped:
+            name = f"strop {context.invoked_subcommand or ''}".strip()
+            kept = str(stopped) or NOTHING_KEPT
+            raise Interrupted(f"{name} was stopped; {kept}") from stopped
+
+
 app = typer.Typer(
+    cls=Commands,
     invoke_without_command=True,
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
@@ -114,7 +137,7 @@ def _call() -> None:
         sys.exit(_command()(standalone_mode=False))
     except typer.Abort:
         console.print("interrupted")
-        sys.exit(130)
+        sys.exit(INTERRUPTED)
     except USAGE as error:
         console.print(f"[bold red]error:[/] {_plain(error.format_message() + _instead(error))}")
         sys.exit(2)
@@ -129,9 +152,12 @@ def _call() -> None:
     except RunStopped as error:
         console.print(f"[bold red]stopped:[/] {_plain(error)}")
         sys.exit(1)
-    except KeyboardInterrupt:
-        console.print("interrupted")
-        sys.exit(130)
+    except KeyboardInterrupt:  # the options of all commands are still read off
+        console.print("[bold red]interrupted:[/] strop was stopped before it began")
+        sys.exit(INTERRUPTED)
+    except Interrupted as stopped:
+        console.print(f"[bold red]interrupted:[/] {_plain(stopped)}")
+        sys.exit(INTERRUPTED)
 
 
 def _instead(error: Any) -> str:

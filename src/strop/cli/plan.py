@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
+from strop.cli.numbers import numbers
 from strop.cli.waiting import loading, telling
 from strop.support.errors import UserError
 
@@ -113,9 +114,10 @@ def plan(
         raise UserError(
             f"{wrong[0]} is for a plan {'from a run, not with' if gpus else 'of a model:'} --gpus"
         )
-    bounds = _whole("--staleness", staleness)
-    counts = _whole("--gpus", gpus) if gpus else _whole("--workers", workers)
-    numbers = None if gpus and Path(lengths).is_file() else _lengths(lengths)
+    bounds = numbers("--staleness", staleness, int)
+    counts = numbers("--gpus", gpus, int) if gpus else numbers("--workers", workers, int)
+    in_file = bool(gpus) and Path(lengths).is_file()
+    tokens = numbers("--lengths", lengths, float) if lengths and not in_file else ()
     loading(", ".join(map(str, given)))
     from strop.api.plan import Question, plan_model
     from strop.api.plan import plan as planned
@@ -123,13 +125,13 @@ def plan(
     with telling() as tell:
         if gpus:
             asked = Question(
-                counts, kind, bounds, Path(lengths) if numbers is None else numbers, max_tokens,
+                counts, kind, bounds, Path(lengths) if in_file else tokens, max_tokens,
                 prompts, answers, prompt_tokens, updates, passes, spare, assume or (),
             )  # fmt: skip
             found = plan_model(given[0], given[1:], asked, tell)
         else:
             found = planned(
-                given, counts, bounds, numbers or [], prompts, spare, exchange, extrapolate, tell
+                given, counts, bounds, tokens, prompts, spare, exchange, extrapolate, tell
             )
     _show(found, as_json, out)
 
@@ -153,20 +155,3 @@ def _show(found: "Planned", as_json: bool, out: Path) -> None:
     for line in ("", *found.proposals):
         console.print(line)
     print(f"wrote {found.save(out)}")
-
-
-def _whole(option: str, text: str) -> list[int]:
-    """Whole numbers between commas. Raises UserError."""
-    pieces = [each.strip() for each in text.split(",")]
-    for each in pieces:
-        if not (each.isascii() and each.isdigit()):
-            raise UserError(f"{option} {text}: {each or 'nothing'} is no whole number")
-    return [int(each) for each in pieces]
-
-
-def _lengths(text: str) -> list[float]:
-    """One or two numbers, none where nothing is given. Raises UserError."""
-    try:
-        return [float(each) for each in text.split(",")] if text else []
-    except ValueError:
-        raise UserError(f"--lengths {text}: give MEAN or MEAN,P99, such as 800,4000") from None

@@ -76,6 +76,7 @@ def recipe(page: dict[str, Any]) -> None:
     console.print(Padding(table, (0, 0, 0, 2), expand=False))
     extra = "; ".join(page["costs"]) or "none"
     _section(console, "Work beside the rollouts and one update", extra)
+    _section(console, "Metrics of its own", ", ".join(page["metrics"]))
     _section(console, "Differs from the parent", page["differs_from_parent"])
     _section(console, f"Differs from {page['parent']} once", page["differs_once"])
     _section(console, "Differs from the paper", page["differs_from_paper"])
@@ -125,6 +126,8 @@ def part(page: dict[str, Any]) -> None:
     for key, label in PART_LINES.items():
         if page[key]:
             console.print(f"{label}: {page[key]}.")
+    if page["metrics"]:
+        console.print(f"Metrics: {', '.join(page['metrics'])}.")
     _print_fields(console, "Fields", page["fields"])
 
 

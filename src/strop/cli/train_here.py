@@ -1,8 +1,7 @@
 """A run that the command line starts or resumes in this process."""
 
-import contextlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -10,6 +9,7 @@ import typer
 
 from strop.api.trust import names
 from strop.support.errors import UserError
+from strop.support.stopping import INTERRUPTED, explained, interrupting
 
 if TYPE_CHECKING:
     from strop.api.progress import Progress
@@ -57,12 +57,11 @@ def work(job: Job, lead: Lead | None) -> None:
     first = os.environ.get("RANK", "0") == "0"
     watcher = Progress(job.quiet, first, job.answers)
     watcher.open()
-    from strop.support.stopping import interrupting
-    from strop.training.parallel import relaunched as launched
-    from strop.training.parallel.ranks import join
-
-    ranks = join()
-    with interrupting(), ranks.speaking(typer.Exit):
+    with interrupting(), explained(lambda: kept(job.resume)):
+        from strop.training.parallel import relaunched as launched
+        from strop.training.parallel.ranks import join
+    ranks = join()  # where several wait for each other, and a signal ends them, outside Python
+    with interrupting(), ranks.speaking(typer.Exit), explained(lambda: kept(job.resume)):
         before = ranks.from_first(launched.begun)
         if before is not None:
             job = job.again(before)
@@ -84,7 +83,7 @@ def _begin(settings: "RunConfig", out: Path | None, watcher: "Progress", ranks: 
     from strop.training import loop
     from strop.training.parallel import relaunched as launched
 
-    with new_folder(settings.recipe, out, ranks) as folder, _breaking_off(folder, watcher):
+    with new_folder(settings.recipe, out, ranks) as folder, explained(lambda: kept(folder)):
         run = loop.start(settings, folder, ranks)
         if ranks.first:
             launched.tell_begun(folder)
@@ -99,13 +98,12 @@ def _go_on(
     from strop.training import loop
     from strop.training.parallel import relaunched as launched
 
-    with _breaking_off(folder, watcher):
-        session = Session(loop.resume(settings, folder, step, ranks), new=False)
-        if ranks.first:
-            launched.tell_begun(folder)
-        if not session.run.finished:
-            _run(session, watcher)
-            return
+    session = Session(loop.resume(settings, folder, step, ranks), new=False)
+    if ranks.first:
+        launched.tell_begun(folder)
+    if not session.run.finished:
+        _run(session, watcher)
+        return
     try:
         session.report()  # perhaps a kill came before it
     finally:
@@ -119,15 +117,11 @@ def _go_on(
     )
 
 
-@contextlib.contextmanager
-def _breaking_off(folder: Path, watcher: "Progress") -> Iterator[None]:
-    """Inside, who stops a run at once is told how to resume it, where there is one."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        if (folder / "config.toml").exists():
-            watcher.note(f"broken off. Go on with: strop train --resume {folder}")
-        raise
+def kept(folder: Path | None) -> str:
+    """What there is of a run that was stopped at once, and how to go on."""
+    if folder is not None and (folder / "config.toml").exists():
+        return f"its run is kept as far as it was saved. Go on with: strop train --resume {folder}"
+    return "no run was begun: the same command begins one"
 
 
 def _run(session: "Session", watcher: "Progress") -> None:
@@ -145,7 +139,7 @@ def _run(session: "Session", watcher: "Progress") -> None:
         watcher.note(f"stopped after step {run.done}. Go on with: {session.again}")
         if run.record.metrics_path.exists():
             session.report()
-        raise typer.Exit(130)
+        raise typer.Exit(INTERRUPTED)
     session.report()
     more = ["--trust-files"] if names(run.config) else []
     watcher.finish(

@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 import typer
 
 from strop.api.session import new_folder
-from strop.cli.train_here import Job, work
+from strop.cli.train_here import Job, kept, work
 from strop.support.errors import RunStopped, UserError
 from strop.support.loading import search_path
 from strop.support.processes import Restarts
-from strop.support.stopping import asking_first
+from strop.support.stopping import asking_first, explained
 from strop.support.writing import writing
 from strop.training.cluster.connect import (
     BEGIN_SECONDS,
@@ -91,14 +91,15 @@ def lead(job: Job, settings: RunConfig, tell: Callable[[str], None]) -> None:
 
     Raises UserError, RunStopped, and typer.Exit after Ctrl-C, as training in this process does.
     """
+    ray = connect(settings.ray)  # which says so where Ray is not installed
     from ray.util.placement_group import remove_placement_group
 
-    ray = connect(settings.ray)
     needed = {"CPU": float(settings.ray.cpus_per_trainer), "GPU": settings.ray.gpus_per_trainer}
     group = reserve(ray, [needed] * settings.ray.num_trainers, "the trainers")
     engines: Engines | None = None
     try:
-        with new_folder(settings.recipe, job.resume or job.out, Ranks()) as folder:
+        place = new_folder(settings.recipe, job.resume or job.out, Ranks())
+        with place as folder, explained(lambda: kept(folder)):
             engines = begin(ray, settings)
             if job.resume is None:
                 job = job._replace(out=folder)

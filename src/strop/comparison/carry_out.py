@@ -13,7 +13,7 @@ from rich.table import Table
 
 from strop.comparison.page import write_page
 from strop.comparison.plan import Plan
-from strop.comparison.runs import Job, last_step, latest, work
+from strop.comparison.runs import Job, jobs_of, last_step, latest, work
 from strop.comparison.scores import Row, collect
 from strop.comparison.table import write_tables
 from strop.support.stopping import interrupting
@@ -120,7 +120,7 @@ def carry_out(plan: Plan, folder: Path, workers: int, console: Console) -> Outco
 
     Raises KeyboardInterrupt after Ctrl-C, with every run saved.
     """
-    jobs = [Job(entry, seed, folder) for seed in plan.seeds for entry in plan.entries]
+    jobs = jobs_of(plan, folder)
     lock = Lock(folder)
     lock.take()
     try:

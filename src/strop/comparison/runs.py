@@ -23,13 +23,13 @@ from strop.comparison.child import SERVER, run_strop
 from strop.comparison.plan import Entry, Plan, Scoring
 from strop.support.errors import RunStopped, UserError
 from strop.support.processes import send
+from strop.support.stopping import INTERRUPTED
 from strop.support.writing import write_whole
 from strop.tracking.metrics_file import NAME as METRICS
 from strop.training.record.lock import Lock
 
 TAIL = 1 << 18  # bytes that hold a whole line of metrics
 PAUSE = 0.5  # seconds between two looks at the runs
-INTERRUPTED = 130  # exit code of a run that a signal has stopped
 MOST_WAITING = 60.0  # seconds for a run that is still being saved
 
 
@@ -66,6 +66,11 @@ class Job:
         if step == 0:
             return self.root / "start.json"
         return self.folder / f"heldout-{step}.json"
+
+
+def jobs_of(plan: Plan, folder: Path) -> list[Job]:
+    """All runs of a comparison, seed by seed."""
+    return [Job(entry, seed, folder) for seed in plan.seeds for entry in plan.entries]
 
 
 class Stopped(RunStopped):

@@ -144,6 +144,8 @@ def folder(path: Path) -> Saved:
     package = _package(f"reading the folder {path}")
     try:
         loaded = package.load_from_disk(str(path))
+        if not isinstance(loaded, dict):  # reading beyond a file's end would end the process
+            loaded.data.validate(full=True)
     except Exception as error:  # for damaged files `datasets` raises errors of any type
         why = " ".join(str(error).split()) or type(error).__name__
         raise UserError(f"{path} cannot be read as a saved data set: {why}") from error

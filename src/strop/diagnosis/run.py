@@ -92,6 +92,7 @@ def read(folder: Path) -> RunFiles:
     for path in sorted((folder / "rollouts").glob("step-*.parquet")):
         try:
             table = pq.read_table(path, columns=[*COLUMNS])
+            table.validate(full=True)  # text that is none is found here
         except (OSError, ArrowException) as error:
             raise UserError(f"cannot read {path}: {error}") from error
         kinds = {field.name: str(field.type) for field in table.schema}

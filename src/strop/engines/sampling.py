@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias, TypeVar
+from typing import NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 import torch
@@ -21,6 +21,8 @@ from strop.support.errors import UserError
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 # columns of a record; from TOP on: id and log-probability of the most likely token, the next, ...
 TOKEN, LOGP, LOGP_MODEL, ENTROPY, TOP = range(5)
+SMALL, BLOCK = 1024, 128  # tokens of a vocabulary that is summed up in blocks, and of a block
+LEAST = -1e30  # a relative logit whose weight is 0 in any precision
 
 
 def mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
@@ -53,6 +55,14 @@ class Plan:
     stops: np.ndarray  # [sets, V] bool: tokens that end a request; on the host
     stop_set: np.ndarray  # [N] row of `stops`
     refused: dict[tuple[Rule, ...], str]  # why rules could not be applied; filled by `draw`
+
+    @property
+    def plain(self) -> bool:
+        """Whether all want the model's statistics and draw from what the model says: then what was
+        drawn has them.
+        """
+        drawn = self.greedy is None and not self.rules
+        return drawn and isinstance(self.model, slice)
 
     @property
     def width(self) -> int:
@@ -125,28 +135,70 @@ def draw(logits: Tensor, plan: Plan, uniform: Tensor) -> tuple[Tensor, Tensor]:
     logits = logits if logits.dtype == torch.float64 else logits.float()
     scaled = logits if plan.temperature is None else logits / plan.temperature.to(logits.dtype)
     ruled = _apply_rules(scaled, plan)
-    weight, log_norm = _weights(ruled)
-    cdf = weight.cumsum(-1, dtype=torch.float64)
-    token = torch.searchsorted(cdf, uniform[:, None] * cdf[:, -1:], right=True)
+    drawn = _weights(ruled, entropy=plan.plain)
+    token = _search(drawn.weight, uniform[:, None])
     token = token.clamp_(max=logits.shape[-1] - 1)  # only reached by NaN, reported by the engine
     if plan.greedy is not None:
         token = torch.where(plan.greedy, ruled.argmax(-1, keepdim=True), token)
-    logp = ruled.gather(-1, token) - log_norm
+    logp = ruled.gather(-1, token) - drawn.log_norm
     if plan.greedy is not None:
         # 0 * log_norm: 0, but NaN where there was nothing to choose from
-        logp = torch.where(plan.greedy, 0 * log_norm, logp)
+        logp = torch.where(plan.greedy, 0 * drawn.log_norm, logp)
     record = torch.cat([token, logp.double()], dim=-1)
     if plan.width > LOGP + 1:
         record = torch.nn.functional.pad(record, (0, plan.width - LOGP - 1), value=torch.nan)
+    if drawn.entropy is not None:
+        record[:, LOGP_MODEL] = record[:, LOGP]
+        record[:, ENTROPY] = drawn.entropy
     _add_statistics(record, token, logits, scaled, plan)
     return token[:, 0], record
 
 
-def _weights(logits: Tensor) -> tuple[Tensor, Tensor]:
-    """Of tokens, relative to the likeliest, and `logsumexp` [N, 1]; NaN if no logit is finite."""
+class Weights(NamedTuple):
+    """Of the tokens [N, V], relative to the likeliest; `logsumexp` [N, 1] of the logits, NaN if
+    none is finite; the entropy [N], where it was asked for.
+    """
+
+    weight: Tensor
+    log_norm: Tensor
+    entropy: Tensor | None
+
+
+def _weights(logits: Tensor, entropy: bool) -> Weights:
     most = logits.amax(-1, keepdim=True)
-    weight = (logits - most).exp_()
-    return weight, weight.sum(-1, keepdim=True).log_().add_(most)
+    shifted = logits - most
+    weight = shifted.exp() if entropy else shifted.exp_()
+    total = weight.sum(-1, keepdim=True)
+    log_total = total.log()
+    found = None
+    if entropy:  # log sum_j w_j - sum_j w_j log w_j / sum_j w_j; a forbidden token has weight 0
+        inner = shifted.clamp_(min=LEAST).mul_(weight).sum(-1, keepdim=True)
+        found = (log_total - inner / total)[:, 0].clamp_(min=0)
+    return Weights(weight, log_total + most, found)
+
+
+def _search(weight: Tensor, uniform_N1: Tensor) -> Tensor:
+    """Token ids [N, 1]: the first at which the running sum is more than such a share of the whole.
+
+    The sum runs over blocks of a large vocabulary first, then inside one: float64 throughout would
+    be most of the time of a draw.
+    """
+    num, size = weight.shape
+    if size <= SMALL:
+        cdf = weight.cumsum(-1, dtype=torch.float64)
+        return torch.searchsorted(cdf, uniform_N1 * cdf[:, -1:], right=True)
+    if more := -size % BLOCK:
+        weight = torch.nn.functional.pad(weight, (0, more))
+    blocks = weight.view(num, -1, BLOCK)
+    ends = blocks.sum(-1).cumsum(-1, dtype=torch.float64)
+    aim = uniform_N1 * ends[:, -1:]
+    block = torch.searchsorted(ends, aim, right=True).clamp_(max=blocks.shape[1] - 1)
+    before = torch.where(block > 0, ends.gather(1, (block - 1).clamp_(min=0)), 0)
+    chosen = blocks.gather(1, block[..., None].expand(-1, -1, BLOCK))[:, 0]
+    inside = chosen.cumsum(-1, dtype=torch.float64).add_(before)
+    # Rounding may put the aim behind the block: then it is the last token of any weight.
+    last = torch.searchsorted(inside, inside[:, -1:].contiguous())
+    return block * BLOCK + torch.minimum(torch.searchsorted(inside, aim, right=True), last)
 
 
 def _apply_rules(scaled: Tensor, plan: Plan) -> Tensor:
@@ -174,10 +226,12 @@ def _apply_rules(scaled: Tensor, plan: Plan) -> Tensor:
 def _add_statistics(
     record: Tensor, token: Tensor, logits: Tensor, scaled: Tensor, plan: Plan
 ) -> None:
-    if plan.model is not None:
-        logq = scaled[plan.model].log_softmax(-1)
-        record[plan.model, LOGP_MODEL] = logq.gather(-1, token[plan.model])[:, 0].double()
-        record[plan.model, ENTROPY] = torch.special.entr(logq.exp()).sum(-1).double()
+    if plan.model is not None and not plan.plain:
+        own = _weights(scaled[plan.model], entropy=True)
+        assert own.entropy is not None
+        logp = scaled[plan.model].gather(-1, token[plan.model]) - own.log_norm
+        record[plan.model, LOGP_MODEL] = logp[:, 0].double()
+        record[plan.model, ENTROPY] = own.entropy.double()
     if plan.top is not None:
         values, ids = logits[plan.top].log_softmax(-1).topk(plan.num_top, dim=-1)
         record[plan.top, TOP:] = torch.stack([ids.double(), values.double()], dim=-1).flatten(1)

@@ -17,11 +17,13 @@ from typing import Any
 from strop.environments.tool_calls import Call, tagged_calls
 from strop.support.errors import UserError, did_you_mean
 from strop.support.exits import Exit
-from strop.support.loading import attribute, camel
+from strop.support.loading import PICKLED, attribute, camel, name_to_load
 
 FOLDER = Path(__file__).parent / "built_in"
 STYLES = ("plain", "compact")
-OWN = re.compile(r".+(\.py:|\.\w+:)\w+")  # my_env.py:MyEnv, package.module:MyEnv
+# my_env.py:MyEnv, package.module:MyEnv; the third is what a script or notebook itself defines.
+OWN = re.compile(r".+(\.py:|\.\w+:)\w+|__main__:\w+")
+MODULES = re.compile(r"\w+:\w+")  # module:MyEnv, which may also be a task of another kind
 EPISODES = {"train": 1000, "validation": 100, "heldout": 100}  # of a task, by default
 SHOWN = 80  # characters of an action in an error
 
@@ -159,13 +161,13 @@ class EnvironmentSource:
 def source_of(task: str, options: Mapping[str, Any] | None = None) -> EnvironmentSource | None:
     """The environment that a task's name means, or None for a task of another kind.
 
-    `corridor`, `my_env.py:MyEnv`, `package.module:MyEnv`, each also after `environment:`. Raises
-    UserError for a name after `environment:` that is none.
+    `corridor`, `my_env.py:MyEnv`, `package.module:MyEnv`, each also after `environment:`, where
+    `module:MyEnv` is one too. Raises UserError for a name after `environment:` that is none.
     """
     family, _, member = task.partition(":")
     explicit = family == "environment"
     name = member if explicit else task
-    if name in built_in() or OWN.fullmatch(name):
+    if name in built_in() or OWN.fullmatch(name) or (explicit and MODULES.fullmatch(name)):
         return EnvironmentSource(name, dict(options or {}))
     if explicit:
         raise UserError(
@@ -181,17 +183,41 @@ def built_in() -> tuple[str, ...]:
     return tuple(sorted(p.stem for p in FOLDER.glob("*.py") if not p.stem.startswith("_")))
 
 
+def task_of_class(kind: type) -> str:
+    """The name of the task that is played in an environment of this class.
+
+    Raises UserError for a class that has no name by which it is found again.
+    """
+    if "." in kind.__qualname__:
+        raise UserError(
+            f"{kind.__qualname__} is defined inside something else: define the environment at the "
+            "top of the script or notebook, or write it into a file and give FILE.py:CLASS"
+        )
+    if kind.__module__.startswith(f"{__package__}.built_in."):
+        return name_to_load(kind)
+    is_own = kind.__module__.startswith("strop.")
+    name = f"{kind.__module__}:{kind.__qualname__}" if is_own else name_to_load(kind)
+    return name if OWN.fullmatch(name) else f"environment:{name}"
+
+
 def _class_of(name: str) -> Any:
     place, _, attribute = name.rpartition(":")
     if not place:
         return _load(name, f"strop.environments.built_in.{name}:{camel(name)}")
     if place.endswith(".py"):  # the same name in another folder is another class
         return _load(name, f"{Path(place).resolve()}:{attribute}")
+    if place == "__main__" or place.endswith(PICKLED):  # what a notebook defines, it defines anew
+        return _checked(name, name)
     return _load(name, name)
 
 
 @cache
 def _load(name: str, where: str) -> Any:
+    """The class, which stays what it is while this process lives, whatever its file becomes."""
+    return _checked(name, where)
+
+
+def _checked(name: str, where: str) -> Any:
     kind = attribute(where)
     if not (isinstance(kind, type) and issubclass(kind, Environment)):
         raise UserError(

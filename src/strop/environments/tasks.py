@@ -71,7 +71,6 @@ class Task:
     answer: str = ""  # "module:function": completion -> text of the final answer, or None
     max_tokens: int = 1024  # default length of a completion, tokens
     reward_range: tuple[float, float] | None = None  # of the weighted sum; None: not known
-    reward_values: tuple[float, ...] = ()  # all possible rewards where they are few: (0.0, 1.0)
     environment: "EnvironmentSource | None" = None  # what the episodes are played in
     origins: tuple[Origin, ...] = ()  # of the training prompts, where they have several
     sets: Mapping[str, Sequence[Prompt]] = field(default_factory=dict)  # of validation, by name
@@ -186,7 +185,6 @@ def _puzzles(name: str, module: Any, member: str, sizes: Sizes, config: Mapping[
         answer=f"{module.__name__}:extract_answer",
         max_tokens=module.MAX_TOKENS,
         reward_range=(0.0, 1.0),
-        reward_values=(0.0, 1.0),
         train=splits["train"],
         validation=splits["validation"],
         heldout=splits["heldout"],

@@ -26,10 +26,6 @@ class EntropyLaw(NamedTuple):
         """The fitted score at an entropy, nats."""
         return np.asarray(self.b - self.a * np.exp(np.asarray(entropy, dtype=np.float64)))
 
-    def exchange_rate(self, entropy: ArrayLike) -> np.ndarray:
-        """d score / d entropy at an entropy, nats: what the next nat spent would buy."""
-        return np.asarray(-self.a * np.exp(np.asarray(entropy, dtype=np.float64)))
-
 
 def fit_entropy_law(entropy_S: ArrayLike, score_S: ArrayLike) -> EntropyLaw:
     """Least squares of the scores on [-exp(entropy), 1].

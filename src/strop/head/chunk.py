@@ -45,7 +45,7 @@ NAME = re.compile(rf"({'|'.join(KINDS)})_(\d+(?:\.\d+)?(?:e-\d+)?)_T")
 
 def column_of(kind: str, number: float) -> str:
     """The name of such a column: `nucleus_entropy_0.8_T`."""
-    return f"{kind}_{float(number)!r}_T"
+    return f"{kind}_{float(number) + 0.0!r}_T"  # 0.0, not -0.0
 
 
 class Slope(NamedTuple):

@@ -79,7 +79,9 @@ def read_step(run: Path, number: int | None = None) -> Step:
 
 def _table(path: Path) -> pa.Table:
     try:
-        return pq.read_table(path)
+        table = pq.read_table(path)
+        table.validate(full=True)  # text that is none is found here
+        return table
     except (pa.ArrowException, OSError) as error:
         raise UserError(f"cannot read {path}: {error}") from error
 

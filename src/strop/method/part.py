@@ -119,8 +119,9 @@ class Update(NamedTuple):
     terms: tuple[str, ...] = ()
 
 
-# What a plan returns. It is sent the batch after each update and what was measured, or nothing.
-Updates: TypeAlias = "Generator[Update, tuple[Batch, Mapping[str, Tensor]] | None, None]"
+# What a plan returns. It is sent the batch after each update and what was measured, or nothing; in
+# the end it may return numbers for the log.
+Updates: TypeAlias = "Generator[Update, tuple[Batch, Mapping[str, Tensor]] | None, Any]"
 
 
 @dataclass(frozen=True)

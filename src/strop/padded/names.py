@@ -150,6 +150,9 @@ class Names:
             )  # `services_for` says what these lack
             for one in parts.reads(use):
                 read(one.column, one.required and use in run and not answered)
+            for group in parts.any_of(use):
+                for column in group if len(group) == 1 else ():
+                    read(column, use in run and not answered)
             for column in parts.writes(use) if call in ANSWERED and services_asked(use) else ():
                 if self.known[column].writer != "reward":
                     read(column, False)
@@ -326,6 +329,8 @@ class Names:
                 )
         if known.get("rewards") and not {"rewards", *self.of("reward_K")} & {*given}:
             raise UserError(f"{call} needs rewards (column reward_B)")
+        if known.get(PAIR_SCORES) and "rewards" not in given:  # which a table has become by now
+            raise UserError(f"{call} needs {PAIR_SCORES} [B, B]")
         enough = {"rewards", "token_rewards"} | ({"turn_rewards"} & known.keys())
         if "reward_T" in reads and not enough & {*given}:
             raise UserError(f"{call} needs token_rewards, or rewards")

@@ -17,7 +17,7 @@ from strop.padded.compose import names_of
 from strop.padded.given import PaddedCall, rows_of
 from strop.padded.names import Names
 from strop.padded.rows import distributions_of, ids_of
-from strop.support.errors import UserError
+from strop.support.errors import UserError, check_value
 from strop.support.loading import attribute
 
 DEEPEST = 60  # levels of a tree
@@ -140,6 +140,7 @@ def _credited(call: PaddedCall, names: Names) -> tuple[list[tuple[Path, float]],
     """Returns a tree's leaves, and the credit of the edges on the way to each, end to end."""
     if not names.credits_edges:
         raise UserError(f"{call}: the recipe credits no edges of a tree")
+    check_value(call.tensors["tree"], "tree")
     leaves = list(_leaves_of(call.tensors["tree"]))
     chains = Chains(lambda part, number: torch.Generator())
     batch = chains.write("reward", names.run_by("rewards"), _batch_of(leaves))

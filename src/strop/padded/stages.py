@@ -53,6 +53,11 @@ def stage_of(call: PaddedCall) -> Stage:
     names.refuse(call, tensors)
     tensors = {key: of_dtype(key, value, names.dtype(key)) for key, value in tensors.items()}
     layout, tensors = _layout_of(mask_of("mask", mask_BT), tensors)
+    if "steps" in tensors and "steps" not in names.fills:
+        raise UserError(
+            f"{call}: steps are the turns of trajectories: give these, without turn_index, or "
+            "leave steps out"
+        )
     batch = _batch_of(call, names, layout, tensors)
     stages = (CALLS[call.call][0], *(("control",) if call.call == "next_state" else ()))
     return Stage(call, batch, layout, at_step(names, stages, call.recipe, batch))

@@ -68,8 +68,9 @@ def areal_decoupled_ppo(
     always in. N counts masked tokens, as there. k3 is exp(x) - 1 - x, x = log w, as the sampler's
     answers need (the code has -x). At level "sequence" w is the geometric mean for the metric
     "ratio", and "clamp" takes that metric with agg "mean" alone. Its penalty of 0.1 in the
-    reward and the log-linear pi_prox are left out.
-    Try: engine.staleness (16), action ("mask"), decoupled (false).
+    reward and the log-linear pi_prox are left out. There answers are up to 4 steps old, here they
+    are fresh unless `engine.staleness` or `training.max_staleness` is given.
+    Try: engine.staleness (4), action ("mask"), decoupled (false).
     """
     _check(ratio_level=ratio_level, level=level, action=action, metric=metric, agg=agg)
     clip = ClipBothSides(clip_low, clip_high, dual_clip_c)

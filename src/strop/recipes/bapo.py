@@ -55,7 +55,7 @@ def bapo(
     c_low rise by their steps until sum_{A>0} p |s| / sum p |s| >= target, p the sampling policy's
     probability of the token.
     Differs from the parent: every update searches its bounds, which are ratios, not widths; all
-    tokens weigh the same; two passes over a step.
+    tokens weigh the same; two passes a step.
     Differs once: `plan.num_minibatches=4`.
     Differs from the paper: sums are over the whole update. p is logp_behavior where it is known,
     else logp_old. The paper's form was read through notes; "code" is exact but for its steps

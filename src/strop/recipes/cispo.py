@@ -35,7 +35,7 @@ def cispo(
     Differs once: `plan.num_minibatches=4 training.lr=5e-3`, where the clip holds.
     Differs from the paper: the widths are not given there; these are of verl's example (no lower
     bound). TRL's epsilon_high 5 is clip_high 4 here. A step has one update, not 16
-    (`num_minibatches=16`), which cost more time.
+    (`num_minibatches=16`), which cost more time, nor verl's 4.
     Try: clip_high (4), clip_low, plan.num_minibatches.
     """
     objective = WeightByClippedRatio(clip_low, clip_high)

@@ -43,7 +43,8 @@ def gae(
     are whitened together and weigh the same.
     Differs from the paper: 1. the critic reads the policy's last hidden states, without gradient
     into them (papers: a network of its own, or shared weights); 2. AdamW instead of the trust
-    region for values; 3. gamma 1 and lam 1 are verl's; clip of the value as in verl.
+    region for values; 3. gamma 1 and lam 1 are verl's; clip of the value as in verl; 4. a step has
+    one update, where PPO makes several (`ppo_clip`: 4).
     Try: lam (0.95), critic.lr, plan.num_minibatches (4), num_rollouts (1 is enough).
     """
     estimate = EstimateGeneralisedAdvantage(gamma, lam)

@@ -16,7 +16,7 @@ from strop.recipes.grpo import grpo
 from strop.support.errors import UserError
 
 
-@inherits(grpo, without=ESTIMATOR)
+@inherits(grpo, without=ESTIMATOR, num_minibatches=4)
 def gdpo(
     *,
     # Weight of every reward function, in their order; empty: those of the run.
@@ -42,7 +42,8 @@ def gdpo(
     Equation: S_i = sum_m w_m (R_im - mean_g R_m) / (std_g R_m + eps) over the reward functions m;
     A_i = (S_i - mean) / (std + whiten_eps) over the rollouts of the step.
     Differs from the parent: every reward function is normalised in the group before the weighted
-    sum, so that unlike rewards of equal sum stay apart; then once more over the step.
+    sum, so that unlike rewards of equal sum stay apart; then once more over the step; four updates
+    a step.
     Differs once: there are two rewards; one makes it grpo times a factor.
     Differs from the paper: no. Sums are TRL's; verl whitens tokens (batch_norm "tokens", with
     whiten_eps 1e-8 in the variance, and eps 1e-6).

@@ -37,7 +37,7 @@ def mc_grpo(
     Equation: A_i = (R_i - med_g) / (max(MAD_g, floor) + eps) over num_rollouts + 1 rollouts, std_g
     in place of a MAD_g of 0; the median one is not trained on; loss as grpo's.
     Differs from the parent: one rollout more, median and median absolute deviation in place of
-    mean and standard deviation, and the median rollout leaves loss and averages.
+    mean and standard deviation, the median rollout leaves loss and averages; two passes a step.
     Differs from the paper: where more than half of a group are alike the MAD is 0, and paper and
     code divide by eps: rewards 1, 0, 0, 0, 0 get 1000, 0, 0, 0, 0. Here the group's standard
     deviation stands in, as in the parent: 2.23, 0, 0, 0, 0. floor=1e-12 is as published.

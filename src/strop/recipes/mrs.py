@@ -34,7 +34,9 @@ def mrs(
     is below veto.
     Differs from the parent: rollouts on which engine and trainer disagree leave loss and averages.
     Differs once: `engine.staleness=2`.
-    Differs from the paper: no. Advantages are those of all rollouts, dropped ones included.
+    Differs from the paper: engine and trainer are two programs there, here one unless
+    `engine.kind=vllm`: then nothing is dropped without `engine.staleness`. Advantages are those of
+    all rollouts, dropped ones included.
     Try: lo and hi (0.99, 1.01 where the engine runs at lower precision), veto (0: none).
     """
     return dataclasses.replace(

@@ -36,7 +36,8 @@ def opsm(
     teach nothing more; they still count in averages.
     Differs once: `plan.num_minibatches=8 engine.staleness=4 training.lr=3e-3`.
     Differs from the paper: K is of an update's current policy, as TRL's is of a micro-batch's. No
-    value of the threshold is given there: 0.5 is ours.
+    value of the threshold is given there: 0.5 is ours. There a step has several updates, how many
+    was not found; here it has one, on fresh answers unless `engine.staleness` is given.
     Try: threshold (0.1), engine.staleness (16), plan.num_minibatches (4).
     """
     part = DropDriftedBlame(threshold, clip_low, clip_high)

@@ -10,7 +10,7 @@ from strop.recipes._inherit import inherits
 from strop.recipes.gae import gae
 
 
-@inherits(gae)
+@inherits(gae, num_minibatches=4)
 def ppo_clip(
     *,
     clip_low: float = 0.2,
@@ -30,11 +30,12 @@ def ppo_clip(
     of huge ratio must not rule the loss.
     Equation: L1 = max(-A rho, -A clip(rho, 1 - clip_low, 1 + clip_high)); loss = mean_t of
     min(L1, -A dual_clip_c) where A < 0, else of L1; advantages and critic as in gae.
-    Differs from the parent: the dual clip.
+    Differs from the parent: the dual clip; four updates a step.
     Differs once: `plan.num_minibatches=4 training.lr=5e-3`, where the clip holds.
     Differs from the paper: 1. the dual clip, with verl's 3 (0: plain PPO); 2. the critic is gae's;
-    3. no entropy bonus.
-    Try: dual_clip_c (0: plain PPO), clip_high (0.28), plan.num_minibatches (4).
+    3. no entropy bonus; 4. one pass over a step's answers in four updates, as verl's example has
+    it (there several passes: plan.num_epochs).
+    Try: dual_clip_c (0: plain PPO), clip_high (0.28), num_minibatches (1: gae).
     """
     clip = ClipBothSides(clip_low, clip_high, dual_clip_c)
     return with_policy(gae(**parent), objective=Use(clip))

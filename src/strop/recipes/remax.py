@@ -29,7 +29,8 @@ def remax(**parent: Any) -> Algorithm:
     Differs from the parent: each prompt is answered once more, greedily; that answer is scored
     the same way, is the baseline, and leaves the batch before anything is computed from it.
     Differs from the paper: 1. beta is 0 (paper: a price of leaving the reference in the reward);
-    2. a clip as in verl, without effect at one update per batch; 3. 16 samples a prompt (paper: 1).
+    2. a clip as in verl, without effect at one update per batch (verl's example: 4); 3. 16 samples
+    a prompt (paper: 1).
     Try: num_rollouts (1), num_prompts (256), beta.
     """
     algorithm = rloo(**parent)

@@ -54,9 +54,9 @@ def remix(
     Equation: rho over the policy that drew the token, c = pi_old / that policy; loss =
     -mean min(rho A, clip(rho, c - clip_low, c + clip_high) A) + beta (l KL_base + (1 - l) KL_old),
     l = max(base_share, 1 - 0.1 ceil(max(step - base_steps, 0) / stair_steps)).
-    Differs from the parent: a share p of replayed groups, updates passes, the clip's centre, both
-    penalties; after mixed_steps fresh groups alone, held near the policy of that step in place of
-    the base; replayed groups keep the advantages of their own rewards.
+    Differs from the parent: a share p of replayed groups, two passes a step, the clip's centre,
+    both penalties; after mixed_steps fresh groups alone, held near the policy of that step in place
+    of the base; replayed groups keep the advantages of their own rewards.
     Differs once: its second step replays the first.
     Differs from the paper: 1. KL is to the policy at the start of the step, not the one before;
     2. clip, beta, from which of the last steps old groups come and how their advantages are

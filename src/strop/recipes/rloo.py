@@ -34,7 +34,7 @@ def rloo(
     Differs from the parent: leave-one-out mean, no division by the deviation, tokens summed, and
     the price of leaving the reference is in the reward.
     Differs from the paper: 1. beta is 0 (paper and TRL: 0.05), which needs no reference; 2. a clip
-    as in verl, without effect at one update per batch.
+    as in verl, without effect at one update per batch (verl's example: 4).
     Try: num_rollouts, beta (0.05), aggregation.
     """
     penalty = (Use(SubtractKlToReference(beta)),) if beta else ()

@@ -39,7 +39,7 @@ def rollart(
     different GPUs is left to the engine. 2. Between two steps the queue stands still, unless
     `training.max_staleness` lets it go on: the two bounds then add up. 3. No filter inside the
     queue; a curation asks for more. 4. The losses on offer beside it are parts of their own. Alpha
-    is 0 in the released code, which is grpo.
+    is 0 in the released code, which is grpo, and 1 in its asynchronous examples.
     Try: alpha (0: grpo), x (2), training.max_staleness (1),
     terms.policy.correction=weigh_by_engine_ratio.
     """

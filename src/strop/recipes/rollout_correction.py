@@ -71,7 +71,8 @@ def rollout_correction(
     Differs once: `engine.staleness=2`.
     Differs from the paper: rejected tokens stay in averages unless still_counts is false, so that
     rejecting never enlarges what is left (verl takes them out, but not in its bypass mode); bounds
-    of k1 are on trainer / engine (verl: its inverse).
+    of k1 are on trainer / engine (verl: its inverse). Engine and trainer are two programs there,
+    here one unless `engine.kind=vllm`: w is then 1 without `engine.staleness`.
     Try: unit ("sequence"), outside ("mask") with low 0.5 and high 5, engine.staleness (16).
     """
     weigh = WeighByEngineRatio(unit, low, high, outside, normalise)
@@ -104,7 +105,8 @@ def rollout_correction_bypass(
     Differs from the parent: the ratio and the clip start from the engine's log-probabilities, so
     old answers are clipped from the first update on; no further weight (it would count twice).
     Differs once: `engine.staleness=2`.
-    Differs from the paper: no. A correction beside it is refused.
+    Differs from the paper: no. A correction beside it is refused. verl's engine is a program of its
+    own, here that is `engine.kind=vllm`; without it only `engine.staleness` parts the policies.
     Try: unit ("sequence-mean"), clip_high (0.28), engine.staleness (4).
     """
     return with_policy(grpo(**parent), ratio=Use(_ratio(unit), SAMPLER))
@@ -134,7 +136,9 @@ def rollout_correction_reinforce(
     turn or answer.
     Differs from the parent: no clip: every token keeps a gradient, and its weight is truncated.
     Differs once: `engine.staleness=2`.
-    Differs from the paper: w is of the whole update's current policy, not of a micro-batch's.
+    Differs from the paper: w is of the whole update's current policy, not of a micro-batch's. In
+    verl's example engine and trainer are two programs and a step has four updates; here w is 1
+    without `engine.kind=vllm`, `engine.staleness` or `num_minibatches=4`.
     Try: unit ("sequence"), high, engine.staleness (16).
     """
     bound = WeightByClippedRatio(1 - low, high - 1)

@@ -38,7 +38,7 @@ def rollout_gdro(
     Equation: p_b = (1 - gamma) softmax(eta s_b) + gamma / arms; n_b maximise sum log p_b(n_b) at
     sum prompts_b n_b = num_prompts num_rollouts; s_b(n_b) -= l_b + mu n_b; mu follows the spending.
     Differs from the parent: classes of difficulty as in prompt_gdro, each with its own number of
-    rollouts; four updates of a step, a wider clip above, a small penalty, tokens weigh the same.
+    rollouts; four updates a step, a wider clip above, a small penalty, tokens weigh the same.
     Differs once: prompts come again (data.train_size=16) and fall into several classes.
     Differs from the paper: 1. its code rewards the opposite side of the loss (variant "code") and
     gives budgets to the last step's classes by place; here by prompt; 2. as prompt_gdro, 3 and 4;

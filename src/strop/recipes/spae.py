@@ -27,12 +27,12 @@ def spae(
     eps_sat: float = 0.9,
     # Answers that are forced after each step.
     num_probes: int = 5,
-    # Text that ends a step.
-    marker: str = ".\n\n",
-    # Text that asks for the answer.
-    opening: str = "\n\n**Final Answer**\n\\boxed{",
-    # Column of the prompts with the right answer, or a list of right ones.
-    reference: str = "answer",
+    # Text that ends a step; empty: ".\n\n", or a line break where the model has no full stop.
+    marker: str = "",
+    # Text that asks for the answer; empty: a heading and a box, or "=" as in tiny-worked.
+    opening: str = "",
+    # Column of the prompts with the right answer, or a list of right ones; empty: answer, answers.
+    reference: str = "",
     **parent: Any,
 ) -> Algorithm:
     """Step Potential Advantage Estimation: Harnessing Intermediate Confidence and Correctness.
@@ -48,8 +48,7 @@ def spae(
     Phi = 1.5 acc conf + 0.5 acc - conf, C_k the earlier steps with Phi > eps_sat.
     Differs from the parent: the group's mean without its deviation; steps weigh by the potential
     that forced answers give them; no length penalty.
-    Differs once: `spae(marker="\\n", opening="=", reference="answers")` on tiny-worked; the shipped
-    models cannot write the marker that is the default.
+    Differs once: an answer has the marker (never with tiny, in step 1 with tiny-worked).
     Differs from the paper: inferred are 1. the scope of scaling and mean (the batch); 2. d = 0 at
     the first step; 3. tokens after the last step belong to it; 4. eps_sat (of the diagnostic
     example). 5. the whitening's constant stands under the root. A step has one update, not 20

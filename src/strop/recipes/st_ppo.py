@@ -53,18 +53,26 @@ def s_ppo(
     Differs from the parent: the policy's loss is divided by the size of the clipping bias.
     Differs once: `s_ppo(floor=0) plan.num_minibatches=4 training.lr=5e-3`, where the clip holds.
     Differs from the paper: the norm is of the per-token terms (the paper's text leaves open which
-    one is meant), and the floor is ours.
+    one is meant), and the floor is ours. It trains on several updates a step, how many was not
+    found; here one, at which nothing is clipped.
     Try: floor (0.1), plan.num_minibatches (4; one update a step clips nothing), lam (0.95).
     """
     shrink = ShrinkByClippingBias(clip_low, clip_high, floor)
     return with_policy(gae(**parent), objective=Use(shrink))
 
 
-@inherits(s_ppo)
-def st_ppo(**parent: Any) -> Algorithm:
+@inherits(turn_ppo)
+def st_ppo(
+    *,
+    # Smallest norm of the clipping bias that the update is divided by.
+    floor: float = 1.0,
+    clip_low: float = 0.2,
+    clip_high: float = 0.2,
+    **parent: Any,
+) -> Algorithm:
     """ST-PPO: Stabilized Off-Policy Proximal Policy Optimization for Multi-Turn Agents Training.
 
-    arXiv 2511.20718, eq. 7 and 8 (ST-PPO). Code: none released. Parent: s_ppo. Status: partial.
+    arXiv 2511.20718, eq. 7 and 8 (ST-PPO). Code: none released. Parent: turn_ppo. Status: partial.
 
     Family: critics.
     In short: turn ratios and smaller steps.
@@ -72,10 +80,12 @@ def st_ppo(**parent: Any) -> Algorithm:
     clipped.
     Equation: loss = turn_ppo's / ||C||, C_t = 1{t clipped} w_k A_t / |y_t| over the update, w_k the
     ratio of t's turn; not divided where ||C|| is below floor.
-    Differs from the parent: all tokens of a turn share one ratio.
-    Differs once: its critic tells the tokens of a turn apart; from turn_ppo with floor=0, where a
-    turn is clipped.
-    Differs from the paper: as s_ppo.
+    Differs from the parent: the policy's loss is divided by the size of the clipping bias.
+    Differs once: `st_ppo(floor=0) data.task=corridor plan.num_minibatches=4 training.lr=5e-3`,
+    where a turn is clipped; from s_ppo wherever turn_ppo differs from gae.
+    Differs from the paper: as s_ppo. With the floor of 1, long episodes whose clipped tokens weigh
+    1 / |y| each leave it turn_ppo.
     Try: floor (0.1), plan.num_minibatches (4; one update a step clips nothing), lam (0.95).
     """
-    return with_policy(s_ppo(**parent), ratio=Use(RatioPerSequence(unit="turn")))
+    shrink = ShrinkByClippingBias(clip_low, clip_high, floor)
+    return with_policy(turn_ppo(**parent), objective=Use(shrink))

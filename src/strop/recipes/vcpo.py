@@ -51,7 +51,9 @@ def vcpo(
     Differs from the parent: no clip: answers are weighed by w, the step shrinks with the effective
     sample size, and the baseline is that of least variance; sigma counts by 1/G.
     Differs from the paper: norms and w are those of the step's beginning, also in a later update.
-    The released scripts average per answer (aggregation "seq-mean-token-mean").
+    The released scripts average per answer (aggregation "seq-mean-token-mean"), over answers up to
+    10 to 128 steps old (2 with tools); here they are fresh unless `engine.staleness` or
+    `training.max_staleness` is given.
     Try: engine.staleness (16), base (0.55), scaling ("linear").
     """
     if variant not in ("paper", "code"):

@@ -45,7 +45,9 @@ def vespo(
     Differs from the parent: no clip: a gate that is 1 at W = 0 and falls to both sides, the whole
     answer's, sooner for good ones that became likelier; four updates a step.
     Differs once: `plan.num_minibatches=4`.
-    Differs from the paper: no. W is a sum: answers of many tokens leave the gate fast.
+    Differs from the paper: its "staleness N" is the number of updates, 4 to 64 (here 4); its run
+    with an engine of its own is `training.max_staleness=1`. W is a sum: answers of many tokens
+    leave the gate fast.
     Try: engine_cap (3) with engine.staleness, num_minibatches, lambda_neg.
     """
     gate = GateBySequenceWeight((k_pos, lambda_pos), (k_neg, lambda_neg), engine_cap)

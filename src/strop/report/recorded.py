@@ -109,6 +109,7 @@ def plain(value: Any) -> str:
 
 def _recorded(path: Path) -> Recorded:
     table = pq.read_table(path)
+    table.validate(full=True)  # text that is none is found here, as other damage is
     rows = table.slice(max(0, len(table) - MAX_ROWS)).to_pylist()
     numbers = [int(digits) for digits in re.findall(r"\d+", path.stem)]
     rewards, lengths = (_numbers(table, name) for name in ("reward", "length"))

@@ -1,7 +1,7 @@
 """Reading a run's folder, also while it is running: metrics, configuration, rollouts, machine."""
 
 from array import array
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -122,14 +122,6 @@ class Numbers:
     def series(self) -> dict[str, Series]:
         """What has been taken in so far."""
         return {key: _in_order(*pair) for key, pair in self.columns.items()}
-
-
-def numbers_in(lines: Iterable[Mapping[str, Any]]) -> tuple[dict[str, Series], int]:
-    """The numbers of the lines, and how many training steps they are of."""
-    numbers = Numbers()
-    for line in lines:
-        numbers.add(line)
-    return numbers.series(), len(numbers.steps)
 
 
 def _stamp(path: Path) -> tuple[int, ...]:

@@ -9,6 +9,7 @@ import json
 import os
 import re
 import string
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -64,9 +65,11 @@ class JudgeSettings(BaseModel):
     @classmethod
     def _has_a_number(cls, pattern: str) -> str:
         try:
-            groups = re.compile(pattern).groups
-        except re.error as error:
-            raise ValueError(f"it is not a regular expression ({error})") from error
+            with warnings.catch_warnings():
+                warnings.simplefilter("error", FutureWarning)  # it may mean something else one day
+                groups = re.compile(pattern).groups
+        except (re.error, FutureWarning) as error:
+            raise ValueError(f"it is not a plain regular expression ({error})") from error
         if not groups:
             raise ValueError("it must have a group around the number: (\\d+)")
         return pattern

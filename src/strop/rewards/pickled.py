@@ -13,7 +13,6 @@ from typing import Any
 from strop.support.errors import UserError
 
 KIND = "pickled"  # a source is written pickled:PATH
-SUFFIX = ".pickle"
 
 
 def names_of(functions: Sequence[Any]) -> list[str]:

@@ -77,7 +77,7 @@ class Linear(nn.Linear):
             or input.numel() * self.out_features < LEAST or torch.is_grad_enabled()
         ):  # fmt: skip
             return linear(input, self.weight, self.bias)
-        found = _product(input.reshape(-1, input.shape[-1]), packed)
+        found = of_packed(input.reshape(-1, input.shape[-1]), packed)
         found = found.view(*input.shape[:-1], self.out_features)
         return found if self.bias is None else found + self.bias
 
@@ -91,6 +91,18 @@ def use_in(model: nn.Module) -> None:
             module.__class__ = Linear
 
 
+def packed(weight_OI: Tensor) -> Tensor:
+    """The weight as oneDNN reads it fastest, for `of_packed`."""
+    found: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight_OI, PACKED_ROWS)
+    return found
+
+
+def of_packed(x_NI: Tensor, packed: Tensor, bias_O: Tensor | None = None) -> Tensor:
+    """x W^T + b without gradient."""
+    found: Tensor = torch.ops.mkldnn._linear_pointwise(x_NI, packed, bias_O, "none", [], "")
+    return found
+
+
 def pack(model: nn.Module) -> None:
     """Keep a second copy of the weights of the model's layers of the kind above, for few rows."""
     for module in model.modules():
@@ -98,7 +110,7 @@ def pack(model: nn.Module) -> None:
         if isinstance(module, Linear) and type(module.weight) is nn.Parameter:
             weight_OI = module.weight.detach()
             if weight_OI.device.type == "cpu" and weight_OI.dtype == torch.float32:
-                module.packed = torch.ops.mkldnn._reorder_linear_weight(weight_OI, PACKED_ROWS)
+                module.packed = packed(weight_OI)
 
 
 def unpack(model: nn.Module) -> None:

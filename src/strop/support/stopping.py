@@ -10,6 +10,7 @@ from typing import Any
 
 from strop.support.garbage_collection import begun
 
+INTERRUPTED = 130  # exit code of a command that a signal has stopped
 AGAIN_SECONDS = 1.0  # `timeout`, and a shell that hangs up, send one wish twice in a moment
 
 
@@ -38,6 +39,42 @@ def asking_first(ask: Callable[[], None]) -> Iterator[None]:
 
     with _handled(handle):
         yield
+
+
+@contextmanager
+def holding(number: int) -> Iterator[None]:
+    """Inside, a signal does what it did before, whatever handler a library installs for it.
+
+    A handler that is installed from Python is passed over; one that is not ends with the block.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield  # where Python installs none
+        return
+    handled, install = signal.getsignal(number), signal.signal
+
+    def install_others(signalnum: int, handler: Any) -> Any:
+        return handled if signalnum == number else install(signalnum, handler)
+
+    signal.signal = install_others
+    try:
+        yield
+    finally:
+        signal.signal = install
+        if handled is not None:
+            install(number, handled)
+
+
+@contextmanager
+def explained(kept: Callable[[], str]) -> Iterator[None]:
+    """Inside, an interrupt bears a text: what is kept, and how to go on.
+
+    The innermost block decides, for it knows most; the command line prints it.
+    """
+    try:
+        yield
+    except KeyboardInterrupt as stopped:
+        stopped.args = stopped.args or (kept(),)
+        raise
 
 
 def deafen() -> None:

@@ -33,7 +33,7 @@ def write_whole(path: Path, text: str) -> None:
             file.flush()
             os.fsync(file.fileno())
         unfinished.rename(path)
-    except OSError:
+    except BaseException:  # an interrupt leaves nothing behind either
         with contextlib.suppress(OSError):
             unfinished.unlink()
         raise

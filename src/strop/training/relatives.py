@@ -78,7 +78,7 @@ def look(
         else:
             equal[other.name] = other
             apart.pop(other.name, None)
-    if equal and not learns:
+    if equal and not (learns and _moves(rows, config, step)):
         return None
     lasting = not isinstance(method, Phases) and all(
         _lasts(config, own, other.algorithm) for other in equal.values()
@@ -86,6 +86,12 @@ def look(
     once = entry.line("Differs once") if entry is not None else ""
     shown = tuple(other.shown for other in equal.values())
     return Likeness(name, step, shown, lasting, once, apart)
+
+
+def _moves(rows: SameRows, config: RunConfig, step: int) -> bool:
+    """Whether later updates of a step see other ratios than 1; True where it has one update."""
+    lr = config.lr()
+    return len(rows.updates) < 2 or bool(lr(step, config.training.steps) if callable(lr) else lr)
 
 
 def _late(stage: str) -> tuple[int, str]:

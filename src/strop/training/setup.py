@@ -68,7 +68,7 @@ def load_prompts(
             config=data.task_config,
         )
     if reward.functions:
-        task = replace(task, rewards=_specs(reward), reward_range=None, reward_values=())
+        task = replace(task, rewards=_specs(reward), reward_range=None)
     if needs_reward and not task.rewards and task.environment is None:
         raise UserError(
             "nothing scores the answers: give a reward function with --reward file.py:function, "

@@ -67,3 +67,14 @@ def test_a_turn_without_tokens():
 def test_refuses_tags_that_are_none():
     with pytest.raises(UserError, match="action_tags takes two texts"):
         MarkSpans(action_tags=("<action>", ""))
+
+
+def test_the_share_of_turns_that_switch_is_logged():
+    batch = Batch({
+        "turn_T": torch.arange(3).repeat_interleave(3), "mask_T": torch.ones(9, dtype=torch.bool),
+        "id_T": torch.tensor([IDS[c] for c in "(1)(0)(1)"]), "group_B": torch.zeros(1).long(),
+        "rollout_K": torch.zeros(3).long(), "uid_P": torch.zeros(1).long(),
+        "draw_P": torch.zeros(1).long(),
+    })  # fmt: skip
+    told = run(PART, batch, services=SERVICES).metrics
+    assert told == {"spans/frac_switching": pytest.approx(2 / 3)}

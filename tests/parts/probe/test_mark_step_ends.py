@@ -1,4 +1,3 @@
-import pytest
 import torch
 from builders import flat_batch, run
 from fakes.services import FakeServices, FakeTexts
@@ -6,7 +5,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strop.parts.probe.mark_step_ends import MarkStepEnds
-from strop.support.errors import UserError
 
 PIECES = {0: "a", 1: ".", 2: "\n", 3: ".\n\n", 4: "</think>", 5: "x.\n\n", 6: "\n\ny", 7: ""}
 
@@ -56,5 +54,3 @@ def test_nothing_ends_after_the_thinking():
     assert ends([[3, 0, 4, 3], [0, 3, 0, 0]]) == [[0], [1]]
     assert ends([[3, 0, 4, 3]], until="") == [[0, 3]]
     assert ends([[0, 1, 0, 1]], marker="a") == [[0, 2]]
-    with pytest.raises(UserError, match="marker"):
-        MarkStepEnds(marker="")

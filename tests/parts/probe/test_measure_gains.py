@@ -155,3 +155,15 @@ def test_a_placeholder_needs_tokens(policy):
     batch = batch.set(logp_old_T=torch.zeros(batch.size("T")))
     with pytest.raises(UserError, match="placeholder has no tokens"):
         run(MeasureFeedbackGain(""), batch, services=services(policy))
+
+
+def test_mean_gains_are_logged(policy):
+    batch = rollouts().set(outcome_B=torch.tensor([1.0, 0.5, 0.25]))
+    found = run(MeasureAnswerGain(), batch, services=services(policy))
+    mean = float(found.value[[0, 1, 3]].mean())  # of turns that are not the last
+    assert found.metrics == {"answer_gain/mean": pytest.approx(mean)}
+    logp_old_T = policy.columns(batch, ("logp_T",), 1.0)["logp_T"]
+    batch = batch.set(logp_old_T=logp_old_T)
+    found = run(MeasureFeedbackGain("0("), batch, services=services(policy))
+    mean = float(found.value[[0, 3]].mean())  # of turns whose feedback was hidden
+    assert found.metrics == {"feedback_gain/mean": pytest.approx(mean)}

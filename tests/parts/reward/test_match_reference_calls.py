@@ -146,3 +146,13 @@ def test_a_row_without_the_column_and_too_many_references():
     assert paid(MatchReferenceCalls("greedy"), rows, zeros, zeros, many)[0].tolist() == [1.0]
     with pytest.raises(UserError, match="needs a name"):
         paid(MatchReferenceCalls(), rows, zeros, zeros, world([{"reference_calls": ["f"]}]))
+
+
+def test_how_many_calls_are_judged_and_their_mean_score_are_logged():
+    references = [{"name": "f"}, {"name": "g", "arguments": {}}]
+    rows = batch([1, 4, 0], [3, 2], [1])
+    services = world([{"reference_calls": references}] * 2 + [{"reference_calls": None}])
+    rows = rows.set(reward_K=torch.zeros(6), reward_B=torch.zeros(3))
+    told = run(MatchReferenceCalls(unmatched=-0.5), rows, services=services).metrics
+    # f, f and h; h and g: one f and the g are matched
+    assert told == {"calls/judged": 5, "calls/score_mean": pytest.approx((2 - 3 * 0.5) / 5)}

@@ -62,3 +62,8 @@ def test_a_chain_without_a_reward_before_it_is_refused():
     algorithm = dataclasses.replace(grpo(), reward=(Use(RewardCopiesOfSafeText()),))
     with pytest.raises(UserError, match="reward_copies_of_safe_text reads outcome_B"):
         check(algorithm)
+
+
+def test_the_share_of_safe_texts_and_of_those_left_alone_are_logged():
+    told = paid([" as it was", "as it were", "bad", "better"]).metrics
+    assert told == {"safe_text/frac": 0.5, "safe_text/frac_copied": 0.5}

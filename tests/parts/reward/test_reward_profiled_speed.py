@@ -1,7 +1,7 @@
 """What a program is paid, of rollouts and, by other columns, of turns."""
 
 import pytest
-from builders import NAN, flat_batch
+from builders import NAN, flat_batch, run
 
 from strop.method import part as parts
 from strop.method.part import Use
@@ -28,3 +28,10 @@ def test_worked_example(table):
     assert paid(table) == pytest.approx([1.6, 2.25, 0, 0, 0, 1.0])
     assert paid(table, variant="paper", cap=1.0) == pytest.approx([2.4, 2.5, 0, 0, 0, 2.0])
     assert paid(table, pay_incorrect=True, penalty=-1.0)[2:5] == pytest.approx([-1, 1.0, -1])
+
+
+def test_the_speedup_of_correct_programs_and_decoys_are_logged():
+    batch = flat_batch((1,) * 6, **{f"{name}_B": column for name, column in GIVEN.items()})
+    told = run(RewardProfiledSpeed(), batch).metrics  # of 1.8, 7 and 1
+    assert told["profile/speedup_mean"] == pytest.approx(9.8 / 3)
+    assert told["profile/frac_decoy"] == pytest.approx(1 / 6)

@@ -8,7 +8,7 @@ and then the pass is what it is without bands.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -203,9 +203,9 @@ class SlotCache(Cache):
         if self.device.type == "cpu" and all(
             read_last.get(slot, turn) <= turn for turn, slot in enumerate(target)
         ):  # in turn no slot is read after it was written, and nothing has to be put aside
-            for store in stores:
-                for one, other in zip(source, target, strict=True):
-                    store[other].copy_(store[one])
+            for one, others in _runs(source, target):
+                for store in stores:
+                    store[others].copy_(store[one])
             return
         source_N, target_N = torch.tensor([source, target], device=self.device)
         for store in stores:
@@ -213,6 +213,22 @@ class SlotCache(Cache):
 
     def live_layers(self) -> list[SlotLayer]:
         return [layer for layer in self.layers if layer.is_initialized]
+
+
+def _runs(source: Sequence[int], target: Sequence[int]) -> Iterator[tuple[int, slice]]:
+    """What is copied, and to which slots beside each other at once, as to a group's."""
+    run: tuple[int, int, int] | None = None  # a source, its first target, and behind the last one
+    for one, other in zip(source, target, strict=True):
+        if one == other:
+            continue
+        if run is not None and run[0] == one and run[2] == other:
+            run = (one, run[1], other + 1)
+            continue
+        if run is not None:
+            yield run[0], slice(*run[1:])
+        run = (one, other, other + 1)
+    if run is not None:
+        yield run[0], slice(*run[1:])
 
 
 class Attention:

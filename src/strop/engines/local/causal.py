@@ -20,6 +20,7 @@ from strop.engines.local.cache import (
     Span,
     parted,
 )
+from strop.engines.local.fused import Fused, Logits, why_not
 from strop.engines.local.ragged import Parted, Ragged, attending, lay_out
 from strop.support import linear
 from strop.support.errors import UserError
@@ -53,6 +54,7 @@ class CachedModel:
     several: `decode_several` will be called.
     call: places of a layer that are read in the time of one more call of attention.
     why_no_bands: why its layers read all rows up to the longest; empty where they take bands.
+    why_not_fused: why the model's own modules make its passes; empty where `fused` does.
 
     Raises UserError when the model's architecture can't be cached in slots: a short decode is
     compared with a plain forward pass once, here.
@@ -71,8 +73,10 @@ class CachedModel:
         self.without: Callable[[], AbstractContextManager[Any]] = torch.no_grad
         self.attention = Attention(model)
         self.why_no_bands = ""
+        self.fused: Fused | None = None
         with torch.no_grad(), self.evaluating():
             self._check_against_plain_forward()
+            self.why_not_fused = why_not(model) or self._why_not_fused()
             self.why_no_bands = self._why_no_bands()
             if several:
                 self._check_several()
@@ -81,19 +85,32 @@ class CachedModel:
 
     def forward(self, ids: Tensor, positions: Tensor, span: Span, **more: Any) -> Tensor:
         """Logits [N, V] of each row's last column; ids and positions [N, Q]."""
-        self.cache.begin(span)
         positions = positions.to(self.device)
+        found = self._run(ids.to(self.device), positions, positions, span, "last", **more)
+        assert found is not None
+        return found
+
+    def _run(
+        self,
+        ids: Tensor,
+        positions: Tensor,
+        places: Tensor,
+        span: Span,
+        logits: Logits,
+        **more: Any,
+    ) -> Tensor | None:
+        """A pass; which logits it gives, see `Fused`. places: those that attention asks from."""
+        self.cache.begin(span)
+        masks = self.attention.masks(places, span.used)
+        if self.fused is not None and self.fused.layers:
+            return self.fused(ids, positions, masks, self.cache, span.used, logits, **more)
         output = self.model(
-            input_ids=ids.to(self.device),
-            position_ids=positions,
-            attention_mask=self.attention.masks(positions, span.used),
-            past_key_values=self.cache,
-            use_cache=True,
-            logits_to_keep=1,
-            **more,
-        )
-        logits: Tensor = output.logits[:, -1]
-        return logits
+            input_ids=ids, position_ids=positions, attention_mask=masks,
+            past_key_values=self.cache, use_cache=True,
+            logits_to_keep=0 if logits == "all" else 1, **more,
+        )  # fmt: skip
+        found: Tensor = output.logits
+        return found if logits == "all" else found[:, -1]
 
     def decode(self, tokens: Tensor, positions: Tensor, bands: Sequence[Band]) -> Tensor:
         """Logits [N, V] after the newest tokens [N] of the first N slots, at `positions` [N]."""
@@ -119,19 +136,14 @@ class CachedModel:
         places = (first_N[:, None] + columns).clamp_(max=used - 1)  # padding may lie behind it
         position_T = first_N[ragged.row_T] + ragged.column_T
         rows = slice(0, ragged.num_rows)
-        self.cache.begin(Span(rows, position_T[:, None], used, ragged.row_T))
+        span = Span(rows, position_T[:, None], used, ragged.row_T)
         with attending(self.model):
-            output = self.model(
-                input_ids=token_T[None],
-                position_ids=position_T[None],
-                attention_mask=self.attention.masks(places, used),
-                past_key_values=self.cache,
-                use_cache=True,
-                strop_ragged=ragged,
-                strop_bands=Parted(bands),
-            )
-        logits_TV: Tensor = output.logits[0]
-        return logits_TV
+            logits = self._run(
+                token_T[None], position_T[None], places, span, "all",
+                strop_ragged=ragged, strop_bands=Parted(bands),
+            )  # fmt: skip
+        assert logits is not None
+        return logits[0]
 
     def fill(self, parts: Sequence[Part], max_tokens: int | None = None) -> None:
         """Compute the cache of these parts, longest first, in passes of at most max_tokens.
@@ -164,7 +176,8 @@ class CachedModel:
         write = torch.where(place < end, place, self.cache.places - 1).to(self.device)
         rows = torch.tensor([part.slot for part in parts], device=self.device)
         span = Span(rows, write, used, fresh=not start.any())
-        self.forward(ids, torch.minimum(place, end - 1), span)
+        positions = torch.minimum(place, end - 1).to(self.device)
+        self._run(ids.to(self.device), positions, positions, span, "none")
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:
@@ -187,8 +200,12 @@ class CachedModel:
         anything.
         """
         if not self.packed:
-            linear.pack(self.model)
-            linear.fuse_norms(self.model)
+            if self.fused is not None and not why_not(self.model):
+                self.fused.pack()
+                linear.pack(self.model.lm_head)
+            else:
+                linear.pack(self.model)
+                linear.fuse_norms(self.model)
             self.packed = True
             known = type(self.model).__module__.startswith("transformers.")
             whole = all(type(each) is nn.Parameter for each in self.model.parameters())
@@ -200,6 +217,8 @@ class CachedModel:
         """Before the weights change, or to have the memory back."""
         linear.unpack(self.model)
         linear.undo_norms(self.model)
+        if self.fused is not None:
+            self.fused.unpack()
         self.packed = False
 
     def renew(self, state: Mapping[str, Tensor] | None) -> None:
@@ -224,6 +243,18 @@ class CachedModel:
         lengths = [length, max(length // 2, 1)]
         bands = [Band(0, 1, length), Band(1, 2, lengths[1])]
         return self._why_not(self._decoded(lengths, bands), length, lengths)
+
+    def _why_not_fused(self) -> str:
+        """The same without the modules, which `fused` then does; empty where it can."""
+        length = min(8, self.context_length)
+        lengths = [length, max(length // 2, 1)]
+        self.fused = Fused(self.model)
+        self.fused.pack()
+        reason = self._why_not(self._decoded(lengths, [Band(0, 2, length)]), length, lengths)
+        self.fused.unpack()
+        if reason:
+            self.fused = None
+        return reason
 
     def _decoded(self, lengths: Sequence[int], bands: Sequence[Band]) -> Trial:
         """Prefills rows of these lengths but for their last token, which it decodes."""

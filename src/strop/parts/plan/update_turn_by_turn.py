@@ -63,6 +63,7 @@ class UpdateTurnByTurn:
             if measured:
                 change_T = (measured["logp_T"] - measured["logp_old_T"]).to(rollout_T.device)
                 factor_B = self.carried(factor_B, change_T, rollout_T, chosen_T)
+        return {"turns/carried_change": segments.overall((factor_B - 1).abs())}
 
     def carried(
         self, factor_B: Tensor, change_T: Tensor, rollout_T: Tensor, chosen_T: Tensor

@@ -64,7 +64,7 @@ class UpdateWhileNear:
     def __call__(
         self, batch: Batch, rng: torch.Generator, logp_old_T: Tensor | None = None
     ) -> Updates:
-        learns = int(batch["step"]) > self.warmup_steps
+        learns, done = int(batch["step"]) > self.warmup_steps, 0
         for number, chosen_T in enumerate(self._pieces(batch, rng)):
             if not chosen_T.any():
                 continue
@@ -72,11 +72,13 @@ class UpdateWhileNear:
                 yield Update(chosen_T, terms=("critic",))
                 continue
             answer = yield Update(chosen_T, after=("logp_T",) if self._measures(number) else ())
+            done += 1
             measured = answer[1] if answer is not None else {}
             if measured:
                 assert logp_old_T is not None, "several updates look back at the first"
                 change_T = measured["logp_T"].to(logp_old_T.device) - logp_old_T
                 learns = self._moved(batch, chosen_T, change_T) <= self.max_kl
+        return {"updates/of_policy": float(done)}
 
     def _pieces(self, batch: Batch, rng: torch.Generator) -> Iterator[Tensor]:
         """The tokens [T] of each update; none where mini-batches are more than groups."""

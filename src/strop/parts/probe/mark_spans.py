@@ -86,7 +86,8 @@ class MarkSpans:
         span_T = torch.zeros_like(turn_T)
         span_T[row_N] = torch.from_numpy(bits_N).to(span_T)
         told = (torch.from_numpy(each).to(span_T.device) for each in (switches, subgoals))
-        return Result((span_T, *told))
+        metrics = {"spans/frac_switching": float(switches.mean()) if num else 0.0}
+        return Result((span_T, *told), metrics=metrics)
 
 
 class _Turns(Said):

@@ -12,7 +12,8 @@ from strop.batch.batch import Batch
 from strop.batch.columns import Column
 from strop.method.services import Texts
 from strop.parts.probe._said import Said
-from strop.support.errors import UserError
+
+MARKERS = (".\n\n", "\n")  # where none is given; the first one that the tokenizer can write
 
 
 @dataclass(frozen=True)
@@ -35,23 +36,21 @@ class MarkStepEnds:
     declares: ClassVar[tuple[Column, ...]] = (
         Column("step_end_T", "bool", "a step of the answer ends here"),
     )
-    # Text at the end of a step. Default: paper (a full stop and a blank line).
-    marker: str = ".\n\n"
+    # Text at the end of a step; empty: a full stop and a blank line, or a line break where the
+    # tokenizer has no full stop. Default: paper (the former).
+    marker: str = ""
     # Text after which no step ends; empty: none. Default: paper (the end of the thinking block).
     until: str = "</think>"
 
-    def __post_init__(self) -> None:
-        if not self.marker:
-            raise UserError("mark_step_ends.marker is empty; give the text that ends a step")
-
     def __call__(self, batch: Batch, mask_T: Tensor, texts: Texts) -> Tensor:
+        marker = self.marker or texts.first_known(MARKERS, "probes.marker")
         row_N, num = segments.rows_where(mask_T), batch.size("B")
         own_N = segments.at(batch["rollout_T"], row_N)
         said = Said(segments.at(batch["id_T"], row_N), texts)
         border = np.append(said.begin_N, len(said.text))
         from_B = border[segments.first(own_N, num).cpu().numpy()]
         answer_N = own_N.cpu().numpy()
-        ends, stop = _completed(said, self.marker, answer_N, from_B)
+        ends, stop = _completed(said, marker, answer_N, from_B)
         ends = ends[said.end_N[ends] == stop]
         if self.until:
             over, _ = _completed(said, self.until, answer_N, from_B)

@@ -6,7 +6,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from strop.batch import segments
 from strop.batch.batch import Batch
+from strop.method.part import Result
 from strop.method.services import Scoring, Texts
 from strop.parts.probe._contexts import Context, mean_logp, turns_of
 from strop.support.errors import UserError
@@ -40,7 +42,7 @@ class MeasureAnswerGain:
 
     def __call__(
         self, batch: Batch, outcome_B: Tensor, rollout_K: Tensor, texts: Texts, scoring: Scoring
-    ) -> Tensor:
+    ) -> Result:
         opening = texts.encode(self.opening)
         places: list[int] = []
         contexts: list[Context] = []
@@ -57,12 +59,13 @@ class MeasureAnswerGain:
                     contexts.append((given, answer))
                 before = (*before, *action)
                 row += 1
-        likely_K = torch.full((row,), torch.nan)
-        likely_K[torch.tensor(places, dtype=torch.int64)] = mean_logp(scoring, contexts).exp()
-        likely_K = likely_K.to(outcome_B)
+        likely_K = outcome_B.new_full((row,), torch.nan)
+        known_N = mean_logp(scoring, contexts).exp()
+        likely_K[torch.tensor(places, dtype=torch.int64)] = known_N.to(outcome_B)
         gain_K = torch.nn.functional.pad(likely_K.diff(), (0, min(row, 1))).nan_to_num()
         last_K = rollout_K.diff(append=rollout_K[-1:] + 1) != 0
-        return torch.where(last_K, outcome_B[rollout_K], gain_K)
+        metrics = {"answer_gain/mean": segments.overall(gain_K, ~last_K)}
+        return Result(torch.where(last_K, outcome_B[rollout_K], gain_K), metrics=metrics)
 
     def _answer(self, texts: Texts, uid: int) -> tuple[int, ...]:
         row = texts.row(uid)

@@ -10,6 +10,7 @@ from torch import Tensor
 from strop.batch import segments
 from strop.batch.batch import Batch
 from strop.batch.columns import Column
+from strop.method.part import Result
 from strop.method.services import Episodes, Scoring, Texts
 from strop.parts.probe._contexts import Context, mean_logp, turns_of
 from strop.support.errors import UserError
@@ -57,7 +58,7 @@ class MeasureFeedbackGain:
         texts: Texts,
         scoring: Scoring,
         episodes: Episodes,
-    ) -> Tensor:
+    ) -> Result:
         blank = texts.encode(self.placeholder)
         if not blank:
             raise UserError("probes.placeholder has no tokens: give a text such as 'Nothing.'")
@@ -78,7 +79,7 @@ class MeasureFeedbackGain:
         gain_K = torch.zeros_like(real_K)
         next_N = torch.tensor(rows, dtype=torch.int64, device=real_K.device)
         gain_K[next_N - 1] = real_K[next_N] - mean_logp(scoring, contexts).to(real_K)
-        return gain_K
+        return Result(gain_K, metrics={"feedback_gain/mean": segments.overall(gain_K[next_N - 1])})
 
 
 def _hide(

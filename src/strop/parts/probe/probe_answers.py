@@ -17,6 +17,8 @@ from strop.support.errors import UserError
 
 NUM_TOP = 20  # likeliest tokens that the source's engine reports
 Top = Sequence[Mapping[int, float]]
+OPENINGS = ("\n\n**Final Answer**\n\\boxed{", "=")  # the first that the tokenizer can write
+COLUMNS = ("answer", "answers")
 
 
 @dataclass(frozen=True)
@@ -52,11 +54,12 @@ class ProbeAnswers:
     )
     facts: ClassVar[frozenset[str]] = frozenset({"samples_again"})
     needs: ClassVar[frozenset[str]] = frozenset({"top"})  # of the engine
-    # Text that asks for the answer. Default: paper (heading and start of a box).
-    opening: str = "\n\n**Final Answer**\n\\boxed{"
-    # Column of the prompt's row with the right answer, or with a list of right ones. Default: ours
-    # (the usual name).
-    reference: str = "answer"
+    # Text that asks for the answer; empty: a heading and the start of a box, or "=" where the
+    # tokenizer has not these letters. Default: paper (the former).
+    opening: str = ""
+    # Column of the prompt's row with the right answer, or with a list of right ones; empty: answer,
+    # or answers where there is none. Default: ours (the usual names).
+    reference: str = ""
     # Answers after each step. Default: paper (5).
     num_answers: int = 5
     # Most tokens of an answer. Default: paper (10).
@@ -77,7 +80,7 @@ class ProbeAnswers:
         sampling: Sampling,
         rng: torch.Generator,
     ) -> Tensor:
-        opening = texts.encode(self.opening)
+        opening = texts.encode(self.opening or texts.first_known(OPENINGS, "probes.opening"))
         num_top = min(NUM_TOP, texts.num_tokens)
         rows, requests, references = [], [], []
         seeds = torch.randint(2**62, (int(step_end_T.sum()), self.num_answers), generator=rng)
@@ -107,12 +110,13 @@ class ProbeAnswers:
 
     def _references(self, texts: Texts, uid: int) -> list[tuple[int, ...]]:
         row = texts.row(uid)
-        if self.reference not in row:
+        column = self.reference or next((name for name in COLUMNS if name in row), COLUMNS[0])
+        if column not in row:
             raise UserError(
-                f"probe_answers reads the column {self.reference}, which the prompts do not have: "
+                f"probe_answers reads the column {column}, which the prompts do not have: "
                 f"set probes.reference to one of {', '.join(row) or 'none'}"
             )
-        given = row[self.reference]
+        given = row[column]
         several = given if isinstance(given, list | tuple) else [given]
         found = [texts.encode(str(text)) for text in several if text is not None]
         return [ids for ids in found if ids]

@@ -45,6 +45,6 @@ class ScorePlausibleTokens:
         require(self, "kappa", low=0.0, high=0.999)
 
     def __call__(self, batch: Batch, scoring: Scoring) -> Tensor:
-        name = f"min_p_logp_{float(self.kappa)!r}_T"
+        name = f"min_p_logp_{float(self.kappa) + 0.0!r}_T"  # 0.0, not -0.0
         column_T: Tensor = scoring.score(batch, "current", (name,))[name]
         return column_T

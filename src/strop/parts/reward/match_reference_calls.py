@@ -9,7 +9,7 @@ from torch import Tensor
 
 from strop.batch import segments
 from strop.batch.batch import Batch
-from strop.method.part import require, require_one_of
+from strop.method.part import Result, require, require_one_of
 from strop.method.services import Call, Episodes, Texts
 from strop.parts.reward._match_calls import (
     MOST_EXACT,
@@ -64,23 +64,30 @@ class MatchReferenceCalls:
         reward_B: Tensor,
         texts: Texts,
         episodes: Episodes,
-    ) -> tuple[Tensor, Tensor]:
+    ) -> Result:
         calls_K = episodes.tool_calls(episodes.action_texts(_action_ids(batch)))
         rollout_K, num = batch["rollout_K"], batch.size("B")
         turns_B: list[list[int]] = [[] for _ in range(num)]
         for turn, rollout in enumerate(rollout_K.tolist()):
             turns_B[rollout].append(turn)
-        paid_K = reward_K.clone()
+        paid_K, every = reward_K.clone(), list[float]()
         for uid, turns in zip(batch["uid_P"][batch["group_B"]].tolist(), turns_B, strict=True):
             references = self._references(texts, episodes, uid)
             if references is None:
                 continue
-            scores = iter(self._scores([c for turn in turns for c in calls_K[turn]], references))
+            found = self._scores([c for turn in turns for c in calls_K[turn]], references)
+            every += found
+            scores = iter(found)
             for turn in turns:
                 earned = [next(scores) for _ in calls_K[turn]]
                 if earned:
                     paid_K[turn] = sum(earned) / len(earned)
-        return paid_K, reward_B + segments.total(paid_K - reward_K, rollout_K, num)
+        changed_B = reward_B + segments.total(paid_K - reward_K, rollout_K, num)
+        metrics = {
+            "calls/judged": len(every),
+            "calls/score_mean": sum(every) / max(len(every), 1),
+        }
+        return Result((paid_K, changed_B), metrics=metrics)
 
     def _scores(self, calls: Sequence[Call], references: Sequence[Call]) -> list[float]:
         """What each call of a rollout earns."""

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from strop.method.part import require
+from strop.batch import segments
+from strop.method.part import Result, require
 from strop.method.services import Grading, Log
 from strop.support.errors import UserError
 
@@ -48,7 +49,7 @@ class PenaliseFlawedAnswers:
         rollout_uid_B: Tensor,
         grading: Grading,
         log: Log,
-    ) -> Tensor:
+    ) -> Result:
         if self.flaw in grading.reward_names:
             index_B = reward_BM[:, grading.reward_names.index(self.flaw)].nan_to_num(nan=-1.0)
         elif self.flaw in log.logged:
@@ -61,5 +62,7 @@ class PenaliseFlawedAnswers:
                 f"penalise_flawed_answers: no reward function is called {self.flaw} or logs it; "
                 f"there is {known}. Let the judge log it: log_extra({self.flaw!r}, values)"
             )
-        flawed_B = (outcome_B >= self.success) & (index_B >= 0)
-        return torch.where(flawed_B, reward_B - self.penalty, reward_B)
+        right_B = outcome_B >= self.success
+        flawed_B = right_B & (index_B >= 0)
+        metrics = {"flaws/frac_right": segments.overall(flawed_B, right_B)}
+        return Result(torch.where(flawed_B, reward_B - self.penalty, reward_B), metrics=metrics)

@@ -6,7 +6,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from strop.batch import segments
 from strop.batch.batch import Batch
+from strop.method.part import Result
 from strop.method.services import Texts
 from strop.support.errors import UserError
 
@@ -35,7 +37,7 @@ class RewardCopiesOfSafeText:
 
     def __call__(
         self, batch: Batch, outcome_B: Tensor, reward_B: Tensor, scored_B: Tensor, texts: Texts
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    ) -> Result:
         _, answers = texts.decoded(batch)
         uids = batch["uid_P"][batch["group_B"]].tolist()
         rows = [texts.row(uid) for uid in uids]
@@ -49,8 +51,10 @@ class RewardCopiesOfSafeText:
         original = [row[ORIGINAL].strip() for row in rows]
         copied = [text.strip() == own for text, own in zip(answers, original, strict=True)]
         copied_B = torch.tensor(copied, dtype=torch.bool)
-        return (
-            torch.where(safe_B, copied_B.to(outcome_B), outcome_B),
-            torch.where(safe_B, copied_B.to(reward_B), reward_B),
-            scored_B | safe_B,
-        )
+        metrics = {
+            "safe_text/frac": segments.overall(safe_B),
+            "safe_text/frac_copied": segments.overall(copied_B, safe_B),
+        }
+        outcome_B = torch.where(safe_B, copied_B.to(outcome_B), outcome_B)
+        reward_B = torch.where(safe_B, copied_B.to(reward_B), reward_B)
+        return Result((outcome_B, reward_B, scored_B | safe_B), metrics=metrics)

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from strop.method.part import require, require_one_of
+from strop.batch import segments
+from strop.method.part import Result, require, require_one_of
 
 
 @dataclass(frozen=True)
@@ -41,11 +42,16 @@ class RewardProfiledSpeed:
 
     def __call__(
         self, correct_B: Tensor, speedup_B: Tensor, profiled_B: Tensor, decoy_B: Tensor
-    ) -> Tensor:
+    ) -> Result:
         scale = 0.5 if self.variant == "code" else 1.0
         runs_B = ~speedup_B.isnan() & ~decoy_B.bool()
         right_B = runs_B & correct_B.bool()
         speed_B = scale * speedup_B.nan_to_num().clamp(max=self.cap)
         penalty_B = torch.full_like(speed_B, self.penalty)
         otherwise_B = torch.where(runs_B, speed_B, penalty_B) if self.pay_incorrect else penalty_B
-        return torch.where(right_B, scale * (1 + profiled_B.nan_to_num()) + speed_B, otherwise_B)
+        metrics = {
+            "profile/speedup_mean": segments.overall(speedup_B, right_B),
+            "profile/frac_decoy": segments.overall(decoy_B.bool()),
+        }
+        paid_B = scale * (1 + profiled_B.nan_to_num()) + speed_B
+        return Result(torch.where(right_B, paid_B, otherwise_B), metrics=metrics)

@@ -82,7 +82,7 @@ class LookAheadByChunks(SamplingFields):
     ) -> Rollouts:  # fmt: skip
         requests = self.requests(draws, texts, sampling, rng)
         answers = [_Answer(Answer(request, ()), request.seed) for request in requests]
-        window = (1 + self.chunks_ahead) * self.chunk_tokens
+        window, others, chunks = (1 + self.chunks_ahead) * self.chunk_tokens, 0, 0
         while going := [answer for answer in answers if not answer.ended]:
             new = torch.randint(2**62, (len(going), self.num_candidates - 1), generator=rng)
             seeds = [[a.seed, *own] for a, own in zip(going, new.tolist(), strict=True)]
@@ -90,7 +90,9 @@ class LookAheadByChunks(SamplingFields):
             tried = await engine.generate_all([a.candidate(seed, window) for a, seed in pairs])
             for row, answer in enumerate(going):
                 found = tried[row * self.num_candidates : (row + 1) * self.num_candidates]
-                before, chosen = answer.last, found[self._choose(found, rng)]
+                place = self._choose(found, rng)
+                chunks, others = chunks + 1, others + int(place > 0)
+                before, chosen = answer.last, found[place]
                 answer.keep(chosen, self.chunk_tokens, sampling.context_tokens)
                 for each in [*found, *([before] if before else [])]:
                     if answer.ended or each is not chosen:
@@ -99,7 +101,7 @@ class LookAheadByChunks(SamplingFields):
         if self.num_candidates > 1:
             behavior_T = torch.where(batch["mask_T"], torch.nan, batch["logp_behavior_T"])
             batch = batch.set(logp_behavior_T=behavior_T)
-        return batch, None
+        return batch, None, {"foresight/frac_switched": others / max(chunks, 1)}
 
     def _choose(self, found: Sequence[Answer], rng: torch.Generator) -> int:
         """The place of the candidate that is kept: of one that did not fail, where there is one."""

@@ -79,7 +79,9 @@ class SampleWithHints(SamplingFields):
         length = [0] * len(requests) + [len(hint) for hint in hints]
         size_B = torch.tensor([length[i] for i in order], dtype=torch.int64)
         stage_B = torch.tensor([int(i >= len(requests)) for i in order])
-        return with_hints(batch, size_B).set(stage_B=stage_B), None
+        given = [share for share, n in zip(shares, hinted, strict=True) if n]
+        metrics = {"hints/share": sum(given) / max(len(given), 1)}
+        return with_hints(batch, size_B).set(stage_B=stage_B), None, metrics
 
     def shares(self, difficulty_P: Tensor, rng: torch.Generator) -> Tensor:
         """The share [P] of the demonstration that each prompt's hint has."""

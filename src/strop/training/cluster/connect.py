@@ -6,12 +6,12 @@ import os
 import signal
 import socket
 import sys
-import threading
 import time
 from pathlib import Path
 from typing import Any
 
 from strop.support.errors import UserError
+from strop.support.stopping import holding
 from strop.training.settings.sections import RaySettings
 
 LOCAL = "local"
@@ -56,24 +56,19 @@ def connect(settings: RaySettings) -> Any:
         more = {"include_dashboard": False, "num_cpus": max(wanted, os.cpu_count() or 1)}
     else:
         _reach(address)
-    handled = signal.getsignal(
-        signal.SIGTERM
-    )  # Ray would install a handler that ends this process at once
     try:
-        ray.init(
-            address=address,
-            log_to_driver=settings.num_trainers > 0,
-            logging_level="warning",
-            **more,
-        )
+        with holding(signal.SIGTERM):  # Ray's own handler ends the process without a word
+            ray.init(
+                address=address,
+                log_to_driver=settings.num_trainers > 0,
+                logging_level="warning",
+                **more,
+            )
     except (ConnectionError, RuntimeError, ValueError, OSError) as error:
         raise UserError(
             f"--ray {address}: {first_line(error)}; --ray local starts Ray on this machine, "
             "`ray start` a cluster, whose address it prints"
         ) from error
-    finally:
-        if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, handled)
     return ray
 
 

@@ -154,7 +154,9 @@ def prepare(
             gradient_T, denominator_T = gradient_T & both[0], denominator_T & both[1]
             _tell(tally, outcome, gradient_T)
             view = view.with_columns(gradient_T=gradient_T, denominator_T=denominator_T)
-        share_T = parts.call(term.average, view).value
+        average = parts.call(term.average, view)
+        _tell(tally, average, gradient_T)
+        share_T = average.value
         if term.correction is not None:
             outcome = parts.call(term.correction, view)
             share_T = share_T * outcome.value.detach()

@@ -397,7 +397,9 @@ def layout(micro: Batch, when: When, width: int, token_budget: int) -> Layout | 
     A micro-batch that `split` has cut from such a batch, and which is too large without sharing,
     is shared whatever it saves.
     """
-    if when == "auto" and len(micro.split(token_budget)) > 1:
+    longest_B, contexts_B = micro.padded()
+    several = when == "auto" and len(longest_B) > 1
+    if several and int(longest_B.max()) * int(contexts_B.sum()) > token_budget:
         when = "on"
     rows = worthwhile(micro, when, width)
     return None if rows is None else lay_out(plant(rows))

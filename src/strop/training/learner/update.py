@@ -114,11 +114,11 @@ class Learner:
                 asked[term.name] += 1
             try:
                 update = updates.send((batch, measured))
-            except StopIteration:
-                update = None
+            except StopIteration as end:
+                update, learned.metrics = None, dict(end.value or {})
         means = tally.means()
         learned.effective = effective_share(means)
-        learned.metrics = {
+        learned.metrics |= {
             **means,
             **norms.means(),
             **_losses(tally, algorithm.terms, asked),

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from strop.support.errors import RunStopped, UserError
-from strop.support.stopping import deafen
+from strop.support.stopping import INTERRUPTED, deafen
 from strop.training.parallel import relaunched as launched
 from strop.training.parallel import shards
 from strop.training.parallel.watchdog import Signs
@@ -215,6 +215,8 @@ class Several(Ranks):
         except (Exception, KeyboardInterrupt) as raised:
             error = _failure(raised)
             if error is None:
+                if self.number:
+                    raise SystemExit(INTERRUPTED) from None
                 raise
             deafen()
             if not self._reports():

@@ -214,13 +214,15 @@ def make(raw: dict[str, Any], where: str = "the options") -> RunConfig:
         return RunConfig(**raw)
     except ValidationError as error:
         first = error.errors()[0]
+        why = first["msg"].removeprefix("Value error, ")
+        if not first["loc"]:  # what is wrong of several options together names them itself
+            raise UserError(f"{where}: {why}") from error
         key = _key(first["loc"])
         if first["type"] == "extra_forbidden":
             kinds = kinds_with(key)
             hint = f"; engine.kind={' or '.join(kinds)} has it" if kinds else ""
             hint = hint or peers.hint(key, settings())
             raise UserError(f"{where}: no option {key}{hint}") from error
-        why = first["msg"].removeprefix("Value error, ")
         if "stages" in key.split(".")[:3]:
             why = "a stage is text, part | part, or a list of texts"
         raise UserError(f"{where}: {key} = {first.get('input')!r}: {why}") from error

@@ -6,7 +6,6 @@
 import json
 from typing import Any
 
-from strop.assets import SCHEMA
 from strop.catalogue import catalogue
 from strop.catalogue.seams import PLACE_OF, STAGES
 from strop.engines.open import ENGINES, settings_of
@@ -38,11 +37,6 @@ def run_schema() -> dict[str, Any]:
 def text() -> str:
     """The schema as a file holds it."""
     return json.dumps(run_schema(), indent=1, ensure_ascii=False) + "\n"
-
-
-def published() -> str:
-    """The schema as it is shipped."""
-    return SCHEMA.read_text(encoding="utf-8")
 
 
 def _engine(kind: str, sections: dict[str, Any]) -> dict[str, Any]:

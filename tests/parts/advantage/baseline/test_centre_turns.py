@@ -1,6 +1,6 @@
 import pytest
 import torch
-from builders import run
+from builders import flat_batch, run
 from ragged import ragged_batch
 
 from strop.parts.advantage.baseline.centre_turns import KEYS, CentreTurns
@@ -62,3 +62,16 @@ def test_equal_returns_give_exactly_0():
     batch = with_returns(3)
     batch = batch.set(return_K=torch.full((batch.size("K"),), 0.1))
     assert not run(CentreTurns("group", scale="unbiased"), batch).value.any()
+
+
+def test_how_many_peers_turns_have_is_logged_by_what_makes_them_alike():
+    # rollouts of 2, 1 and 1 turns; the last one is alone in its group, and one is not scored
+    batch = flat_batch(
+        (2, 1, 1, 1), (0, 0, 1, 1), turn_T=torch.arange(5),
+        rollout_K=torch.tensor([0, 0, 1, 2, 3]), index_K=[0, 1, 0, 0, 0], return_K=[1.0] * 5,
+        scored_B=[True, True, True, False],
+    )  # fmt: skip
+    told = run(CentreTurns("index"), batch).metrics
+    assert told == {"turns/peers_index": 0.5, "turns/frac_alone_index": 0.5}
+    told = run(CentreTurns("group"), batch).metrics  # three of one group
+    assert told == {"turns/peers_group": 1.5, "turns/frac_alone_group": 0.25}

@@ -32,3 +32,10 @@ def test_edges():
     assert found == pytest.approx([0, 0, -1400 + math.log(2), math.log(2), 0.7, 0])
     with pytest.raises(UserError, match=r"subtract_group_log_mean_exp\.tau"):
         SubtractGroupLogMeanExp(0.0)
+
+
+def test_how_far_the_baseline_lies_from_the_mean_is_logged():
+    batch = flat_batch((1, 1), advantage_B=[1.0, 0.0])
+    shift = math.log((math.e + 1) / 2) - 0.5
+    told = run(SubtractGroupLogMeanExp(), batch).metrics
+    assert told == {"advantage/baseline_shift": pytest.approx(shift)}

@@ -43,3 +43,11 @@ def test_edges():
     assert run(alone_is_zero, batch).value.tolist() == [0, 0, 0, 0, 0]
     with pytest.raises(UserError, match="singleton"):
         SubtractGroupMean("error")
+
+
+def test_how_far_the_baseline_lies_from_the_groups_mean_is_logged():
+    # others' mean 1/3 or 2/3 beside 1/2; the group of one has no mean to leave
+    batch = flat_batch((1,) * 5, (0, 0, 0, 0, 1), advantage_B=[1.0, 0.0, 0.0, 1.0, 9.0])
+    told = run(SubtractGroupMean(leave_one_out=True), batch).metrics
+    assert told == {"advantage/baseline_shift": pytest.approx(1 / 6)}
+    assert run(SubtractGroupMean(), batch).metrics == {}

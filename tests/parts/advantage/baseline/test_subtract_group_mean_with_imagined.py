@@ -69,3 +69,9 @@ def test_edges():
         SubtractGroupMean(num_imagined=-1)
     with pytest.raises(UserError, match="num_imagined"):
         DivideByGroupStd(num_imagined=-1)
+
+
+def test_how_far_the_baseline_lies_from_the_groups_mean_is_logged():
+    batch = flat_batch((1,) * 3, advantage_B=[0.0, 0.0, 0.0])  # (0 + 1) / 4 beside 0
+    told = run(SubtractGroupMean(num_imagined=1), batch).metrics
+    assert told == {"advantage/baseline_shift": pytest.approx(1 / 4)}

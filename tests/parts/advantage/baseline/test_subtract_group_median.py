@@ -39,3 +39,8 @@ def test_edges():
     batch = flat_batch((1,) * 7, groups=(0, 0, 1, 2, 2, 2, 3), advantage_B=rewards)
     batch = batch.set(scored_B=~batch["advantage_B"].isnan())
     assert run(SubtractGroupMedian(), batch).value.tolist() == [0, 0.5, 0, 0, 0, 0, 0]
+
+
+def test_how_far_the_median_lies_from_the_mean_is_logged():
+    batch = flat_batch((1,) * 4, advantage_B=[3.0, 1.0, 2.0, 6.0])  # 2 beside 3
+    assert run(SubtractGroupMedian(), batch).metrics == {"advantage/baseline_shift": 1.0}

@@ -45,3 +45,9 @@ def test_edges():
     unscored = unscored.set(advantage_B=torch.tensor([3.0, 9.0, 0.0, 0.9], dtype=torch.float64))
     found = run(SubtractLengthWeightedMean(), unscored).value
     assert found.tolist() == pytest.approx([3, 0, -0.2, 0.7])
+
+
+def test_how_far_the_baseline_lies_from_the_mean_is_logged():
+    batch = flat_batch((2, 4, 4, 2), advantage_B=[1.0, 0.0, 0.0, 1.0])  # 4/12 beside 1/2
+    told = run(SubtractLengthWeightedMean(), batch).metrics
+    assert told == {"advantage/baseline_shift": pytest.approx(1 / 6)}

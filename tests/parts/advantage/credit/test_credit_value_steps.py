@@ -64,3 +64,13 @@ def test_edges():
     assert run(CreditValueSteps(), one).value.tolist() == [0, 0, -0.25, -0.25, -0.25]
     with pytest.raises(UserError, match="value_std_T"):
         run(CreditValueSteps(normalize_std=True), one)
+
+
+def test_how_many_steps_there_are_and_how_far_they_go_is_logged():
+    nan = float("nan")
+    values = [0.5, nan, 0.25, nan, nan]
+    batch = flat_batch((4, 1), prefix_value_T=values, reward_B=[1.0, 0.0])
+    told = run(CreditValueSteps(), batch).metrics  # -1/4 and 3/4
+    assert told == {"steps/per_rollout": 1.0, "steps/change_abs_mean": 0.5}
+    none = run(CreditValueSteps(), batch.set(prefix_value_T=batch["prefix_value_T"] * nan)).metrics
+    assert none == {"steps/per_rollout": 0.0, "steps/change_abs_mean": 0.0}

@@ -27,3 +27,10 @@ def test_refuses_a_weight_below_0():
     for weights in ((-0.1, 1.0), (1.0, -0.1)):
         with pytest.raises(UserError, match="must be"):
             WeighSigns(*weights)
+
+
+def test_the_mean_weight_is_logged():
+    batch = flat_batch((1,) * 4, advantage_B=[2.0, -1.0, 0.0, 3.0])
+    batch = batch.set(scored_B=torch.tensor([True, True, True, False]))
+    told = run(WeighSigns(positive=0.5, negative=2.0), batch).metrics
+    assert told == {"advantage/sign_weight": 1.25}

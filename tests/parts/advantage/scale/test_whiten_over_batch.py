@@ -37,3 +37,8 @@ def test_edges():
     assert run(WhitenOverBatch(), alone).value.tolist() == [0.0, 0.0]
     with pytest.raises(UserError, match=r"whiten_over_batch\.limit"):
         WhitenOverBatch(limit=-1.0)
+
+
+def test_the_deviation_is_logged():
+    told = run(WhitenOverBatch(), flat_batch((1,) * 4, advantage_B=[1.0, 0.0, 0.0, 1.0])).metrics
+    assert told == {"advantage/batch_std": pytest.approx(3**-0.5)}

@@ -44,3 +44,9 @@ def test_edges():
     assert run(AddCappedBonus(), below).value.equal(BATCH["advantage_T"])
     with pytest.raises(UserError, match="cap"):
         AddCappedBonus(cap=0.0)
+
+
+def test_the_bonus_and_how_often_it_is_cut_are_logged():
+    batch = flat_batch((2,), advantage_T=[1.0, -0.1], entropy_old_T=[1.0, 1.0])  # 0.4; 0.4, or 0.05
+    told = run(AddCappedBonus(), batch).metrics
+    assert told == {"bonus/mean": pytest.approx(0.225), "bonus/frac_capped": 0.5}

@@ -39,3 +39,8 @@ def test_edges():
     assert run(part, batch).value.tolist() == pytest.approx([-(0.5**0.5), 0.5**0.5, 0])
     with pytest.raises(UserError, match="eps"):
         WhitenOverBatchTokens(eps=-1.0)
+
+
+def test_the_deviation_is_logged():
+    told = run(WhitenOverBatchTokens(), flat_batch((1, 3), advantage_T=[1.0, 0, 0, 0])).metrics
+    assert told == {"advantage/batch_std": pytest.approx(0.5)}

@@ -122,3 +122,9 @@ def test_constant_length_must_come_from_somewhere():
 def test_the_runs_length_is_read_only_without_one_of_its_own():
     read = [{r.column for r in reads(Use(AverageByConstantLength(n)))} for n in (0, 1)]
     assert read[0] - read[1] == {"max_length"}
+
+
+def test_the_sum_of_the_weights_of_a_division_by_a_constant_is_logged():
+    batch = flat_batch((2, 5))
+    for part, total in ((AverageByConstantLength(10), 0.35), (TOKEN_SUM, 7.0), (SEQUENCE_SUM, 3.5)):
+        assert float(run(part, batch).metrics["average/total"]) == pytest.approx(total)

@@ -17,7 +17,9 @@ def test_worked_example(ratio, advantage, loss, weight):
     batch = flat_batch((1,), log_ratio_T=[math.log(ratio)], advantage_T=[advantage])
     assert -float(run(BoundRatioSoftly(), batch).value) == pytest.approx(loss, abs=1e-6)
     advantage_T = batch["advantage_T"]
-    found = gradient(lambda x_T: BoundRatioSoftly()(x_T, advantage_T).sum(), batch["log_ratio_T"])
+    found = gradient(
+        lambda x_T: BoundRatioSoftly()(x_T, advantage_T).value.sum(), batch["log_ratio_T"]
+    )
     # the weight is that of the ratio: d ratio / d log_ratio = ratio
     assert float(found) == pytest.approx(weight * ratio * advantage, abs=2e-6)
 
@@ -29,7 +31,7 @@ def test_gradient_and_reduction_at_ratio_one():
     log_ratio_T = (batch["logp_T"] - batch["logp_old_T"])[rows_T]
 
     def soft(x_T):
-        return BoundRatioSoftly(0.7, 2.0)(x_T, advantage_T).sum()
+        return BoundRatioSoftly(0.7, 2.0)(x_T, advantage_T).value.sum()
 
     found = gradient(soft, log_ratio_T)
     torch.testing.assert_close(found, slope(soft, log_ratio_T), atol=1e-8, rtol=1e-6)
@@ -46,3 +48,10 @@ def test_edges():
     assert run(BoundRatioSoftly(), batch).value.tolist() == [0, 0]
     with pytest.raises(UserError, match="tau_negative"):
         BoundRatioSoftly(tau_negative=0.0)
+
+
+def test_the_weight_of_a_token_is_logged():
+    batch = flat_batch((3,), log_ratio_T=[0.0, math.log(1.5), math.log(1.5)],
+                       advantage_T=[1.0, 1.0, -1.0])  # fmt: skip
+    told = run(BoundRatioSoftly(), batch).metrics["soft_gate/weight_mean"]
+    assert told.tolist() == pytest.approx([1.0, 0.940015, 0.934140], abs=1e-6)

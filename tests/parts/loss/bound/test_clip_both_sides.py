@@ -85,3 +85,11 @@ def test_edges():
     for field in ("clip_low", "clip_high", "dual_clip_c"):
         with pytest.raises(UserError, match=field):
             ClipBothSides(**{field: -0.1})
+
+
+def test_what_the_dual_clip_holds_is_logged_where_there_is_one():
+    ratios, advantages, _ = zip(*CASES, strict=True)
+    batch = flat_batch((5,), **_columns(ratios, advantages))
+    told = run(ClipBothSides(dual_clip_c=3.0), batch).metrics
+    assert told["clip_ratio/dual_mean"].tolist() == [0, 0, 0, 0, 1]
+    assert "clip_ratio/dual_mean" not in run(ClipBothSides(), batch).metrics

@@ -34,14 +34,16 @@ def test_gradient_reaches_every_token_of_the_rollout_and_not_the_old_policy():
     inputs = (batch["mask_T"], batch["rollout_T"], batch["num_rollouts"])
 
     def function(logp_T):
-        return (RatioPerSequence()(logp_T, clean["logp_old_T"], *inputs).exp() * weight_T).sum()
+        return (
+            RatioPerSequence()(logp_T, clean["logp_old_T"], *inputs).value.exp() * weight_T
+        ).sum()
 
     torch.testing.assert_close(
         gradient(function, clean["logp_T"]), slope(function, clean["logp_T"]), atol=1e-7, rtol=1e-6
     )
     old_T = clean["logp_old_T"].clone().requires_grad_()
     leaf_T = clean["logp_T"].clone().requires_grad_()
-    RatioPerSequence()(leaf_T, old_T, *inputs).sum().backward()
+    RatioPerSequence()(leaf_T, old_T, *inputs).value.sum().backward()
     assert old_T.grad is None
     assert (leaf_T.grad[~batch["mask_T"]] == 0).all()
 
@@ -60,3 +62,11 @@ def test_edges():
     assert run(RatioPerSequence(), batch).value.tolist() == [2.0, 2.0, 0.0]
     with pytest.raises(UserError, match="max_nats"):
         RatioPerSequence(-1.0)
+
+
+@pytest.mark.parametrize("own_gradient", [False, True])
+def test_the_rollouts_log_ratio_and_how_far_tokens_are_from_it_is_logged(own_gradient):
+    batch = flat_batch((2, 1), logp_T=[-1.0, -2.0, -1.0], logp_old_T=[-1.5, -1.0, -1.2])
+    told = run(RatioPerSequence(own_gradient=own_gradient), batch).metrics
+    assert told["ratio/log_abs_mean"].tolist() == pytest.approx([0.25, 0.25, 0.2])
+    assert told["ratio/token_distance_mean"].tolist() == pytest.approx([0.75, 0.75, 0.0])

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from strop.batch import segments
-from strop.method.part import require, require_one_of
+from strop.method.part import Result, require, require_one_of
 
 KEYS = ("index", "state", "group", "last", "role", "player", "batch")
 
@@ -52,6 +52,11 @@ class CentreTurns:
         require_one_of(self, "singleton", ("raw", "zero"))
         require(self, "eps", low=0.0)
 
+    @property
+    def any_of(self) -> tuple[tuple[str, ...], ...]:
+        """What tells peers, where not every batch of turns has it."""
+        return {"state": (("state_K",),), "role": (("role_K",),)}.get(self.key, ())
+
     def __call__(
         self,
         values_K: Tensor,
@@ -62,7 +67,7 @@ class CentreTurns:
         state_K: Tensor | None = None,
         role_K: Tensor | None = None,
         player_B: Tensor | None = None,
-    ) -> Tensor:
+    ) -> Result:
         counts_K = scored_B[rollout_K]
         all_K = torch.zeros_like(group_K)
         player_K = all_K if player_B is None else player_B[rollout_K]
@@ -74,7 +79,8 @@ class CentreTurns:
         missing = [column for column in chosen if column is None]
         assert not missing, f"centre_turns by {self.key} needs {self.key}_K"
         key_K, num = segments.key_of(*(column for column in chosen if column is not None))
-        alone_K = segments.count(key_K, num, counts_K)[key_K] == 1
+        size_K = segments.count(key_K, num, counts_K)[key_K]
+        alone_K = size_K == 1
         if self.leave_one_out:
             z_K = values_K - segments.leave_one_out_mean(values_K, key_K, num, counts_K)
         else:
@@ -84,4 +90,8 @@ class CentreTurns:
             ddof = 1 if self.scale == "unbiased" else 0
             std_N = segments.std(values_K, key_K, num, counts_K, ddof)
             z_K = z_K / (torch.where(alone_K, 1.0, std_N[key_K]) + self.eps)
-        return torch.where(counts_K, z_K, 0)
+        metrics = {
+            f"turns/peers_{self.key}": segments.overall(size_K - 1, counts_K),
+            f"turns/frac_alone_{self.key}": segments.overall(alone_K, counts_K),
+        }
+        return Result(torch.where(counts_K, z_K, 0), metrics=metrics)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from strop.batch import segments
-from strop.method.part import require, require_one_of
+from strop.method.part import Result, require, require_one_of
 from strop.support.errors import UserError
 
 
@@ -64,7 +64,7 @@ class CompareBudgets:
         num_groups: int,
         correct_B: Tensor | None = None,
         max_length: Tensor | None = None,
-    ) -> Tensor:
+    ) -> Result:
         L = self.L or max_length
         if L is None:
             raise UserError("compare_budgets needs a length: set L, or give max_length")
@@ -94,4 +94,8 @@ class CompareBudgets:
         across_B = (reward_B - mean_P[group_B]) / (std_P[group_B] + self.eps)
         times = 2 if self.source_form == "code" else 1
         found_B = (times * within_B + across_B).to(advantage_B.dtype)
-        return torch.where(scored_B, found_B, 0)
+        metrics = {
+            "length_budget/frac_over": segments.overall(length_N > budget_N, scored_B),
+            "length_budget/reward": segments.overall(reward_B, scored_B),
+        }
+        return Result(torch.where(scored_B, found_B, 0), metrics=metrics)

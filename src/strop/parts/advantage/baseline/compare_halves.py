@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from strop.batch import segments
-from strop.method.part import require, require_one_of
+from strop.method.part import Result, require, require_one_of
 from strop.method.schedule import Schedule
 from strop.support.errors import UserError
 
@@ -60,7 +60,7 @@ class CompareHalves:
         num_groups: int,
         entropy_old_T: Tensor | None = None,
         rng: torch.Generator | None = None,
-    ) -> Tensor:
+    ) -> Result:
         num_B = advantage_B.shape[0]
         metric_B = length_B.double()
         if self.metric == "random":
@@ -82,7 +82,9 @@ class CompareHalves:
         mu = self._mu(advantage_B, scored_B)
         mixed_B = mu * inter_B + (1 - mu) * (advantage_B - own_B)
         mixed_B = torch.where((size_P == 1)[group_B], advantage_B, mixed_B)
-        return torch.where(scored_B, mixed_B, 0)
+        ahead_P = mean_H.view(num_groups, 2)[:, 1] - mean_H.view(num_groups, 2)[:, 0]
+        metrics = {"halves/mu": mu, "halves/lead_of_upper": segments.overall(ahead_P, size_P > 1)}
+        return Result(torch.where(scored_B, mixed_B, 0), metrics=metrics)
 
     def _mu(self, reward_B: Tensor, scored_B: Tensor) -> float:
         """The weight of this step. Raises UserError for a mean reward outside [0, 1]."""

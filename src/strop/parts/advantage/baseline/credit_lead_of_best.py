@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from strop.batch import segments
+from strop.method.part import Result
 
 
 @dataclass(frozen=True)
@@ -27,8 +28,15 @@ class CreditLeadOfBest:
 
     def __call__(
         self, advantage_B: Tensor, group_B: Tensor, scored_B: Tensor, num_groups: int
-    ) -> Tensor:
+    ) -> Result:
         place_B = segments.rank(-advantage_B, group_B, num_groups, scored_B)
         second_P = segments.total(advantage_B, group_B, num_groups, place_B == 1)
         winner_B = (place_B == 0) & (segments.count(group_B, num_groups, scored_B) > 1)[group_B]
-        return torch.where(winner_B, advantage_B - second_P[group_B], 0)
+        lead_B = torch.where(winner_B, advantage_B - second_P[group_B], 0)
+        led_P = segments.count(group_B, num_groups, lead_B > 0) > 0
+        there_P = segments.count(group_B, num_groups, scored_B) > 0
+        metrics = {
+            "lead/frac_groups": segments.overall(led_P, there_P),
+            "lead/mean": segments.overall(lead_B, lead_B > 0),
+        }
+        return Result(lead_B, metrics=metrics)

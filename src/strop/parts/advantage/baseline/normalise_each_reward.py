@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from strop.batch import segments
-from strop.method.part import require, require_one_of
+from strop.method.part import Result, require, require_one_of
 from strop.support.errors import UserError
 
 
@@ -48,7 +48,7 @@ class NormaliseEachReward:
         scored_B: Tensor,
         num_groups: int,
         reward_weight_BM: Tensor | None = None,
-    ) -> Tensor:
+    ) -> Result:
         num_B, num_M = reward_BM.shape
         num = num_groups * num_M
         key_N = (group_B[:, None] * num_M + torch.arange(num_M, device=group_B.device)).flatten()
@@ -57,11 +57,14 @@ class NormaliseEachReward:
         alone_N = segments.count(key_N, num, there_N)[key_N] == 1
         z_N = segments.centred(reward_N, key_N, num, there_N)
         z_N = torch.where(alone_N, reward_N if self.singleton == "raw" else 0, z_N)
-        std_N = torch.where(alone_N, 1.0, segments.std(reward_N, key_N, num, there_N)[key_N])
+        std_M = segments.std(reward_N, key_N, num, there_N)
+        judged_M = segments.count(key_N, num, there_N) > 0
+        metrics = {"rewards/frac_spread": segments.overall(std_M > 0, judged_M)}
+        std_N = torch.where(alone_N, 1.0, std_M[key_N])
         z_N = torch.where(there_N & (z_N != 0), z_N / (std_N + self.eps), 0)
         z_N = z_N * self._weights(reward_BM, reward_weight_BM).flatten()
         row_N = torch.arange(num_B, device=group_B.device).repeat_interleave(num_M)
-        return segments.total(z_N, row_N, num_B)
+        return Result(segments.total(z_N, row_N, num_B), metrics=metrics)
 
     def _weights(self, reward_BM: Tensor, reward_weight_BM: Tensor | None) -> Tensor:
         if self.weights:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from strop.batch import segments
-from strop.method.part import require, require_one_of
+from strop.method.part import Result, require, require_one_of
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class RankRightAboveWrong:
         rollout_T: Tensor,
         mask_T: Tensor,
         num_groups: int,
-    ) -> Tensor:
+    ) -> Result:
         num = reward_B.shape[0]
         right_N = (scored_B & (reward_B >= self.success)).nonzero().squeeze(1)
         wrong_N = (scored_B & (reward_B < self.success)).nonzero().squeeze(1)
@@ -63,10 +63,12 @@ class RankRightAboveWrong:
         i = torch.repeat_interleave(right_N, partners_P[group_B[right_N]])
         j = wrong_N[segments.rows_of(group_B[wrong_N], group_B[right_N], num_groups)]
         confidence_B = segments.mean(logp_old_T, rollout_T, num, mask_T)
-        push = torch.sigmoid((confidence_B[j] - confidence_B[i]) / self.tau)
+        ahead = confidence_B[j] - confidence_B[i]
+        push = torch.sigmoid(ahead / self.tau)
         if self.include_inv_tau:
             push = push / self.tau
         if self.pair_reduction == "mean":
             push = push / segments.count(group_B[i], num_groups)[group_B[i]]
         pushed_B = segments.total(push, i, num) - segments.total(push, j, num)
-        return pushed_B.to(reward_B.dtype)
+        metrics = {"ranking/frac_wrong_order": segments.overall(ahead >= 0)}
+        return Result(pushed_B.to(reward_B.dtype), metrics=metrics)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from strop.batch import segments
-from strop.method.part import require
+from strop.method.part import Result, require
 
 
 @dataclass(frozen=True)
@@ -50,10 +50,11 @@ class SubtractExcessConfidence:
         rollout_T: Tensor,
         mask_T: Tensor,
         num_groups: int,
-    ) -> Tensor:
+    ) -> Result:
         num = advantage_B.shape[0]
         lowest_B = segments.mean_of_lowest(logp_old_T, rollout_T, num, self.share, mask_T)
         excess_B = lowest_B.exp() - prompt_confidence_B
         reached_P = segments.count(group_B, num_groups, scored_B & (reward_B != 0)) > 0
         price_B = torch.where(reached_P[group_B], self.alpha * excess_B, 0).to(advantage_B.dtype)
-        return torch.where(scored_B, advantage_B - price_B, 0)
+        metrics = {"confidence/excess_mean": segments.overall(excess_B, scored_B)}
+        return Result(torch.where(scored_B, advantage_B - price_B, 0), metrics=metrics)

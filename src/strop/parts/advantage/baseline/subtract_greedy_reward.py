@@ -5,6 +5,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from strop.batch import segments
+from strop.method.part import Result
+
 
 @dataclass(frozen=True)
 class SubtractGreedyReward:
@@ -20,5 +23,7 @@ class SubtractGreedyReward:
     Edges: equal to the greedy reward -> exactly 0; unscored rollouts -> 0.
     """
 
-    def __call__(self, advantage_B: Tensor, greedy_reward_B: Tensor, scored_B: Tensor) -> Tensor:
-        return torch.where(scored_B, advantage_B - greedy_reward_B.to(advantage_B.dtype), 0)
+    def __call__(self, advantage_B: Tensor, greedy_reward_B: Tensor, scored_B: Tensor) -> Result:
+        centred_B = torch.where(scored_B, advantage_B - greedy_reward_B.to(advantage_B.dtype), 0)
+        metrics = {"greedy/reward": segments.overall(greedy_reward_B, scored_B)}
+        return Result(centred_B, metrics=metrics)

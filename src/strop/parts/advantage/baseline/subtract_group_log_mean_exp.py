@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from strop.batch import segments
-from strop.method.part import require
+from strop.method.part import Result, require
+from strop.parts.advantage.baseline._shift import shift_of
 
 
 @dataclass(frozen=True)
@@ -33,11 +34,12 @@ class SubtractGroupLogMeanExp:
 
     def __call__(
         self, advantage_B: Tensor, group_B: Tensor, scored_B: Tensor, num_groups: int
-    ) -> Tensor:
+    ) -> Result:
         members = (group_B, num_groups, scored_B)
         best_B = segments.extreme(advantage_B, *members, largest=True)[group_B]
         share_B = torch.where(scored_B, (advantage_B - best_B) / self.tau, 0).exp()
         level_B = self.tau * segments.mean(share_B, *members)[group_B].log()
         alone_B = (segments.count(*members) == 1)[group_B]
         compared_B = torch.where(alone_B, advantage_B, advantage_B - best_B - level_B)
-        return torch.where(scored_B, compared_B, 0)
+        compared_B = torch.where(scored_B, compared_B, 0)
+        return Result(compared_B, metrics=shift_of(compared_B, advantage_B, *members))

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from strop.batch import segments
-from strop.method.part import require, require_one_of
+from strop.method.part import Result, require, require_one_of
+from strop.parts.advantage.baseline._shift import shift_of
 
 
 @dataclass(frozen=True)
@@ -51,9 +52,15 @@ class SubtractGroupMean:
         moved = {"advantage_mean_is_not_zero", "learns_from_uniform_groups"}
         return frozenset(moved) if self.num_imagined else frozenset()
 
+    @property
+    def unlogged(self) -> frozenset[str]:
+        """The distance from the group's mean where the baseline is that."""
+        plain = not self.leave_one_out and not self.num_imagined
+        return frozenset({"advantage/baseline_shift"} if plain else ())
+
     def __call__(
         self, advantage_B: Tensor, group_B: Tensor, scored_B: Tensor, num_groups: int
-    ) -> Tensor:
+    ) -> Result:
         members = (advantage_B, group_B, num_groups, scored_B)
         size_P = segments.count(group_B, num_groups, scored_B)
         if self.leave_one_out:
@@ -68,4 +75,5 @@ class SubtractGroupMean:
             centred_B = share_B * centred_B + (1 - share_B) * (advantage_B - self.best)
         alone_B = (size_P == 1)[group_B]
         raw_B = advantage_B if self.singleton == "raw" else torch.zeros_like(advantage_B)
-        return torch.where(scored_B, torch.where(alone_B, raw_B, centred_B), 0)
+        centred_B = torch.where(scored_B, torch.where(alone_B, raw_B, centred_B), 0)
+        return Result(centred_B, metrics={} if self.unlogged else shift_of(centred_B, *members))

@@ -6,6 +6,8 @@ import torch
 from torch import Tensor
 
 from strop.batch import segments
+from strop.method.part import Result
+from strop.parts.advantage.baseline._shift import shift_of
 
 
 @dataclass(frozen=True)
@@ -24,6 +26,8 @@ class SubtractGroupMedian:
 
     def __call__(
         self, advantage_B: Tensor, group_B: Tensor, scored_B: Tensor, num_groups: int
-    ) -> Tensor:
-        median_P = segments.lower_median(advantage_B, group_B, num_groups, scored_B)
-        return torch.where(scored_B, advantage_B - median_P[group_B], 0)
+    ) -> Result:
+        members = (advantage_B, group_B, num_groups, scored_B)
+        median_P = segments.lower_median(*members)
+        centred_B = torch.where(scored_B, advantage_B - median_P[group_B], 0)
+        return Result(centred_B, metrics=shift_of(centred_B, *members))

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from strop.batch import segments
-from strop.method.part import require
+from strop.method.part import Result, require
+from strop.parts.advantage.baseline._shift import shift_of
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ class SubtractLeastVarianceMean:
         group_B: Tensor,
         scored_B: Tensor,
         num_groups: int,
-    ) -> Tensor:
+    ) -> Result:
         weight_B = (sequence_is_weight_B.double() * grad_norm_B.double()).square()
         if self.cap:
             weight_B = weight_B * sequence_is_weight_B.double().clamp(max=self.cap).square()
@@ -65,7 +66,9 @@ class SubtractLeastVarianceMean:
         sum_P = segments.total(held_B * weight_B, group_B, num_groups, scored_B)
         mean_P = (sum_P / (total_P + self.eps)).nan_to_num().to(advantage_B.dtype)
         mean_P = torch.minimum(torch.maximum(mean_P, low_P), high_P)
-        return torch.where(scored_B, advantage_B - mean_P[group_B], 0)
+        centred_B = torch.where(scored_B, advantage_B - mean_P[group_B], 0)
+        shift = shift_of(centred_B, advantage_B, group_B, num_groups, scored_B)
+        return Result(centred_B, metrics=shift)
 
     def _held(
         self, reward_B: Tensor, weight_B: Tensor, group_B: Tensor, num: int, scored_B: Tensor

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from strop.batch import segments
-from strop.method.part import require_one_of
+from strop.method.part import Result, require_one_of
+from strop.parts.advantage.baseline._shift import shift_of
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ class SubtractLengthWeightedMean:
         group_B: Tensor,
         scored_B: Tensor,
         num_groups: int,
-    ) -> Tensor:
+    ) -> Result:
         weight_B = length_B.to(advantage_B.dtype)
         mean_P = segments.mean(advantage_B, group_B, num_groups, scored_B, weight_B)
         # Between the extremes of the counting members, so that equal rewards give exactly 0.
@@ -50,4 +51,6 @@ class SubtractLengthWeightedMean:
         mean_P = torch.minimum(torch.maximum(mean_P, low_P), high_P)
         if self.singleton == "raw":
             mean_P = torch.where(segments.count(group_B, num_groups, scored_B) == 1, 0, mean_P)
-        return torch.where(scored_B, advantage_B - mean_P[group_B], 0)
+        centred_B = torch.where(scored_B, advantage_B - mean_P[group_B], 0)
+        shift = shift_of(centred_B, advantage_B, group_B, num_groups, scored_B)
+        return Result(centred_B, metrics=shift)

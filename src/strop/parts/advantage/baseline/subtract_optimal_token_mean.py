@@ -8,7 +8,7 @@ from torch import Tensor
 
 from strop.batch import segments
 from strop.batch.columns import Column
-from strop.method.part import require, require_one_of
+from strop.method.part import Result, require, require_one_of
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class SubtractOptimalTokenMean:
         scored_B: Tensor,
         num_groups: int,
         rollout_is_weights_T: Tensor | None = None,
-    ) -> Tensor:
+    ) -> Result:
         num_B, own_T = scored_B.shape[0], mask_T & segments.at(scored_B, rollout_T)
         norm_T = logp_old_T.double().exp().mul_(-2).add_(1) + sum_pi_squared_old_T
         if rollout_is_weights_T is not None:
@@ -80,10 +80,15 @@ class SubtractOptimalTokenMean:
         value_M = segments.at(advantage_T, row_M)
         total_N = segments.total(weight_M * value_M, key_M, num)
         mean_N = total_N / (segments.total(weight_M, key_M, num) + self.eps)
+        several_M = segments.at(segments.count(key_M, num) > 1, key_M)
+        plain_M = segments.at(segments.mean(value_M, key_M, num), key_M)
+        shift_M = (segments.at(mean_N, key_M) - plain_M).abs()
+        metrics = {"advantage/baseline_shift": segments.overall(shift_M, several_M)}
         if self.handle_zero_tail:
             mean_N = torch.where(segments.count(key_M, num) == 1, 0, mean_N)
         first_T = own_T & (seen_T == 1)
         alone_P = segments.count(group_T, num_groups, first_T) == 1
         mean_N = torch.where(alone_P[:, None], 0, mean_N.view(num_groups, num_places)).flatten()
         value_M = value_M - segments.at(mean_N.to(advantage_T.dtype), key_M)
-        return torch.zeros_like(advantage_T).index_copy_(0, row_M, value_M)
+        centred_T = torch.zeros_like(advantage_T).index_copy_(0, row_M, value_M)
+        return Result(centred_T, metrics=metrics)

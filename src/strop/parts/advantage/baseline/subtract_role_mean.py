@@ -7,6 +7,8 @@ import torch
 from torch import Tensor
 
 from strop.batch import segments
+from strop.method.part import Result
+from strop.parts.advantage.baseline._shift import shift_of
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,10 @@ class SubtractRoleMean:
 
     def __call__(
         self, advantage_B: Tensor, role_B: Tensor, pool_B: Tensor, scored_B: Tensor
-    ) -> Tensor:
+    ) -> Result:
         key_B, num = segments.key_of(role_B, pool_B)
-        return torch.where(scored_B, segments.centred(advantage_B, key_B, num, scored_B), 0)
+        centred_B = segments.centred(advantage_B, key_B, num, scored_B)
+        centred_B = torch.where(scored_B, centred_B, 0)
+        pool_B, pools = segments.key_of(pool_B)
+        shift = shift_of(centred_B, advantage_B, pool_B, pools, scored_B)
+        return Result(centred_B, metrics=shift)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from strop.batch import segments
 from strop.batch.columns import Column
-from strop.method.part import require, require_one_of
+from strop.method.part import Result, require, require_one_of
 from strop.support.errors import UserError
 
 CLAMP_NATS = 20.0
@@ -91,7 +91,7 @@ class SubtractTrackedSuccess:
         logp_ref_T: Tensor | None = None,
         first_success_B: Tensor | None = None,
         state: Mapping[str, Any] | None = None,
-    ) -> tuple[Tensor, ...]:
+    ) -> Result:
         value_B = torch.full_like(advantage_B, 0.5)
         if first_success_B is not None:
             value_B = first_success_B.to(advantage_B.dtype).nan_to_num(0.5)
@@ -104,10 +104,11 @@ class SubtractTrackedSuccess:
         drift_B = torch.full_like(raw_B, -1)  # below 0: not measured
         if logp_old_T is not None and logp_ref_T is not None:
             gap_T = (logp_ref_T - logp_old_T).clamp(-CLAMP_NATS, CLAMP_NATS)
-            kl_T = gap_T.exp() - gap_T - 1
-            drift_B = segments.total(kl_T, rollout_T, scored_B.shape[0], mask_T).to(raw_B.dtype)
-        drift_B = torch.where(scored_B, drift_B, 0)
-        return raw_B, torch.where(scored_B, value_B, 0), torch.zeros_like(group_B), drift_B
+            drift_B = segments.total(gap_T.exp() - gap_T - 1, rollout_T, len(scored_B), mask_T)
+        columns = (value_B, drift_B.to(raw_B.dtype))
+        tracked_B, drift_B = (torch.where(scored_B, each, 0) for each in columns)
+        told = {"tracked/baseline": segments.overall(tracked_B, scored_B)}
+        return Result((raw_B, tracked_B, torch.zeros_like(group_B), drift_B), metrics=told)
 
     def update(
         self,
@@ -124,10 +125,9 @@ class SubtractTrackedSuccess:
         old_N = state["uid"].to(uid_P.device)
         uid_N, key = torch.unique(torch.cat([old_N, uid_P]), return_inverse=True)
         known, key_B = key[: old_N.shape[0]], key[old_N.shape[0] :][group_B]
-        num = uid_N.shape[0]
-        right_N = segments.count(key_B, num, scored_B & (outcome_B > 0.5))
-        wrong_N = segments.count(key_B, num, scored_B) - right_N
-        first_N = segments.mean(tracked_B, key_B, num, scored_B).double()
+        right_N = segments.count(key_B, len(uid_N), scored_B & (outcome_B > 0.5))
+        wrong_N = segments.count(key_B, len(uid_N), scored_B) - right_N
+        first_N = segments.mean(tracked_B, key_B, len(uid_N), scored_B).double()
         measured_B = scored_B & (length_B > 0)
         kl = state["kl"]
         if bool(measured_B.any()) and bool((drift_B >= 0).all()):

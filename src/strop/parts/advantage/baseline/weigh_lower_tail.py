@@ -9,7 +9,7 @@ from torch import Tensor
 
 from strop.batch import segments
 from strop.batch.columns import Column
-from strop.method.part import require
+from strop.method.part import Result, require
 from strop.support.errors import UserError
 
 
@@ -85,7 +85,7 @@ class WeighLowerTail:
         q_alpha: Tensor | None = None,
         q_beta: Tensor | None = None,
         state: Mapping[str, Any] | None = None,
-    ) -> Tensor:
+    ) -> Result:
         alpha, beta = self.levels
         low_B = self._quantile(alpha, bundle_score_B, slot_B, bundle_B)
         high_B = self._quantile(beta, bundle_score_B, slot_B, bundle_B)
@@ -98,7 +98,12 @@ class WeighLowerTail:
         middle_B = middle_B + (a_B - b_B) if self.natural else middle_B
         tail_B = -(a_B - bundle_score_B).clamp(min=0) / (alpha + 1e-6)
         mixed_B = (self.weight * tail_B + middle_B / (beta - alpha + 1e-6)) / (self.weight + 1)
-        return torch.where(slot_B >= 0, mixed_B, 0)
+        inside_B = slot_B >= 0
+        metrics = {
+            "tail/low": segments.overall(a_B, inside_B),
+            "tail/high": segments.overall(b_B, inside_B),
+        }
+        return Result(torch.where(inside_B, mixed_B, 0), metrics=metrics)
 
     def _quantile(self, level: float, score_B: Tensor, slot_B: Tensor, bundle_B: Tensor) -> Tensor:
         """The quantile [B] of the step's scores, or with rate 0 of each bundle's."""

@@ -2,6 +2,13 @@
 
 from torch import Tensor
 
+FRACTION, VALUE = "bootstrap/frac_rollouts", "bootstrap/value_mean"
+
+
+def unlogged(bootstraps: bool) -> frozenset[str]:
+    """What is not logged where no cut rollout counts as going on."""
+    return frozenset() if bootstraps else frozenset({FRACTION, VALUE})
+
 
 def bootstrapped(value_B: Tensor, cut_B: Tensor) -> dict[str, float]:
     """Share of scored rollouts that count as going on, and the mean value of what is beyond."""
@@ -9,4 +16,4 @@ def bootstrapped(value_B: Tensor, cut_B: Tensor) -> dict[str, float]:
         return {}
     beyond = value_B[cut_B].double().sum() / cut_B.sum().clamp(min=1)
     share = cut_B.double().mean()
-    return {"bootstrap/frac_rollouts": float(share), "bootstrap/value_mean": float(beyond)}
+    return {FRACTION: float(share), VALUE: float(beyond)}

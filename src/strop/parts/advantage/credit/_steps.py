@@ -30,6 +30,15 @@ class Steps(NamedTuple):
         return torch.where(self.inside_T, segments.at(values_N, self.step_T), 0)
 
 
+def told(steps: Steps | None, rise_N: Tensor, scored_B: Tensor) -> dict[str, float]:
+    """Steps of a scored rollout, and how far one moves the value: the mean size of `rise_N`."""
+    num = 0 if steps is None else steps.row_N.shape[0]
+    return {
+        "steps/per_rollout": num / max(int(scored_B.sum()), 1),
+        "steps/change_abs_mean": segments.overall(rise_N.abs()),
+    }
+
+
 def steps_of(
     prefix_value_T: Tensor, scored_B: Tensor, rollout_T: Tensor, mask_T: Tensor,
     cut_T: Tensor | None,

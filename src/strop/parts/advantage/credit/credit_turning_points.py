@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from strop.batch import segments
-from strop.method.part import require, require_one_of
-from strop.parts.advantage.credit._steps import Steps, steps_of
+from strop.method.part import Result, require, require_one_of
+from strop.parts.advantage.credit._steps import Steps, steps_of, told
 
 TIE = 1e-5  # gains in reward units that are as far apart as this differ
 
@@ -64,23 +64,29 @@ class CreditTurningPoints:
         group_T: Tensor,
         mask_T: Tensor,
         cut_T: Tensor | None = None,
-    ) -> Tensor:
+    ) -> Result:
         steps = steps_of(prefix_value_T, scored_B, rollout_T, mask_T, cut_T)
         if steps is None:
-            return torch.zeros_like(prefix_value_T)
+            metrics = {"steps/frac_turning": 0.0, **told(None, prefix_value_T[:0], scored_B)}
+            return Result(torch.zeros_like(prefix_value_T), metrics=metrics)
         before_N = segments.at(prefix_value_T, steps.row_N)
-        r_N = self._paid(steps, before_N, reward_B.to(before_N.dtype)[steps.rollout_N])
+        final_N = reward_B.to(before_N.dtype)[steps.rollout_N]
+        after_N = steps.after(before_N, final_N)
+        turn_N = self._turning(steps, before_N, after_N, final_N)
+        rise_N, bonus_N = after_N - before_N, self.eta * (final_N - before_N)
+        r_N = torch.where(turn_N & (bonus_N != 0), bonus_N, rise_N)
+        shares = {"steps/frac_turning": segments.overall(turn_N)}
+        metrics = {**shares, **told(steps, rise_N, scored_B)}
         place_N = segments.place_in_run(steps.rollout_N, reward_B.shape[0])
         key_N, num = segments.key_of(segments.at(group_T, steps.row_N), place_N)
         ddof = int(self.std == "unbiased")
         centred_N, std_M = segments.centred_and_std(r_N, key_N, num, ddof=ddof)
         advantage_N = centred_N / segments.at(std_M + self.eps, key_N)
         advantage_N = advantage_N.clamp(-self.clamp, self.clamp)
-        return steps.spread(torch.where(centred_N == 0, 0, advantage_N))
+        return Result(steps.spread(torch.where(centred_N == 0, 0, advantage_N)), metrics=metrics)
 
-    def _paid(self, steps: Steps, before_N: Tensor, final_N: Tensor) -> Tensor:
-        """What every step is paid [N]."""
-        after_N = steps.after(before_N, final_N)
+    def _turning(self, steps: Steps, before_N: Tensor, after_N: Tensor, final_N: Tensor) -> Tensor:
+        """Whether a step turns its rollout for good [N]."""
         rise_N = after_N - before_N
         start_N = steps.rollout_N.diff(prepend=steps.rollout_N[:1] - 1) != 0
         first_N = before_N[start_N][start_N.cumsum(0) - 1]
@@ -88,10 +94,7 @@ class CreditTurningPoints:
         sign_N = rise_N.sign() * whole_N.sign()
         turned_N = start_N | ((sign_N.roll(1) < 0) & (sign_N > 0))
         turn_N = turned_N & (rise_N.sign() * (final_N - after_N).sign() > 0)
-        if self.balance:
-            turn_N = self._kept(turn_N, whole_N)
-        bonus_N = torch.where(turn_N, self.eta * (final_N - before_N), 0)
-        return torch.where(bonus_N != 0, bonus_N, rise_N)
+        return self._kept(turn_N, whole_N) if self.balance else turn_N
 
     def _kept(self, turn_N: Tensor, whole_N: Tensor) -> Tensor:
         """The turns that stay: as many up as down, the largest first; all where one side is."""

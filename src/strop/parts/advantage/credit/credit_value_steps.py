@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from strop.method.part import require
-from strop.parts.advantage.credit._steps import steps_of
+from strop.method.part import Result, require
+from strop.parts.advantage.credit._steps import steps_of, told
 from strop.support.errors import UserError
 
 
@@ -48,15 +48,17 @@ class CreditValueSteps:
         mask_T: Tensor,
         cut_T: Tensor | None = None,
         value_std_T: Tensor | None = None,
-    ) -> Tensor:
+    ) -> Result:
         steps = steps_of(prefix_value_T, scored_B, rollout_T, mask_T, cut_T)
         if steps is None:
-            return torch.zeros_like(prefix_value_T)
+            nothing_N = prefix_value_T.new_zeros(0)
+            return Result(torch.zeros_like(prefix_value_T), metrics=told(None, nothing_N, scored_B))
         before_N = prefix_value_T[steps.row_N]
         rise_N = steps.after(before_N, reward_B[steps.rollout_N]) - before_N
+        metrics = told(steps, rise_N, scored_B)
         if self.normalize_std:
             if value_std_T is None:
                 raise UserError("credit_value_steps.normalize_std needs a part that writes "
                                 "value_std_T, such as back_up_tree_values")  # fmt: skip
             rise_N = rise_N / (value_std_T[steps.row_N] + self.eps)
-        return steps.spread(rise_N)
+        return Result(steps.spread(rise_N), metrics=metrics)

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from strop.batch import segments
 from strop.method.part import Result, require
-from strop.parts.advantage.credit._bootstrap import bootstrapped
+from strop.parts.advantage.credit._bootstrap import bootstrapped, unlogged
 from strop.support.errors import UserError
 
 
@@ -43,6 +43,11 @@ class EstimateGeneralisedAdvantage:
     def __post_init__(self) -> None:
         require(self, "gamma", low=0.0, high=1.0)
         require(self, "lam", low=0.0, high=1.0)
+
+    @property
+    def unlogged(self) -> frozenset[str]:
+        """What cut rollouts go on with where they end."""
+        return unlogged(self.bootstrap_truncated)
 
     def __call__(
         self,

@@ -9,7 +9,7 @@ from torch import Tensor
 from strop.batch import segments
 from strop.batch.columns import Column
 from strop.method.part import Result, require
-from strop.parts.advantage.credit._bootstrap import bootstrapped
+from strop.parts.advantage.credit._bootstrap import bootstrapped, unlogged
 
 
 @dataclass(frozen=True)
@@ -47,6 +47,11 @@ class EstimateTurnAdvantage:
     def __post_init__(self) -> None:
         require(self, "gamma", low=0.0, high=1.0)
         require(self, "lam", low=0.0, high=1.0)
+
+    @property
+    def unlogged(self) -> frozenset[str]:
+        """What cut episodes go on with where they end."""
+        return unlogged(self.bootstrap_truncated)
 
     def __call__(
         self,

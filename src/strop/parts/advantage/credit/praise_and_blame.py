@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from strop.batch import segments
-from strop.method.part import require
+from strop.method.part import Result, require
 
 
 @dataclass(frozen=True)
@@ -47,10 +47,12 @@ class PraiseAndBlame:
 
     def __call__(
         self, reward_B: Tensor, scored_B: Tensor, rollout_T: Tensor, mask_T: Tensor
-    ) -> Tensor:
+    ) -> Result:
         counts_T = mask_T.to(torch.int64).cumsum(0)
         last_B = segments.extreme(counts_T, rollout_T, reward_B.shape[0])
         after_T = (last_B[rollout_T] - counts_T).to(reward_B.dtype)
         right_T = (reward_B >= self.success)[rollout_T]
         advantage_T = torch.where(right_T, self.positive * self.gamma**after_T, -self.negative)
-        return torch.where(mask_T & scored_B[rollout_T], advantage_T, 0)
+        advantage_T = torch.where(mask_T & scored_B[rollout_T], advantage_T, 0)
+        share = advantage_T.clamp(min=0).sum() / advantage_T.abs().sum().clamp(min=1e-12)
+        return Result(advantage_T, metrics={"advantage/praise_share": float(share)})

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from strop.batch import segments
+from strop.method.part import Result
 
 
 @dataclass(frozen=True)
@@ -36,11 +37,13 @@ class ShareOverTransitions:
         state_K: Tensor,
         action_K: Tensor,
         scored_B: Tensor,
-    ) -> Tensor:
+    ) -> Result:
         counts_K = scored_B[rollout_K]
         last = torch.ones_like(rollout_K[:1], dtype=torch.bool)
         ends_K = torch.cat([rollout_K[1:] != rollout_K[:-1], last])[: rollout_K.shape[0]]
         after_K = torch.where(ends_K, 0, state_K.roll(-1))
         key_K, num = segments.key_of(group_K, state_K, action_K, after_K, ends_K.long())
         mean_N = segments.mean(advantage_B[rollout_K], key_K, num, counts_K)
-        return torch.where(counts_K, mean_N[key_K], 0)
+        shared_K = segments.count(key_K, num, counts_K)[key_K] > 1
+        metrics = {"transitions/frac_shared": segments.overall(shared_K, counts_K)}
+        return Result(torch.where(counts_K, mean_N[key_K], 0), metrics=metrics)

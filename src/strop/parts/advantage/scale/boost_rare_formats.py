@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from strop.batch import segments
-from strop.method.part import require
+from strop.method.part import Result, require
 from strop.support.errors import UserError
 
 
@@ -46,7 +46,7 @@ class BoostRareFormats:
         step: Tensor,
         num_steps: Tensor,
         num_groups: int,
-    ) -> Tensor:
+    ) -> Result:
         outside_B = scored_B & ((reward_B < 0) | (reward_B > 1))
         if bool(outside_B.any()):
             raise UserError(
@@ -59,4 +59,6 @@ class BoostRareFormats:
         fade = (1 + torch.cos(torch.pi * step.double() / num_steps.double().clamp(min=1))) / 2
         alpha_B = 1 + self.boost * fade * (size_B / same_B - 1).clamp(min=0)
         known_B = scored_B & (format_B >= 0)
-        return torch.where(known_B, alpha_B.to(reward_B.dtype) * reward_B, 0)
+        boosted_B = torch.where(known_B, alpha_B.to(reward_B.dtype) * reward_B, 0)
+        metrics = {"formats/boost_mean": segments.overall(alpha_B, known_B)}
+        return Result(boosted_B, metrics=metrics)

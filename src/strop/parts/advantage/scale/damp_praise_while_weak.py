@@ -6,7 +6,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from strop.method.part import require, require_one_of
+from strop.method.part import Result, require, require_one_of
 from strop.parts.advantage.scale._success import success_of_groups, success_of_step
 
 
@@ -47,10 +47,11 @@ class DampPraiseWhileWeak:
         group_B: Tensor,
         scored_B: Tensor,
         num_groups: int,
-    ) -> Tensor:
+    ) -> Result:
         p_P = success_of_groups(reward_B, group_B, num_groups, scored_B, "damp_praise_while_weak")
         by_group = self.source_form == "code"
         omega = success_of_step(reward_B, p_P, group_B, scored_B, by_group)
         factor = (omega / self.alpha).clamp(max=1)
         damped_B = torch.where(advantage_B > 0, advantage_B * factor, advantage_B)
-        return torch.where(scored_B, damped_B, 0)
+        metrics = {"advantage/praise_factor": float(factor)}
+        return Result(torch.where(scored_B, damped_B, 0), metrics=metrics)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from strop.batch import segments
-from strop.method.part import require
+from strop.method.part import Result, require
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,8 @@ class DivideByRewardStd:
     def __post_init__(self) -> None:
         require(self, "eps", low=0.0)
 
-    def __call__(self, advantage_B: Tensor, reward_B: Tensor, scored_B: Tensor) -> Tensor:
+    def __call__(self, advantage_B: Tensor, reward_B: Tensor, scored_B: Tensor) -> Result:
         one_B = torch.zeros_like(scored_B, dtype=torch.int64)
         std = segments.std(reward_B, one_B, 1, scored_B, ddof=0)
-        return torch.where(scored_B, advantage_B / (std[one_B] + self.eps), 0)
+        divided_B = torch.where(scored_B, advantage_B / (std[one_B] + self.eps), 0)
+        return Result(divided_B, metrics={"advantage/batch_std": float(std)})

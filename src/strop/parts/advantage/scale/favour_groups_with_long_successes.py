@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from strop.batch import segments
-from strop.method.part import require, require_one_of
+from strop.method.part import Result, require, require_one_of
 
 FORMS = ("text", "vision")
 
@@ -56,7 +56,7 @@ class FavourGroupsWithLongSuccesses:
         group_B: Tensor,
         scored_B: Tensor,
         num_groups: int,
-    ) -> Tensor:
+    ) -> Result:
         right_B = scored_B & (reward_B > self.correct_threshold)
         wrong_B = scored_B & ~right_B
         if self.max_length:
@@ -70,8 +70,10 @@ class FavourGroupsWithLongSuccesses:
             worthwhile_P = (num_right_P > 0) & (worthwhile_P | (num_wrong_P == 0))
         else:
             worthwhile_P = (num_right_P == 0) | (worthwhile_P & (num_wrong_P > 0))
-        size_P = segments.count(group_B, num_groups, scored_B).clamp(min=1)
-        worthwhile_P = worthwhile_P & (num_right_P <= self.max_success * size_P)
+        size_P = segments.count(group_B, num_groups, scored_B)
+        worthwhile_P = worthwhile_P & (num_right_P <= self.max_success * size_P.clamp(min=1))
+        metrics = {"groups/frac_worthwhile": segments.overall(worthwhile_P, size_P > 0)}
         high, low = self.weights
         weighted_B = advantage_B * torch.where(worthwhile_P, high, low)[group_B]
-        return torch.where(scored_B, weighted_B, 0).to(advantage_B.dtype)
+        weighted_B = torch.where(scored_B, weighted_B, 0).to(advantage_B.dtype)
+        return Result(weighted_B, metrics=metrics)

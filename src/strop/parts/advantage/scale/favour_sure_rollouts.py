@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from strop.batch import segments
-from strop.method.part import require
+from strop.method.part import Result, require
 
 
 @dataclass(frozen=True)
@@ -44,10 +44,14 @@ class FavourSureRollouts:
         group_B: Tensor,
         scored_B: Tensor,
         num_groups: int,
-    ) -> Tensor:
+    ) -> Result:
         own_B = segments.mean(entropy_old_T, rollout_T, group_B.shape[0], mask_T)
         mean_P = segments.mean(own_B, group_B, num_groups, scored_B)
         below_B = -segments.centred(own_B, group_B, num_groups, scored_B)
         factor_B = 1 + below_B / (mean_P[group_B] + self.eps)
         factor_B = factor_B.clamp(min=0) if self.keep_sign else factor_B
-        return torch.where(scored_B, advantage_B * factor_B.to(advantage_B.dtype), 0)
+        metrics = {
+            "advantage/entropy_factor_change": segments.overall((factor_B - 1).abs(), scored_B)
+        }
+        weighed_B = torch.where(scored_B, advantage_B * factor_B.to(advantage_B.dtype), 0)
+        return Result(weighed_B, metrics=metrics)

@@ -6,7 +6,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from strop.method.part import require_one_of
+from strop.batch import segments
+from strop.method.part import Result, require_one_of
 from strop.parts.advantage.scale._success import success_of_groups, success_of_step
 
 
@@ -43,16 +44,22 @@ class ShiftWeightToHardPrompts:
         group_B: Tensor,
         scored_B: Tensor,
         num_groups: int,
-    ) -> Tensor:
+    ) -> Result:
         code = self.source_form == "code"
         reader = "shift_weight_to_hard_prompts"
         p_P = success_of_groups(reward_B, group_B, num_groups, scored_B, reader)
         omega = success_of_step(reward_B, p_P, group_B, scored_B, by_group=code)
         between_P = (p_P > 0) & (p_P < 1)
+        sides = {"hard": between_P & (p_P <= 0.5), "easy": between_P & (p_P >= 0.5)}
         p_P = torch.where(between_P, p_P, 0.5)
         hard_P, easy_P = p_P.sqrt(), (1 - p_P).sqrt()
         if code:
             hard_P, easy_P = p_P.sqrt() + 1e-6, 1 - p_P.sqrt() + 1e-6
         factor_P = (omega / hard_P + (1 - omega) / easy_P) / 2
         weighted_B = advantage_B * torch.where(between_P, factor_P, 1)[group_B]
-        return torch.where(scored_B, weighted_B, 0)
+        metrics = {
+            f"advantage/factor_{side}": segments.overall(factor_P, where_P)
+            for side, where_P in sides.items()
+            if bool(where_P.any())
+        }
+        return Result(torch.where(scored_B, weighted_B, 0), metrics=metrics)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from strop.batch import segments
-from strop.method.part import require
+from strop.method.part import Result, require
 
 
 @dataclass(frozen=True)
@@ -40,14 +40,16 @@ class WeighByHelp:
         group_B: Tensor,
         scored_B: Tensor,
         num_groups: int,
-    ) -> Tensor:
+    ) -> Result:
         plain_B, hinted_B = scored_B & (stage_B == 0), scored_B & (stage_B == 1)
-        solved_B = segments.mean(outcome_B, group_B, num_groups, plain_B).clamp(0, 1)[group_B]
-        helped_B = segments.mean(outcome_B, group_B, num_groups, hinted_B).clamp(0, 1)[group_B]
+        solved_P = segments.mean(outcome_B, group_B, num_groups, plain_B).clamp(0, 1)
+        helped_P = segments.mean(outcome_B, group_B, num_groups, hinted_B).clamp(0, 1)
         both_P = (segments.count(group_B, num_groups, plain_B) > 0) & (
             segments.count(group_B, num_groups, hinted_B) > 0
         )
-        extra_B = torch.where(plain_B & (advantage_B > 0), 1 - helped_B, 0)
-        extra_B = torch.where(hinted_B & (advantage_B < 0), solved_B, extra_B)
+        extra_B = torch.where(plain_B & (advantage_B > 0), 1 - helped_P[group_B], 0)
+        extra_B = torch.where(hinted_B & (advantage_B < 0), solved_P[group_B], extra_B)
         factor_B = torch.where(both_P[group_B], 1 + self.strength * extra_B, 1)
-        return torch.where(scored_B, advantage_B * factor_B.to(advantage_B.dtype), 0)
+        weighed_B = torch.where(scored_B, advantage_B * factor_B.to(advantage_B.dtype), 0)
+        metrics = {"hints/help": segments.overall(helped_P - solved_P, both_P)}
+        return Result(weighed_B, metrics=metrics)

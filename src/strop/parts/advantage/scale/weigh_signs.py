@@ -6,7 +6,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from strop.method.part import require
+from strop.batch import segments
+from strop.method.part import Result, require
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,9 @@ class WeighSigns:
         require(self, "positive", low=0.0)
         require(self, "negative", low=0.0)
 
-    def __call__(self, advantage_B: Tensor, scored_B: Tensor) -> Tensor:
+    def __call__(self, advantage_B: Tensor, scored_B: Tensor) -> Result:
         weight_B = torch.where(advantage_B > 0, self.positive, self.negative)
-        return torch.where(scored_B, weight_B.to(advantage_B.dtype) * advantage_B, 0)
+        weighed_B = torch.where(scored_B, weight_B.to(advantage_B.dtype) * advantage_B, 0)
+        learns_B = scored_B & (advantage_B != 0)
+        metrics = {"advantage/sign_weight": segments.overall(weight_B, learns_B)}
+        return Result(weighed_B, metrics=metrics)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from strop.batch import segments
-from strop.method.part import require
+from strop.method.part import Result, require
 
 
 @dataclass(frozen=True)
@@ -40,10 +40,12 @@ class WhitenOverBatch:
         require(self, "floor", low=0.0)
         require(self, "limit", low=0.0)
 
-    def __call__(self, advantage_B: Tensor, scored_B: Tensor) -> Tensor:
+    def __call__(self, advantage_B: Tensor, scored_B: Tensor) -> Result:
         key_B = torch.zeros_like(scored_B, dtype=torch.int64)
         centred_B = segments.centred(advantage_B, key_B, 1, scored_B)
-        std_B = segments.std(advantage_B, key_B, 1, scored_B)[key_B]
+        std = segments.std(advantage_B, key_B, 1, scored_B)
+        std_B = std[key_B]
         whole_B = torch.where(std_B > self.floor, centred_B / (std_B + self.eps), centred_B)
         whole_B = whole_B.clamp(-self.limit, self.limit) if self.limit else whole_B
-        return torch.where(scored_B, whole_B, 0)
+        metrics = {"advantage/batch_std": float(std)}
+        return Result(torch.where(scored_B, whole_B, 0), metrics=metrics)

@@ -6,7 +6,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from strop.method.part import require
+from strop.batch import segments
+from strop.method.part import Result, require
 
 
 @dataclass(frozen=True)
@@ -38,8 +39,13 @@ class AddCappedBonus:
         require(self, "scale", low=0.0)
         require(self, "cap", low=1e-12)
 
-    def __call__(self, advantage_T: Tensor, bonus_T: Tensor, mask_T: Tensor) -> Tensor:
+    def __call__(self, advantage_T: Tensor, bonus_T: Tensor, mask_T: Tensor) -> Result:
         bonus_T = torch.where(mask_T, bonus_T, 0).to(advantage_T.dtype)
         bonus_T = -bonus_T * bonus_T.exp() if self.of_logp else bonus_T
-        bonus_T = torch.minimum((self.scale * bonus_T).clamp(min=0), advantage_T.abs() / self.cap)
-        return torch.where(mask_T, advantage_T + bonus_T, 0)
+        whole_T, most_T = (self.scale * bonus_T).clamp(min=0), advantage_T.abs() / self.cap
+        bonus_T = torch.minimum(whole_T, most_T)
+        metrics = {
+            "bonus/mean": segments.overall(bonus_T, mask_T),
+            "bonus/frac_capped": segments.overall(whole_T > most_T, mask_T),
+        }
+        return Result(torch.where(mask_T, advantage_T + bonus_T, 0), metrics=metrics)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from strop.batch import segments
 from strop.batch.columns import Column
-from strop.method.part import require
+from strop.method.part import Result, require
 from strop.support.errors import UserError
 
 
@@ -73,7 +73,7 @@ class AddFeedbackGain:
         index_K: Tensor | None = None,
         rollout_K: Tensor | None = None,
         n_turns_B: Tensor | None = None,
-    ) -> Tensor:
+    ) -> Result:
         if n_turns_B is not None and index_K is not None and rollout_K is not None:
             gain_K = torch.where(index_K < n_turns_B[rollout_K], gain_K, 0)
         row_M = segments.rows_where(mask_T & segments.at(scored_B, rollout_T))
@@ -94,4 +94,9 @@ class AddFeedbackGain:
         gate_M = segments.at(torch.sigmoid(-spread_P / self.temperature), group_M)
         weight = self.weight * math.exp(-self.decay * self.epoch)
         shaped_M = outcome_M + weight * gate_M * ratio * z_M
-        return shaped_M.new_zeros(mask_T.shape).index_copy_(0, row_M, shaped_M)
+        shaped_T = shaped_M.new_zeros(mask_T.shape).index_copy_(0, row_M, shaped_M)
+        metrics = {
+            "feedback_gain/gate": segments.overall(gate_M),
+            "feedback_gain/frac_tokens": segments.overall(has_M),
+        }
+        return Result(shaped_T, metrics=metrics)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from strop.batch import segments
-from strop.method.part import require
+from strop.method.part import Result, require
 
 EPS = 1e-8
 
@@ -52,7 +52,7 @@ class ModulateTurnsByEntropy:
         turn_T: Tensor,
         rollout_K: Tensor,
         scored_B: Tensor,
-    ) -> Tensor:
+    ) -> Result:
         num, one_K = rollout_K.shape[0], torch.zeros_like(rollout_K)
         counts_K = (segments.count(turn_T, num, mask_T) > 0) & scored_B[rollout_K]
         entropy_K = segments.mean(entropy_old_T, turn_T, num, mask_T)
@@ -67,4 +67,8 @@ class ModulateTurnsByEntropy:
         bonus_K = torch.where(same_K, self.bonus * sure_K.roll(-1), 0)
         advantage_K = factor_K * advantage_B[rollout_K] + bonus_K
         advantage_K = advantage_K - segments.mean(advantage_K, one_K, 1, counts_K)
-        return torch.where(counts_K, advantage_K, 0)
+        metrics = {
+            "modulation/factor_std": float(segments.std(factor_K, one_K, 1, counts_K)),
+            "modulation/bonus_mean": segments.overall(bonus_K, counts_K),
+        }
+        return Result(torch.where(counts_K, advantage_K, 0), metrics=metrics)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from strop.batch import segments
-from strop.method.part import require
+from strop.method.part import Result, require
 from strop.parts.advantage.weight._conflict import conflict_length
 
 
@@ -49,7 +49,7 @@ class ProtectSharedTokens:
         group_B: Tensor,
         mask_T: Tensor,
         num_groups: int,
-    ) -> Tensor:
+    ) -> Result:
         lead_B = segments.centred(reward_B, group_B, num_groups, scored_B)
         lead_B = torch.where(scored_B, lead_B, 0)
         counts_T = mask_T & segments.at(lead_B != 0, rollout_T)
@@ -70,5 +70,7 @@ class ProtectSharedTokens:
             count_B = torch.minimum(forward_B + backward_B, size_B)
             factor_N = factor_N / segments.at(count_B.clamp(min=1), own_N)
         factor_T = torch.ones_like(advantage_T).index_put((row,), factor_N)
+        shared_T = torch.zeros_like(mask_T).index_put((row,), forward_N | backward_N)
         learns_T = mask_T & segments.at(scored_B, rollout_T)
-        return torch.where(learns_T, advantage_T * factor_T, 0)
+        metrics = {"shared_tokens/frac": segments.overall(shared_T, learns_T)}
+        return Result(torch.where(learns_T, advantage_T * factor_T, 0), metrics=metrics)

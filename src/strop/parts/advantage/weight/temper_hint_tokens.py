@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from strop.batch import segments
+from strop.method.part import Result
 
 HINT = 3  # origin_T
 
@@ -41,7 +42,7 @@ class TemperHintTokens:
         mask_T: Tensor,
         rollout_T: Tensor,
         num_rollouts: int,
-    ) -> Tensor:
+    ) -> Result:
         hint_T, own_T = mask_T & (origin_T == HINT), mask_T & (origin_T != HINT)
         factor_T = torch.ones_like(advantage_T)
         if self.by_entropy:
@@ -53,4 +54,6 @@ class TemperHintTokens:
             factor_T = torch.where(known_T, share_T, 1)
         if self.never_unlearn:
             factor_T = torch.where(advantage_T < 0, 0, factor_T)
-        return torch.where(hint_T, advantage_T * factor_T, torch.where(mask_T, advantage_T, 0))
+        metrics = {"hints/token_factor": segments.overall(factor_T, hint_T)}
+        plain_T = torch.where(mask_T, advantage_T, 0)
+        return Result(torch.where(hint_T, advantage_T * factor_T, plain_T), metrics=metrics)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from strop.batch import segments
-from strop.method.part import require
+from strop.method.part import Result, require
 
 
 @dataclass(frozen=True)
@@ -36,9 +36,10 @@ class WhitenOverBatchTokens:
 
     def __call__(
         self, advantage_T: Tensor, mask_T: Tensor, rollout_T: Tensor, scored_B: Tensor
-    ) -> Tensor:
+    ) -> Result:
         counting_T = mask_T & segments.at(scored_B, rollout_T)
         key_T = torch.zeros_like(rollout_T)
         centred_T, std = segments.centred_and_std(advantage_T, key_T, 1, counting_T)
         whitened_T = centred_T * (std.square() + self.eps).rsqrt()
-        return torch.where(counting_T & (centred_T != 0), whitened_T, 0)
+        whitened_T = torch.where(counting_T & (centred_T != 0), whitened_T, 0)
+        return Result(whitened_T, metrics={"advantage/batch_std": float(std)})

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from strop.batch import segments
-from strop.method.part import require
+from strop.method.part import Result, require
 from strop.support.errors import UserError
 
 
@@ -49,14 +49,15 @@ class AverageByConstantLength:
         rollout_T: Tensor,
         num_rollouts: int,
         max_length: Tensor | None = None,
-    ) -> Tensor:
+    ) -> Result:
         length = self.length or max_length
         if length is None:
             raise UserError(
                 "average_by_constant_length needs a length: set its field, or give the run column "
                 "max_length (the largest number of generated tokens)"
             )
-        if not self.per_rollout:
-            return denominator_T.double() / length
-        counting = (segments.count(rollout_T, num_rollouts, denominator_T) > 0).sum()
-        return denominator_T.double() / (counting.clamp(min=1) * length)
+        share_T = denominator_T.double() / length
+        if self.per_rollout:
+            counting = (segments.count(rollout_T, num_rollouts, denominator_T) > 0).sum()
+            share_T = denominator_T.double() / (counting.clamp(min=1) * length)
+        return Result(share_T, metrics={"average/total": share_T.sum()})

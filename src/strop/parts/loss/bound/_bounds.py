@@ -23,22 +23,17 @@ def clip(
     advantage_T: Tensor,
     low: Bound,
     high: Bound,
-    dual_clip_c: float = 0.0,
     centre: float | Tensor = 1.0,
 ) -> Clipped:
     """min(rho A, clip(rho, low, high) A); `low` and `high` are numbers, or one a token.
 
-    With dual_clip_c the result is at least dual_clip_c * A where A < 0. At a tie the gradient
-    follows the unclipped branch. Metrics tell tokens held below the centre from those above.
+    At a tie the gradient follows the unclipped branch. Metrics tell tokens held below the centre
+    from those above.
     """
     free_T = ratio_T * advantage_T
     bound_T = ratio_T.clamp(low, high) * advantage_T
     held_T = bound_T < free_T
     objective_T = torch.where(held_T, bound_T, free_T)
-    if dual_clip_c:
-        floor_T = dual_clip_c * advantage_T
-        under_T = (advantage_T < 0) & (objective_T < floor_T)
-        objective_T = torch.where(under_T, floor_T, objective_T)
     metrics = {
         "clip_ratio/low_mean": (held_T & (ratio_T < centre)).float(),
         "clip_ratio/high_mean": (held_T & (ratio_T > centre)).float(),

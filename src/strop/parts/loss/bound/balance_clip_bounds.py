@@ -9,6 +9,7 @@ from torch import Tensor
 from strop.batch import segments
 from strop.method.part import Result, require, require_one_of
 from strop.parts.loss.bound._bounds import clip, steps, sum_below
+from strop.parts.loss.bound._dual import dual_clipped, unlogged
 from strop.support.errors import UserError
 
 Search = tuple[float, float, float]  # first bound, last bound, step; ratios
@@ -56,6 +57,11 @@ class BalanceClipBounds:
         require(self, "dual_clip_c", low=0.0)
         require_one_of(self, "source_form", ("paper", "code"))
 
+    @property
+    def unlogged(self) -> frozenset[str]:
+        """What a dual clip holds where there is none."""
+        return unlogged(self.dual_clip_c)
+
     def __call__(
         self,
         log_ratio_T: Tensor,
@@ -71,7 +77,8 @@ class BalanceClipBounds:
         paper = self.source_form == "paper"
         weight_T = advantage_T.abs() * (old_T.exp() if paper else 1)
         low, high = self._search(ratio_T.detach(), weight_T, advantage_T, gradient_T)
-        clipped = clip(ratio_T, advantage_T, low, high, self.dual_clip_c)
+        clipped = clip(ratio_T, advantage_T, low, high)
+        clipped = dual_clipped(clipped, advantage_T, self.dual_clip_c)
         metrics = {**clipped.metrics, "bapo/c_low": low, "bapo/c_high": high}
         return Result(clipped.value, metrics=metrics)
 

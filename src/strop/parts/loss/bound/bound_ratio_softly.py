@@ -6,7 +6,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from strop.method.part import require
+from strop.method.part import Result, require
 
 
 @dataclass(frozen=True)
@@ -36,8 +36,10 @@ class BoundRatioSoftly:
         require(self, "tau_positive", low=1e-6)
         require(self, "tau_negative", low=1e-6)
 
-    def __call__(self, log_ratio_T: Tensor, advantage_T: Tensor) -> Tensor:
+    def __call__(self, log_ratio_T: Tensor, advantage_T: Tensor) -> Result:
         tau_T = torch.full_like(advantage_T, self.tau_negative)
         tau_T = tau_T.masked_fill(advantage_T > 0, self.tau_positive)
-        gate_T = torch.sigmoid(tau_T * (log_ratio_T.exp() - 1)) * 4 / tau_T
-        return gate_T * advantage_T
+        side_T = torch.sigmoid(tau_T * (log_ratio_T.exp() - 1))
+        weight_T = (4 * side_T * (1 - side_T)).detach()
+        gate_T = side_T * 4 / tau_T
+        return Result(gate_T * advantage_T, metrics={"soft_gate/weight_mean": weight_T})

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from strop.method.part import Result, require
 from strop.parts.loss.bound._bounds import clip
+from strop.parts.loss.bound._dual import dual_clipped, unlogged
 from strop.support.errors import UserError
 
 
@@ -39,6 +40,11 @@ class ClipBothSides:
         require(self, "clip_high", low=0.0)
         require(self, "dual_clip_c", low=0.0)
 
+    @property
+    def unlogged(self) -> frozenset[str]:
+        """What a dual clip holds where there is none."""
+        return unlogged(self.dual_clip_c)
+
     def __call__(self, log_ratio_T: Tensor, advantage_T: Tensor) -> Result:
         if 0 < self.dual_clip_c <= 1:
             raise UserError(
@@ -46,5 +52,6 @@ class ClipBothSides:
                 f"{self.dual_clip_c}"
             )
         bounds = (1 - self.clip_low, 1 + self.clip_high)
-        clipped = clip(log_ratio_T.exp(), advantage_T, *bounds, self.dual_clip_c)
+        clipped = clip(log_ratio_T.exp(), advantage_T, *bounds)
+        clipped = dual_clipped(clipped, advantage_T, self.dual_clip_c)
         return Result(clipped.value, metrics=clipped.metrics)

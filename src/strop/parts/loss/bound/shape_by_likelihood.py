@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from strop.method.part import require, require_one_of
+from strop.method.part import Result, require, require_one_of
 
 
 @dataclass(frozen=True)
@@ -37,10 +37,14 @@ class ShapeByLikelihood:
         require_one_of(self, "shape", ("hyperbolic", "power", "p_logp"))
         require(self, "gamma", low=1e-6)
 
-    def __call__(self, logp_T: Tensor, advantage_T: Tensor) -> Tensor:
+    def __call__(self, logp_T: Tensor, advantage_T: Tensor) -> Result:
         p_T = logp_T.exp()
         if self.shape == "hyperbolic":
-            return advantage_T * (p_T / (p_T + self.gamma))
-        if self.shape == "p_logp":
-            return advantage_T * (p_T + self.gamma * logp_T)
-        return advantage_T * (self.gamma * logp_T).exp()
+            shape_T, weight_T = p_T / (p_T + self.gamma), self.gamma * p_T / (p_T + self.gamma) ** 2
+        elif self.shape == "p_logp":
+            shape_T, weight_T = p_T + self.gamma * logp_T, p_T + self.gamma
+        else:
+            shape_T = (self.gamma * logp_T).exp()
+            weight_T = self.gamma * shape_T
+        metrics = {"shaping/weight_mean": weight_T.detach()}
+        return Result(advantage_T * shape_T, metrics=metrics)

@@ -9,6 +9,7 @@ from torch import Tensor
 from strop.batch import segments
 from strop.method.part import Result, require, require_one_of
 from strop.parts.loss.bound._bounds import clip
+from strop.parts.loss.bound._dual import dual_clipped
 from strop.parts.loss.bound.clip_both_sides import ClipBothSides
 
 
@@ -66,7 +67,8 @@ class WidenClipByEntropy(ClipBothSides):
         factor_T = torch.where(undecided_T != inside_T, 1 + self.adv_beta * signal_T, 1.0)
         changed_T = (advantage_T * factor_T).detach()
         low_T, high_T = low_T.neg_().add_(1), high_T.add_(1)
-        clipped = clip(ratio_T, changed_T, low_T, high_T, self.dual_clip_c)
+        clipped = clip(ratio_T, changed_T, low_T, high_T)
+        clipped = dual_clipped(clipped, changed_T, self.dual_clip_c)
         metrics = {
             **clipped.metrics,
             "hapo/signal_mean": signal_T,

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from strop.batch import segments
+from strop.method.part import Result
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ class PenaliseRatioVariance:
         gradient_T: Tensor,
         num_groups: int,
         num_rollouts: int,
-    ) -> Tensor:
+    ) -> Result:
         moved_B = segments.total(logp_T - logp_ref_T.detach(), rollout_T, num_rollouts, gradient_T)
         tokens_B = segments.count(rollout_T, num_rollouts, gradient_T)
         members = (group_B, num_groups, tokens_B > 0)
@@ -47,4 +48,6 @@ class PenaliseRatioVariance:
         free_P = (segments.count(*members) - 1).clamp(min=1)
         variance_P = segments.total(apart_B.square(), *members) / free_P
         objective_B = -variance_P[group_B] / (2 * tokens_B.clamp(min=1))
-        return torch.where(gradient_T, objective_B[rollout_T], 0)
+        variance_T = variance_P.detach()[group_B][rollout_T]
+        objective_T = torch.where(gradient_T, objective_B[rollout_T], 0)
+        return Result(objective_T, metrics={"answers/variance_mean": variance_T})

@@ -52,6 +52,11 @@ class RewardEntropy:
                 f"reward_entropy.corridor must be (lower, upper) factors, or empty: {edges}"
             )
 
+    @property
+    def unlogged(self) -> frozenset[str]:
+        """What is outside a corridor where there is none."""
+        return frozenset() if self.corridor else frozenset({"epo/outside_mean"})
+
     def __call__(self, entropy_T: Tensor) -> Result:
         assert not isinstance(self.past, Schedule)
         assert not isinstance(self.smooth, Schedule)

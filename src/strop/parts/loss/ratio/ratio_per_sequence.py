@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from strop.batch import segments
-from strop.method.part import require, require_one_of
+from strop.method.part import Result, require, require_one_of
 
 
 @dataclass(frozen=True)
@@ -59,15 +59,22 @@ class RatioPerSequence:
         num_rollouts: int,
         turn_T: Tensor | None = None,
         num_turns: int = 0,
-    ) -> Tensor:
+    ) -> Result:
         old_T = torch.where(logp_old_T.isnan(), logp_T, logp_old_T).detach()
         combine = segments.total if self.product else segments.mean
         unit_T, num = rollout_T, num_rollouts
         if self.unit == "turn":
             assert turn_T is not None, "tokens stand in turns"
             unit_T, num = turn_T, num_turns
-        ratio_N = combine(logp_T - old_T, unit_T, num, mask_T)
+        moved_T = logp_T - old_T
+        ratio_N = combine(moved_T, unit_T, num, mask_T)
         if self.own_gradient:
             ratio_T = ratio_N.detach()[unit_T] + (logp_T - logp_T.detach())
-            return ratio_T.clamp(max=self.max_nats)
-        return ratio_N.clamp(max=self.max_nats)[unit_T]
+            log_ratio_T = ratio_T.clamp(max=self.max_nats)
+        else:
+            log_ratio_T = ratio_N.clamp(max=self.max_nats)[unit_T]
+        metrics = {
+            "ratio/log_abs_mean": log_ratio_T.detach().abs(),
+            "ratio/token_distance_mean": (moved_T - log_ratio_T).detach().abs(),
+        }
+        return Result(log_ratio_T, metrics=metrics)

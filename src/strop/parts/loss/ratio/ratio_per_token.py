@@ -6,7 +6,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from strop.method.part import require
+from strop.method.part import Result, require
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,7 @@ class RatioPerToken:
     def __post_init__(self) -> None:
         require(self, "clamp_nats", low=0.0)
 
-    def __call__(self, logp_T: Tensor, logp_old_T: Tensor) -> Tensor:
+    def __call__(self, logp_T: Tensor, logp_old_T: Tensor) -> Result:
         old_T = torch.where(logp_old_T.isnan(), logp_T, logp_old_T).detach()
-        return (logp_T - old_T).clamp(-self.clamp_nats, self.clamp_nats)
+        log_ratio_T = (logp_T - old_T).clamp(-self.clamp_nats, self.clamp_nats)
+        return Result(log_ratio_T, metrics={"ratio/log_abs_mean": log_ratio_T.detach().abs()})

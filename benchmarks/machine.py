@@ -1,0 +1,36 @@
+"""What this machine does in a second, which figures of time must stand beside to be compared."""
+
+import time
+
+import torch
+
+from strop.support import linear
+
+SIDE, TIMES = 1024, 8
+
+
+def gflops(dtype: torch.dtype = torch.float32, onednn: bool = False) -> float:
+    """Billions of operations a processor second in a product of matrices, the best of five.
+
+    On one thread. onednn: by oneDNN, which strop's linear layers take; else as torch does.
+    """
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    one, other, best = torch.randn(SIDE, SIDE).to(dtype), torch.randn(SIDE, SIDE).to(dtype), 0.0
+    multiply = linear.linear if onednn else torch.nn.functional.linear
+    with torch.no_grad():
+        for _ in range(5):
+            began = time.process_time()
+            for _ in range(TIMES):
+                multiply(one, other)
+            best = max(best, TIMES * 2 * SIDE**3 / (time.process_time() - began) / 1e9)
+    torch.set_num_threads(threads)
+    return best
+
+
+def speed() -> str:
+    """A line of both ways, and of bfloat16."""
+    return (
+        f"GFLOP/s on one thread: torch {gflops():.0f}, oneDNN {gflops(onednn=True):.0f}, "
+        f"bfloat16 {gflops(torch.bfloat16):.0f}"
+    )

@@ -1,0 +1,86 @@
+"""The numbers that a part logs, by name, read from its source without running it."""
+
+import ast
+import functools
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from strop.catalogue.entries import Entry
+from strop.support.about import PARTS_MODULE, SOURCE
+
+METRIC = re.compile(r"[a-z][a-z_]*(/[a-z_{}]+)+")
+# What a run counts for the reason that a part gives: its place among the arguments, and the name.
+REASONS = {"Selected": (2, "selection/dropped"), "Curated": (1, "data/dropped")}
+
+
+def logged_by(entry: Entry) -> tuple[str, ...]:
+    """What a part of strop logs, sorted: of its file and of the helpers of parts that it imports.
+
+    A name that is put together as it runs has braces in it: `turns/peers_{key}`.
+    """
+    if not entry.module.startswith(f"{PARTS_MODULE}."):
+        return ()
+    found, waiting = set[str](), [entry.module]
+    seen = set(waiting)
+    while waiting:
+        text = _file_of(waiting.pop()).read_text(encoding="utf-8")
+        found |= metrics_in(text)
+        new = [module for module in helpers_in(text) if module not in seen]
+        waiting += new
+        seen |= {*new}
+    return tuple(sorted(found))
+
+
+def _file_of(module: str) -> Path:
+    return SOURCE / f"{module.removeprefix('strop.').replace('.', '/')}.py"
+
+
+@functools.cache
+def helpers_in(text: str) -> tuple[str, ...]:
+    """The modules of helpers of parts that a file imports: their names begin with an underscore."""
+    imported = [n.module or "" for n in ast.walk(ast.parse(text)) if isinstance(n, ast.ImportFrom)]
+    places = [module.rpartition(".") for module in imported]
+    return tuple(
+        f"{folder}.{name}"
+        for folder, _, name in places
+        if name.startswith("_") and folder.startswith(f"{PARTS_MODULE}.")
+    )
+
+
+@functools.cache
+def metrics_in(text: str) -> frozenset[str]:
+    """The names of metrics in a source: texts that have the form, keys of `metrics={...}`, and what
+    is counted for a reason.
+    """
+    tree = ast.parse(text)
+    joined = [node for node in ast.walk(tree) if isinstance(node, ast.JoinedStr)]
+    inner = {id(value) for node in joined for value in node.values}
+    found = {"".join(map(_text, node.values)) for node in joined}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in inner:
+            found.add(node.value)
+    named = {name for node in ast.walk(tree) for name in _named(node)}
+    return frozenset({name for name in found if METRIC.fullmatch(name)} | named)
+
+
+def _text(value: ast.expr) -> str:
+    """A piece of a text that is put together, in braces what is filled in."""
+    if isinstance(value, ast.Constant):
+        return str(value.value)
+    inside = value.value if isinstance(value, ast.FormattedValue) else value
+    word = ast.unparse(inside).rpartition(".")[2]
+    return f"{{{word if word.isidentifier() else 'x'}}}"
+
+
+def _named(node: ast.AST) -> Iterator[str]:
+    """Names that a call states without the form of a metric's."""
+    if not isinstance(node, ast.Call):
+        return
+    for keyword in node.keywords:
+        if keyword.arg == "metrics" and isinstance(keyword.value, ast.Dict):
+            keys = [k.value for k in keyword.value.keys if isinstance(k, ast.Constant)]
+            yield from (str(key) for key in keys)
+    place, prefix = REASONS.get(ast.unparse(node.func), (0, ""))
+    if prefix and len(node.args) > place and isinstance(node.args[place], ast.Constant):
+        yield f"{prefix}/{ast.literal_eval(node.args[place])}"

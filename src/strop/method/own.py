@@ -1,0 +1,62 @@
+"""What a method has of its own: parts that its parent lacks, and the numbers that they log."""
+
+from collections.abc import Iterable, Mapping
+
+from strop.catalogue import catalogue
+from strop.catalogue.logged import logged_by
+from strop.method.algorithm import Method
+from strop.method.part import Term, Use, kind_of, name_of, reads
+
+Placed = Mapping[str, Use]  # by path
+
+
+def own_uses(method: Method, parent: Method | None) -> Placed:
+    """The places of parts with fields and columns that the parent has nowhere; all without one."""
+    theirs = {(use.part, use.columns) for _, use in parent.uses()} if parent else set()
+    return {path: use for path, use in method.uses() if (use.part, use.columns) not in theirs}
+
+
+def logged_at(path: str, use: Use) -> frozenset[str]:
+    """What the part of a place logs; nothing where it is no part of strop.
+
+    A part's `unlogged` names what it does not log, as its fields stand. A selection that narrows a
+    term takes nothing from the step.
+    """
+    entries = {entry.name: entry for entry in catalogue.parts(kind_of(use.part))}
+    entry = entries.get(name_of(use.part))
+    unlogged: frozenset[str] = getattr(use.part, "unlogged", frozenset())
+    found = frozenset(logged_by(entry)) - unlogged if entry is not None else frozenset()
+    of_term = path.startswith("terms.")
+    return frozenset(n for n in found if not (of_term and n.startswith("selection/dropped/")))
+
+
+def own_metrics(method: Method, parent: Method | None) -> tuple[str, ...]:
+    """What a run of the method logs for its own parts and terms, sorted.
+
+    Names that the parent's parts log too are among them only where there are no others.
+    """
+    found = _logged(method, own_uses(method, parent))
+    before = _logged(parent, dict(parent.uses())) if parent is not None else frozenset[str]()
+    return tuple(sorted(found - before or found))
+
+
+def _logged(method: Method, placed: Placed) -> frozenset[str]:
+    """What a run logs for some of a method's places, and for the terms whose objective is one."""
+    of_parts = [logged_at(path, use) for path, use in placed.items()]
+    return frozenset().union(*of_parts, *map(told_of, terms_at(method, placed)))
+
+
+def terms_at(method: Method, placed: Placed) -> Iterable[Term]:
+    """The terms whose objective is at one of these places."""
+    terms = [term for algorithm in method.algorithms for term in algorithm.terms]
+    return [term for term in terms if f"terms.{term.name}.objective" in placed]
+
+
+def told_of(term: Term) -> tuple[str, ...]:
+    """What a run logs of a term of the policy: its loss, and its mean over whole distributions."""
+    if term.learner != "policy":
+        return ()
+    asked = [read.column for read in reads(term.objective) if read.required]
+    whole = any(column.endswith("_TV") for column in asked)
+    names = [f"objective/{term.name}"] if whole else []
+    return (*names, *([f"loss/{term.name}"] if term.name != "policy" else []))

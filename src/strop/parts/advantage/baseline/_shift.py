@@ -1,0 +1,17 @@
+"""How far a baseline lies from the plain mean of the group."""
+
+from torch import Tensor
+
+from strop.batch import segments
+
+
+def shift_of(
+    advantage_B: Tensor, reward_B: Tensor, group_B: Tensor, num_groups: int, scored_B: Tensor
+) -> dict[str, float]:
+    """What `advantage_B` differs by from what the group's mean would have left of `reward_B`.
+
+    Its mean size over scored rollouts with a scored peer: a group of one has no mean to leave.
+    """
+    plain_B = segments.centred(reward_B, group_B, num_groups, scored_B)
+    peers_B = scored_B & (segments.count(group_B, num_groups, scored_B) > 1)[group_B]
+    return {"advantage/baseline_shift": segments.overall((advantage_B - plain_B).abs(), peers_B)}

@@ -1,0 +1,127 @@
+"""Ctrl-C in any command: one line says what was stopped, what is kept and how to go on."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from every import every
+
+from strop.api import inference
+from strop.cli import main
+from strop.training import loop
+from strop.training.cluster import connect
+
+
+def interrupt(*_: Any, **__: Any) -> None:
+    """Ctrl-C, and once more where the first lets a step be finished."""
+    signal.raise_signal(signal.SIGINT)
+    signal.raise_signal(signal.SIGINT)
+
+
+@every("name", sorted(main._command().commands))
+def test_every_command_says_that_it_was_stopped(name, strop, monkeypatch):
+    command = main._command().commands[name]
+    monkeypatch.setattr(command, "invoke", interrupt)
+    said = strop(name, *("x" for each in command.params if each.required))
+    assert (said.code, said.err) == (
+        130,
+        f"interrupted: strop {name} was stopped; nothing of it is kept: the same command begins "
+        "anew\n",
+    )
+
+
+def test_what_is_stopped_at_work_says_it_too(strop, monkeypatch):
+    monkeypatch.setattr(inference, "scored", interrupt)
+    said = strop("eval", "tiny")
+    assert (said.code, said.out) == (130, "")
+    assert said.err.startswith("interrupted: strop eval was stopped; ")
+
+
+def test_a_page_that_is_served_ends_with_a_word(strop, lab, runner, monkeypatch, tmp_path):
+    runner.whole(
+        lab.raw(training={"steps": 1, "rollouts_every": 1, "inspect": 1}), tmp_path / "run"
+    )
+    monkeypatch.setattr("socketserver.BaseServer.serve_forever", interrupt)
+    for name, more in (("watch", ", the runs go on"), ("inspect", "")):
+        said = strop(name, tmp_path / "run")
+        assert (said.code, said.err) == (
+            130, f"interrupted: strop {name} was stopped; the page is served no more{more}\n"
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize("where", ["start", "steps"])
+def test_a_run_that_is_stopped_at_once_says_what_there_is_of_it(
+    where, strop, lab, monkeypatch, tmp_path
+):
+    folder = tmp_path / "run"
+    monkeypatch.setattr(loop, where, interrupt)
+    said = strop("train", *lab.arguments("--out", str(folder)))
+    there = f"its run is kept as far as it was saved. Go on with: strop train --resume {folder}\n"
+    none = "no run was begun: the same command begins one\n"
+    assert (said.code, said.err) == (
+        130, f"interrupted: strop train was stopped; {none if where == 'start' else there}"
+    )  # fmt: skip
+    assert folder.exists() == (where == "steps")
+    if where == "steps":
+        said = strop("train", "--resume", folder)  # before it has gone on
+        assert (said.code, said.err) == (130, f"interrupted: strop train was stopped; {there}")
+
+
+def test_a_run_that_is_told_to_end_while_it_connects_to_ray_says_so(
+    strop, lab, monkeypatch, tmp_path
+):
+    """Ray installs a handler that ends the process, and another one that Python does not see."""
+
+    def init(**_: Any) -> None:
+        signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(number))
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    before = signal.getsignal(signal.SIGTERM)
+    ray = SimpleNamespace(is_initialized=lambda: False, init=init)
+    monkeypatch.setattr(connect, "library", lambda: ray)
+    for trainers in ("0", "1"):
+        said = strop(
+            "train", *lab.arguments("--ray", "local", f"ray.num_trainers={trainers}", "--out",
+                                    str(tmp_path / "run"))
+        )  # fmt: skip
+        assert (said.code, said.err) == (
+            130,
+            "interrupted: strop train was stopped; no run was begun: the same command begins one\n",
+        )
+    assert signal.getsignal(signal.SIGTERM) is before
+    assert not (tmp_path / "run").exists()
+
+
+def test_other_handlers_may_be_installed_while_one_is_held():
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGUSR1)}
+    own = signal.signal
+    with connect.holding(signal.SIGTERM):
+        assert signal.signal(signal.SIGTERM, signal.SIG_IGN) is before[signal.SIGTERM]
+        signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+        assert signal.getsignal(signal.SIGTERM) is before[signal.SIGTERM]
+        own(signal.SIGTERM, signal.SIG_IGN)  # as what does not come by Python
+    assert signal.signal is own
+    assert signal.getsignal(signal.SIGTERM) is before[signal.SIGTERM]
+    assert signal.signal(signal.SIGUSR1, before[signal.SIGUSR1]) is signal.SIG_IGN
+
+
+def test_a_command_that_is_stopped_before_it_is_found_says_so(strop, monkeypatch):
+    monkeypatch.setattr(main, "_command", interrupt)
+    said = strop("recipes")
+    assert (said.code, said.err) == (130, "interrupted: strop was stopped before it began\n")
+
+
+def test_a_command_that_is_stopped_while_it_is_loaded_says_so(tmp_path: Path):
+    (tmp_path / "typer.py").write_text("raise KeyboardInterrupt\n")
+    path = os.pathsep.join([str(tmp_path), *sys.path])
+    said = subprocess.run(
+        [sys.executable, "-m", "strop", "recipes"], capture_output=True, text=True, check=False,
+        env={**os.environ, "PYTHONPATH": path},
+    )  # fmt: skip
+    assert (said.returncode, said.stdout) == (130, "")
+    assert said.stderr == "interrupted: strop was stopped before it began\n"
