@@ -137,6 +137,12 @@ def test_a_model_as_json(strop, model, tmp_path):
     assert rows[0]["step_seconds"] > 4000 * 0.004
 
 
+def test_gpus_that_generate_are_given(strop, model, tmp_path):
+    words = ["--gpus", "8", *GPUS, *LENGTHS, "--generate", "6", "--json", "-o", tmp_path / "p.html"]
+    rows = [json.loads(line) for line in strop("plan", model, *words).out.splitlines()]
+    assert [(row["generate"], row["train"]) for row in rows] == [(8, 8), (6, 2)]
+
+
 def test_a_run_calibrates_a_model(strop, model, run, tmp_path):
     words = ["--gpus", "2", *GPUS, "--json", "-o", tmp_path / "plan.html"]
     said = strop("plan", model, run, *words)
@@ -161,6 +167,18 @@ def test_a_run_calibrates_a_model(strop, model, run, tmp_path):
         (["--gpus", "4", *GPUS, *LENGTHS, "--assume", "mfu=3"], "at most 1"),
         (["--gpus", "0", *GPUS, *LENGTHS], "--gpus 0: 0 is not between 1 and 65536"),
         (["--gpus", "4", *GPUS, "--lengths", "3000,9000", "--max-tokens", "100"], "mean is above"),
+        (
+            ["--gpus", "8", *GPUS, *LENGTHS, "--generate", "8"],
+            "--generate 8 is not between 0 and 7",
+        ),
+        (
+            ["--gpus", "32", *GPUS, *LENGTHS, "--generate", "6"],
+            "whole nodes of 8, or fewer or more",
+        ),
+        (
+            ["--gpus", "2", *GPUS, *LENGTHS, "--prompts", "60000", "--answers", "60"],
+            "more than 1,0",
+        ),
         (["--gpus", "1", *GPUS, "--lengths", "20000,60000"], "are the least that would"),
     ],
 )

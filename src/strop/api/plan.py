@@ -13,7 +13,7 @@ import numpy as np
 from strop.api import tables
 from strop.api.arguments import checked
 from strop.api.tables import Table
-from strop.planning.assumed import Assumed
+from strop.planning.assumed import Assumed, Only
 from strop.planning.calibrated import calibrate
 from strop.planning.hardware import Assumptions, gpu_of
 from strop.planning.lengths import log_normal, read_lengths, regrouped
@@ -29,6 +29,7 @@ from strop.support.errors import UserError
 MOST_WORKERS = 65_536
 MOST_STALENESS = 256
 MOST_PROMPTS = 65_536  # of a step
+MOST_ANSWERS = 1_048_576
 MOST_SPARE = 16.0
 MOST_SECONDS = 86_400.0
 
@@ -145,6 +146,7 @@ class Question:
     updates: int = 1
     passes: float = 1.0
     spare: float = 1.0
+    generate: int = 0
     assume: Sequence[str] = ()
 
 
@@ -159,11 +161,12 @@ def plan_model(
     bounds_ = _whole("staleness", asked.staleness, MOST_STALENESS)
     for name in ("prompts", "answers", "updates"):
         _check_between(name, getattr(asked, name), MOST_PROMPTS)
+    _check_between("generate", asked.generate, max(counts) - 1)
     gpu, assumed = gpu_of(asked.kind), Assumptions().with_(asked.assume)
     case = Case(read_model(model), gpu, assumed, 0, 0.0, asked.passes)
     calibration, measured = calibrate(case, runs) if runs else (None, None)
     case, work = _work_of(case, asked, None if measured is None else measured.work)
-    planned = Assumed(case, work, calibration=calibration)
+    planned = Assumed(case, work, Only(generating=asked.generate), calibration)
     found = {n: planned.layouts(n, bounds_, asked.spare, progress) for n in counts}
     return Planned(_names([model, *runs]), tuple(told_assumed(planned)), found)
 
@@ -188,6 +191,10 @@ def _work_of(case: Case, asked: Question, measured: Work | None) -> tuple[Case, 
     lengths = np.concatenate(groups).astype(float)
     prompt = asked.prompt_tokens or (PROMPT_TOKENS if measured is None else measured.prompt)
     prompts = asked.prompts or (PROMPTS if measured is None else measured.num_groups)
+    if prompts * size > MOST_ANSWERS:
+        raise UserError(
+            f"--prompts {prompts} --answers {size}: a step has more than {MOST_ANSWERS:,} answers"
+        )
     held = prompt + float((lengths**2).mean() / (2 * lengths.mean()))
     longest = math.ceil(prompt) + (asked.max_tokens or int(lengths.max()))
     work = Work(tuple(groups), prompts, float(prompt), 1.0, 1, min(asked.updates, prompts * size))

@@ -67,6 +67,10 @@ Passes = Annotated[
         "reference.",
     ),
 ]  # fmt: skip
+Generate = Annotated[
+    int,
+    typer.Option(min=0, help="GPUs that generate in asynchronous layouts; 0: the best number."),
+]
 Assume = Annotated[
     list[str] | None,
     typer.Option(metavar="NAME=VALUE", help="What is assumed of GPUs, such as mfu=0.4."),
@@ -93,6 +97,7 @@ def plan(
     max_tokens: MaxTokens = 0,
     updates: Updates = 1,
     passes: Passes = 1.0,
+    generate: Generate = 0,
     assume: Assume = None,
     as_json: AsJson = False,
     out: Out = Path("plan.html"),
@@ -106,7 +111,7 @@ def plan(
     of_model = {
         "--kind": kind, "--answers": answers, "--prompt-tokens": prompt_tokens,
         "--max-tokens": max_tokens, "--updates": updates != 1, "--passes": passes != 1,
-        "--assume": assume,
+        "--generate": generate, "--assume": assume,
     }  # fmt: skip
     of_run = {"--workers": workers != WORKERS, "--exchange": exchange, "--extrapolate": extrapolate}
     wrong = [name for name, value in (of_run if gpus else of_model).items() if value]
@@ -126,7 +131,8 @@ def plan(
         if gpus:
             asked = Question(
                 counts, kind, bounds, Path(lengths) if in_file else tokens, max_tokens,
-                prompts, answers, prompt_tokens, updates, passes, spare, assume or (),
+                prompts, answers, prompt_tokens, updates, passes, spare, generate,
+                assume or (),
             )  # fmt: skip
             found = plan_model(given[0], given[1:], asked, tell)
         else:

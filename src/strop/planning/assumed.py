@@ -75,7 +75,10 @@ class Assumed:
         found: list[Outcome] = []
         for kind in kinds(gpus, staleness, spare):
             said(f"{gpus:,} GPUs, {kind.name}")
-            found += [] if (best := self.best(gpus, kind)) is None else [best]
+            best = self.best(gpus, kind)
+            if best is None and self.only.generating and not kind.shared:
+                raise UserError(self.no_division(gpus))
+            found += [] if best is None else [best]
         if not found:
             raise UserError(self.too_large(gpus))
         return found
@@ -186,6 +189,15 @@ class Assumed:
         near = [each for each, took in zip(found, seconds, strict=True)
                 if took <= (1 + NEARLY) * min(seconds)]  # fmt: skip
         return min(near, key=lambda each: each.complexity, default=None)
+
+    def no_division(self, gpus: int) -> str:
+        """What to say where the GPUs that are to generate leave no layout."""
+        node, given = self.case.gpu.per_node, self.only.generating
+        whole = f" whole nodes of {node}, or" if gpus > 2 * node else ""
+        return (
+            f"--generate {given}: of {gpus} GPUs{whole} fewer or more have to generate, so that "
+            "engines and training fit; 0 takes the best number"
+        )
 
     def too_large(self, gpus: int) -> str:
         """What to say where nothing fits: the least number of GPUs that would."""
