@@ -2,15 +2,11 @@
 
 import json
 import re
+import statistics
 
 import pytest
+from configurations import QWEN3_06B
 from runs import Runner
-
-QWEN3_06B = {
-    "model_type": "qwen3", "hidden_size": 1024, "num_hidden_layers": 28, "num_attention_heads": 16,
-    "num_key_value_heads": 8, "head_dim": 128, "intermediate_size": 3072, "vocab_size": 151936,
-    "tie_word_embeddings": True,
-}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +30,8 @@ def test_a_table_and_a_page(strop, run, tmp_path):
     assert all(len(line) <= 80 for line in said.out.splitlines() if line.rstrip().endswith("%"))
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     spent = [line["step_time"] for line in lines if line["step"] > 1]
-    assert float(rows[0][4]) == pytest.approx(sum(spent) / len(spent), rel=0.25)
+    # the middle: costs leave out what something else on the machine slowed, and so must this
+    assert float(rows[0][4]) == pytest.approx(statistics.median(spent), rel=0.25)
     page = out.read_text(encoding="utf-8")
     for title in ("Throughput", "Idle", "Who idles when, of 4", "Every layout", "async 2, partial"):
         assert title in page
