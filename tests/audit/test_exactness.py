@@ -64,8 +64,11 @@ def test_a_part_that_follows_the_order_has_every_order_enumerated() -> None:
     first = found(LearnFromFirst())
     assert first.exact
     assert first.num_groups == 4**3
-    whole = audit(notation.recipe("dr_grpo(num_rollouts=3)"), TREE, THETA, group_size=3)
+    grpo = notation.recipe("dr_grpo(num_rollouts=3)")
+    whole = audit(grpo, TREE, THETA, group_size=3)
     assert whole.num_groups == 20  # multisets of three answers out of four
+    assert audit(grpo, TREE, THETA, group_size=3, limits=Limits(most=20)).exact
+    assert not audit(grpo, TREE, THETA, group_size=3, limits=Limits(most=19)).exact
     assert first.scale.value == pytest.approx(whole.scale.value / 3, rel=1e-5)
     assert first.cosine.value == pytest.approx(1, abs=1e-9)
     assert first.noise.value > whole.noise.value

@@ -95,6 +95,15 @@ def test_names():
     assert nearest("gpro", []) == ""
 
 
+def test_a_name_is_looked_for_in_the_file_that_bears_it_where_a_file_can():
+    for kind, name in (("recipe", "grpo"), ("part", "spread_evenly")):
+        found = catalogue._in_its_file(kind, name)
+        assert found is not None
+        assert found.name == name
+    with pytest.raises(UserError, match=r"no recipe 'a{300}'; `strop recipes` lists all of them"):
+        catalogue.find("recipe", 300 * "a")
+
+
 def test_reading_the_catalogue_imports_no_torch():
     code = (
         "import sys\nfrom strop.catalogue import catalogue\n"

@@ -67,6 +67,15 @@ def test_options_of_the_method_hold(strop: Strop) -> None:
     assert changed / plain == pytest.approx(math.sqrt(2), rel=1e-3)
 
 
+def test_the_largest_group_says_how_many_answers_are_drawn(
+    strop: Strop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("strop.api.audit.MOST_ANSWERS", 200)
+    words = ("audit", "grpo", *SMALL, "--group", "2,4", "--draws")
+    assert strop(*words, "50").code == 0
+    assert "51 draws of 1 x 4 answers are 204, more than 200" in strop(*words, "51").err
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

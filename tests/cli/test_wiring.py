@@ -101,6 +101,14 @@ def test_every_option_is_read_back_the_same():
                 assert found == other, f"{recipe}: {path}"
 
 
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [("'a b'", "a b"), ('"7"', "7"), ("''", ""), ("a", "a"), ("'a", "'a"), ("'", "'"), ("7", "7")],
+)
+def test_text_may_stand_in_quotes(given, text):
+    assert override({}, [f"model.name={given}"]) == {"model": {"name": text}}
+
+
 @pytest.mark.parametrize("path", ["loss.clip_high=inf", "loss.clip_high=constant(inf)"])
 def test_an_infinite_option_survives_the_complete_file(path):
     run = config.make(override({}, [path]))

@@ -7,6 +7,7 @@ from html import escape
 from pathlib import Path
 
 import numpy as np
+import pytest
 from compared import Made, compare, words_for
 from models import Lab
 
@@ -115,6 +116,16 @@ def test_bands_are_fainter_for_many_methods_and_none_stand_on_a_logarithmic_axis
         assert steep.layout["yaxis"] == {"type": "log"}
 
 
+def test_training_numbers_are_means_over_sixtieths_of_the_way() -> None:
+    at = np.arange(1, 121)
+    run = Run("run", {"reward": (at, at / 4), "step_time": (at, at / at)}, 120, None, (), ())
+    (chart,) = (c for c in dict(curves({"a": {0: run}}, ["a"]))["steps"] if c.title == "Reward")
+    (trace,) = chart.data
+    # two steps each: 1 and 2, 3 and 4, ...
+    assert trace["x"] == [1.5 + 2 * n for n in range(60)]
+    assert trace["y"] == [(1.5 + 2 * n) / 4 for n in range(60)]
+
+
 def test_a_response_has_a_point_a_value_and_a_line_a_second_value() -> None:
     grid = [(lr, n) for lr in ("1e-4", "1e-2", "1e-3") for n in ("4", "8")]
     labels = tuple(f"lr={lr} n={n}" for lr, n in grid)
@@ -129,6 +140,10 @@ def test_a_response_has_a_point_a_value_and_a_line_a_second_value() -> None:
     assert chart.data[0]["x"] == [1e-4, 1e-3, 1e-2]
     # the fifth method is 0.4 + 0.02 x 5, the third 0.2 + 0.02 x 3, the first 0.02
     assert chart.data[0]["y"] == [0.02, 0.5, 0.26]
+    # five seeds 0.01 (1 + i) apart scatter by 0.0158114 (1 + i), of which 2.7764 / sqrt(5)
+    above, below = (chart.data[0]["error_y"][side] for side in ("array", "arrayminus"))
+    assert above == pytest.approx([0.0196325, 5 * 0.0196325, 3 * 0.0196325], abs=1e-4)
+    assert below == pytest.approx(above, abs=1e-4)
     assert chart.layout["xaxis"]["type"] == "log"
     drawn = dataclasses.replace(the, entries=entries[:5])  # no whole grid: a chart an option
     charts = responses(drawn, judged(drawn, rows(labels[:5]))[4], ["pass@1"])

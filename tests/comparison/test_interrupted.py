@@ -4,6 +4,7 @@ import os
 import signal
 import time
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from compared import Begun, begin, compare, words_for
@@ -90,6 +91,26 @@ def test_a_method_that_fails_is_named_and_the_others_are_shown(lab: Lab, tmp_pat
     assert "grpo seed 0: done" in said.out
     assert "| pass@1 |" in (folder / "table.md").read_text()
     assert "failed: rloo" in (folder / "compare.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("told", "said"),
+    [
+        ("note: one thing\nnote: another\nerror: the last line\n", "the last line"),
+        ("stopped: alone\n", "alone"),
+        ("", "exit code 3"),
+    ],
+)
+def test_the_last_line_says_why_a_run_has_failed(
+    told: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def begin_failing(arguments: object, out: Path, error: Path) -> mock.Mock:
+        error.write_text(told)
+        return mock.Mock(exitcode=3)  # a process that has ended
+
+    monkeypatch.setattr("strop.comparison.runs._begin", begin_failing)
+    with pytest.raises(RunStopped, match=f"^{said}$"):
+        Children().run(["train"])
 
 
 def test_no_process_begins_after_a_stop() -> None:

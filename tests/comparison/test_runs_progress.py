@@ -15,7 +15,7 @@ LONG = "'my_recipes_of_mine.py:a_very_long_name_of_a_method'(clip_high=0.3) trai
 
 
 def jobs(folder: Path) -> list[Job]:
-    """One done, one at step 5 of 10 that began 60 s ago, one that waits."""
+    """One done, one at step 5 of 10 that went on from step 1 60 s ago, one that waits."""
     made = [Job(Entry(LONG, ""), 0, folder, "done"), Job(Entry("grpo", ""), 1, folder, "training"),
             Job(Entry("rloo", ""), 2, folder)]  # fmt: skip
     for job, steps in zip(made[:2], (10, 5), strict=True):
@@ -23,7 +23,7 @@ def jobs(folder: Path) -> list[Job]:
         lines = [{"step": s, "reward": s / 8, "entropy": 0.25} for s in range(1, steps + 1)]
         text = "".join(json.dumps(line) + "\n" for line in lines)
         (job.folder / "metrics.jsonl").write_text(text + '{"step": 9')
-    made[1].begun = time.monotonic() - 60
+    made[1].begun, made[1].begun_at = time.monotonic() - 60, 1
     return made
 
 
@@ -40,8 +40,8 @@ def test_on_a_terminal_there_is_a_line_a_run_and_nothing_overlaps(tmp_path: Path
     shown = RunsProgress(console, jobs(tmp_path), 10)
     console.print(shown._table())
     title, head, done, training = screen.getvalue().splitlines()
-    # 5 steps in 60 s; 5 and 10 are left: 180 s
-    assert title.strip() == "1 of 3 runs done, about 3 min left"
+    # 4 steps in 60 s; 5 and 10 are left: 225 s
+    assert title.strip() == "1 of 3 runs done, about 4 min left"
     assert head.split() == ["run", "state", "step", "reward", "entropy"]
     assert done.startswith("'my_recipes_of_mine.py:a_very_long")
     assert "…" in done

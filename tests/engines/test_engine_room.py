@@ -226,6 +226,16 @@ def test_growing_keeps_what_there_is():
         cache.reserve(301, 2)
 
 
+def test_slots_are_added_by_a_quarter_so_that_few_moves_are_needed():
+    cache = SlotCache(1, 32, torch.device("cpu"))
+    cache.reserve(10, 16)
+    found = []
+    for lines in (17, 18, 21, 32):
+        cache.reserve(10, lines)
+        found.append(cache.lines)
+    assert found == [20, 20, 25, 32]  # 16 and 4, the same, 20 and 5, all there are
+
+
 def test_stores_that_move_into_each_others_memory_keep_what_they_have():
     """Smaller, larger within the memory there is, and beyond it; what is new is zero."""
     cache = SlotCache(3, 8, torch.device("cpu"))

@@ -76,6 +76,23 @@ def test_selections_narrow_the_masks_in_turn_and_tell_their_share():
     }  # fmt: skip
 
 
+@dataclass(frozen=True)
+class CountFrom:
+    kind: ClassVar[str] = "selection"
+    first: int = 0
+
+    def __call__(self, gradient_T: Tensor) -> Selected:
+        kept_T = torch.arange(gradient_T.shape[0]) >= self.first
+        return Selected(torch.ones_like(kept_T), kept_T, "none")
+
+
+def test_what_one_selection_leaves_out_of_the_average_no_other_brings_back():
+    uses = (Use(CountFrom(2)), Use(CountFrom(1)), Use(KeepFrom(4)))
+    chosen = chains().select(uses, learnable(flat_batch((5,), scored_B=[True])))
+    assert chosen["denominator_T"].tolist() == [False, False, True, True, True]
+    assert chosen["gradient_T"].tolist() == [False] * 4 + [True]
+
+
 def test_unscored_rollouts_have_nothing_to_select_from():
     batch = learnable(flat_batch((2, 1), scored_B=[False, True]))
     assert batch["gradient_T"].tolist() == batch["denominator_T"].tolist() == [False, False, True]

@@ -60,6 +60,7 @@ DRAWN = Points(((0.0, 0.6), (0.5, 0.3), (1.0, 0.3)))
         (DRAWN, 100, 0.3),
         # before the first point and after the last one
         (Points(((0.2, 0.6), (0.4, 0.1))), 10, 0.6),
+        (Points(((0.2, 0.6), (0.4, 0.1))), 25, 0.475),
         (Points(((0.2, 0.6), (0.4, 0.1))), 90, 0.1),
         # of two points at one place the second holds from there on
         (Points(((0.0, 0.6), (0.5, 0.6), (0.5, 0.2))), 49, 0.6),

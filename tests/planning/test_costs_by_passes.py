@@ -174,6 +174,15 @@ def test_least_squares_of_sums_are_those_of_the_passes():
     assert shares.tolist() == pytest.approx(mixed.tolist(), rel=0.01)
 
 
+def test_passes_that_are_all_alike_have_finite_costs():
+    """Of one pass, and without a term, the products have a rank of 1, but for rounding."""
+    for rows in np.linspace(2.0, 90.0, 60):
+        whole = np.array([[1.0, rows, 0.0, 3 + 0.05 * rows]])
+        found = likeliest_of_sums(whole.T @ whole, 1, np.full(3, 1 / 3), whole.sum(axis=0))
+        assert all(np.isfinite(each).all() for each in found)
+        assert whole[0, :3] @ found[0] == pytest.approx(whole[0, 3])
+
+
 def test_steps_that_something_else_slowed_do_not_count(tmp_path):
     folder = write_run(tmp_path / "a")
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]

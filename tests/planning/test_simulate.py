@@ -81,6 +81,14 @@ def test_new_weights_let_caches_be_read_again():
     assert simulate(costs, work([4]), apart(1, 1, 1, renew=False)).step_seconds == pytest.approx(4)
 
 
+def test_new_weights_let_the_rows_of_a_round_in_again():
+    """With a prompt beyond that of a step, so that answers come in rounds."""
+    costs = Costs(Speed(1.0, 0.0, 0.0, 0.5, begin=0.25), 0.0, 0.0, 3.0)
+    found = simulate(costs, work([4]), apart(1, 1, 1, spare=1.0))
+    # two steps a round: 3 to train; 4 to draw, 0.25 to let two rows in again and to read 3 of each
+    assert found.step_seconds == pytest.approx((3 + 4 + 0.25 + 2 * 3 * 0.5) / 2)
+
+
 def test_the_exchange_is_paid_where_there_is_somebody_to_exchange_with():
     costs = Costs(TICKS, 0.0, 0.5, 0.0, exchange=10.0)
     assert simulate(costs, work([4]), Layout(1, 1)).step_seconds == pytest.approx(6)

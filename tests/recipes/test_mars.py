@@ -171,6 +171,27 @@ def test_ends_that_split_a_turn_are_refused():
         F.advantages("mars", turn_end=ENDS, **given)
     with pytest.raises(UserError, match="turn_end must be"):
         F.advantages("mars", turn_end=ENDS[:, :1], **given)
+    with pytest.raises(UserError, match=r"turn_end must be \[B, T\]; it is \[6\]"):
+        F.advantages("mars", turn_end=ENDS.flatten(), **{**given, "turn_ids": None})
+    outside = torch.tensor([[0, 1], [0, 1], [0, -1]])  # an end where no turn is
+    with pytest.raises(UserError, match="turn_end ends a turn of turn_ids before its last token"):
+        F.advantages("mars", turn_end=ENDS, **{**given, "turn_ids": outside})
+
+
+def test_ends_beside_turns_change_nothing():
+    """Turns of two tokens and of one, tokens of nobody before, between and behind them."""
+    turn_ids = torch.tensor([[0, 0, -1, 1], [0, 1, 1, -1], [-1, 0, 0, 1]])
+    ends = torch.tensor([[0, 1, 0, 1], [1, 0, 1, 0], [0, 0, 1, 1]]).bool()
+    rewards = torch.tensor([[0, 0, 0, 1], [0, 0, 1, 0], [0, 0, 0, -1]]).double()
+    given = {"mask": turn_ids >= 0, "token_rewards": rewards, "turn_ids": turn_ids}
+    plain = F.advantages("mars", **given, params=PLAIN)
+    assert plain.any()
+    assert torch.equal(F.advantages("mars", turn_end=ends, **given, params=PLAIN), plain)
+    for row in (1, 2):  # within a turn of two
+        cut = ends.clone()
+        cut[row, 1] = True
+        with pytest.raises(UserError, match="before its last token"):
+            F.advantages("mars", turn_end=cut, **given, params=PLAIN)
 
 
 def test_its_average_is_the_released_codes():

@@ -123,6 +123,18 @@ def test_moving_mean_matches_slow_loop(values: list[float], window: int) -> None
     assert moving_mean(np.array(values), window) == pytest.approx(np.array(slow), abs=1e-9)
 
 
+def test_a_long_band_keeps_its_widest_limits() -> None:
+    steps = np.arange(1, 1201)
+    low, high = -1.0 * (steps % 3), 1.0 * (steps % 3)
+    x, lowest, highest = charts.thinned_band(steps, low, high)
+    # 400 stretches of three: the middle one of each, and -2 to 2 of the second
+    assert x.tolist() == [2 + 3 * n for n in range(400)]
+    assert set(lowest.tolist()) == {-2.0}
+    assert set(highest.tolist()) == {2.0}
+    same = charts.thinned_band(steps[:400], low[:400], high[:400])
+    assert [each.tolist() for each in same] == [each[:400].tolist() for each in (steps, low, high)]
+
+
 def test_a_long_curve_is_thinned_and_keeps_its_peaks() -> None:
     values = [0.5] * 20_000
     values[7_777], values[13_131] = 3.0, -2.0

@@ -48,6 +48,17 @@ def test_examples_are_best_worst_and_typical_without_repeats() -> None:
     assert pick_examples(rows[7:]) == []
 
 
+def test_typical_examples_have_the_median_reward_and_then_the_median_length() -> None:
+    # beside the best and the worst two, three of reward 0.5 are left: the median length is 5
+    rewards, lengths = (0.0, 0.0, 0.5, 0.5, 0.5, 1.0, 1.0), (1, 5, 8, 4, 1, 9, 9)
+    rows = [
+        {"reward": reward, "completion": length * "x"}
+        for reward, length in zip(rewards, lengths, strict=True)
+    ]
+    picked = [len(row["completion"]) for kind, row in pick_examples(rows) if kind == "typical"]
+    assert picked == [4, 8]
+
+
 def test_examples_are_of_different_prompts_while_there_are_any() -> None:
     rows = [{"reward": 1.0, "prompt": prompt, "id": i} for i, prompt in enumerate("aaabbc")]
     picked = [row["prompt"] for _, row in pick_examples(rows)]

@@ -92,6 +92,7 @@ def test_the_time_of_an_answer_is_bounded():
     scores = reward([sleep], lambda _, values: failures.extend(values), tests=[["1"] * 50])
     assert scores == [0.0]
     assert failures == ["case 1: over 1 s"]
+    assert reward.timeout_seconds == pytest.approx(32 * (1.2 + 1.0) + 30)
     # However many rows, the grader never calls this late: n rows take at most n times 1.2 s.
     assert all(
         reward.timeout_seconds * (1 + (n - 1) / 32) > n * reward.answer_seconds

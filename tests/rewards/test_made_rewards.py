@@ -10,6 +10,7 @@ from verifiers_stand_in import write_verifiers
 from strop.rewards.forms import form_of
 from strop.rewards.scored import Rollouts
 from strop.rewards.source import reward_name
+from strop.rewards.traces import Trace
 from strop.support.errors import UserError
 
 
@@ -172,3 +173,12 @@ def test_a_function_of_a_trace_and_a_class_without_the_package():
     with pytest.raises(UserError, match=r"^a trace of verifiers has no timing here: strop has "):
         load("tasks.py:timed")(given)
     assert form_of({"completions", "trace", "answer"}, "f") == "trl"
+
+
+def test_a_trace_knows_the_last_message_and_the_models_last_one():
+    prompt = [{"role": "system", "content": "add"}, {"role": "user", "content": "1+1"}]
+    said = [{"role": "assistant", "content": " 2 "}, {"role": "tool", "content": "right"}]
+    trace = Trace.of(prompt, said, {})
+    assert trace.last_message.content == "right"
+    assert (trace.last_reply, trace.num_turns) == ("2", 1)
+    assert [message.content for message in trace.tool_messages] == ["right"]

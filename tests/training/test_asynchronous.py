@@ -18,7 +18,7 @@ from short_runs import make_lab, settings_for
 
 from strop.engines.local.engine import LocalEngine
 from strop.support.errors import RunStopped, UserError
-from strop.training.collect.asynchronous import AsynchronousCollector
+from strop.training.collect.asynchronous import AsynchronousCollector, _ages
 from strop.training.learner import models
 from strop.training.learner.kernel import Tally
 from strop.training.learner.step_metrics import compare_with_sampler, effective_share
@@ -125,6 +125,17 @@ def test_the_effective_share_of_old_tokens():
     assert effective_share(means) == pytest.approx(0.727273, abs=1e-6)
     assert means == {}
     assert effective_share({}) == 1
+
+
+def test_the_age_is_that_of_the_oldest_token_drawn_for_the_step():
+    """Older ones were given, replayed, or are no answer's."""
+    batch = flat_batch(
+        [5], version_T=[3, 5, -1, 0, 1], origin_T=[0, 0, 0, 1, 0],
+        mask_T=[True, True, True, True, False],
+    )  # fmt: skip
+    assert _ages(batch, 7) == {"sampling/oldest_age_steps": 3.0}
+    given = batch.set(origin_T=torch.ones(5, dtype=torch.long))
+    assert _ages(given, 7) == {}
 
 
 def test_a_collector_that_dies_or_hangs_is_begun_anew(lab, runner, tmp_path, synchronous):

@@ -1,12 +1,14 @@
 """The best checkpoint stays, and a run that finds nothing better ends; both over a resume."""
 
+import numpy as np
 import pytest
 from models import without_times
 
 from strop import Run as Opened
 from strop.api.inference import checkpoint_of
+from strop.report.about import best_of
 from strop.report.page import write_report
-from strop.report.run_folder import read_run
+from strop.report.run_folder import Run, read_run
 from strop.report.watch import State, state_of
 from strop.support.errors import UserError
 from strop.training import loop
@@ -90,6 +92,16 @@ def test_the_lowest_may_be_the_best_and_no_score_is_never(lab):
     assert not race.take(5, {NAME: None})
     assert not race.take(6, {"reward": 0.1})  # no validation: nothing is counted
     assert (race.step, race.since, race.over) == (3, 2, False)
+
+
+@pytest.mark.parametrize(("which", "step", "value"), [("highest", 2, 0.6), ("lowest", 3, 0.4)])
+def test_the_page_finds_the_same_in_the_numbers(which, step, value):
+    at = np.arange(5)  # what is there before training is no step
+    numbers = {NAME: (at, np.array([0.9, 0.5, 0.6, 0.4, 0.5]))}
+    text = f'[training]\nbest = "{NAME}"\nbest_is = "{which}"\npatience = 3\n'
+    found = best_of(Run("run", numbers, 4, text, (), ()))
+    assert found == (NAME, step, value, 4 - step, 3)
+    assert not found.ended_early
 
 
 @pytest.mark.parametrize(

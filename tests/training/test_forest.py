@@ -149,3 +149,12 @@ def test_auto_shares_where_a_fifth_of_the_work_is_saved():
     assert layout(apart, "auto", wide, 12) is None
     shared = layout(apart, "auto", wide, 11)  # for it does not fit otherwise
     assert shared.forest.size == 11
+
+
+def test_a_pass_that_costs_tokens_of_its_own_is_weighed_too():
+    # one pass: 5 + p of 8 + p places are at most four fifths up to p = 6; two passes: of 8 + 2 p
+    alike, wide = batch_of(["abcx", "abcy"]), 1000
+    cut = [torch.tensor([0]), torch.tensor([1])]
+    assert worthwhile(alike, "auto", wide, pass_tokens=6).num_nodes == 5
+    assert worthwhile(alike, "auto", wide, pass_tokens=7) is None
+    assert worthwhile(alike, "auto", wide, cut, pass_tokens=7).num_nodes == 5

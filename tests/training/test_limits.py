@@ -93,6 +93,9 @@ def test_every_service_reads_the_same_numbers(lab, runner, tmp_path):
     assert services.limits == Limits(6, 6, 9, 64, 6)
     assert (services.sampling.answer_tokens, services.sampling.episode_tokens) == (6, 6)
     assert services.sampling.context_tokens == services.scoring.context_tokens == 64
+    for room, most in ((40, 40), (100, 64)):  # an engine's, which the model does not fill
+        services.sampling.engine.longest = room
+        assert (services.sampling.context_tokens, services.scoring.context_tokens) == (most, 64)
     assert int(run.world.run_columns(run.algorithm, 1)["max_length"]) == 6
 
 

@@ -9,7 +9,7 @@ from models import without_times
 
 from strop.report.page import write_report
 from strop.support.errors import UserError
-from strop.tracking.metrics_file import read_metrics
+from strop.tracking.metrics_file import is_number, read_metrics
 
 DAMAGE = [b'{"step": 2, "loss', b"", b"[1]", b"7", b'{"loss": 1.0}', b"\xff\xfe", b'{"step": "2"}']
 
@@ -29,6 +29,12 @@ def copied(done, tmp_path):
     shutil.copytree(done, tmp_path / "run")
     shutil.rmtree(tmp_path / "run/checkpoints/step-000003")
     return tmp_path / "run"
+
+
+def test_numbers_are_finite_and_no_truth_values():
+    assert all(map(is_number, (0, -3, 10**299, 0.5, -1e308)))
+    assert not any(map(is_number, (10**301, -(10**400), True, "1", None, float("inf"))))
+    assert not is_number(float("nan"))
 
 
 def test_damage_before_the_checkpoint_is_named(copied, runner):

@@ -4,8 +4,9 @@ import pytest
 import torch
 from builders import flat_batch
 
+from strop.environments.tasks import Origin
 from strop.support.exits import Exit
-from strop.training.learner.step_metrics import _means, exit_metrics
+from strop.training.learner.step_metrics import _means, exit_metrics, source_metrics
 
 
 @pytest.mark.parametrize("counted", [True, False])
@@ -21,3 +22,21 @@ def test_an_answer_that_breaks_its_reward_counts_in_the_mean(counted):
     assert shares == dict.fromkeys(
         ("exit/token_limit", "exit/exception", "exit/timeout", "exit/unreachable"), 1 / 5
     )
+
+
+def test_a_source_has_the_share_and_the_reward_of_its_own_rollouts():
+    # uids 0 and 1 are of the first source, 2 to 4 of the second, 5 to 8 of the third
+    batch = flat_batch(
+        (1,) * 6, groups=[0, 0, 1, 1, 1, 2], uid_P=[1, 4, 5],
+        scored_B=[True, False, True, True, True, False],
+        reward_B=[0.5, 9.0, 1.0, 0.0, 0.5, 9.0],
+    )  # fmt: skip
+    origins = (Origin("a", 2), Origin("b", 5), Origin("c", 9), Origin("d", 12))
+    assert source_metrics(batch, origins) == {
+        "sources/a/share": pytest.approx(1 / 3), "sources/a/reward": 0.5,
+        "sources/b/share": 1 / 2, "sources/b/reward": 0.5,
+        "sources/c/share": pytest.approx(1 / 6), "sources/d/share": 0,
+    }  # fmt: skip
+    elsewhere = batch.set(uid_P=torch.tensor([-1, -2, -3]))  # of no source
+    assert set(source_metrics(elsewhere, origins).values()) == {0}
+    assert source_metrics(batch, ()) == {}

@@ -2,6 +2,7 @@
 
 import re
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
@@ -11,6 +12,7 @@ from runs import Runner
 from strop import functional as F
 from strop.training.learner import kernel
 from strop.training.learner.token_trace import ROW, Tokens, first_groups
+from strop.training.record.run_folder import _flat
 from strop.training.step import train_step
 
 SEVERAL = {"plan.num_epochs": 2, "plan.num_minibatches": 2}
@@ -233,3 +235,19 @@ def test_pieces_put_together_are_the_text(lab):
     assert texts.pieces([]) == []
     garbage = texts.pieces([0xC3] * 9)
     assert len(garbage) == 9
+
+
+@pytest.mark.parametrize(
+    ("values", "kept", "found"),
+    [
+        ([True, False], pa.bool_(), [True, False]),
+        ([3, -(2**31) + 1], pa.int32(), [3, -(2**31) + 1]),
+        ([3, 2**31], pa.int64(), [3, 2**31]),
+        ([0.5, float("nan")], pa.float32(), [0.5, None]),
+    ],
+)
+def test_a_column_is_kept_in_32_bits_where_they_hold_it(values, kept, found):
+    column = _flat(torch.tensor(values))
+    assert (column.type, column.to_pylist()) == (kept, found)
+    where = _flat(torch.tensor([0.5, 1.0]), torch.tensor([False, True]))
+    assert where.to_pylist() == [None, 1.0]

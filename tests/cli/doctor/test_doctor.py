@@ -25,7 +25,7 @@ HEALTHY = {
     "groups/frac_mixed": 0.75, "groups/frac_rollouts_with_gradient": 1.0,
     "groups/frac_updates_empty": 0.0, "entropy": 0.8, "completions/clipped_ratio": 0.0,
     "rewards/frac_unscored": 0.0, "sampling/sampling_logp_difference/mean": 1e-6,
-    "data/rollouts_sampled": 16,
+    "data/rollouts_sampled": 16, "data/rollouts_kept": 16,
 }  # fmt: skip
 PROMPTS = 8  # in the pool; two a step, so an epoch has four steps
 
@@ -100,6 +100,7 @@ def test_a_healthy_run_has_no_problem(ask: Any, tmp_path: Path) -> None:
         ({"learning_rate": 0.0, "loss": 0.0}, "learning rate is 0"),
         ({"loss": 0.0, "grad_norm": 0.0, "groups/frac_rollouts_with_gradient": 0.0,
           "groups/frac_updates_empty": 1.0}, "no rollout with a gradient"),
+        ({"loss": 0.0, "grad_norm": 0.0, "data/rollouts_kept": 0}, "Curation drops every rollout"),
         ({"loss": 0.0, "grad_norm": 0.0}, "none of the usual reasons"),
     ],
 )  # fmt: skip

@@ -1,0 +1,33 @@
+"""Arguments of Python calls: whole numbers, numbers, and what a system says of a long name."""
+
+import errno
+from collections.abc import Sequence
+
+import pytest
+
+from strop.api.arguments import checked
+from strop.support.errors import UserError
+
+
+@checked
+def taken(whole: Sequence[int] = (), numbers: Sequence[float] = ()) -> tuple[object, object]:
+    return whole, numbers
+
+
+def test_a_list_of_whole_numbers_takes_no_others_and_one_of_numbers_takes_both() -> None:
+    assert taken(whole=[1, 2], numbers=[0.5, 2]) == ((1, 2), (0.5, 2))
+    assert taken(whole=3, numbers=0.5) == ((3,), (0.5,))
+    for whole in ((1, 2.0), 0.5):
+        with pytest.raises(UserError, match=r"whole is .*: give whole numbers in a list"):
+            taken(whole=whole)
+
+
+def test_only_a_name_that_is_too_long_is_the_callers_mistake() -> None:
+    @checked
+    def fails(number: int) -> None:
+        raise OSError(number, "said by the system", "a name")
+
+    with pytest.raises(UserError, match="a name is too long for a file: 'a name'"):
+        fails(errno.ENAMETOOLONG)
+    with pytest.raises(FileNotFoundError):
+        fails(errno.ENOENT)

@@ -1,0 +1,35 @@
+"""Messages over a socket, in pieces and late."""
+
+import socket
+import threading
+import time
+
+import pytest
+
+from strop.support.guarded_process import LAST_LOOK_SECONDS, receive
+
+
+@pytest.fixture
+def ends():
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        yield ours, theirs
+
+
+def test_a_message_that_comes_in_pieces_before_its_deadline_is_whole(ends):
+    ours, theirs = ends
+    message = (6).to_bytes(8, "big") + b"abcdef"
+    theirs.sendall(message[:10])
+    rest = threading.Timer(0.05, theirs.sendall, [message[10:]])
+    rest.start()
+    assert receive(ours, time.monotonic() + 60) == b"abcdef"
+    rest.join()
+
+
+def test_one_that_is_not_whole_by_then_is_late(ends):
+    ours, theirs = ends
+    theirs.sendall((6).to_bytes(8, "big") + b"ab")
+    begun = time.monotonic()
+    with pytest.raises(TimeoutError):
+        receive(ours, begun)
+    assert time.monotonic() >= begun + LAST_LOOK_SECONDS
