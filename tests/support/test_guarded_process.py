@@ -1,8 +1,10 @@
 """Messages over a socket, in pieces and late."""
 
+import itertools
 import socket
 import threading
 import time
+from unittest import mock
 
 import pytest
 
@@ -24,6 +26,14 @@ def test_a_message_that_comes_in_pieces_before_its_deadline_is_whole(ends):
     rest.start()
     assert receive(ours, time.monotonic() + 60) == b"abcdef"
     rest.join()
+
+
+def test_what_has_come_by_then_is_still_read(ends, monkeypatch):
+    ours, theirs = ends
+    theirs.sendall((6).to_bytes(8, "big") + b"abcdef")
+    clock = mock.Mock(monotonic=itertools.count().__next__)  # each look at it is a second later
+    monkeypatch.setattr("strop.support.guarded_process.time", clock)
+    assert receive(ours, 0.5) == b"abcdef"
 
 
 def test_one_that_is_not_whole_by_then_is_late(ends):
