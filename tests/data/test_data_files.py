@@ -5,6 +5,7 @@ import json
 import sys
 import types
 
+import datasets
 import pyarrow
 import pyarrow.parquet
 import pytest
@@ -199,11 +200,12 @@ def test_no_file_at_all():
 
 
 def test_folder_without_and_with_the_datasets_package(tmp_path, monkeypatch):
+    saved = datasets.Dataset.from_list(ROWS)
     assert "datasets did not save" in refusal(tmp_path)
     (tmp_path / "dataset_info.json").write_text("{}")
     monkeypatch.setitem(sys.modules, "datasets", None)
     assert "pip install datasets" in refusal(tmp_path)
-    module = types.SimpleNamespace(load_from_disk=lambda path: ROWS)
+    module = types.SimpleNamespace(load_from_disk=lambda path: saved)
     monkeypatch.setitem(sys.modules, "datasets", module)
     assert rows_of(load_data(tmp_path).train) == ROWS
     module.load_from_disk = lambda path: {"train": ROWS, "test": ROWS}

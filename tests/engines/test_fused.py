@@ -73,7 +73,12 @@ def test_logits_are_those_of_the_model(kind, dtype):
         plain = model(input_ids=ids, use_cache=False).logits[0, [11, 6, 12, 13, 14, 7]].float()
     assert (found - plain).norm() / plain.norm() < (1e-5 if dtype == torch.float32 else 0.03)
     cached.fused.pack()  # of either kind of product there is one
-    assert [each.packed for each in cached.fused.layers[0][1:5]] == [False, False, True, True]
+    assert [each.plain is None for each in cached.fused.layers[0][1:5]] == [
+        False,
+        False,
+        True,
+        True,
+    ]
 
 
 def test_changed_weights_count():

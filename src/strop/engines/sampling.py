@@ -140,10 +140,10 @@ def draw(logits: Tensor, plan: Plan, uniform: Tensor) -> tuple[Tensor, Tensor]:
     token = token.clamp_(max=logits.shape[-1] - 1)  # only reached by NaN, reported by the engine
     if plan.greedy is not None:
         token = torch.where(plan.greedy, ruled.argmax(-1, keepdim=True), token)
-    logp = ruled.gather(-1, token) - drawn.log_norm
+    logp = drawn.logp(ruled, token)
     if plan.greedy is not None:
-        # 0 * log_norm: 0, but NaN where there was nothing to choose from
-        logp = torch.where(plan.greedy, 0 * drawn.log_norm, logp)
+        # 0 times a sum: 0, but NaN where there was nothing to choose from
+        logp = torch.where(plan.greedy, 0 * drawn.log_total, logp)
     record = torch.cat([token, logp.double()], dim=-1)
     if plan.width > LOGP + 1:
         record = torch.nn.functional.pad(record, (0, plan.width - LOGP - 1), value=torch.nan)
@@ -155,13 +155,16 @@ def draw(logits: Tensor, plan: Plan, uniform: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class Weights(NamedTuple):
-    """Of the tokens [N, V], relative to the likeliest; `logsumexp` [N, 1] of the logits, NaN if
-    none is finite; the entropy [N], where it was asked for.
-    """
+    """Of the tokens [N, V], relative to the likeliest."""
 
     weight: Tensor
-    log_norm: Tensor
-    entropy: Tensor | None
+    most: Tensor  # [N, 1] the largest logit
+    log_total: Tensor  # [N, 1] of all weights; NaN if no logit is finite
+    entropy: Tensor | None  # [N], where it was asked for
+
+    def logp(self, logits: Tensor, token: Tensor) -> Tensor:
+        """Log-probabilities [N, 1]. Large logits are subtracted first, or rounding would show."""
+        return logits.gather(-1, token) - self.most - self.log_total
 
 
 def _weights(logits: Tensor, entropy: bool) -> Weights:
@@ -174,7 +177,7 @@ def _weights(logits: Tensor, entropy: bool) -> Weights:
     if entropy:  # log sum_j w_j - sum_j w_j log w_j / sum_j w_j; a forbidden token has weight 0
         inner = shifted.clamp_(min=LEAST).mul_(weight).sum(-1, keepdim=True)
         found = (log_total - inner / total)[:, 0].clamp_(min=0)
-    return Weights(weight, log_total + most, found)
+    return Weights(weight, most, log_total, found)
 
 
 def _search(weight: Tensor, uniform_N1: Tensor) -> Tensor:
@@ -229,7 +232,7 @@ def _add_statistics(
     if plan.model is not None and not plan.plain:
         own = _weights(scaled[plan.model], entropy=True)
         assert own.entropy is not None
-        logp = scaled[plan.model].gather(-1, token[plan.model]) - own.log_norm
+        logp = own.logp(scaled[plan.model], token[plan.model])
         record[plan.model, LOGP_MODEL] = logp[:, 0].double()
         record[plan.model, ENTROPY] = own.entropy.double()
     if plan.top is not None:

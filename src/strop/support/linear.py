@@ -13,11 +13,19 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+# oneDNN and what torch has around it keep what they make for each shape, of 1024 by default. Rows
+# differ from step to step, and what is kept lies between memory that large results have left, which
+# then cannot be joined: the process grew by megabytes a step. Read when the first product is made.
+KEPT_SHAPES = "64"
+for _name in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
+    os.environ.setdefault(_name, KEPT_SHAPES)
 
 LEAST = 1 << 20  # multiplications; below, asking takes longer than what is gained
 BLOCK_BYTES = 4 * 2**20  # of a product that is added to what is there
@@ -33,7 +41,7 @@ def linear(x: Tensor, weight_OI: Tensor, bias_O: Tensor | None = None) -> Tensor
         return linear(x, weight_OI) + bias_O
     x_NI = x.reshape(-1, x.shape[-1])
     learns = torch.is_grad_enabled() and (x.requires_grad or weight_OI.requires_grad)
-    found_NO: Tensor = (_Product.apply if learns else _product)(x_NI, weight_OI)
+    found_NO: Tensor = (_Product.apply if learns else product)(x_NI, weight_OI)
     return found_NO.view(*x.shape[:-1], len(weight_OI))
 
 
@@ -46,7 +54,7 @@ def add_product(
         return
     rows = max(1, BLOCK_BYTES // (4 * len(weight_OI)))  # oneDNN writes to memory of its own
     for x_nI, out_nO in zip(x_NI.split(rows), out_NO.split(rows), strict=True):
-        found_nO = _product(x_nI, weight_OI)
+        found_nO = product(x_nI, weight_OI)
         out_nO.add_(found_nO) if keep else out_nO.copy_(found_nO)
 
 
@@ -77,7 +85,7 @@ class Linear(nn.Linear):
             or input.numel() * self.out_features < LEAST or torch.is_grad_enabled()
         ):  # fmt: skip
             return linear(input, self.weight, self.bias)
-        found = of_packed(input.reshape(-1, input.shape[-1]), packed)
+        found = product(input.reshape(-1, input.shape[-1]), packed)
         found = found.view(*input.shape[:-1], self.out_features)
         return found if self.bias is None else found + self.bias
 
@@ -92,14 +100,8 @@ def use_in(model: nn.Module) -> None:
 
 
 def packed(weight_OI: Tensor) -> Tensor:
-    """The weight as oneDNN reads it fastest, for `of_packed`."""
+    """The weight as oneDNN reads it fastest, for `product`."""
     found: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight_OI, PACKED_ROWS)
-    return found
-
-
-def of_packed(x_NI: Tensor, packed: Tensor, bias_O: Tensor | None = None) -> Tensor:
-    """x W^T + b without gradient."""
-    found: Tensor = torch.ops.mkldnn._linear_pointwise(x_NI, packed, bias_O, "none", [], "")
     return found
 
 
@@ -131,8 +133,9 @@ def with_packed() -> Iterator[None]:
         _packed = before
 
 
-def _product(x_NI: Tensor, weight_OI: Tensor) -> Tensor:
-    found_NO: Tensor = torch.ops.mkldnn._linear_pointwise(x_NI, weight_OI, None, "none", [], "")
+def product(x_NI: Tensor, weight_OI: Tensor, bias_O: Tensor | None = None) -> Tensor:
+    """oneDNN's x W^T + b without gradient; the weight may be `packed`."""
+    found_NO: Tensor = torch.ops.mkldnn._linear_pointwise(x_NI, weight_OI, bias_O, "none", [], "")
     return found_NO
 
 
@@ -149,7 +152,7 @@ class _Product(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x_NI: Tensor, weight_OI: Tensor) -> Tensor:
         ctx.save_for_backward(x_NI, weight_OI)
-        return _product(x_NI, weight_OI)
+        return product(x_NI, weight_OI)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None]:

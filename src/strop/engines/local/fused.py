@@ -33,9 +33,10 @@ Logits = Literal["last", "all", "none"]  # of each row's last token, of all, or 
 class Product(NamedTuple):
     """x W^T + b of layers that read the same, side by side."""
 
-    weight: Tensor  # [O, I], or packed
+    plain: Tensor | None  # [O, I]; None of a large one, which is always read as it is packed
+    packed: Tensor | None  # None: torch's own product
+    size: int  # of the weight
     bias: Tensor | None
-    packed: bool
 
     @classmethod
     def of(cls, *layers: nn.Linear) -> Product:
@@ -43,14 +44,17 @@ class Product(NamedTuple):
         weight = torch.cat([each.weight.detach() for each in layers])
         biases = [each.bias for each in layers if each.bias is not None]
         bias = torch.cat([each.detach() for each in biases]) if biases else None
-        large = weight.numel() * linear.PACKED_ROWS >= linear.LEAST
-        packed = large and all(type(each) is linear.Linear for each in layers)
-        return cls(linear.packed(weight) if packed else weight, bias, packed)
+        packs = all(type(each) is linear.Linear for each in layers)
+        large = packs and weight.numel() * linear.PACKED_ROWS >= linear.LEAST
+        packed = linear.packed(weight) if packs else None
+        return cls(None if large else weight, packed, weight.numel(), bias)
 
     def __call__(self, x_NI: Tensor) -> Tensor:
-        if not self.packed:
-            return nn.functional.linear(x_NI, self.weight, self.bias)
-        return linear.of_packed(x_NI, self.weight, self.bias)
+        small = len(x_NI) * self.size < linear.LEAST
+        if self.packed is None or (small and self.plain is not None):
+            assert self.plain is not None
+            return nn.functional.linear(x_NI, self.plain, self.bias)
+        return linear.product(x_NI, self.packed, self.bias)
 
 
 class Layer(NamedTuple):
