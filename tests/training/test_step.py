@@ -96,7 +96,7 @@ def test_a_step_runs_through_few_files(begin):
     counting = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(counting)
     run = begin()
-    assert len(counting.files_of(lambda: step(run, {}, 1))) <= 48
+    assert len(counting.files_of(lambda: step(run, {}, 1))) <= 50
 
 
 def test_unscored_rollouts_take_part_in_nothing(begin, lab):
@@ -138,10 +138,16 @@ def test_only_columns_that_something_reads_are_computed(recipe, changes, wanted)
 
 
 def test_a_correction_of_the_engine_works_with_a_lone_update(begin):
-    """Engine and trainer agree here, so its factor is 1 and the step is the same."""
-    plain, corrected = begin(), begin(stages={"correction": "weigh_by_engine_ratio"})
+    """Engine and trainer agree here, so its factor is 1 and the step is the same.
+
+    In float64, for Adam's first step goes by the sign of every gradient, be it of rounding; what
+    the engine tells is float32.
+    """
+    exact = {"dtype": "float64"}
+    plain = begin(model=exact)
+    corrected = begin(model=exact, stages={"correction": "weigh_by_engine_ratio"})
     one, two = step(plain, {}, 1), step(corrected, {}, 1)
-    assert two.metrics["grad_norm"] == pytest.approx(one.metrics["grad_norm"], rel=1e-4)
+    assert two.metrics["grad_norm"] == pytest.approx(one.metrics["grad_norm"], rel=1e-6)
     assert torch.allclose(weights(plain), weights(corrected), atol=1e-4)
 
 
