@@ -93,6 +93,19 @@ def test_changed_weights_count():
     assert torch.equal(after, logits_of(CachedModel(model, 2, several=True)))
 
 
+@pytest.mark.parametrize("place", ["embed_tokens", "q_proj"])
+def test_an_adapter_keeps_the_modules_also_where_it_changes_nothing_yet(place):
+    from peft import LoraConfig, inject_adapter_in_model
+
+    model = model_of("qwen3")
+    cached = CachedModel(model, 2)
+    inject_adapter_in_model(LoraConfig(target_modules=[place], init_lora_weights=True), model)
+    with cached.generating():
+        assert not cached.fused.layers
+    cached.unpack()
+    assert CachedModel(model, 2).why_not_fused.startswith("it has a peft.")
+
+
 def test_a_hook_and_what_is_no_such_model_keep_the_modules():
     model = model_of("qwen3")
     cached = CachedModel(model, 2, several=True)

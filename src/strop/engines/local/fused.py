@@ -27,6 +27,7 @@ CLASSES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3F
 ROPES = ("default", "linear", "llama3")  # whose angles depend on the position alone
 DTYPES = (torch.float32, torch.bfloat16)
 LINEAR = (nn.Linear, linear.Linear)
+KNOWN = ("torch.", "transformers.", linear.__name__)  # where its modules come from
 Logits = Literal["last", "all", "none"]  # of each row's last token, of all, or the caches alone
 
 
@@ -196,6 +197,8 @@ def why_not(model: Any) -> str:
     if rope not in ROPES or model.config.hidden_act != "silu":
         return f"its positions are {rope}, its activation is {model.config.hidden_act}"
     for module in model.modules():
+        if not type(module).__module__.startswith(KNOWN):  # an adapter, wherever it is
+            return f"it has a {type(module).__module__}.{type(module).__name__}"
         if module._forward_hooks or module._forward_pre_hooks:
             return f"a {type(module).__name__} has a hook"
     weights = {type(each) for each in model.parameters()}
