@@ -1,7 +1,8 @@
 """What GPUs can do by their data sheets, and what is assumed of the software that runs on them.
 
 The figures of a GPU are those of the maker's public data sheet: dense bfloat16 (without sparsity),
-decimal units, links in one direction. `network` is that of the maker's reference machine.
+decimal units, links in one direction. `network` is that of the maker's reference machine. They were
+written down without the sheets at hand: what a `source` names is where to check them.
 """
 
 from collections.abc import Mapping, Sequence
