@@ -3,6 +3,8 @@
 import os
 import signal
 import time
+from concurrent.futures import ThreadPoolExecutor
+from multiprocessing import forkserver
 from pathlib import Path
 from unittest import mock
 
@@ -106,11 +108,27 @@ def test_the_last_line_says_why_a_run_has_failed(
 ) -> None:
     def begin_failing(arguments: object, out: Path, error: Path) -> mock.Mock:
         error.write_text(told)
-        return mock.Mock(exitcode=3)  # a process that has ended
+        read, write = os.pipe()
+        os.close(write)
+        return mock.Mock(exitcode=3, sentinel=read)  # a process that has ended
 
     monkeypatch.setattr("strop.comparison.runs._begin", begin_failing)
     with pytest.raises(RunStopped, match=f"^{said}$"):
         Children().run(["train"])
+
+
+def test_a_start_takes_no_exit_code_from_another_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    read = forkserver.read_signed
+
+    def slow(descriptor: int) -> int:
+        time.sleep(0.3)  # so that a start falls between the end of a process and its code
+        return read(descriptor)
+
+    monkeypatch.setattr(forkserver, "read_signed", slow)
+    children = Children()
+    with ThreadPoolExecutor(2) as pool:
+        said = list(pool.map(children.run, [["--version"]] * 6))
+    assert len(set(said)) == 1 and said[0]
 
 
 def test_no_process_begins_after_a_stop() -> None:

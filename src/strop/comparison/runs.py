@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from multiprocessing import get_context
+from multiprocessing import connection, get_context
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -96,11 +96,12 @@ class Children:
                     raise Stopped("stopped")
                 child = _begin(arguments, out, error)
                 self.running.add(child)
-            try:
+            connection.wait([child.sentinel])
+            # A start in another thread reads the exit codes of all that have ended, and each code
+            # can be read once: the one that comes second would see 255.
+            with self.lock:
                 child.join()
-            finally:
-                with self.lock:
-                    self.running.discard(child)
+                self.running.discard(child)
             said, wrong = _text(out), _text(error)
         if child.exitcode == INTERRUPTED:
             raise Stopped("a signal stopped it, and it is saved: resume the comparison")
