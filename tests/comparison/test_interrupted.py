@@ -128,7 +128,8 @@ def test_a_start_takes_no_exit_code_from_another_thread(monkeypatch: pytest.Monk
     children = Children()
     with ThreadPoolExecutor(2) as pool:
         said = list(pool.map(children.run, [["--version"]] * 6))
-    assert len(set(said)) == 1 and said[0]
+    assert len(set(said)) == 1
+    assert said[0]
 
 
 def test_no_process_begins_after_a_stop() -> None:
