@@ -15,7 +15,8 @@ of `strop train --model tiny-worked`, with as many slots as that has, 512.
 
 `generate` and the loop take `rows` prompts at a time, the engine has `rows` slots. The loop is the
 least that samples with a cache: a forward pass, softmax, multinomial, until the last of its rows
-has ended; what a row draws after its end is not counted.
+has ended; what a row draws after its end is not counted. The loop by hand calls no module either:
+weights of q, k, v and of gate, up in one, keys and values in tensors as long as the longest row.
 But for `tiny-worked` no prompt is given twice, so that none has its first pass saved.
 
 Going on: 16 kept requests of 24 + 232 tokens (as many as the context of `tiny` has room for) are
@@ -43,6 +44,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch import nn
 from transformers import DynamicCache, GenerationConfig, Qwen3Config, Qwen3ForCausalLM
 from transformers.generation import StoppingCriteria, StoppingCriteriaList
 
@@ -70,11 +72,12 @@ def random_model(vocabulary: int, width: int, wide: int, layers: int, heads: int
     return Qwen3ForCausalLM(config).eval()
 
 
-def loaded(name: str, onednn: bool = True) -> Any:
+def loaded(name: str, onednn: bool = True, dtype: torch.dtype = torch.float32) -> Any:
     if name in SIZES:
         model = random_model(*SIZES[name])
     else:
         model = models.load(name, onednn=False).model.eval()
+    model.to(dtype)
     if onednn:
         linear.use_in(model)  # for all variants; a model that strop loads has it
     model.generation_config.eos_token_id = None  # `generate` would fill it in
@@ -157,6 +160,59 @@ def by_loop(model: Any, rows: int) -> Callable[[Any, Sequence[int]], int]:
     return run
 
 
+def by_hand(model: Any, rows: int) -> Callable[[Any, Sequence[int]], int]:
+    """The same loop on tensors alone, as one would write it for a Qwen3."""
+    config, linear_of, norm = model.config, nn.functional.linear, nn.functional.rms_norm
+    size, heads, keys = config.head_dim, config.num_attention_heads, config.num_key_value_heads
+    layers = [
+        (each, torch.cat([m.weight for m in (a.q_proj, a.k_proj, a.v_proj)]).detach(),
+         torch.cat([each.mlp.gate_proj.weight, each.mlp.up_proj.weight]).detach())
+        for each in model.model.layers for a in [each.self_attn]
+    ]  # fmt: skip
+    embedded = model.model.embed_tokens.weight
+
+    def normed(x: torch.Tensor, module: Any) -> torch.Tensor:
+        return norm(x, module.weight.shape, module.weight, module.variance_epsilon)
+
+    def turned(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+        first, second = x.chunk(2, -1)
+        return x * cos + torch.cat([-second, first], -1) * sin
+
+    def forward(ids: torch.Tensor, at: int, cache: torch.Tensor) -> torch.Tensor:
+        wide = ids.shape[1]
+        x = embedded[ids]
+        cos, sin = model.model.rotary_emb(x, torch.arange(at, at + wide)[None])
+        for number, (layer, qkv, gate_up) in enumerate(layers):
+            own = layer.self_attn
+            all_heads = linear_of(normed(x, layer.input_layernorm), qkv)
+            all_heads = all_heads.view(len(ids), wide, -1, size).transpose(1, 2)
+            q, k, v = all_heads.split([heads, keys, keys], 1)
+            cache[number, 0, :, :, at : at + wide] = turned(normed(k, own.k_norm), cos, sin)
+            cache[number, 1, :, :, at : at + wide] = v
+            seen = nn.functional.scaled_dot_product_attention(
+                turned(normed(q, own.q_norm), cos, sin), *cache[number, :, :, :, : at + wide],
+                is_causal=wide > 1, enable_gqa=heads > keys,
+            )  # fmt: skip
+            x = x + linear_of(seen.transpose(1, 2).flatten(2), own.o_proj.weight)
+            gate, up = linear_of(normed(x, layer.post_attention_layernorm), gate_up).chunk(2, -1)
+            x = x + linear_of(nn.functional.silu(gate) * up, layer.mlp.down_proj.weight)
+        return linear_of(normed(x[:, -1], model.model.norm), model.lm_head.weight)
+
+    def run(asked: Sequence[tuple[int, ...]], ends: Sequence[int]) -> int:
+        with torch.no_grad():
+            for first in range(0, len(asked), rows):
+                ids, some = torch.tensor(asked[first : first + rows]), ends[first : first + rows]
+                shape = (len(layers), 2, len(ids), keys, PROMPT + max(some), size)
+                cache, at = torch.empty(shape, dtype=model.dtype), 0
+                for _ in range(max(some)):
+                    logits = forward(ids, at, cache)
+                    at += ids.shape[1]
+                    ids = torch.multinomial(logits.float().softmax(-1), 1)
+        return sum(ends)
+
+    return run
+
+
 def worked(repeats: int) -> None:
     """A step's answers of `tiny-worked`, by the engine and by the loop with padded prompts."""
     found = models.load("tiny-worked")
@@ -214,7 +270,7 @@ def speed(name: str, model: Any, rows: int, repeats: int) -> None:
     for kind in kinds_of(name):
         ends = lengths(name, kind, rows, room)
         asked = prompts(model, len(ends))
-        makers = {"engine": by_engine, "loop": by_loop}
+        makers = {"engine": by_engine, "loop": by_loop, "loop by hand": by_hand}
         makers |= {"generate": by_generate} if name != "large" else {}
         runs = {key: make(model, rows) for key, make in makers.items()}
         variants = {key: functools.partial(run, asked, ends) for key, run in runs.items()}
@@ -335,6 +391,7 @@ def main() -> None:
     parser.add_argument("--models", default="small,tiny")
     parser.add_argument("--rows", type=int, default=32)
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--dtype", default="float32")
     parser.add_argument("--peak", action="store_true")
     parser.add_argument("--alone", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -348,7 +405,7 @@ def main() -> None:
         elif name == "tiny-worked":
             worked(options.repeats)
         else:
-            model = loaded(name)
+            model = loaded(name, dtype=getattr(torch, options.dtype))
             speed(name, model, options.rows, options.repeats)
             if name != "large":
                 branches(name, model, options.repeats)

@@ -1,0 +1,164 @@
+"""What is recorded of an agent: one record for each call of the model, and how it all ended.
+
+The fields have the names of TRL's `TurnRecord` (1.16); agent-lightning, OpenEnv, verifiers and
+Harbor write the same under other names.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from strop.engines.base import Event
+from strop.support.errors import UserError
+from strop.support.exits import Exit
+
+UNKNOWN = -1  # version of weights that nobody told
+
+
+@dataclass(frozen=True)
+class TurnRecord:
+    """One call of the model: the tokens that it read, and those that it said.
+
+    Every column is as long as `output_ids`, or empty where nobody knows it. Nats throughout.
+    Raises UserError for a column of another length, an id below 0, a number that is not finite,
+    and a call without a prompt or an output.
+    """
+
+    prompt_ids: tuple[int, ...]
+    output_ids: tuple[int, ...]
+    output_log_probs: tuple[float, ...] = ()  # at the temperature at which it was sampled
+    output_mask: tuple[bool, ...] = ()  # tokens that the policy learns from; empty: all
+    versions: tuple[int, ...] = ()  # of the weights that sampled each token; empty: unknown
+    entropies: tuple[float, ...] = ()
+    model_log_probs: tuple[
+        float, ...
+    ] = ()  # without top_k and the like; empty: as output_log_probs
+    ended: str = "stop"  # or "length"
+    reward: float = 0.0  # of this call, beside that of the rollout
+    valid: bool = True  # what it said was understood
+
+    def __post_init__(self) -> None:
+        for name in ("prompt_ids", "output_ids", "output_log_probs", "output_mask", "versions",
+                     "entropies", "model_log_probs"):  # fmt: skip
+            object.__setattr__(self, name, tuple(getattr(self, name) or ()))
+        if not self.prompt_ids or not self.output_ids:
+            lacking = "prompt_ids" if not self.prompt_ids else "output_ids"
+            raise UserError(f"a turn record has no {lacking}: a call reads and says tokens")
+        size = len(self.output_ids)
+        for name in ("output_log_probs", "output_mask", "versions", "entropies", "model_log_probs"):
+            column = getattr(self, name)
+            if column and len(column) != size:
+                raise UserError(
+                    f"a turn record has {len(column)} {name} and {size} output_ids: give one for "
+                    "each, or none"
+                )
+        for name in ("prompt_ids", "output_ids"):
+            for each in getattr(self, name):
+                if type(each) is not int or each < 0:
+                    raise UserError(f"a turn record has {each!r} in {name}: ids are whole numbers")
+        for name in ("output_log_probs", "entropies", "model_log_probs"):
+            for each in getattr(self, name):
+                if not isinstance(each, int | float) or not math.isfinite(each):
+                    raise UserError(
+                        f"a turn record has {each!r} in {name}: leave out what is not known"
+                    )
+
+    @property
+    def size(self) -> int:
+        """Tokens that it read and said."""
+        return len(self.prompt_ids) + len(self.output_ids)
+
+    @property
+    def has_log_probs(self) -> bool:
+        """Whether it is known how likely its tokens were."""
+        return bool(self.output_log_probs)
+
+    def events(self, kept: int | None = None) -> list[Event]:
+        """Its first `kept` tokens (None: all) as an engine tells them, one event a version."""
+        size = len(self.output_ids) if kept is None else kept
+        versions = self.versions or (UNKNOWN,) * len(self.output_ids)
+        unknown = (math.nan,) * len(self.output_ids)
+        logp = self.output_log_probs or unknown
+        found, first = [], 0
+        for version, run in itertools.groupby(versions[:size]):
+            last = first + len(list(run))
+            place = slice(first, last)
+            found.append(
+                Event(
+                    0, self.output_ids[place], logp[place], version,
+                    logp_model=(self.model_log_probs or logp)[place],
+                    entropy=(self.entropies or unknown)[place],
+                )
+            )  # fmt: skip
+            first = last
+        return found
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """What an agent did at one task: its calls of the model, in their order, and what it earned.
+
+    reward: None leaves it unscored: it trains nothing. group: rollouts of one task are compared
+    with each other. exit: why it ended; columns: what reward functions may read beside.
+    """
+
+    turns: tuple[TurnRecord, ...]
+    reward: float | None = None
+    group: str = ""
+    exit: Exit = Exit.DONE
+    why: str = ""  # of an exit that is a failure
+    rewards: Mapping[str, float] = field(default_factory=dict)  # by name, where it has several
+    columns: Mapping[str, Any] = field(default_factory=dict)
+    place: str = ""  # where it was read: file and line
+
+    @classmethod
+    def from_turns(
+        cls, turns: Iterable[Any], reward: float | None = None, group: str = "", **others: Any
+    ) -> Rollout:
+        """A rollout of the records of its calls: TurnRecords, or what has their fields.
+
+        turns: `strop.TurnRecord`, TRL's, or mappings with `prompt_ids`, `output_ids` and, if known,
+        `output_log_probs` and `output_mask`. Raises UserError where one cannot be read.
+        """
+        return cls(tuple(record_of(each) for each in turns), reward, group, **others)
+
+    def __post_init__(self) -> None:
+        if not self.turns:
+            raise UserError(f"{self.place or 'a rollout'} has no turns: nothing was said in it")
+        if self.reward is not None and not math.isfinite(self.reward):
+            raise UserError(
+                f"{self.place or 'a rollout'} has the reward {self.reward}: None is none"
+            )
+
+    @property
+    def scored(self) -> bool:
+        """Whether the policy learns from it."""
+        return self.reward is not None and self.exit.is_policys
+
+
+FIELDS = tuple(TurnRecord.__dataclass_fields__)
+
+
+def record_of(given: Any) -> TurnRecord:
+    """A record out of what has its fields, a mapping or another object. Raises UserError."""
+    if isinstance(given, TurnRecord):
+        return given
+    if isinstance(given, Mapping):
+        told = dict(given)
+    else:
+        told = {name: getattr(given, name) for name in FIELDS if hasattr(given, name)}
+    if unknown := sorted(set(told) - set(FIELDS)):
+        raise UserError(f"a turn record has the field {unknown[0]!r}: it has {', '.join(FIELDS)}")
+    if lacking := [name for name in ("prompt_ids", "output_ids") if name not in told]:
+        raise UserError(
+            f"a turn record lacks {lacking[0]}: without token ids nothing can be trained"
+        )
+    told = {name: value for name, value in told.items() if value is not None}
+    for name, value in told.items():
+        if isinstance(value, Sequence) and name == "output_mask":
+            told[name] = tuple(bool(each) for each in value)
+    return TurnRecord(**told)
