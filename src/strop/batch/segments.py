@@ -16,6 +16,7 @@ from strop.batch.grouping import at as at
 from strop.batch.grouping import at_places as at_places
 from strop.batch.grouping import by_key_and_value, in_order, sorted_values, sums_to_end
 from strop.batch.grouping import largest as largest
+from strop.batch.grouping import ranges as ranges
 from strop.batch.grouping import rows_where as rows_where
 
 
@@ -295,10 +296,7 @@ def rows_of(key_N: Tensor, wanted: Tensor, num: int) -> Tensor:
     """
     size = torch.bincount(key_N, minlength=num)
     start = torch.cumsum(size, 0) - size
-    counts = size[wanted]
-    ends = torch.cumsum(counts, 0)
-    offset = torch.repeat_interleave(start[wanted] - (ends - counts), counts)
-    return offset + torch.arange(offset.shape[0], device=key_N.device)
+    return ranges(start[wanted], size[wanted])
 
 
 def pairs(key_N: Tensor, num: int) -> tuple[Tensor, Tensor]:
