@@ -182,7 +182,8 @@ def distinct(values_N: Tensor, key_N: Tensor) -> tuple[Tensor, Tensor]:
     value_N, key_N = sorted_values(values_N.float(), key_N)
     new_N = torch.ones_like(key_N, dtype=torch.bool)
     new_N[1:] = (value_N[1:] != value_N[:-1]) | (key_N[1:] != key_N[:-1])
-    return value_N[new_N], key_N[new_N]
+    row_V = rows_where(new_N)
+    return at(value_N, row_V), at(key_N, row_V)
 
 
 def rank(values_N: Tensor, key_N: Tensor, num: int, where_N: Tensor | None = None) -> Tensor:
@@ -275,7 +276,7 @@ def place_in_run(key_N: Tensor, num: int) -> Tensor:
 
 def sum_until(values_N: Tensor, key_N: Tensor, num: int) -> Tensor:
     """Sum [N] of the key's values up to and with each row; the rows of a key lie together."""
-    until_N = values_N.cumsum(0)
+    until_N = values_N.cumsum(0, dtype=values_N.dtype)
     first_B = first(key_N, num).clamp(max=max(key_N.shape[0] - 1, 0))
     if not key_N.numel():
         return until_N
