@@ -66,8 +66,7 @@ def mean(
 
 def overall(values_N: Tensor, where_N: Tensor | None = None) -> float:
     """Mean of all members as a number, for a log; 0 without members. This reads the tensors."""
-    one_N = torch.zeros_like(values_N, dtype=torch.int64)
-    return float(mean(values_N.detach().double(), one_N, 1, where_N))
+    return float(mean(values_N.detach().double(), one_key(values_N), 1, where_N))
 
 
 def std(
@@ -312,6 +311,11 @@ def pairs(key_N: Tensor, num: int) -> tuple[Tensor, Tensor]:
     place_M = place_M - (size_N.cumsum(0) - size_N)[one_M]
     by_key = torch.argsort(key_N, stable=True)
     return one_M, by_key[(size.cumsum(0) - size)[key_N[one_M]] + place_M]
+
+
+def one_key(rows_N: Tensor) -> Tensor:
+    """The key [N] of rows that belong together, all of them; it takes no memory."""
+    return torch.zeros(1, dtype=torch.int64, device=rows_N.device).expand(rows_N.shape[0])
 
 
 def key_of(*columns_N: Tensor) -> tuple[Tensor, int]:

@@ -79,7 +79,8 @@ class SubtractOptimalTokenMean:
         num_places = segments.count_of(place_M)
         group_M = segments.at(group_T, row_M)
         key_M, num = (group_M * num_places).add_(place_M), num_groups * num_places
-        size_N, plain_N = segments.count(key_M, num), segments.mean(value_M, key_M, num)
+        size_N = segments.count(key_M, num)
+        plain_N = (segments.total(value_M.double(), key_M, num) / size_N).to(value_M.dtype)
         mean_N = segments.total(weight_M * value_M, key_M, num)
         mean_N /= segments.total(weight_M, key_M, num) + self.eps
         row_S = segments.rows_where(size_N > 1)

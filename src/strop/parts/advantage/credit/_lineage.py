@@ -33,10 +33,10 @@ def pairs_of(
     """
     one_N, other_N = segments.pairs(group_B, num_groups)
     size_P = segments.count(group_B, num_groups)
-    from_BG = _taken_from(group_B, parent_B, fork_at_B, length_B, size_P)
+    from_BG = _taken_from(group_B, parent_B, fork_at_B, length_B, size_P).int()
     rows = one_N.shape[0]
     both = segments.at(from_BG, one_N), segments.at(from_BG, other_N)
-    common_N = torch.minimum(*both).amax(1) if rows else one_N
+    common_N = torch.minimum(*both).amax(1).long() if rows else one_N
     return Pairs(one_N, other_N, common_N)
 
 
@@ -127,10 +127,3 @@ def stretches(pairs: Pairs, tokens_B: Tensor) -> Stretches:
     before_M = torch.where(follows_M.roll(-1), before_M, most_M)
     size_M = before_M - torch.where(follows_M, before_M.roll(1), 0)
     return Stretches(order_M, follows_M, size_M)
-
-
-def position_of(rollout_T: Tensor, mask_T: Tensor, num: int) -> Tensor:
-    """Number of policy tokens before each token in its rollout [T]; rollouts lie in order."""
-    size_B = segments.count(rollout_T, num, mask_T)
-    before_T = mask_T.cumsum(0) - mask_T.to(torch.int64)
-    return before_T - segments.at(size_B.cumsum(0) - size_B, rollout_T)
