@@ -27,14 +27,17 @@ if TYPE_CHECKING:
     from strop.api.pages import inspect, watch
     from strop.api.run import Run, Step
     from strop.api.train import resume, train
+    from strop.traces.records import Rollout, TurnRecord
 
 __version__ = VERSION
 __all__ = [
     "Comparison",
     "Evaluation",
+    "Rollout",
     "Run",
     "RunStopped",
     "Step",
+    "TurnRecord",
     "UserError",
     "audit",
     "compare",
@@ -61,6 +64,7 @@ _PLACES = {
     "strop.api.pages": ("inspect", "watch"),
     "strop.api.run": ("Run", "Step"),
     "strop.api.train": ("resume", "train"),
+    "strop.traces.records": ("Rollout", "TurnRecord"),
 }
 
 # Old names of modules, asked for in vain, name the new ones.
