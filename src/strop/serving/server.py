@@ -50,6 +50,7 @@ class PolicyServer:
         self.app = make_app(
             tokenizer, chat, backend, model=model, max_model_len=max_model_len, keys=self.knows
         )
+        self.below = contextlib.ExitStack()  # what it serves, which ends after it
         self._server: Any = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
@@ -97,13 +98,14 @@ class PolicyServer:
         return self
 
     def close(self) -> None:
-        """End what is being drawn, and let the port go."""
-        thread, self._thread = self._thread, None
-        if thread is None or self._loop is None:
-            return
-        with contextlib.suppress(RuntimeError):  # the loop has ended by itself
-            self._loop.call_soon_threadsafe(self._end)
-        thread.join()
+        """End what is being drawn, let the port go, and end what was served."""
+        with self.below:
+            thread, self._thread = self._thread, None
+            if thread is None or self._loop is None:
+                return
+            with contextlib.suppress(RuntimeError):  # the loop has ended by itself
+                self._loop.call_soon_threadsafe(self._end)
+            thread.join()
 
     def __enter__(self) -> PolicyServer:
         return self if self._thread is not None else self.start()
