@@ -9,7 +9,9 @@ it, `kind: ClassVar[str] = "advantage/baseline"`. Both tables are in the order o
 from dataclasses import dataclass
 
 # Parameters of a part's call that a service is given for; `method/services.py` has their protocols.
-SERVICES = frozenset({"texts", "grading", "sampling", "scoring", "log", "episodes", "stores"})
+SERVICES = frozenset(
+    {"texts", "grading", "sampling", "scoring", "log", "episodes", "agents", "stores"}
+)
 # Parameters of a part's call that are not columns.
 #   batch       the whole Batch
 #   state       this part's state from the last step

@@ -23,6 +23,7 @@ FOLDER = Path(__file__).parent / "built_in"
 STYLES = ("plain", "compact")
 # my_env.py:MyEnv, package.module:MyEnv; the third is what a script or notebook itself defines.
 OWN = re.compile(r".+(\.py:|\.\w+:)\w+|__main__:\w+")
+NOT_PLAYED = ("traces", "agent")  # families of tasks that are given as files, and no environments
 MODULES = re.compile(r"\w+:\w+")  # module:MyEnv, which may also be a task of another kind
 EPISODES = {"train": 1000, "validation": 100, "heldout": 100}  # of a task, by default
 SHOWN = 80  # characters of an action in an error
@@ -165,6 +166,8 @@ def source_of(task: str, options: Mapping[str, Any] | None = None) -> Environmen
     `module:MyEnv` is one too. Raises UserError for a name after `environment:` that is none.
     """
     family, _, member = task.partition(":")
+    if family in NOT_PLAYED:
+        return None
     explicit = family == "environment"
     name = member if explicit else task
     if name in built_in() or OWN.fullmatch(name) or (explicit and MODULES.fullmatch(name)):

@@ -76,6 +76,7 @@ class Task:
     reward_range: tuple[float, float] | None = None  # of the weighted sum; None: not known
     environment: "EnvironmentSource | None" = None  # what the episodes are played in
     traces: "Traces | None" = None  # recorded rollouts, a group for each training prompt
+    agent: str = ""  # the function that is called for each rollout, "file.py:function"
     origins: tuple[Origin, ...] = ()  # of the training prompts, where they have several
     sets: Mapping[str, Sequence[Prompt]] = field(default_factory=dict)  # of validation, by name
 
@@ -84,6 +85,8 @@ class Task:
         """Name of the reward that the rollouts bring themselves; empty where functions judge."""
         if self.environment is not None:
             return "environment"
+        if self.agent:
+            return "agent"
         return "recorded" if self.traces is not None else ""
 
     @property
@@ -121,7 +124,8 @@ def load_task(
     num_heldout: int | None = None,
     config: Mapping[str, Any] | None = None,
 ) -> Task:
-    """Build a task by name: one of OWN, `reasoning_gym:DATASET`, `traces:FILE`, an environment's.
+    """Build a task by name: one of OWN, `reasoning_gym:DATASET`, `traces:FILE`,
+    `agent:file.py:function`, an environment's.
 
     Sizes left out are the task's own (all puzzles; 1000, 100 and 100 generated rows or episodes).
     `seed` belongs to generated tasks, `config` also to environments; the splits of puzzles and of
@@ -145,8 +149,8 @@ def load_task(
         hint = did_you_mean(family, (*_FAMILIES, *built_in()))
         raise UserError(
             f"unknown task {name!r}{hint}; tasks are {', '.join(OWN)}, reasoning_gym:DATASET, "
-            f"traces:FILE, the environments {', '.join(built_in())} and file.py:Class, and data "
-            "files are given as data"
+            f"traces:FILE, agent:file.py:function, the environments {', '.join(built_in())} and "
+            "file.py:Class, and data files are given as data"
         )
     return builder(member, sizes, seed, config or {})
 
@@ -223,6 +227,24 @@ def _reasoning_gym(member: str, sizes: Sizes, seed: int, config: Mapping[str, An
     )
 
 
+def _agent(member: str, sizes: Sizes, seed: int, config: Mapping[str, Any]) -> Task:
+    """One prompt an episode, whose row holds a seed: the agent makes its task of it."""
+    from strop.environments.agents import agent_of
+    from strop.environments.base import EPISODES
+
+    splits = {}
+    for position, split in enumerate(sizes):
+        size = EPISODES[split] if sizes[split] is None else sizes[split]
+        first = position * MAX_SPLIT_ROWS
+        seeds = range(first, first + (size or 0))
+        rows = [{"prompt": str(each), "seed": each, **config} for each in seeds]
+        splits[split] = number_rows(rows, position)
+    return Task(
+        name=f"agent:{member}", rewards=(), agent=agent_of(f"agent:{member}") or "",
+        train=splits["train"], validation=splits["validation"], heldout=splits["heldout"],
+    )  # fmt: skip
+
+
 def _traces(member: str, sizes: Sizes, seed: int, config: Mapping[str, Any]) -> Task:
     """One prompt a group of recorded rollouts, which begin with its tokens."""
     from strop.traces.files import open_traces
@@ -290,4 +312,5 @@ _FAMILIES: dict[str, Callable[[str, Sizes, int, Mapping[str, Any]], Task]] = {
     "worked_countdown": _worked_countdown,
     "reasoning_gym": _reasoning_gym,
     "traces": _traces,
+    "agent": _agent,
 }

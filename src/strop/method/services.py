@@ -7,6 +7,7 @@ knows nothing of what stands behind them: the trainer's own objects, or a test's
 from __future__ import annotations
 
 from collections.abc import Container, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from strop.engines.base import Answer as Answer
@@ -15,6 +16,10 @@ from strop.engines.base import Answer as Answer
 from strop.engines.base import Event as Event
 from strop.engines.base import Request as Request
 from strop.environments.tool_calls import Call as Call
+from strop.serving.protocol import ModelAnswer as ModelAnswer
+from strop.serving.protocol import ModelCall as ModelCall
+from strop.serving.protocol import Refused as Refused
+from strop.support.exits import Exit
 from strop.traces.records import Rollout as Rollout
 
 if TYPE_CHECKING:
@@ -260,6 +265,41 @@ class Episodes(Protocol):
         ...
 
 
+class AgentEnd(NamedTuple):
+    """How an agent's episode ended, and what it returned: a number, numbers by name, or None."""
+
+    exit: Exit
+    why: str = ""
+    value: Any = None
+
+
+class AgentEpisode(Protocol):
+    """One call of an agent's function, as it goes on."""
+
+    async def next(self) -> ModelCall | AgentEnd:
+        """The next call of the model, or how the agent has ended; it may have taken too long."""
+        ...
+
+    def reply(self, call: ModelCall, answers: list[ModelAnswer]) -> None:
+        """Give a call its answers."""
+        ...
+
+    def refuse(self, call: ModelCall, why: Refused) -> None:
+        """Give a call an error."""
+        ...
+
+
+class Agents(Protocol):
+    """The task's agent. are_judged: whether reward functions score its rollouts too."""
+
+    @property
+    def are_judged(self) -> bool: ...
+
+    def begin(self, uid: int) -> AbstractAsyncContextManager[AgentEpisode]:
+        """An episode with the row of a prompt, which ends with the context."""
+        ...
+
+
 class Stores(Protocol):
     """Columns of tokens that are kept over steps, on the disk where the run has a folder.
 
@@ -291,5 +331,7 @@ class Services(Protocol):
     def log(self) -> Log: ...
     @property
     def episodes(self) -> Episodes: ...
+    @property
+    def agents(self) -> Agents: ...
     @property
     def stores(self) -> Stores: ...

@@ -6,7 +6,6 @@ import asyncio
 import concurrent.futures
 import contextlib
 import itertools
-import math
 import sys
 import threading
 import traceback
@@ -15,7 +14,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from strop.engines.asynchronous import AsyncEngine, EngineLoop
-from strop.engines.base import Answer, Request, Rule
+from strop.engines.base import Request, Rule
 from strop.engines.rules import MinP, TopK, TopP
 from strop.serving.fields import refuse
 from strop.serving.protocol import Busy, ModelAnswer, ModelCall, Refused
@@ -129,7 +128,7 @@ class EngineBackend:
         for answer in answers:
             if answer.failed:
                 raise Refused(500, f"no token could be drawn: {answer.events[-1].why}")
-        return [_told(answer) for answer in answers]
+        return [ModelAnswer.of(answer) for answer in answers]
 
     def _requests(self, call: ModelCall) -> list[Request]:
         room = self.max_model_len - len(call.prompt_ids)
@@ -202,24 +201,3 @@ def _rules(call: ModelCall) -> tuple[Rule, ...]:
     found += [TopP(call.top_p)] if call.top_p < 1 else []
     found += [MinP(call.min_p)] if call.min_p else []
     return tuple(found)
-
-
-def _told(answer: Answer) -> ModelAnswer:
-    """An engine's answer; what it does not know of every token is left out."""
-    events = answer.events
-    ids = answer.ids
-    log_probs = [value for event in events for value in event.logp]
-    model = [value for event in events for value in event.told("logp_model")]
-    versions = [event.version for event in events for _ in event.ids]
-    return ModelAnswer(
-        ids,
-        _known(log_probs),
-        tuple(versions),
-        model_log_probs=_known(model),
-        ended="length" if answer.ended == "length" else "stop",
-        top=tuple(each for event in events for each in event.top),
-    )
-
-
-def _known(values: Sequence[float]) -> tuple[float, ...]:
-    return () if any(map(math.isnan, values)) else tuple(values)

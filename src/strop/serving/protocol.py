@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
+from strop.engines.base import Answer
 from strop.traces.records import TurnRecord
 
 Route = Literal["chat", "completions", "generate"]
@@ -59,6 +61,20 @@ class ModelAnswer:
     ended: Literal["stop", "length"] = "stop"
     top: tuple[Mapping[int, float], ...] = ()  # likeliest tokens, where the call asks for them
 
+    @classmethod
+    def of(cls, answer: Answer) -> ModelAnswer:
+        """An engine's answer; what it does not know of every token is left out."""
+        events = answer.events
+        return cls(
+            answer.ids,
+            _known(value for event in events for value in event.logp),
+            tuple(event.version for event in events for _ in event.ids),
+            _known(value for event in events for value in event.told("entropy")),
+            _known(value for event in events for value in event.told("logp_model")),
+            "length" if answer.ended == "length" else "stop",
+            tuple(each for event in events for each in event.top),
+        )
+
     def record(self, call: ModelCall) -> TurnRecord:
         """The call with this answer, as a rollout keeps it."""
         return TurnRecord(
@@ -70,6 +86,11 @@ class ModelAnswer:
             model_log_probs=self.model_log_probs,
             ended=self.ended,
         )
+
+
+def _known(values: Iterable[float]) -> tuple[float, ...]:
+    found = tuple(values)
+    return () if any(map(math.isnan, found)) else found
 
 
 class Busy(Exception):

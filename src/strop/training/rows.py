@@ -23,6 +23,8 @@ from strop.training.settings.config import RunConfig
 def put(task: Task, tokenizer: Any, chat: Chat) -> Task:
     """The task with its prompts as the model is to see them. Raises UserError."""
     chat.check(tokenizer)
+    if task.agent:  # it makes its own prompts of its rows
+        return task
     if task.traces is not None:
         texts = [replace(each, prompt=tokenizer.decode(each.ids)) for each in task.train]
         return replace(task, train=texts)
@@ -132,6 +134,8 @@ def fitting(
 
 def check_row(services: RunServices, rollout: Any, prompt: Prompt) -> None:
     """Raise TooLong for a row that does not fit, and UserError for one that cannot be read."""
+    if services.task.agent:
+        return
     if services.task.traces is not None:
         _check_recorded(services, services.task.traces.groups[prompt.uid])
         return

@@ -39,6 +39,7 @@ from strop.training.learner.step_models import freeze
 from strop.training.loading import open_engine
 from strop.training.parallel import shards
 from strop.training.parallel.ranks import Ranks
+from strop.training.services.agents import AT_ONCE
 from strop.training.services.run import NoGrader, RunServices, serve
 from strop.training.services.texts import Limits, resolve
 from strop.training.settings.config import RunConfig
@@ -56,7 +57,7 @@ def load_prompts(
     held-out episodes of an environment, which are not begun then.
     """
     if data.files:
-        task = _from_files(data, seed)
+        task = replace(_from_files(data, seed), agent=data.agent())
     else:
         unread = not heldout and data.environment() is not None
         task = load_task(
@@ -142,6 +143,8 @@ def make_services(
         end_ids=loaded.end_ids,
         chat=chat,
     )
+    services.agents.limits = config.data.env_limits()
+    services.agents.at_once = config.data.env_workers or AT_ONCE
     counts = config.reward.on_failure
     services.grading.on_failure = None if isinstance(counts, str) else counts
     try:
@@ -154,8 +157,16 @@ def make_services(
 
 def open_environment_workers(config: RunConfig, services: RunServices, ranks: Ranks) -> None:
     """Open what plays the task's environment, if that is not this process; the first process of
-    several has it, and plays for all what may fail in one of them alone. Raises UserError.
+    several has it, and plays for all what may fail in one of them alone. Or open where the task's
+    agents come from. Raises UserError.
     """
+    if services.task.agent:
+        if not ranks.alone:
+            raise UserError(
+                f"the agent {services.task.agent} calls the model when it likes, and several "
+                "processes draw in step: train with one process, or with engines on Ray"
+            )
+        services.agents.open()
     source, episodes = services.task.environment, services.episodes
     if source is None:
         return

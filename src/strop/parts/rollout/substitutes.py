@@ -1,15 +1,16 @@
-"""The strategies that stand in for others: to score the policy, play episodes, or read records."""
+"""The strategies that stand in for others: to score, to play, to run an agent, to read records."""
 
 from strop.parts.rollout._playing import PlayingFields
 from strop.parts.rollout.base import SamplingFields
 from strop.parts.rollout.play_turns import PlayTurns
 from strop.parts.rollout.read_traces import ReadTraces
+from strop.parts.rollout.run_agents import RunAgents
 from strop.parts.rollout.sample_independently import SampleIndependently
 
 
 def plain(strategy: SamplingFields) -> SamplingFields:
     """The strategy of the policy's own answers, or of whole episodes, with the same options."""
-    if isinstance(strategy, SampleIndependently | PlayTurns):
+    if isinstance(strategy, SampleIndependently | PlayTurns | RunAgents):
         return strategy
     if isinstance(strategy, PlayingFields):
         turns, tokens = strategy.max_turns, strategy.max_action_tokens
@@ -23,6 +24,15 @@ def playing(strategy: SamplingFields) -> SamplingFields | None:
         return strategy
     if isinstance(strategy, SampleIndependently):
         return PlayTurns(**strategy.sampling())
+    return None
+
+
+def running(strategy: SamplingFields) -> SamplingFields | None:
+    """The strategy that runs an agent in its place; None where that means nothing."""
+    if strategy.needs_agent:
+        return strategy
+    if isinstance(strategy, SampleIndependently):
+        return RunAgents(**strategy.sampling())
     return None
 
 

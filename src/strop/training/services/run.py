@@ -27,6 +27,7 @@ from strop.rewards.grader import Failure, Grader, Grades, weighted_sum
 from strop.support.errors import UserError
 from strop.support.exits import OUTSIDE, Exit
 from strop.training.learner.step_models import StepModels
+from strop.training.services.agents import RunAgents
 from strop.training.services.episodes import RunEpisodes
 from strop.training.services.scoring import RunScoring
 from strop.training.services.stores import RunStores
@@ -408,6 +409,7 @@ class RunServices:
     scoring: RunScoring
     log: RunLog
     episodes: RunEpisodes
+    agents: RunAgents
     stores: RunStores
     notes: list[str] = field(default_factory=list)  # notes for the user before step 1
 
@@ -445,9 +447,10 @@ class RunServices:
         return found | self.sampling.drafts() | self.sampling.passes()
 
     def close(self) -> None:
-        """End the processes of the reward functions and of the environments."""
+        """End the processes of the reward functions, of the environments and of agents."""
         self.grading.grader.close()
         self.episodes.close()
+        self.agents.close()
 
 
 def serve(
@@ -477,5 +480,6 @@ def serve(
         scoring,
         log,
         RunEpisodes(task.environment, texts),
+        RunAgents(task.agent, texts, are_judged=bool(task.rewards)),
         RunStores(),
     )

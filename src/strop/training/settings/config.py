@@ -35,6 +35,7 @@ from strop.training.settings.method import (
     drawing_from_sources,
     playing_turns,
     reading_traces,
+    running_agents,
     with_options,
 )
 from strop.training.settings.sections import (
@@ -147,6 +148,13 @@ class RunConfig(Section):
             algorithm = drawing_from_sources(algorithm, self.recipe)
         if self.data.environment() is not None:
             return playing_turns(algorithm, self.recipe)
+        if self.data.agent():
+            return running_agents(algorithm, self.recipe)
+        if algorithm.rollout.part.needs_agent:
+            raise UserError(
+                f"{algorithm.rollout.label} runs an agent, and {self.data.task or 'the task'} is "
+                "none: give data.task=agent:my_agent.py:play"
+            )
         if self.data.has_traces():
             return reading_traces(algorithm, self.recipe)
         if algorithm.rollout.part.needs_traces:

@@ -121,6 +121,23 @@ def playing_turns(algorithm: Algorithm, recipe: str) -> Algorithm:
     return dataclasses.replace(algorithm, rollout=Use(playing))
 
 
+def running_agents(algorithm: Algorithm, recipe: str) -> Algorithm:
+    """The method with an agent's calls in place of single answers, drawn with the same options.
+
+    Raises UserError for a rollout that draws answers in a way of its own.
+    """
+    use = algorithm.rollout
+    if (running := substitutes.running(use.part)) is None:
+        raise UserError(
+            f"{recipe or 'the method'} has the rollout {use.label}, which draws answers in a way "
+            "of its own, and an agent calls the model itself: give a recipe that samples "
+            "independently, such as grpo, or another task"
+        )
+    if running is use.part:
+        return algorithm
+    return dataclasses.replace(algorithm, rollout=Use(running))
+
+
 def reading_traces(algorithm: Algorithm, recipe: str) -> Algorithm:
     """The method with recorded rollouts in place of sampled ones, at the same temperature.
 

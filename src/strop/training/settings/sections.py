@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, field_validator
 
 from strop.data.chat import Chat, read_tools
+from strop.environments.agents import agent_of
 from strop.environments.base import EnvironmentSource, source_of
 from strop.environments.episodes import CallLimits
 from strop.support.errors import UserError
@@ -64,8 +65,9 @@ class DataSettings(Section):
 
     task: str = Field(
         default="",
-        description="countdown, worked_countdown, reasoning_gym:NAME, traces:FILE or an "
-        "environment; not with files; empty: what the shipped model was made for",
+        description="countdown, worked_countdown, reasoning_gym:NAME, traces:FILE, an "
+        "environment, or agent:file.py:function, which alone takes files too; empty: what the "
+        "shipped model was made for",
     )
     files: tuple[str, ...] = Field(
         default=(),
@@ -149,6 +151,12 @@ class DataSettings(Section):
     def environment(self) -> EnvironmentSource | None:
         """The environment that the task is played in; None for every other task or files."""
         return None if self.files else source_of(self.task, self.task_config)
+
+    def agent(self) -> str:
+        """The function that is called for each rollout; empty where there is none. Raises
+        UserError for a name that is none.
+        """
+        return agent_of(self.task) or ""
 
     def has_traces(self) -> bool:
         """Whether recorded rollouts are trained on."""

@@ -1,0 +1,169 @@
+"""The process that agents come from: it has imported the user's file, and forks for each episode.
+
+An agent is a function that is called with a row and returns its reward. It works in a process of
+its own, in a session of its own, so that its environment holds the address and the key of one
+episode, and so that all that it started can be ended with it.
+
+    in    ("begin", number, row, environment), ("end", number)
+    out   ("ready", why not), ("ended", number, Outcome)
+"""
+
+import asyncio
+import faulthandler
+import inspect
+import os
+import pickle
+import selectors
+import signal
+import socket
+import sys
+import traceback
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+from strop.environments.episodes import is_transient
+from strop.support import guarded_process
+from strop.support.garbage_collection import importing
+from strop.support.loading import attribute, where_raised
+from strop.support.output import Lasting
+from strop.support.processes import end_descendants
+
+FRAMES = 6  # of a traceback that is told
+
+
+class Outcome(NamedTuple):
+    """How an agent's call ended. kind: it "returned" the value, "raised" or "died"."""
+
+    kind: str
+    value: Any = None
+    why: str = ""
+    transient: bool = False  # what it raised says that it is of the moment
+
+
+def main(fileno: int) -> None:
+    """Fork an agent for each episode that a socket tells of, until its other end closes."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to decide
+    sys.stdout, sys.stderr = Lasting(sys.stderr), Lasting(sys.stderr)
+    faulthandler.enable(all_threads=False)
+    os.set_inheritable(fileno, False)
+    channel = socket.socket(fileno=fileno)
+    search, name = pickle.loads(guarded_process.receive(channel))
+    sys.path += [place for place in search if place not in sys.path]
+    why = ""
+    try:
+        with importing():
+            attribute(name)
+    except BaseException as error:  # whatever the user's file raises, SystemExit too
+        why = f"{type(error).__name__}: {error}"
+    _tell(channel, ("ready", why))
+    Nursery(channel, name).serve()
+
+
+class Nursery:
+    """The agents that run now. It has one thread, so that forking is safe."""
+
+    def __init__(self, channel: socket.socket, name: str) -> None:
+        self.channel, self.name = channel, name
+        self.selector = selectors.DefaultSelector()
+        self.selector.register(channel, selectors.EVENT_READ)
+        self.running: dict[int, Running] = {}
+
+    def serve(self) -> None:
+        """Answer until the other end closes; the guard then ends the agents that are left."""
+        while True:
+            for key, _ in self.selector.select():
+                if key.fileobj is not self.channel:
+                    self._bury(key.data)
+                    continue
+                try:
+                    what, number, *given = pickle.loads(guarded_process.receive(self.channel))
+                except EOFError:
+                    os._exit(0)
+                if what == "begin":
+                    self._begin(number, *given)
+                elif number in self.running:
+                    _end(self.running[number].pid)
+
+    def _begin(self, number: int, row: Any, environment: dict[str, str]) -> None:
+        said = os.memfd_create("strop-agent")
+        pid = os.fork()
+        if pid == 0:
+            os.setsid()
+            self.selector.close()
+            self.channel.close()
+            _work(self.name, row, environment, said)
+        ended = os.pidfd_open(pid)
+        self.running[number] = Running(pid, ended, said)
+        self.selector.register(ended, selectors.EVENT_READ, number)
+
+    def _bury(self, number: int) -> None:
+        """Tell what came of an agent that has ended, and end what it has left behind."""
+        pid, ended, said = self.running.pop(number)
+        self.selector.unregister(ended)
+        os.close(ended)
+        _end(pid)
+        _, status = os.waitpid(pid, 0)
+        with os.fdopen(said, "rb") as file:
+            file.seek(0)
+            outcome = _read(file.read(), status)
+        _tell(self.channel, ("ended", number, outcome))
+
+
+class Running(NamedTuple):
+    """An agent. ended: a descriptor that can be read once it has; said: a file for what it says."""
+
+    pid: int
+    ended: int
+    said: int
+
+
+def _end(pid: int) -> None:
+    """End an agent with all that it started."""
+    end_descendants(pid)
+    with suppress(ProcessLookupError):
+        os.killpg(pid, signal.SIGKILL)
+
+
+def _read(said: bytes, status: int) -> Outcome:
+    if said:
+        with suppress(Exception):  # it was ended while it wrote
+            outcome: Outcome = pickle.loads(said)
+            return outcome
+    if os.WIFSIGNALED(status):
+        return Outcome("died", why=f"it was ended by {signal.Signals(os.WTERMSIG(status)).name}")
+    return Outcome("died", why=f"it ended itself with exit code {os.WEXITSTATUS(status)}")
+
+
+def _tell(channel: socket.socket, message: Any) -> None:
+    try:
+        guarded_process.send(channel, pickle.dumps(message))
+    except ConnectionError:  # who asked is gone
+        os._exit(1)
+
+
+def _work(name: str, row: Any, environment: dict[str, str], file: int) -> None:
+    """Call the agent's function, tell what came of it, and end this process."""
+    os.environ.update(environment)
+    try:
+        found = attribute(name)(row)
+        if inspect.isawaitable(found):
+            found = asyncio.run(_awaited(found))
+        outcome = Outcome("returned", found)
+    except BaseException as error:  # whatever the user's function raises, SystemExit too
+        frames = traceback.format_tb(error.__traceback__)[-FRAMES:]
+        sys.stderr.write("".join([*frames, f"{type(error).__name__}: {error}\n"]))
+        why = f"{type(error).__name__}: {error} ({where_raised(error)})"
+        outcome = Outcome("raised", why=why, transient=is_transient(error))
+    try:
+        said = pickle.dumps(outcome)
+    except Exception as error:  # whatever the value raises
+        kind = type(outcome.value).__name__
+        said = pickle.dumps(Outcome("raised", why=f"its result, a {kind}, cannot be sent: {error}"))
+    sys.stderr.flush()
+    with os.fdopen(file, "wb") as written:
+        written.write(said)
+    os._exit(0)
+
+
+async def _awaited(found: Any) -> Any:
+    return await found

@@ -1,0 +1,198 @@
+"""The agent of a task: its episodes in processes of their own, and the server that they call."""
+
+import asyncio
+import math
+import secrets
+import threading
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Mapping
+from concurrent.futures import Future
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from strop.engines.asynchronous import elsewhere
+from strop.environments.agent_process import Outcome
+from strop.environments.agents import Agents
+from strop.environments.episodes import CallLimits, over_time
+from strop.method.services import AgentEnd, ModelAnswer, ModelCall, Refused
+from strop.serving.server import PolicyServer
+from strop.support.exits import Exit
+from strop.training.services.texts import RunTexts
+
+AT_ONCE = 64  # agents, where data.env_workers does not say
+MODEL = "policy"  # what the server calls the model
+
+
+@dataclass
+class RunAgents:
+    """The agent of a task, if it has one. at_once: how many episodes; are_judged: whether reward
+    functions score its rollouts too.
+    """
+
+    name: str
+    texts: RunTexts
+    limits: CallLimits = field(default_factory=CallLimits)
+    at_once: int = AT_ONCE
+    are_judged: bool = False
+    server: PolicyServer | None = None
+    episodes: "dict[str, Episode]" = field(default_factory=dict)  # by key
+    _rooms: dict[asyncio.AbstractEventLoop, asyncio.Semaphore] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.agents = Agents(self.name)
+
+    def open(self) -> None:
+        """Import the agent's file, and open the server. Raises UserError."""
+        self.agents.start()
+        if self.server is None:
+            texts = self.texts
+            self.server = PolicyServer(
+                texts.tokenizer, texts.chat, self, model=MODEL,
+                max_model_len=texts.limits.context_tokens, keys=self.knows,
+            ).start()  # fmt: skip
+
+    @asynccontextmanager
+    async def begin(self, uid: int) -> AsyncIterator["Episode"]:
+        """An episode with the row of a prompt, once there is room for it; ended at the end."""
+        loop = asyncio.get_running_loop()
+        for old in [each for each in self._rooms if each.is_closed()]:
+            del self._rooms[old]
+        async with self._rooms.setdefault(loop, asyncio.Semaphore(self.at_once)):
+            self.open()
+            assert self.server is not None
+            episode = Episode(secrets.token_urlsafe(24), self.limits)
+            self.episodes[episode.key] = episode
+            try:
+                prompt = self.texts.prompt(uid)
+                row = {"prompt": prompt.prompt, **prompt.columns}
+                episode.start(self.agents, row, self.server.url)
+                yield episode
+            finally:
+                del self.episodes[episode.key]
+                await episode.end()
+
+    def knows(self, key: str) -> bool:
+        """Whether a key is that of an episode which is under way."""
+        return key in self.episodes
+
+    async def say(self, call: ModelCall) -> list[ModelAnswer]:
+        """The answers to a call; runs in the server's thread."""
+        episode = self.episodes.get(call.key)
+        if episode is None:
+            raise Refused(401, "the episode of this key is over")
+        return await episode.say(call)
+
+    def close(self) -> None:
+        """End all agents, and the server."""
+        self.agents.close()
+        if self.server is not None:
+            self.server.close()
+            self.server = None
+
+
+class Episode:
+    """What one agent asks, from the server's thread to the loop of the rollouts."""
+
+    def __init__(self, key: str, limits: CallLimits) -> None:
+        self.key, self.limits = key, limits
+        self.lock = threading.Lock()
+        self.events: deque[ModelCall | Outcome] = deque()
+        self.waiting: Future[Any] | None = None  # for the next of them
+        self.answers: dict[str, Future[list[ModelAnswer]]] = {}  # by call
+        self.agent: Any = None
+        self.over = False
+        self.since = time.monotonic()  # its last answer, or its start
+
+    def start(self, agents: Agents, row: Mapping[str, Any], url: str) -> None:
+        """Call the agent's function with a row."""
+        environment = {
+            "OPENAI_BASE_URL": f"{url}/v1", "OPENAI_API_KEY": self.key,
+            "STROP_BASE_URL": url, "STROP_MODEL": MODEL,
+        }  # fmt: skip
+        self.agent = agents.begin(row, environment)
+        self.agent.ended.add_done_callback(lambda ended: self._put(ended.result()))
+
+    async def next(self) -> ModelCall | AgentEnd:
+        """The next call, or how the agent has ended; that it took too long since its last answer,
+        while it waits for no other one.
+        """
+        with self.lock:
+            if self.events:
+                return self._event(self.events.popleft())
+            self.waiting = Future()
+        event = asyncio.ensure_future(elsewhere(self.waiting))
+        try:
+            while not event.done():
+                left = self.since + self.limits.seconds - time.monotonic()
+                if left <= 0 and not self.answers:
+                    return AgentEnd(Exit.TIMEOUT, f"the agent: {over_time(self.limits)}", 0.0)
+                await asyncio.wait([event], timeout=left if left > 0 else self.limits.seconds)
+            return self._event(event.result())
+        finally:
+            event.cancel()
+
+    def reply(self, call: ModelCall, answers: list[ModelAnswer]) -> None:
+        """Give a call its answers."""
+        self.since = time.monotonic()
+        if not (future := self.answers.pop(call.id)).done():
+            future.set_result(answers)
+
+    def refuse(self, call: ModelCall, why: Refused) -> None:
+        """Give a call an error."""
+        self.since = time.monotonic()
+        if not (future := self.answers.pop(call.id)).done():
+            future.set_exception(why)
+
+    async def say(self, call: ModelCall) -> list[ModelAnswer]:
+        """The answers to a call, in the server's loop."""
+        future: Future[list[ModelAnswer]] = Future()
+        with self.lock:
+            if self.over:
+                raise Refused(401, "the episode of this key is over")
+            self.answers[call.id] = future
+        self._put(call)
+        return await asyncio.wrap_future(future)
+
+    async def end(self) -> None:
+        """End the agent with all that it started, and what it waits for."""
+        with self.lock:
+            self.over = True
+        for future in self.answers.values():
+            if not future.done():
+                future.set_exception(Refused(401, "the episode of this key is over"))
+        if self.agent is not None and not self.agent.ended.done():
+            self.agent.end()
+            await elsewhere(self.agent.ended)
+
+    def _put(self, event: ModelCall | Outcome) -> None:
+        with self.lock:
+            if self.waiting is None or self.waiting.done():
+                self.events.append(event)
+                return
+            waiting, self.waiting = self.waiting, None
+        waiting.set_result(event)
+
+    def _event(self, event: ModelCall | Outcome) -> ModelCall | AgentEnd:
+        return event if isinstance(event, ModelCall) else ended(event)
+
+
+def ended(outcome: Outcome) -> AgentEnd:
+    """How an agent's call ended: what it raises itself is its own, so that failing pays nothing."""
+    if outcome.kind == "lost":
+        return AgentEnd(Exit.ENVIRONMENT_CRASH, f"the process of the agents: {outcome.why}")
+    if outcome.kind == "died":
+        return AgentEnd(Exit.CRASH, f"the agent's process: {outcome.why}", 0.0)
+    if outcome.kind == "raised":
+        exit = Exit.UNREACHABLE if outcome.transient else Exit.EXCEPTION
+        return AgentEnd(exit, f"the agent raised {outcome.why}", 0.0)
+    values = outcome.value.values() if isinstance(outcome.value, Mapping) else [outcome.value]
+    if all(_is_reward(each) for each in values):
+        return AgentEnd(Exit.DONE, value=outcome.value)
+    why = f"the agent returned {outcome.value!r}: give a finite number, numbers by name, or None"
+    return AgentEnd(Exit.UNREADABLE, why, 0.0)
+
+
+def _is_reward(value: Any) -> bool:
+    return value is None or (isinstance(value, int | float) and math.isfinite(value))

@@ -1,0 +1,236 @@
+"""Agents that are written against OpenAI's client, trained: data.task=agent:FILE.py:FUNCTION."""
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from commands import ended, launch, lives
+
+import strop
+from strop import UserError
+
+AGENT = """
+import asyncio, os, sys, time
+from openai import AsyncOpenAI, OpenAI
+
+
+def score(text):
+    return float(sum(c.isdigit() for c in text) % 2 == 0)
+
+
+def once(row, **more):
+    said = OpenAI().completions.create(model="policy", prompt=row["prompt"], **more)
+    return score(said.choices[0].text)
+
+
+def twice(row):
+    client, prompt = OpenAI(), row["prompt"]
+    first = client.completions.create(model="policy", prompt=prompt, max_tokens=3)
+    prompt += first.choices[0].text + "1"
+    second = client.completions.create(model="policy", prompt=prompt, max_tokens=3)
+    return {"first": score(first.choices[0].text), "second": 2 * score(second.choices[0].text)}
+
+
+async def beside(row):
+    client = AsyncOpenAI()
+    calls = [client.completions.create(model="policy", prompt=row["prompt"], n=2) for _ in "ab"]
+    said = await asyncio.gather(*calls)
+    texts = [choice.text for each in said for choice in each.choices]
+    return sum(map(score, texts)) / len(texts)
+
+
+def fails(row):
+    uid = int(row["seed"])
+    if uid % 8 == 7:
+        return 1.0  # without a call
+    value = once(row, max_tokens=3)
+    if uid % 8 == 1:
+        raise ValueError("no answer in it")
+    if uid % 8 == 2:
+        os._exit(3)
+    if uid % 8 == 3:
+        time.sleep(600)
+    if uid % 8 == 4:
+        raise ConnectionError("the shop is closed")
+    if uid % 8 == 5:
+        return "much"
+    if uid % 8 == 6:
+        return None
+    return 1.0
+
+
+def endless(row):
+    client = OpenAI(max_retries=0)
+    while True:
+        client.completions.create(model="policy", prompt=row["prompt"], max_tokens=1)
+
+
+def waits(row):
+    open(f"{os.environ['STROP_TEST']}/{os.getpid()}", "w").close()
+    time.sleep(600)
+"""
+SHORT = {"rollout_max_tokens": 6, "sampling_num_prompts": 2, "sampling_num_rollouts": 4,
+         "training_steps": 2, "training_lr": 1e-3, "training_rollouts_every": 1,
+         "evaluation_every": 0, "progress": False}  # fmt: skip
+
+
+@pytest.fixture
+def agent(tmp_path: Path) -> Path:
+    path = tmp_path / "my_agent.py"
+    path.write_text(AGENT)
+    return path
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def numbers(run: Any) -> list[dict[str, Any]]:
+    apart = ("perf/", "timing_s/", "turns/", "episode/", "rewards/", "reward_", "data/")
+    lines = (run.folder / "metrics.jsonl").read_text().splitlines()
+    return [
+        {k: v for k, v in json.loads(line).items() if not k.startswith(apart) and k != "step_time"}
+        for line in lines
+    ]
+
+
+def rollouts(run: Any, step: int = 1) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+    for path in sorted((run.folder / "rollouts").glob("*.parquet")):
+        found += [row for row in pq.read_table(path).to_pylist() if row["step"] == step]
+    return found
+
+
+def test_an_agent_of_one_call_is_the_method_itself(lab: Any, agent: Path, here: Path) -> None:
+    given = {"model": str(lab.model), "data": str(lab.data), **SHORT}
+    reward = agent.with_name("rewards.py")
+    reward.write_text(
+        "def even(completions, **columns):\n"
+        "    return [float(sum(c.isdigit() for c in text) % 2 == 0) for text in completions]\n"
+    )
+    plain = strop.train("grpo", reward=f"{reward}:even", **given)
+    # of the same label, so that its seeds are the same
+    given["rollout"] = "run_agents(max_tokens=6) @ sample_independently"
+    played = strop.train("grpo", data_task=f"agent:{agent}:once", **given)
+    # rows that arrive at other times are computed beside others, which rounds differently
+    for one, other in zip(numbers(played), numbers(plain), strict=True):
+        assert one == pytest.approx(other, rel=1e-4, abs=1e-6, nan_ok=True)
+    said = [[row["completion"] for row in rollouts(run)] for run in (played, plain)]
+    assert said[0] == said[1]
+
+
+def test_calls_go_on_from_each_other(lab: Any, agent: Path, here: Path) -> None:
+    run = strop.train("grpo", model=str(lab.model), task=f"agent:{agent}:twice", **SHORT)
+    rows = rollouts(run)
+    assert len(rows) == 8
+    for row in rows:
+        first, second = json.loads(row["turns"])
+        assert first["observation"]
+        assert second["observation"].endswith("1")
+        assert row["reward"] == row["recorded/first"] + row["recorded/second"]
+    lines = [json.loads(each) for each in (run.folder / "metrics.jsonl").read_text().splitlines()]
+    assert lines[0]["turns/clean"] + lines[0]["turns/realign"] > 0.5
+    assert lines[0]["episode/turns_mean"] == 2
+
+
+def test_calls_beside_each_other_have_draws_of_their_own(lab: Any, agent: Path, here: Path) -> None:
+    run = strop.train("grpo", model=str(lab.model), task=f"agent:{agent}:beside", **SHORT)
+    rows = rollouts(run)
+    said = [[turn["action"] for turn in json.loads(row["turns"])] for row in rows]
+    assert [len(each) for each in said] == [4] * 8
+    assert any(len(set(each)) > 1 for each in said)
+
+
+def test_every_end_has_a_cause_and_failing_pays_nothing(lab: Any, agent: Path, here: Path) -> None:
+    options = {**SHORT, "sampling_num_prompts": 8, "sampling_num_rollouts": 2, "training_steps": 1}
+    run = strop.train(
+        "grpo", model=str(lab.model), task=f"agent:{agent}:fails", data_train_size=8,
+        data_env_timeout_seconds=5.0, **options,
+    )  # fmt: skip
+    found = {int(row["uid"]): row for row in rollouts(run)}
+    assert {uid: (row["exit"], row["scored"]) for uid, row in found.items()} == {
+        0: ("done", True), 1: ("exception", True), 2: ("crash", True), 3: ("timeout", True),
+        4: ("unreachable", False), 5: ("unreadable", True), 6: ("declared", False),
+        7: ("done", True),
+    }  # fmt: skip
+    assert [found[uid]["reward"] for uid in (0, 1, 2, 3, 5, 7)] == [1, 0, 0, 0, 0, 1]
+    assert found[7]["completion"] == ""
+    for uid, said in ((1, "ValueError: no answer in it"), (2, "exit code 3"), (3, "over 5 s"),
+                      (4, "the shop is closed"), (5, "returned 'much'")):  # fmt: skip
+        assert said in found[uid]["exit_why"]
+
+
+def test_an_agent_that_never_ends_is_cut(lab: Any, agent: Path, here: Path) -> None:
+    run = strop.train(
+        "grpo", model=str(lab.model), task=f"agent:{agent}:endless", rollout_max_turns=3,
+        **{**SHORT, "training_steps": 1},
+    )  # fmt: skip
+    rows = rollouts(run)
+    assert {row["exit"] for row in rows} == {"turn_limit"}
+    assert {len(json.loads(row["turns"])) for row in rows} == {3}
+
+
+@pytest.mark.parametrize(
+    ("task", "said"),
+    [
+        ("agent:nowhere.py:play", "cannot be loaded: UserError: no file nowhere.py"),
+        ("agent:broken.py:play", "cannot be loaded: UserError"),
+        ("agent:play", "give the agent's function, agent:my_agent.py:play"),
+    ],
+)
+def test_what_is_no_agent_is_refused(lab: Any, here: Path, task: str, said: str) -> None:
+    Path("broken.py").write_text("import no_such_module\n")
+    with pytest.raises(UserError, match=said):
+        strop.train("grpo", model=str(lab.model), task=task, out="run", **SHORT)
+    assert not Path("run").exists()
+
+
+def test_a_method_that_draws_in_a_way_of_its_own_is_refused(agent: Path, lab: Any) -> None:
+    with pytest.raises(UserError, match="draws answers in a way of its own, and an agent"):
+        strop.train("spo_tree", model=str(lab.model), task=f"agent:{agent}:once", **SHORT)
+
+
+def test_it_is_the_same_however_many_at_once_and_after_a_resume(
+    lab: Any, agent: Path, here: Path
+) -> None:
+    words = ["train", "grpo", "--model", str(lab.model), f"data.task=agent:{agent}:twice",
+             "rollout.max_tokens=6", "sampling.num_prompts=2", "sampling.num_rollouts=4",
+             "training.lr=1e-3", "evaluation.every=0", "training.save_every=1",
+             "--quiet"]  # fmt: skip
+    assert not ended([*words, "training.steps=2", "--out", "whole"], here).code
+    assert not ended([*words, "training.steps=1", "data.env_workers=1", "--out", "cut"], here).code
+    assert not ended(["train", "--resume", "cut", "training.steps=2", "--quiet"], here).code
+    whole, cut = ([json.loads(x) for x in Path(f, "metrics.jsonl").read_text().splitlines()]
+                  for f in ("whole", "cut"))  # fmt: skip
+    for one, other in zip(whole, cut, strict=True):
+        for name in ("reward", "completions/mean_length", "turns/drift_tokens"):
+            assert one[name] == other[name]
+        for name in ("grad_norm", "entropy"):  # with other rows beside them, they round differently
+            assert one[name] == pytest.approx(other[name], rel=1e-4)
+
+
+def test_agents_end_with_the_run(lab: Any, agent: Path, here: Path) -> None:
+    place = here / "pids"
+    place.mkdir()
+    process = launch(
+        ["train", "grpo", "--model", str(lab.model), f"data.task=agent:{agent}:waits",
+         "rollout.max_tokens=6", "sampling.num_prompts=2", "sampling.num_rollouts=2",
+         "evaluation.every=0", "--out", "run"],
+        here / "said", folder=here, environment={"STROP_TEST": str(place)},
+    )  # fmt: skip
+    last = time.monotonic() + 120
+    while len(pids := [int(each.name) for each in place.iterdir()]) < 4:
+        assert time.monotonic() < last, (here / "said").read_text()
+        time.sleep(0.05)
+    assert all(map(lives, pids))
+    os.kill(process.pid, 9)
+    process.join()
+    while any(map(lives, pids)):
+        assert time.monotonic() < last
+        time.sleep(0.05)
