@@ -113,7 +113,8 @@ class RunConfig(Section):
                 algorithm.at_step(step, self.training.steps)
         self.engine.check(self.training.steps)
         for name, rate in (("training.lr", self.lr()), ("critic.lr", self.critic_lr())):
-            for step in (1, self.training.steps):
+            first = 0 if isinstance(rate, Schedule) and rate.by_share else 1
+            for step in (first, self.training.steps):
                 _check_rate(name, _number(name, rate, step, self.training.steps))
         if self.evaluation.every:
             _ = self.evaluation.ks
