@@ -7,7 +7,6 @@ never sees one.
 
 import math
 from dataclasses import dataclass, fields
-from typing import ClassVar
 
 from strop.support.errors import UserError
 
@@ -25,9 +24,6 @@ class Schedule:
                 raise UserError(f"{name} must be a number, it is {value!r}")
             if whole and (value != value // 1 or not 0 <= value < 2**53):
                 raise UserError(f"{name} must be a whole number of steps, it is {value!r}")
-
-    # Whether it follows the share of the run that is done; the others count steps.
-    by_share: ClassVar[bool] = False
 
     def __call__(self, step: int, num_steps: int) -> float:
         raise TypeError("use constant, linear, cosine or points")
@@ -47,7 +43,6 @@ class Constant(Schedule):
 class Linear(Schedule):
     """start + (end - start) * step / num_steps."""
 
-    by_share: ClassVar[bool] = True
     start: float = 0.0
     end: float = 0.0
 
@@ -59,7 +54,6 @@ class Linear(Schedule):
 class Cosine(Schedule):
     """start + (end - start) * (1 - cos(pi * step / steps)) / 2, then end; steps 0: num_steps."""
 
-    by_share: ClassVar[bool] = True
     start: float = 0.0
     end: float = 0.0
     steps: int = 0
@@ -108,7 +102,6 @@ class Points(Schedule):
     # Value y_i + (y_{i+1} - y_i) (x - x_i) / (x_{i+1} - x_i) at x = step / num_steps; before the
     # first point its value, after the last one its own. Of two points at one place the second
     # holds from there on, so a curve may jump.
-    by_share: ClassVar[bool] = True
     points: tuple[tuple[float, float], ...] = ((0.0, 0.0),)
 
     def __post_init__(self) -> None:
@@ -159,14 +152,17 @@ class Stairs(Schedule):
         return _between(self.start, self.end, min(taken / max(self.num, 1), 1.0))
 
 
-def rate_at(rate: float | Schedule, step: int, num_steps: int) -> float:
-    """A learning rate at a step: of a curve over the run, where the step begins.
+def before(schedule: Schedule, step: int) -> int:
+    """Where a learning rate is looked up: the step before, of a curve over the whole run.
 
     So the first step has the start's rate, and the last one trains, too, where the end is 0.
     """
-    if not isinstance(rate, Schedule):
-        return float(rate)
-    return float(rate(step - 1 if rate.by_share else step, num_steps))
+    return step - isinstance(schedule, Linear | Cosine | Points)
+
+
+def rate_at(rate: float | Schedule, step: int, num_steps: int) -> float:
+    """The learning rate of a step."""
+    return float(rate(before(rate, step), num_steps) if isinstance(rate, Schedule) else rate)
 
 
 def number_at(where: str, schedule: Schedule, step: int, num_steps: int) -> float:
