@@ -49,7 +49,10 @@ class Dying:
 
 
 def test_an_interrupt_that_nobody_would_have_seen_comes_again(capfd):
-    with pytest.raises(KeyboardInterrupt), interrupting():
+    def wait() -> None:
         Dying()
         time.sleep(10)
+
+    with pytest.raises(KeyboardInterrupt), interrupting():
+        wait()
     assert capfd.readouterr().err == ""
