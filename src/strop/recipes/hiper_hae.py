@@ -85,17 +85,14 @@ def hiper_hae(
     Try: c_keep, lam_seg, keep_mode ("fixed"), strop.environments.action_block:ActionBlock.
     """
     spans = MarkSpans(switch_tags, subgoal_tags, action_tags, keep)
+    shaped = Use(ShapeSegmentRewards(c_keep, keep_mode, c_inv, c_cons))
+    credits = _credits(gamma, lam, lam_seg, bootstrap_truncated)
     algorithm = gae(aggregation=aggregation, **parent)
     return dataclasses.replace(
         algorithm,
         rollout=Use(PlayTurns()),
         probes=(Use(spans), *(_read(level) for level in LEVELS)),
-        advantage=(
-            Use(ShapeSegmentRewards(c_keep, keep_mode, c_inv, c_cons)),
-            *_credits(gamma, lam, lam_seg, bootstrap_truncated),
-            *(_returns(level) for level in LEVELS),
-            Use(SpreadOverSpans(normalize)),
-        ),
+        advantage=(shaped, *credits, *map(_returns, LEVELS), Use(SpreadOverSpans(normalize))),
         selection=(Use(KeepMarkedTokens()),),
         terms=_terms(algorithm, clip_value, aggregation),
     )
