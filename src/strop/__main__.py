@@ -2,11 +2,14 @@
 
 import sys
 
+from strop.support.stopping import interrupting
+
 
 def main() -> None:
-    """Run the command line; Ctrl-C in the second in which it is loaded is told, as later."""
+    """Run the command line; a signal in the second in which it is loaded is told, as later."""
     try:
-        from strop.cli.main import main as run
+        with interrupting():
+            from strop.cli.main import main as run
     except KeyboardInterrupt:
         print("interrupted: strop was stopped before it began", file=sys.stderr)
         sys.exit(130)

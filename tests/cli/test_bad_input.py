@@ -64,6 +64,7 @@ def refused(strop, lab, tmp_path, monkeypatch):
         (["loss.clip_lwo=0.1"], ["no option loss.clip_lwo", "clip_low"]),
         (["training.lr=abc"], ["training.lr must be a number", "'abc'"]),
         (["training.lr=-1"], ["training.lr must be a number >= 0"]),
+        (["training.lr=linear(-1e-4, 1)", "training.steps=2"], ["training.lr must be a number"]),
         (["training.stesp=3"], ["no option training.stesp", "did you mean training.steps"]),
         (["training.steps=0"], ["training.steps = 0", "greater than or equal to 1"]),
         (["training.steps=many"], ["training.steps = 'many'", "integer"]),

@@ -1,14 +1,17 @@
 """Ctrl-C in any command: one line says what was stopped, what is kept and how to go on."""
 
+import csv
 import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from commands import launch, lives
 from every import every
 
 from strop.api import inference
@@ -33,6 +36,66 @@ def test_every_command_says_that_it_was_stopped(name, strop, monkeypatch):
         f"interrupted: strop {name} was stopped; nothing of it is kept: the same command begins "
         "anew\n",
     )
+
+
+@every("name", sorted(main._command().commands))
+def test_every_command_says_that_it_was_told_to_end(name, strop, monkeypatch):
+    """SIGTERM, as `timeout` sends it: once more in a moment."""
+
+    def end(*_: Any, **__: Any) -> None:
+        try:
+            signal.raise_signal(signal.SIGTERM)
+        finally:
+            signal.raise_signal(signal.SIGTERM)
+
+    command = main._command().commands[name]
+    monkeypatch.setattr(command, "invoke", end)
+    said = strop(name, *("x" for each in command.params if each.required))
+    assert (said.code, said.out) == (130, "")
+    assert said.err.startswith(f"interrupted: strop {name} was stopped; nothing of it is kept")
+
+
+def test_an_evaluation_that_is_told_to_end_leaves_no_process(tmp_path: Path):
+    """Its reward works in a process of its own, and waits there."""
+    (tmp_path / "rows.jsonl").write_text('{"prompt": "3,5:8=", "answer": "3+5"}\n')
+    (tmp_path / "own.py").write_text(
+        "import os, pathlib, time\n"
+        "def slow(completions, **_):\n"
+        "    pathlib.Path('there').write_text(str(os.getpid()))\n"
+        "    time.sleep(60)\n"
+    )
+    words = ("eval", "tiny", "--data", "rows.jsonl", "--reward", "own.py:slow", "--trust-files",
+             "--max-tokens", "4", "--set", "reward.timeout_seconds=100")  # fmt: skip
+    process = launch(words, tmp_path / "out", error=tmp_path / "error", folder=tmp_path)
+    end = time.monotonic() + 120
+    while not (number := read(tmp_path / "there")):
+        assert process.is_alive(), read(tmp_path / "error")
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    os.kill(process.pid, signal.SIGTERM)
+    process.join(20)
+    assert (process.exitcode, read(tmp_path / "out")) == (130, "")
+    assert read(tmp_path / "error") == (
+        "interrupted: strop eval was stopped; nothing of it is kept: the same command begins anew\n"
+    )
+    end = time.monotonic() + 10
+    while lives(int(number)) and time.monotonic() < end:
+        time.sleep(0.05)
+    assert not lives(int(number))
+
+
+def read(path: Path) -> str:
+    """What a file holds, nothing where it is not there."""
+    return path.read_text() if path.exists() else ""
+
+
+def test_a_table_of_an_audit_is_written_whole_or_not(strop, monkeypatch, tmp_path):
+    table = tmp_path / "table.csv"
+    table.write_text("of before\n")
+    monkeypatch.setattr(csv.DictWriter, "writerows", interrupt)
+    said = strop("audit", "grpo", "--depth", "2", "--csv", table)
+    assert (said.code, table.read_text()) == (130, "of before\n")
+    assert list(tmp_path.iterdir()) == [table]
 
 
 def test_what_is_stopped_at_work_says_it_too(strop, monkeypatch):
@@ -116,8 +179,9 @@ def test_a_command_that_is_stopped_before_it_is_found_says_so(strop, monkeypatch
     assert (said.code, said.err) == (130, "interrupted: strop was stopped before it began\n")
 
 
-def test_a_command_that_is_stopped_while_it_is_loaded_says_so(tmp_path: Path):
-    (tmp_path / "typer.py").write_text("raise KeyboardInterrupt\n")
+@pytest.mark.parametrize("number", ["SIGINT", "SIGTERM", "SIGHUP"])
+def test_a_command_that_is_stopped_while_it_is_loaded_says_so(number: str, tmp_path: Path):
+    (tmp_path / "typer.py").write_text(f"import signal\nsignal.raise_signal(signal.{number})\n")
     path = os.pathsep.join([str(tmp_path), *sys.path])
     said = subprocess.run(
         [sys.executable, "-m", "strop", "recipes"], capture_output=True, text=True, check=False,

@@ -1,3 +1,6 @@
+import re
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -70,3 +73,14 @@ def test_flips_add_up():
     assert found == {
         "stayed_right": 0.25, "became_right": 0.25, "became_wrong": 0.25, "stayed_wrong": 0.25
     }  # fmt: skip
+
+
+def test_the_example_of_the_page():
+    page = (Path(__file__).parents[2] / "docs" / "GIVEN_ANSWERS.md").read_text()
+    (code,) = (b for b in re.findall(r"```python\n(.*?)```", page, re.S) if "preferences as p" in b)
+    found: dict = {}
+    exec(code, found)
+    assert (found["best"], found["low"], found["middle"]) == pytest.approx((1, 2 / 3, 2 / 3))
+    assert (found["high"], found["gap"]) == pytest.approx((1, 1 / 3))
+    assert found["moved"]["stayed_right"] == pytest.approx(2 / 3)
+    assert found["moved"]["stayed_wrong"] == pytest.approx(1 / 3)

@@ -3,6 +3,8 @@
 import math
 
 import pytest
+import torch
+from transformers import get_linear_schedule_with_warmup
 
 from strop.method import notation, reading, writing
 from strop.method.schedule import (
@@ -16,6 +18,7 @@ from strop.method.schedule import (
     Schedule,
     Stairs,
     Warmup,
+    rate_at,
 )
 from strop.support.errors import UserError
 
@@ -107,3 +110,25 @@ def test_one_line_notation(schedule):
     assert reading.value("points(((0, .6), (.5, .3), (1, .3)))") == DRAWN
     with pytest.raises(UserError, match="takes numbers"):
         reading.value("points(((0, 'x'),))")
+
+
+@pytest.mark.parametrize("schedule", [Linear(2e-4, 0.0), Points(((0.0, 2e-4), (1.0, 0.0)))])
+def test_a_rate_that_falls_to_zero_is_that_of_transformers(schedule):
+    weight = torch.nn.Parameter(torch.zeros(1))
+    optimiser = torch.optim.SGD([weight], lr=2e-4)
+    theirs = get_linear_schedule_with_warmup(optimiser, 0, 8)
+    for step in range(1, 9):
+        assert rate_at(schedule, step, 8) == pytest.approx(theirs.get_last_lr()[0])
+        assert rate_at(schedule, step, 8) > 0
+        optimiser.step()
+        theirs.step()
+
+
+def test_a_rate_of_another_curve():
+    # half a cosine over 4 steps, from where the step begins: (1 + cos(pi / 4)) / 2 at the second
+    found = [rate_at(Cosine(1.0, 0.0), step, 4) for step in range(1, 5)]
+    assert found == pytest.approx([1, 0.8535534, 0.5, 0.1464466])
+    # steps are counted as they are: no step of the warmup is one without a rate
+    assert [rate_at(Warmup(1.0, 4), step, 8) for step in (1, 4, 8)] == [0.25, 1, 1]
+    assert rate_at(Decay(1.0, 0.0), 1, 8) == 1
+    assert rate_at(3e-4, 5, 8) == 3e-4

@@ -108,6 +108,7 @@ def test_without_its_parts_and_with_one_turn_it_is_grpo():
 def test_defaults_are_the_papers():
     algorithm = dart()
     (pool,) = algorithm.curation
-    assert (pool.part.ready, pool.part.versions) == (8, 2)
+    assert (pool.part.ready, pool.part.versions) == (0, 2)
+    assert algorithm.sampling[0].part.num_rollouts == 8
     assert [term.coef for term in algorithm.terms] == [1.0, 0.1]
     assert algorithm.sampling[1].part == SpareSolvedPrompts(2, 0.6)

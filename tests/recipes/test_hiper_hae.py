@@ -4,7 +4,7 @@ from builders import flat_batch, run
 from ragged import ragged_batch
 
 from strop import functional as F
-from strop.method.part import Use, call
+from strop.method.part import Use, call, name_of
 from strop.parts.advantage.credit.estimate_generalised_advantage import EstimateGeneralisedAdvantage
 from strop.parts.advantage.credit.spread_over_spans import SpreadOverSpans
 from strop.recipes.hiper_hae import hiper_hae
@@ -219,3 +219,22 @@ def test_refuses():
         hiper_hae(keep_mode="shared")
     with pytest.raises(UserError, match="switch_tags takes two texts"):
         hiper_hae(switch_tags=("<switch>",))
+
+
+def test_the_critic_learns_what_was_paid_where_the_policy_takes_a_cut_episode_as_going_on():
+    batch = ragged_batch(3, max_turns=5)
+    values = {"value_low_K": batch["value_K"] + 1, "value_term_K": batch["value_K"] - 1}
+    cut = batch.set(**values, shaped_reward_K=batch["reward_K"],
+                    done_K=torch.zeros_like(batch["done_K"]))  # fmt: skip
+    written = {}
+    for on in (True, False):
+        found = cut
+        for use in hiper_hae(gamma=0.9, lam=0.7, bootstrap_truncated=on).advantage:
+            if name_of(use.part).startswith("estimate_"):
+                names = [dict(use.columns).get(name, name) for name in use.part.writes]
+                found = found.set(**dict(zip(names, call(use, found).value, strict=True)))
+        written[on] = found
+    for name in ("return_K", "segment_return_K", "switch_return_K"):
+        assert torch.equal(written[True][name], written[False][name])
+    for name in ("advantage_K", "segment_advantage_K", "switch_advantage_K"):
+        assert not torch.equal(written[True][name], written[False][name])

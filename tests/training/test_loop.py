@@ -147,7 +147,7 @@ def test_a_learning_rate_schedule_is_followed_and_old_rollouts_go(runner, lab, t
     own = {"lr": "linear(1e-2, 4e-3)", "steps": 2, "inspect": 1, "keep_rollouts": 1}
     runner.whole(lab.raw(training=own), tmp_path / "run")
     rates = [line["learning_rate"] for line in lines(tmp_path / "run")]
-    assert rates == pytest.approx([7e-3, 4e-3])
+    assert rates == pytest.approx([1e-2, 7e-3])
     for name in ("rollouts", "tokens"):
         assert [p.name for p in (tmp_path / "run" / name).iterdir()] == ["step-000002.parquet"]
 

@@ -82,7 +82,7 @@ def test_a_step_that_taught_nothing_tells_nothing(lab, tmp_path):
 def test_a_step_at_a_rate_of_zero_tells_nothing_of_later_updates(lab, tmp_path):
     for number, told in ((1, True), (2, False)):
         raw = raw_of(lab, f"gspo(num_minibatches={number})")
-        raw["training"]["lr"] = "linear(1e-2, 0)"  # 0 in the last step, here the only one
+        raw["training"]["lr"] = 0.0
         found = Runner().whole(raw, tmp_path / str(number)).likeness
         assert (found is not None) == told
 

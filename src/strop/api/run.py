@@ -16,6 +16,7 @@ from strop.api.tables import Table
 from strop.api.trust import made_here, remember
 from strop.support.errors import UserError
 from strop.tracking.metrics_file import read_metrics
+from strop.tracking.rollouts_file import rollouts_files
 from strop.training import loop
 from strop.training.record.best import best_step, race_of
 from strop.training.settings import config
@@ -258,7 +259,7 @@ class Run:
     @property
     def rollouts(self) -> Table:
         """A row a rollout of the steps whose rollouts were written."""
-        return tables.of_files(sorted((self.folder / "rollouts").glob("step-*.parquet")))
+        return tables.of_files(rollouts_files(self.folder))
 
     # -- calls about it ------------------------------------------------------------------------
 

@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow
-from pyarrow import parquet
 
+from strop.tracking.rollouts_file import read_table
+
+NUMBERS = {"int64", "double"}  # which are joined as numbers
 Table = Any  # pandas.DataFrame, or pyarrow.Table where pandas is not installed
 
 
@@ -19,10 +21,31 @@ def of_rows(rows: Sequence[dict[str, Any]]) -> Table:
 
 
 def of_files(paths: Sequence[Path]) -> Table:
-    """The rows of Parquet files one after the other, with every column of some file."""
-    tables = [parquet.read_table(path, partitioning=None) for path in paths]
-    whole = pyarrow.concat_tables(tables, promote_options="permissive") if tables else {}
-    return shown(whole if tables else pyarrow.table({}))
+    """The rows of a run's Parquet files one after the other, with every column of some file.
+
+    Raises UserError for a damaged file.
+    """
+    tables = [read_table(path) for path in paths]
+    if not tables:
+        return shown(pyarrow.table({}))
+    return shown(pyarrow.concat_tables(_alike(tables), promote_options="permissive"))
+
+
+def _alike(tables: Sequence[Any]) -> list[Any]:
+    """The tables; a column that is text in some of them, or flags, and not in others, as text."""
+    kinds: dict[str, set[str]] = {}
+    for table in tables:
+        for field in table.schema:
+            kinds.setdefault(field.name, set()).add(str(field.type))
+    mixed = {name for name, found in kinds.items() if len(found - NUMBERS - {"null"})
+             + bool(found & NUMBERS) > 1}  # fmt: skip
+    return [
+        pyarrow.table({
+            name: table[name].cast("string") if name in mixed else table[name]
+            for name in table.column_names
+        })
+        for table in tables
+    ]  # fmt: skip
 
 
 def shown(table: Any) -> Table:

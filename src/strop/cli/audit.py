@@ -1,6 +1,7 @@
 """`strop audit`: what a method does to a policy that is small enough to enumerate."""
 
 import csv
+import io
 import json
 import sys
 from collections.abc import Sequence
@@ -15,6 +16,7 @@ from rich.table import Table
 from strop.cli import completing
 from strop.cli.numbers import numbers
 from strop.support.errors import UserError
+from strop.support.writing import write_whole
 
 if TYPE_CHECKING:
     from strop.api.audit import Audited, Part
@@ -120,11 +122,12 @@ def _show(part: "Part") -> None:
 
 
 def _write(rows: list[dict[str, Any]], path: Path) -> None:
+    text = io.StringIO()
+    table = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+    table.writeheader()
+    table.writerows(rows)
     try:
-        with path.open("w", newline="", encoding="utf-8") as file:
-            table = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
-            table.writeheader()
-            table.writerows(rows)
+        write_whole(path, text.getvalue())
     except OSError as error:
         raise UserError(f"cannot write {path}: {error.strerror}") from error
     print(f"wrote {path}", file=sys.stderr)

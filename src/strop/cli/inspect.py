@@ -27,13 +27,13 @@ def inspect(
     """
     loading(str(run))
     from strop.inspection.page import open_server, write_page
-    from strop.support.stopping import explained, interrupting
+    from strop.support.stopping import explained
 
     if out is not None:
         number = write_page(run, step, out)
         print(f"wrote {out}, step {number}")
         return
     ended = explained(lambda: "the page is served no more")
-    with ended, interrupting(), open_server(run, step, port) as server:
+    with ended, open_server(run, step, port) as server:
         print(f"{server.url} (Ctrl-C ends this)", flush=True)
         server.serve_forever()

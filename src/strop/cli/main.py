@@ -18,7 +18,7 @@ from strop.support.about import VERSION
 from strop.support.errors import RunStopped, UserError
 from strop.support.garbage_collection import beginning
 from strop.support.output import Lasting, hold_numbers
-from strop.support.stopping import INTERRUPTED
+from strop.support.stopping import INTERRUPTED, interrupting
 
 USAGE: Any = typer.BadParameter.__base__  # every mistake in the options themselves
 
@@ -136,7 +136,8 @@ def _call() -> None:
     """The command; its errors on the error stream, its exit code as SystemExit."""
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     try:
-        sys.exit(_command()(standalone_mode=False))
+        with interrupting():
+            sys.exit(_command()(standalone_mode=False))
     except typer.Abort:
         console.print("interrupted")
         sys.exit(INTERRUPTED)

@@ -64,13 +64,13 @@ def serve(
     from strop.api.arguments import check_seed
     from strop.api.inference import open_model
     from strop.api.serve import name_of, server_of
-    from strop.support.stopping import explained, interrupting
+    from strop.support.stopping import explained
 
     check_seed(seed)
     given: list[str | tuple[str, object]] = [*(assignments or [])]
     if chat_template:
         given.append(("model.chat_template", chat_template))
-    with explained(lambda: "the model is served no more"), interrupting():
+    with explained(lambda: "the model is served no more"):
         with contextlib.ExitStack() as below:
             subject = below.enter_context(
                 open_model(

@@ -9,7 +9,7 @@ import typer
 
 from strop.api.trust import names
 from strop.support.errors import UserError
-from strop.support.stopping import INTERRUPTED, explained, interrupting
+from strop.support.stopping import INTERRUPTED, explained
 
 if TYPE_CHECKING:
     from strop.api.progress import Progress
@@ -57,11 +57,12 @@ def work(job: Job, lead: Lead | None) -> None:
     first = os.environ.get("RANK", "0") == "0"
     watcher = Progress(job.quiet, first, job.answers)
     watcher.open()
-    with interrupting(), explained(lambda: kept(job.resume)):
+    with explained(lambda: kept(job.resume)):
         from strop.training.parallel import relaunched as launched
         from strop.training.parallel.ranks import join
-    ranks = join()  # where several wait for each other, and a signal ends them, outside Python
-    with interrupting(), ranks.speaking(typer.Exit), explained(lambda: kept(job.resume)):
+
+        ranks = join()
+    with ranks.speaking(typer.Exit), explained(lambda: kept(job.resume)):
         before = ranks.from_first(launched.begun)
         if before is not None:
             job = job.again(before)

@@ -21,9 +21,9 @@ def watch(
     """
     loading(", ".join(map(str, runs)))
     from strop.report.watch import Watched, open_server
-    from strop.support.stopping import explained, interrupting
+    from strop.support.stopping import explained
 
     ended = explained(lambda: "the page is served no more, the runs go on")
-    with ended, interrupting(), open_server(Watched(runs), port) as server:
+    with ended, open_server(Watched(runs), port) as server:
         print(f"{server.url} (Ctrl-C ends this, not the runs)", flush=True)
         server.serve_forever()

@@ -74,10 +74,8 @@ def examine(folder: Path) -> list[Finding]:
 
 def read(folder: Path) -> RunFiles:
     """The files of a run. Raises UserError when they are missing or cannot be read."""
-    import pyarrow.parquet as pq
-    from pyarrow import ArrowException
-
     from strop.tracking.metrics_file import is_number, lines_of
+    from strop.tracking.rollouts_file import damaged, read_table, rollouts_files
 
     written = (int, float, type(None))  # what is none of them is no number that a run has written
     lines = [
@@ -89,16 +87,12 @@ def read(folder: Path) -> RunFiles:
         raise UserError(f"{folder} has no finished step yet: look again later")
     settings = toml_of(folder / "config.toml", "the configuration")
     rows: list[dict[str, Any]] = []
-    for path in sorted((folder / "rollouts").glob("step-*.parquet")):
-        try:
-            table = pq.read_table(path, columns=[*COLUMNS])
-            table.validate(full=True)  # text that is none is found here
-        except (OSError, ArrowException) as error:
-            raise UserError(f"cannot read {path}: {error}") from error
+    for path in rollouts_files(folder):
+        table = read_table(path, [*COLUMNS])
         kinds = {field.name: str(field.type) for field in table.schema}
         for name, kind in COLUMNS.items():
             if not kinds.get(name, "none").endswith(kind):
-                raise UserError(f"{path} is none of a run: its column {name} is not {kind}")
+                raise UserError(damaged(path, f"its column {name} is not {kind}"))
         rows += table.to_pylist()
     return RunFiles(lines, settings, rows, *likeness.read(folder))
 

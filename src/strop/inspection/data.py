@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from strop.support.errors import UserError
+from strop.tracking.rollouts_file import read_table, rollouts_files
 
 # Of the rollouts' file; each reward function's result and what rewards logged come beside them.
 KNOWN = ("step", "uid", "draw", "prompt", "completion", "reward", "advantage", "length", "turns")
@@ -44,10 +44,16 @@ class Step:
 
 
 def recorded_steps(run: Path) -> list[int]:
-    """The steps that a run has kept tokens of, rising. Raises UserError where there are none."""
+    """The steps that a run has kept tokens and rollouts of, rising.
+
+    Raises UserError where there are none.
+    """
     if not (run / "config.toml").is_file():
         raise UserError(f"{run} is no run's folder: it has no config.toml")
-    found = [path.stem.removeprefix("step-") for path in (run / "tokens").glob("step-*.parquet")]
+    both = {path.stem for path in rollouts_files(run)} & {
+        path.stem for path in (run / "tokens").glob("step-*.parquet")
+    }
+    found = [stem.removeprefix("step-") for stem in both]
     steps = sorted(int(number) for number in found if number.isdigit())
     if not steps:
         raise UserError(
@@ -67,23 +73,14 @@ def read_step(run: Path, number: int | None = None) -> Step:
         raise UserError(
             f"{run} has kept no tokens of step {number}; there are {', '.join(map(str, steps))}"
         )
-    tokens = _table(run / "tokens" / f"step-{number:06d}.parquet")
-    rows = _table(run / "rollouts" / f"step-{number:06d}.parquet").to_pylist()
+    tokens = read_table(run / "tokens" / f"step-{number:06d}.parquet")
+    rows = read_table(run / "rollouts" / f"step-{number:06d}.parquet").to_pylist()
     try:
         return _step(number, tokens, [rows[row] for row in tokens["row"].to_pylist()])
     except (KeyError, IndexError) as error:
         raise UserError(
             f"the files of step {number} in {run}/tokens and {run}/rollouts do not fit together"
         ) from error
-
-
-def _table(path: Path) -> pa.Table:
-    try:
-        table = pq.read_table(path)
-        table.validate(full=True)  # text that is none is found here
-        return table
-    except (pa.ArrowException, OSError) as error:
-        raise UserError(f"cannot read {path}: {error}") from error
 
 
 def _step(number: int, tokens: pa.Table, rows: Sequence[Mapping[str, Any]]) -> Step:

@@ -152,6 +152,19 @@ class Stairs(Schedule):
         return _between(self.start, self.end, min(taken / max(self.num, 1), 1.0))
 
 
+def before(schedule: Schedule, step: int) -> int:
+    """Where a learning rate is looked up: the step before, of a curve over the whole run.
+
+    So the first step has the start's rate, and the last one trains, too, where the end is 0.
+    """
+    return step - isinstance(schedule, Linear | Cosine | Points)
+
+
+def rate_at(rate: float | Schedule, step: int, num_steps: int) -> float:
+    """The learning rate of a step."""
+    return float(rate(before(rate, step), num_steps) if isinstance(rate, Schedule) else rate)
+
+
 def number_at(where: str, schedule: Schedule, step: int, num_steps: int) -> float:
     """The schedule's number of a step, for the option `where`. Raises UserError without one."""
     try:

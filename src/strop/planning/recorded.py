@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from strop.planning.course import Ints
 from strop.report.about import flat, parsed
@@ -16,6 +14,7 @@ from strop.report.recorded import spread
 from strop.support.errors import UserError
 from strop.support.files import text_of
 from strop.tracking.metrics_file import is_number, read_metrics
+from strop.tracking.rollouts_file import read_table, rollouts_files
 
 WARM = 3  # first steps of a run, which load and compile
 NEEDED = (
@@ -123,11 +122,8 @@ def _drew(line: Mapping[str, Any], measured: bool) -> bool:
 def _groups(folder: Path) -> dict[int, list[Ints]]:
     """The lengths of the answers to each prompt, by recorded step."""
     found: dict[int, list[Ints]] = {}
-    for path in spread(sorted((folder / "rollouts").glob("step-*.parquet")), MOST_FILES):
-        try:
-            columns = pq.read_table(path, columns=["step", "uid", "draw", "length"]).to_pydict()
-        except (pa.ArrowException, OSError) as error:
-            raise UserError(f"{path} cannot be read: remove it to go on without it") from error
+    for path in spread(rollouts_files(folder), MOST_FILES):
+        columns = read_table(path, ("step", "uid", "draw", "length")).to_pydict()
         groups: dict[tuple[int, int], list[int]] = {}
         for uid, draw, length in zip(*(columns[n] for n in ("uid", "draw", "length")), strict=True):
             groups.setdefault((uid, draw), []).append(max(int(length), 1))

@@ -49,7 +49,7 @@ def brorl(
     penalty towards a reference that is renewed.
     Differs from the paper: 1. its 512 rollouts of 128 prompts after 16 of 512 are 8 prompts after
     16 of 32 here, eight times as many rollouts as before, too; 2. beta and reset_every were not
-    found; 3. B counts what the filter left. What is lost by few rollouts: strop.evaluation.breadth.
+    found; 3. B counts what the filter left.
     Try: num_prompts with num_rollouts at equal tokens, base_rollouts (0.5 of it: larger steps).
     """
     algorithm = grpo(normalize_std=False, beta=beta, **parent)

@@ -76,7 +76,7 @@ def dart(
     return dataclasses.replace(
         algorithm,
         sampling=(Use(draw), *spare),
-        curation=(Use(CompleteFromPool(num_rollouts, versions)),) if pool else (),
+        curation=(Use(CompleteFromPool(ready=0, versions=versions)),) if pool else (),
         advantage=(Use(NormaliseOverGroupTurns(eps)), Use(SpreadEvenly())),
         selection=(Use(KeepHighEntropyTurns(quantile)),) if quantile else (),
     )

@@ -47,7 +47,7 @@ def hiper_hae(
     lam_seg: float = 0.95,
     # Whether the advantages of actions, subgoals and switches are each normalised over the batch.
     normalize: bool = True,
-    # Whether an episode that was cut counts as going on.
+    # Whether an episode that was cut counts as going on, for the policy.
     bootstrap_truncated: bool = True,
     # Added to the reward of a turn that keeps its subgoal, and whether it is shared by the turns.
     c_keep: float = -0.3,
@@ -79,21 +79,20 @@ def hiper_hae(
     Differs from the parent: three heads, read once a turn, in place of a value of every token.
     Differs from the paper: 1. as its code, a switch is credited by a head of its own, not by
     V_high - V_low; 2. one growing context, and heads on the policy's hidden states in place of a
-    model of their own. WebShop has c_keep -3.5 and bootstrap_truncated off.
+    model of their own; 3. the critic learns what a cut episode was paid: to that, its code adds the
+    cut turn's own value, which nothing holds (corridor, limit 7, last 8 of 90 steps, seed 1: values
+    at -150, reward 0.00; so 0.50). WebShop has c_keep -3.5 and bootstrap_truncated off.
     Try: c_keep, lam_seg, keep_mode ("fixed"), strop.environments.action_block:ActionBlock.
     """
     spans = MarkSpans(switch_tags, subgoal_tags, action_tags, keep)
+    shaped = Use(ShapeSegmentRewards(c_keep, keep_mode, c_inv, c_cons))
+    credits = _credits(gamma, lam, lam_seg, bootstrap_truncated)
     algorithm = gae(aggregation=aggregation, **parent)
     return dataclasses.replace(
         algorithm,
         rollout=Use(PlayTurns()),
         probes=(Use(spans), *(_read(level) for level in LEVELS)),
-        advantage=(
-            Use(ShapeSegmentRewards(c_keep, keep_mode, c_inv, c_cons)),
-            *_credit(gamma, lam, lam_seg, bootstrap_truncated),
-            *(_returns(level) for level in LEVELS),
-            Use(SpreadOverSpans(normalize)),
-        ),
+        advantage=(shaped, *credits, *map(_returns, LEVELS), Use(SpreadOverSpans(normalize))),
         selection=(Use(KeepMarkedTokens()),),
         terms=_terms(algorithm, clip_value, aggregation),
     )
@@ -105,14 +104,33 @@ def _terms(algorithm: Algorithm, clip_value: float, aggregation: str) -> tuple[T
     return (*policys, *(_regress(level, clip_value, aggregation) for level in LEVELS))
 
 
-def _credit(gamma: float, lam: float, lam_seg: float, bootstrap_truncated: bool) -> tuple[Use, Use]:
-    """The advantages of turns within their segments, and of segments."""
-    shaped = ("reward_K", "shaped_reward_K")
-    low = EstimateTurnAdvantage(gamma, lam, bootstrap_truncated)
-    high = EstimateSegmentAdvantage(gamma, lam_seg, bootstrap_truncated)
+def _credits(gamma: float, lam: float, lam_seg: float, bootstrap: bool) -> tuple[Use, ...]:
+    """The advantages of turns within their segments, and of segments; returns for the critic.
+
+    Where the policy takes a cut episode as going on, these returns do not: each is what was paid.
+    """
+    if not bootstrap:
+        return _credit(gamma, lam, lam_seg, bootstrap=False)
     return (
-        Use(low, (shaped, ("value_K", "value_low_K"), ("entry_value_K", "value_K"))),
-        Use(high, (shaped, ("switch_value_K", "value_term_K"))),
+        *_credit(gamma, lam, lam_seg, bootstrap=True, unread="return"),
+        *_credit(gamma, lam, lam_seg, bootstrap=False, unread="advantage"),
+    )
+
+
+def _credit(
+    gamma: float, lam: float, lam_seg: float, bootstrap: bool, unread: str = ""
+) -> tuple[Use, Use]:
+    """Both levels. unread: what is written under names that nothing reads."""
+    low = EstimateTurnAdvantage(gamma, lam, bootstrap)
+    high = EstimateSegmentAdvantage(gamma, lam_seg, bootstrap)
+    shaped = ("reward_K", "shaped_reward_K")
+    away = [
+        [(name, f"unread_{name}") for name in part.writes if unread and unread in name]
+        for part in (low, high)
+    ]
+    return (
+        Use(low, (shaped, ("value_K", "value_low_K"), ("entry_value_K", "value_K"), *away[0])),
+        Use(high, (shaped, ("switch_value_K", "value_term_K"), *away[1])),
     )
 
 

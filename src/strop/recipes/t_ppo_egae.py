@@ -28,9 +28,9 @@ def t_ppo_egae(*, gamma: float = 1.0, lam: float = 0.95, **parent: Any) -> Algor
     Differs from the paper: 1. a cut rollout does not go on in the next step: the window is
     rollout.max_tokens, and the pool of unfinished answers is missing; 2. it is over, so the critic
     learns from it too, what its reward function gave (0, if it grades the answer): of finished ones
-    alone it takes a cut for what they got, and more and more are cut (Countdown, limit 7, seed 0,
-    steps 71 to 78: 58% and reward 0.46; so 42% and 0.56); 3. lam, clips and
-    whitening are not given there.
+    alone it takes a cut for what they got, and more and more are cut (Countdown, limit 7, last 8 of
+    90 steps, seeds 0 and 1: 63% and 60%, reward 0.46 and 0.48; so 45% and 41%, 0.59 and 0.59;
+    gae 18% and 17%, 0.67 and 0.64); 3. lam, clips and whitening are not given there.
     Try: rollout.max_tokens, lam, critic.lr.
     """
     algorithm = gae(gamma=gamma, lam=lam, **parent)

@@ -10,10 +10,11 @@ from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from strop.support.errors import UserError
 from strop.tracking.metrics_file import is_number
+from strop.tracking.rollouts_file import read_table
 
 MOST_STEPS = 12  # of a run
 MAX_ROWS = 512  # of a step, the last ones, among which examples are looked for
@@ -50,10 +51,10 @@ class Recordings:
                 stat = path.stat()
                 key = (path.name, stat.st_mtime_ns, stat.st_size)
                 found[key] = self.known.get(key) or _recorded(path)
-            except (pa.ArrowException, OSError):
-                notes.append(
-                    f"rollouts/{path.name} cannot be read (half written?) and was left out."
-                )
+            except FileNotFoundError:
+                continue  # a run that goes on keeps no more than training.keep_rollouts
+            except (UserError, OSError) as error:
+                notes.append(f"rollouts/{path.name} was left out: {error}.")
         self.known = found
         if not found:
             notes.append("There are no rollouts to show.")
@@ -108,8 +109,7 @@ def plain(value: Any) -> str:
 
 
 def _recorded(path: Path) -> Recorded:
-    table = pq.read_table(path)
-    table.validate(full=True)  # text that is none is found here, as other damage is
+    table = read_table(path)
     rows = table.slice(max(0, len(table) - MAX_ROWS)).to_pylist()
     numbers = [int(digits) for digits in re.findall(r"\d+", path.stem)]
     rewards, lengths = (_numbers(table, name) for name in ("reward", "length"))

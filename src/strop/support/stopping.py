@@ -1,7 +1,10 @@
 """What Ctrl-C, a preemption (SIGTERM) and a lost terminal (SIGHUP) do to a run."""
 
 import gc
+import math
+import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -12,12 +15,20 @@ from strop.support.garbage_collection import begun
 
 INTERRUPTED = 130  # exit code of a command that a signal has stopped
 AGAIN_SECONDS = 1.0  # `timeout`, and a shell that hangs up, send one wish twice in a moment
+AFTER_SECONDS = 0.02  # an interrupt that nobody saw comes again
+_heeded = [-math.inf]  # when a signal was heeded last
+_inside: list[Any] = []  # handlers of the blocks that are open
 
 
 @contextmanager
 def interrupting() -> Iterator[None]:
     """Inside, SIGTERM and SIGHUP raise KeyboardInterrupt, as Ctrl-C does."""
-    with _handled(signal.default_int_handler):
+
+    def handle(number: int, frame: Any) -> None:
+        if not _same_wish(number):
+            raise KeyboardInterrupt
+
+    with _handled(handle):
         yield
 
 
@@ -27,18 +38,30 @@ def asking_first(ask: Callable[[], None]) -> Iterator[None]:
 
     Raises KeyboardInterrupt then.
     """
-    asked: list[float] = []
+    asked: list[int] = []
 
     def handle(number: int, frame: Any) -> None:
-        now = time.monotonic()
-        if not asked:
-            asked.append(now)
-            ask()
-        elif number == signal.SIGINT or now - asked[0] > AGAIN_SECONDS:
+        if _same_wish(number):
+            return
+        if asked:
             raise KeyboardInterrupt
+        asked.append(number)
+        ask()
 
     with _handled(handle):
         yield
+
+
+def _same_wish(number: int) -> bool:
+    """Whether a signal, which is no Ctrl-C, comes in a moment after another one that was heeded.
+
+    Blocks lie in each other, and the second may come when the first has ended the inner one.
+    """
+    now = time.monotonic()
+    same = number != signal.SIGINT and now - _heeded[-1] <= AGAIN_SECONDS
+    if not same:
+        _heeded[:] = [now]
+    return same
 
 
 @contextmanager
@@ -103,6 +126,20 @@ def settled() -> Iterator[None]:
         gc.unfreeze()
 
 
+def _sent_again(otherwise: Callable[[Any], Any]) -> Callable[[Any], None]:
+    """What an error becomes that no caller sees, as one in `__del__`: an interrupt comes again."""
+
+    def hook(lost: Any) -> None:
+        if lost.exc_type is not KeyboardInterrupt:
+            otherwise(lost)
+            return
+        again = threading.Timer(AFTER_SECONDS, os.kill, (os.getpid(), signal.SIGINT))
+        again.daemon = True
+        again.start()
+
+    return hook
+
+
 @contextmanager
 def _handled(handle: Callable[[int, Any], None]) -> Iterator[None]:
     """Inside, the three signals call `handle`; a hang-up under nohup stays ignored.
@@ -112,7 +149,13 @@ def _handled(handle: Callable[[int, Any], None]) -> Iterator[None]:
     handled: tuple[int, ...] = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     if threading.current_thread() is not threading.main_thread():
         handled = ()  # only the main thread may: its owner decides what an interrupt means
+    elif not _inside:
+        _heeded[:] = [-math.inf]
+    _inside.append(handle)
     before: dict[int, Any] = {}
+    lost = sys.unraisablehook
+    if handled:
+        sys.unraisablehook = _sent_again(lost)
     for number in handled:
         ignored = signal.getsignal(number) is signal.SIG_IGN
         if number == signal.SIGINT or not ignored:
@@ -120,6 +163,9 @@ def _handled(handle: Callable[[int, Any], None]) -> Iterator[None]:
     try:
         yield
     finally:
+        _inside.remove(handle)
+        if handled:
+            sys.unraisablehook = lost
         for number, earlier in before.items():
             if signal.getsignal(number) == handle:
                 signal.signal(number, earlier)

@@ -14,12 +14,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
-
 from strop.support.errors import UserError
 from strop.support.writing import write_whole, writing
 from strop.tracking.base import Samples, Told, Tracker, open_tracker
 from strop.tracking.metrics_file import is_number
+from strop.tracking.rollouts_file import read_table
 
 NAME = "tracking.json"
 WRITTEN = ("tensorboard", "wandb")  # folders of trackers in the run's own
@@ -219,7 +218,7 @@ def sampled(folder: Path, step: int, most: int) -> Samples | None:
     path = folder / "rollouts" / f"step-{step:06d}.parquet"
     if most < 1 or not path.is_file():
         return None
-    table = pq.read_table(path)
+    table = read_table(path)
     components = [name for name in table.column_names if name.startswith("reward/")]
     columns = [*FIRST, *components, *LAST]
     size = table.num_rows

@@ -13,7 +13,7 @@ from strop.engines.base import Engine
 from strop.engines.pool.one_per_process import ParallelEngine
 from strop.method.algorithm import Algorithm
 from strop.method.chains import Chains
-from strop.method.schedule import Schedule
+from strop.method.schedule import Schedule, rate_at
 from strop.support.errors import UserError
 from strop.training.learner.critic import Critic
 from strop.training.learner.policy import Policy
@@ -92,7 +92,7 @@ class World:
 
     def lr_at(self, step: int) -> float:
         """The learning rate of a step, where no control has set it."""
-        return float(self.lr(step, self.num_steps) if callable(self.lr) else self.lr)
+        return rate_at(self.lr, step, self.num_steps)
 
     def run_columns(self, algorithm: Algorithm, step: int) -> dict[str, Tensor]:
         """The columns of the run as a whole."""

@@ -55,6 +55,18 @@ def test_mixed_prompts_are_trained_on_and_others_wait():
     assert stored(state) == [100, *range(104, 112)]
 
 
+@pytest.mark.parametrize("num", [4, 24])
+def test_groups_are_as_large_as_the_step_asked_for(num):
+    """However many that is; a prompt that was given fewer is filled up with what waits."""
+    part = CompleteFromPool(ready=0)
+    whole, spared = [1] + [0] * (num - 1), [1, 1]
+    found, _ = steps(part, batch_of(1, {7: whole, 8: spared}), batch_of(2, {7: whole, 8: [0, 1]}))
+    assert [len(found[0][0][7]), 8 in found[0][0]] == [num, False]
+    assert [len(rows) for rows in found[1][0].values()] == [num, 4]
+    cut, _ = steps(part, batch_of(1, {8: [1] * num}), batch_of(2, {8: whole}))
+    assert len(cut[1][0][8]) == num
+
+
 def test_a_prompt_without_success_gets_its_newest_in_place_of_the_oldest():
     part = CompleteFromPool(ready=4, versions=1)
     first = batch_of(1, {7: [1, 0, 1, 0], 8: [0, 0, 1, 1]})

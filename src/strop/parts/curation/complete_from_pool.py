@@ -43,7 +43,8 @@ class CompleteFromPool:
     """
 
     facts: ClassVar[frozenset[str]] = frozenset({"removes_uniform_groups"})
-    # Rollouts of a prompt that an update takes. Default: released code (8).
+    # Rollouts of a prompt that an update takes; 0: as many as the step asked for of the prompt that
+    # got most. Default: released code (8).
     ready: int = 8
     # Steps for which a rollout may wait, its own among them. Default: released code (2 versions).
     versions: int = 2
@@ -55,7 +56,7 @@ class CompleteFromPool:
     max_age: int = 0
 
     def __post_init__(self) -> None:
-        require(self, "ready", low=2)
+        require(self, "ready", low=2 if self.ready else 0)
         require(self, "versions", low=1)
         require(self, "success")
         require(self, "capacity", low=0)
@@ -77,9 +78,11 @@ class CompleteFromPool:
         row_B = scored_B.nonzero().squeeze(1)
         keep_B, rows, groups = torch.zeros_like(scored_B), list[int](), list[int]()
         used_B = pool["used_B"].clone()
+        asked = torch.bincount(batch["group_B"], minlength=batch.size("P")).tolist()
+        ready = self.ready or max([2, *asked])
         for group in range(batch.size("P")):
-            asked = int((batch["group_B"] == group).sum())
-            for row in self._chosen(pool, used_B, int(batch["uid_P"][group]), asked, step, rng):
+            uid, enough = int(batch["uid_P"][group]), min(ready, asked[group])
+            for row in self._chosen(pool, used_B, uid, enough, ready, step, rng):
                 used_B[row] = True
                 if row >= first:
                     keep_B[row_B[row - first]] = True
@@ -97,24 +100,25 @@ class CompleteFromPool:
         )
 
     def _chosen(
-        self, pool: Batch, used_B: Tensor, uid: int, asked: int, step: int, rng: torch.Generator
-    ) -> list[int]:
-        """Rows of the pool that a prompt is trained on; none: it waits."""
+        self, pool: Batch, used_B: Tensor, uid: int, enough: int, most: int, step: int,
+        rng: torch.Generator,
+    ) -> list[int]:  # fmt: skip
+        """Rows of the pool that a prompt is trained on, `enough` to `most`; none: it waits."""
         own_B, right_B = uids_of(pool) == uid, pool["outcome_B"] >= self.success
         young_B = pool["made_at_B"] > step - self.versions
         rows = (own_B & young_B & ~used_B).nonzero().squeeze(1)
         right = int(right_B[rows].sum())
-        if len(rows) < min(self.ready, asked) or right == len(rows):
+        if len(rows) < enough or right == len(rows):
             return []
         if not right:
             newest = (own_B & right_B).nonzero().squeeze(1)[-1:]
             rows = torch.cat([rows[1:], newest]) if len(newest) else newest
-        if len(rows) > self.ready:
+        if len(rows) > most:
             rows = rows[torch.randperm(len(rows), generator=rng)]
             is_right = right_B[rows]
             front = [int(is_right.nonzero()[0]), int((~is_right).nonzero()[0])]
             rest = [n for n in range(len(rows)) if n not in front]
-            rows = rows[torch.tensor([*front, *rest])][: self.ready]
+            rows = rows[torch.tensor([*front, *rest])][:most]
         return sorted(rows.tolist())
 
     def _left(self, pool: Batch, step: int) -> Batch:

@@ -17,7 +17,7 @@ from torch.nn.functional import layer_norm
 
 from strop.batch.batch import Batch
 from strop.batch.columns import sees_token, slow_value
-from strop.method.schedule import Schedule
+from strop.method.schedule import Schedule, rate_at
 from strop.support.errors import UserError
 from strop.training.learner.policy import AdjointsOf, Around, Policy, clipped_step
 from strop.training.parallel import shards
@@ -141,9 +141,7 @@ class Critic:
 
     def lr_at(self, batch: Batch) -> float:
         """The learning rate at the batch's step."""
-        if callable(self.lr):
-            return float(self.lr(int(batch["step"]), int(batch["num_steps"])))
-        return float(self.lr)
+        return rate_at(self.lr, int(batch["step"]), int(batch["num_steps"]))
 
     def update(self, lr: float) -> dict[str, float]:
         """One optimiser step at learning rate `lr`. Raises RunStopped for a gradient not finite."""

@@ -11,10 +11,12 @@ import datetime
 import os
 import pickle
 import re
+import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -33,6 +35,7 @@ T = TypeVar("T")
 SILENCE = datetime.timedelta(hours=2)
 # What torch reports in a process that has lost its connection to another one.
 LOST = re.compile(r"[Cc]onnection (closed|reset|refused)|Broken pipe|gloo|NCCL")
+WAKE_SECONDS = 0.5  # a signal is heard at once; this is for platforms where it is not
 CLOSE = 1e-6  # tolerance for a column's sums on two GPUs, relative to the absolute sum
 
 
@@ -301,9 +304,56 @@ def join() -> Ranks:
         )
     if cuda:
         torch.cuda.set_device(local)
-    kinds = "cpu:gloo,cuda:nccl" if cuda else "gloo"
-    torch.distributed.init_process_group(
-        kinds, timeout=SILENCE, store=launched.attempt(SILENCE), rank=number, world_size=count
-    )
-    talk = torch.distributed.new_group(backend="gloo", timeout=SILENCE)
-    return Several(number, count, local, talk)
+
+    def meet() -> Any:
+        if cuda:
+            torch.cuda.set_device(local)  # of this thread
+        kinds = "cpu:gloo,cuda:nccl" if cuda else "gloo"
+        torch.distributed.init_process_group(
+            kinds, timeout=SILENCE, store=launched.attempt(SILENCE), rank=number, world_size=count
+        )
+        return torch.distributed.new_group(backend="gloo", timeout=SILENCE)
+
+    return Several(number, count, local, _met(meet, f"process {number} of {count}"))
+
+
+def _met(meet: Callable[[], T], name: str) -> T:
+    """What `meet` returns, in which processes wait for each other outside Python, which hears no
+    signal there: in a thread.
+
+    Raises RunStopped for a connection that fails or is lost, and KeyboardInterrupt; of several
+    processes that are stopped one says so.
+    """
+    again = "no step was begun: give the same command again"
+    found: list[Callable[[], T]] = []
+
+    def work() -> None:
+        try:
+            value = meet()
+            found.append(lambda: value)
+        except Exception as error:
+            found.append(partial(_throw, error))
+
+    thread = threading.Thread(target=work, name="strop-join", daemon=True)
+    thread.start()
+    try:
+        while thread.is_alive():
+            thread.join(WAKE_SECONDS)
+        return found[0]()
+    except KeyboardInterrupt as stopped:
+        deafen()
+        if not launched.is_first("stopped"):
+            raise SystemExit(INTERRUPTED) from None
+        stopped.args = (f"{name} waited for the others to join; {again}",)
+        raise
+    except (torch.distributed.DistError, RuntimeError) as error:
+        deafen()
+        why = " ".join(str(error).split())[:200]
+        raise RunStopped(
+            f"{name} could not join the others: one was not started, ended or cannot be reached "
+            f"from here ({why}); {again}"
+        ) from error
+
+
+def _throw(error: Exception) -> Any:
+    raise error

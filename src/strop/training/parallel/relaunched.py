@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 LIMIT = datetime.timedelta(minutes=5)
+BRIEF = datetime.timedelta(seconds=5)  # for a process that has been told to end
 
 
 def _store(limit: datetime.timedelta = LIMIT) -> Any:
@@ -57,6 +58,18 @@ def started_by(address: str, port: int) -> dict[str, str]:
         "TORCHELASTIC_USE_AGENT_STORE": "True",
         "TORCHELASTIC_RESTART_COUNT": "0",
     }
+
+
+def is_first(what: str) -> bool:
+    """Whether of the processes of this launch this one is the first to call this.
+
+    True also where nobody can be asked: a line that is said twice is better than none.
+    """
+    try:
+        store = attempt(BRIEF)
+        return store is None or int(store.add(f"strop/{what}", 1)) == 1
+    except torch.distributed.DistError:
+        return True
 
 
 def connected() -> Any:

@@ -25,7 +25,7 @@ from strop.method import notation, reading
 from strop.method.algorithm import Algorithm, Method
 from strop.method.check import check
 from strop.method.part import Use
-from strop.method.schedule import Schedule, number_at
+from strop.method.schedule import Schedule, before, number_at
 from strop.parts.rollout.base import SamplingFields
 from strop.support.errors import UserError, check_value
 from strop.support.files import toml_of
@@ -114,7 +114,8 @@ class RunConfig(Section):
                 algorithm.at_step(step, self.training.steps)
         self.engine.check(self.training.steps)
         for name, rate in (("training.lr", self.lr()), ("critic.lr", self.critic_lr())):
-            for step in (1, self.training.steps):
+            first = before(rate, 1) if isinstance(rate, Schedule) else 1
+            for step in (first, self.training.steps):
                 _check_rate(name, _number(name, rate, step, self.training.steps))
         if self.evaluation.every:
             _ = self.evaluation.ks

@@ -1,0 +1,24 @@
+"""What strop does not call itself is there for users, so a page tells of it."""
+
+import ast
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_a_function_that_strop_does_not_call_is_on_a_page():
+    sources = {path: path.read_text() for path in (ROOT / "src" / "strop").rglob("*.py")}
+    pages = "".join(path.read_text() for path in (ROOT / "docs").glob("*.md"))
+    unread, counted = [], 0
+    for path in sorted((ROOT / "src" / "strop" / "evaluation").glob("*.py")):
+        for node in ast.parse(sources[path]).body:
+            if not isinstance(node, ast.FunctionDef) or node.name.startswith("_"):
+                continue
+            counted += 1
+            word = re.compile(rf"\b{node.name}\b")
+            called = any(word.search(text) for other, text in sources.items() if other != path)
+            if not called and not word.search(pages):
+                unread.append(f"{path.stem}.{node.name}")
+    assert counted > 20
+    assert unread == []
