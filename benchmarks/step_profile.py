@@ -181,7 +181,7 @@ def first_step(words: list[str], looking: bool) -> tuple[float, float]:
     loop._one_step = _added_up(loop._one_step, whole)
     relatives.look = _added_up(relatives.look, look)
     if not looking:
-        relatives.watching = lambda *_: None  # type: ignore[assignment]
+        relatives.watching = lambda *_: None
     try:
         with tempfile.TemporaryDirectory() as place:
             run = loop.start(settings_of(words, {}, None), Path(place) / "run")
