@@ -1,4 +1,4 @@
-"""Where the processor time of a training step goes, for six runs.
+"""Where the processor time of a training step goes, for seven runs.
 
     OMP_NUM_THREADS=1 python benchmarks/step_profile.py [--cases tiny,critic]
                                         [--steps 5] [--operators update]
@@ -11,6 +11,7 @@
     turns    `gigpo data.task=corridor`: episodes of several turns
     critic   `gae`
     probes   `spo_chain`: values of states by further answers
+    small    `strop train` with 8 answers of at most 8 tokens: what a step costs at least
 
 Printed is the median step of those between the first and the last, in seconds of this process's
 processor time, by stage as in the metrics `timing_s/*`, with their shares; `else` is what no stage
@@ -56,6 +57,12 @@ CASES: dict[str, tuple[str, ...]] = {
     "turns": ("gigpo", "data.task=corridor"),
     "critic": ("gae",),
     "probes": ("spo_chain",),
+    "small": (
+        "grpo",
+        "sampling.num_prompts=2",
+        "sampling.num_rollouts=4",
+        "rollout.max_tokens=8",
+    ),
 }
 SHAPE = Shape(vocabulary=16384)
 STAGES = ("rollout", "reward", "refresh", "probes", "advantage", "update")
@@ -64,8 +71,8 @@ STAGES = ("rollout", "reward", "refresh", "probes", "advantage", "update")
 class StageClock(Clock):
     """Processor time, and torch's profiler over one stage of the second step."""
 
-    def __init__(self, profiled: str, profiles: list[Any]) -> None:
-        super().__init__(time.process_time)
+    def __init__(self, profiled: str, profiles: list[Any], **more: Any) -> None:
+        super().__init__(time.process_time, **more)
         self.profiled, self.profiles = profiled, profiles
 
     @contextmanager
@@ -174,7 +181,7 @@ def first_step(words: list[str], looking: bool) -> tuple[float, float]:
     loop._one_step = _added_up(loop._one_step, whole)
     relatives.look = _added_up(relatives.look, look)
     if not looking:
-        relatives.watching = lambda *_: None  # type: ignore[assignment]
+        relatives.watching = lambda *_: None
     try:
         with tempfile.TemporaryDirectory() as place:
             run = loop.start(settings_of(words, {}, None), Path(place) / "run")

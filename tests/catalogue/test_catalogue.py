@@ -104,6 +104,14 @@ def test_a_name_is_looked_for_in_the_file_that_bears_it_where_a_file_can():
         catalogue.find("recipe", 300 * "a")
 
 
+def test_the_model_of_a_recipe_is_read_from_its_file_alone(monkeypatch) -> None:
+    every = {entry.name: catalogue.model_of(f"{entry.name}(x=1)") for entry in catalogue.recipes()}
+    assert every == {entry.name: entry.line("Model") for entry in catalogue.recipes()}
+    assert set(every.values()) > {""}
+    monkeypatch.setattr(catalogue, "recipes", None)
+    assert catalogue.model_of("grpo(beta=0)") == ""
+
+
 def test_reading_the_catalogue_imports_no_torch():
     code = (
         "import sys\nfrom strop.catalogue import catalogue\n"

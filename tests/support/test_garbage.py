@@ -22,6 +22,31 @@ def test_until_everything_is_loaded():
     assert gc.get_threshold() == usual
 
 
+def test_what_is_loaded_is_passed_over_until_the_command_ends():
+    kept = gc.get_freeze_count()
+    gc.unfreeze()
+    try:
+        with beginning():
+            assert gc.get_freeze_count() == 0
+            begun()
+            assert gc.get_freeze_count() > 1000
+        assert gc.get_freeze_count() == 0
+    finally:
+        if kept:
+            gc.freeze()
+
+
+def test_what_a_longer_lived_process_passes_over_stays_so():
+    gc.freeze()
+    with beginning():
+        kept = gc.get_freeze_count()
+        cycle: list[object] = []
+        cycle.append(cycle)
+        begun()
+        assert gc.get_freeze_count() == kept
+    assert gc.get_freeze_count() == kept
+
+
 def test_steps_are_taken_as_usual():
     usual = gc.get_threshold()
     with beginning(), settled():

@@ -2,7 +2,8 @@
 
 A job has the settings of a run and its folder; one without settings goes on with a run. "breaks":
 the process that fails in the first step. "stands": the one that does nothing there, and never
-comes back. "disk": the process whose checkpoints never reach the disk. "full": a process, and the
+comes back. "disk": the process whose checkpoints never reach the disk. "layers": weights are
+gathered layer by layer, as large ones are. "full": a process, and the
 step from which on no file of its may have more than some bytes.
 """
 
@@ -22,9 +23,11 @@ from strop.evaluation.run import validator
 from strop.support.errors import RunStopped
 from strop.training import loop
 from strop.training.collect.asynchronous import AsynchronousCollector
-from strop.training.parallel import relaunched
+from strop.training.parallel import relaunched, shards
 from strop.training.parallel.ranks import Ranks, join
 from strop.training.settings import config
+
+SMALL = shards.WHOLE_BYTES
 
 
 class Silent:
@@ -60,6 +63,7 @@ def hang_at_checkpoints(file: int) -> None:
 def do(job: dict[str, Any], ranks: Ranks) -> None:
     """One run, from its first step or its newest checkpoint to its last step."""
     folder = Path(job["folder"])
+    shards.WHOLE_BYTES = 0 if job.get("layers") else SMALL
     if "raw" in job:
         run = loop.start(config.make(job["raw"]), folder, ranks)
     else:

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from strop.training.learner.policy import MasterAdamW
+from strop.training.parallel import shards
 
 OPTIONS = {"betas": (0.9, 0.95), "weight_decay": 0.0}
 
@@ -77,3 +78,12 @@ def test_a_saved_state_goes_on_exactly():
         pushed(each, parameter, 5)
     assert torch.equal(optimiser.pairs[0][1], again.pairs[0][1])
     assert torch.equal(weight, other)
+
+
+def test_weights_are_finite_even_where_their_sum_is_not():
+    weights = [torch.ones(3), torch.tensor([3e38, 3e38]), torch.tensor([-3e38, -3e38])]
+    assert shards.all_finite(weights)
+    assert shards.all_finite([])
+    for wrong in (torch.nan, torch.inf, -torch.inf):
+        assert not shards.all_finite([*weights, torch.tensor([1.0, wrong])])
+    assert not shards.all_finite([torch.tensor([torch.inf, -torch.inf])])

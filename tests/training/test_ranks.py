@@ -57,6 +57,8 @@ RUNS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "critic_in_shards": ("gae", {"training": {"checkpoint": "sharded"}}),
 }
+# Here the weights are gathered layer by layer, and elsewhere at once.
+BY_LAYERS = ("whole_update", "adapters", "half", "old_weights", "critic_in_shards")
 IN_SHARDS = ("critic_in_shards", "renewed_in_shards")
 # Runs of two steps that go on, by the number of processes that do: from two to one, from one to
 # two, from two to four.
@@ -94,7 +96,10 @@ def folders(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> dict[int, Pat
         raw = raw_of(lab, name, 3 if name in UNBROKEN else 2)
         do({"raw": raw, "folder": str(found[1] / name)}, Ranks())
     for count, before in ((2, 1), (4, 2), (1, 2)):
-        jobs = [{"raw": raw_of(lab, name), "folder": str(found[2] / name)} for name in RUNS]
+        jobs = [
+            {"raw": raw_of(lab, n), "folder": str(found[2] / n), "layers": n in BY_LAYERS}
+            for n in RUNS
+        ]
         jobs = jobs if count == 2 else []
         jobs += [copied(found[before] / n, found[count] / f"more-{n}") for n in MORE[count]]
         if count == 1:

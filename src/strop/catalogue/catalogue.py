@@ -206,7 +206,9 @@ def model_of(text: str) -> str:
     """The shipped model that a recipe in one line says it needs (`Model: tiny-worked`), or ""."""
     found = re.match(r"\w*", text)
     name = found.group() if found else ""
-    return next((entry.line("Model") for entry in recipes() if entry.name == name), "")
+    own = _in_its_file("recipe", name)
+    entries = recipes() if own is None else (own,)
+    return next((entry.line("Model") for entry in entries if entry.name == name), "")
 
 
 def declarer(column: str) -> Entry | None:

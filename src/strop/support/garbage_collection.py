@@ -11,26 +11,33 @@ from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
 
-RARELY = 100_000  # new objects between two looks; otherwise 700
-_usual: list[tuple[int, int, int]] = []  # thresholds while a command begins
+RARELY = 1_000_000  # new objects between two looks; otherwise 700
+# While a command begins: the usual thresholds, and whether nothing was passed over before it.
+_usual: list[tuple[tuple[int, int, int], bool]] = []
 
 
 @contextmanager
 def beginning() -> Iterator[None]:
     """Inside, until `begun`, garbage is looked for rarely; at the end of the process not at all."""
-    _usual.append(gc.get_threshold())
-    gc.set_threshold(RARELY, *_usual[0][1:])
+    usual, alone = gc.get_threshold(), gc.get_freeze_count() == 0
+    _usual.append((usual, alone))
+    gc.set_threshold(RARELY, *usual[1:])
     atexit.register(gc.freeze)
     try:
         yield
     finally:
         begun()
+        if alone:
+            gc.unfreeze()
 
 
 def begun() -> None:
-    """What a command needs is loaded: garbage is looked for as usual."""
+    """What a command needs is loaded: garbage is looked for as usual, but not among all that."""
     if _usual:
-        gc.set_threshold(*_usual.pop())
+        usual, alone = _usual.pop()
+        gc.set_threshold(*usual)
+        if alone:  # else a longer-lived process has chosen what it passes over
+            gc.freeze()
 
 
 @contextmanager
@@ -52,7 +59,7 @@ def imported(name: str) -> Any:
 
 
 def preload(names: Iterable[str]) -> None:
-    """Import modules for processes that are copied from this one, which then pass over them."""
+    """Import modules over which this process, and those that are copied from it, then pass."""
     for name in names:
         imported(name)
     gc.freeze()

@@ -22,7 +22,7 @@ from typing import IO
 
 from strop.support import processes
 from strop.support.about import SOURCE
-from strop.support.garbage_collection import imported
+from strop.support.garbage_collection import preload
 
 LAST_LOOK_SECONDS = 0.1  # at what is there when the time is over
 _LENGTH = struct.Struct("!Q")
@@ -142,7 +142,8 @@ def serve(fileno: int, trainer: int, module: str) -> None:
         system.prctl(_SET_PDEATHSIG, signal.SIGCONT, 0, 0, 0)
     worker = os.fork()
     if worker == 0:
-        imported(module).main(fileno)  # not into the guard's memory
+        preload([module])  # not into the guard's memory
+        sys.modules[module].main(fileno)
     os.close(fileno)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # the trainer decides

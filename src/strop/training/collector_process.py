@@ -12,6 +12,7 @@ import torch
 from strop.method.algorithm import Algorithm
 from strop.method.tensors import checked
 from strop.support.errors import RunStopped, UserError
+from strop.support.garbage_collection import beginning
 from strop.support.output import Lasting
 from strop.training.collect.messages import ALIVE, Broken
 from strop.training.collect.process import CollectorLoop, Mailbox, Over
@@ -30,7 +31,8 @@ def main(fileno: int) -> None:
     sys.path[:] = post.begin.search
     try:
         try:
-            _work(post)
+            with beginning():
+                _work(post)
         except (UserError, RunStopped) as error:
             post.send(Broken(str(error), type(error).__name__))
         except Over:

@@ -318,6 +318,15 @@ class MasterAdamW(torch.optim.AdamW):
                 weight.copy_(master)
         return loss
 
+    def _init_group(self, group: Any, *tensors: list[Tensor]) -> Any:
+        """Hands the step this process's parts of sharded tensors: an element's step needs no other
+        element, and torch would ask for each operation how it is shared out.
+        """
+        found = super()._init_group(group, *tensors)
+        for column in tensors:
+            column[:] = map(shards.local, column)
+        return found
+
     def state_dict(self) -> dict[str, Any]:
         """AdamW's state and the masters, in shards where the weights are."""
         return {**super().state_dict(), "masters": [master.detach() for _, master in self.pairs]}

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from strop.training.parallel.shard_files import OnDisk
 
 T = TypeVar("T")
+WHOLE_BYTES = 1 << 24  # weights up to here are gathered at once, not layer by layer
 ONE = "compute"  # the method through which a sharded model runs a given function
 
 
@@ -104,7 +105,11 @@ def all_finite(weights: list[Tensor]) -> bool:
     """Returns whether all weights are finite in the parts of all processes."""
     if not weights:
         return True
-    found = torch.stack([local(weight.detach()).isfinite().all() for weight in weights]).all()
+    parts = [local(weight.detach()) for weight in weights]
+    # A sum is finite only if all it adds up is; it may overflow, so one that is not proves nothing.
+    found = torch.stack([part.sum() for part in parts]).isfinite().all()
+    if not found:
+        found = torch.stack([part.isfinite().all() for part in parts]).all()
     if any(map(is_sharded, weights)):
         number = found.int()
         torch.distributed.all_reduce(number, torch.distributed.ReduceOp.MIN)
@@ -128,6 +133,7 @@ def compute(model: Any, make: Callable[[], T]) -> T:
 def shard(model: Any) -> Any:
     """Shard a model's weights over the processes, layer by layer, in place; returns the model.
 
+    A small model's weights are one group: to gather them costs less than to ask for each layer's.
     The gradients of all processes are summed, not averaged: each has the loss of its own rows.
     """
     from torch.distributed.fsdp import (
@@ -144,7 +150,9 @@ def shard(model: Any) -> Any:
     mesh = torch.distributed.init_device_mesh(
         next(model.parameters()).device.type, (torch.distributed.get_world_size(),)
     )
-    layers = set(getattr(model, "_no_split_modules", None) or ())
+    layers = set[str]()
+    if sum(weight.nbytes for weight in model.parameters()) > WHOLE_BYTES:
+        layers = set(getattr(model, "_no_split_modules", None) or ())
     options: dict[str, Any] = {
         "mesh": mesh, "mp_policy": policy, "shard_placement_fn": _largest_even
     }  # fmt: skip
