@@ -196,13 +196,14 @@ def _verifiers(row: Row) -> dict[str, Any]:
         if node.get("sampled") and number not in rejected
     )
     rewards, task = row.get("rewards") or {}, row["task"]
-    scored = bool(rewards) and all(each is not None for each in rewards.values())
+    judged = bool(rewards) and all(each is not None for each in rewards.values())
+    learns = (row.get("agent") or {}).get("trainable", True)  # else it is not the policy's
     data = task.get("data") or {}
     names = (task.get("key"), task.get("hash"), data.get("id"), data.get("idx"))
     errors = row.get("errors") or ()
     return {
         "turns": turns,
-        "reward": sum(_numbers(rewards).values()) if scored else None,
+        "reward": sum(_numbers(rewards).values()) if judged and learns else None,
         "rewards": _numbers(rewards),
         "group": next((str(name) for name in names if name is not None), ""),
         "exit": Exit.TIMEOUT if row.get("is_timeout") else Exit.DONE,
