@@ -131,6 +131,8 @@ def open_traces(given: str, most: int | None = None) -> Traces:
 
 def _paths(given: str) -> list[Path]:
     path = Path(given)
+    if not given:
+        raise UserError("data.task=traces: names no file: give traces:FILE, or a folder")
     if path.is_dir():
         found = sorted(each for each in path.iterdir() if _ending(each))
         if not found:

@@ -196,7 +196,7 @@ def tell(config: RunConfig, services: RunServices) -> None:
             "are drawn"
         )
     if (traces := services.task.traces) is not None:
-        sizes = sorted(len(group.places) for group in traces.groups)
+        sizes = sorted(len(traces.groups[prompt.uid].places) for prompt in train)
         services.notes.append(
             f"{len(sizes)} groups of {sizes[0]} to {sizes[-1]} recorded rollouts: a draw takes all "
             "of its group, whatever sampling.num_rollouts says"

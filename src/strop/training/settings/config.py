@@ -35,6 +35,7 @@ from strop.training.settings.method import (
     drawing_from_sources,
     playing_turns,
     reading_traces,
+    sampling_anew,
     with_options,
 )
 from strop.training.settings.sections import (
@@ -130,6 +131,9 @@ class RunConfig(Section):
         plain = notation.recipe("grpo").algorithms[-1]
         algorithm = reading.replace_stage(plain, "rollout", last.stages["rollout"])
         theirs = {k: v for k, v in last.algorithm.items() if k.startswith("rollout.")}
+        if algorithm.rollout.part.needs_traces and not self.data.has_traces():
+            own = with_options(algorithm, theirs).algorithms[-1]  # new answers, to other prompts
+            return self.for_task(sampling_anew(own)).rollout
         return with_options(self.for_task(algorithm), theirs).algorithms[-1].rollout
 
     def for_task(self, algorithm: Algorithm) -> Algorithm:
