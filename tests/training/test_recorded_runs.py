@@ -12,6 +12,7 @@ from runs import Runner
 from short_runs import of_traces
 from torch import Tensor
 
+from strop.api.inference import open_model, scored
 from strop.batch.batch import Batch
 from strop.inspection.data import read_step
 from strop.support.errors import UserError
@@ -126,3 +127,112 @@ def test_files_of_the_run_show_contexts_and_turns(tmp_path: Path) -> None:
     first = json.loads(table[0]["turns"])[0]
     assert first["observation"] == table[0]["prompt"]
     assert table[0]["completion"].startswith(first["action"])
+
+
+def opened(lab: Lab, recipe: str = "grpo", **sections: Any) -> Any:
+    """What a run on recorded rollouts begins with, before its first step."""
+    raw = {**lab.raw(recipe), **of_traces(lab)}
+    raw["algorithm"] = {}
+    for name, section in sections.items():
+        raw[name] = {**raw.get(name, {}), **section}
+    made = config.make(raw)
+    algorithm = made.build()
+    task = load_prompts(made.data, made.reward, made.seed)
+    world = make_world(made, algorithm, load_model(made), task)
+    world.services.close()
+    return world
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Lab:
+    return Lab.make(tmp_path_factory.mktemp("lab"))
+
+
+@pytest.mark.parametrize(
+    ("recipe", "sections", "said"),
+    [
+        ("sft", {}, "sft has the rollout read_answers, which draws answers in a way of its own"),
+        ("grpo", {"data": {"validation_size": 2}}, "so none are set aside: leave out data.valid"),
+        ("grpo", {"data": {"task_config": {"a": 1}}}, "take no data.task_config"),
+        ("grpo", {"data": {"validation_files": ("x",)}}, "leave out reward functions and valid"),
+        ("grpo", {"reward": {"functions": ("exact_match",)}}, "leave out reward functions"),
+        ("grpo", {"data": {"task": "traces:"}}, "names no file"),
+        ("grpo", {"data": {"task": "countdown"}, "stages": {"rollout": "read_traces"}},
+         "read_traces reads recorded rollouts, and countdown has none"),
+    ],
+)  # fmt: skip
+def test_what_recorded_rollouts_cannot_do_is_refused(
+    recipe: str, sections: dict[str, Any], said: str, lab: Lab
+) -> None:
+    with pytest.raises(UserError) as error:
+        opened(lab, recipe, **sections)
+    assert said in str(error.value)
+
+
+def test_nothing_is_collected_ahead(lab: Lab, tmp_path: Path) -> None:
+    raw = {**lab.raw("grpo"), **of_traces(lab), "algorithm": {}}
+    raw["training"] |= {"max_staleness": 1}
+    with pytest.raises(UserError, match="read_traces samples nothing"):
+        Runner().start(raw, tmp_path / "run")
+
+
+def test_a_recipe_of_turns_reads_them_too(lab: Lab) -> None:
+    assert opened(lab, "gigpo").services.task.own_reward == "recorded"
+
+
+def test_a_group_that_does_not_fit_is_refused_or_left_out(lab: Lab, tmp_path: Path) -> None:
+    def row(group: str, size: int, token: int = 3) -> dict[str, Any]:
+        turn = {"prompt_ids": [token] * size, "output_ids": [4, 1]}
+        return {"group": group, "reward": 1, "turns": [turn]}
+
+    path = tmp_path / "t.jsonl"
+    rows = [row("a", 5), row("b", 5), row("b", 63), row("c", 62)]  # the model's context is 64
+    path.write_text("".join(json.dumps(each) + "\n" for each in rows), encoding="utf-8")
+    data = {"task": f"traces:{path}"}
+    with pytest.raises(UserError, match=r"t\.jsonl line 3 has a call that reads and says 65 tok"):
+        opened(lab, data=data)
+    world = opened(lab, data={**data, "overlong": "drop"})
+    assert [prompt.name for prompt in world.services.task.train] == ["group a", "group c"]
+    assert any("2 groups of 1 to 1 recorded" in note for note in world.services.notes)
+    assert any("1 of 3 rows of the split train" in note for note in world.services.notes)
+    assert len(opened(lab, data={**data, "train_size": 1}).pool) == 1
+    path.write_text(json.dumps(row("a", 5, 999)) + "\n", encoding="utf-8")
+    with pytest.raises(UserError, match="group a has the token 999, and the model knows 24"):
+        opened(lab, data=data)
+
+
+def test_prompts_are_shown_as_text(lab: Lab) -> None:
+    texts = opened(lab).services.texts
+    assert texts.prompt_text(0) == "0+"
+    assert texts.prompt_ids(0) == (3, 13)
+    assert len(texts.recorded(6)) == 3
+    assert texts.recorded(0)[0].place.endswith("traces.jsonl line 1")
+
+
+def test_a_step_without_any_score_goes_on(lab: Lab, tmp_path: Path) -> None:
+    """Rollouts that failed long ago do not stop a run, as an environment that fails now does."""
+    turn = {"prompt_ids": [3, 4], "output_ids": [5, 1]}
+    path = tmp_path / "t.jsonl"
+    lost = {"reward": None, "exit": "environment_crash", "turns": [turn]}
+    path.write_text(json.dumps(lost) + "\n", encoding="utf-8")
+    raw = {**lab.raw("grpo"), "data": {"task": f"traces:{path}"}, "reward": {}}
+    raw["algorithm"] = {"sampling.num_prompts": 1}
+    raw["training"] |= {"steps": 1}
+    run = Runner().whole(raw, tmp_path / "run")
+    line = json.loads((run.record.folder / "metrics.jsonl").read_text().splitlines()[-1])
+    assert line["rewards/frac_unscored"] == line["exit/environment_crash"] == 1
+
+
+def test_a_checkpoint_answers_other_prompts(lab: Lab, tmp_path: Path) -> None:
+    raw = {**lab.raw("grpo"), **of_traces(lab)}
+    raw["algorithm"] = {"sampling.num_prompts": 2, "rollout.fork_threshold": 8}
+    Runner().whole(raw, tmp_path / "run")
+    source = str(tmp_path / "run")
+    with pytest.raises(UserError, match="whose rewards say nothing of new answers"):
+        open_model(source)
+    with open_model(source, scored=False) as found:
+        assert len(found.answer("1+", 3, 0)) == 3
+    own = {"data": [str(lab.data)], "reward": ["exact_match"], "max_tokens": 6}
+    with open_model(source, **own) as found:
+        estimates = scored(found, "train", 3, 2, (1,), 0).estimates
+    assert "pass@1" in estimates
