@@ -283,7 +283,7 @@ def test_recorded_rollouts_are_a_task_of_their_own(tmp_path: Path) -> None:
     turn = strop.TurnRecord((3,), (4, 1), (-0.5, -1.0))
     rollouts = [strop.Rollout.from_turns([turn], reward, "g") for reward in (1.0, 0.0)]
     given, _ = sections_of(tmp_path, None, None, rollouts, None, None, "")
-    assert given == {"data": {"task": f"traces:{tmp_path / 'traces.jsonl'}"}}
+    assert given["data"] == {"task": f"traces:{tmp_path / 'traces.jsonl'}"}
     found = open_traces(str(tmp_path / "traces.jsonl")).rollouts(0)
     assert [(each.turns, each.reward, each.group) for each in found] == [
         ((turn,), 1.0, "g"), ((turn,), 0.0, "g"),
