@@ -32,7 +32,7 @@ import itertools
 import sys
 import time
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -88,6 +88,9 @@ class Letters:
     def decode(self, ids: Any, special: bool = True) -> str:
         return bytes(ids).translate(TABLE).decode()
 
+    def first_known(self, words: Sequence[str], option: str) -> str:
+        return words[0]
+
     def row(self, uid: int) -> Mapping[str, Any]:
         return {"prompt": "", "answer": "1", "completion": "1", "set": uid // 2, "safe": uid % 2}
 
@@ -131,10 +134,13 @@ def drawn(name: str) -> torch.Generator:
     return torch.Generator().manual_seed(zlib.crc32(name.encode()))
 
 
-def tables(rollouts: int, tokens: int) -> dict[str, Tensor]:
+def tables(rollouts: int, tokens: int, scattered: bool) -> dict[str, Tensor]:
     """The tables that all columns hang on."""
     rng = drawn("tables")
-    group_B = torch.arange(rollouts) // GROUP
+    pair_B = torch.arange(rollouts) // 2  # a rollout and the one that forks from it
+    if scattered:
+        pair_B = torch.randperm(rollouts // 2, generator=drawn("scattered"))[pair_B]
+    group_B = pair_B * 2 // GROUP
     turns_B = torch.randint(1, 4, (rollouts,), generator=rng)
     rollout_K = torch.repeat_interleave(torch.arange(rollouts), turns_B)
     wide_K = torch.rand(rollout_K.shape, generator=rng).clamp(min=1e-3).log().neg() + 0.2
@@ -167,9 +173,9 @@ def tables(rollouts: int, tokens: int) -> dict[str, Tensor]:
 class Made:
     """A batch of a size, and batches with the columns that a part reads."""
 
-    def __init__(self, rollouts: int, tokens: int, device: str) -> None:
+    def __init__(self, rollouts: int, tokens: int, device: str, scattered: bool) -> None:
         self.device = device
-        self.base = Batch(tables(rollouts, tokens)).to(device)
+        self.base = Batch(tables(rollouts, tokens, scattered)).to(device)
         self.whole: Batch | None = None
         for name in DERIVED:
             _ = self.base[name]
@@ -224,7 +230,8 @@ def job(part: Any, made_up: Made) -> Callable[[], Any]:
     # Where a part can do without a distribution, a run gives it a column.
     wide = {r.column for r in parts.reads(use) if r.column.endswith("_TV") and r.required}
     wanted = {column for column in wanted if not column.endswith("_TV")} - set(SIZES)
-    if "batch" in {p.name for p in parts.parameters(part)}:
+    # What a plan has computed between its updates, it need not read.
+    if parts.kind_of(part) == "plan" or "batch" in {p.name for p in parts.parameters(part)}:
         wanted |= {"outcome_B", "reward_BM", "advantage_T", "logp_T", "logp_old_T"}
     batch = made_up.batch(wanted)
     if "rewards_from_0_to_1" in parts.facts(use):
@@ -337,9 +344,16 @@ def main() -> None:
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--only", default="")
     parser.add_argument("--device", default="cpu")
+    parser.add_argument(
+        "--scattered", action="store_true", help="rollouts of a prompt do not lie together"
+    )
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
-    sizes = [Made(given.rollouts // n, given.tokens // n, given.device) for n in (given.smaller, 1)]
+    sizes = [
+        Made(given.rollouts // n, given.tokens // n, given.device, given.scattered)
+        for n in (given.smaller, 1)
+    ]
+    column = sizes[1].column("advantage_T")
     slowest: dict[str, Row] = {}
     wanted = set(filter(None, given.only.split(",")))
     outside = []
@@ -354,6 +368,7 @@ def main() -> None:
                 if row.name not in slowest or row.seconds > slowest[row.name].seconds:
                     slowest[row.name] = row
     print(f"{sizes[1].base.size('T')} tokens, {given.rollouts} rollouts, {len(slowest)} measured")
+    print(f"a clone of a column of tokens: {seconds(column.clone, 9, given.device):.4f} s")
     print(table(list(slowest.values()), given.show))
     print("not measured, they ask others:", ", ".join(sorted(outside)))
     sys.exit(any(row.is_slow for row in slowest.values()))

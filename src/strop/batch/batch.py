@@ -151,12 +151,12 @@ class Batch:
         shift_B = (taken_B.cumsum(0) - taken_B) - (turns_B.cumsum(0) - turns_B)[index_B]
         index = {"T": index_T, "K": index_K, "B": index_B, "P": group_kept}
         columns = {
-            name: column[index[level]] if (level := level_of(name)) else column
+            name: segments.at(column, index[level]) if (level := level_of(name)) else column
             for name, column in self.columns.items()
         }
         tokens_B = self["size_B"][index_B]
-        columns["turn_T"] = columns["turn_T"] + torch.repeat_interleave(shift_B, tokens_B)
-        columns["rollout_K"] = torch.repeat_interleave(row_B, taken_B)
+        columns["turn_T"] = columns["turn_T"] + segments.spread(shift_B, tokens_B)
+        columns["rollout_K"] = segments.spread(row_B, taken_B)
         columns["group_B"] = group_B
         if "parent_B" in columns:
             columns["parent_B"] = new_B[columns["parent_B"]]

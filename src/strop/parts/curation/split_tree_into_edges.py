@@ -31,8 +31,9 @@ class SplitTreeIntoEdges:
         self, batch: Batch, advantage_T: Tensor, fork_at_B: Tensor, scored_B: Tensor
     ) -> Result:
         num = batch.size("K")
-        row_N = batch["mask_T"].nonzero().squeeze(1)
-        first_K = segments.first(batch["turn_T"][row_N], num)
+        row_N = segments.rows_where(batch["mask_T"])
+        policy_K = segments.count(batch["turn_T"], num, batch["mask_T"])
+        first_K = policy_K.cumsum(0) - policy_K  # of its policy tokens
         own_K = own_turns(batch) & scored_B[batch["rollout_K"]]
         credit_K = advantage_T.new_zeros(num)
         credit_K[own_K] = advantage_T[row_N[first_K[own_K]]]
