@@ -125,7 +125,7 @@ def _log(
             for seed, each in zip(seeds, rollouts, strict=True)
             if name in each.rewards
         }
-        log.log_rollouts(f"recorded/{name}", earned)
+        log.log_rollouts(f"recorded_{name}", earned)
     if texts is not None:
         said = {seed: _said(each, texts) for seed, each in zip(seeds, turns, strict=True)}
         log.log_rollouts("turns", said)
