@@ -183,6 +183,31 @@ def test_what_cannot_be_read_is_told_with_its_place(row: dict[str, Any], said: s
     assert said in str(error.value)
 
 
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"task": {}, "nodes": [{"message": {}, "token_ids": [1]}], "errors": [{"message": "x"}]},
+        {"agent_result": None, "task_name": "t", "exception_info": {"exception_type": "E"}},
+        {"events": [{"event_type": "model_request", "data": {"status": "error"}}]},
+    ],
+)
+def test_rollouts_in_which_nothing_was_said_are_left_out(
+    row: dict[str, Any], tmp_path: Path
+) -> None:
+    traces = open_traces(str(lines(tmp_path / "t.jsonl", numbered(2), row, numbered(3))))
+    assert traces.num_silent == 1
+    assert len(traces.rollouts(0)) == 2
+
+
+def test_rollouts_without_any_reward_are_refused(tmp_path: Path) -> None:
+    unscored = {"turns": numbered(2)["turns"]}
+    with pytest.raises(UserError, match=r"no rollout of .*t\.jsonl has a reward"):
+        open_traces(str(lines(tmp_path / "t.jsonl", unscored, unscored)))
+    assert open_traces(str(lines(tmp_path / "t.jsonl", unscored, numbered(2)))).groups
+    with pytest.raises(UserError, match="line 1: it has rewards and no reward"):
+        open_traces(str(lines(tmp_path / "t.jsonl", {**unscored, "rewards": {"right": 1}})))
+
+
 def test_a_row_is_of_one_format_alone() -> None:
     for path in sorted(RECORDED.glob("*.jsonl")):
         for line in path.read_text().splitlines():

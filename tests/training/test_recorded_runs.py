@@ -213,7 +213,7 @@ def test_a_step_without_any_score_goes_on(lab: Lab, tmp_path: Path) -> None:
     """Rollouts that failed long ago do not stop a run, as an environment that fails now does."""
     turn = {"prompt_ids": [3, 4], "output_ids": [5, 1]}
     path = tmp_path / "t.jsonl"
-    lost = {"reward": None, "exit": "environment_crash", "turns": [turn]}
+    lost = {"reward": 1.0, "exit": "environment_crash", "turns": [turn]}
     path.write_text(json.dumps(lost) + "\n", encoding="utf-8")
     raw = {**lab.raw("grpo"), "data": {"task": f"traces:{path}"}, "reward": {}}
     raw["algorithm"] = {"sampling.num_prompts": 1}

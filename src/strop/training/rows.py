@@ -201,6 +201,10 @@ def tell(config: RunConfig, services: RunServices) -> None:
             f"{len(sizes)} groups of {sizes[0]} to {sizes[-1]} recorded rollouts: a draw takes all "
             "of its group, whatever sampling.num_rollouts says"
         )
+        if traces.num_silent:
+            services.notes.append(
+                f"{traces.num_silent} recorded rollouts are left out: in them nothing was said"
+            )
     elif told := plain_text(services.task.train, texts.tokenizer, texts.chat):
         services.notes.append(told)
 
