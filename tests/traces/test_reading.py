@@ -57,6 +57,24 @@ def test_verifiers() -> None:
     assert others.reward is None  # an agent that is not trained
 
 
+def test_verifiers_tells_why_and_keeps_a_compaction_that_was_gone_on_from() -> None:
+    def said(token: int, parent: int | None, *links: dict[str, Any]) -> dict[str, Any]:
+        return {"sampled": True, "parent": parent, "token_ids": [1, token], "mask": [0, 1],
+                "logprobs": [-1.0], "semantic_parents": [*links]}  # fmt: skip
+
+    tried = said(3, 0, {"node": 0, "type": "compaction_attempt"})
+    resumed = said(4, None, {"node": 1, "type": "compaction"})
+    errors = [{"message": "first"}, {"message": "second"}, {"type": "B", "message": None}]
+    row = {"task": {}, "nodes": [said(2, None), tried, resumed], "errors": errors}
+    found = rollout_of(row, "here")
+    assert [each.output_ids for each in found.turns] == [(2,), (3,), (4,)]
+    assert found.why == "B"
+    assert rollout_of({**row, "errors": errors[:2]}, "here").why == "second"
+    other = said(4, None, {"node": 1, "type": "subagent_return"})
+    alone = rollout_of({**row, "nodes": [said(2, None), tried, other]}, "here")
+    assert [each.output_ids for each in alone.turns] == [(2,), (4,)]
+
+
 def test_harbor() -> None:
     detail, context, trajectory = read("harbor.jsonl")
     assert detail.turns == (FIRST, SECOND)
@@ -234,6 +252,17 @@ def test_groups_are_named_or_begin_alike(tmp_path: Path) -> None:
     assert [group.prompt for group in traces.groups] == [(1,), (1,), (1,)]
     assert [group.highest_id for group in traces.groups] == [9, 6, 4]
     assert len(open_traces(str(tmp_path / "t.jsonl"), most=2).groups) == 2
+
+
+def test_a_group_knows_its_longest_call(tmp_path: Path) -> None:
+    def row(*calls: tuple[int, int]) -> dict[str, Any]:
+        turns = [{"prompt_ids": [1] * read, "output_ids": [2] * said} for read, said in calls]
+        return {"turns": turns, "reward": 1, "group": "g"}
+
+    rows = row((2, 1)), row((9, 2), (1, 2)), row((2, 3), (2, 3)), row((10, 1))
+    (group,) = open_traces(str(lines(tmp_path / "t.jsonl", *rows))).groups
+    assert (group.longest, group.most_said) == (11, 6)
+    assert group.where.endswith("line 2")  # the first that is so long
 
 
 def test_files_folders_patterns_and_packed_files(tmp_path: Path) -> None:
