@@ -102,6 +102,28 @@ def settings_for(lab: Lab, recipe: str, **sections: Any) -> dict[str, Any]:
     return raw
 
 
+def of_traces(lab: Lab) -> dict[str, Any]:
+    """Sections of a run on recorded rollouts: groups of one to three, in one context or in two,
+    with a tail that was written anew, unscored ones and tokens of unknown log-probability.
+    """
+    rows = []
+    for group in range(12):
+        for member in range(1 + group // 3 % 3):
+            said = [3 + (group + n + 2 * member) % 9 for n in range(3)]
+            first = {"prompt_ids": [3 + group % 10, 13], "output_ids": said}
+            if member != 1:
+                first["output_log_probs"] = [-0.5, -1.0, -0.25]
+            held = [*first["prompt_ids"], *said]
+            before = (held, [*held[:3], 14], [5, 6])[(group // 3 + member) % 3]
+            second = {"prompt_ids": [*before, 15], "output_ids": [4 + member, 7],
+                      "output_log_probs": [-0.75, -2.0], "output_mask": [1, group % 2]}  # fmt: skip
+            reward = None if group == 4 and member else (group + member) % 2
+            rows.append({"group": f"g{group}", "reward": reward, "turns": [first, second]})
+    path = lab.data.parent / "traces.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return {"data": {"task": f"traces:{path}"}, "reward": {}}
+
+
 def fitted(method: Any) -> dict[str, int]:
     """What its parts train of their own, in few steps."""
     ending, few = FITTED

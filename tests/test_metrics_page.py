@@ -18,7 +18,7 @@ from metrics_page import (
     undocumented,
 )
 from models import Lab
-from short_runs import Logged, make_lab, run_of, settings_for
+from short_runs import Logged, make_lab, of_traces, run_of, settings_for
 
 from strop.catalogue import catalogue
 from strop.catalogue.logged import logged_by, metrics_in
@@ -132,6 +132,7 @@ def logged(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
     for recipe, task in (("mrs", "corridor"), ("grpo", "hide_and_guess")):
         data = {"data": {"task": task}, "model": {"name": "tiny"}, "reward": {"functions": []}}
         found[task] = keys_of_run(lab, recipe, folder, task, **data)
+    found["traces"] = keys_of_run(lab, "grpo", folder, "traces", **of_traces(lab))
     mixed = {"files": [str(lab.data), f"other={lab.data}"], "weights": [2, 1]}
     found["mixed"] = keys_of_run(lab, "grpo", folder, "mixed", data=mixed)
     ahead = {**lab.raw()["training"], "save_every": 0, "max_staleness": 1}

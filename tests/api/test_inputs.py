@@ -18,13 +18,14 @@ from short import column, even, lines, rows_of, trained
 
 import strop
 from strop import UserError
-from strop.api.inputs import files_of, task_of, with_parts
+from strop.api.inputs import files_of, sections_of, task_of, with_parts
 from strop.api.options import combined
 from strop.environments import Environment
 from strop.environments.built_in.corridor import Corridor
 from strop.environments.replay import Replay
 from strop.rewards import pickled
 from strop.support import loading
+from strop.traces.files import open_traces
 
 ROWS = [
     {"prompt": "1+2=", "answer": "3", "level": 1},
@@ -276,3 +277,18 @@ def test_models_that_cannot_be_trained_are_refused(lab: Any, here: Any) -> None:
         trained(lab, model=Adapted())
     with pytest.raises(UserError, match="tokenizer goes with a model that is loaded"):
         strop.evaluate(str(lab.model), data=rows_of(lab.data), reward=even, tokenizer=tokenizer())
+
+
+def test_recorded_rollouts_are_a_task_of_their_own(tmp_path: Path) -> None:
+    turn = strop.TurnRecord((3,), (4, 1), (-0.5, -1.0))
+    rollouts = [strop.Rollout.from_turns([turn], reward, "g") for reward in (1.0, 0.0)]
+    given, _ = sections_of(tmp_path, None, None, rollouts, None, None, "")
+    assert given["data"] == {"task": f"traces:{tmp_path / 'traces.jsonl'}"}
+    found = open_traces(str(tmp_path / "traces.jsonl")).rollouts(0)
+    assert [(each.turns, each.reward, each.group) for each in found] == [
+        ((turn,), 1.0, "g"), ((turn,), 0.0, "g"),
+    ]  # fmt: skip
+    with pytest.raises(UserError, match="leave task out"):
+        sections_of(tmp_path, None, None, rollouts, None, None, "countdown")
+    with pytest.raises(UserError, match="data 2 is dict, and others are rollouts"):
+        sections_of(tmp_path, None, None, [rollouts[0], {"prompt": "1"}], None, None, "")

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from models import Lab
 from ragged import ragged_batch
-from short_runs import fitted, settings_for
+from short_runs import fitted, of_traces, settings_for
 
 from strop.batch import segments
 from strop.batch.batch import Batch
@@ -24,8 +24,9 @@ from strop.method.part import Result, Use, name_of
 from strop.training import loading, setup
 from strop.training.settings import config
 
-# What a world is made with: data of rows or of episodes; with a reference, for those who score.
-WORLDS = {False: "grpo(beta=0.1)", True: "gigpo(beta=0.1)"}
+# What a world is made with: data of rows, episodes or recorded rollouts; with a reference, for
+# those who score.
+WORLDS = {"rows": "grpo(beta=0.1)", "episodes": "gigpo(beta=0.1)", "traces": "grpo(beta=0.1)"}
 
 
 @dataclass(frozen=True)
@@ -117,27 +118,35 @@ class Stages:
 
     def __init__(self, lab: Lab) -> None:
         self.lab = lab
-        self.worlds: dict[bool, Any] = {}
+        self.worlds: dict[str, Any] = {}
 
     def of(self, entry: Entry) -> Staged:
         """The part's place in the first method that uses it, else alone in `grpo`."""
         if found := first_places().get(entry.name):
             algorithm, stage, uses, n = found
             plays = algorithm.rollout.part.needs_environment
-            return Staged(self.world(plays), algorithm, stage, uses[n], uses[:n])
+            world = self.world("episodes" if plays else "rows")
+            return Staged(world, algorithm, stage, uses[n], uses[:n])
         alone = Use(entry.load()())
         place = SEAM_OF[entry.folder].places[0]
-        return Staged(self.world(False), notation.recipe("grpo"), place, alone)
+        reads = getattr(alone.part, "needs_traces", False)
+        return Staged(
+            self.world("traces" if reads else "rows"), notation.recipe("grpo"), place, alone
+        )
 
-    def world(self, plays: bool) -> Any:
+    def world(self, kind: str) -> Any:
         """What a run begins with."""
-        if plays not in self.worlds:
-            settings = config.make(settings_for(self.lab, WORLDS[plays]))
+        if kind not in self.worlds:
+            raw = settings_for(self.lab, WORLDS[kind])
+            if kind == "traces":
+                raw |= of_traces(self.lab)
+                del raw["algorithm"]["rollout.max_tokens"]
+            settings = config.make(raw)
             algorithm = settings.build()
             task = setup.load_prompts(settings.data, settings.reward, settings.seed)
             loaded = loading.load_model(settings)
-            self.worlds[plays] = setup.make_world(settings, algorithm, loaded, task)
-        return self.worlds[plays]
+            self.worlds[kind] = setup.make_world(settings, algorithm, loaded, task)
+        return self.worlds[kind]
 
     def close(self) -> None:
         for world in self.worlds.values():

@@ -172,6 +172,26 @@ def test_trees_and_conversations_are_drawn(page):
     assert found["given"] == ["environment"]
 
 
+def test_a_context_of_its_own_is_told(page):
+    mask = np.tile([False, False, True, True, True, True] * 2, 8)
+    turns = np.tile(np.repeat([0, 1], 6), 8).astype(np.int32)
+    tokens = {
+        "turn_T": lists(turns, 12), "mask_T": lists(mask, 12), "sequence_T": lists(turns, 12),
+        "reward_K": lists(np.tile([0.0, 0.5], 8), 2),
+        "valid_K": lists(np.tile([True, False], 8), 2),
+    }  # fmt: skip
+    found = act(
+        page(tokens=tokens),
+        """
+        const card = all("article")[0];
+        found.given = [...card.querySelectorAll(".given small")].map((s) => s.textContent);
+        """,
+        "390,844",
+    )
+    assert found["errors"] == []
+    assert found["given"] == ["a new context"]
+
+
 def test_edges_hang_below_the_text_that_is_their_context(page):
     ids, mask = np.tile(np.arange(12, dtype=np.int32), 8), np.ones((8, 12), bool)
     mask[:, :2] = False

@@ -61,6 +61,11 @@ class InferenceModel:
         part = replace(rollout.part, temperature=temperature, max_tokens=limit)
         task = load_prompts(config.data, config.reward, config.seed, needs_reward=scored)
         task = task if scored else replace(task, rewards=())
+        if scored and task.traces is not None:
+            raise UserError(
+                f"{task.name} holds recorded rollouts, whose rewards say nothing of new answers: "
+                "give prompts and what scores them, --data FILE --reward NAME, or --task NAME"
+            )
         loaded = load_model(config, model, config.engine.needs_model, given=given)
         engine = open_engine(config, config.engine.newest(), loaded)
         sampler = Use(substitutes.plain(part))

@@ -64,7 +64,8 @@ def _named(settings: "RunConfig") -> Iterator[tuple[str, str]]:
         ):
             yield "reward", reward
     task = settings.data.task
-    if not settings.data.files and ":" in task and not task.startswith("reasoning_gym:"):
+    runs = ":" in task and not task.startswith(("reasoning_gym:", "traces:"))  # code of somebody's
+    if not settings.data.files and runs:
         yield "data", task
     if settings.engine.kind != "local":
         yield "engine", f"engine {settings.engine.kind}"

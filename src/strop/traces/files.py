@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, Protocol
 from strop.data.row_files import JsonLines
 from strop.support.errors import UserError, did_you_mean
 from strop.support.files import json_of
-from strop.traces.reading import is_event, rollout_of
+from strop.traces.reading import NothingSaid, is_event, rollout_of
 from strop.traces.records import Rollout
 
 ENDINGS = (".jsonl", ".json", ".jsonl.gz", ".json.gz")
@@ -50,6 +50,7 @@ class Group:
     name: str
     prompt: tuple[int, ...]
     columns: Mapping[str, Any]
+    rewarded: int = 0  # rollouts that have a reward
     places: list[Place] = field(default_factory=list)
     longest: int = 0  # tokens that a call read and said
     most_said: int = 0  # tokens that a rollout's calls said
@@ -59,6 +60,7 @@ class Group:
     def add(self, rollout: Rollout, place: Place) -> None:
         """One more of its rollouts."""
         self.places.append(place)
+        self.rewarded += rollout.reward is not None
         longest = max(turn.size for turn in rollout.turns)
         if longest > self.longest:
             self.longest, self.where = longest, rollout.place
@@ -73,8 +75,13 @@ class Traces:
     def __init__(self, files: Sequence[Rows], most: int | None = None) -> None:
         self.files = files
         found: dict[Any, Group] = {}
+        self.num_silent = 0  # rollouts in which nothing was said
         for place in _places(files):
-            rollout = self._read(place)
+            try:
+                rollout = self._read(place)
+            except NothingSaid:
+                self.num_silent += 1
+                continue
             first = rollout.turns[0].prompt_ids
             key = rollout.group or first
             if key not in found:
@@ -126,11 +133,18 @@ def open_traces(given: str, most: int | None = None) -> Traces:
     traces = Traces([_opened(path) for path in _paths(given)], most)
     if not traces.groups:
         raise UserError(f"{given} has no rollouts: give at least one")
+    if not any(group.rewarded for group in traces.groups):
+        raise UserError(
+            f"no rollout of {given} has a reward, so nothing can be learned: add `reward` to its "
+            "rows"
+        )
     return traces
 
 
 def _paths(given: str) -> list[Path]:
     path = Path(given)
+    if not given:
+        raise UserError("data.task=traces: names no file: give traces:FILE, or a folder")
     if path.is_dir():
         found = sorted(each for each in path.iterdir() if _ending(each))
         if not found:

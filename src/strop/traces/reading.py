@@ -23,6 +23,10 @@ LACKS_IDS = (
 )
 
 
+class NothingSaid(UserError):
+    """A rollout that ended before the model was called: there is nothing in it to train on."""
+
+
 class Format(NamedTuple):
     """A way to write a rollout: what messages call it, whether a row is of it, its fields' meaning.
 
@@ -35,7 +39,7 @@ class Format(NamedTuple):
 
 
 def rollout_of(row: Row, place: str) -> Rollout:
-    """The rollout of a row. Raises UserError that begins with `place`."""
+    """The rollout of a row. Raises UserError that begins with `place`; NothingSaid is one."""
     format = next((each for each in FORMATS if each.is_of(row)), None)
     if format is None:
         raise UserError(
@@ -47,7 +51,7 @@ def rollout_of(row: Row, place: str) -> Rollout:
         return Rollout(**told, place=place)
     except UserError as error:
         why = str(error).removeprefix(f"{place} ")
-        raise UserError(f"{place}: {why}") from error
+        raise type(error)(f"{place}: {why}") from error
     except (KeyError, TypeError, IndexError, AttributeError, ValueError) as error:
         why = f"{type(error).__name__} {error}".strip()
         raise UserError(
@@ -144,6 +148,8 @@ def _ours(row: Row) -> dict[str, Any]:
     def make(turn: Any) -> Callable[[], TurnRecord]:
         return lambda: record_of(turn)
 
+    if row.get("rewards") and "reward" not in row:
+        raise UserError("it has rewards and no reward: add what they come to")
     return {"turns": _turns(map(make, row["turns"]))}
 
 
@@ -195,14 +201,17 @@ def _verifiers(row: Row) -> dict[str, Any]:
         for number, node in enumerate(nodes)
         if node.get("sampled") and number not in rejected
     )
+    if not turns:
+        raise NothingSaid("no message was sampled")
     rewards, task = row.get("rewards") or {}, row["task"]
-    scored = bool(rewards) and all(each is not None for each in rewards.values())
+    judged = bool(rewards) and all(each is not None for each in rewards.values())
+    learns = (row.get("agent") or {}).get("trainable", True)  # else it is not the policy's
     data = task.get("data") or {}
     names = (task.get("key"), task.get("hash"), data.get("id"), data.get("idx"))
     errors = row.get("errors") or ()
     return {
         "turns": turns,
-        "reward": sum(_numbers(rewards).values()) if scored else None,
+        "reward": sum(_numbers(rewards).values()) if judged and learns else None,
         "rewards": _numbers(rewards),
         "group": next((str(name) for name in names if name is not None), ""),
         "exit": Exit.TIMEOUT if row.get("is_timeout") else Exit.DONE,
@@ -282,14 +291,15 @@ def _is_trial(row: Row) -> bool:
 
 def _trial(row: Row) -> dict[str, Any]:
     """The result of a trial: result.json. Without a verdict it has no score."""
-    agent = row["agent_result"] or {}
+    agent, failed = row["agent_result"] or {}, row.get("exception_info") or {}
     if not agent.get("rollout_details"):
+        if failed:
+            raise NothingSaid(f"{failed.get('exception_type')} before the model was called")
         raise UserError(
             f"trial {row.get('trial_name')} has no rollout_details: let the agent keep them "
             "(collect_rollout_details)"
         )
     rewards = _numbers((row.get("verifier_result") or {}).get("rewards") or {})
-    failed = row.get("exception_info") or {}
     late = failed.get("exception_type") == "AgentTimeoutError"
     return _context(agent) | {
         "reward": _of_trial(rewards),
@@ -376,6 +386,8 @@ def _events(row: Row) -> dict[str, Any]:
         event["data"] for event in row["events"]
         if event["event_type"] == "model_request" and event["data"].get("status", "ok") == "ok"
     ]  # fmt: skip
+    if not calls:
+        raise NothingSaid("no call came to something")
     rewards = [e["data"]["value"] for e in row["events"] if e["event_type"] == "reward"]
     told = {"reward": rewards[-1]} if rewards else {}
     return {"turns": _turns(map(_of_request, calls)), **told}

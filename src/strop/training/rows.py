@@ -200,11 +200,15 @@ def tell(config: RunConfig, services: RunServices) -> None:
             "are drawn"
         )
     if (traces := services.task.traces) is not None:
-        sizes = sorted(len(group.places) for group in traces.groups)
+        sizes = sorted(len(traces.groups[prompt.uid].places) for prompt in train)
         services.notes.append(
             f"{len(sizes)} groups of {sizes[0]} to {sizes[-1]} recorded rollouts: a draw takes all "
             "of its group, whatever sampling.num_rollouts says"
         )
+        if traces.num_silent:
+            services.notes.append(
+                f"{traces.num_silent} recorded rollouts are left out: in them nothing was said"
+            )
     elif told := plain_text(services.task.train, texts.tokenizer, texts.chat):
         services.notes.append(told)
 

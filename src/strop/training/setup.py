@@ -68,6 +68,12 @@ def load_prompts(
             num_heldout=0 if unread else data.heldout_size or None,
             config=data.task_config,
         )
+    if task.traces is not None and (data.validation_files or reward.functions):
+        raise UserError(
+            "recorded rollouts have their rewards, and nothing is sampled that could be validated: "
+            "leave out reward functions and validation files, and score checkpoints with strop "
+            "eval RUN --data FILE --reward NAME"
+        )
     if reward.functions:
         task = replace(task, rewards=_specs(reward), reward_range=None)
     if needs_reward and not task.rewards and not task.own_reward:

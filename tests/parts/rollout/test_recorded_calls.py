@@ -106,7 +106,7 @@ def test_what_is_in_no_column_is_in_the_table() -> None:
     calls = (turn([1], [2]), turn([1, 2, 3], [1], reward=0.5))
     one = Rollout(calls, 1.0, rewards={"right": 1.0}, why="late")
     batch_of(one, Rollout(calls[:1], 0.0), log=log, texts=texts)
-    assert log.logged["recorded/right"] == {40: 1.0}
+    assert log.logged["recorded_right"] == {40: 1.0}
     assert log.logged["exit_why"] == {40: "late"}
     assert log.logged["turns"][40] == [
         {"observation": "a", "action": "b", "reward": 0.0, "valid": True},

@@ -130,10 +130,16 @@ function tokensOf(rollout, from, to) {
   return box;
 }
 
+// Whether nothing that the rollout holds before this token was seen by those from it on.
+function opensContext(rollout, t) {
+  const context = columns.sequence_T;
+  return Boolean(context) && t > rollout.begin && context[t] !== context[t - 1];
+}
+
 function turnHead(rollout, t, own) {
   const turn = columns.turn_T[t];
   const facts = rollout.turns[turn] || {};
-  const told = [own ? `turn ${turn + 1}` : "environment"];
+  const told = [own ? `turn ${turn + 1}` : opensContext(rollout, t) ? "a new context" : "environment"];
   if (own && facts.reward !== undefined && facts.reward !== null) told.push(`reward ${show(facts.reward)}`);
   if (own && facts.role) told.push(`role ${facts.role}`);
   if (own && facts.valid === false) told.push("not understood");

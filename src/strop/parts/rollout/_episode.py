@@ -208,5 +208,10 @@ class Episode:
 
 def state_key(text: str) -> int:
     """A 63-bit number for a text, the same on every machine."""
-    digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
+    return key_of(text.encode())
+
+
+def key_of(content: bytes) -> int:
+    """The same for bytes."""
+    digest = hashlib.blake2b(content, digest_size=8).digest()
     return int.from_bytes(digest, "big") >> 1

@@ -3,12 +3,13 @@
 import itertools
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 
 from strop.batch.batch import Batch
 from strop.method.part import Draw
 from strop.method.services import Log, Texts
-from strop.parts.rollout._episode import state_key
+from strop.parts.rollout._episode import key_of
 from strop.parts.rollout.base import Turn, assemble_turns, with_contexts, with_turns
 from strop.support.exits import Exit
 from strop.traces.joining import FORK_THRESHOLD, Joined, Piece, drift_metrics, join
@@ -78,7 +79,7 @@ def _turn(piece: Piece) -> Turn:
 
 
 def _key(ids: Sequence[int]) -> int:
-    return state_key(",".join(map(str, ids)))
+    return key_of(np.array(ids, dtype="<i8").tobytes())
 
 
 def _exit(rollout: Rollout, cut: bool) -> Exit:
@@ -125,7 +126,7 @@ def _log(
             for seed, each in zip(seeds, rollouts, strict=True)
             if name in each.rewards
         }
-        log.log_rollouts(f"recorded/{name}", earned)
+        log.log_rollouts(f"recorded_{name}", earned)
     if texts is not None:
         said = {seed: _said(each, texts) for seed, each in zip(seeds, turns, strict=True)}
         log.log_rollouts("turns", said)

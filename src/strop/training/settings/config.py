@@ -36,6 +36,7 @@ from strop.training.settings.method import (
     playing_turns,
     reading_traces,
     running_agents,
+    sampling_anew,
     with_options,
 )
 from strop.training.settings.sections import (
@@ -132,6 +133,9 @@ class RunConfig(Section):
         plain = notation.recipe("grpo").algorithms[-1]
         algorithm = reading.replace_stage(plain, "rollout", last.stages["rollout"])
         theirs = {k: v for k, v in last.algorithm.items() if k.startswith("rollout.")}
+        if algorithm.rollout.part.needs_traces and not self.data.has_traces():
+            own = with_options(algorithm, theirs).algorithms[-1]  # new answers, to other prompts
+            return self.for_task(sampling_anew(own)).rollout
         return with_options(self.for_task(algorithm), theirs).algorithms[-1].rollout
 
     def for_task(self, algorithm: Algorithm) -> Algorithm:

@@ -155,6 +155,11 @@ def reading_traces(algorithm: Algorithm, recipe: str) -> Algorithm:
     )
 
 
+def sampling_anew(algorithm: Algorithm) -> Algorithm:
+    """The method with the policy's own answers in place of what it reads."""
+    return dataclasses.replace(algorithm, rollout=Use(substitutes.plain(algorithm.rollout.part)))
+
+
 def drawing_from_sources(algorithm: Algorithm, recipe: str) -> Algorithm:
     """The method with prompts drawn by the weights of their sources (`data.weights`).
 
