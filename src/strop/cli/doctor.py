@@ -57,7 +57,7 @@ def doctor(
     Exit code 1: a problem was found. 0: none was. 2: something that was given is wrong.
     """
     loading("what is looked at")
-    from strop.diagnosis.whole import after_a_run, before_a_run, of_an_endpoint
+    from strop.diagnosis.whole import after_a_run, of_an_endpoint
     from strop.training.settings.assignments import split
 
     given = arguments or []
@@ -73,18 +73,27 @@ def doctor(
             raise UserError("a run is judged by its own files: leave the other options out")
         found = after_a_run(Path(runs[0]))
     else:
-        sections: dict[str, dict[str, Any]]
-        sections = {"model": {"name": model}, "data": {"files": data},
-                    "reward": {"functions": reward}, "ray": {"address": ray}}  # fmt: skip
-        heads = {text.partition(".")[0] for text in given}
-        found = before_a_run(
-            _settings(given, sections),
-            with_model=bool(model or heads - {"ray"}),
-            with_data=bool(data or reward or heads & {"data", "reward"}),
-        )
+        found = _before(given, model, data, reward, ray)
     _print(found, as_json)
     if found.problems:
         raise typer.Exit(1)
+
+
+def _before(
+    given: list[str], model: str, data: list[str] | None, reward: list[str] | None, ray: str
+) -> "Diagnosis":
+    """What a run of these options would be made of."""
+    from strop.diagnosis.whole import before_a_run
+
+    sections: dict[str, dict[str, Any]]
+    sections = {"model": {"name": model}, "data": {"files": data},
+                "reward": {"functions": reward}, "ray": {"address": ray}}  # fmt: skip
+    heads = {text.partition(".")[0] for text in given}
+    return before_a_run(
+        _settings(given, sections),
+        with_model=bool(model or heads - {"ray"}),
+        with_data=bool(data or reward or heads & {"data", "reward"}),
+    )
 
 
 def _settings(given: list[str], sections: dict[str, dict[str, Any]]) -> Any:
