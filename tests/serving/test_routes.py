@@ -162,6 +162,12 @@ REFUSED = {
     "too long": ({"messages": message("x" * CONTEXT)}, "500 tokens", "context_length_exceeded"),
     "no room": ({"max_tokens": CONTEXT}, "asks for 500 more", "context_length_exceeded"),
     "unread by the template": ({"chat_template_kwargs": {"thinking": True}}, "reads no", None),
+    "tools beside their field": (
+        {"chat_template_kwargs": {"tools": [{}]}}, "tools are a field of their own", None
+    ),
+    "what strop sets": (
+        {"chat_template_kwargs": {"tokenize": False}}, "is set by strop itself", None
+    ),
     "stop_token_ids": ({"stop_token_ids": [-1]}, "token ids", None),
     "stream_options": ({"stream_options": {"include_usages": True}}, "stream_options.inc", None),
 }  # fmt: skip
@@ -261,6 +267,41 @@ def test_errors_of_the_policy(capfd):
     assert said.out == ""
     assert said.err.count("ZeroDivisionError: secret words") == 2
     assert server.key not in said.err
+
+
+def test_a_number_that_json_does_not_have_is_a_fault_of_the_policy(capfd):
+    speaker = Speaker()
+    speaker.columns = {"log_probs": (-1.0, float("nan"), -1.0)}
+    with served(speaker) as server, asking(server) as client:
+        said = client.post("/v1/completions", json={"prompt": "x", "logprobs": 0})
+        assert (said.status_code, said.json()["error"]["code"]) == (500, "internal_error")
+        body = {"prompt": "x", "logprobs": 0, "stream": True}
+        said = client.post("/v1/completions", json=body)
+        assert '"code":"internal_error"' in said.text
+        assert "[DONE]" not in said.text
+    assert capfd.readouterr().err.count("ValueError") == 2
+
+
+def test_keys_that_cannot_be_looked_up_are_a_fault_of_ours(capfd):
+    def broken(key):
+        raise ZeroDivisionError
+
+    with (
+        served(Speaker(), keys=broken) as server,
+        asking(server, authorization="Bearer x") as client,
+    ):
+        assert client.get("/v1/models").json()["error"]["code"] == "internal_error"
+    assert "ZeroDivisionError" in capfd.readouterr().err
+
+
+def test_a_template_that_fails_on_messages():
+    broken = "{% for each in messages %}{{ each.content.nothing.more }}{% endfor %}"
+    failing = "{% for each in messages %}{{ 1 // (each.content | length) }}{% endfor %}"
+    for template in (broken, failing):
+        with served(Speaker(), template=template) as server, asking(server) as client:
+            said = client.post("/v1/chat/completions", json={"messages": message("")})
+            assert said.status_code == 400
+            assert "the chat template" in said.json()["error"]["message"]
 
 
 def test_a_policy_without_log_probabilities_says_so():

@@ -106,14 +106,14 @@ def test_a_stream_that_waits_says_that_it_is_there(monkeypatch):
         assert len(lines) == 1
 
 
-@pytest.mark.parametrize("stream", [False, True])
-def test_a_client_that_goes_away_ends_the_draw(stream, monkeypatch):
-    monkeypatch.setattr("strop.serving.app.KEEP_ALIVE_SECONDS", 0.05)
+@pytest.mark.parametrize(("stream", "seconds"), [(False, 10), (True, 10), (True, 0.05)])
+def test_a_client_that_goes_away_ends_the_draw(stream, seconds, monkeypatch, capfd):
+    monkeypatch.setattr("strop.serving.app.KEEP_ALIVE_SECONDS", seconds)
     speaker = Speaker()
     with served(speaker) as server, asking(server) as client:
         holding(server, speaker)
         body = {"messages": message(), "stream": stream}
-        if stream:
+        if seconds < 1:
             with client.stream("POST", "/v1/chat/completions", json=body) as said:
                 next(said.iter_lines())
         else:
@@ -121,6 +121,7 @@ def test_a_client_that_goes_away_ends_the_draw(stream, monkeypatch):
                 client.post("/v1/chat/completions", json=body, timeout=0.2)
         wait_for(lambda: speaker.cancelled == 1)
         assert not server.app.state.service.replays.running
+    assert capfd.readouterr() == ("", "")
 
 
 def test_a_server_that_ends_answers_those_who_wait():
@@ -129,11 +130,12 @@ def test_a_server_that_ends_answers_those_who_wait():
     with served(speaker) as server:
         holding(server, speaker)
 
-        def ask():
+        def ask(stream):
             with asking(server) as client:
-                said.append(client.post("/v1/completions", json={"prompt": "x"}))
+                body = {"prompt": "x", "stream": stream}
+                said.append(client.post("/v1/completions", json=body))
 
-        threads = [threading.Thread(target=ask) for _ in range(3)]
+        threads = [threading.Thread(target=ask, args=(n == 0,)) for n in range(3)]
         for thread in threads:
             thread.start()
         wait_for(lambda: len(speaker.calls) == 3)
@@ -236,7 +238,7 @@ def test_a_request_that_comes_again_while_it_is_drawn_waits_for_the_same_answer(
 
 def test_the_store_is_bounded():
     async def main():
-        replays = Replays(most=3)
+        replays = Replays(size=lambda answer: answer, most=3, most_tokens=10)
 
         async def draw():
             return 1
@@ -246,5 +248,14 @@ def test_the_store_is_bounded():
         assert len(replays.held) == 3
         assert (await replays.answer(Attempt("key", "chat", b"", "8"), draw))[1]
         assert not (await replays.answer(Attempt("key", "chat", b"", "0"), draw))[1]
+        assert (len(replays.held), replays.tokens) == (3, 3)
+
+        async def long():
+            return 9
+
+        await replays.answer(Attempt("key", "chat", b"", "long"), long)
+        assert (len(replays.held), replays.tokens) == (2, 10)
+        await replays.answer(Attempt("key", "chat", b"", "longer"), long)
+        assert (len(replays.held), replays.tokens) == (1, 9)
 
     asyncio.run(main())
