@@ -333,6 +333,13 @@ def test_text_ends_before_the_stop_string_and_ids_do_not():
         assert (choice["text"], choice["token_ids"]) == ("one", [*ids("one two"), END])
 
 
+def test_special_tokens_are_in_the_text_where_they_are_wanted():
+    with served(Speaker()) as server, asking(server) as client:
+        for skip, text in ((False, "ab<end>"), (True, "ab")):
+            body = {"prompt": "x", "skip_special_tokens": skip}
+            assert client.post("/v1/completions", json=body).json()["choices"][0]["text"] == text
+
+
 def test_prompts_are_those_of_the_run():
     speaker = Speaker()
     chat = Chat(system_prompt="be", template={"enable_thinking": True})

@@ -44,6 +44,14 @@ def test_answers_are_those_of_strop_sample(client):
         assert said(client, seed=seed * 1000003) == drawn.text
 
 
+def test_our_own_engine_of_such_servers_samples_from_it(server, monkeypatch):
+    monkeypatch.setenv("SERVED", server.key)
+    engine = f"completions(url='{server.url}', api_key_env='SERVED', logprobs=false)"
+    (found,) = strop.sample("tiny", PROMPT, 1, temperature=0.001, engine=engine)
+    (ours,) = strop.sample("tiny", PROMPT, 1, temperature=0.001)
+    assert found.text == ours.text
+
+
 def test_what_it_says_of_itself(server, client):
     (model,) = client.models.list().data
     assert (server.model, model.id, model.max_model_len) == ("tiny", "tiny", 128)

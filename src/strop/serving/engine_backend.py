@@ -141,10 +141,11 @@ class EngineBackend:
         if rules and "rules" not in told:
             raise refuse("this engine does not apply top_p, top_k and min_p: leave them out")
         if call.num_top and ("top" not in told or rules or temperature not in (0, 1)):
+            name = "top_logprobs" if call.route == "chat" else "logprobs"
             raise refuse(
                 "the likeliest tokens are known at temperature 1 without top_p, top_k and min_p, "
-                "from an engine that tells them: leave top_logprobs out",
-                "top_logprobs",
+                f"from an engine that tells them: set {name} to 0 for the drawn ones alone",
+                name,
             )
         want = {"logp_model"} & told | ({"top"} if call.num_top else set())
         request = Request(
