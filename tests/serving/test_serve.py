@@ -81,6 +81,21 @@ def test_a_loaded_model_a_name_and_a_key(lab):
     assert texts[0] == texts[1]  # the draws of calls without a seed begin with that of the server
 
 
+def test_a_checkpoint_of_a_run(lab, runner, tmp_path):
+    runner.whole(lab.raw(training={"steps": 2, "save_every": 1, "inspect": 0}), tmp_path / "run")
+    texts = {}
+    for step in (1, 2):
+        with strop.serve(tmp_path / "run", step=step, trust_files=True) as server:
+            assert server.model == "run"
+            with asking(server) as client:
+                body = {"prompt": "3+4:", "seed": 1000003, "max_tokens": 6, "logprobs": 0}
+                (choice,) = client.post("/v1/completions", json=body).json()["choices"]
+        (ours,) = strop.sample(tmp_path / "run", "3+4:", 1, step=step, seed=1, trust_files=True)
+        assert choice["text"] == ours.text
+        texts[step] = choice["logprobs"]["token_logprobs"]
+    assert texts[1] != texts[2]
+
+
 def test_mistakes_are_said_before_anything_is_loaded(strop, monkeypatch):
     import strop as package
 
