@@ -73,7 +73,7 @@ class Speaker:
         ids = (*tokenizer(text)["input_ids"], tokenizer.eos_token_id)
         size = range(len(ids))
         told = {"log_probs": tuple(-0.5 - n / 8 - number for n in size),
-                "versions": tuple(3 + (n > 1) for n in size)}  # fmt: skip
+                "versions": tuple(3 + (n > 1) + number for n in size)}  # fmt: skip
         return ModelAnswer(ids, **(told | self.columns))
 
 

@@ -18,7 +18,7 @@ from strop.engines.asynchronous import asynchronous
 from strop.engines.base import Request
 from strop.engines.local.engine import LocalEngine
 from strop.engines.rules import MinP, TopK, TopP
-from strop.serving.engine_backend import EngineBackend
+from strop.serving.engine_backend import COUNTED, NEXT, EngineBackend
 from strop.serving.protocol import Busy, ModelCall, Refused
 from strop.serving.server import PolicyServer
 
@@ -102,12 +102,22 @@ def test_answers_of_a_call_differ_and_come_again(client):
     tokens = [tuple(choice.token_ids) for choice in first]
     assert tokens == [tuple(choice.token_ids) for choice in again]
     assert tokens[0] == own(Request(PROMPT, 12, seed=4, stop_ids=(1,))).ids
+    assert tokens[2] == own(Request(PROMPT, 12, seed=4 * NEXT + 2, stop_ids=(1,))).ids
     assert len(set(tokens)) == 5
     assert [choice.index for choice in first] == list(range(5))
 
 
 def test_calls_without_a_seed_differ(client):
     assert len({tuple(ask(client).choices[0].token_ids) for _ in range(6)}) > 3
+
+
+def test_seeds_of_calls_without_one_begin_with_that_of_the_server():
+    with serving(local(), seed=2) as (_, server), asking(server) as client:
+        for number in range(3):
+            body = {"prompt": list(PROMPT), "max_tokens": 6, "return_token_ids": True}
+            (choice,) = client.post("/v1/completions", json=body).json()["choices"]
+            wanted = own(Request(PROMPT, 6, seed=COUNTED + 2 * NEXT + number))
+            assert choice["token_ids"] == list(wanted.ids)
 
 
 def test_32_calls_at_once_have_the_tokens_of_each_alone(client):
@@ -138,6 +148,10 @@ def test_an_answer_is_as_long_as_the_context_where_nothing_is_said():
         said = client.post("/v1/completions", json={"prompt": [3] * 100, "return_token_ids": True})
         (choice,) = said.json()["choices"]
         assert (len(choice["token_ids"]), choice["finish_reason"]) == (28, "length")
+    backend = EngineBackend(asynchronous(local()), max_model_len=10)  # less than the model has
+    with backend:
+        (answer,) = asyncio.run(backend.say(ModelCall("completions", PROMPT)))
+    assert len(answer.ids) == 7
     with serving(local(), max_tokens=4) as (_, server), asking(server) as client:
         for body, size in (({}, 4), ({"max_tokens": 6}, 6)):
             body = {"prompt": [3] * 100, "return_token_ids": True, **body}

@@ -67,8 +67,8 @@ def test_an_answer_in_chat(client, speaker):
     assert [each.logprob for each in second.logprobs.content] == [-1.5, -1.625, -1.75]
     assert [each.top_logprobs for each in first.logprobs.content] == [[], [], []]
     assert first.finish_reason == "stop"
-    assert (found.weights_version, first.token_versions) == (4, [3, 3, 4])
-    assert raw.headers["x-weights-version"] == "4"
+    assert (first.token_versions, second.token_versions) == ([3, 3, 4], [4, 4, 5])
+    assert (found.weights_version, raw.headers["x-weights-version"]) == (5, "5")
     assert (found.usage.prompt_tokens, found.usage.completion_tokens) == (len(prompt), 6)
     assert found.usage.total_tokens == len(prompt) + 6
 

@@ -117,8 +117,7 @@ class Replays:
             return
         work.task.cancel()
         self.running.discard(work)
-        if place[2] == "body":
-            self.unanswered[place] += 1
+        self.unanswered[place] += 1
         if self.held.get(place) is work:
             self._forget(place)
 
