@@ -118,7 +118,7 @@ def test_a_method_without_its_stages_is_asked_for_as_a_whole(received, strop, tm
     raw = tomllib.loads((run / "config.toml").read_text())
     del raw["stages"]["rollout"]
     (run / "config.toml").write_text(tomli_w.dumps(raw))
-    for words in (["eval", run], ["sample", run, "1+1:"]):
+    for words in (["eval", run], ["sample", run, "1+1:"], ["serve", run, "--port", "0"]):
         said = strop(*words)
         assert said.code == 2
         assert "evil.py:method" in said.err

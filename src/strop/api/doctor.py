@@ -11,7 +11,7 @@ from strop.api.folders import HasFolder, path_of
 from strop.api.inputs import sections_of
 from strop.api.messages import in_python, messages_in_python
 from strop.api.options import combined, from_keywords
-from strop.diagnosis.whole import Diagnosis, after_a_run, before_a_run
+from strop.diagnosis.whole import Diagnosis, after_a_run, before_a_run, of_an_endpoint
 from strop.support.errors import UserError
 
 
@@ -34,6 +34,7 @@ def doctor(
     data: Any = None,
     reward: Any = None,
     task: str | type = "",
+    serve: str = "",
     **options: Any,
 ) -> Diagnosed:
     """Look for what is wrong: with a run, or with machine, model, data and rewards before one.
@@ -41,9 +42,15 @@ def doctor(
     run: a run or its folder: why the loss is 0, why entropy falls, which groups give no signal, and
     more, from its files alone. Without one: versions and devices; with `model` its size and the
     memory that it will take; with `data` and `reward` lengths, repeated rows and a trial of the
-    rewards. model: a name or a folder; the others as `strop.train` takes them. Raises UserError.
+    rewards. model: a name or a folder; the others as `strop.train` takes them.
+    serve: the URL of a server with OpenAI's protocol, whose key is in OPENAI_API_KEY: its routes,
+    and whether it gives tokens with log-probabilities, tokens, or text alone. Raises UserError.
     """
     with messages_in_python(), TemporaryDirectory(prefix="strop-") as folder:
+        if serve:
+            if any((run, model, task, options)) or data is not None or reward is not None:
+                raise UserError("serve is an endpoint alone: leave the other arguments out")
+            return _in_python(of_an_endpoint(serve))
         if run is not None:
             if model or data is not None or reward is not None or task or options:
                 raise UserError("a run is judged by its own files: leave the other arguments out")

@@ -10,10 +10,10 @@ KEYWORDS = {
     "at": "at", "band": "band", "baseline": "baseline", "best": "best", "by": "by", "data": "data",
     "engine": "engine", "exchange": "exchange", "group": "group", "k": "k", "lengths": "lengths",
     "model": "model", "out": "out", "port": "port", "prompts": "prompts", "reward": "reward",
-    "samples": "samples", "score-on": "score_on", "spare": "spare", "split": "split",
-    "staleness": "staleness", "start": "start", "step": "step", "success": "success",
-    "target": "target", "task": "task", "updates": "updates", "validation": "validation",
-    "workers": "workers",
+    "samples": "samples", "score-on": "score_on", "serve": "serve", "spare": "spare",
+    "split": "split", "staleness": "staleness", "start": "start", "step": "step",
+    "success": "success", "target": "target", "task": "task", "updates": "updates",
+    "validation": "validation", "workers": "workers",
 }  # fmt: skip
 PATTERNS = (
     (re.compile(r"(?:strop train )?--resume (\S*[^\s:,;.`])"), r"strop.resume('\1')"),

@@ -34,6 +34,10 @@ def doctor(
     ray: Annotated[
         str, typer.Option(help="A Ray cluster, as for training: `local`, `auto` or host:port.")
     ] = "",
+    serve: Annotated[
+        str,
+        typer.Option(help="URL of a server with OpenAI's protocol; its key: OPENAI_API_KEY."),
+    ] = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Look for what is wrong: with a run, or with machine, model, data and rewards before one.
@@ -42,7 +46,8 @@ def doctor(
     more, from its files. Without: versions and devices; with --model its size and an estimate of
     the memory; with --data and --reward lengths, repeated rows and a trial of the reward functions;
     with --ray whether the cluster's machines answer, have the same versions, room and this folder,
-    and how fast weights reach them.
+    and how fast weights reach them. With --serve: which routes and models an endpoint has, and
+    whether it gives tokens with log-probabilities, tokens, or text alone.
 
     The estimate is of the model, the optimiser, a reference, the cache and one pass. It leaves out
     Python with torch and transformers (about 0.35 GiB of main memory), the processes of reward
@@ -52,30 +57,43 @@ def doctor(
     Exit code 1: a problem was found. 0: none was. 2: something that was given is wrong.
     """
     loading("what is looked at")
-    from strop.diagnosis.whole import after_a_run, before_a_run
+    from strop.diagnosis.whole import after_a_run, of_an_endpoint
     from strop.training.settings.assignments import split
 
     given = arguments or []
     runs, _ = split(given)
     if len(runs) > 1:
         raise UserError(f"one run at a time, got {' and '.join(runs)}")
-    if runs:
+    if serve:
+        if given or model or data or reward or ray:
+            raise UserError("--serve looks at an endpoint alone: leave the other options out")
+        found = of_an_endpoint(serve)
+    elif runs:
         if len(given) > 1 or model or data or reward or ray:
             raise UserError("a run is judged by its own files: leave the other options out")
         found = after_a_run(Path(runs[0]))
     else:
-        sections: dict[str, dict[str, Any]]
-        sections = {"model": {"name": model}, "data": {"files": data},
-                    "reward": {"functions": reward}, "ray": {"address": ray}}  # fmt: skip
-        heads = {text.partition(".")[0] for text in given}
-        found = before_a_run(
-            _settings(given, sections),
-            with_model=bool(model or heads - {"ray"}),
-            with_data=bool(data or reward or heads & {"data", "reward"}),
-        )
+        found = _before(given, model, data, reward, ray)
     _print(found, as_json)
     if found.problems:
         raise typer.Exit(1)
+
+
+def _before(
+    given: list[str], model: str, data: list[str] | None, reward: list[str] | None, ray: str
+) -> "Diagnosis":
+    """What a run of these options would be made of."""
+    from strop.diagnosis.whole import before_a_run
+
+    sections: dict[str, dict[str, Any]]
+    sections = {"model": {"name": model}, "data": {"files": data},
+                "reward": {"functions": reward}, "ray": {"address": ray}}  # fmt: skip
+    heads = {text.partition(".")[0] for text in given}
+    return before_a_run(
+        _settings(given, sections),
+        with_model=bool(model or heads - {"ray"}),
+        with_data=bool(data or reward or heads & {"data", "reward"}),
+    )
 
 
 def _settings(given: list[str], sections: dict[str, dict[str, Any]]) -> Any:

@@ -3,7 +3,7 @@
 import contextlib
 import json
 import shlex
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -57,6 +57,18 @@ def serve(
     `/health`. Answers have token ids, log-probabilities and the version of the weights where they
     are asked for. Ctrl-C ends it.
     """
+    given: list[str | tuple[str, object]] = [*(assignments or [])]
+    if chat_template:
+        given.append(("model.chat_template", chat_template))
+    opening = {"engine": engine, "assignments": given, "trust": trust}
+    serving = {"host": host, "port": port, "key": key, "max_tokens": max_tokens, "seed": seed}
+    _serve(source, step, name, opening, serving)
+
+
+def _serve(
+    source: str, step: int, name: str, opening: dict[str, Any], serving: dict[str, Any]
+) -> None:
+    """Serve until a signal comes. Raises RunStopped where the engine fails."""
     from strop.serving.app import check_installed
 
     check_installed()
@@ -66,19 +78,12 @@ def serve(
     from strop.api.serve import name_of, server_of
     from strop.support.stopping import explained
 
-    check_seed(seed)
-    given: list[str | tuple[str, object]] = [*(assignments or [])]
-    if chat_template:
-        given.append(("model.chat_template", chat_template))
+    check_seed(serving["seed"])
+    named = name or name_of(source)
     with explained(lambda: "the model is served no more"):
         with contextlib.ExitStack() as below:
-            subject = below.enter_context(
-                open_model(
-                    source, step, engine=engine, assignments=given, scored=False, trust=trust
-                )
-            )
-            named = name or name_of(source)
-            server, backend = server_of(subject, named, below, host, port, key, max_tokens, seed)
+            subject = below.enter_context(open_model(source, step, scored=False, **opening))
+            server, backend = server_of(subject, named, below, **serving)
         with server:
             print(_shown(server.url, server.key, named, backend.max_model_len), flush=True)
             backend.ended.wait()

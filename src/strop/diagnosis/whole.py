@@ -1,5 +1,6 @@
 """All findings about a run, or about what one would be made of, with the facts beside them."""
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,6 +41,14 @@ def after_a_run(folder: Path) -> Diagnosis:
     from strop.diagnosis.run import examine
 
     return Diagnosis((str(folder),), {"run": str(folder)}, tuple(examine(folder)))
+
+
+def of_an_endpoint(url: str) -> Diagnosis:
+    """What a server of a model gives, whose key is in OPENAI_API_KEY. Raises UserError."""
+    from strop.diagnosis.endpoint import examine
+
+    lines, report, findings = examine(url, os.environ.get("OPENAI_API_KEY", ""))
+    return Diagnosis(tuple(lines), report, tuple(findings))
 
 
 def before_a_run(settings: Any, with_model: bool, with_data: bool) -> Diagnosis:

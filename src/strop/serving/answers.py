@@ -225,18 +225,18 @@ def _said(wanted: Wanted, answer: ModelAnswer, tokenizer: Any, number: int) -> S
     call = wanted.call
     if call.route == "generate":
         return Said(answer, "", answer.ended)
-    text = _text(call, answer, tokenizer)
+    text = _text(wanted, answer, tokenizer)
     if not wanted.tools:
         return Said(answer, text, answer.ended)
     text, calls = read_tool_calls(text, f"call_{call.id}_{number}")
     return Said(answer, text, "tool_calls" if calls else answer.ended, calls)
 
 
-def _text(call: ModelCall, answer: ModelAnswer, tokenizer: Any) -> str:
+def _text(wanted: Wanted, answer: ModelAnswer, tokenizer: Any) -> str:
     """The text of an answer, up to the first stop string."""
-    text: str = tokenizer.decode(list(answer.ids), skip_special_tokens=True)
-    if call.stop_strings:
-        text = re.split("|".join(map(re.escape, call.stop_strings)), text, maxsplit=1)[0]
+    text: str = tokenizer.decode(list(answer.ids), skip_special_tokens=not wanted.specials)
+    if stops := wanted.call.stop_strings:
+        text = re.split("|".join(map(re.escape, stops)), text, maxsplit=1)[0]
     return text
 
 

@@ -73,7 +73,7 @@ def make_app(
             Path("/v1/completions", service.at("completions"), methods=["POST"]),
             Path("/inference/v1/generate", service.at("generate"), methods=["POST"]),
         ],
-        exception_handlers={HTTPException: _no_route},
+        exception_handlers={HTTPException: _no_route, Exception: _fault},
     )
     app.state.service = service
     return app
@@ -84,7 +84,7 @@ class Service:
 
     def __init__(self, tokenizer: Any, backend: Backend, reading: Reading, keys: Knows) -> None:
         self.tokenizer, self.backend, self.reading, self.keys = tokenizer, backend, reading, keys
-        self.replays = Replays()
+        self.replays = Replays(_size)
         self.created = int(time.time())
         self.ending = False
 
@@ -127,11 +127,9 @@ class Service:
     async def _whole(self, request: Request, attempt: Attempt, wanted: Wanted) -> Response:
         try:
             told, replayed = await _while_connected(request, self._told(attempt, wanted))
-        except Gone:
-            return _error(Refused(499, "the client has gone"))  # nobody reads it
+            return _json(told.body(), headers=_headers(told, replayed))
         except Exception as error:
             return _error(error)
-        return _json(told.body(), headers=_headers(told, replayed))
 
     async def _told(self, attempt: Attempt, wanted: Wanted) -> tuple[Told, bool]:
         """The answers of the backend to a call, drawn now or before."""
@@ -163,6 +161,12 @@ class Service:
             text = "send the server's key: Authorization: Bearer KEY" if not key else "a wrong key"
             raise Refused(401, text, "invalid_api_key")
         return key
+
+
+def _size(drawn: tuple[Wanted, list[ModelAnswer]]) -> int:
+    """Tokens of a call and its answers."""
+    wanted, answers = drawn
+    return len(wanted.call.prompt_ids) + sum(len(answer.ids) for answer in answers)
 
 
 async def _while_connected(request: Request, work: Awaitable[T]) -> T:
@@ -228,13 +232,21 @@ async def _events(task: asyncio.Task[tuple[Told, bool]]) -> AsyncIterator[str]:
         if not isinstance(error, Gone):
             yield _event(_error_body(_as_refused(error)))
         return
-    for each in task.result()[0].events():
-        yield _event(each)
-    yield "data: [DONE]\n\n"
+    try:
+        for each in task.result()[0].events():
+            yield _event(each)
+        yield "data: [DONE]\n\n"
+    except ValueError as wrong:  # a number that is not finite
+        yield _event(_error_body(_as_refused(wrong)))
 
 
 def _event(told: Any) -> str:
-    return f"data: {json.dumps(told, separators=(',', ':'))}\n\n"
+    return f"data: {_text(told)}\n\n"
+
+
+def _text(told: Any) -> str:
+    """JSON, which has no number that is not finite."""
+    return json.dumps(told, allow_nan=False, separators=(",", ":"))
 
 
 async def _body(request: Request) -> bytes:
@@ -269,14 +281,15 @@ def _headers(told: Told, replayed: bool) -> dict[str, str]:
 def _json(body: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
     from starlette.responses import Response
 
-    text = json.dumps(body, allow_nan=False, separators=(",", ":"))
-    return Response(text, status, headers, "application/json")
+    return Response(_text(body), status, headers, "application/json")
 
 
 def _as_refused(error: BaseException) -> Refused:
     """The status and words for what went wrong; a fault of ours is printed for whoever serves."""
     if isinstance(error, Refused):
         return error
+    if isinstance(error, Gone):
+        return Refused(499, "the client has gone")  # nobody reads it
     if isinstance(error, Busy):
         return Refused(429, str(error), "rate_limit_exceeded")
     if isinstance(error, UserError):
@@ -306,6 +319,11 @@ def _error(error: BaseException) -> Response:
     if refused.status == 401:
         headers["www-authenticate"] = "Bearer"
     return _json(_error_body(refused), refused.status, headers)
+
+
+async def _fault(request: Request, error: Exception) -> Response:
+    """What nobody has foreseen."""
+    return _error(error)
 
 
 async def _no_route(request: Request, error: Any) -> Response:

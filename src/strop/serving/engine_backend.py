@@ -49,6 +49,8 @@ class EngineBackend:
         self.broken: BaseException | None = None
         self.paused = False
         self.seconds_paused = 1.0
+        self._lock = threading.Lock()  # of what is pending, and of the end
+        self._pending: set[concurrent.futures.Future[Any]] = set()
         self._seeds = itertools.count(COUNTED + seed * NEXT)
         self._loop: EngineLoop | None = None
         self._closed: asyncio.Future[None] | None = None
@@ -138,10 +140,11 @@ class EngineBackend:
         if rules and "rules" not in told:
             raise refuse("this engine does not apply top_p, top_k and min_p: leave them out")
         if call.num_top and ("top" not in told or rules or temperature not in (0, 1)):
+            name = "top_logprobs" if call.route == "chat" else "logprobs"
             raise refuse(
                 "the likeliest tokens are known at temperature 1 without top_p, top_k and min_p, "
-                "from an engine that tells them: leave top_logprobs out",
-                "top_logprobs",
+                f"from an engine that tells them: set {name} to 0 for the drawn ones alone",
+                name,
             )
         want = {"logp_model"} & told | ({"top"} if call.num_top else set())
         request = Request(
@@ -164,13 +167,15 @@ class EngineBackend:
         return [call.seed, *others]
 
     def _submit(self, work: Any) -> concurrent.futures.Future[Any]:
-        try:
+        """Run a coroutine between two steps of the engine; whatever happens, its future ends."""
+        with self._lock:
             if self._loop is None or self.ended.is_set():
-                raise RuntimeError("no loop")
-            return asyncio.run_coroutine_threadsafe(work, self._loop)
-        except RuntimeError:
-            work.close()
-            raise self._over() from None
+                work.close()
+                raise self._over()
+            future = asyncio.run_coroutine_threadsafe(work, self._loop)
+            self._pending.add(future)
+        future.add_done_callback(self._pending.discard)
+        return future
 
     def _over(self) -> Refused:
         if self.broken is not None:
@@ -185,8 +190,12 @@ class EngineBackend:
             print("the policy's engine has failed:", file=sys.stderr)
             traceback.print_exception(error)
         finally:
-            self.ended.set()
-            with contextlib.suppress(Exception):
+            with self._lock:
+                self.ended.set()
+                pending = list(self._pending)
+            for future in pending:
+                future.cancel()
+            with contextlib.suppress(Exception):  # of an engine that has failed
                 loop.end()
 
 

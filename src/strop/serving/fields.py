@@ -43,7 +43,6 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "prompt_logprobs": (),
     "repetition_penalty": (1,),
     "response_format": ({"type": "text"},),
-    "skip_special_tokens": (True,),
     "structured_outputs": ({},),
     "suffix": ("",),
     "thinking_token_budget": (),
@@ -113,12 +112,12 @@ class Fields:
             raise self.wrong(name, f"a number {between}")
         return float(value)
 
-    def flag(self, name: str) -> bool:
-        """True or false; false where it is absent."""
+    def flag(self, name: str, usual: bool = False) -> bool:
+        """True or false; as usual where it is absent."""
         value = self.take(name)
         if value is not None and not isinstance(value, bool):
             raise self.wrong(name, "true or false")
-        return bool(value)
+        return usual if value is None else bool(value)
 
     def texts(self, name: str) -> tuple[str, ...]:
         """A text or a list of texts, none of them empty."""

@@ -45,6 +45,8 @@ class Prompts:
         told = [_message(each, place) for place, each in enumerate(messages)]
         if not self.chat.speaks(self.tokenizer):
             return self._joined(told, bool(tools), more)
+        if "tools" in more:
+            raise refuse("tools are a field of their own: give them there", "chat_template_kwargs")
         for name in more:
             if why := why_not_for_template(self.tokenizer, name, f"chat_template_kwargs.{name}"):
                 raise refuse(why, "chat_template_kwargs")
@@ -79,6 +81,12 @@ class Prompts:
             return tuple(encode_prompt(made, self.tokenizer, template))
         except UserError as error:
             raise refuse(str(error)) from error
+        except Exception as error:
+            if isinstance(prompt, str):
+                raise
+            # A template is a program, which may fail on anything that a client sends.
+            why = f"{type(error).__name__}: {error}"
+            raise refuse(f"the chat template fails on these messages: {why}", "messages") from error
 
 
 def _message(given: Mapping[str, Any], place: int) -> dict[str, Any]:

@@ -19,13 +19,15 @@ class Wanted:
     """A call, and what of its answers the client wants to see.
 
     ids: token ids of prompt and answers. logprobs: those of each token. named_by_id: a token is
-    written `token_id:17`. tools: an answer's calls of tools are read.
+    written `token_id:17`. specials: special tokens are in the text, too. tools: an
+    answer's calls of tools are read.
     """
 
     call: ModelCall
     ids: bool = False
     logprobs: bool = False
     named_by_id: bool = False
+    specials: bool = False
     tools: bool = False
     stream: bool = False
     usage: bool = False  # in the last event of a stream
@@ -116,6 +118,7 @@ class Reading:
             ids=fields.flag("return_token_ids"),
             logprobs=logprobs,
             named_by_id=fields.flag("return_tokens_as_token_ids"),
+            specials=not fields.flag("skip_special_tokens", usual=True),
             tools=tools,
             stream=stream,
             usage=usage,

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from strop.serving.fields import refuse
 
 MOST = 1024  # answers that are held
+MOST_TOKENS = 2**22  # in these
 
 
 class Attempt(NamedTuple):
@@ -41,6 +42,7 @@ class Work:
     task: asyncio.Task[Any]
     digest: bytes
     waiting: int = 0
+    size: int = 0  # tokens, once it is done
 
 
 class Replays:
@@ -49,10 +51,16 @@ class Replays:
     A name stands for one request: whoever sends it again gets the same answer, also while it is
     being drawn. Without a name a retry gets the newest answer to an equal body, unless an equal
     request has failed or was broken off since: then it is the retry of that one, and is drawn.
+    size: tokens of an answer and its prompt.
     """
 
-    def __init__(self, most: int = MOST) -> None:
-        self.most = most
+    def __init__(
+        self,
+        size: Callable[[Any], int] = lambda answer: 1,
+        most: int = MOST,
+        most_tokens: int = MOST_TOKENS,
+    ) -> None:
+        self.size, self.most, self.most_tokens, self.tokens = size, most, most_tokens, 0
         self.held: OrderedDict[tuple[str, ...], Work] = OrderedDict()
         self.unanswered: Counter[tuple[str, ...]] = Counter()
         self.running: set[Work] = set()
@@ -70,13 +78,12 @@ class Replays:
         replayed = work is not None
         if work is None:
             task = asyncio.ensure_future(draw())
-            work = self.held[place] = Work(task, digest)
-            self.held.move_to_end(place)
-            self.running.add(work)
-            self._trim()
+            work = self._hold(place, Work(task, digest))
         work.waiting += 1
         try:
-            return await asyncio.shield(work.task), replayed
+            found = await asyncio.shield(work.task)
+            self._measure(place, work)
+            return found, replayed
         except BaseException:
             self._lose(place, work)
             raise
@@ -110,14 +117,31 @@ class Replays:
             return
         work.task.cancel()
         self.running.discard(work)
-        if place[2] == "body":
-            self.unanswered[place] += 1
+        self.unanswered[place] += 1
         if self.held.get(place) is work:
-            del self.held[place]
+            self._forget(place)
+
+    def _hold(self, place: tuple[str, ...], work: Work) -> Work:
+        self._forget(place)
+        self.held[place] = work
+        self.running.add(work)
+        self._trim()
+        return work
+
+    def _forget(self, place: tuple[str, ...]) -> None:
+        work = self.held.pop(place, None)
+        self.tokens -= work.size if work is not None else 0
+
+    def _measure(self, place: tuple[str, ...], work: Work) -> None:
+        """An answer is there, and takes room."""
+        if not work.size and self.held.get(place) is work:
+            work.size = self.size(work.task.result())
+            self.tokens += work.size
+            self._trim()
 
     def _trim(self) -> None:
-        while len(self.held) > self.most:
-            self.held.popitem(last=False)
+        while len(self.held) > self.most or self.tokens > self.most_tokens:
+            self._forget(next(iter(self.held)))
         while len(self.unanswered) > self.most:
             del self.unanswered[next(iter(self.unanswered))]
 
