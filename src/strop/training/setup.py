@@ -66,6 +66,7 @@ def load_prompts(
             num_validation=data.validation_size or None,
             num_heldout=0 if unread else data.heldout_size or None,
             config=data.task_config,
+            weights=data.weights,
         )
     if reward.functions:
         task = replace(task, rewards=_specs(reward), reward_range=None)
