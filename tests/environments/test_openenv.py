@@ -1,4 +1,4 @@
-"""The client of OpenEnv's protocol before a server of ours that fails; tests/openenv has a real one."""
+"""OpenEnv's protocol before a server of ours that fails; tests/openenv has a real one."""
 
 import asyncio
 import http

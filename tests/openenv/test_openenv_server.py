@@ -41,8 +41,8 @@ def url():
         process.wait()
 
 
-def played(url, seeds, limits=CallLimits(0), **options):
-    return Episodes(source_of(f"openenv:{url}", options), seeds, limits=limits)
+def played(url, seeds, retries=0, **options):
+    return Episodes(source_of(f"openenv:{url}", options), seeds, limits=CallLimits(retries))
 
 
 def test_episodes_of_a_task(url):
@@ -73,7 +73,7 @@ def test_a_session_that_is_full_says_so_and_one_that_ends_makes_room(url):
     assert "CAPACITY_REACHED" in full.why
     late.close()
     held.close()
-    (now,) = (again := played(url, (9,), CallLimits(3))).reset()
+    (now,) = (again := played(url, (9,), 3)).reset()
     assert now.text == "0-9:"
     again.close()
 
