@@ -95,7 +95,8 @@ def main() -> None:
     ask.add_argument("--latency", nargs="+", default=["0.001", "0.02", "0.2", "0.001-2"])
     options = ask.parse_args()
     print(machine.speed())
-    print(f"{'latency':>10} " + " ".join(f"{way:>12}" for way in WAYS) + "   one / two beside awaited")
+    heads = " ".join(f"{way:>12}" for way in WAYS)
+    print(f"{'latency':>10} {heads}   one / two beside awaited")
     for latency in options.latency:
         low, _, high = latency.partition("-")
         found = [played(way, float(low), float(high or low), options) for way in WAYS]

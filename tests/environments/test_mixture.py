@@ -46,8 +46,8 @@ def test_prompts_origins_and_sets():
 def test_an_episode_is_the_one_that_its_environment_plays_alone():
     source = source_of(NAME, OPTIONS)
     mixed = Episodes(source, [2 * 7, 2 * 7 + 1])
-    alone = [Episodes(EnvironmentSource(name, own), [7])
-             for name, own in zip(("corridor", "hidden_number"), OPTIONS.values(), strict=True)]  # fmt: skip
+    names = zip(("corridor", "hidden_number"), OPTIONS.values(), strict=True)
+    alone = [Episodes(EnvironmentSource(*each), [7]) for each in names]
     assert mixed.reset() == [each.reset()[0] for each in alone]
     for action in "123":
         shown = mixed.step([0, 1], [action] * 2)

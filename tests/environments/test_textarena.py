@@ -152,11 +152,11 @@ def test_episodes_side_by_side_draw_from_generators_of_their_own():
 
 
 def test_mistakes_are_told(monkeypatch):
-    with pytest.raises(UserError, match="no game 'Sum-v0'.*Sums-v0"):
+    with pytest.raises(UserError, match=r"no game 'Sum-v0'.*Sums-v0"):
         source_of("textarena:Sum-v0").make()
     with pytest.raises(UserError, match="does not begin with 2 players: AssertionError: not 2"):
         made(players=2)
-    with pytest.raises(UserError, match="python -m nltk.downloader words"):
+    with pytest.raises(UserError, match=r"python -m nltk\.downloader words"):
         made(corpus=False)
     monkeypatch.setitem(sys.modules, "textarena", None)
     with pytest.raises(UserError, match=r"pip install 'strop\[textarena\]'"):

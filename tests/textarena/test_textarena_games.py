@@ -9,6 +9,8 @@ from strop.environments.base import source_of
 from strop.environments.tasks import load_task
 from strop.support.errors import UserError
 
+GAMES = ("GuessTheNumber-v0", "KuhnPoker-v0", "Sokoban-v0", "Blackjack-v0")
+
 
 def made(name, **options):
     return source_of(f"textarena:{name}", options).make()
@@ -58,7 +60,7 @@ def test_the_whole_history_in_every_turn():
     assert "placed" not in game.reset(0).text
 
 
-@pytest.mark.parametrize("name", ["GuessTheNumber-v0", "KuhnPoker-v0", "Sokoban-v0", "Blackjack-v0"])
+@pytest.mark.parametrize("name", GAMES)
 def test_episodes_that_alternate_are_those_alone_and_the_global_generators_stay(name):
     actions = ["[1]", "[check]", "[up]", "[hit]"]
 
@@ -73,7 +75,7 @@ def test_episodes_that_alternate_are_those_alone_and_the_global_generators_stay(
     wanted = [alone(seed) for seed in (5, 6)]
     games = [made(name), made(name)]
     random.seed(0)
-    np.random.seed(0)
+    np.random.seed(0)  # noqa: NPY002
     before = random.getstate()
     found = [[game.reset(seed)] for game, seed in zip(games, (5, 6), strict=True)]
     for action in actions:
@@ -85,11 +87,11 @@ def test_episodes_that_alternate_are_those_alone_and_the_global_generators_stay(
 
 
 def test_mistakes_are_told():
-    with pytest.raises(UserError, match="no game 'KuhnPokr-v0'.*did you mean 'KuhnPoker-v0"):
+    with pytest.raises(UserError, match=r"no game 'KuhnPokr-v0'.*did you mean 'KuhnPoker-v0"):
         made("KuhnPokr-v0")
     with pytest.raises(UserError, match="does not begin with 3 players"):
         made("KuhnPoker-v0", players=3)
-    with pytest.raises(UserError, match="refuses data.task_config"):
+    with pytest.raises(UserError, match=r"refuses data\.task_config"):
         made("KuhnPoker-v0", rounds=3)
 
 

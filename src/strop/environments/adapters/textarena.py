@@ -139,15 +139,23 @@ class Textarena(Environment):
     @contextmanager
     def _drawing(self) -> Iterator[None]:
         """The global generators are this episode's."""
-        outer = random.getstate(), np.random.get_state()
-        random.setstate(self.drawn[0])
-        np.random.set_state(self.drawn[1])
+        outer = _drawn()
+        _draw_from(self.drawn)
         try:
             yield
         finally:
-            self.drawn = random.getstate(), np.random.get_state()
-            random.setstate(outer[0])
-            np.random.set_state(outer[1])
+            self.drawn = _drawn()
+            _draw_from(outer)
+
+
+def _drawn() -> Any:
+    """The states of the global generators, from which games draw."""
+    return random.getstate(), np.random.get_state()  # noqa: NPY002
+
+
+def _draw_from(states: Any) -> None:
+    random.setstate(states[0])
+    np.random.set_state(states[1])  # noqa: NPY002
 
 
 def _made(name: str, options: dict[str, Any]) -> Any:
@@ -165,7 +173,9 @@ def _made(name: str, options: dict[str, Any]) -> Any:
     try:
         return textarena.make(name, **options)
     except LookupError as error:  # of nltk, whose corpora are loaded by a command of its own
-        wanted = re.search(r"Resource '?(\w+)'? not found", re.sub(r"\x1b\[[\d;]*m", "", str(error)))
+        wanted = re.search(
+            r"Resource '?(\w+)'? not found", re.sub(r"\x1b\[[\d;]*m", "", str(error))
+        )
         if wanted is None:
             raise
         raise UserError(
