@@ -58,7 +58,7 @@ class Sums:
 
     def close(self) -> tuple[object, dict[int, object]]:
         mover = self.state.current_player_id
-        won = -1 if self.bad else self.paid
+        won = -1 if self.bad and self.paid else self.paid
         rewards = {seat: won if seat == mover or won is None else -won for seat in range(self.num)}
         return rewards, {mover: {"invalid_move": self.bad}}
 
@@ -137,6 +137,13 @@ def test_a_game_without_a_reward_has_no_score():
         (shown,) = episodes.step([0], [shown.text.split()[-1]])
     assert (shown.done, shown.exit) == (True, Exit.DECLARED)
     episodes.close()
+
+
+def test_who_loses_by_a_refused_move_without_a_reward_for_it_loses_one():
+    game = made(paid=None)
+    game.reset(2)
+    (_, lost) = game.step("x"), game.step("x")
+    assert (lost.done, lost.valid, lost.reward, lost.exit) == (True, False, -1.0, None)
 
 
 def test_episodes_side_by_side_draw_from_generators_of_their_own():

@@ -35,6 +35,13 @@ def test_a_second_refused_move_ends_it():
     assert [game.step("[x]").done for _ in range(2)] == [False, True]
 
 
+def test_a_reason_in_the_place_of_the_reward_is_a_loss():
+    game = made("Countdown-v0")
+    game.reset(1)
+    refused = [game.step("[hello]") for _ in range(2)][-1]
+    assert (refused.done, refused.valid, refused.reward, refused.exit) == (True, False, -1.0, None)
+
+
 def test_players_have_roles_and_see_their_own_cards():
     game = made("KuhnPoker-v0", max_rounds=1)
     assert game.roles == (0, 1)

@@ -17,6 +17,7 @@ from strop.support.errors import UserError, did_you_mean
 from strop.support.exits import Exit
 
 MOST_PLAYERS = 15
+LOST = -1.0  # what the package pays for a refused move that ends the game
 
 
 class Textarena(Environment):
@@ -107,14 +108,16 @@ class Textarena(Environment):
     def _end(self, player: int) -> Observation:
         """The end of the game. One without rewards has no score."""
         rewards, info = self.world.close()
-        if not rewards or any(rewards.get(seat) is None for seat in range(self.num)):
+        valid = not info.get(player, {}).get("invalid_move", False)
+        paid: list[Any] = [(rewards or {}).get(seat) for seat in range(self.num)]
+        if not valid and not isinstance(paid[player], int | float):
+            paid[player] = LOST  # some games give the reason in the place of the reward
+        if not all(isinstance(each, int | float) for each in paid):
             why = f"textarena:{self.name} ended a game without a reward for each player: {rewards}"
             return Observation("", done=True, exit=Exit.DECLARED, why=why)
-        valid = not info.get(player, {}).get("invalid_move", False)
-        paid = tuple(float(rewards[seat]) for seat in range(self.num))
         if not self.roles:
-            return Observation("", paid[0], done=True, valid=valid)
-        return Observation("", done=True, valid=valid, rewards=paid)
+            return Observation("", float(paid[0]), done=True, valid=valid)
+        return Observation("", done=True, valid=valid, rewards=tuple(map(float, paid)))
 
     def _errors(self) -> int:
         """Moves in a row that the game has refused."""
